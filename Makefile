@@ -1,0 +1,73 @@
+# "make help" lists what there is to make.
+
+VENV ?= .venv
+PYTHON ?= python3.13 python3.12 python3.11 python3
+python := $(VENV)/bin/python
+pip := $(python) -m pip --disable-pip-version-check --quiet
+# The fast tests wait for more than half of their time: for a disk, a timeout, a second look.
+WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+# In CI the plugin turns skips into failures; elsewhere it does nothing.
+pytest := $(python) -m pytest -p tests.plugins.no_skips
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lab e2e lint bench clean
+
+help: ## this list
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+
+demo: $(VENV)/installed ## watch a simulated vLLM, for about a minute and a half
+	$(VENV)/bin/specwatch demo
+
+test: $(VENV)/installed-dev ## the fast tests
+	$(pytest) --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+
+lab: $(VENV)/installed-dev ## install what e2e needs: a real CPU vLLM, AIPerf, tiny models (4.6 GB)
+	$(python) -m tests.lab.vllm_install
+
+e2e: $(VENV)/installed-dev ## the tests against a real vLLM, which they install, and systemd
+	SPECWATCH_E2E_INSTALL=1 $(python) -m tests.e2e $(ARGS)
+
+lint: $(VENV)/installed-dev ## ruff, mypy, and whether the generated files are current
+	$(python) -m ruff check
+	$(python) -m ruff format --check
+	$(python) -m mypy
+	for each in systemd dashboards alerts; do \
+	    $(VENV)/bin/specwatch generate $$each --check || exit 1; \
+	done
+
+bench: $(VENV)/installed-dev ## measure speed, memory and disk use; prints a table
+	$(python) -m tests.benchmarks $(ARGS)
+
+clean: ## remove what was made here; the lab's vLLM stays in the cache folder
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# A name on the PATH may be a launcher that does not run, so each candidate is asked.
+$(VENV)/created:
+	@for candidate in $(PYTHON); do \
+	    if $$candidate -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; then \
+	        found=$$candidate; break; \
+	    fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	    echo "specwatch needs Python 3.11 or later, and none of these is that: $(PYTHON)" >&2; \
+	    echo "(python3 is $$(python3 --version 2>&1 | head -n 1))." >&2; \
+	    echo "Install one, or name it: make PYTHON=/path/to/python3.11" >&2; \
+	    exit 1; \
+	fi; \
+	if ! $$found -c 'import venv, ensurepip' 2> /dev/null; then \
+	    echo "$$found has no venv module; on Debian and Ubuntu: apt install python3-venv" >&2; \
+	    exit 1; \
+	fi; \
+	$$found -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/installed: pyproject.toml $(VENV)/created
+	@echo "installing specwatch into $(VENV)"
+	@$(pip) install --editable .
+	@touch $@
+
+$(VENV)/installed-dev: pyproject.toml $(VENV)/created
+	@echo "installing specwatch and its tests into $(VENV)"
+	@$(pip) install --editable '.[test,lint]'
+	@touch $@ $(VENV)/installed

@@ -1,0 +1,5 @@
+"""``python -m specwatch``."""
+
+from specwatch.cli import main
+
+main()

@@ -1,0 +1,265 @@
+"""``specwatch check-config``: everything that can be wrong, found now."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specwatch.cli import check_guard, options
+from specwatch.config import Config
+from specwatch.errors import ConfigError, SpecwatchError
+from specwatch.measures import MEASURES
+from specwatch.model import Series
+from specwatch.target import Target
+from specwatch.wording.figures import counted
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+_AT_ONCE = 32
+_MOST_BUCKETS = 24
+_MOST_NAMED = 3
+
+
+@click.command(name="check-config")
+@options.file_option
+@options.target_option
+@click.option("--offline", is_flag=True, help="Check the file only, contact nobody.")
+@options.json_option
+def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json: bool) -> None:
+    """Check a configuration, and that its database, targets and Alertmanagers answer; show the
+    rules that apply, and what the guard would do.
+
+    Nothing is written or created, and no alert is sent. Exit code 2 when the file is refused, 1
+    when something does not answer, or the guard could not do its part.
+    """
+    try:
+        config = options.load(file, targets)
+    except ConfigError as error:
+        if as_json:
+            problems = str(error).split("\n")
+            options.print_json(
+                {
+                    "ok": False, "problems": problems, "configuration": None, "rules": [],
+                    "checks": [], "notes": [],
+                }
+            )  # fmt: skip
+            raise click.exceptions.Exit(2) from None
+        raise
+    checks, notes = ([], []) if offline else _checks(config)
+    ok = all(check["ok"] for check in checks)
+    if as_json:
+        rules = [rule.model_dump(mode="json") for rule in config.rules.effective()]
+        options.print_json(
+            {
+                "ok": ok, "problems": [], "configuration": config.public(), "rules": rules,
+                "checks": checks, "notes": notes,
+            }
+        )  # fmt: skip
+    else:
+        click.echo(f"configuration: ok, {counted(len(config.targets), 'target')}")
+        click.echo(f"rules: {_rules_said(config)}")
+        for note in notes:
+            click.echo(f"note: {shown(note, LONGEST_SENTENCE)}")
+        for check in checks:
+            detail = shown(check["detail"], LONGEST_SENTENCE)
+            click.echo(f"{check['what']}: {'ok, ' if check['ok'] else 'FAILED: '}{detail}")
+    if not ok:
+        raise click.exceptions.Exit(1)
+
+
+def _rules_said(config: Config) -> str:
+    rules = config.rules.effective()
+    said = f"{len(rules) or 'none'} apply"
+    disabling = [rule.name for rule in rules if rule.action == "disable"]
+    if disabling:
+        said += f", {len(disabling)} of them would disable speculation: {', '.join(disabling)}"
+    if config.slos:
+        said += f"; {counted(len(config.slos), 'SLO')}"
+    return shown(said, LONGEST_SENTENCE)
+
+
+def _unmeasured(config: Config, measured: Collection[str]) -> list[str]:
+    """What rules cannot know yet of targets that are not among those with a baseline."""
+    waiting = [
+        rule
+        for rule in config.rules.effective()
+        if any(MEASURES[condition.metric].needs_baseline for condition in rule.conditions)
+    ]
+    lacking = [
+        target.name
+        for target in config.targets
+        if target.name not in measured and any(rule.scope.takes_in(target.name) for rule in waiting)
+    ]
+    if not lacking:
+        return []
+    more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
+    names = ", ".join(rule.name for rule in waiting)
+    return [
+        f"no baseline of {', '.join(lacking[:_MOST_NAMED])}{more}: speedup is assumed, not"
+        f" measured; run `specwatch calibrate`. Until then these rules know less: {names}"
+    ]
+
+
+def _with_baseline(config: Config, url: str) -> set[str]:
+    """Targets of which the database has a baseline that may be compared with."""
+    from specwatch.core.baseline import choose
+    from specwatch.edges.readers import Reader
+    from specwatch.model import Environment
+
+    reader = Reader.of(url)
+    try:
+        measurements = reader.measurements()
+    finally:
+        reader.close()
+    now, max_age = time.time(), config.baseline.max_age
+    return {
+        one.key.target
+        for one in measurements
+        if choose([one], Environment(), now=now, max_age=max_age)
+    }
+
+
+def _checks(config: Config) -> tuple[list[dict[str, Any]], list[str]]:
+    """What was asked, and what answered; and what the rules still lack."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        database = pool.submit(_database, config)
+        asked = []
+        for target in config.targets:
+            asked.append(pool.submit(_target, target, config.temperature_buckets))
+            if target.proxy is not None:
+                asked.append(pool.submit(_proxy, target, config.temperature_buckets))
+            if target.service is not None and config.guard.mode != "off":
+                asked.append(pool.submit(check_guard.service, target))
+        if config.alertmanager is not None:
+            for url in config.alertmanager.urls:
+                asked.append(pool.submit(check_guard.alertmanager, config.alertmanager, url))
+        found, measured = database.result()
+        notes = [] if measured is None else _unmeasured(config, measured)
+        notes += check_guard.handless(config)
+        return [found, *(check.result() for check in asked)], notes
+
+
+def _database(config: Config) -> tuple[dict[str, Any], set[str] | None]:
+    """Whether it can be used, and the targets of which it has a baseline, where it can say."""
+    from specwatch.edges import schema
+
+    what = f"database {config.database.shown()}"
+    try:
+        url = config.database.connect_url()
+        revision = options.revision(url)
+        schema.require_known(revision, config.database.shown())
+        measured = _with_baseline(config, url) if revision == schema.CURRENT else set[str]()
+        denied = _not_writable(url)
+    except SpecwatchError as error:
+        return _failed(what, error), None
+    if denied is not None:
+        return {"what": what, "ok": False, "detail": f"this user may not write in {denied}"}, None
+    detail = f"revision {revision}" if revision else "empty, will be set up at start"
+    return {"what": what, "ok": True, "detail": detail}, measured
+
+
+def _not_writable(url: str) -> Path | None:
+    """The file or folder that keeps this user from writing a SQLite database."""
+    from specwatch.edges.database import parse_url
+
+    parsed = parse_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return None
+    file = Path(parsed.database or "")
+    folder = next(parent for parent in file.absolute().parents if parent.exists())
+    if file.exists() and not os.access(file, os.R_OK | os.W_OK):
+        return file
+    return None if os.access(folder, os.W_OK | os.X_OK) else folder
+
+
+def _target(target: Target, edges: Sequence[float]) -> dict[str, Any]:
+    from specwatch.core import summary, tally
+    from specwatch.core.exposition import PageReader
+    from specwatch.core.watch import no_engine
+    from specwatch.edges.page_client import PageClient
+    from specwatch.edges.tls import tls_context
+
+    what = f"target {target.name} at {target.metrics_url}"
+    try:
+        client = PageClient(
+            target.url,
+            timeout=target.timeout,
+            max_size=target.max_page_size,
+            headers=target.request_headers,
+            tls=tls_context(target),
+        )
+        try:
+            page = client.fetch(target.metrics_path)
+        finally:
+            client.close()
+        problems: list[str] = []
+        samples = PageReader().read(page)
+        models = summary.models_of(samples, problems)
+    except SpecwatchError as error:
+        return _failed(what, error)
+    if not models:
+        detail = "neither vLLM nor llama.cpp answers there"
+        if tally.parts_of(samples).tap:
+            detail = str(no_engine(tally.parts_of(samples)))
+        return {"what": what, "ok": False, "detail": detail}
+    found = [
+        f"{shown(model['model_name']) or 'unnamed'} (speculation {model['speculation']})"
+        for model in models
+    ]
+    said = ", ".join(found + problems)
+    inside = tally.parts_of(samples).tap
+    if inside:
+        said += f"; {_tap_said(inside, edges)}"
+    return {"what": what, "ok": True, "detail": said}
+
+
+def _proxy(target: Target, edges: Sequence[float]) -> dict[str, Any]:
+    """Whether the proxy of a target answers, and is one."""
+    from specwatch.core import tally
+    from specwatch.core.exposition import PageReader
+    from specwatch.edges.page_client import PageClient
+    from specwatch.edges.tls import tls_context
+
+    url = str(target.proxy)
+    what = f"proxy of {target.name} at {url}"
+    try:
+        client = PageClient(
+            url,
+            timeout=target.timeout,
+            max_size=target.max_page_size,
+            tls=tls_context(target, url),
+        )
+        try:
+            tap = tally.parts_of(PageReader().read(client.fetch("/metrics"))).tap
+        finally:
+            client.close()
+    except SpecwatchError as error:
+        return _failed(what, error)
+    if not tap:
+        detail = "no specwatch_* family on its page; is it a `specwatch tap proxy`?"
+        return {"what": what, "ok": False, "detail": detail}
+    return {"what": what, "ok": True, "detail": _tap_said(tap, edges)}
+
+
+def _tap_said(tap: Mapping[Series, float], edges: Sequence[float]) -> str:
+    """A sentence about a tap that was found, and the buckets that it has counted for."""
+    from specwatch.core.buckets import order_of
+    from specwatch.core.taps import other_buckets
+
+    found = sorted({series.temperature for series in tap if series.temperature}, key=order_of)
+    said = "tap found, no request counted yet"
+    if found:
+        more = ", ..." if len(found) > _MOST_BUCKETS else ""
+        named = ", ".join(shown(label) for label in found[:_MOST_BUCKETS])
+        said = f"tap found, with temperatures {named}{more}"
+    others = other_buckets(found, edges)
+    return said if others is None else f"{said}; {others}"
+
+
+def _failed(what: str, error: SpecwatchError) -> dict[str, Any]:
+    return {"what": what, "ok": False, "detail": str(error)}

@@ -1,0 +1,57 @@
+"""Checks of what the guard would need: hands on the switch, and who is paged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specwatch.cli import guard_plan, plan_words
+from specwatch.config import Config
+from specwatch.errors import ActuatorError
+from specwatch.policy import Alertmanager
+from specwatch.services import SupervisedService
+from specwatch.target import Target
+
+_MOST_NAMED = 3
+
+
+def service(target: Target) -> dict[str, Any]:
+    """What the guard would do to a target with a service, or why it could not."""
+    what = f"guard of {target.name}, {guard_plan.of_what(target)}"
+    if isinstance(target.service, SupervisedService):
+        detail = (
+            "restarted by `specwatch run -- COMMAND`; `specwatch strip -- COMMAND` shows what would"
+            " be run"
+        )
+        return {"what": what, "ok": True, "detail": detail}
+    try:
+        plan = guard_plan.planned(target)
+    except ActuatorError as error:
+        return {"what": what, "ok": False, "detail": str(error)}
+    return {"what": what, "ok": True, "detail": plan_words.summary(plan)}
+
+
+def alertmanager(section: Alertmanager, url: str) -> dict[str, Any]:
+    """Whether an Alertmanager takes alerts from us: it is sent none."""
+    from specwatch.edges.alert_post import AlertPost, PostError
+
+    what = f"Alertmanager {url}"
+    post = AlertPost(section, url)
+    try:
+        post.send([])
+    except PostError as error:
+        return {"what": what, "ok": False, "detail": str(error)}
+    finally:
+        post.close()
+    return {"what": what, "ok": True, "detail": "it takes alerts"}
+
+
+def handless(config: Config) -> list[str]:
+    """A note on targets that the guard may restart, and does not know how to."""
+    lacking = [target.name for target in config.targets if target.service is None]
+    if config.guard.mode != "act" or not lacking:
+        return []
+    more = f" and {len(lacking) - _MOST_NAMED} more" if len(lacking) > _MOST_NAMED else ""
+    return [
+        f"guard.mode is act, and there is no service of {', '.join(lacking[:_MOST_NAMED])}{more}:"
+        " the guard cannot restart what it does not know how to"
+    ]

@@ -1,0 +1,153 @@
+"""``specwatch generate``: files for other programs."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+from specwatch.cli import options
+from specwatch.codegen import units as systemd_units
+from specwatch.codegen.runbook import DEFAULT_RUNBOOK_URL
+from specwatch.errors import ConfigError
+from specwatch.scalars import quoted
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+@click.group(name="generate")
+def command() -> None:
+    """Write files for other programs; --check fails if they are stale."""
+
+
+def _output_option(default: str) -> Callable[[_Command], _Command]:
+    return click.option(
+        "--output", "-o", "folder", type=click.Path(path_type=Path), default=Path(default),
+        show_default=True, help="Folder to write to.",
+    )  # fmt: skip
+
+
+def _runbook_url(_: click.Context, __: click.Parameter, text: str) -> str:
+    """One that can stand in templates of Prometheus and Grafana, which have braces of their own."""
+    unfit = not text.isprintable() or re.search(r"[ {}]", text)
+    if unfit or not re.match(r"https?://", text) or not _host(text):
+        raise click.BadParameter(
+            f"{quoted(text)} is no address; write it like {DEFAULT_RUNBOOK_URL}"
+        )
+    if "#" in text:
+        raise click.BadParameter(
+            f"{quoted(text)} has a fragment, which each alert adds; leave it out"
+        )
+    return text
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:  # brackets around what is no IPv6 address
+        return ""
+
+
+_check_option = click.option(
+    "--check", is_flag=True, help="Write nothing; exit 1 if a file is not as it would be."
+)
+_runbook_option = click.option(
+    "--runbook-url",
+    metavar="URL",
+    callback=_runbook_url,
+    default=DEFAULT_RUNBOOK_URL,
+    show_default=True,
+    help="Where the runbook is found; a daemon serves it below its own address.",
+)
+
+
+@command.command()
+@_output_option("systemd")
+@click.option(
+    "--executable",
+    default=systemd_units.DEFAULT_EXECUTABLE,
+    show_default=True,
+    help="Absolute path of the installed specwatch.",
+)
+@click.option(
+    "--config",
+    default=systemd_units.DEFAULT_CONFIG,
+    show_default=True,
+    help="Absolute path of the configuration file that the service reads.",
+)
+@click.option("--gpu", is_flag=True, help="Give access to NVIDIA's devices, for GPU memory.")
+@_check_option
+def systemd(folder: Path, executable: str, config: str, gpu: bool, check: bool) -> None:
+    """Write the systemd units."""
+    try:
+        files = systemd_units.units(executable=executable, config=config, gpu=gpu)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    _write(folder, files, check=check)
+
+
+@command.command()
+@_output_option("dashboards")
+@_runbook_option
+@_check_option
+def dashboards(folder: Path, runbook_url: str, check: bool) -> None:
+    """Write Grafana dashboards, and the files that provision them."""
+    from specwatch.codegen.dashboards import dashboards as all_dashboards
+    from specwatch.codegen.provisioning import provisioning
+
+    files = {**all_dashboards(runbook_url=runbook_url), **provisioning()}
+    _write(folder, files, check=check)
+
+
+@command.command()
+@_output_option("alerts")
+@_runbook_option
+@click.option(
+    "--job",
+    default="specwatch",
+    show_default=True,
+    help="Name of the job by which Prometheus scrapes the daemon.",
+)
+@click.option(
+    "--config",
+    "-c",
+    "file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Configuration file whose objectives (slos) are taken, instead of examples.",
+)
+@_check_option
+def alerts(folder: Path, runbook_url: str, job: str, file: Path | None, check: bool) -> None:
+    """Write Prometheus rules, a sample Alertmanager configuration and the runbook."""
+    from specwatch.codegen.alerts import alert_files
+
+    config = options.loaded(file) if file is not None else None
+    slos = {} if config is None else {"slos": config.slos}
+    _write(folder, alert_files(runbook_url=runbook_url, job=job, **slos), check=check)
+
+
+def _write(folder: Path, files: Mapping[str, str], *, check: bool) -> None:
+    stale = False
+    for name, text in files.items():
+        path = folder / name
+        try:
+            found = path.read_text() if path.exists() else ""
+            if check and found != text:
+                stale = True
+                difference = difflib.unified_diff(
+                    found.splitlines(), text.splitlines(), str(path), "generated", lineterm=""
+                )
+                click.echo("\n".join(difference))
+            elif found != text:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+                click.echo(f"wrote {path}")
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from None
+    if stale:
+        raise click.exceptions.Exit(1)

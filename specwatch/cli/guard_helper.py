@@ -1,0 +1,42 @@
+"""``specwatch guard-helper``: what root does for the guard, to one unit; systemd starts it."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from specwatch.cli import options
+
+
+@click.command(name="guard-helper", hidden=True)
+@click.argument("unit")
+@click.option(
+    "--idle", callback=options.duration, default="30s", show_default=True, metavar="DURATION",
+    help="How long to wait for the next request.",
+)  # fmt: skip
+def command(unit: str, idle: float) -> None:
+    """Answer requests about UNIT, then end; started by specwatch-guard@.socket only."""
+    from pydantic import ValidationError
+
+    from specwatch.edges import guard_helper, logs
+    from specwatch.edges.actuators import Actuator
+    from specwatch.edges.actuators.systemd import system_unit
+    from specwatch.errors import ActuatorError
+    from specwatch.services import SystemdService
+
+    logs.configure("info", "auto")
+    listening = guard_helper.activated_socket(os.environ, os.getpid())
+    problem = ""
+    try:
+        SystemdService(kind="systemd", unit=unit)
+    except ValidationError as error:
+        problem = "; ".join(details["msg"] for details in error.errors())
+
+    def actuator(timeout: float) -> Actuator:
+        # Who asks is told what is wrong; ending would only have systemd start us again.
+        if problem:
+            raise ActuatorError(f"this helper was started for no unit: {problem}")
+        return system_unit(unit, timeout=timeout)
+
+    guard_helper.GuardHelper(listening, actuator, idle=idle).serve()

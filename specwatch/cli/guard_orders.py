@@ -1,0 +1,204 @@
+"""A person's order to the guard: placed in the database, and followed until it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from time import monotonic, sleep, time
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+import msgspec
+
+from specwatch.cli import guard_books, guard_words, options
+from specwatch.errors import StoreUnavailable
+from specwatch.guard import persons
+from specwatch.guard.state import CALM, GuardState, Order, Phase
+from specwatch.model import Mode
+from specwatch.scalars import format_duration
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+if TYPE_CHECKING:
+    from specwatch.edges.guard_book import GuardBook, StepRecord
+
+_LOOK_SECONDS = 0.5
+_ALONE_SECONDS = 60.0
+"""How long a guard may be without a daemon, as it is while one is started again."""
+_MOST_STEPS = 200
+"""Steps that are looked through for those since the order."""
+_REFUSED = "; refused: "
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def waiting_options(command: _Command) -> _Command:
+    """``--no-wait`` and ``--timeout``."""
+    timeout = click.option(
+        "--timeout", default="30m", show_default=True, callback=options.duration,
+        metavar="DURATION", help="How long to follow what is done.",
+    )  # fmt: skip
+    no_wait = click.option("--no-wait", is_flag=True, help="Place the order and end.")
+    return no_wait(timeout(command))
+
+
+class Wish(NamedTuple):
+    """What a person wants; ``seconds`` is how long speculation stays off, None for ever."""
+
+    goal: Mode
+    by: str
+    why: str = ""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What became of an order; ``reached`` is None while nobody knows."""
+
+    reached: bool | None
+    reason: str
+
+
+def carry_out(
+    book: GuardBook, target: str | None, wish: Wish, *, timeout: float | None, as_json: bool
+) -> None:
+    """Place an order and follow it for so many seconds, None for not at all; exits with 1 where it
+    is not done."""
+    entry = guard_books.chosen(book, target)
+    now = time()
+    until = None if wish.seconds is None else now + wish.seconds
+    order = Order(wish.goal, wish.by, now, wish.why, until)
+    course = Course(book, entry.state.target, entry.version, order)
+    course.place(now)
+    unattended = entry.left <= 0
+    if unattended:
+        ending = Ending(None, "no daemon guards it now; the order stays until one does")
+    elif timeout is None:
+        ending = Ending(None, f"{shown(entry.daemon)} guards it and will do it")
+    else:
+        ending = _followed(course, timeout, as_json=as_json)
+    if as_json:
+        options.print_json(
+            {
+                "target": course.target,
+                "order": asdict(order),
+                "daemon": "" if unattended else entry.daemon,
+                "reached": ending.reached,
+                "reason": ending.reason,
+                "steps": [asdict(step) for step in course.steps],
+                "state": msgspec.to_builtins(course.state),
+            }
+        )
+    else:
+        _say(course, ending, placed_only=unattended or timeout is None)
+    if ending.reached is False or unattended or (ending.reached is None and timeout is not None):
+        raise click.exceptions.Exit(1)
+
+
+class Course:
+    """What follows on an order; ``steps`` are those since."""
+
+    def __init__(self, book: GuardBook, target: str, version: int, order: Order) -> None:
+        """``version`` is that of the guard before the order."""
+        self.target = target
+        self.order = order
+        self.state = GuardState(target)
+        self.steps: list[StepRecord] = []
+        self.alone_since: float | None = None
+        """Since when, by the monotonic clock, no daemon guards it."""
+        self._book = book
+        self._version = version
+
+    def place(self, now: float) -> None:
+        """Store the order."""
+        order = self.order
+        self.state = self._book.change(
+            self.target,
+            lambda state: persons.order(
+                state, order.goal, by=order.by, now=now, why=order.why, until=order.until
+            ),
+            now,
+            by=guard_books.DAEMON,
+        )
+
+    def look(self) -> Iterator[StepRecord]:
+        """Yield steps that were stored since the last look."""
+        entry = self._book.look(self.target).get(self.target)
+        if entry is None or entry.left <= 0:
+            self.alone_since = self.alone_since or monotonic()
+        else:
+            self.alone_since = None
+        if entry is None or entry.version == self._version:
+            return
+        found = self._book.history(target=self.target, limit=_MOST_STEPS)
+        new = [step for step in found if self._version < step.version <= entry.version]
+        self.state, self._version = entry.state, entry.version
+        self.steps += sorted(new, key=lambda step: step.version)
+        yield from self.steps[len(self.steps) - len(new) :]
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended; None while it has not."""
+        state, goal = self.state, self.order.goal
+        if state.order is not None:
+            if state.order.goal is goal:
+                return None
+            return Ending(False, f"{state.order.by} wants something else since")
+        refused = [step.reason for step in self.steps if _REFUSED in step.reason]
+        if refused:
+            return Ending(False, f"refused: {refused[-1].partition(_REFUSED)[2]}")
+        if state.phase is Phase.HELD:
+            return Ending(False, f"held: {state.why}")
+        if state.phase not in CALM:
+            return None
+        if state.goal is goal:
+            return Ending(True, f"speculation is {goal}")
+        last = self.steps[-1].reason if self.steps else "the order is gone"
+        return Ending(False, f"speculation is not {goal}: {last}")
+
+
+def _followed(course: Course, timeout: float, *, as_json: bool) -> Ending:
+    """Follow, and tell each step, for at most so many seconds."""
+    end = monotonic() + timeout
+    try:
+        while True:
+            failure = _looked(course, silent=as_json)
+            if failure is None and course.ending is not None:
+                return course.ending
+            alone = course.alone_since
+            if failure is None and alone and monotonic() - alone > _ALONE_SECONDS:
+                return Ending(None, f"no daemon guards it any more; {_stays(course)}")
+            if monotonic() >= end:
+                break
+            sleep(_LOOK_SECONDS)
+    except KeyboardInterrupt:
+        return Ending(None, f"not followed any further; {_stays(course)}")
+    if failure is not None:
+        return Ending(None, f"not known: {failure}; {_stays(course)}")
+    return Ending(None, f"not done within {format_duration(timeout)}; {_stays(course)}")
+
+
+def _looked(course: Course, *, silent: bool) -> StoreUnavailable | None:
+    """Tell what is new; the error, where the database cannot be read: what is under way goes on."""
+    from specwatch.cli.terminal import Terminal
+
+    try:
+        for step in course.look():
+            if not silent:
+                Terminal().line(*guard_words.step_line(asdict(step)))
+    except StoreUnavailable as error:
+        return error
+    return None
+
+
+def _stays(course: Course) -> str:
+    if course.state.order is not None:
+        return "the order stays"
+    return f"the guard is {guard_words.phase(course.state.phase)}, and is left to it"
+
+
+def _say(course: Course, ending: Ending, *, placed_only: bool) -> None:
+    if placed_only:
+        order = guard_words.ordered(msgspec.to_builtins(course.order))
+        click.echo(shown(order, LONGEST_SENTENCE))
+    click.echo(f"{shown(course.target)}: {shown(ending.reason, LONGEST_SENTENCE)}")
+    if ending.reached is None:
+        click.echo("`specwatch guard status` shows how far it is")

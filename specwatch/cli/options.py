@@ -1,0 +1,177 @@
+"""Options that several commands share, and the configuration that they select."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from pydantic import BaseModel, ValidationError
+
+from specwatch import config
+from specwatch.errors import ConfigError
+from specwatch.scalars import parse_duration, parse_listen, parse_moment, quoted
+
+_FARTHEST = 1e10
+"""Seconds from 1970: the year 2286, and before milliseconds of today."""
+DEFAULT_FILE = Path("/etc/specwatch/specwatch.yml")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+_Section = TypeVar("_Section", bound=BaseModel)
+
+
+def duration(_: click.Context, __: click.Parameter, text: str) -> float:
+    """Callback of options such as ``5s``, written as in the configuration: seconds, not 0."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if not seconds:
+        raise click.BadParameter(f"{text} is no time at all")
+    return seconds
+
+
+def moment(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
+    """Callback of options such as ``7d``, a duration before now, or a Unix time: Unix seconds."""
+    if text is None:
+        return None
+    try:
+        found = parse_moment(text, time.time())
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    if abs(found) > _FARTHEST:
+        raise click.BadParameter(f"{quoted(text)} is no time of this age; give seconds since 1970")
+    return found
+
+
+def file_option(command: _Command) -> _Command:
+    """``--config FILE``."""
+    return click.option(
+        "--config",
+        "-c",
+        "file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help=f"Configuration file; {DEFAULT_FILE} where it exists.",
+    )(command)
+
+
+def target_option(command: _Command) -> _Command:
+    """``--target URL``, repeatable."""
+    return click.option(
+        "--target",
+        "targets",
+        multiple=True,
+        metavar="URL",
+        help="A server to watch, e.g. http://127.0.0.1:8000; alone it is enough. Repeatable.",
+    )(command)
+
+
+def json_option(command: _Command) -> _Command:
+    """``--json``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def database_option(command: _Command) -> _Command:
+    """``--database URL``."""
+    return click.option(
+        "--database", metavar="URL", help="The database, in place of the configuration's."
+    )(command)
+
+
+def loaded(file: Path | None) -> config.Config | None:
+    """The configuration in a file, or that in its usual place; None where there is neither.
+
+    Raises ConfigError.
+    """
+    return load(file) if file is not None or DEFAULT_FILE.exists() else None
+
+
+def load(
+    file: Path | None,
+    targets: Sequence[str | Mapping[str, object]] = (),
+    *,
+    database: str | None = None,
+    listen: str | None = None,
+) -> config.Config:
+    """The configuration that the options select. Raises ConfigError.
+
+    A target is a URL, or has keys valued as in a file.
+    """
+    environ, hostname = os.environ, socket.gethostname()
+    if targets:
+        if file is not None:
+            raise ConfigError("give either --config or --target, not both")
+        written = [each if isinstance(each, Mapping) else {"url": each} for each in targets]
+        settings: dict[str, Any] = {"targets": written}
+        if database is not None:
+            settings["database"] = database
+        if listen is not None:
+            settings["listen"] = listen
+        return config.from_targets((), environ=environ, hostname=hostname, settings=settings)
+    if file is None:
+        if not DEFAULT_FILE.exists():
+            raise ConfigError(
+                f"nothing to watch: give --target URL, or --config FILE ({DEFAULT_FILE} does not"
+                " exist)"
+            )
+        file = DEFAULT_FILE
+    loaded = config.load(file, environ=environ, hostname=hostname)
+    changes: dict[str, Any] = {}
+    if database is not None:
+        changes["database"] = database_of(database)
+    if listen is not None:
+        changes["listen"] = _listen(listen)
+    return loaded.model_copy(update=changes)
+
+
+def database_of(url: str) -> config.Database:
+    """The database that ``--database`` names. Raises ConfigError."""
+    return section("--database", config.Database, url)
+
+
+def database_url(given: str | None, file: Path | None) -> str:
+    """The database that ``--database`` names, else the configuration's, else our own default.
+
+    Raises ConfigError.
+    """
+    if given is not None:
+        return database_of(given).connect_url()
+    found = loaded(file)
+    return config.default_database(os.environ) if found is None else found.database.connect_url()
+
+
+def section(where: str, kind: type[_Section], value: object) -> _Section:
+    """A section of the configuration from what an option says. Raises ConfigError."""
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        found = [details.get("ctx", {}).get("error") for details in error.errors()]
+        raise ConfigError(f"{where}: {'; '.join(map(str, found))}") from None
+
+
+def revision(url: str) -> str | None:
+    """The schema revision of the database at a URL; None for an empty or missing one.
+
+    Creates nothing. Raises StoreUnavailable.
+    """
+    from specwatch.edges import migrate
+    from specwatch.edges.database import Database
+
+    return migrate.current(url) if Database(url).exists() else None
+
+
+def _listen(text: str) -> config.ListenAddress:
+    try:
+        return parse_listen(text)
+    except ValueError as error:
+        raise ConfigError(f"--listen: {error}") from None
+
+
+def print_json(value: Any) -> None:
+    """Print a value as indented JSON: UTF-8 whatever the terminal's encoding."""
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))

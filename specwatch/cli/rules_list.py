@@ -1,0 +1,62 @@
+"""``specwatch rules list``: the rules that apply, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specwatch.cli import options
+from specwatch.config import Config
+from specwatch.ruling import DEFAULT_RULES, Rule, Rules
+from specwatch.wording import rules as rule_words
+from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
+
+
+@click.command(name="list")
+@options.file_option
+@options.json_option
+def command(file: Path | None, as_json: bool) -> None:
+    """Show the rules that apply: when they fire and clear, for whom, and what then.
+
+    Without a configuration these are the defaults.
+    """
+    rules = rules_of(options.loaded(file))
+    if as_json:
+        options.print_json([_as_json(rule) for rule in rules])
+        return
+    from specwatch.cli.terminal import Terminal
+
+    terminal = Terminal()
+    for number, rule in enumerate(rules):
+        if number:
+            terminal.line("")
+        for line in _lines(rule):
+            terminal.line(line)
+
+
+def rules_of(loaded: Config | None) -> tuple[Rule, ...]:
+    """The rules of a configuration, or the defaults."""
+    return (Rules() if loaded is None else loaded.rules).effective()
+
+
+def _as_json(rule: Rule) -> dict[str, Any]:
+    return {"default": rule in DEFAULT_RULES, **rule.model_dump(mode="json")}
+
+
+def _lines(rule: Rule) -> Iterator[str | tuple[str, str]]:
+    origin = "" if rule in DEFAULT_RULES else ", yours"
+    yield rule.name, "bold"
+    yield f"  {rule.severity}, {_ACTIONS[rule.action]}{origin}"
+    if rule.summary:
+        yield from wrapped(f"  {shown(rule.summary, LONGEST_SENTENCE)}")
+    yield from wrapped(f"  fires: {rule_words.conditions(rule)}")
+    yield from wrapped(f"  clears: {rule_words.clearing(rule)}")
+    for name, said in (("needs", rule_words.traffic(rule)), ("only", rule_words.scope(rule))):
+        if said is not None:
+            yield from wrapped(f"  {name}: {shown(said, LONGEST_SENTENCE)}")
+
+
+_ACTIONS = {"alert": "alerts", "disable": "asks to switch speculation off"}

@@ -1,0 +1,170 @@
+"""``specwatch scrape``: one look at a page."""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import click
+
+from specwatch.cli import options
+from specwatch.core import summary, tally
+from specwatch.core.exposition import PageReader
+from specwatch.core.watch import no_engine
+from specwatch.errors import ConfigError, PageError, ScrapeError, ScrapeReason
+from specwatch.scalars import parse_server_url
+from specwatch.wording import figures
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+_LARGEST_PAGE = 16 << 20
+_GZIP = b"\x1f\x8b"
+
+
+@click.command(name="scrape")
+@click.argument("source")
+@click.option(
+    "--timeout", callback=options.duration, default="5s", show_default=True, metavar="DURATION",
+    help="How long to wait for a URL.",
+)  # fmt: skip
+@options.json_option
+def command(source: str, timeout: float, as_json: bool) -> None:
+    """Show what one metrics page says.
+
+    SOURCE is the URL of a server or of its /metrics, a saved page (gzip or not), or - for
+    standard input.
+
+    Figures are totals since the engine started. JSON has latencies in seconds; "open_ended" says
+    that a quantile lies beyond the last bound of its histogram, which then stands in its place.
+
+    Exit code 1 when the page cannot be read, or is that of no engine.
+    """
+    problems: list[str] = []
+    samples = PageReader().read(_page(source, timeout))
+    models = summary.models_of(samples, problems)
+    if not models:
+        raise PageError(ScrapeReason.NO_ENGINE, f"{source}: {no_engine(tally.parts_of(samples))}")
+    for problem in problems:
+        click.echo(f"left out: {shown(problem, LONGEST_SENTENCE)}", err=True)
+    if as_json:
+        named = os.fsencode(source).decode("utf-8", "replace")
+        options.print_json({"source": named, "models": models})
+    else:
+        _show(models)
+
+
+def _page(source: str, timeout: float) -> bytes:
+    if "://" in source:
+        return _fetched(source, timeout)
+    try:
+        if source == "-":
+            return _read(sys.stdin.buffer, "standard input")
+        with Path(source).open("rb") as file:
+            return _read(file, source)
+    except (OSError, ValueError) as error:
+        found = error.strerror if isinstance(error, OSError) else error
+        hint = "" if source == "-" else "; give a URL (http://...), a file or -"
+        raise ScrapeError(
+            ScrapeReason.UNREACHABLE, f"cannot read {source}: {found}{hint}"
+        ) from error
+
+
+def _fetched(source: str, timeout: float) -> bytes:
+    from specwatch.edges.page_client import PageClient
+
+    try:
+        url = parse_server_url(source)
+    except ValueError as error:
+        raise ConfigError(f"SOURCE: {error}") from error
+    client = PageClient(url, timeout=timeout, max_size=_LARGEST_PAGE)
+    try:
+        return client.fetch("/metrics")
+    finally:
+        client.close()
+
+
+def _read(file: IO[bytes], name: str) -> bytes:
+    page = file.read(_LARGEST_PAGE + 1)
+    if page.startswith(_GZIP):
+        unzip = zlib.decompressobj(wbits=31)
+        try:
+            page = unzip.decompress(page, _LARGEST_PAGE + 1)
+        except zlib.error as error:
+            raise PageError(ScrapeReason.MALFORMED, f"{name}: broken gzip: {error}") from error
+        if not unzip.eof and len(page) <= _LARGEST_PAGE:
+            raise PageError(ScrapeReason.TRUNCATED, f"{name}: the gzip file breaks off")
+    if len(page) > _LARGEST_PAGE:
+        raise PageError(ScrapeReason.TOO_LARGE, f"{name} is longer than {_LARGEST_PAGE} bytes")
+    return page
+
+
+def _show(models: list[dict[str, Any]]) -> None:
+    from specwatch.cli.terminal import Terminal
+
+    terminal = Terminal()
+    for number, model in enumerate(models):
+        if number:
+            terminal.line("")
+        _show_model(terminal, model)
+
+
+def _show_model(terminal: Any, model: dict[str, Any]) -> None:
+    terminal.line((shown(model["model_name"]) or "(unnamed model)", "bold"))
+    facts = [
+        f"speculation {model['speculation']}",
+        figures.counted(model["engine_count"], "engine"),
+        f"{figures.number(model['running'])} running",
+        f"{figures.number(model['waiting'])} waiting",
+        f"KV cache {figures.percent(model['kv_cache_usage'])}",
+        figures.counted(model["preemptions"], "preemption"),
+    ]
+    terminal.line(", ".join(fact for fact in facts if figures.UNKNOWN not in fact.split()))
+    if model["speculation"] == "on":
+        _show_acceptance(terminal, model)
+    latencies = {"TTFT": "ttft", "TPOT": "tpot", "inter-token": "inter_token"}
+    if any(model[key] for key in latencies.values()):
+        columns = ("count", "mean", "p50", "p90", "p95", "p99")
+        terminal.line((_row("", *columns), "dim"))
+        for name, key in latencies.items():
+            terminal.line(_row(name, *_latency(model[key])))
+    if model["tap"]:
+        from specwatch.cli.tables import bucket_lines, coverage_lines
+
+        for line, style in coverage_lines(model["tap"]):
+            terminal.line((line, style))
+        if model["tap"]["failures"]:
+            terminal.line((f"tap failed: {figures.number(model['tap']['failures'])}", "red"))
+        for line, style in bucket_lines(model["temperatures"]):
+            terminal.line((line, style))
+
+
+def _show_acceptance(terminal: Any, model: dict[str, Any]) -> None:
+    rate = f"acceptance rate {figures.percent(model['acceptance_rate'])}"
+    if model["accepted_tokens"] is not None:
+        accepted, drafted = map(figures.number, (model["accepted_tokens"], model["draft_tokens"]))
+        rate += f" ({accepted} of {drafted} draft tokens)"
+    if model["mean_acceptance_length"] is not None:
+        length = figures.number(model["mean_acceptance_length"], 2)
+        rate += f", mean acceptance length {length}"
+    terminal.line(rate)
+    lengths = model["accepted_length_histogram"]
+    if not lengths or not sum(lengths):
+        return
+    terminal.line((f"{'accepted':12}  drafts", "dim"))
+    for kept, drafts in enumerate(lengths):
+        bar = terminal.bar * round(40 * drafts / max(lengths))
+        label = f"{kept} of {len(lengths) - 1}"
+        terminal.line(f"{label:12}  {drafts / sum(lengths):6.1%}  {bar}")
+
+
+def _latency(latency: dict[str, Any] | None) -> tuple[str, ...]:
+    if latency is None:
+        return (figures.UNKNOWN,) * 6
+    quantiles = (figures.quantile(latency, name) for name in summary.QUANTILES)
+    return figures.number(latency["count"]), figures.mean(latency), *quantiles
+
+
+def _row(name: str, *cells: str) -> str:
+    return f"{name:12}" + "".join(f"  {cell:>8}" for cell in cells)

@@ -1,0 +1,57 @@
+"""``specwatch simulate``: a simulated vLLM in the foreground."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import click
+
+from specwatch.errors import ConfigError
+from specwatch.simulated.command_line import parse_flags
+from specwatch.simulated.server import SimulatedServer
+
+
+@click.command(
+    name="simulate",
+    context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]},
+)
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[MODEL] [FLAGS]...")
+def command(arguments: tuple[str, ...]) -> None:
+    """Serve a simulated vLLM: takes the command line of `vllm serve`.
+
+    It answers /metrics, /health, /version, /v1/models, /v1/completions and /v1/chat/completions.
+    Any flag of `vllm serve` is accepted; one that makes no difference is reported and ignored.
+    Own flags:
+
+    \b
+      --simulated-rate N               requests a second of built-in traffic (0), which also
+                                       passes what --middleware loads
+      --simulated-concurrency N        requests kept in flight by built-in traffic (0)
+      --simulated-rate-profile T:F,..  factor F on the rate at second T (0:1)
+      --simulated-temperatures T:W,..  mix of temperatures and weights (0:0.4,0.7:0.4,1:0.2)
+      --simulated-prompt-tokens N      mean prompt length (200)
+      --simulated-output-tokens N      mean output length (120)
+      --simulated-acceptance-scale F   factor on the acceptance rates (1)
+      --simulated-drift T:F,..         factor on the acceptance rates at second T (0:1)
+      --simulated-step-time SECONDS    a plain step of one request (0.02)
+      --simulated-draft-cost SHARE     a draft token, in plain steps (0.11)
+      --simulated-free-tokens N        tokens verified without extra cost (48)
+      --simulated-kv-cache-tokens N    size of the KV cache (131072, or twice the context)
+      --simulated-time-scale F         simulated seconds a second (1)
+      --simulated-startup SECONDS      time before it listens (0)
+      --simulated-engine-version V     look of 0.8.5, 0.10.2 or 0.32.0 (0.32.0)
+      --simulated-multiprocess         the page of several API processes
+      --simulated-seed N               of everything that is drawn (0)
+    """
+    try:
+        server = SimulatedServer(parse_flags(arguments))
+        stopping = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: stopping.set())
+        server.start()
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(f"simulated vLLM at {server.url}")
+    stopping.wait()
+    server.stop()

@@ -1,0 +1,171 @@
+"""``specwatch status``: what the daemon knows now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from specwatch.cli import options
+from specwatch.config import Config
+from specwatch.errors import ConfigError, NoAnswer, PageError, ScrapeError, ScrapeReason
+from specwatch.scalars import local_url, parse_server_url
+from specwatch.wording import figures
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+_DEFAULT_URL = "http://127.0.0.1:9469"
+_LARGEST_ANSWER = 256 << 20
+_PARTS = {"daemon", "version", "started", "now", "stuck", "store", "targets"}
+
+
+@click.command(name="status")
+@options.file_option
+@click.option(
+    "--url", metavar="URL", help=f"The daemon; by default the configured one, or {_DEFAULT_URL}."
+)
+@click.option(
+    "--timeout", callback=options.duration, default="5s", show_default=True, metavar="DURATION",
+    help="How long to wait for its answer.",
+)  # fmt: skip
+@options.json_option
+def command(file: Path | None, url: str | None, timeout: float, as_json: bool) -> None:
+    """Show what the daemon knows now.
+
+    Exit code 1 when it does not answer, when a target or the database fails, when it is stuck,
+    when a rule of severity critical or warning is in breach, or when a guard is held.
+    """
+    found = ask(_given(url) if url is not None else _configured(file), timeout)
+    if as_json:
+        options.print_json(found)
+    else:
+        _show(found)
+    from specwatch.cli.decision_lines import in_breach
+
+    failing = any(
+        target["failure"] or in_breach(target) or _held(target) for target in found["targets"]
+    )
+    if failing or found["stuck"] or found["store"]["error"]:
+        raise click.exceptions.Exit(1)
+
+
+def _given(url: str) -> str:
+    try:
+        return parse_server_url(url)
+    except ValueError as error:
+        raise ConfigError(f"--url: {error}") from None
+
+
+def _configured(file: Path | None) -> str:
+    try:
+        loaded = options.loaded(file)
+    except ConfigError as error:
+        raise ConfigError(f"{error}\nor say where the daemon listens: --url") from None
+    if loaded is None:
+        return _DEFAULT_URL
+    url = url_of(loaded)
+    if url is None:
+        raise ConfigError(
+            "listen: port 0 is another one at each start; name the daemon with --url, its log says"
+            " where it listens"
+        )
+    return url
+
+
+def url_of(config: Config) -> str | None:
+    """Where a daemon of that configuration answers; None where it is another place each time."""
+    listen = config.listen
+    return local_url(listen.host, listen.port) if listen.port else None
+
+
+def ask(url: str, timeout: float) -> dict[str, Any]:
+    """What a daemon says of all targets. Raises NoAnswer."""
+    from specwatch.edges.page_client import PageClient
+
+    client = PageClient(url, timeout=timeout, max_size=_LARGEST_ANSWER)
+    stranger = f"what answers at {url} is not a daemon of specwatch"
+    try:
+        found = msgspec.json.decode(client.fetch("/api/v1/targets"))
+    except ScrapeError as error:
+        said = str(error).partition(";")[0]
+        if isinstance(error, PageError) or error.reason is ScrapeReason.HTTP_STATUS:
+            raise NoAnswer(f"{stranger}: {said}") from error
+        raise NoAnswer(f"no daemon answers: {said}; is it running, and listening there?") from error
+    except msgspec.DecodeError as error:
+        raise NoAnswer(stranger) from error
+    finally:
+        client.close()
+    if not isinstance(found, dict) or not found.keys() >= _PARTS:
+        raise NoAnswer(f"{stranger}, or of another version")
+    return found
+
+
+def _held(target: dict[str, Any]) -> bool:
+    state = (target["guard"] or {}).get("state")
+    return state is not None and state["phase"] == "held"
+
+
+def _show(found: dict[str, Any]) -> None:
+    from specwatch.cli.terminal import Terminal
+
+    terminal = Terminal()
+    up = figures.span(found["now"] - found["started"])
+    terminal.line(f"specwatch {shown(found['version'])} on {shown(found['daemon'])}, up {up}")
+    _show_store(terminal, found["store"], found["now"])
+    targets = sorted(found["targets"], key=lambda target: target["failure"] is None)
+    failing = sum(target["failure"] is not None for target in targets)
+    watched = f"watching {figures.counted(len(targets), 'target')}"
+    terminal.line(watched, (f", {failing} failing" if failing else "", "red"))
+    if found["stuck"]:
+        names = ", ".join(map(shown, found["stuck"]))
+        terminal.line((f"stuck, no scrape ended for three intervals: {names}", "red"))
+    for target in targets:
+        terminal.line("")
+        _show_target(terminal, target, found["now"])
+
+
+def _show_store(terminal: Any, store: dict[str, Any], now: float) -> None:
+    terminal.line(shown(store["where"], LONGEST_SENTENCE))
+    facts = figures.counted(store["written"], "window") + " written"
+    if store["dropped"]:
+        facts += f", {figures.number(store['dropped'])} given up"
+    if store["error"] or store["queued"]:
+        facts += f", {figures.number(store['queued'])} waiting"
+    if not store["error"]:
+        terminal.line(facts)
+        return
+    since = store["behind_since"]
+    failing = f"failing for {figures.span(now - since)}" if since is not None else "failing"
+    terminal.line(facts, ", ", (f"{failing}: {shown(store['error'], LONGEST_SENTENCE)}", "red"))
+
+
+def _show_target(terminal: Any, target: dict[str, Any], now: float) -> None:
+    from specwatch.cli.guard_words import target_lines as guard_lines
+    from specwatch.cli.tables import recent_lines, trouble_lines
+
+    version = f"  engine {shown(target['engine_version'])}" if target["engine_version"] else ""
+    name, url = shown(target["name"]), shown(target["url"], LONGEST_SENTENCE)
+    terminal.line((name, "bold underline"), f"  {url}{version}")
+    failure = target["failure"]
+    if failure:
+        since = figures.span(now - failure["since"])
+        detail = shown(failure["detail"], LONGEST_SENTENCE)
+        terminal.line((f"failing for {since}: {detail}", "red"))
+    elif target["last_success"] is None:
+        terminal.line("not scraped yet")
+    else:
+        ago = figures.span(now - target["last_success"])
+        took = figures.seconds(target["scrape_seconds"])
+        restarts = figures.counted(target["restarts"], "restart")
+        seen = f", {restarts} of the engine seen" if target["restarts"] else ""
+        terminal.line(f"scraped {ago} ago in {took}{seen}")
+    proxy = target["tap"]["proxy"]
+    if proxy and proxy["failure"]:
+        since = figures.span(now - proxy["failure"]["since"])
+        detail = shown(proxy["failure"]["detail"], LONGEST_SENTENCE)
+        terminal.line((f"proxy failing for {since}: {detail}", "red"))
+    for line, style in [*guard_lines(target["guard"], now), *trouble_lines(target["tap"])]:
+        terminal.line((line, style))
+    for line, style in recent_lines(target, now):
+        terminal.line((line, style))

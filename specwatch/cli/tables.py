@@ -1,0 +1,193 @@
+"""Targets and temperature buckets as lines of at most 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Any
+
+from specwatch.cli.decision_lines import pay_lines, rule_lines, slo_lines
+from specwatch.core import buckets
+from specwatch.core.coverage import leading_reasons, share_derived
+from specwatch.model import ALL_TEMPERATURES, METHODS
+from specwatch.wording import figures
+from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
+
+_COLUMNS = {
+    "temp": 9, "acceptance": 10, "tok/step": 8, "requests": 8, "TTFT p50": 8, "p99": 7,
+    "TPOT p50": 8, " p99": 7,
+}  # fmt: skip
+"""Headers and widths; with two spaces between them, 79 columns."""
+
+_BUCKET_COLUMNS = {
+    "temp": 9, "share": 5, "drafts": 6, "accept": 6, "length": 6, "P10/50/90 %": 11,
+    "TTFT": 7, "p99": 7, "TPOT": 7, " p99": 7,
+}  # fmt: skip
+"""Headers and widths; with a space between them, 80 columns."""
+_MEASURED_COLUMNS = ["faster" if name == "length" else name for name in _BUCKET_COLUMNS]
+_LEAST_DERIVED = 0.005
+
+
+def recent_lines(target: dict[str, Any], now: float) -> Iterator[tuple[str, str]]:
+    """Yield lines and their styles for the last minutes of a target as the API gives it.
+
+    ``now`` is the Unix time of the daemon.
+    """
+    recent = sorted(target["recent"], key=lambda window: window["model_name"])
+    told = set()
+    for model, group in groupby(recent, key=lambda window: str(window["model_name"])):
+        told.add(model)
+        windows = list(group)
+        whole = [one for one in windows if one["temperature"] == ALL_TEMPERATURES]
+        yield from _model(model, target["models"].get(model), whole or windows)
+        yield from _decision(model, target, (whole or [None])[0], now)
+        yield _line(list(_COLUMNS)), "dim"
+        for window in whole or windows:
+            yield _line(_cells(window)), ""
+        yield from _tap(model, target, [one for one in windows if one not in whole])
+    judged = {each["model_name"] for each in target["decision"]["findings"]}
+    for model in sorted({*target["models"], *judged} - told):
+        yield shown(model), "bold"
+        if model in target["models"]:
+            yield f"speculation {target['models'][model]}; no whole minute seen yet", ""
+        yield from _decision(model, target, None, now)
+
+
+def _decision(
+    model: str, target: dict[str, Any], window: dict[str, Any] | None, now: float
+) -> Iterator[tuple[str, str]]:
+    """Whether speculation pays for a model, and what the rules and objectives say of it."""
+    found = target["decision"]
+    if target["models"].get(model) != "off":
+        yield from pay_lines(found["models"].get(model), window)
+    yield from rule_lines([one for one in found["findings"] if one["model_name"] == model], now)
+    yield from slo_lines(one for one in found["slos"] if one["model_name"] == model)
+
+
+def _model(
+    model: str, mode: str | None, windows: list[dict[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    yield shown(model), "bold"
+    first = windows[0]
+    facts = [
+        f"speculation {mode or first['mode']}",
+        f"last {figures.span(first['length'])}: {figures.number(first['running_mean'], 1)} running",
+        f"KV cache up to {figures.percent(first['kv_cache_usage_max'])}",
+    ]
+    if first["preemptions"]:
+        facts.append(figures.counted(first["preemptions"], "preemption"))
+    yield ", ".join(fact for fact in facts if figures.UNKNOWN not in fact.split()), ""
+
+
+def _cells(window: dict[str, Any]) -> list[str]:
+    ttft, tpot = window["ttft"], window["tpot"]
+    return [
+        shown(window["temperature"], _COLUMNS["temp"]),
+        figures.percent(window["acceptance_rate"]),
+        figures.number(window["mean_acceptance_length"], 2),
+        figures.number(sum(window["requests"].values())),
+        figures.quantile(ttft, "p50"),
+        figures.quantile(ttft, "p99"),
+        figures.quantile(tpot, "p50"),
+        figures.quantile(tpot, "p99"),
+    ]
+
+
+def _line(cells: list[str]) -> str:
+    widths = list(_COLUMNS.values())
+    right = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
+    return "  ".join([f"{cells[0]:{widths[0]}}", *right])
+
+
+def _tap(
+    model: str, target: dict[str, Any], windows: list[dict[str, Any]]
+) -> Iterator[tuple[str, str]]:
+    """What is known by temperature, and how well."""
+    tap = target["tap"]
+    seen = tap["models"].get(model)
+    trouble = [one for one in tap["trouble"] if one["model_name"] == model]
+    if seen is not None:
+        yield from coverage_lines(seen)
+    elif not tap["source"] and target["models"].get(model) != "off":
+        yield "tap: none: temperatures unknown (specwatch tap flags shows what to add)", ""
+    for one in trouble:
+        yield f"tap: {shown(one['text'], LONGEST_SENTENCE)}", "red"
+    drafts = sum(window["drafts"] or 0 for window in windows)
+    speedups = _speedups(target["decision"]["models"].get(model))
+    shares = [
+        {
+            **one,
+            "share": (one["drafts"] or 0) / drafts if drafts else None,
+            "speedup": speedups.get(one["temperature"]),
+        }
+        for one in windows
+    ]
+    yield from bucket_lines(sorted(shares, key=lambda one: buckets.order_of(one["temperature"])))
+
+
+def trouble_lines(tap: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield lines about what is wrong with the tap of a target as a whole."""
+    for one in tap["trouble"]:
+        if not one["model_name"]:
+            yield f"tap: {shown(one['text'], LONGEST_SENTENCE)}", "red"
+
+
+def coverage_lines(seen: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield lines about how much a tap saw of a model, and what it could not."""
+    who = shown(seen["source"])
+    if seen["coverage"] is None:
+        yield f"{who}: {figures.number(seen['drafts'])} drafts seen, the server counted none", ""
+    else:
+        yield f"{who}: covers {figures.percent(seen['coverage'])} of drafts", ""
+    for count, reason in leading_reasons(seen["uncovered"]):
+        said = f"  not covered: {figures.counted(count, 'request')}, {reason}"
+        yield from wrapped(said)
+    derived = share_derived(seen["records"])
+    if derived >= _LEAST_DERIVED:
+        said = f"  of {derived:.0%} of requests the acceptance is derived: {METHODS['derived']}"
+        yield from wrapped(said)
+
+
+def _speedups(known: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """The measured speedups of a model by temperature."""
+    return {} if known is None else {each["temperature"]: each for each in known["buckets"]}
+
+
+def bucket_lines(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield a table of temperature buckets: a header, then one line each.
+
+    ``P10/50/90 %`` are quantiles of single requests' acceptance; TTFT and TPOT stand for P50.
+    Where a speedup was measured it takes the place of the mean acceptance length, and buckets that
+    lose are red.
+    """
+    if not rows:
+        return
+    measured = any(row.get("speedup") for row in rows)
+    yield _bucket_line(_MEASURED_COLUMNS if measured else list(_BUCKET_COLUMNS)), "dim"
+    for row in rows:
+        speedup = row.get("speedup")
+        style = "red" if speedup and speedup["loses"] else ""
+        yield _bucket_line(_bucket_cells(row, measured=measured)), style
+
+
+def _bucket_cells(row: dict[str, Any], *, measured: bool) -> list[str]:
+    ttft, tpot, speedup = row["ttft"], row["tpot"], row.get("speedup")
+    times = f"{speedup['speedup']['value']:.2f}x" if speedup else figures.UNKNOWN
+    return [
+        shown(row["temperature"], _BUCKET_COLUMNS["temp"]),
+        figures.UNKNOWN if row["share"] is None else f"{row['share']:.0%}",
+        figures.compact(row["drafts"]),
+        figures.percent(row["acceptance_rate"]),
+        times if measured else figures.number(row["mean_acceptance_length"], 2),
+        figures.percents(row["request_acceptance"], ("p10", "p50", "p90")),
+        figures.quantile(ttft, "p50"),
+        figures.quantile(ttft, "p99"),
+        figures.quantile(tpot, "p50"),
+        figures.quantile(tpot, "p99"),
+    ]
+
+
+def _bucket_line(cells: list[str]) -> str:
+    widths = list(_BUCKET_COLUMNS.values())
+    right = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
+    return " ".join([f"{cells[0]:{widths[0]}}", *right])

@@ -1,0 +1,205 @@
+"""``specwatch tap flags``: what to add to ``vllm serve``, and why."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from specwatch.cli import options
+from specwatch.cli.shell import for_a_shell, for_json
+from specwatch.codegen import serve_command
+from specwatch.codegen import tap as tap_flags
+from specwatch.codegen.serve_command import ServeCommand
+from specwatch.codegen.tap import Advice, Version
+from specwatch.edges import engine_info
+from specwatch.edges.page_client import PageClient
+from specwatch.errors import ConfigError, SpecwatchError
+from specwatch.scalars import parse_server_url
+from specwatch.tap import settings
+from specwatch.temperature import DEFAULT_EDGES
+from specwatch.wording.text import clean_lines, shown
+
+_TIMEOUT = 5.0
+_LARGEST_ANSWER = 1 << 20
+_LARGEST_CONFIG = 1 << 20
+_WHY = {
+    settings.BUCKETS: "Upper ends of the temperature buckets. Give the daemon the same, as"
+    " temperature_buckets.",
+    settings.REMOVE_METRICS: "Clients do not see the acceptance record that vLLM adds to"
+    " responses of chat and completions.",
+}
+
+
+@click.command(name="flags")
+@click.option("--vllm-version", metavar="V", help="Version of vLLM, such as 0.29.0.")
+@click.option("--target", metavar="URL", help="A vLLM that runs: ask it for its version.")
+@click.option(
+    "--temperature-buckets", "buckets", metavar="0,0.3,..",
+    help="Upper ends of the temperature buckets, when not the default 0,0.3,0.7,1.",
+)  # fmt: skip
+@click.option(
+    "--remove-metrics", is_flag=True,
+    help="Have the tap take the acceptance record out of chat and completions.",
+)  # fmt: skip
+@click.option(
+    "--per-request-metrics", "timings", is_flag=True,
+    help="TTFT and TPOT of responses that are not streamed, too (vLLM 0.25).",
+)  # fmt: skip
+@click.option("--systemd", is_flag=True, help="Print a drop-in for vLLM's unit; needs COMMAND.")
+@options.json_option
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+def command(
+    vllm_version: str | None,
+    target: str | None,
+    buckets: str | None,
+    remove_metrics: bool,
+    timings: bool,
+    systemd: bool,
+    as_json: bool,
+    words: tuple[str, ...],
+) -> None:
+    """Print what to add to `vllm serve` so that it loads the tap, and why.
+
+    COMMAND is the command line that starts vLLM now: the whole is printed with the flags where
+    they belong, and nothing added that is there already.
+
+    Exit code 2 when COMMAND cannot be changed safely; it says why.
+    """
+    if systemd and not words:
+        raise click.UsageError("--systemd needs the command that starts vLLM: -- vllm serve ...")
+    version = _version(vllm_version, target)
+    environment = _environment(buckets, remove_metrics)
+    try:
+        given = serve_command.read(words) if words else None
+        config, problem = _config_of(given)
+        advice = tap_flags.advise(
+            version,
+            environment=environment,
+            timings=timings,
+            removes_metrics=remove_metrics,
+            command=given,
+            config=config,
+            unread=problem,
+        )
+        drop_in = tap_flags.drop_in(advice) if systemd else None
+    except ValueError as error:
+        raise ConfigError(f"COMMAND: {error}") from None
+    if as_json:
+        options.print_json(_as_json(advice, drop_in))
+    elif drop_in is not None:
+        click.echo(drop_in, nl=False)
+    else:
+        _show(advice)
+
+
+def _version(said: str | None, target: str | None) -> Version | None:
+    if said is not None and target is not None:
+        raise click.UsageError("give either --vllm-version or --target, not both")
+    if said is not None:
+        try:
+            return tap_flags.version_of(said)
+        except ValueError as error:
+            raise ConfigError(f"--vllm-version: {error}") from None
+    return None if target is None else _version_at(target)
+
+
+def _version_at(target: str) -> Version | None:
+    try:
+        url = parse_server_url(target)
+    except ValueError as error:
+        raise ConfigError(f"--target: {error}") from None
+    client = PageClient(url, timeout=_TIMEOUT, max_size=_LARGEST_ANSWER)
+    try:
+        said = engine_info.ask(client.fetch).version
+    finally:
+        client.close()
+    if said is None:
+        return None
+    try:
+        return tap_flags.version_of(said)
+    except ValueError:
+        raise SpecwatchError(
+            f"{target} is no vLLM (it says {shown(said)!r}), so it cannot load the tap; put"
+            f" `specwatch tap proxy --upstream {target}` before it"
+        ) from None
+
+
+def _environment(buckets: str | None, remove_metrics: bool) -> dict[str, str]:
+    environment = {}
+    if buckets is not None:
+        environment[settings.BUCKETS] = buckets.replace(" ", "")
+        try:
+            edges = settings.from_environment(environment).edges
+        except ValueError as error:
+            raise ConfigError(f"--temperature-buckets: {error}") from None
+        if edges == DEFAULT_EDGES:
+            environment.clear()
+    if remove_metrics:
+        environment[settings.REMOVE_METRICS] = "1"
+    return environment
+
+
+def _config_of(given: ServeCommand | None) -> tuple[ServeCommand | None, str | None]:
+    """What the file says that a command names with ``--config``; else why it cannot be told."""
+    if given is None or given.config_file is None:
+        return None, None
+    try:
+        with Path(given.config_file).open("rb") as file:
+            content = yaml.safe_load(file.read(_LARGEST_CONFIG))
+    except OSError as error:
+        return None, f"{shown(given.config_file)}: {error.strerror}"
+    except (ValueError, yaml.YAMLError):
+        return None, f"{shown(given.config_file)}: no YAML"
+    if not isinstance(content, Mapping):
+        return None, f"{shown(given.config_file)}: no mapping of flags to values"
+    return serve_command.read_config(content), None
+
+
+def _as_json(advice: Advice, drop_in: str | None) -> dict[str, Any]:
+    changed = advice.command
+    environment = advice.environment if changed is None else changed.environment
+    return {
+        "flags": [flag._asdict() for flag in advice.flags],
+        "environment": {name: for_json(value) for name, value in environment.items()},
+        "install": tap_flags.INSTALL,
+        "command": None if changed is None else list(map(for_json, changed.words)),
+        "drop_in": None if drop_in is None else for_json(drop_in),
+        "notes": list(advice.notes),
+    }
+
+
+def _show(advice: Advice) -> None:
+    _section("Install the tap into vLLM's environment (Python 3.11 or later):", "")
+    click.echo(f"  {tap_flags.INSTALL}\n  {tap_flags.INSTALL_CHECK}   # silent when it works\n")
+    if advice.flags:
+        _section("Add to `vllm serve`:", "")
+        for flag in advice.flags:
+            _section(f"  {' '.join(filter(None, flag[:2]))}", flag.why)
+    elif advice.command is not None:
+        click.echo("The command has all flags that the tap needs.\n")
+    if advice.environment:
+        click.echo("Set in its environment:\n")
+        for name, value in advice.environment.items():
+            _section(f"  {name}={shlex.quote(value)}", _WHY[name])
+    for note in advice.notes:
+        _section("", note, indent="")
+    if advice.command is not None:
+        click.echo("The whole command:\n")
+        click.echo(f"  {clean_lines(for_a_shell(_words(advice.command)))}")
+
+
+def _section(title: str, text: str, indent: str = "      ") -> None:
+    if title:
+        click.echo(title)
+    if text:
+        click.echo(click.wrap_text(text, 80, indent, indent))
+    click.echo()
+
+
+def _words(command: ServeCommand) -> list[str]:
+    return [*(f"{name}={value}" for name, value in command.environment.items()), *command.words]

@@ -1,0 +1,32 @@
+"""Lines on a terminal or in a pipe.
+
+Styles only on a terminal, colours only there and not under NO_COLOR. In a pipe no line is wrapped.
+"""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.text import Text
+
+
+class Terminal:
+    """Prints lines to standard output."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)  # which heeds NO_COLOR itself
+        self.bar = "█" if _can_show("█", self._console.encoding) else "#"
+        """What bars are made of."""
+
+    def line(self, *parts: str | tuple[str, str]) -> None:
+        """Print one line of texts, or pairs of text and style, that are clean."""
+        text = Text.assemble(*parts)
+        text.rstrip()
+        self._console.print(text, soft_wrap=not self._console.is_terminal)
+
+
+def _can_show(text: str, encoding: str) -> bool:
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True

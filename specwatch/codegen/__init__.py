@@ -1,0 +1,1 @@
+"""Files for other programs, generated: pure functions from settings to text."""

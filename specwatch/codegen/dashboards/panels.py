@@ -1,0 +1,377 @@
+"""Panels as Grafana 10 to 13 have them: what grafanalib lacks, in one place.
+
+Every function returns a panel of grafanalib without an id and a place; :mod:`.layout` gives both,
+and :mod:`.lean` removes what only older releases of Grafana know.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from grafanalib import core
+
+DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+Panel = Any
+"""A panel of grafanalib, which has no types."""
+Override = dict[str, Any]
+"""How one series or column differs from the rest of its panel."""
+Thresholds = Sequence[tuple[float | None, str]]
+"""From which value on a named colour of Grafana holds; None is the colour below all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query of a panel; its letter is that of its place, "A" for the first."""
+
+    expr: str
+    legend: str = ""
+    instant: bool = False
+    format: Literal["time_series", "table", "heatmap"] = "time_series"
+
+    def target(self, ref: str) -> dict[str, Any]:
+        """As it stands in the panel."""
+        return {
+            "refId": ref,
+            "datasource": DATA_SOURCE,
+            "editorMode": "code",
+            "expr": self.expr,
+            "format": self.format,
+            "instant": self.instant,
+            "range": not self.instant,
+            "legendFormat": self.legend,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAs:
+    """A value that is shown as words; None is "no data"."""
+
+    value: float | str | None
+    text: str
+    color: str
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    ``field`` is a label, or the letter of the query whose values are shown; ``link`` is a URL in
+    which ``${__data.fields.NAME}`` stands for another column of the row, by its shown name.
+    """
+
+    name: str
+    field: str
+    unit: str = "string"
+    thresholds: Thresholds = ()
+    link: str = ""
+    mappings: Sequence[ShownAs] = ()
+    decimals: int | None = None
+    width: int | None = None
+
+
+def timeseries(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    *,
+    unit: str,
+    thresholds: Thresholds = (),
+    minimum: float | None = None,
+    maximum: float | None = None,
+    decimals: int | None = None,
+    stack: bool = False,
+    fill: int = 0,
+    overrides: Sequence[Override] = (),
+    legend_values: Sequence[str] = ("lastNotNull",),
+    points: bool = False,
+) -> Panel:
+    """Lines over time; each threshold above the first is drawn as a dashed line."""
+    return core.TimeSeries(
+        **_common(title, description, queries, thresholds),
+        unit=unit,
+        valueDecimals=decimals,
+        lineWidth=2,
+        fillOpacity=fill,
+        drawStyle="points" if points else "line",
+        showPoints="always" if points else "auto",
+        stacking={"mode": "normal" if stack else "none", "group": "A"},
+        thresholdsStyleMode="dashed" if len(thresholds) > 1 else "off",
+        legendDisplayMode="table" if legend_values else "list",
+        legendCalcs=list(legend_values),
+        tooltipMode="multi",
+        tooltipSort="desc",
+        overrides=list(overrides),
+        extraJson={
+            # grafanalib takes whole numbers only for bounds, and does not know showLegend.
+            "fieldConfig": {"defaults": {"min": minimum, "max": maximum}},
+            "options": {"legend": {"showLegend": True}},
+        },
+    )
+
+
+def stat(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    *,
+    unit: str,
+    thresholds: Thresholds = (),
+    mappings: Sequence[ShownAs] = (),
+    decimals: int | None = None,
+    text_mode: str = "auto",
+    color_mode: str = "value",
+) -> Panel:
+    """The value of each series now, in large type; "no data" once it is no longer exported."""
+    return core.Stat(
+        **_common(title, description, _instant(queries), thresholds),
+        format=unit,
+        decimals=decimals,
+        color={"mode": "thresholds"},
+        mappings=_mappings(mappings),
+        noValue="no data",
+        textMode=text_mode,
+        colorMode=color_mode,
+        graphMode="none",
+        reduceCalc="lastNotNull",
+    )
+
+
+def heatmap(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    *,
+    unit: str,
+    minimum: float | None = None,
+    maximum: float | None = None,
+) -> Panel:
+    """One row a series, in the order of the queries; its value is the colour."""
+    options = {
+        "calculate": False,
+        "cellGap": 1,
+        "cellValues": {"unit": unit},
+        "color": {
+            "mode": "scheme",
+            "scheme": "Viridis",
+            "scale": "exponential",
+            "exponent": 1,
+            "steps": 64,
+            "reverse": False,
+            "fill": "dark-orange",
+            "min": minimum,
+            "max": maximum,
+        },
+        "exemplars": {"color": "rgba(255,0,255,0.7)"},
+        # By default a cell of 0 is left out.
+        "filterValues": {"le": -1e-9},
+        "legend": {"show": True},
+        "rowsFrame": {"layout": "auto"},
+        "showValue": "auto",
+        "tooltip": {"mode": "single", "yHistogram": False},
+        "yAxis": {"axisPlacement": "left", "reverse": False},
+    }
+    custom = {
+        "hideFrom": {"legend": False, "tooltip": False, "viz": False},
+        "scaleDistribution": {"type": "linear"},
+    }
+    return core.Heatmap(
+        **_common(title, description, queries, ()),
+        options=options,
+        extraJson={"fieldConfig": {"defaults": {"unit": unit, "custom": custom}, "overrides": []}},
+    )
+
+
+def state_timeline(
+    title: str, description: str, queries: Sequence[Query], *, mappings: Sequence[ShownAs]
+) -> Panel:
+    """A band a series, coloured by its state."""
+    return core.StateTimeline(
+        **_common(title, description, queries, ()),
+        mappings=_mappings(mappings),
+        showValue="auto",
+        extraJson={
+            "fieldConfig": {"defaults": {"unit": "none"}},
+            "options": {"legend": {"showLegend": False}, "tooltip": {"sort": "none"}},
+        },
+    )
+
+
+def table(
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    *,
+    columns: Sequence[Column],
+    sort_by: str | None = None,
+    sort_descending: bool = False,
+) -> Panel:
+    """A row a label set, from instant queries that must all have the same labels.
+
+    Fields that are no column are hidden; ``sort_by`` is the shown name of one.
+    """
+    many = len(queries) > 1
+    fields = {_field(each.field, many): each for each in columns}
+    tables = [replace(each, format="table") for each in _instant(queries)]
+    organize = {
+        "excludeByName": {},
+        "indexByName": {field: index for index, field in enumerate(fields)},
+        "renameByName": {field: each.name for field, each in fields.items()},
+    }
+    # A Grafana that is asked to sort by nothing is content with an empty list.
+    order = [] if sort_by is None else [{"displayName": sort_by, "desc": sort_descending}]
+    return core.Table(
+        **_common(title, description, tables, ()),
+        unit="none",
+        overrides=[_of_column(each) for each in columns],
+        transformations=[
+            {"id": "merge", "options": {}},
+            {"id": "filterFieldsByName", "options": {"include": {"names": list(fields)}}},
+            {"id": "organize", "options": organize},
+        ],
+        extraJson={
+            "fieldConfig": {
+                "defaults": {"custom": {"cellOptions": {"type": "auto"}, "inspect": False}}
+            },
+            "options": {"cellHeight": "sm", "sortBy": order},
+        },
+    )
+
+
+def bar_chart(title: str, description: str, queries: Sequence[Query], *, unit: str) -> Panel:
+    """A bar a series, by the last value."""
+    return core.BarChart(
+        **_common(title, description, _instant(queries), ()),
+        showValue="auto",
+        thresholdSteps=_steps(()),
+        tooltipMode="single",
+        legendCalcs=[],
+        transformations=[
+            {"id": "reduce", "options": {"reducers": ["lastNotNull"], "labelsToFields": False}}
+        ],
+        showLegend=False,
+        extraJson={
+            "fieldConfig": {"defaults": {"unit": unit, "color": {"fixedColor": "blue"}}},
+            "options": {"fullHighlight": False},
+        },
+    )
+
+
+def text(title: str, markdown: str) -> Panel:
+    """Words."""
+    return core.Text(
+        title=title,
+        content=markdown,
+        mode="markdown",
+        maxDataPoints=None,
+        extraJson={"fieldConfig": {"overrides": []}},
+    )
+
+
+def row(title: str, *, collapsed: bool = False, repeat: str = "") -> Panel:
+    """The head of a group of panels; ``repeat`` names a variable with one group for each value."""
+    repeated = core.Repeat(variable=repeat or None)
+    return core.RowPanel(title=title, collapsed=collapsed, repeat=repeated, maxDataPoints=None)
+
+
+def style(
+    name: str,
+    *,
+    regex: bool = False,
+    color: str = "",
+    dashed: bool = False,
+    width: int | None = None,
+    fill_below: str = "",
+    unit: str = "",
+    right_axis: bool = False,
+) -> Override:
+    """How the series of this legend looks; ``fill_below`` fills down to the series of that name."""
+    properties: list[dict[str, Any]] = []
+    if color:
+        properties.append({"id": "color", "value": {"mode": "fixed", "fixedColor": color}})
+    if dashed:
+        line = {"fill": "dash", "dash": [8, 6]}
+        properties.append({"id": "custom.lineStyle", "value": line})
+    if width is not None:
+        properties.append({"id": "custom.lineWidth", "value": width})
+    if fill_below:
+        properties.append({"id": "custom.fillBelowTo", "value": fill_below})
+        properties.append({"id": "custom.fillOpacity", "value": 15})
+    if unit:
+        properties.append({"id": "unit", "value": unit})
+    if right_axis:
+        properties.append({"id": "custom.axisPlacement", "value": "right"})
+    return _override(name, properties, matcher="byRegexp" if regex else "byName")
+
+
+def _common(
+    title: str, description: str, queries: Sequence[Query], thresholds: Thresholds
+) -> dict[str, Any]:
+    return {
+        "title": title,
+        "description": description,
+        "dataSource": DATA_SOURCE,
+        "maxDataPoints": None,
+        "targets": [
+            each.target(letter)
+            for letter, each in zip(string.ascii_uppercase, queries, strict=False)
+        ],
+        "thresholds": _steps(thresholds),
+    }
+
+
+def _instant(queries: Sequence[Query]) -> list[Query]:
+    return [replace(each, instant=True) for each in queries]
+
+
+def _steps(thresholds: Thresholds) -> list[dict[str, Any]]:
+    steps = list(thresholds)
+    if not steps or steps[0][0] is not None:
+        steps.insert(0, (None, "text"))
+    return [{"color": color, "value": value} for value, color in steps]
+
+
+def _mappings(mappings: Sequence[ShownAs]) -> list[dict[str, Any]]:
+    values: dict[str, Any] = {}
+    special: list[dict[str, Any]] = []
+    for index, each in enumerate(mappings):
+        shown = {"text": each.text, "color": each.color, "index": index}
+        if each.value is None:
+            special.append({"type": "special", "options": {"match": "null+nan", "result": shown}})
+        else:
+            key = each.value if isinstance(each.value, str) else f"{each.value:g}"
+            values[key] = shown
+    return ([{"type": "value", "options": values}] if values else []) + special
+
+
+def _field(field: str, many: bool) -> str:
+    if len(field) == 1 and field in string.ascii_uppercase:
+        return f"Value #{field}" if many else "Value"
+    return field
+
+
+def _of_column(column: Column) -> Override:
+    properties: list[dict[str, Any]] = [{"id": "unit", "value": column.unit}]
+    if column.thresholds:
+        steps = {"mode": "absolute", "steps": _steps(column.thresholds)}
+        properties.append({"id": "thresholds", "value": steps})
+    if column.mappings:
+        properties.append({"id": "mappings", "value": _mappings(column.mappings)})
+    if column.thresholds or column.mappings:
+        properties.append({"id": "color", "value": {"mode": "thresholds"}})
+        properties.append({"id": "custom.cellOptions", "value": {"type": "color-text"}})
+    if column.decimals is not None:
+        properties.append({"id": "decimals", "value": column.decimals})
+    if column.width is not None:
+        properties.append({"id": "custom.width", "value": column.width})
+    if column.link:
+        links = [{"title": column.name, "url": column.link, "targetBlank": False}]
+        properties.append({"id": "links", "value": links})
+    return _override(column.name, properties)
+
+
+def _override(name: str, properties: list[dict[str, Any]], matcher: str = "byName") -> Override:
+    return {"matcher": {"id": matcher, "options": name}, "properties": properties}

@@ -1,0 +1,45 @@
+"""Words and command lines as unit files of systemd spell them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_SPELT = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_@+=:,./-")
+
+
+def quoted(word: str) -> str:
+    """A word as a setting of a unit file spells it, so that systemd reads just this word.
+
+    Source: systemd.syntax(7), "Quoting", and systemd.unit(5), "Specifiers".
+    """
+    if word and _PLAIN.issuperset(word):
+        return word
+    return '"' + "".join(map(_spelt, word.replace("%", "%%"))) + '"'
+
+
+def exec_start(command: Sequence[str]) -> str:
+    """The value of ``ExecStart=`` that runs ``command``, with no variable replaced.
+
+    Raises ValueError for a program whose name systemd would take apart. Source:
+    systemd.service(5), "Command lines".
+    """
+    program, *arguments = command
+    if not is_plain_path(program):
+        raise ValueError(
+            f"{program!r} cannot start a line of systemd: give the program's full path, without"
+            " spaces, quotes, % or $"
+        )
+    return " ".join([program, *(quoted(word.replace("$", "$$")) for word in arguments)])
+
+
+def is_plain_path(path: str) -> bool:
+    """Whether ``path`` is absolute and systemd takes it as it is."""
+    return path.startswith("/") and not any(c.isspace() or c in "\"'\\%$;" for c in path)
+
+
+def _spelt(character: str) -> str:
+    if character in _SPELT or character.isprintable():
+        return _SPELT.get(character, character)
+    # A byte that is no UTF-8 arrives as half of a surrogate pair.
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))

@@ -1,0 +1,203 @@
+"""Variables in the command line of a unit, replaced as systemd replaces them.
+
+Source: systemd.service(5), "Command lines"; systemd.exec(5), "Environment"; and where they are
+silent, replace_env_argv(), extract_first_word() and parse_env_file_internal() of systemd 252.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+Environment = Mapping[str, str | None]
+"""Values by name; None for a variable whose value is only known once the unit starts."""
+
+SET_AT_START = {
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "INVOCATION_ID", "XDG_RUNTIME_DIR",
+    "RUNTIME_DIRECTORY", "STATE_DIRECTORY", "CACHE_DIRECTORY", "LOGS_DIRECTORY",
+    "CONFIGURATION_DIRECTORY", "CREDENTIALS_DIRECTORY", "MAINPID", "MANAGERPID", "LISTEN_FDS",
+    "LISTEN_PID", "LISTEN_FDNAMES", "NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC",
+    "SYSTEMD_EXEC_PID", "TERM", "LOG_NAMESPACE", "JOURNAL_STREAM", "PIDFILE",
+    "MEMORY_PRESSURE_WATCH", "MEMORY_PRESSURE_WRITE",
+}  # fmt: skip
+"""What systemd sets itself, unless the unit says otherwise."""
+
+_BLANK = " \t\n\r"
+_NEWLINE = "\n\r"
+_ESCAPED_IN_QUOTES = '"\\`$'
+_REFERENCE = re.compile(r"\$\$|\$\{([^}:]*)([}:]|\Z)")
+_MARKED = re.compile("\ue000([^\ue000]*)\ue000")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Expanded:
+    """A word of a unit's command line, and the words that the program gets for it."""
+
+    spelt: str
+    words: tuple[str, ...]
+    names: tuple[str, ...] = ()
+    """The variables in it."""
+    unknown: tuple[str, ...] = ()
+    """Those of them whose values nobody knows yet; in ``words`` stands a mark for each."""
+
+
+def expanded(word: str, environment: Environment) -> Expanded:
+    """What systemd makes of a word when it starts the unit."""
+    if word.startswith("$") and word[1:2] not in ("{", "$"):
+        name = word[1:]
+        value = environment.get(name, "")
+        if value is None:
+            return Expanded(word, (_mark(name),), (name,), (name,))
+        return Expanded(word, tuple(split(value)), (name,))
+    names: list[str] = []
+
+    def value_of(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        if match[2] != "}":
+            return match[0]
+        names.append(match[1])
+        value = environment.get(match[1], "")
+        return _mark(match[1]) if value is None else value
+
+    text = _REFERENCE.sub(value_of, word)
+    unknown = tuple(name for name in names if environment.get(name, "") is None)
+    return Expanded(word, (text,), tuple(names), unknown)
+
+
+def unknown_in(word: str) -> str | None:
+    """The name of the first variable in an expanded word whose value nobody knows yet."""
+    found = _MARKED.search(word)
+    return found[1] if found else None
+
+
+def _mark(name: str) -> str:
+    # Of the characters for private use: no command has it, and no shell means anything by it.
+    return f"\ue000{name}\ue000"
+
+
+def split(value: str) -> Iterator[str]:
+    """The words of a value that stands as ``$NAME``: at blanks, with quotes and backslashes."""
+    word: str | None = None
+    quote = ""
+    characters = iter(value)
+    for character in characters:
+        if character == "\\":
+            word = (word or "") + next(characters, "")
+        elif quote:
+            if character == quote:
+                quote = ""
+            else:
+                word = (word or "") + character
+        elif character in "'\"":
+            quote, word = character, word or ""
+        elif character not in _BLANK:
+            word = (word or "") + character
+        elif word is not None:
+            yield word
+            word = None
+    if word is not None:
+        yield word
+
+
+def assigned(assignments: Iterable[str]) -> dict[str, str]:
+    """Values by name from lines ``NAME=VALUE``; the last one counts."""
+    return {name: value for name, _, value in (line.partition("=") for line in assignments)}
+
+
+def without(environment: Environment, removed: Iterable[str]) -> dict[str, str | None]:
+    """An environment after ``UnsetEnvironment=``, whose items are NAME or NAME=VALUE."""
+    gone = set(removed)
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in gone and f"{name}={value}" not in gone
+    }
+
+
+def parse_environment_file(text: str) -> dict[str, str]:
+    """The variables of an ``EnvironmentFile=``; what systemd would not take is left out.
+
+    Raises ValueError for a text that not every version of systemd reads alike.
+    """
+    if "\0" in text:
+        raise ValueError("has a zero byte")
+    return {name: value for name, value in _File(text).assignments() if _NAME.fullmatch(name)}
+
+
+class _File:
+    """The state machine of parse_env_file_internal(): each state takes what belongs to it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    def assignments(self) -> Iterator[tuple[str, str]]:
+        while (character := self._next()) is not None:
+            if character in "#;":
+                self._skip_comment()
+            elif character not in _BLANK and (key := self._key(character)) is not None:
+                yield key.rstrip(_BLANK), self._value()
+
+    def _next(self) -> str | None:
+        self._at += 1
+        return self._text[self._at - 1] if self._at <= len(self._text) else None
+
+    def _skip_comment(self) -> None:
+        while (character := self._next()) is not None and character not in _NEWLINE:
+            if character == "\\" and self._next() in ("\n", "\r"):
+                raise ValueError(
+                    "a comment ends in a backslash, and only before systemd 254 does it go on in"
+                    " the next line; remove the backslash"
+                )
+
+    def _key(self, first: str) -> str | None:
+        key = first
+        while (character := self._next()) is not None and character not in _NEWLINE:
+            if character == "=":
+                return key
+            key += character
+        return None
+
+    def _value(self) -> str:
+        """Until the end of the line: quoted pieces, blanks between them, then a plain piece."""
+        value = ""
+        while (character := self._next()) is not None and character not in _NEWLINE:
+            if character in "'\"":
+                value += self._quoted(character)
+            elif character == "\\":
+                return self._plain(value + self._escaped())
+            elif character not in _BLANK:
+                return self._plain(value + character)
+        return value
+
+    def _plain(self, value: str) -> str:
+        blanks = ""
+        while (character := self._next()) is not None and character not in _NEWLINE:
+            if character == "\\":
+                value, blanks = value + blanks + self._escaped(), ""
+            elif character in _BLANK:
+                blanks += character
+            else:
+                value, blanks = value + blanks + character, ""
+        return value
+
+    def _escaped(self) -> str:
+        character = self._next()
+        return "" if character is None or character in _NEWLINE else character
+
+    def _quoted(self, quote: str) -> str:
+        value = ""
+        while (character := self._next()) is not None and character != quote:
+            if character == "\\" and quote == '"':
+                character = self._next()
+                if character is None:
+                    break
+                if character == "\n":
+                    continue
+                if character not in _ESCAPED_IN_QUOTES:
+                    value += "\\"
+            value += character
+        return value

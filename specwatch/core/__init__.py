@@ -1,0 +1,1 @@
+"""Pure rooms: no clock, no I/O; time is an argument."""

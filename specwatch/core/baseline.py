@@ -1,0 +1,253 @@
+"""What serving costs without speculation, by load: the measure of all comparisons."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import NamedTuple
+
+from specwatch.core import histogram
+from specwatch.core.interval import LEAST_SAMPLES
+from specwatch.core.sample import Sample
+from specwatch.model import LOAD_BINS, Environment, Histogram, Mode, load_bin
+
+MAX_AGE = 30 * 86400.0
+"""Seconds after which a measurement says nothing of today, unless configured otherwise."""
+MOST_POINTS = 240
+"""Points kept of a load bin and origin: the newest."""
+
+
+_MANY = 30
+"""Points of its own traffic that outrank a fixed workload."""
+_STALE = 7 * 86400.0
+"""Seconds by which own traffic may be older than a fixed workload and still outrank it."""
+
+
+class Origin(enum.StrEnum):
+    """Where a baseline comes from, best first."""
+
+    WINDOWS = "windows"
+    """The target's own traffic while speculation was off."""
+    CALIBRATION = "calibrate"
+    """A fixed workload, sent on purpose."""
+    IMPORTED = "import"
+    """A benchmark that somebody else ran."""
+
+
+class Point(NamedTuple):
+    """A stretch of serving without speculation: a minute, an hour, or a slice of a benchmark.
+
+    ``at`` is the Unix time of its end, ``concurrency`` the mean of running requests while any ran;
+    ``seconds / tokens`` as in :class:`specwatch.core.sample.Pace`.
+    """
+
+    at: float
+    concurrency: float
+    seconds: float
+    tokens: float
+    by_token: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineKey:
+    """What a baseline holds for: another version or configuration makes it invalid.
+
+    ``configuration`` is the part of the fingerprint that does not speak of speculation. None
+    (unknown) matches everything.
+    """
+
+    target: str
+    model_name: str
+    engine_version: str | None = None
+    configuration: str | None = None
+
+    def holds_for(self, environment: Environment) -> bool:
+        """Whether a window of that environment may be compared with it."""
+        return _same(self.engine_version, environment.engine_version) and _same(
+            self.configuration, environment.configuration
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The baseline of one load bin, from one origin; latencies in seconds."""
+
+    key: BaselineKey
+    load_bin: int
+    origin: Origin
+    points: tuple[Point, ...]
+    ttft: Histogram | None = None
+    tpot: Histogram | None = None
+    points_behind: int = 0
+    """Points that the latencies come from: more than there are, once old ones were forgotten."""
+
+    @property
+    def at(self) -> float:
+        """Unix time of its newest point, 0 of none."""
+        return max((point.at for point in self.points), default=0.0)
+
+    @property
+    def enough(self) -> bool:
+        """Whether it has points enough to be compared with."""
+        return len(self.points) >= LEAST_SAMPLES
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What is known now of serving one model without speculation: a measurement for some bins."""
+
+    bins: Mapping[int, Measurement] = field(default_factory=dict)
+    own: Mapping[int, Measurement] = field(default_factory=dict)
+    """Of the target's own traffic alone: what requests were like, and not only tokens."""
+    expired: bool = False
+    """Whether there was one that is too old by now, and nothing newer."""
+    _concurrencies: Mapping[int, float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        found = {bin_: _mean_concurrency(each) for bin_, each in self.bins.items()}
+        object.__setattr__(self, "_concurrencies", found)
+
+    def __bool__(self) -> bool:
+        return bool(self.bins)
+
+    def age(self, now: float) -> float | None:
+        """Seconds since the oldest of its bins was measured; None of none."""
+        return max((now - each.at for each in self.bins.values()), default=None)
+
+    def weights(self, concurrency: float) -> dict[int, float] | None:
+        """Load bins whose pace, so weighted, is that of a concurrency; None where unknown.
+
+        Between the mean concurrencies of neighbouring bins the pace is interpolated, because a
+        bin is wide and what runs with speculation need not lie where the baseline was measured.
+        A bin that was not measured has a pace only if both its neighbours have.
+        """
+        own = load_bin(concurrency)
+        if own is None:
+            return None
+        if own in self.bins:
+            at = self._concurrencies[own]
+            low, high = (own, own + 1) if concurrency > at else (own - 1, own)
+        else:
+            low, high = own - 1, own + 1
+        if low in self.bins and high in self.bins:
+            below, above = (self._concurrencies[each] for each in (low, high))
+            share = (concurrency - below) / (above - below)
+            return {low: 1.0 - share, high: share}
+        return {own: 1.0} if own in self.bins else None
+
+
+def choose(
+    measurements: Iterable[Measurement],
+    environment: Environment,
+    *,
+    now: float,
+    max_age: float = MAX_AGE,
+) -> Baseline:
+    """The best measurement of each load bin that holds for an environment and has not expired.
+
+    The target's own traffic, half an hour of it or more and no more than a week older, is better
+    than a fixed workload; less of it still better than somebody else's benchmark.
+    """
+    measurements = list(measurements)
+    young = [_younger(each, now - max_age) for each in measurements]
+    valid = [each for each in young if each.enough and each.key.holds_for(environment)]
+    bins: dict[int, Measurement] = {}
+    for each in sorted(valid, key=lambda each: (_rank(each, valid), -each.at)):
+        bins.setdefault(each.load_bin, each)
+    own = {e.load_bin: e for e in sorted(valid, key=attrgetter("at")) if e.origin is Origin.WINDOWS}
+    known = any(each.enough and each.key.holds_for(environment) for each in measurements)
+    return Baseline(bins, own, expired=known and not bins)
+
+
+def _rank(one: Measurement, among: Sequence[Measurement]) -> int:
+    """How good a measurement is beside the others, best 0."""
+    if one.origin is not Origin.WINDOWS:
+        return 1 if one.origin is Origin.CALIBRATION else 3
+    others = [e.at for e in among if e.load_bin == one.load_bin and e.origin is not one.origin]
+    stale = one.at < max(others, default=one.at) - _STALE
+    return 2 if stale or len(one.points) < _MANY else 0
+
+
+def measured(key: BaselineKey, origin: Origin, samples: Iterable[Sample]) -> list[Measurement]:
+    """The measurements that samples without speculation are, one for each load bin.
+
+    Samples that are not sound, not ``off``, or without tokens are left out.
+    """
+    grouped: dict[int, list[Sample]] = {}
+    for sample in samples:
+        bin_ = sample.load_bin
+        if sample.mode is Mode.OFF and sample.sound and sample.pace and bin_ is not None:
+            grouped.setdefault(bin_, []).append(sample)
+    return [_measurement(key, bin_, origin, group) for bin_, group in sorted(grouped.items())]
+
+
+def join(older: Measurement, newer: Measurement) -> Measurement:
+    """Two measurements of one key, load bin and origin as one, of the newest points.
+
+    The latencies fade too: whenever twice as many points as are kept stand behind them, half of
+    each count goes.
+    """
+    points = tuple(sorted({*older.points, *newer.points})[-MOST_POINTS:])
+    if set(points) == set(older.points):  # known already, or older than all that is kept
+        return older
+    behind = older.points_behind + newer.points_behind
+    ttft, tpot = (
+        histogram.merge_all(each for each in pair if each is not None)
+        for pair in ((older.ttft, newer.ttft), (older.tpot, newer.tpot))
+    )
+    while behind > 2 * MOST_POINTS:
+        behind, ttft, tpot = behind // 2, _halved(ttft), _halved(tpot)
+    return replace(older, points=points, ttft=ttft, tpot=tpot, points_behind=behind)
+
+
+def _halved(whole: Histogram | None) -> Histogram | None:
+    if whole is None:
+        return None
+    # Odd counts are rounded up and down in turn, so that neither end of the scale fades faster.
+    counts = tuple((count + at % 2) // 2 for at, count in enumerate(whole.counts))
+    return replace(whole, counts=counts, sum=whole.sum / 2)
+
+
+def point_of(sample: Sample) -> Point | None:
+    """The point that a sample is; None for one that is idle or of which the pace is unknown."""
+    pace, concurrency = sample.pace, sample.gauges.concurrency
+    if pace is None or concurrency is None:
+        return None
+    at = float(sample.start + sample.length)
+    return Point(at, concurrency, pace.seconds, pace.tokens, pace.by_token)
+
+
+def _measurement(
+    key: BaselineKey, bin_: int, origin: Origin, samples: Sequence[Sample]
+) -> Measurement:
+    points = sorted(point for sample in samples if (point := point_of(sample)) is not None)
+    tallies = [sample.tally for sample in samples]
+    return Measurement(
+        key,
+        bin_,
+        origin,
+        tuple(points[-MOST_POINTS:]),
+        histogram.merge_all(each.ttft for each in tallies if each.ttft is not None),
+        histogram.merge_all(each.tpot for each in tallies if each.tpot is not None),
+        len(points),
+    )
+
+
+def _younger(measurement: Measurement, oldest: float) -> Measurement:
+    points = tuple(point for point in measurement.points if point.at >= oldest)
+    if len(points) == len(measurement.points):
+        return measurement
+    return replace(measurement, points=points)
+
+
+def _mean_concurrency(measurement: Measurement) -> float:
+    tokens = sum(point.tokens for point in measurement.points)
+    if not tokens:
+        return float(LOAD_BINS[measurement.load_bin][0])
+    return sum(point.concurrency * point.tokens for point in measurement.points) / tokens
+
+
+def _same(first: str | None, second: str | None) -> bool:
+    return first is None or second is None or first == second

@@ -1,0 +1,373 @@
+"""Does speculation pay: the cost of a step, the speedup, and the line between gain and loss.
+
+At load L, with the time of a step = TPOT x tau::
+
+    o(L)   = TPOT_on(L) * tau_on(L) / TPOT_off(L)    cost of a speculative step, in plain steps
+    S      = tau / o(L)                              speedup: below 1 speculation loses
+    tau*   = o(L),  alpha* = (o(L) - 1) / (k * f)    the break-even line
+
+tau is counted over all decoding steps: where only the share f of them drafted (a lookup that
+found nothing drafts nothing) it is ``1 + f * accepted / drafts``; with f = 1 these are the
+formulas of Leviathan, Kalman, Matias, *Fast Inference from Transformers via Speculative Decoding*
+(2023), with measured times in place of their model of costs. o belongs to the batch, tau to the
+temperature bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from itertools import accumulate, zip_longest
+
+from specwatch.core.baseline import Baseline, Point
+from specwatch.core.interval import Interval, Ratio, Reference, interval_of
+from specwatch.core.sample import Pace, Sample
+from specwatch.model import Mode
+
+FOLKLORE_ACCEPTANCE = 0.5
+"""The acceptance rate that people take for the line until they measure theirs."""
+DRAFT_COST_RATIO = 0.1
+"""Cost of a draft token in target steps, assumed of a draft model of a tenth of the size."""
+LEAST_SHARE = 0.5
+"""Share of the tokens that must have been generated at loads of which there is a baseline."""
+
+
+@dataclass(frozen=True, slots=True)
+class BinBreakEven:
+    """The line at one load bin. ``share`` is that of the tokens generated there."""
+
+    load_bin: int
+    share: float
+    acceptance_length: float
+    """tau over all decoding steps, in tokens."""
+    speedup: Interval
+    step_cost: Interval
+    """o(L), in plain steps: tau* as well."""
+    acceptance: Interval
+    """alpha*: below it speculation loses at this load."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSpeedup:
+    """What speculation does for one temperature bucket. ``share`` is that of its drafts."""
+
+    speedup: Interval
+    share: float
+    acceptance_rate: float | None
+
+    @property
+    def loses(self) -> bool:
+        """Whether its whole interval is below 1."""
+        return self.speedup.below(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class BestK:
+    """Predicted speedup for each number of draft tokens up to the present one, 0 first.
+
+    Position j is kept as often as now, and a step's cost grows evenly with each draft token, from
+    1 at none to the measured one: an assumption about the cost, not about acceptance.
+    """
+
+    speedups: tuple[float, ...]
+
+    @property
+    def k(self) -> int:
+        """The number of draft tokens with the greatest predicted speedup; the least of equals."""
+        return self.speedups.index(max(self.speedups))
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What was measured of one model over some windows.
+
+    ``speedup`` and all that follow from it are None without a baseline at the loads that there
+    were, or for too little data: then ``missing`` says which.
+    """
+
+    samples: int = 0
+    tokens: float = 0.0
+    covered: float = 0.0
+    """Share of the tokens generated at loads of which there is a baseline."""
+    speedup: Interval | None = None
+    bins: tuple[BinBreakEven, ...] = ()
+    buckets: Mapping[str, BucketSpeedup] = field(default_factory=dict)
+    best_k: BestK | None = None
+    missing: str | None = None
+    """Why there is no speedup, as words."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a measured speedup; else all that can be said is assumed."""
+        return self.speedup is not None
+
+
+def prior_speedup(
+    acceptance_length: float, k: float, draft_cost_ratio: float = DRAFT_COST_RATIO
+) -> float:
+    """S = tau / (1 + k * c), with c the cost of a draft token in target steps: an assumption."""
+    return acceptance_length / (1 + k * draft_cost_ratio)
+
+
+def speedup_of(samples: Iterable[Sample], baseline: Baseline, *, seed: int = 0) -> Interval | None:
+    """Only the speedup of :func:`assess`, in a fraction of the time."""
+    if not baseline:
+        return None
+    ran = [each for each in map(_Minute.of, samples) if each is not None]
+    if not ran:
+        return None
+    references = _References(baseline, ran)
+    return references.speedup(references.known, seed) if references.enough else None
+
+
+def assess(samples: Iterable[Sample], baseline: Baseline, *, seed: int = 0) -> Assessment:
+    """Measure the speedup over samples against a baseline; what is not ``on`` is passed over.
+
+    The order of samples does not matter, nor does the unit of time.
+    """
+    ran = [each for each in map(_Minute.of, samples) if each is not None]
+    if not ran:
+        return Assessment(missing="nothing was generated with speculation")
+    references = _References(baseline, ran)
+    known, covered = references.known, references.covered
+    tokens = sum(each.pace.tokens for each in ran)
+    found = Assessment(samples=len(ran), tokens=tokens, covered=covered)
+    if not baseline:
+        return _without(found, "no baseline")
+    if covered < LEAST_SHARE:
+        return _without(found, "no baseline at the load that there was")
+    speedup = references.speedup(known, seed)
+    if speedup is None:
+        return _without(found, "too few minutes of traffic")
+    stepping = [each for each in known if each.steps]
+    return Assessment(
+        samples=len(ran),
+        tokens=tokens,
+        covered=covered,
+        speedup=speedup,
+        bins=tuple(_bins(stepping, references, seed)),
+        buckets=_buckets(stepping, references, seed),
+        best_k=_best_k(stepping, references),
+    )
+
+
+def _without(found: Assessment, missing: str) -> Assessment:
+    return Assessment(found.samples, found.tokens, found.covered, missing=missing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Minute:
+    """A sample with speculation on, of which all is known that a speedup needs.
+
+    ``steps`` is 0 where drafts are not counted: then nothing can be said of a step.
+    """
+
+    sample: Sample
+    pace: Pace
+    steps: float
+    concurrency: float
+    load_bin: int
+
+    @classmethod
+    def of(cls, sample: Sample) -> _Minute | None:
+        pace, steps, concurrency = sample.pace, sample.steps, sample.gauges.concurrency
+        bin_ = sample.load_bin
+        if sample.mode is not Mode.ON or not sample.sound or pace is None:
+            return None
+        if concurrency is None or bin_ is None:
+            return None
+        return cls(sample, pace, steps or 0.0, concurrency, bin_)
+
+    @property
+    def tokens_per_step(self) -> float:
+        if self.pace.by_token:
+            return self.pace.tokens / self.steps
+        return 1 + (self.sample.tally.accepted_tokens or 0) / self.steps
+
+    @property
+    def step_seconds(self) -> float:
+        return self.pace.seconds / self.pace.tokens * self.tokens_per_step
+
+    @property
+    def kept(self) -> float:
+        """Share of what the steps yielded: an output that ends within one throws the rest away."""
+        yielded = 1 + (self.sample.tally.accepted_tokens or 0) / self.steps
+        return self.tokens_per_step / yielded
+
+    @property
+    def drafting(self) -> float:
+        """Share of the steps that drafted."""
+        return min((self.sample.tally.drafts or 0) / self.steps, 1.0)
+
+
+class _References:
+    """The baseline as columns: the pace of each load bin, by how it was counted."""
+
+    def __init__(self, baseline: Baseline, minutes: Sequence[_Minute]) -> None:
+        self._baseline = baseline
+        self._columns: list[tuple[int, bool]] = []
+        self._references: list[Reference] = []
+        for bin_, measurement in sorted(baseline.bins.items()):
+            for by_token in (True, False):
+                points = tuple(each for each in measurement.points if each.by_token is by_token)
+                if points:
+                    self._columns.append((bin_, by_token))
+                    self._references.append(_reference(points))
+        rows = {id(each): self._row(each) for each in minutes}
+        self._rows = {minute: row for minute, row in rows.items() if row is not None}
+        self.known = [each for each in minutes if id(each) in self._rows]
+        tokens, covered = (sum(e.pace.tokens for e in group) for group in (minutes, self.known))
+        self.covered = covered / tokens if tokens else 0.0
+        """Share of the tokens of ``minutes`` generated at loads that the baseline knows."""
+
+    @property
+    def enough(self) -> bool:
+        """Whether what is known is most of what there was."""
+        return self.covered >= LEAST_SHARE
+
+    def rate(self, minute: _Minute) -> float:
+        """Seconds per token without speculation at the load of a minute that is known."""
+        row = self._rows[id(minute)]
+        return sum(w * each.rate for w, each in zip(row, self._references, strict=True))
+
+    def _row(self, minute: _Minute) -> list[float] | None:
+        """Weights of the columns whose rate is the pace at this load; None where unknown."""
+        weights = self._baseline.weights(minute.concurrency)
+        if weights is None:
+            return None
+        by_token = minute.pace.by_token
+        if any((bin_, by_token) not in self._columns for bin_ in weights):
+            return None
+        return [weights.get(bin_, 0.0) if each is by_token else 0.0 for bin_, each in self._columns]
+
+    def speedup(self, minutes: Sequence[_Minute], seed: int) -> Interval | None:
+        """Of the tokens of some minutes, all temperatures together."""
+        return self.interval(
+            minutes, lambda each: each.pace.tokens, lambda each: each.pace.seconds, seed
+        )
+
+    def interval(
+        self,
+        minutes: Sequence[_Minute],
+        tokens: Callable[[_Minute], float],
+        seconds: Callable[[_Minute], float],
+        seed: int,
+    ) -> Interval | None:
+        """Time that ``tokens`` would have taken without speculation over ``seconds``."""
+        if not minutes:
+            return None
+        weights = [tokens(each) for each in minutes]
+        parts = [
+            [weight * part for part in self._rows[id(each)]]
+            for weight, each in zip(weights, minutes, strict=True)
+        ]
+        ratio = Ratio(parts, [seconds(each) for each in minutes])
+        return interval_of(ratio, self._references, seed=seed)
+
+
+@lru_cache(maxsize=1024)
+def _reference(points: tuple[Point, ...]) -> Reference:
+    """Kept, because the same baseline is compared with minute by minute."""
+    return Reference([each.seconds for each in points], [each.tokens for each in points])
+
+
+def _bins(minutes: Sequence[_Minute], references: _References, seed: int) -> Iterable[BinBreakEven]:
+    whole = sum(each.pace.tokens for each in minutes)
+    for bin_ in sorted({each.load_bin for each in minutes}):
+        inside = [each for each in minutes if each.load_bin == bin_]
+        speedup = references.speedup(inside, seed)
+        plain = references.interval(
+            inside,
+            lambda each: each.pace.tokens / each.tokens_per_step,
+            lambda each: each.pace.seconds,
+            seed,
+        )
+        drafted = sum(each.sample.tally.draft_tokens or 0 for each in inside)
+        steps = sum(each.steps for each in inside)
+        if speedup is None or plain is None or not drafted:
+            continue
+        cost = plain.inverse()
+        tokens = sum(each.pace.tokens for each in inside)
+        per_step = drafted / steps  # k * f
+        yield BinBreakEven(
+            load_bin=bin_,
+            share=tokens / whole,
+            acceptance_length=sum(e.tokens_per_step * e.steps for e in inside) / steps,
+            speedup=speedup,
+            step_cost=cost,
+            acceptance=Interval(
+                (cost.value - 1) / per_step,
+                (cost.lower - 1) / per_step,
+                (cost.upper - 1) / per_step,
+                cost.samples,
+                cost.confidence,
+            ),
+        )
+
+
+def _buckets(
+    minutes: Sequence[_Minute], references: _References, seed: int
+) -> dict[str, BucketSpeedup]:
+    drafts: dict[str, int] = {}
+    for each in minutes:
+        for label, counted in each.sample.buckets.items():
+            if counted.drafts:
+                drafts[label] = drafts.get(label, 0) + counted.drafts
+    whole = sum(drafts.values())
+    found = {}
+    for label, count in drafts.items():
+        took_part = [each for each in minutes if _steps_of(label, each)]
+        speedup = references.interval(
+            took_part, partial(_tokens_of, label), partial(_seconds_of, label), seed
+        )
+        if speedup is None:
+            continue
+        drafted = sum(each.sample.buckets[label].draft_tokens or 0 for each in took_part)
+        accepted = sum(each.sample.buckets[label].accepted_tokens or 0 for each in took_part)
+        rate = accepted / drafted if drafted else None
+        found[label] = BucketSpeedup(speedup, count / whole, rate)
+    return found
+
+
+def _steps_of(label: str, minute: _Minute) -> float:
+    """Decoding steps of a bucket: its drafts, and its part of those that did not draft."""
+    counted = minute.sample.buckets.get(label)
+    if counted is None or not counted.drafts or not minute.drafting:
+        return 0.0
+    return counted.drafts / minute.drafting
+
+
+def _tokens_of(label: str, minute: _Minute) -> float:
+    """Tokens that a bucket got from its decoding steps."""
+    accepted = minute.sample.buckets[label].accepted_tokens or 0
+    return (_steps_of(label, minute) + accepted) * minute.kept
+
+
+def _seconds_of(label: str, minute: _Minute) -> float:
+    """Time that a bucket's decoding steps took."""
+    return _steps_of(label, minute) * minute.step_seconds
+
+
+def _best_k(minutes: Sequence[_Minute], references: _References) -> BestK | None:
+    drafts = 0
+    kept: list[int] = []
+    for each in minutes:
+        positions, drafted = each.sample.tally.accepted_per_position, each.sample.tally.drafts
+        if positions is None or not drafted:
+            continue
+        drafts += drafted
+        kept = [sum(pair) for pair in zip_longest(kept, positions, fillvalue=0)]
+    steps = sum(each.steps for each in minutes)
+    plain = sum(references.rate(each) * each.steps for each in minutes)
+    if not drafts or not kept or not plain:
+        return None
+    cost = sum(each.step_seconds * each.steps for each in minutes) / plain
+    drafting = min(drafts / steps, 1.0)
+    reached = accumulate((count / drafts for count in kept), initial=0.0)
+    k = len(kept)
+    return BestK(
+        tuple(
+            (1 + drafting * length) / (1 + (cost - 1) * at / k) for at, length in enumerate(reached)
+        )
+    )

@@ -1,0 +1,86 @@
+"""One request of a load, and what came of it. Times are seconds, counts are tokens."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class ErrorKind(enum.StrEnum):
+    """Why a request has no whole answer: the closed set of what errors are counted by."""
+
+    CONNECT = "connect"
+    """No connection came about."""
+    TIMEOUT = "timeout"
+    REFUSED = "refused"
+    """The server answered 4xx."""
+    FAILED = "failed"
+    """The server answered 5xx, or an error inside the stream."""
+    BROKE_OFF = "broke_off"
+    """The stream ended before its end."""
+    UNREADABLE = "unreadable"
+    """What came is no stream of completions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What to ask for: exactly ``max_tokens``, from servers that heed ``ignore_eos``."""
+
+    prompt: str
+    max_tokens: int
+    temperature: float | None = None
+    """None leaves it to the server's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """The server's own record of how the speculation of one request went."""
+
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
+    accepted_lengths: tuple[int, ...] = ()
+    """Number of drafts that had 0, 1, .. k tokens accepted, where the record says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one request; all times are on the client's monotonic clock.
+
+    Tokens are those that the server counted; None where it did not say.
+    """
+
+    ask: Ask
+    sent: float
+    ended: float
+    status: int | None = None
+    first: float | None = None
+    """When the first content came."""
+    last: float | None = None
+    """When the last content came."""
+    chunks: int = 0
+    """Pieces of content: fewer than tokens where several come at once."""
+    prompt_tokens: int | None = None
+    tokens: int | None = None
+    finish_reason: str | None = None
+    acceptance: Acceptance | None = None
+    error: ErrorKind | None = None
+    detail: str = ""
+    """What the server, or the network, said of the error."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the whole answer came."""
+        return self.error is None
+
+    @property
+    def ttft(self) -> float | None:
+        """Time to the first content, in seconds."""
+        return None if self.first is None else self.first - self.sent
+
+    @property
+    def tpot(self) -> float | None:
+        """(last - first) / (tokens - 1), in seconds; None below two tokens."""
+        if self.first is None or self.last is None or self.tokens is None or self.tokens < 2:
+            return None
+        return (self.last - self.first) / (self.tokens - 1)

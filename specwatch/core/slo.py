@@ -1,0 +1,188 @@
+"""Service-level objectives: how much of the error budget is left, and how fast it burns.
+
+The error ratio is the share of requests slower than the threshold, the budget what the objective
+leaves for them, and the burn rate how many times faster than evenly it is used up (*The Site
+Reliability Workbook*, 2018, ch. 5). Speculation on or off is the same to an objective.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from specwatch.core import quantile
+from specwatch.model import HOUR, MINUTE, Tally
+from specwatch.ruling import Slo
+
+BURN_WINDOWS = (300, 1800, 3600, 7200, 21600, 86400, 259200)
+"""Seconds: 5m, 30m, 1h, 2h, 6h, 1d, 3d."""
+_MINUTES_KEPT = 6 * HOUR
+
+
+class Requests(NamedTuple):
+    """Requests of a span: all, those too slow, and those of them only taken for too slow."""
+
+    total: float = 0.0
+    bad: float = 0.0
+    unknown: float = 0.0
+
+    def plus(self, other: Requests) -> Requests:
+        """Both together."""
+        return Requests(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class SloStatus:
+    """An objective of one model over its window, up to now; numbers of requests may be fractions.
+
+    Where the threshold lies inside a bucket of the histogram, the requests in it are taken to lie
+    evenly. ``unknown`` of those that are not good are only taken for bad: the histogram ends
+    before the threshold, and they lie beyond its end.
+    """
+
+    slo: Slo
+    model_name: str
+    good: float
+    total: float
+    unknown: float
+    error_ratio: float | None
+    """None without requests, as the two that follow."""
+    budget_left: float | None
+    """1 is untouched, below 0 overspent."""
+    burn_rates: Mapping[int, float | None]
+    """By the seconds of the window; None for one without requests."""
+    requests: Mapping[int, float]
+    """All of each of those windows."""
+
+
+@dataclass(slots=True)
+class _Hour:
+    """An hour's sums, one for each objective; ``seen`` has a bit for each minute in them."""
+
+    sums: tuple[Requests, ...]
+    seen: int = 0
+    whole: bool = False
+    minutes: dict[int, tuple[Requests, ...]] = field(default_factory=dict)
+    """Sums of its minutes by start, while they are recent."""
+
+
+class SloBook:
+    """What the objectives of one model need to be known: minutes of six hours, else hours."""
+
+    def __init__(self, slos: Sequence[Slo]) -> None:
+        self._slos = tuple(slos)
+        self._hours: dict[int, _Hour] = {}
+        self._newest = 0
+
+    def add(self, start: int, length: int, counted: Tally) -> None:
+        """Count a minute, or a part of an hour that a store has; times in seconds, Unix.
+
+        A minute counts once, however late and often it comes. An hour may come in parts (one for
+        each mode and load), but each only once; together they stand in place of its minutes.
+        Raises ValueError for another length.
+        """
+        if length not in (MINUTE, HOUR):
+            raise ValueError(f"a window of {length} s is neither a minute nor an hour")
+        if start + self._span() <= self._newest:
+            return
+        hour = self._hour(start - start % HOUR)
+        sums = tuple(_requests(slo, counted) for slo in self._slos)
+        if length == HOUR:
+            if not hour.whole:
+                hour.sums, hour.whole = self._nothing(), True
+            hour.sums = _plus(hour.sums, sums)
+        else:
+            self._add_minute(hour, start, sums)
+        self._newest = max(self._newest, start + length)
+
+    def statuses(self, model_name: str, now: float) -> Iterator[SloStatus]:
+        """Each objective at ``now`` (Unix seconds, not before the newest window's end)."""
+        spans = {*BURN_WINDOWS, *(slo.window for slo in self._slos)}
+        sums = {span: self._within(now - span, now) for span in spans}
+        for at, slo in enumerate(self._slos):
+            allowed = 1 - slo.objective
+            whole = sums[slo.window][at]
+            errors = _share(whole)
+            burns = {span: _share(sums[span][at]) for span in BURN_WINDOWS}
+            yield SloStatus(
+                slo=slo,
+                model_name=model_name,
+                good=whole.total - whole.bad,
+                total=whole.total,
+                unknown=whole.unknown,
+                error_ratio=errors,
+                budget_left=None if errors is None else 1 - errors / allowed,
+                burn_rates={
+                    span: None if share is None else share / allowed
+                    for span, share in burns.items()
+                },
+                requests={span: sums[span][at].total for span in BURN_WINDOWS},
+            )
+
+    def _hour(self, start: int) -> _Hour:
+        if start not in self._hours:
+            self._hours[start] = _Hour(self._nothing())
+            self._forget()
+        return self._hours[start]
+
+    def _add_minute(self, hour: _Hour, start: int, sums: tuple[Requests, ...]) -> None:
+        bit = 1 << start % HOUR // MINUTE
+        if hour.seen & bit:
+            return
+        hour.seen |= bit
+        hour.minutes[start] = sums
+        if not hour.whole:
+            hour.sums = _plus(hour.sums, sums)
+
+    def _nothing(self) -> tuple[Requests, ...]:
+        return (Requests(),) * len(self._slos)
+
+    def _span(self) -> float:
+        """Seconds that are remembered: an hour more, as the oldest counts in part."""
+        return max([*BURN_WINDOWS, *(slo.window for slo in self._slos)]) + HOUR
+
+    def _forget(self) -> None:
+        for start in [each for each in self._hours if each + self._span() <= self._newest]:
+            del self._hours[start]
+        for start, hour in self._hours.items():
+            if hour.minutes and start + HOUR <= self._newest - _MINUTES_KEPT:
+                hour.minutes = {}
+
+    def _within(self, since: float, until: float) -> tuple[Requests, ...]:
+        """The sums from ``since`` to ``until``.
+
+        Of an hour that lies in it only partly, its minutes count where they are remembered; else
+        all of it, if its middle lies inside.
+        """
+        found = [self._nothing()]
+        for start, hour in self._hours.items():
+            if since <= start and start + HOUR <= until:
+                found.append(hour.sums)
+            elif hour.minutes:
+                found += [
+                    sums
+                    for minute, sums in hour.minutes.items()
+                    if since <= minute and minute + MINUTE <= until
+                ]
+            elif since < start + HOUR / 2 <= until:
+                found.append(hour.sums)
+        by_objective = zip(*found, strict=True)
+        return tuple(Requests(*map(math.fsum, zip(*each, strict=True))) for each in by_objective)
+
+
+def _requests(slo: Slo, counted: Tally) -> Requests:
+    observed = getattr(counted, slo.metric)
+    if observed is None or not observed.bounds:
+        return Requests()
+    slow = quantile.above(observed, slo.threshold)
+    return Requests(float(observed.count), slow.observations, float(slow.unknown))
+
+
+def _plus(first: tuple[Requests, ...], second: tuple[Requests, ...]) -> tuple[Requests, ...]:
+    return tuple(a.plus(b) for a, b in zip(first, second, strict=True))
+
+
+def _share(requests: Requests) -> float | None:
+    return requests.bad / requests.total if requests.total else None

@@ -1,0 +1,1 @@
+"""One outside resource a file: database, HTTP, systemd."""

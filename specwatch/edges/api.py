@@ -1,0 +1,254 @@
+"""The daemon's HTTP surface: read-only; JSON, metrics and the runbook of the alerts."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from specwatch.codegen.alerts import runbook_sections
+from specwatch.core import decisions, summary
+from specwatch.core.decisions import Decision
+from specwatch.core.status import DaemonStatus, TargetStatus
+from specwatch.edges import runbook_page
+from specwatch.errors import ConfigError, StoreError
+from specwatch.guard.status import shown as guard_status
+from specwatch.model import HOUR, MINUTE, Window
+from specwatch.scalars import parse_moment, quoted
+
+_MOST_WINDOWS = 10_000
+_MOST_DECISIONS = 1000
+_READERS = 2
+"""Requests that read the store at once; all other threads are left to health and metrics."""
+_DIGITS = 20
+"""A number in a query has no more: what is longer is none, and takes long to read."""
+
+WindowReader = Callable[..., Iterator[Window]]
+DecisionReader = Callable[..., Sequence[Decision]]
+
+
+def application(
+    status: Callable[[], DaemonStatus],
+    windows: WindowReader,
+    verdicts: DecisionReader,
+    metrics: CollectorRegistry,
+) -> Starlette:
+    """The application; ``windows`` and ``verdicts`` are the store's readers of the same names."""
+
+    def page(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(metrics), media_type=content_type)
+
+    runbook = runbook_page.page(runbook_sections()).encode()
+
+    def advice(_: Request) -> Response:
+        return _respond(runbook, 200, runbook_page.MEDIA_TYPE, policy=runbook_page.POLICY)
+
+    def healthz(_: Request) -> Response:
+        found = status()
+        body = {"healthy": not found.stuck, "stuck": found.stuck}
+        return _json(body, 503 if found.stuck else 200)
+
+    def readyz(_: Request) -> Response:
+        found = status()
+        return _json(
+            {"ready": found.ready, "store": found.store.error or "ok"}, 200 if found.ready else 503
+        )
+
+    def targets(_: Request) -> Response:
+        return _json(daemon(status()))
+
+    reading = asyncio.Semaphore(_READERS)
+
+    def stored(read: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        def guarded(request: Request) -> Response:
+            try:
+                return read(request)
+            except ConfigError as error:
+                return _json({"error": str(error)}, 400)
+            except StoreError as error:
+                return _json({"error": str(error)}, 503)
+
+        async def answer(request: Request) -> Response:
+            async with reading:
+                return await run_in_threadpool(guarded, request)
+
+        return answer
+
+    # One more than asked for tells whether there is more.
+    def read_minutes(request: Request) -> Response:
+        chosen = selection(request.query_params, status().now)
+        found = windows(**{**chosen, "limit": chosen["limit"] + 1})
+        return _windows(found, chosen["limit"])
+
+    def read_decisions(request: Request) -> Response:
+        chosen = decision_selection(request.query_params, status().now)
+        found = verdicts(**{**chosen, "limit": chosen["limit"] + 1})
+        shown = [decisions.decision(one) for one in found[: chosen["limit"]]]
+        return _json({"decisions": shown, "more": len(found) > chosen["limit"]})
+
+    pages = {
+        "/metrics": page,
+        "/runbook": advice,
+        "/healthz": healthz,
+        "/readyz": readyz,
+        "/api/v1/targets": targets,
+        "/api/v1/windows": stored(read_minutes),
+        "/api/v1/decisions": stored(read_decisions),
+    }
+
+    def refused(request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            return _json({"error": "a defect of specwatch; its log says which"}, 500)
+        if error.status_code == 404:
+            known = ", ".join(pages)
+            said = f"there is no {request.url.path[:100]}; there are {known}"
+        else:
+            said = f"{error.detail}: {request.method} is not answered here, only GET and HEAD"
+        answer = _json({"error": said}, error.status_code)
+        answer.headers.update(error.headers or {})
+        return answer
+
+    app = Starlette(
+        routes=[Route(path, answer) for path, answer in pages.items()],
+        exception_handlers={HTTPException: refused, Exception: refused},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+def daemon(status: DaemonStatus) -> dict[str, Any]:
+    """A status as JSON values."""
+    store = dataclasses.asdict(status.store)
+    return {
+        "daemon": status.daemon,
+        "version": status.version,
+        "started": status.started,
+        "now": status.now,
+        "ready": status.ready,
+        "stuck": list(status.stuck),
+        "store": store,
+        "judging": dataclasses.asdict(status.judging),
+        "alertmanagers": [dataclasses.asdict(one) for one in status.pagers],
+        "targets": [_target(target, status.now) for target in status.targets],
+    }
+
+
+def selection(query: Mapping[str, str], now: float) -> dict[str, Any]:
+    """Arguments of the window reader from a query string; ConfigError for what it cannot be.
+
+    ``since`` and ``until`` are Unix times or durations before now (default: the last hour),
+    ``length`` is 60 or 3600 s, ``limit`` the number of windows (the earliest are given), and
+    ``target``, ``model_name``, ``temperature`` and ``daemon`` select.
+    """
+    names = ("target", "model_name", "temperature", "daemon")
+    chosen = _chosen(query, names, ("length",), now, since="1h")
+    chosen["length"] = _one_of("length", query.get("length", str(MINUTE)), (MINUTE, HOUR))
+    chosen["limit"] = _limit(query.get("limit"), _MOST_WINDOWS)
+    return chosen
+
+
+def decision_selection(query: Mapping[str, str], now: float) -> dict[str, Any]:
+    """Arguments of the reader of verdicts, as :func:`selection`; the newest are given.
+
+    ``target`` and ``rule`` select; the default is the last day.
+    """
+    chosen = _chosen(query, ("target", "rule"), (), now, since="1d")
+    chosen["limit"] = _limit(query.get("limit"), _MOST_DECISIONS)
+    return chosen
+
+
+def _chosen(
+    query: Mapping[str, str],
+    names: tuple[str, ...],
+    others: tuple[str, ...],
+    now: float,
+    *,
+    since: str,
+) -> dict[str, Any]:
+    """What selects by name, and the span, which begins ``since`` ago unless it says otherwise."""
+    known = (*names, "since", "until", *others, "limit")
+    for key in query:
+        if key not in known:
+            raise ConfigError(f"{quoted(key)}: unknown parameter; known are {', '.join(known)}")
+    chosen: dict[str, Any] = {key: query[key] for key in names if key in query}
+    for key, name in chosen.items():
+        if "\0" in name:  # which no database takes
+            raise ConfigError(f"{key}: {quoted(name)} has a null character; no name has one")
+    chosen["since"] = _when("since", query.get("since", since), now)
+    chosen["until"] = _when("until", query.get("until", str(now)), now)
+    if chosen["since"] > chosen["until"]:
+        raise ConfigError(
+            f"since: {quoted(query.get('since', since))} is later than until,"
+            f" {quoted(query.get('until', 'now'))}; give an earlier time"
+        )
+    return chosen
+
+
+def _when(key: str, text: str, now: float) -> float:
+    try:
+        return parse_moment(text, now)
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from None
+
+
+def _one_of(key: str, text: str, allowed: tuple[int, ...]) -> int:
+    if text not in map(str, allowed):
+        raise ConfigError(f"{key}: {quoted(text)} is not one of {', '.join(map(str, allowed))}")
+    return int(text)
+
+
+def _limit(text: str | None, most: int) -> int:
+    if text is None:
+        return most
+    digits = text.isascii() and text.isdigit() and len(text) <= _DIGITS
+    if not digits or not 1 <= int(text) <= most:
+        raise ConfigError(f"limit: {quoted(text)} is not a number from 1 to {most}")
+    return int(text)
+
+
+def _windows(found: Iterable[Window], limit: int) -> Response:
+    """Encoded one by one: as JSON values, ten thousand windows take a hundred megabytes."""
+    encoded = [msgspec.json.encode(summary.window(one)) for one in found]
+    more = b"true" if len(encoded) > limit else b"false"
+    body = b'{"windows":[' + b",".join(encoded[:limit]) + b'],"more":' + more + b"}"
+    return _respond(body, 200)
+
+
+def _target(target: TargetStatus, now: float) -> dict[str, Any]:
+    shown = {
+        field.name: getattr(target, field.name)
+        for field in dataclasses.fields(target)
+        if field.name not in ("recent", "current", "failure", "models", "tap", "decision", "guard")
+    }
+    shown["failure"] = dataclasses.asdict(target.failure) if target.failure else None
+    shown["models"] = {model: str(mode) for model, mode in target.models.items()}
+    shown["tap"] = summary.tap(target.tap)
+    shown["decision"] = decisions.target(target.decision, now)
+    shown["guard"] = None if target.guard is None else guard_status(target.guard)
+    shown["recent"] = [summary.window(one) for one in target.recent]
+    return shown
+
+
+def _json(body: Any, status: int = 200) -> Response:
+    return _respond(msgspec.json.encode(body), status)
+
+
+def _respond(
+    body: bytes, status: int, media_type: str = "application/json", policy: str | None = None
+) -> Response:
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    if policy is not None:
+        headers["Content-Security-Policy"] = policy
+    return Response(body, status, media_type=media_type, headers=headers)

@@ -1,0 +1,271 @@
+"""A small process that holds a program and all that it starts, so that nothing outlives us.
+
+It is run by its path, and so imports nothing of this package and little else. Its arguments are the
+descriptor of a socket, the seconds of grace once that is closed, and those for what the program
+leaves behind. The socket brings the words of
+the program, then requests, one a line: ``stop SECONDS`` (SIGTERM to the program itself, SIGKILL to
+all that is left after so many seconds) and ``kill``. It gets ``started PID`` or ``failed ERRNO``,
+and ``ended STATUS`` with a wait status. When it closes, because its other end was killed, that is a
+``stop``. Orphans of the program become children of this process (``PR_SET_CHILD_SUBREAPER``, see
+prctl(2)), whatever session they moved to; when the program has ended they end too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_NAME = b"specwatch-leash"
+_FORWARDED = (signal.SIGTERM, signal.SIGINT)
+_SWEEPING_MS = 100
+_KILLING_MS = 50
+_NEVER_STARTED = 127
+
+
+class Process:
+    """A process as /proc/PID/stat shows it; see proc_pid_stat(5)."""
+
+    __slots__ = ("gone", "parent", "pid", "session", "started")
+
+    def __init__(self, pid: int, stat: bytes) -> None:
+        """Raises IndexError or ValueError for what is no such line."""
+        fields = stat[stat.rindex(b")") + 2 :].split()
+        self.pid = pid
+        self.parent = int(fields[1])
+        self.session = int(fields[3])
+        self.started = int(fields[19])
+        # The first thread of a process that still has others may be a zombie.
+        self.gone = fields[0] in b"ZX" and int(fields[17]) <= 1
+
+
+def process(pid: int) -> Process | None:
+    """The process that has this number; None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return Process(pid, file.read())
+    except (OSError, IndexError, ValueError):
+        return None  # it ended while we looked
+
+
+def processes() -> dict[int, Process]:
+    """All that can be seen."""
+    found = map(process, (int(name) for name in os.listdir("/proc") if name.isdigit()))
+    return {each.pid: each for each in found if each is not None}
+
+
+def descendants(roots: set[int], among: dict[int, Process]) -> list[Process]:
+    """The children of these, their children, and so on; parents first."""
+    children: dict[int, list[Process]] = {}
+    for each in among.values():
+        children.setdefault(each.parent, []).append(each)
+    found: list[Process] = []
+    waiting = list(roots)
+    seen = set(roots)
+    for pid in waiting:
+        for child in children.get(pid, ()):
+            if child.pid not in seen:
+                seen.add(child.pid)
+                found.append(child)
+                waiting.append(child.pid)
+    return found
+
+
+def send(to: Process, number: int) -> None:
+    """Signal a process, unless it has ended, or is not ours to signal."""
+    now = process(to.pid)
+    if now is not None and now.started == to.started:
+        try:
+            os.kill(to.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return
+
+
+class Leash:
+    """Holds one program until nothing of it is left."""
+
+    def __init__(self, control: int, *, grace: float, sweep: float) -> None:
+        self._control = control
+        self._alone = False
+        self._grace = grace
+        self._sweep = sweep
+        self._program = 0
+        self._kill_at: float | None = None
+        self._asked: set[tuple[int, int]] = set()
+        self._unread = b""
+
+    def hold(self) -> None:
+        """Start the program that the socket names; returns when all of it has ended."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+        libc.prctl(_PR_SET_NAME, _NAME, 0, 0, 0)
+        if not self._start(self._words(), libc):
+            return
+        wake = _caught_signals()
+        self._tell(f"started {self._program}")
+        poll = select.poll()
+        poll.register(wake, select.POLLIN)
+        poll.register(self._control, select.POLLIN)
+        while self._reap():
+            self._press()
+            for descriptor, _ in poll.poll(self._patience()):
+                if descriptor == wake:
+                    self._forward(os.read(wake, 512))
+                elif not self._obey():
+                    poll.unregister(descriptor)
+
+    def _words(self) -> list[bytes]:
+        """Four bytes of length, then the words with a zero byte between them."""
+        return self._read(int.from_bytes(self._read(4), "big")).split(b"\0")
+
+    def _read(self, size: int) -> bytes:
+        read = b""
+        while len(read) < size:
+            more = os.read(self._control, size - len(read))
+            if not more:
+                sys.exit(0)  # who asked for it is gone
+            read += more
+        return read
+
+    def _start(self, words: list[bytes], libc: ctypes.CDLL) -> bool:
+        failed, report = os.pipe()  # closed by a successful exec
+        ours = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become(words, libc, ours, report)
+        os.close(report)
+        problem = os.read(failed, 16)
+        os.close(failed)
+        if problem:
+            os.waitpid(pid, 0)
+            self._tell(f"failed {int(problem)}")
+            return False
+        self._program = pid
+        return True
+
+    def _reap(self) -> bool:
+        """Collect what has ended; whether anything is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if not pid:
+                return True
+            if pid == self._program:
+                self._program = 0
+                self._tell(f"ended {status}")
+                self._kill_within(self._sweep)
+
+    def _press(self) -> None:
+        """Ask what the program left behind to end; end all when the time has come."""
+        late = self._kill_at is not None and time.monotonic() >= self._kill_at
+        if self._program and not late:
+            return
+        for each in descendants({os.getpid()}, processes()):
+            known = (each.pid, each.started)
+            if late:
+                send(each, signal.SIGKILL)
+            elif known not in self._asked:
+                self._asked.add(known)
+                send(each, signal.SIGTERM)
+
+    def _patience(self) -> int | None:
+        """Milliseconds until there is something to do by ourselves."""
+        if self._kill_at is None:
+            return None
+        left = self._kill_at - time.monotonic()
+        if left <= 0:
+            return _KILLING_MS
+        return int(left * 1000) + 1 if self._program else _SWEEPING_MS
+
+    def _obey(self) -> bool:
+        """Do what the socket says; False once it is closed."""
+        try:
+            said = os.read(self._control, 4096)
+        except ConnectionError:
+            said = b""
+        if not said:
+            self._alone = True
+            self._stop(self._grace)
+            return False
+        *lines, self._unread = (self._unread + said).split(b"\n")
+        for line in lines:
+            verb, _, seconds = line.partition(b" ")
+            if verb == b"stop":
+                self._stop(float(seconds))
+            elif verb == b"kill":
+                self._kill_within(0.0)
+        return True
+
+    def _stop(self, seconds: float) -> None:
+        if self._kill_at is None:
+            self._forward(bytes([signal.SIGTERM]))
+        self._kill_within(seconds)
+
+    def _forward(self, numbers: bytes) -> None:
+        """Pass signals on, to the program itself: it knows how to end its own processes."""
+        for number in numbers:
+            if number in _FORWARDED and self._program:
+                program = process(self._program)
+                if program is not None:
+                    send(program, number)
+
+    def _kill_within(self, seconds: float) -> None:
+        at = time.monotonic() + seconds
+        self._kill_at = at if self._kill_at is None else min(at, self._kill_at)
+
+    def _tell(self, line: str) -> None:
+        if not self._alone:
+            try:
+                os.write(self._control, line.encode() + b"\n")
+            except ConnectionError:
+                return  # that it is closed is seen when it is read
+
+
+def _become(words: list[bytes], libc: ctypes.CDLL, parent: int, report: int) -> None:
+    """Turn this child into the program; never returns."""
+    try:
+        os.setsid()
+        # Should the leash be killed, the program is told.
+        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(_NEVER_STARTED)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and exec would too
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.execvp(words[0], words)  # noqa: S606
+    except OSError as error:
+        os.write(report, str(error.errno or 0).encode())
+    finally:
+        os._exit(_NEVER_STARTED)
+
+
+def _caught_signals() -> int:
+    """A descriptor from which the numbers of signals can be read that come from now on.
+
+    Handlers, unlike ignored signals, do not go over to a program.
+    """
+    wake, written = os.pipe()
+    for end in (wake, written):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    for number in (*_FORWARDED, signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    return wake
+
+
+def main(arguments: list[str]) -> None:
+    """Hold what the socket names."""
+    control, grace, sweep = arguments
+    os.set_inheritable(int(control), False)
+    Leash(int(control), grace=float(grace), sweep=float(sweep)).hold()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

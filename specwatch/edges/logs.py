@@ -1,0 +1,94 @@
+"""Structured logs: an event name and keys, as JSON lines or for a terminal."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import IO, Literal
+
+import structlog
+from structlog.typing import EventDict, Processor
+
+LogFormat = Literal["auto", "json", "console"]
+
+_FIRST = ("timestamp", "level", "event")
+_NOISY = ("apscheduler", "uvicorn", "alembic", "sqlalchemy", "asyncio")
+
+
+def configure(
+    level: str, style: LogFormat, stream: IO[str] | None = None, *, no_color: bool = False
+) -> None:
+    """Send all logs, those of libraries and warnings included, to ``stream`` (standard error).
+
+    ``auto`` is console on a terminal and JSON elsewhere; colours only on a terminal. A stream that
+    cannot be written to loses lines and does no other harm.
+    """
+    out = sys.stderr if stream is None else stream
+    # A process can be started with its standard error closed.
+    terminal = out is not None and out.isatty()
+    console = style == "console" or (style == "auto" and terminal)
+    handler = logging.NullHandler() if out is None else _Handler(out)
+    handler.setFormatter(_formatter(console=console, colors=terminal and not no_color))
+    # Libraries may set levels of their own loggers, which the root's does not bind.
+    handler.setLevel(level.upper())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)
+    # A line for each job and each request would bury what matters.
+    for noisy in _NOISY:
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_shared(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=True,
+    )
+
+
+class _Handler(logging.StreamHandler[IO[str]]):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Give the line up: the stream that would tell of it is the one that is broken."""
+
+
+def _shared() -> list[Processor]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+
+
+def _formatter(*, console: bool, colors: bool) -> logging.Formatter:
+    rendering: list[Processor] = (
+        [
+            _printable,
+            # Not the default, which shows local variables: they may hold secrets.
+            structlog.dev.ConsoleRenderer(
+                colors=colors, exception_formatter=structlog.dev.plain_traceback
+            ),
+        ]
+        if console
+        else [structlog.processors.format_exc_info, _in_order, structlog.processors.JSONRenderer()]
+    )
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*_shared(), structlog.stdlib.add_logger_name],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+    )
+
+
+def _in_order(_: object, __: str, event: EventDict) -> EventDict:
+    """What every line has comes first."""
+    first = {key: event[key] for key in _FIRST if key in event}
+    return {**first, **event}
+
+
+def _printable(_: object, __: str, event: EventDict) -> EventDict:
+    """Names come from servers: spell what could command a terminal."""
+    for key, value in event.items():
+        if isinstance(value, str) and key != "exception" and not value.isprintable():
+            event[key] = ascii(value)
+    return event

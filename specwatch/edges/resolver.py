@@ -1,0 +1,81 @@
+"""Looking up one host's addresses within a time limit."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from concurrent.futures import CancelledError, Future
+from typing import Any, NamedTuple
+
+
+class Address(NamedTuple):
+    """What a socket is made of, and where it connects to."""
+
+    family: int
+    kind: int
+    protocol: int
+    place: Any
+
+
+class Resolver:
+    """Addresses of one host and port.
+
+    The system's resolver knows no time limit, so that it runs in a thread: one at a time, for which
+    later callers wait too.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._pending: Future[list[Address]] | None = None
+        self._fixed: list[Address] | None = None
+        # Not an address but a name, most often: then it is looked up when it is needed.
+        with contextlib.suppress(OSError, UnicodeError):
+            self._fixed = _look_up(host, port, socket.AI_NUMERICHOST)
+
+    def addresses(self, timeout: float) -> list[Address]:
+        """All addresses, the system's favourite first, after ``timeout`` seconds at most.
+
+        Raises TimeoutError, OSError for a name that is not known, UnicodeError for one that cannot
+        be one, and ConnectionAbortedError after :meth:`abort`.
+        """
+        if self._fixed is not None:
+            return self._fixed
+        pending = self._pending
+        if pending is None:
+            pending = self._pending = Future()
+            threading.Thread(target=self._run, args=(pending,), name="resolve", daemon=True).start()
+        try:
+            found = pending.result(timeout)
+        except CancelledError:
+            raise ConnectionAbortedError("given up") from None
+        finally:
+            if pending.done():
+                self._pending = None
+        return found
+
+    def abort(self) -> None:
+        """Make a look-up that another thread waits for fail at once."""
+        pending = self._pending
+        if pending is not None:
+            pending.cancel()
+
+    def _run(self, pending: Future[list[Address]]) -> None:
+        found: list[Address] = []
+        failure: Exception | None = None
+        try:
+            found = _look_up(self._host, self._port)
+        except Exception as error:
+            failure = error  # raised where the result is waited for
+        if not pending.set_running_or_notify_cancel():
+            return
+        if failure is None:
+            pending.set_result(found)
+        else:
+            pending.set_exception(failure)
+
+
+def _look_up(host: str, port: int, flags: int = 0) -> list[Address]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return [Address(family, kind, protocol, place) for family, kind, protocol, _, place in found]

@@ -1,0 +1,75 @@
+"""Repeating jobs by APScheduler, in lanes that cannot hold one another up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.interval import IntervalTrigger
+
+_log = structlog.get_logger("specwatch.schedule")
+
+
+class Schedule:
+    """Runs jobs at intervals of the wall clock; one job never runs twice at a time.
+
+    When the clock is set, jobs are due at the wrong time until :meth:`clear` and :meth:`every`
+    have set them anew.
+    """
+
+    def __init__(self, lanes: Mapping[str, int]) -> None:
+        """``lanes`` names the lanes, and how many jobs of each may run at a time."""
+        self._scheduler = BackgroundScheduler(
+            timezone=UTC,
+            executors={lane: ThreadPoolExecutor(threads) for lane, threads in lanes.items()},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+        )
+
+    def start(self) -> None:
+        """Begin to run jobs."""
+        self._scheduler.start()
+
+    def clear(self) -> None:
+        """Forget all jobs; those that run go on."""
+        self._scheduler.remove_all_jobs()
+
+    def every(
+        self, seconds: float, job: Callable[..., None], *args: Any, delay: float, lane: str
+    ) -> None:
+        """Run a job in a lane, first after ``delay`` seconds. What it raises is logged."""
+        self._scheduler.add_job(
+            _run,
+            _Interval(seconds=seconds, timezone=UTC),
+            (job, *args),
+            executor=lane,
+            next_run_time=datetime.now(UTC) + timedelta(seconds=delay),
+        )
+
+    def stop(self) -> None:
+        """Begin no job any more. Jobs that run are not waited for."""
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+
+
+class _Interval(IntervalTrigger):  # type: ignore[misc]
+    """Skips what was missed: APScheduler lists every run that a clock set forward has missed."""
+
+    def get_next_fire_time(self, previous: datetime | None, now: datetime) -> datetime | None:
+        following: datetime | None = super().get_next_fire_time(previous, now)
+        if previous is None or following is None or following > now:
+            return following
+        missed: int = (now - previous) // self.interval
+        later: datetime = previous + (missed + 1) * self.interval
+        return later
+
+
+def _run(job: Callable[..., None], *args: Any) -> None:
+    try:
+        job(*args)
+    except Exception:
+        # A defect of ours in one job must neither stop the others nor pass unseen.
+        _log.exception("job_failed", job=getattr(job, "__name__", repr(job)))

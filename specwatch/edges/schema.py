@@ -1,0 +1,199 @@
+"""Tables of the store, the same on SQLite and Postgres.
+
+Changing them needs a migration in ``migrations/versions`` and its revision in :data:`REVISIONS`.
+Times are integer Unix seconds unless a column says otherwise.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from specwatch.errors import SchemaMismatch
+
+REVISIONS = ("0001",)
+"""Every schema revision that this code knows, oldest first."""
+
+CURRENT = REVISIONS[-1]
+
+metadata = sa.MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+Int64 = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("daemon", sa.Text, nullable=False),
+    sa.Column("started_at", Int64, nullable=False),
+    sa.Column("ended_at", Int64),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("host", sa.Text, nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+)
+
+series = sa.Table(
+    "series",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("daemon", sa.Text, nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("model_name", sa.Text, nullable=False),
+    sa.Column("temperature", sa.Text, nullable=False),
+    sa.Column("first_start", Int64, nullable=False),
+    sa.Column("last_start", Int64, nullable=False),
+    # Minutes before this are all contained in hours; a late minute sets it back.
+    sa.Column("rolled_until", Int64, nullable=False, server_default="0"),
+    # Minutes before this were deleted: their hours can be added to, but not rebuilt.
+    sa.Column("pruned_until", Int64, nullable=False, server_default="0"),
+    sa.UniqueConstraint("daemon", "target", "model_name", "temperature"),
+)
+
+contexts = sa.Table(
+    "contexts",
+    metadata,
+    sa.Column("id", Int64, primary_key=True, autoincrement=False),
+    sa.Column("content", sa.Text, nullable=False),
+)
+
+
+def _row_columns() -> list[sa.Column[object]]:
+    return [
+        sa.Column("mode", sa.SmallInteger, nullable=False, autoincrement=False),
+        sa.Column("source", sa.SmallInteger, nullable=False),
+        sa.Column("drafts", Int64),
+        sa.Column("draft_tokens", Int64),
+        sa.Column("accepted_tokens", Int64),
+        sa.Column("generation_tokens", Int64),
+        sa.Column("scrapes_ok", Int64, nullable=False),
+        sa.Column("scrapes_failed", Int64, nullable=False),
+        sa.Column("data", sa.LargeBinary, nullable=False),
+    ]
+
+
+# The key begins with the time, so that a flush appends to a few pages however many series there
+# are; one series is still found quickly, because its minutes lie on a known grid.
+minutes = sa.Table(
+    "minutes",
+    metadata,
+    sa.Column("start", Int64, primary_key=True, autoincrement=False),
+    sa.Column("series_id", sa.ForeignKey(series.c.id), primary_key=True, autoincrement=False),
+    sa.Column("run_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("context_id", sa.ForeignKey(contexts.c.id), nullable=False),
+    *_row_columns(),
+    sqlite_with_rowid=False,
+)
+
+# One row per hour, context, mode and load bin (-1 while idle): break-even is computed within them.
+hours = sa.Table(
+    "hours",
+    metadata,
+    sa.Column("start", Int64, nullable=False, autoincrement=False),
+    sa.Column("series_id", sa.ForeignKey(series.c.id), nullable=False, autoincrement=False),
+    sa.Column("context_id", sa.ForeignKey(contexts.c.id), nullable=False, autoincrement=False),
+    sa.Column("load_bin", sa.SmallInteger, nullable=False, autoincrement=False),
+    *_row_columns(),
+    sa.PrimaryKeyConstraint("start", "series_id", "context_id", "mode", "load_bin"),
+    sqlite_with_rowid=False,
+)
+
+cursors = sa.Table(
+    "cursors",
+    metadata,
+    sa.Column("daemon", sa.Text, primary_key=True),
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("layout_id", sa.ForeignKey(contexts.c.id), nullable=False),
+    sa.Column("counters", sa.LargeBinary, nullable=False),
+    # Fractional Unix seconds: compared with what the engine says, digit for digit.
+    sa.Column("process_start", sa.Double),
+    sa.Column("wall", sa.Double, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# Whoever measured it: what serving costs without speculation is a fact about a target. Unknown
+# versions and configurations are empty, as a key has no NULL.
+baselines = sa.Table(
+    "baselines",
+    metadata,
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("model_name", sa.Text, primary_key=True),
+    sa.Column("engine_version", sa.Text, primary_key=True),
+    sa.Column("configuration", sa.Text, primary_key=True),
+    sa.Column("load_bin", sa.SmallInteger, primary_key=True, autoincrement=False),
+    sa.Column("origin", sa.Text, primary_key=True),
+    # When its newest point ended.
+    sa.Column("measured_at", Int64, nullable=False),
+    sa.Column("data", sa.LargeBinary, nullable=False),
+)
+
+# A row for each change of a confirmed verdict, found by its time.
+verdicts = sa.Table(
+    "verdicts",
+    metadata,
+    sa.Column("at", Int64, primary_key=True, autoincrement=False),
+    sa.Column("daemon", sa.Text, primary_key=True),
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("model_name", sa.Text, primary_key=True),
+    sa.Column("temperature", sa.Text, primary_key=True),
+    sa.Column("rule", sa.Text, primary_key=True),
+    sa.Column("verdict", sa.Text, nullable=False),
+    sa.Column("severity", sa.Text, nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("inputs", sa.Text, nullable=False),
+)
+
+# The guard of each target. Who holds the lease (until a time of the database's own clock, Unix
+# seconds) takes its steps; the version grows with every one, so that no step is taken twice.
+guards = sa.Table(
+    "guards",
+    metadata,
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("version", Int64, nullable=False),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("lease_until", sa.Double, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
+)
+
+# A row for each step of a guard, in their order.
+guard_steps = sa.Table(
+    "guard_steps",
+    metadata,
+    sa.Column("target", sa.Text, primary_key=True),
+    sa.Column("version", Int64, primary_key=True, autoincrement=False),
+    sa.Column("at", sa.Double, nullable=False, index=True),
+    sa.Column("daemon", sa.Text, nullable=False),
+    sa.Column("incident", sa.Text, nullable=False, index=True),
+    sa.Column("phase_before", sa.Text, nullable=False),
+    sa.Column("phase", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("inputs", sa.Text, nullable=False),
+)
+
+
+def found_revision(connection: sa.Connection) -> str | None:
+    """The revision that a database says it has; None for one without our tables."""
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    return stored_revision(connection)
+
+
+def stored_revision(connection: sa.Connection) -> str | None:
+    """As :func:`found_revision`, for a database known to have been set up."""
+    rows = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalars().all()
+    return ", ".join(sorted(map(str, rows))) or None
+
+
+def require_known(found: str | None, where: str) -> None:
+    """Raise SchemaMismatch for a revision that this code has never heard of."""
+    if found is not None and found not in REVISIONS:
+        raise SchemaMismatch(
+            f"{where} has schema revision {found}, and this specwatch knows {CURRENT}: a newer"
+            " specwatch, or another program, migrated it. Upgrade this specwatch, or give it a"
+            " database of its own; nothing was written"
+        )

@@ -1,0 +1,54 @@
+"""The families of service-level objectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from specwatch.core.status import TargetStatus
+from specwatch.edges.labels import add, label
+from specwatch.scalars import format_duration
+
+_NAMES = ("slo", "target", "model_name")
+
+
+def of_slos(targets: Iterable[TargetStatus], share: int) -> Iterator[Metric]:
+    """Yield the families, of up to ``share`` objectives and models of a target."""
+    objective = GaugeMetricFamily(
+        "specwatch_slo_objective_ratio",
+        "Share of the requests that the objective wants to be fast enough.",
+        labels=_NAMES,
+    )
+    errors = GaugeMetricFamily(
+        "specwatch_slo_error_ratio",
+        "Share of the requests in the window of the objective that were too slow.",
+        labels=_NAMES,
+    )
+    budget = GaugeMetricFamily(
+        "specwatch_slo_budget_left_ratio",
+        "Share of the error budget that is left: 1 untouched, below 0 overspent.",
+        labels=_NAMES,
+    )
+    burn = GaugeMetricFamily(
+        "specwatch_slo_burn_rate",
+        "How many times faster than evenly the error budget burned over a window.",
+        labels=(*_NAMES, "window"),
+    )
+    requests = GaugeMetricFamily(
+        "specwatch_slo_requests",
+        "Requests of a window that the objective was held against.",
+        labels=(*_NAMES, "window"),
+    )
+    for target in targets:
+        for each in target.decision.slos[:share]:
+            labels = (each.slo.name, target.name, label(each.model_name))
+            objective.add_metric(labels, each.slo.objective)
+            add(errors, labels, each.error_ratio)
+            add(budget, labels, each.budget_left)
+            for seconds, rate in each.burn_rates.items():
+                window = format_duration(seconds)
+                add(burn, (*labels, window), rate)
+                requests.add_metric((*labels, window), each.requests[seconds])
+    yield from (objective, errors, budget, burn, requests)

@@ -1,0 +1,68 @@
+"""Statements that writing and upkeep share."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from specwatch.edges import schema
+from specwatch.edges.packing import Context
+
+
+def insert(connection: sa.Connection, table: sa.Table) -> Any:
+    """An INSERT of the database's own dialect, which knows ON CONFLICT."""
+    if connection.dialect.name == "sqlite":
+        from sqlalchemy.dialects import sqlite
+
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert(table)
+
+
+def add_rows(
+    connection: sa.Connection,
+    table: sa.Table,
+    columns: Sequence[str],
+    rows: Sequence[tuple[Any, ...]],
+) -> None:
+    """Insert many rows, leaving those be that are there: twice as fast as rows by name."""
+    mark = "?" if connection.dialect.name == "sqlite" else "%s"
+    names, marks = ", ".join(columns), ", ".join(mark for _ in columns)
+    connection.exec_driver_sql(
+        f"INSERT INTO {table.name} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING",  # noqa: S608
+        list(rows),
+    )
+
+
+def lock_series(connection: sa.Connection, ids: Collection[int]) -> Sequence[sa.Row[Any]]:
+    """Lock series until the transaction ends and return their rows, by id.
+
+    Always taken before rows of theirs are added, built or deleted, and in one order, so that
+    nobody waits in a circle. On SQLite the transaction itself is the lock.
+    """
+    table = schema.series
+    query = sa.select(table).where(table.c.id.in_(ids)).order_by(table.c.id)
+    return connection.execute(query.with_for_update(key_share=True)).all()
+
+
+def add_contexts(
+    connection: sa.Connection, contexts: Iterable[Context], known: Collection[int]
+) -> set[int]:
+    """Insert contexts that are not known to be there; returns their ids."""
+    new = {context.id: context.content for context in contexts if context.id not in known}
+    if new:
+        # In one order everywhere, so that two daemons never wait for each other's locks.
+        connection.execute(
+            insert(connection, schema.contexts).on_conflict_do_nothing(),
+            [{"id": id_, "content": new[id_]} for id_ in sorted(new)],
+        )
+    return set(new)
+
+
+def contents_of(connection: sa.Connection, ids: Collection[int]) -> dict[int, str]:
+    """Contents of contexts by id."""
+    query = sa.select(schema.contexts).where(schema.contexts.c.id.in_(ids))
+    return {row.id: row.content for row in connection.execute(query)} if ids else {}

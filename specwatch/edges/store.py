@@ -1,0 +1,407 @@
+"""The store: what a daemon has seen, written in batches and read over all daemons."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple, Unpack
+
+import sqlalchemy as sa
+
+from specwatch import __version__
+from specwatch.core.baseline import MAX_AGE, Measurement
+from specwatch.core.decisions import Decision
+from specwatch.edges import measurement_rows, schema, upkeep, verdict_rows
+from specwatch.edges.creation import create
+from specwatch.edges.database import Database
+from specwatch.edges.packing import (
+    COLUMNS,
+    Context,
+    PackedBatch,
+    PackedCursor,
+    PackedWindow,
+    unpack_cursor,
+)
+from specwatch.edges.readers import Info, Reader, Selection, Watched
+from specwatch.edges.statements import add_contexts, add_rows, insert, lock_series
+from specwatch.edges.upkeep import Pruned
+from specwatch.edges.verdict_rows import VerdictSelection
+from specwatch.errors import StoreError, StoreUnavailable
+from specwatch.model import HOUR, MINUTE, Cursor, SeriesId, Window
+
+CLOSE_SECONDS = 1.0
+"""How long leaving waits for a write in another thread."""
+
+
+_EXTEND_SERIES = """
+UPDATE series SET
+    first_start = CASE WHEN first_start > {first} THEN {first} ELSE first_start END,
+    last_start = CASE WHEN last_start < {last} THEN {last} ELSE last_start END,
+    rolled_until = CASE WHEN rolled_until > {hour} THEN {hour} ELSE rolled_until END
+WHERE id IN ({members}) AND (first_start > {first} OR last_start < {last} OR rolled_until > {hour})
+"""
+
+
+class _Run(NamedTuple):
+    started_at: int
+    identity: dict[str, Any]
+    id: int = 0
+
+
+class Store:
+    """One daemon's view of the database; safe to use from several threads.
+
+    Making one connects to nothing; it raises ConfigError for a URL that cannot be used. Every
+    method raises StoreUnavailable when the database cannot be used now (the same call may work
+    later; the store reconnects by itself) and SchemaMismatch when another version of specwatch
+    has migrated it. ``now`` is Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        daemon: str,
+        version: str = __version__,
+        host: str | None = None,
+        pid: int | None = None,
+    ) -> None:
+        self.url = url
+        self.daemon = daemon
+        self._identity = {
+            "daemon": daemon,
+            "version": version,
+            "host": socket.gethostname() if host is None else host,
+            "pid": os.getpid() if pid is None else pid,
+        }
+        self._database = Database(url)
+        self._reader = Reader(self._database)
+        self._lock = threading.RLock()
+        self._stopping = threading.Event()
+        self._opened = False
+        self._run: _Run | None = None
+        self._series: dict[SeriesId, int] = {}
+        self._contexts: set[int] = set()
+
+    @property
+    def where(self) -> str:
+        """Which database this is, for a person: never with a password."""
+        return self._database.where
+
+    def open(self, now: float) -> None:
+        """Connect, create or upgrade the tables, register this run. Can be repeated."""
+        with self._lock:
+            if self._database.was_replaced():
+                # Its file was deleted or exchanged under us: what we write would go nowhere.
+                self._database.dispose()
+                self._forget()
+            if self._opened:
+                return
+            self._stopping.clear()
+            self._database.prepare()
+            with self._database.reading() as connection:
+                found = schema.found_revision(connection)
+            schema.require_known(found, self.where)
+            if found != schema.CURRENT and not (found is None and create(self.url)):
+                from specwatch.edges import migrate
+
+                migrate.upgrade(self.url)
+            with self._database.writing() as connection:
+                self._run = _register(connection, self._run or _Run(int(now), self._identity))
+            self._database.remember_file()
+            self._opened = True
+
+    def write(self, batches: Sequence[PackedBatch], now: float) -> None:
+        """Write minutes and cursors in one transaction; repeating it changes nothing.
+
+        Of several cursors of one target the last is kept. Raises ValueError for windows that are
+        not minutes, or do not start with one.
+        """
+        windows = [window for batch in batches for window in batch]
+        if any(window.length != MINUTE or window.start % MINUTE for window in windows):
+            raise ValueError("only whole minutes are written; hours are rolled up from them")
+        cursors = {batch.cursor.target: batch.cursor for batch in batches if batch.cursor}
+        with self._lock:
+            with self.writing(now) as connection:
+                new_contexts, new_series = self._write(connection, windows, cursors)
+            self._contexts |= new_contexts
+            self._series |= new_series
+
+    def write_measurements(self, measurements: Sequence[Measurement], now: float) -> None:
+        """Write baselines in one transaction; repeating it changes nothing.
+
+        What the target's own traffic gave is new: it is added to what is stored of the same key,
+        load bin and origin. Any other measurement replaces that.
+        """
+        with self.writing(now) as connection:
+            measurement_rows.put(connection, measurements)
+
+    def write_verdicts(self, decisions: Sequence[Decision], now: float) -> None:
+        """Write changes of verdicts in one transaction; repeating it changes nothing."""
+        with self.writing(now) as connection:
+            verdict_rows.add(connection, decisions)
+
+    def cursors(self) -> dict[str, Cursor]:
+        """Where this daemon stopped reading, by target."""
+        joined = schema.cursors.join(schema.contexts)
+        query = sa.select(schema.cursors, schema.contexts.c.content).select_from(joined)
+        with self._reader.connected() as connection:
+            rows = connection.execute(query.where(schema.cursors.c.daemon == self.daemon)).all()
+        return {
+            row.target: unpack_cursor(
+                PackedCursor(
+                    row.target,
+                    Context(row.layout_id, row.content),
+                    bytes(row.counters),
+                    row.process_start,
+                    row.wall,
+                )
+            )
+            for row in rows
+        }
+
+    def roll_up(self, now: float) -> int:
+        """Bring the hours of this daemon up to date; returns how many series-hours were built.
+
+        An hour is built 5 minutes after its end, and again when late minutes were written.
+        """
+        self.open(now)
+        return upkeep.roll_up(
+            self._database, upkeep.closed_until(now), self._stopping, daemon=self.daemon
+        )
+
+    def prune(
+        self,
+        now: float,
+        minutes_kept: float,
+        hours_kept: float,
+        baselines_kept: float = MAX_AGE,
+    ) -> Pruned:
+        """Delete rows of all daemons older than that many seconds, in many small transactions.
+
+        Minutes that are in no hour yet are rolled up first, whoever wrote them. A baseline is kept
+        until it has expired, and as long as hours are.
+        """
+        self.open(now)
+        return upkeep.prune(
+            self._database,
+            now - minutes_kept,
+            now - hours_kept,
+            now - max(hours_kept, baselines_kept),
+            self._stopping,
+        )
+
+    def rivals(self, now: float) -> list[str]:
+        """Other processes that write as this daemon now, each as ``HOST, pid PID``.
+
+        Their minutes are added to ours. A predecessor is no rival: nothing that it wrote began
+        after this run did.
+        """
+        run = self._run
+        if run is None:
+            return []
+        runs, minutes = schema.runs, schema.minutes
+        writing = (
+            sa.select(minutes.c.run_id)
+            .where(minutes.c.start >= max(run.started_at + MINUTE, now - 10 * MINUTE))
+            .where(minutes.c.run_id != run.id)
+            .distinct()
+        )
+        query = sa.select(runs.c.host, runs.c.pid).where(
+            runs.c.id.in_(writing), runs.c.daemon == self.daemon
+        )
+        with self._database.reading() as connection:
+            return [f"{row.host}, pid {row.pid}" for row in connection.execute(query)]
+
+    def windows(self, **selection: Unpack[Selection]) -> Iterator[Window]:
+        """See :meth:`specwatch.edges.readers.Reader.windows`."""
+        return self._reader.windows(**selection)
+
+    def targets(self) -> list[Watched]:
+        """See :meth:`specwatch.edges.readers.Reader.targets`."""
+        return self._reader.targets()
+
+    def measurements(self, target: str | None = None) -> list[Measurement]:
+        """See :meth:`specwatch.edges.readers.Reader.measurements`."""
+        return self._reader.measurements(target)
+
+    def verdicts(self, **selection: Unpack[VerdictSelection]) -> list[Decision]:
+        """See :meth:`specwatch.edges.readers.Reader.verdicts`."""
+        return self._reader.verdicts(**selection)
+
+    def open_breaches(self, target: str | None = None) -> list[Decision]:
+        """The breaches that this daemon found and has not seen end, of one target or of all."""
+        with self._reader.connected() as connection:
+            return verdict_rows.open_breaches(connection, self.daemon, target)
+
+    def info(self) -> Info:
+        """See :meth:`specwatch.edges.readers.Reader.info`."""
+        return self._reader.info()
+
+    def close(self, now: float) -> None:
+        """Note the end of this run and disconnect; work in other threads stops soon."""
+        self._stopping.set()
+        if not self._lock.acquire(timeout=CLOSE_SECONDS):
+            raise StoreUnavailable(f"{self.where}: a write still waits for it; left as it is")
+        try:
+            if self._opened and self._run is not None:
+                ended = schema.runs.update().where(schema.runs.c.id == self._run.id)
+                with self._database.writing() as connection:
+                    connection.execute(ended.values(ended_at=int(now)))
+        finally:
+            self._forget()
+            self._database.dispose()
+            self._lock.release()
+
+    def _forget(self) -> None:
+        """Trust nothing remembered of the database; the next use looks again."""
+        with self._lock:
+            self._opened = False
+            self._series = {}
+            self._contexts = set()
+
+    def reading(self) -> AbstractContextManager[sa.Connection]:
+        """A connection to a database of which we know that we can read it."""
+        return self._reader.connected()
+
+    @contextmanager
+    def writing(self, now: float) -> Iterator[sa.Connection]:
+        """A transaction of ours in a database that is as the code expects."""
+        with self._lock:
+            self.open(now)
+            try:
+                with self._database.writing() as connection:
+                    self._require_current(connection)
+                    yield connection
+            except StoreError:
+                self._forget()
+                raise
+
+    def _write(
+        self,
+        connection: sa.Connection,
+        windows: Sequence[PackedWindow],
+        cursors: Mapping[str, PackedCursor],
+    ) -> tuple[set[int], dict[SeriesId, int]]:
+        run_id = 0 if self._run is None else self._run.id
+        contexts = {window.context for window in windows}
+        contexts.update(cursor.layout for cursor in cursors.values())
+        new_contexts = add_contexts(connection, contexts, self._contexts)
+        new_series = _add_series(connection, windows, self._series)
+        _add_minutes(connection, windows, self._series | new_series, run_id)
+        _put_cursors(connection, self.daemon, cursors.values())
+        return new_contexts, new_series
+
+    def _require_current(self, connection: sa.Connection) -> None:
+        found = schema.stored_revision(connection)
+        schema.require_known(found, self.where)
+        if found != schema.CURRENT:
+            raise StoreUnavailable(
+                f"{self.where} went back to schema revision {found}; it is upgraded at the next try"
+            )
+
+
+def _register(connection: sa.Connection, run: _Run) -> _Run:
+    """Add the run, unless this database knows it: retried writes must find the same id."""
+    runs = schema.runs
+    values = run.identity | {"started_at": run.started_at}
+    if run.id:
+        known = sa.select(runs.c.id).where(
+            runs.c.id == run.id, *(runs.c[name] == value for name, value in values.items())
+        )
+        if connection.execute(known).first():
+            return run
+    added = connection.execute(runs.insert().returning(runs.c.id), values).scalar_one()
+    return run._replace(id=int(added))
+
+
+def _add_minutes(
+    connection: sa.Connection,
+    windows: Sequence[PackedWindow],
+    ids: Mapping[SeriesId, int],
+    run_id: int,
+) -> None:
+    if not windows:
+        return
+    members = [ids[window.series] for window in windows]
+    spans: dict[int, tuple[int, int]] = {}
+    for id_, window in zip(members, windows, strict=True):
+        first, last = spans.get(id_, (window.start, window.start))
+        spans[id_] = (min(first, window.start), max(last, window.start))
+    if connection.dialect.name != "sqlite":
+        lock_series(connection, spans)
+    rows = [
+        (window.start, id_, run_id, window.context.id, *window.columns())
+        for id_, window in zip(members, windows, strict=True)
+    ]
+    key = ("start", "series_id", "run_id", "context_id")
+    add_rows(connection, schema.minutes, (*key, *COLUMNS), rows)
+    _extend_series(connection, spans)
+
+
+def _add_series(
+    connection: sa.Connection, windows: Sequence[PackedWindow], known: Mapping[SeriesId, int]
+) -> dict[SeriesId, int]:
+    new = {window.series: window.start for window in windows if window.series not in known}
+    if not new:
+        return {}
+    table = schema.series
+    names = ("daemon", "target", "model_name", "temperature")
+    connection.execute(
+        insert(connection, table).on_conflict_do_nothing(),
+        [
+            {name: getattr(series, name) for name in names}
+            | {"first_start": start, "last_start": start, "rolled_until": start - start % HOUR}
+            for series, start in new.items()
+        ],
+    )
+    found = sa.select(table.c.id, *(table.c[name] for name in names)).where(
+        table.c.daemon.in_({series.daemon for series in new}),
+        table.c.target.in_({series.target for series in new}),
+    )
+    ids = {SeriesId(*row[1:]): row[0] for row in connection.execute(found)}
+    return {series: ids[series] for series in new}
+
+
+def _extend_series(connection: sa.Connection, spans: Mapping[int, tuple[int, int]]) -> None:
+    """Move each series' first and last start, and its roll-up back to the first late minute."""
+    grouped = defaultdict(list)
+    for id_, span in spans.items():
+        grouped[span].append(id_)
+    for (first, last), members in grouped.items():
+        hour = first - first % HOUR
+        # Written out: a parameter for each of a fleet's ids takes longer than all the rest.
+        connection.exec_driver_sql(
+            _EXTEND_SERIES.format(
+                first=first, last=last, hour=hour, members=", ".join(map(str, members))
+            )
+        )
+
+
+def _put_cursors(connection: sa.Connection, daemon: str, cursors: Iterable[PackedCursor]) -> None:
+    rows = [
+        {
+            "daemon": daemon,
+            "target": cursor.target,
+            "layout_id": cursor.layout.id,
+            "counters": cursor.counters,
+            "process_start": cursor.process_start,
+            "wall": cursor.wall,
+        }
+        for cursor in cursors
+    ]
+    if not rows:
+        return
+    statement = insert(connection, schema.cursors)
+    changed = ("layout_id", "counters", "process_start", "wall")
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["daemon", "target"],
+            set_={name: statement.excluded[name] for name in changed},
+        ),
+        rows,
+    )

@@ -1,0 +1,100 @@
+"""Every error that specwatch raises on purpose.
+
+::
+
+    SpecwatchError
+    ├── ConfigError          the configuration cannot be used; says where, what, and the remedy
+    ├── ScrapeError          one look at a server failed; carries a reason from a closed list
+    │   └── PageError        the server answered, but not with a page that can be read
+    ├── StoreError           the database cannot be used now
+    │   ├── StoreUnavailable    gone, locked, read-only or full: the same write may work later
+    │   └── SchemaMismatch      migrated by another version of specwatch: only a person can help
+    ├── ActuatorError        vLLM could not be restarted, or it cannot be known how
+    │   └── CannotStrip         its command line cannot be rewritten safely; says why
+    └── NoAnswer             an expected peer (daemon, server) is not there
+"""
+
+from __future__ import annotations
+
+import enum
+
+
+class SpecwatchError(Exception):
+    """Base of all errors raised on purpose; ``str()`` is a sentence for a person."""
+
+    retry = False
+    """Whether the same call may succeed later without anybody changing anything."""
+
+
+class ConfigError(SpecwatchError):
+    """The configuration, or a command's arguments, cannot be used."""
+
+
+class ScrapeReason(enum.StrEnum):
+    """Why a scrape failed: the closed set of ``reason`` labels of scrape failures."""
+
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    TLS = "tls"
+    HTTP_STATUS = "http_status"
+    TOO_LARGE = "too_large"
+    TRUNCATED = "truncated"
+    NOT_METRICS = "not_metrics"
+    MALFORMED = "malformed"
+    DUPLICATE_SERIES = "duplicate_series"
+    NOT_A_NUMBER = "not_a_number"
+    INCONSISTENT = "inconsistent"
+    NO_ENGINE = "no_engine"
+    CREDENTIALS = "credentials"
+
+
+class ScrapeError(SpecwatchError):
+    """One look at a server failed."""
+
+    retry = True
+
+    def __init__(self, reason: ScrapeReason, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class PageError(ScrapeError):
+    """The server answered with something that is not a usable metrics page."""
+
+
+class StoreError(SpecwatchError):
+    """The database cannot be used."""
+
+
+class StoreUnavailable(StoreError):
+    """The database is gone, locked, read-only or full."""
+
+    retry = True
+
+
+class SchemaMismatch(StoreError):
+    """The database was migrated by another version of specwatch."""
+
+
+class NoAnswer(SpecwatchError):
+    """A peer that was expected to answer did not."""
+
+    retry = True
+
+
+class ActuatorError(SpecwatchError):
+    """A server could not be switched.
+
+    ``changed`` tells whether it was, or may have been, touched before that: files written, or a
+    restart begun.
+    """
+
+    def __init__(self, message: str, *, changed: bool = False, retry: bool = False) -> None:
+        super().__init__(message)
+        self.changed = changed
+        self.retry = retry
+
+
+class CannotStrip(ActuatorError):
+    """Speculation cannot be removed safely from a command line; the message says why."""

@@ -1,0 +1,42 @@
+"""What findings of rules that disable say to the guard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from specwatch.core import decisions
+from specwatch.core.verdicts import Finding, Verdict
+from specwatch.guard.seen import Breach
+
+
+class Found(NamedTuple):
+    """As in :class:`specwatch.guard.seen.Seen`."""
+
+    breaches: tuple[Breach, ...]
+    suspects: tuple[str, ...]
+    passing: bool
+
+
+def found_by(findings: Iterable[Finding]) -> Found:
+    """Of the rules that disable; what an earlier process found counts once it is found again."""
+    ours = [each for each in findings if each.rule.action == "disable"]
+    breach = Verdict.BREACH
+    suspects = [each for each in ours if each.verdict is not breach and each.seen is breach]
+    judged = [each for each in ours if each.at > 0]
+    return Found(
+        tuple(_breach(each) for each in judged if each.verdict is breach),
+        tuple(sorted({each.rule.name for each in suspects})),
+        any(each.verdict is each.seen is Verdict.PASS for each in judged),
+    )
+
+
+def _breach(found: Finding) -> Breach:
+    speedups = tuple(
+        reading.interval
+        for condition, reading in found.readings
+        if condition.metric == "speedup_ratio" and reading.interval is not None
+    )
+    return Breach(
+        found.rule.name, found.model_name, found.temperature, speedups, decisions.finding(found)
+    )

@@ -1,0 +1,56 @@
+"""The guard of a target as surfaces show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from specwatch.guard.state import GuardState
+
+ACTIONS = (
+    ("disable", "done"), ("disable", "failed"), ("disable", "held"),
+    ("enable", "done"), ("enable", "failed"), ("enable", "held"),
+    ("hook_before", "done"), ("hook_before", "failed"),
+    ("hook_after", "done"), ("hook_after", "failed"),
+)  # fmt: skip
+"""All that a guard counts, by action and result."""
+
+
+def no_actions() -> dict[tuple[str, str], int]:
+    """A count of none."""
+    return dict.fromkeys(ACTIONS, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardStatus:
+    """What one daemon knows of the guard of one target.
+
+    ``state`` is None until it was read; ``holder`` is the daemon that guards it, which may be
+    another. ``actions`` counts each of :data:`ACTIONS` since this daemon began, from 0 on so that
+    an increase shows the first.
+    """
+
+    mode: str
+    state: GuardState | None = None
+    ours: bool = False
+    holder: str = ""
+    error: str | None = None
+    actions: Mapping[tuple[str, str], int] = field(default_factory=no_actions)
+    max_actions_per_day: int | None = None
+
+
+def shown(one: GuardStatus) -> dict[str, Any]:
+    """For JSON."""
+    return {
+        "mode": one.mode,
+        "ours": one.ours,
+        "holder": one.holder,
+        "error": one.error,
+        "actions": [
+            {"action": action, "result": result, "count": count}
+            for (action, result), count in sorted(one.actions.items())
+            if count
+        ],
+        "state": None if one.state is None else asdict(one.state),
+    }

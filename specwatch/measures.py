@@ -1,0 +1,108 @@
+"""What a rule can ask about: the metrics of the decision, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Measure(NamedTuple):
+    """One metric. ``lowest`` and ``highest`` bound what it can be, in its ``unit``."""
+
+    name: str
+    unit: str
+    """``ratio``, ``seconds``, ``tokens``, ``requests`` or ``count``."""
+    lowest: float
+    highest: float
+    help: str
+    by_temperature: bool = False
+    """Whether there is one for each temperature bucket too."""
+    has_interval: bool = False
+    """Whether it comes with a confidence interval, all of which has to lie beyond a threshold."""
+    needs_baseline: bool = False
+    """Whether it is there only once serving without speculation has been measured."""
+
+
+_INFINITE = float("inf")
+
+
+def _latencies() -> list[Measure]:
+    found = []
+    for metric, words in (("ttft", "Time to first token"), ("tpot", "Time per output token")):
+        for rank in ("p50", "p90", "p95", "p99"):
+            name = f"{metric}_{rank}"
+            said = f"{words}, {rank.upper()}"
+            found.append(Measure(name, "seconds", 0.0, _INFINITE, f"{said}.", by_temperature=True))
+            found.append(
+                Measure(
+                    f"{name}_ratio", "ratio", 0.0, _INFINITE,
+                    f"{said}, over that of its own minutes without speculation at the same load.",
+                    has_interval=True, needs_baseline=True,
+                )
+            )  # fmt: skip
+    return found
+
+
+MEASURES: Mapping[str, Measure] = {
+    measure.name: measure
+    for measure in (
+        Measure(
+            "speedup_ratio", "ratio", 0.0, _INFINITE,
+            "Measured speedup against the baseline at the same load.",
+            by_temperature=True, has_interval=True, needs_baseline=True,
+        ),
+        Measure(
+            "acceptance_ratio", "ratio", 0.0, 1.0,
+            "Accepted tokens over draft tokens.", by_temperature=True,
+        ),
+        Measure(
+            "acceptance_ratio_unmeasured", "ratio", 0.0, 1.0,
+            "The same, only while there is no baseline to measure a speedup by.",
+        ),
+        Measure(
+            "acceptance_change", "ratio", -1.0, 1.0,
+            "Acceptance rate less that of the previous 24 h, at the present temperature mix.",
+            has_interval=True,
+        ),
+        Measure(
+            "acceptance_length", "tokens", 1.0, _INFINITE,
+            "Tokens of a speculative step, the bonus token included.", by_temperature=True,
+        ),
+        Measure(
+            "request_acceptance_p10", "ratio", 0.0, 1.0,
+            "Acceptance rate that a tenth of the requests stays below.", by_temperature=True,
+        ),
+        Measure(
+            "request_acceptance_p50", "ratio", 0.0, 1.0,
+            "Median of the acceptance rates of requests.", by_temperature=True,
+        ),
+        Measure(
+            "losing_draft_share", "ratio", 0.0, 1.0,
+            "Share of the drafts in temperature buckets below the measured break-even line.",
+            needs_baseline=True,
+        ),
+        *_latencies(),
+        Measure(
+            "tpot_tail", "ratio", 1.0, _INFINITE, "P99 over P50 of TPOT.", by_temperature=True,
+        ),
+        Measure(
+            "tpot_tail_ratio", "ratio", 0.0, _INFINITE,
+            "P99 over P50 of TPOT, over that of the target's own minutes without speculation"
+            " at the same load.",
+            has_interval=True, needs_baseline=True,
+        ),
+        Measure("kv_cache_usage", "ratio", 0.0, 1.0, "Fullest that the KV cache was."),
+        Measure("preemptions", "count", 0.0, _INFINITE, "Requests that had to give way."),
+        Measure("running", "requests", 0.0, _INFINITE, "Mean of running requests."),
+        Measure("waiting", "requests", 0.0, _INFINITE, "Mean of waiting requests."),
+        Measure(
+            "short_output_share", "ratio", 0.0, 1.0,
+            "Share of the requests that ended within 20 tokens.",
+        ),
+        Measure(
+            "coverage_ratio", "ratio", 0.0, _INFINITE,
+            "Share of the server's drafts whose temperature is known.",
+        ),
+    )
+}  # fmt: skip
+"""Every metric by its name."""

@@ -1,0 +1,320 @@
+"""The vocabulary of specwatch as plain values.
+
+Everything here is immutable, knows no clock and does no I/O. The words are those of the
+project's glossary: a *draft* is one speculation step of one request, a *window* is one minute (or,
+rolled up, one hour) of one target, model and temperature bucket.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MINUTE = 60
+HOUR = 3600
+
+ALL_TEMPERATURES = "all"
+UNKNOWN_TEMPERATURE = "unknown"
+
+LOAD_BINS: tuple[tuple[int, int | None], ...] = (
+    (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, 64), (65, None),
+)  # fmt: skip
+"""Concurrent running requests, first and last of each bin; the last bin is open."""
+
+
+class Mode(enum.StrEnum):
+    """Whether speculation ran: ``mixed`` when it changed inside the window."""
+
+    ON = "on"
+    OFF = "off"
+    MIXED = "mixed"
+
+
+class Source(enum.StrEnum):
+    """Where a window's numbers come from."""
+
+    SERVER = "server"
+    TAP = "tap"
+    PROXY = "proxy"
+    PROBE = "probe"
+
+
+class Series(NamedTuple):
+    """One time series of an engine's page, in our vocabulary.
+
+    ``part`` is empty for counters and gauges and one of ``bucket``, ``sum``, ``count`` for
+    histograms; ``key`` is the value of the label that tells siblings apart (``le``, ``position``,
+    ``reason``), or empty. ``temperature`` is the bucket that a tap counted for; empty for what the
+    engine itself counts.
+    """
+
+    quantity: str
+    part: str
+    model_name: str
+    engine: str
+    key: str
+    temperature: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts of observations between bounds.
+
+    ``bounds`` are the finite upper bounds in ascending order, in the unit of what is observed;
+    ``counts`` has one entry more, the last being the open-ended bucket. Counts are per bucket, not
+    cumulative. ``coarsened`` says that histograms with unlike bounds were merged into the bounds
+    that they share.
+    """
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum: float
+    coarsened: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.counts) != len(self.bounds) + 1:
+            raise ValueError(
+                f"{len(self.bounds)} bounds need {len(self.bounds) + 1} counts,"
+                f" got {len(self.counts)}"
+            )
+
+    @property
+    def count(self) -> int:
+        """Number of observations."""
+        return sum(self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What was counted, over any span: everything in here adds up.
+
+    ``None`` means that the server does not say (an old version, or speculation off), which is not
+    the same as zero. Histograms of latencies are in seconds, ``output_length`` is in tokens,
+    ``request_acceptance`` in acceptance rate per request.
+    """
+
+    drafts: int | None = None
+    draft_tokens: int | None = None
+    accepted_tokens: int | None = None
+    accepted_per_position: tuple[int, ...] | None = None
+    prompt_tokens: int | None = None
+    generation_tokens: int | None = None
+    preemptions: int | None = None
+    prefix_cache_queries: int | None = None
+    prefix_cache_hits: int | None = None
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """Finished requests by finish reason."""
+    ttft: Histogram | None = None
+    tpot: Histogram | None = None
+    inter_token: Histogram | None = None
+    e2e: Histogram | None = None
+    output_length: Histogram | None = None
+    request_acceptance: Histogram | None = None
+    records: Mapping[str, int] = field(default_factory=dict)
+    """Requests of which a tap knows the acceptance, by how it knows: see :data:`METHODS`."""
+    uncovered: Mapping[str, int] = field(default_factory=dict)
+    """Requests of which a tap does not know the acceptance, by reason: see :data:`UNCOVERED`."""
+
+
+METHODS: Mapping[str, str] = {
+    "record": "the engine's own record of the request",
+    "timings": "llama.cpp's timings of the request",
+    "derived": "the tokens of each streamed step, as the engine keeps no record",
+}
+"""How a tap comes to know the acceptance of a request."""
+
+UNCOVERED: Mapping[str, str] = {
+    "several": "more than one completion was asked for, which carry no record",
+    "beam_search": "beam search, which does not speculate",
+    "refused": "the server refused the request (4xx)",
+    "failed": "the server failed (5xx, or an error inside a stream)",
+    "aborted": "the engine gave the request up",
+    "disconnected": "the client went away before the end",
+    "stop_string": "a stop string ended it, of which vLLM keeps no record",
+    "no_record": "the response carries no record of its acceptance",
+    "unreadable": "the response could not be read: compressed, or not as expected",
+    "endpoint": "an API whose responses carry no record, such as /v1/messages and /v1/responses",
+}
+"""Why the acceptance of a request is not known."""
+
+
+HISTOGRAMS = ("ttft", "tpot", "inter_token", "e2e", "output_length", "request_acceptance")
+"""Fields of :class:`Tally` that are histograms, in storage order."""
+
+COUNTERS = (
+    "drafts", "draft_tokens", "accepted_tokens", "prompt_tokens", "generation_tokens",
+    "preemptions", "prefix_cache_queries", "prefix_cache_hits",
+)  # fmt: skip
+"""Fields of :class:`Tally` that are single counts, in storage order."""
+
+MAPPINGS = ("requests", "records", "uncovered")
+"""Fields of :class:`Tally` that are counts by a key, in storage order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What was sampled rather than counted, over a window.
+
+    ``sampled_seconds`` is the time over which ``running`` was known, ``busy_seconds`` the part of
+    it with at least one running request; ``running_seconds`` and ``waiting_seconds`` are the time
+    integrals of the number of requests, so that means stay exact when windows merge.
+    """
+
+    sampled_seconds: float = 0.0
+    busy_seconds: float = 0.0
+    running_seconds: float = 0.0
+    waiting_seconds: float = 0.0
+    running_max: int = 0
+    waiting_max: int = 0
+    kv_cache_usage_max: float | None = None
+    gpu_memory_used_max: int | None = None
+    gpu_memory_total: int | None = None
+
+    @property
+    def running_mean(self) -> float | None:
+        """Time-weighted mean of running requests; None when never sampled."""
+        return self.running_seconds / self.sampled_seconds if self.sampled_seconds else None
+
+    @property
+    def waiting_mean(self) -> float | None:
+        """Time-weighted mean of waiting requests; None when never sampled."""
+        return self.waiting_seconds / self.sampled_seconds if self.sampled_seconds else None
+
+    @property
+    def concurrency(self) -> float | None:
+        """Mean of running requests while any ran: the batch size that latency belongs to."""
+        return self.running_seconds / self.busy_seconds if self.busy_seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """Which software produced a window: numbers of unlike environments are not comparable."""
+
+    engine_version: str | None = None
+    fingerprint: str | None = None
+    """``CONFIGURATION-K``: a digest of what the server shows of its configuration, and the number
+    of draft positions."""
+
+    @property
+    def configuration(self) -> str | None:
+        """The part of the fingerprint that does not depend on speculation."""
+        return None if self.fingerprint is None else self.fingerprint.partition("-")[0]
+
+    def agrees(self, other: Environment) -> bool:
+        """Whether nothing that is known of both differs."""
+        same_fingerprint = _agree(self.fingerprint, other.fingerprint)
+        return same_fingerprint and _agree(self.engine_version, other.engine_version)
+
+    def resembles(self, other: Environment) -> bool:
+        """Whether they differ in nothing known but speculation."""
+        same_configuration = _agree(self.configuration, other.configuration)
+        return same_configuration and _agree(self.engine_version, other.engine_version)
+
+
+def _agree(first: str | None, second: str | None) -> bool:
+    return first is None or second is None or first == second
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesId:
+    """Whose window it is. ``temperature`` is a bucket label, ``all`` or ``unknown``."""
+
+    daemon: str
+    target: str
+    model_name: str
+    temperature: str = ALL_TEMPERATURES
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One minute or hour of one series.
+
+    ``start`` is a Unix time, a multiple of ``length`` (both in seconds). ``observed_seconds`` is
+    the time between scrapes that the counts cover, on the monotonic clock: longer than ``length``
+    when the first scrape after a gap brought what had happened meanwhile.
+    """
+
+    series: SeriesId
+    start: int
+    length: int
+    mode: Mode
+    tally: Tally
+    gauges: Gauges = Gauges()
+    environment: Environment = Environment()
+    source: Source = Source.SERVER
+    server_drafts: int | None = None
+    """Drafts that the server itself counted in the same span, for coverage."""
+    source_drafts: int | None = None
+    """Drafts that the source saw in the same span, over all temperature buckets."""
+    observed_seconds: float = 0.0
+    scrapes_ok: int = 0
+    scrapes_failed: int = 0
+    restarts: int = 0
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of the server's drafts that the source saw; None when there were none."""
+        if not self.server_drafts or self.source_drafts is None:
+            return None
+        return self.source_drafts / self.server_drafts
+
+    @property
+    def load_bin(self) -> int | None:
+        """Index into :data:`LOAD_BINS`, None while idle or unknown."""
+        return load_bin(self.gauges.concurrency)
+
+
+def load_bin(concurrency: float | None) -> int | None:
+    """Index into :data:`LOAD_BINS` of a mean number of running requests; None for none."""
+    if concurrency is None or concurrency <= 0:
+        return None
+    requests = round(concurrency)
+    for index, (_, last) in enumerate(LOAD_BINS):
+        if last is None or requests <= last:
+            return index
+    raise AssertionError("the last load bin is open")
+
+
+def load_bin_label(index: int) -> str:
+    """``1``, ``3-4``, ``65+``."""
+    first, last = LOAD_BINS[index]
+    if last is None:
+        return f"{first}+"
+    return str(first) if first == last else f"{first}-{last}"
+
+
+class Counters(NamedTuple):
+    """The counters of one process as they were last seen.
+
+    ``process_start`` is its ``process_start_time_seconds``, where it says.
+    """
+
+    samples: Mapping[Series, float]
+    process_start: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where reading a target's counters stopped, so that a later daemon goes on from there."""
+
+    target: str
+    samples: Mapping[Series, float]
+    process_start: float | None
+    """``process_start_time_seconds`` of the engine, where it says."""
+    wall: float
+    """Unix time of the scrape that the samples come from."""
+    proxy: Counters | None = None
+    """The same of the target's proxy, which is a process of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Closed windows of one target, and the cursor that belongs to exactly them."""
+
+    windows: tuple[Window, ...]
+    cursor: Cursor | None
+
+    def __iter__(self) -> Iterator[Window]:
+        return iter(self.windows)

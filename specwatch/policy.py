@@ -1,0 +1,243 @@
+"""The sections ``guard`` and ``alertmanager``: what the guard may do, and whom it pages."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from specwatch.scalars import format_duration, parse_count, parse_server_url, quoted
+from specwatch.sections import (
+    BasicAuth,
+    Duration,
+    ReadableFile,
+    Secret,
+    SecretFile,
+    Section,
+    ca_file_in_use,
+    errors_at,
+    headers_of,
+    one_authorization,
+    sendable_headers,
+    timeout_within,
+)
+from specwatch.services import Command, Patience
+from specwatch.yamlfile import KeyPath
+
+DEFAULT_RUNBOOK_URL = "http://127.0.0.1:9469/runbook"
+"""Where a daemon with the default settings serves its runbook."""
+
+LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+"""What Alertmanager 0.25 takes as the name of a label."""
+
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+
+
+class Maintenance(Section):
+    """Times of day in which the guard may act, or in which it may not.
+
+    ``from`` and ``to`` are ``HH:MM`` in ``timezone``; where ``to`` is not later it is of the next
+    day. ``days`` are those on which it begins.
+    """
+
+    days: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+    from_: str = Field(alias="from", examples=["02:00"])
+    to: str = Field(examples=["05:00"])
+    timezone: str = Field(default="UTC", validate_default=True)
+
+    @field_validator("from_", "to")
+    @classmethod
+    def _time_of_day(cls, value: str) -> str:
+        if not re.fullmatch(r"([01][0-9]|2[0-3]):[0-5][0-9]", value):
+            raise ValueError(f"{quoted(value)} is no time of day; write it like 02:00")
+        return value
+
+    @field_validator("days")
+    @classmethod
+    def _some_day(cls, value: tuple[Day, ...]) -> tuple[Day, ...]:
+        if not value:
+            raise ValueError("is empty; leave it out for every day")
+        return value
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            value == "UTC" or ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(
+                f"{quoted(value)} is no time zone that this machine knows; write it like"
+                " Europe/Berlin, and see that tzdata is installed"
+            ) from None
+        return value
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key.removesuffix("_"): value for key, value in handler(self).items()}
+
+
+class Windows(Section):
+    """``allow``: only in these may the guard act; ``forbid``: in these it may not, allowed or not.
+
+    What comes of a person, and putting a server right, is not bound to them.
+    """
+
+    allow: tuple[Maintenance, ...] = ()
+    forbid: tuple[Maintenance, ...] = ()
+
+
+class Hooks(Section):
+    """Commands around a restart, as lists of words run without a shell; ``timeout`` in seconds.
+
+    ``before`` takes the server out of the load balancer, ``after`` puts it back. Each may be run
+    again when the guard was interrupted.
+    """
+
+    before: Command | None = Field(default=None, examples=["[/usr/local/bin/lb, drain]"])
+    after: Command | None = Field(default=None, examples=["[/usr/local/bin/lb, ready]"])
+    timeout: Patience = 60.0
+
+
+class Rearm(Section):
+    """When speculation is tried again: after ``after`` seconds, doubled for each trial that was
+    lost up to ``most``; ``trial`` is how long at least it is watched."""
+
+    after: Duration = 6 * 3600.0
+    most: Duration = 24 * 3600.0
+    trial: Duration = 20 * 60.0
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        problems: dict[KeyPath, str] = {}
+        if self.after < 60:
+            found = format_duration(self.after)
+            problems[("after",)] = f"{found} is too short; make it at least 1m"
+        if self.most < self.after:
+            found, after = format_duration(self.most), format_duration(self.after)
+            problems[("most",)] = (
+                f"the longest wait, {found}, is shorter than after, {after}; make most at least"
+                f" {after}"
+            )
+        if self.trial < 120:
+            found = format_duration(self.trial)
+            problems[("trial",)] = f"{found} is too short to measure anything; make it at least 2m"
+        if problems:
+            raise errors_at(problems)
+        return self
+
+
+class Guard(Section):
+    """What the guard may do; all durations in seconds.
+
+    ``mode``: ``observe`` records what it would do, ``act`` does it, ``off`` does neither.
+    """
+
+    mode: Literal["off", "observe", "act"] = "observe"
+    cooldown: Duration = 1800.0
+    """Between two actions on one target."""
+    max_actions_per_day: Annotated[int, BeforeValidator(lambda v: parse_count(v, 0))] = 4
+    drain_timeout: Duration = 60.0
+    """How long running requests are waited for, at most; 0 restarts at once."""
+    start_timeout: Duration = 900.0
+    """How long vLLM may take to be healthy after a restart."""
+    verify: Duration = 600.0
+    """How long latency is watched after speculation was switched off."""
+    respect: Duration = 6 * 3600.0
+    """How long the guard keeps its hands off after somebody else switched speculation."""
+    restart_cost: Duration = 120.0
+    """Assumed time without service of a restart, until one was measured."""
+    windows: Windows = Windows()
+    hooks: Hooks = Hooks()
+    rearm: Rearm = Rearm()
+
+    @field_validator("start_timeout", "verify")
+    @classmethod
+    def _some_time(cls, value: float) -> float:
+        if value < 10:
+            raise ValueError(f"{format_duration(value)} is too short; make it at least 10s")
+        return value
+
+
+class Alertmanager(Section):
+    """Who is told of incidents: every Alertmanager in ``urls`` (base URLs, v2 API).
+
+    They are told anew every ``resend`` seconds; ``timeout`` is the seconds that one may take.
+    """
+
+    urls: tuple[Annotated[str, BeforeValidator(parse_server_url)], ...] = Field(
+        examples=["[http://127.0.0.1:9093]"]
+    )
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    """Added to every alert."""
+    runbook_url: Annotated[str, BeforeValidator(parse_server_url)] = DEFAULT_RUNBOOK_URL
+    """Where each alert says that its section of the runbook is, without the fragment."""
+    resend: Duration = 60.0
+    timeout: Duration = Field(default=None, validate_default=True)
+    headers: Mapping[str, Secret] = Field(default_factory=dict)
+    bearer_token_file: SecretFile | None = None
+    basic_auth: BasicAuth | None = None
+    insecure_skip_verify: bool = False
+    ca_file: ReadableFile | None = None
+
+    _sendable_headers = field_validator("headers")(sendable_headers)
+    _one_authorization = field_validator("bearer_token_file", "basic_auth")(one_authorization)
+    _ca_file_in_use = field_validator("ca_file")(ca_file_in_use)
+
+    @field_validator("urls")
+    @classmethod
+    def _some(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("is empty; name one, or remove the section alertmanager")
+        for index, url in enumerate(value):
+            if url in value[:index]:
+                raise ValueError(f"{quoted(url)} is given twice; list each Alertmanager once")
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_that_it_takes(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        problems: dict[KeyPath, str] = {}
+        for name, text in value.items():
+            if not LABEL_NAME.fullmatch(name):
+                problems[(name,)] = "is no name of a label; use letters, digits and _, like team"
+            elif name == "alertname":
+                problems[(name,)] = "is each alert's own name; give the label another name"
+            elif not text:
+                problems[(name,)] = "is empty, which is no label; give it a value or remove it"
+        if problems:
+            raise errors_at(problems)
+        return value
+
+    @field_validator("resend")
+    @classmethod
+    def _sane_resend(cls, value: float) -> float:
+        if not 1 <= value <= 3600:
+            raise ValueError(f"{format_duration(value)} is outside 1s to 1h")
+        return value
+
+    @field_validator("timeout", mode="wrap")
+    @classmethod
+    def _within_resend(
+        cls, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> float:
+        resend: float = info.data.get("resend", math.inf)
+        if value is None:
+            return min(resend, 5.0)
+        return timeout_within(resend, "resend,", float(handler(value)))
+
+    def request_headers(self) -> dict[str, str]:
+        """Headers to send, secrets read from their files now; ConfigError when one has gone."""
+        return headers_of(self, "alertmanager")

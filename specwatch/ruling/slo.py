@@ -1,0 +1,59 @@
+"""Objectives for latency."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import (
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+)
+
+from specwatch.scalars import format_amount, format_duration
+from specwatch.sections import Duration, Name, Ratio, Section
+
+
+class Slo(Section):
+    """An objective: this share of the requests is at most this slow, over this window.
+
+    ``threshold`` and ``window`` are in seconds, ``objective`` is a ratio.
+    """
+
+    name: Name = Field(examples=["first-token"])
+    metric: Literal["ttft", "tpot", "e2e"] = Field(examples=["ttft"])
+    threshold: Duration = Field(examples=["500ms"])
+    objective: Ratio = Field(examples=["99%"])
+    window: Duration = 30 * 86400.0
+
+    @field_validator("threshold")
+    @classmethod
+    def _positive(cls, value: float) -> float:
+        if not value:
+            raise ValueError("nothing takes no time; make it more than 0s")
+        return value
+
+    @field_validator("objective")
+    @classmethod
+    def _share(cls, value: float) -> float:
+        if not 0 < value < 1:
+            raise ValueError(f"{value:g} is not between 0 and 1; write it like 99% or 0.99")
+        return value
+
+    @field_validator("window")
+    @classmethod
+    def _whole_hours(cls, value: float) -> float:
+        if not 3600 <= value <= 30 * 86400 or value % 3600:
+            raise ValueError(f"{format_duration(value)} is not 1h to 30d in whole hours")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _as_written(
+        self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        if info.mode == "json":
+            data["threshold"] = format_amount(self.threshold, "seconds")
+        return data

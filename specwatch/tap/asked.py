@@ -1,0 +1,182 @@
+"""What a request asks for, as far as acceptance depends on it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from specwatch.tap.facts import Endpoint
+
+ENDPOINTS = {
+    "/v1/chat/completions": Endpoint.CHAT,
+    "/v1/completions": Endpoint.COMPLETIONS,
+    "/v1/responses": Endpoint.RESPONSES,
+    "/v1/messages": Endpoint.MESSAGES,
+    # llama.cpp's other names for them; its own /completion is close enough to /v1/completions.
+    "/chat/completions": Endpoint.CHAT,
+    "/completions": Endpoint.COMPLETIONS,
+    "/completion": Endpoint.COMPLETIONS,
+    "/responses": Endpoint.RESPONSES,
+    # SageMaker's one door to chat and completions.
+    "/invocations": Endpoint.CHAT,
+    "/v1/chat/completions/batch": Endpoint.OTHER,
+    "/inference/v1/generate": Endpoint.OTHER,
+    "/cohere/v2/chat": Endpoint.OTHER,
+    "/infill": Endpoint.OTHER,
+    "/v1/audio/transcriptions": Endpoint.OTHER,
+    "/v1/audio/translations": Endpoint.OTHER,
+}
+"""Paths that generate, below the root path of the server."""
+
+OPENAI = (Endpoint.CHAT, Endpoint.COMPLETIONS)
+"""Those whose streams say their usage where a request asks for it."""
+
+_TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
+_TOKEN_IDS = re.compile(rb"\[\s*[-0-9]")
+_CONTINUOUS = "continuous_usage_stats"
+_NO_USAGE = (None, False)
+
+
+class _Body(msgspec.Struct, gc=False):
+    """The keys that matter; everything else is skipped without being built."""
+
+    temperature: Any = None
+    stream: Any = None
+    stream_options: Any = None
+    n: Any = None
+    best_of: Any = None
+    use_beam_search: Any = None
+    echo: Any = None
+    prompt: msgspec.Raw = msgspec.Raw(b"")
+    prompt_embeds: msgspec.Raw = msgspec.Raw(b"")
+    messages: msgspec.Raw = msgspec.Raw(b"")
+    tools: msgspec.Raw = msgspec.Raw(b"")
+
+
+_BODY = msgspec.json.Decoder(_Body)
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request to generate.
+
+    ``temperature`` is what the request names, None where the server's default applies.
+    ``several`` says that more than one completion is asked for, ``wants_usage`` that the client
+    asked for the usage chunk of a stream, ``open`` that the options leave that to the server's
+    default (yes before vLLM 0.20), ``askable`` that it can be asked for in the client's place,
+    ``tools`` that the server may swallow chunks while it makes out a call, ``echo`` that the prompt
+    comes first.
+    """
+
+    endpoint: Endpoint
+    temperature: float | None = None
+    stream: bool = False
+    several: bool = False
+    beam_search: bool = False
+    wants_usage: bool = False
+    open: bool = False
+    askable: bool = False
+    tools: bool = False
+    echo: bool = False
+    options: dict[str, Any] | None = None
+
+
+def read(endpoint: Endpoint, body: bytes) -> Asked | None:
+    """Read a request's body; None for one that is no JSON object, which the server will refuse."""
+    plain = True
+    found: _Body | None
+    try:
+        found = _BODY.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found, plain = _other_json(body), False
+    if found is None:
+        return None
+    if endpoint is Endpoint.CHAT and found.prompt and not found.messages:
+        endpoint = Endpoint.COMPLETIONS
+    options = found.stream_options
+    stream = _is_true(found.stream)
+    can_say = options is None or (
+        isinstance(options, dict) and options.get("include_usage") in _NO_USAGE
+    )
+    return Asked(
+        endpoint,
+        temperature=_number(found.temperature),
+        stream=stream,
+        several=_several(found),
+        beam_search=_is_true(found.use_beam_search),
+        wants_usage=isinstance(options, dict) and _is_true(options.get("include_usage")),
+        open=isinstance(options, dict) and "include_usage" not in options,
+        askable=plain and stream and can_say and endpoint in OPENAI,
+        tools=bool(found.tools) and bytes(found.tools) not in (b"null", b"[]"),
+        echo=_is_true(found.echo),
+        options=options if isinstance(options, dict) else None,
+    )
+
+
+def with_usage(body: bytes, asked: Asked) -> bytes:
+    """The body, asking for the usage chunk too: everything else stays byte for byte.
+
+    The key is added at the end: of a key that stands twice, the last one counts.
+    """
+    options = {**(asked.options or {}), "include_usage": True}
+    if _is_true(options.get(_CONTINUOUS)):
+        options[_CONTINUOUS] = False  # without usage it meant nothing, with it it would
+    end = body.rindex(b"}")
+    return b'%b,"stream_options":%b%b' % (body[:end], msgspec.json.encode(options), body[end:])
+
+
+def _other_json(body: bytes) -> _Body | None:
+    """What a more lenient reader than ours, such as the server's, makes of it."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    raw = {
+        key: msgspec.Raw(json.dumps(found[key]).encode())
+        for key in ("prompt", "prompt_embeds", "messages", "tools")
+        if key in found
+    }
+    plain = {key: found[key] for key in _Body.__struct_fields__ if key in found and key not in raw}
+    return _Body(**plain, **raw)
+
+
+def _number(value: Any) -> float | None:
+    """What pydantic makes of it where a number is expected; None where it will be refused."""
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _is_true(value: Any) -> bool:
+    if value is None or isinstance(value, bool):
+        return bool(value)
+    if isinstance(value, str):
+        return value.lower() in _TRUE
+    return isinstance(value, int | float) and value == 1
+
+
+def _several(body: _Body) -> bool:
+    if _prompts(body.prompt) + _prompts(body.prompt_embeds) > 1:
+        return True
+    return (_number(body.n) or 0) > 1 or (_number(body.best_of) or 0) > 1
+
+
+def _prompts(raw: msgspec.Raw) -> int:
+    if not raw:
+        return 0
+    text = bytes(raw)
+    if text == b"null":
+        return 0
+    if not text.startswith(b"[") or _TOKEN_IDS.match(text):
+        return 1
+    try:
+        return len(msgspec.json.decode(text, type=list[msgspec.Raw]))
+    except msgspec.DecodeError:
+        return 1

@@ -1,0 +1,270 @@
+"""One request and its response, as they pass the tap."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from specwatch.tap import asked
+from specwatch.tap.asked import Asked
+from specwatch.tap.facts import Endpoint, Facts, Scope
+from specwatch.tap.outcome import Seen
+from specwatch.tap.stream import StreamReader
+from specwatch.tap.whole import WholeReader
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+LARGEST_REQUEST = 64 << 20
+"""Bytes of a request that are read by default: the server itself holds them all."""
+
+_clock = time.perf_counter
+
+
+class Exchange:
+    """Stands between the server's ``receive`` and ``send`` and the application's.
+
+    ``fail`` is told of each failure of the tap's own reading; from then on the exchange only
+    passes through. A request of more than ``largest_request`` bytes passes unread.
+    """
+
+    def __init__(
+        self,
+        scope: Scope,
+        endpoint: Endpoint,
+        receive: Receive,
+        send: Send,
+        *,
+        facts: Facts,
+        remove_metrics: bool,
+        largest_request: int,
+        fail: Callable[[str, Exception], None],
+    ) -> None:
+        dropped = None if endpoint is Endpoint.OTHER else b"accept-encoding"
+        self.headers = [field for field in scope["headers"] if field[0] != dropped]
+        """Those of the request, for the application."""
+        self._scope = scope
+        self._endpoint = endpoint
+        self._receive = receive
+        self._send = send
+        self._facts = facts
+        self._remove_metrics = remove_metrics
+        self._largest_request = largest_request
+        self._fail = fail
+        self._read = _length(scope["headers"]) > largest_request
+        self._asked: Asked | None = None
+        self._asks = False
+        self._started = _clock()
+        self._status: int | None = None
+        self._start: Message | None = None
+        self._stream: StreamReader | None = None
+        self._whole: WholeReader | None = None
+        self._complete = False
+        self._disconnected = False
+        self._unreadable = False
+
+    async def receive(self) -> Message:
+        """What the application receives: the request's body in one piece, then what follows."""
+        if self._read or self._endpoint is Endpoint.OTHER:
+            message = await self._receive()
+            self._disconnected |= message["type"] == "http.disconnect" and not self._complete
+            return message
+        self._read = True
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                self._disconnected |= message["type"] == "http.disconnect"
+                return message
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            more = message.get("more_body", False)
+            if not more or size > self._largest_request:
+                break
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not more:
+            self._started = _clock()
+            try:
+                body = self._request(body)
+            except Exception as error:
+                self._fail("request", error)
+        return {"type": "http.request", "body": body, "more_body": more}
+
+    async def send(self, message: Message) -> None:
+        """What the application sends: the response goes on as it came, but for what was asked."""
+        if message["type"] == "http.response.body":
+            stream = self._stream
+            if stream is not None:
+                now = _clock()
+                more = message.get("more_body", False)
+                chunk = message.get("body", b"")
+                try:
+                    seen = stream.feed(chunk, now)
+                except Exception as error:
+                    seen = self._give_up(stream, error) + chunk
+                if not more:
+                    seen += self._end(stream)
+                if seen is not chunk:
+                    if not seen and more:
+                        return
+                    message = {**message, "body": seen}
+            else:
+                message = self._body(message)
+        elif message["type"] == "http.response.start" and self._waits(message):
+            return
+        try:
+            if self._start is not None:
+                await self._send(self._started_with(message))
+            await self._send(message)
+        except OSError:  # how servers since ASGI 2.4 say that nobody listens any more
+            self._disconnected = True
+            raise
+
+    async def release(self) -> None:
+        """Send what is held back of a stream that broke off: so much the server did say.
+
+        Raises nothing: whether anybody still listens is not for the tap to report.
+        """
+        if self._stream is None or self._complete or self._disconnected:
+            return
+        if held := self._stream.end():
+            with contextlib.suppress(Exception):
+                await self._send({"type": "http.response.body", "body": held, "more_body": True})
+
+    def seen(self) -> Seen:
+        """All that was seen, once the application has returned."""
+        return Seen(
+            facts=self._facts,
+            endpoint=self._endpoint,
+            asked=self._asked,
+            started=self._started,
+            status=self._status,
+            complete=self._complete,
+            disconnected=self._disconnected,
+            unreadable=self._unreadable,
+            stream=self._stream,
+            answer=None if self._whole is None else self._whole.answer(),
+        )
+
+    @property
+    def model_name(self) -> str:
+        """What the server calls the model on its own metrics."""
+        return self._facts.model_name
+
+    @property
+    def temperature(self) -> float | None:
+        """The one that is used; None when it is not known."""
+        if self._asked is None:
+            return None
+        if self._asked.temperature is not None:
+            return self._asked.temperature
+        return self._facts.default_temperature
+
+    def _request(self, body: bytes) -> bytes:
+        found = self._asked = asked.read(self._endpoint, body)
+        if found is None:
+            return body
+        self._endpoint = found.endpoint
+        facts = self._facts
+        asks = (
+            found.askable
+            and not (found.several or found.beam_search)
+            and not (found.wants_usage or facts.forces_usage or facts.asks_nothing)
+            and (facts.keeps_records or not found.open)
+        )
+        if not asks:
+            return body
+        body = asked.with_usage(body, found)
+        length = (b"content-length", str(len(body)).encode())
+        headers = self._scope["headers"]  # in place: starlette keeps the list that it left there
+        headers[:] = [length if name == b"content-length" else (name, v) for name, v in headers]
+        self._asks = True
+        return body
+
+    def _waits(self, head: Message) -> bool:
+        try:
+            return self._begin(head)
+        except Exception as error:
+            self._fail("response", error)
+            self._unreadable = True
+            return False
+
+    def _begin(self, message: Message) -> bool:
+        """Take in the head of the response; returns whether it has to wait for the body."""
+        self._status = message["status"]
+        if self._status >= 400 or self._endpoint is Endpoint.OTHER:
+            return False
+        headers = message["headers"] = list(message.get("headers", ()))  # may come only once
+        if _value_of(b"content-encoding", headers).lower() not in (b"", b"identity"):
+            self._unreadable = True
+            return False
+        remove = self._remove_metrics and self._endpoint in asked.OPENAI
+        if _value_of(b"content-type", headers).startswith(b"text/event-stream"):
+            self._stream = StreamReader(
+                self._endpoint, remove_usage=self._asks, remove_metrics=remove
+            )
+            if self._asks or remove:
+                message["headers"] = _without_length(headers)
+            return False
+        self._whole = WholeReader(remove_metrics=remove)
+        if remove:
+            self._start = message  # the length of the body is not known yet
+        return remove
+
+    def _body(self, message: Message) -> Message:
+        last = not message.get("more_body", False)
+        self._complete |= last
+        whole = self._whole
+        if whole is None:
+            return message
+        chunk = message.get("body", b"")
+        seen = whole.feed(chunk, last=last)
+        if whole.broke is not None:
+            self._fail("response", whole.broke)
+        return message if seen is chunk else {**message, "body": seen}
+
+    def _end(self, stream: StreamReader) -> bytes:
+        self._complete = True
+        if stream.broke is not None:
+            self._fail("response", stream.broke)
+        return stream.end()
+
+    def _give_up(self, stream: StreamReader, error: Exception) -> bytes:
+        """Nothing more is read of a stream; returns what was held back of it."""
+        self._fail("response", error)
+        self._stream, self._unreadable = None, True
+        return stream.end()
+
+    def _started_with(self, first: Message) -> Message:
+        """The head of a response whose body may have become shorter."""
+        start, self._start = self._start, None
+        assert start is not None  # noqa: S101
+        if first["type"] != "http.response.body":
+            return start
+        headers = _without_length(start["headers"])
+        if not first.get("more_body", False):
+            headers.append((b"content-length", str(len(first.get("body", b""))).encode()))
+        return {**start, "headers": headers}
+
+
+def _length(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """Bytes that a body says it has; 0 without a number."""
+    said = _value_of(b"content-length", headers)
+    return int(said) if said.isdigit() else 0
+
+
+def _without_length(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Header fields of a body that may become shorter."""
+    return [(name, value) for name, value in headers if name.lower() != b"content-length"]
+
+
+def _value_of(wanted: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The value of a header field; empty without one."""
+    for name, value in headers:
+        if name == wanted or name.lower() == wanted:
+            return value
+    return b""

@@ -1,0 +1,77 @@
+"""The facts of the vLLM in whose process the tap runs, from the state of its application."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specwatch.tap.facts import Endpoint, Facts, Scope
+
+_HANDLERS = {
+    Endpoint.CHAT: "openai_serving_chat",
+    Endpoint.COMPLETIONS: "openai_serving_completion",
+    Endpoint.RESPONSES: "openai_serving_responses",
+    Endpoint.MESSAGES: "anthropic_serving_messages",
+}
+_OWN_DEFAULT = 1.0
+"""vLLM's temperature where neither the request nor the model's generation configuration has one."""
+
+
+class InsideVllm:
+    """Reads the facts at the first request to an endpoint: by then the application is complete."""
+
+    def __init__(self) -> None:
+        self._known: dict[Endpoint, Facts] = {}
+
+    def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
+        """The facts; of a server without vLLM's state, that nothing is known."""
+        found = self._known.get(endpoint)
+        if found is None:
+            state = getattr(scope.get("app"), "state", None)
+            found = self._known[endpoint] = _read(state, endpoint)
+        return found
+
+
+def _read(state: Any, endpoint: Endpoint) -> Facts:
+    handler = getattr(state, _HANDLERS.get(endpoint, ""), None)
+    arguments = getattr(state, "args", None)
+    config = getattr(state, "vllm_config", None)
+    observability = getattr(config, "observability_config", None)
+    interval = getattr(getattr(config, "scheduler_config", None), "stream_interval", 1)
+    level = getattr(observability, "per_request_spec_decode_metrics", None)
+    forces = getattr(
+        handler, "enable_force_include_usage",
+        getattr(arguments, "enable_force_include_usage", False),
+    )  # fmt: skip
+    return Facts(
+        _model_name(state),
+        default_temperature=_default_temperature(handler),
+        draft_tokens=_draft_tokens(config),
+        keeps_records=level not in (None, "none"),
+        forces_usage=bool(forces),
+        joins_steps=isinstance(interval, int) and interval > 1,
+    )
+
+
+def _model_name(state: Any) -> str:
+    """The first served name, which vLLM puts on its own metrics; empty where it cannot be had."""
+    models = getattr(state, "openai_serving_models", None)
+    for served in getattr(models, "base_model_paths", None) or ():
+        return str(served.name)
+    return ""
+
+
+def _default_temperature(handler: Any) -> float | None:
+    """What a request without a temperature gets; None before vLLM resolved that by handler."""
+    if not hasattr(handler, "default_sampling_params"):
+        return None
+    found = (handler.default_sampling_params or {}).get("temperature", _OWN_DEFAULT)
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _draft_tokens(config: Any) -> int | None:
+    if not hasattr(config, "speculative_config"):
+        return None
+    if config.speculative_config is None:
+        return 0
+    found = getattr(config.speculative_config, "num_speculative_tokens", None)
+    return found if isinstance(found, int) else None

@@ -1,0 +1,125 @@
+"""The ASGI middleware."""
+
+from __future__ import annotations
+
+import logging
+import os
+import weakref
+from collections.abc import Awaitable, Callable
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from specwatch.tap import settings as settings_of
+from specwatch.tap.asked import ENDPOINTS
+from specwatch.tap.exchange import LARGEST_REQUEST, Exchange, Receive, Send
+from specwatch.tap.facts import Endpoint, Scope, Server
+from specwatch.tap.inside import InsideVllm
+from specwatch.tap.metrics import Counters
+from specwatch.tap.settings import Settings
+from specwatch.temperature import Buckets
+
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_MARK = "specwatch.tap"
+"""In a scope that a tap has seen: one that is loaded twice counts once."""
+_COUNTERS: weakref.WeakKeyDictionary[CollectorRegistry, Counters] = weakref.WeakKeyDictionary()
+_log = logging.getLogger("specwatch.tap")
+
+
+class Tap:
+    """Reads the requests and responses of the application that it wraps.
+
+    Both pass as they are but for this: streams are asked to say their usage, and that is taken out
+    again; requests that generate lose ``Accept-Encoding``, since what is compressed cannot be read;
+    their body reaches the application in one piece, its ``Content-Length`` in the scope set right.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        server: Server | None = None,
+        settings: Settings | None = None,
+        registry: CollectorRegistry = REGISTRY,
+        largest_request: int = LARGEST_REQUEST,
+    ) -> None:
+        """``server`` knows the facts, by default the vLLM in whose process this is; ``settings``
+        come from the environment by default; ``registry`` is where the counters go;
+        of requests of more than ``largest_request`` bytes, only the response is read.
+
+        Raises ValueError for settings that mean nothing: better at start than unseen.
+        """
+        self._app = app
+        self._server = server or InsideVllm()
+        self._settings = settings or settings_of.from_environment(os.environ)
+        self._buckets = Buckets(self._settings.edges)
+        self._counters = _COUNTERS.get(registry) or Counters(registry)
+        _COUNTERS[registry] = self._counters
+        self._largest_request = largest_request
+        self._told: set[str] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        endpoint = _endpoint(scope)
+        if endpoint is None or _MARK in scope:
+            await self._app(scope, receive, send)
+            return
+        try:
+            exchange = self._exchange(scope, endpoint, receive, send)
+        except Exception as error:
+            self._fail("request", error)
+            await self._app(scope, receive, send)
+            return
+        # Not a copy: what the application adds (its route) is for those outside to see.
+        headers, scope["headers"], scope[_MARK] = scope["headers"], exchange.headers, True
+        try:
+            await self._app(scope, exchange.receive, exchange.send)
+            await exchange.release()
+        except Exception:
+            await exchange.release()
+            raise
+        finally:
+            scope["headers"] = headers
+            scope.pop(_MARK, None)
+            self._count(exchange)
+
+    def _exchange(self, scope: Scope, endpoint: Endpoint, receive: Receive, send: Send) -> Exchange:
+        return Exchange(
+            scope,
+            endpoint,
+            receive,
+            send,
+            facts=self._server.facts(scope, endpoint),
+            remove_metrics=self._settings.remove_metrics,
+            largest_request=self._largest_request,
+            fail=self._fail,
+        )
+
+    def _count(self, exchange: Exchange) -> None:
+        try:
+            bucket = self._buckets.of(exchange.temperature)
+            self._counters.count(exchange.model_name, bucket, exchange.seen().outcome())
+        except Exception as error:
+            self._fail("count", error)
+
+    def _fail(self, stage: str, error: Exception) -> None:
+        self._tell(f"the tap failed on a {stage}, which went on without it", error)
+        try:
+            self._counters.fail(stage)
+        except Exception as second:  # such as a full disk under the files of multi-process mode
+            self._tell("the tap cannot count its failures", second)
+
+    def _tell(self, what: str, error: Exception) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            _log.error("%s; told once", what, exc_info=error)
+
+
+def _endpoint(scope: Scope) -> Endpoint | None:
+    if scope["type"] != "http" or scope["method"] != "POST":
+        return None
+    path: str = scope["path"]
+    found = ENDPOINTS.get(path)
+    if found is None and (root := scope.get("root_path")):
+        found = ENDPOINTS.get(path.removeprefix(root))
+    return found

@@ -1,0 +1,167 @@
+"""What became of a request, judged from all that was seen of it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from specwatch.tap.answer import OTHER, Acceptance, Answer
+from specwatch.tap.asked import OPENAI, Asked
+from specwatch.tap.facts import Endpoint, Facts
+from specwatch.tap.stream import StreamReader
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one request. Times are in seconds; None is for what is not known.
+
+    Either ``acceptance`` is known, or ``uncovered`` says why not (a key of ``model.UNCOVERED``),
+    or there was nothing to know, as the server does not speculate.
+    """
+
+    finish_reason: str | None = None
+    tokens: int | None = None
+    ttft: float | None = None
+    tpot: float | None = None
+    acceptance: Acceptance | None = None
+    uncovered: str | None = None
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """All that was seen of a request. ``asked`` is None where its body could not be read.
+
+    ``started`` is when it was there as a whole, in seconds of the stream's clock; ``complete`` says
+    that the response was sent to its end, ``disconnected`` that the client went away before,
+    ``unreadable`` that the response could not be read.
+    """
+
+    facts: Facts
+    endpoint: Endpoint
+    asked: Asked | None
+    started: float
+    status: int | None
+    complete: bool
+    disconnected: bool
+    unreadable: bool
+    stream: StreamReader | None
+    answer: Answer | None
+    """Of a response that is not streamed."""
+
+    @property
+    def is_many(self) -> bool:
+        """Whether it is known to have asked for more than one completion, or for beam search."""
+        return self.asked is not None and (self.asked.several or self.asked.beam_search)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is known to have asked for a single one, sampled token by token."""
+        return self.asked is not None and not self.is_many
+
+    def outcome(self) -> Outcome:
+        """The judgement."""
+        if self.status is None or self.status >= 400:
+            return Outcome(uncovered=self._why_not_answered(self.status or 500))
+        if self.endpoint is Endpoint.OTHER:
+            return Outcome(uncovered=self._unless_off("endpoint"))
+        if self.stream is not None:
+            return self._of_stream(self.stream)
+        if self.answer is not None:
+            return self._of_whole(self.answer)
+        return Outcome(uncovered=self._cut_short() or self._unless_off("unreadable"))
+
+    def _of_whole(self, answer: Answer) -> Outcome:
+        if answer.failed:
+            return Outcome(uncovered="failed")
+        if answer.is_under_way:
+            return Outcome(uncovered=self._unless_off("endpoint"))
+        metrics = answer.metrics if self.is_one else None
+        finish_reason = answer.finish_reason
+        acceptance = None if self.is_many else answer.acceptance
+        return Outcome(
+            finish_reason=finish_reason or OTHER,
+            tokens=answer.tokens,
+            ttft=None if metrics is None else metrics.ttft,
+            tpot=None if metrics is None else metrics.tpot,
+            acceptance=acceptance,
+            uncovered=self._why(finish_reason) if acceptance is None else None,
+        )
+
+    def _of_stream(self, stream: StreamReader) -> Outcome:
+        acceptance = None if self.is_many else stream.acceptance or derived(self, stream)
+        ended = stream.ended and not stream.failed
+        uncovered = None
+        if acceptance is None:
+            cut_short = None if stream.ended else self._cut_short()
+            uncovered = "failed" if stream.failed else cut_short or self._why(stream.finish_reason)
+        return Outcome(
+            finish_reason=(stream.finish_reason or OTHER) if ended else None,
+            tokens=stream.tokens,
+            ttft=self._ttft(stream),
+            tpot=self._tpot(stream) if ended else None,
+            acceptance=acceptance,
+            uncovered=uncovered,
+        )
+
+    def _ttft(self, stream: StreamReader) -> float | None:
+        """From the whole request to the first content; of one that was not read, None."""
+        if self.asked is None or stream.first is None:
+            return None
+        return stream.first - self.started
+
+    def _tpot(self, stream: StreamReader) -> float | None:
+        """(last - first) / (n - 1), of a single completion of more than one token."""
+        if not self.is_one or not stream.tokens or stream.tokens < 2:
+            return None
+        if stream.first is None or stream.last is None:
+            return None
+        return (stream.last - stream.first) / (stream.tokens - 1)
+
+    def _why_not_answered(self, status: int) -> str:
+        if self.disconnected:
+            return "disconnected"  # frameworks answer that with one error or another
+        return "failed" if status >= 500 else "refused"
+
+    def _why(self, finish_reason: str | None) -> str | None:
+        """Why a response to the end has no record."""
+        if finish_reason == "abort":
+            return "aborted"
+        if self.asked is not None and self.asked.several:
+            return self._unless_off("several")
+        if self.asked is not None and self.asked.beam_search:
+            return self._unless_off("beam_search")
+        end = self.answer if self.stream is None else self.stream
+        if end is not None and end.stopped_by_string:
+            return self._unless_off("stop_string")
+        if self.endpoint not in OPENAI:
+            return self._unless_off("endpoint")
+        unreadable = self.unreadable or (self.stream is not None and self.stream.unreadable)
+        return self._unless_off("unreadable" if unreadable or not self.asked else "no_record")
+
+    def _cut_short(self) -> str | None:
+        if self.disconnected:
+            return "disconnected"
+        return None if self.complete else "failed"
+
+    def _unless_off(self, reason: str) -> str | None:
+        """Without speculation there is no acceptance that could be missed."""
+        return None if self.facts.draft_tokens == 0 else reason
+
+
+def derived(seen: Seen, stream: StreamReader) -> Acceptance | None:
+    """Acceptance from the number of streamed steps, where the server keeps no record.
+
+    The first content is the token that the prompt yields; each step after it yields one token of
+    the target's own and those accepted: tokens = steps + accepted. None where that is impossible,
+    because the server joined steps or kept some back. A server joins steps too when the client is
+    slow to read, so that the result may be too high under load.
+    """
+    facts, asked = seen.facts, seen.asked
+    most = facts.draft_tokens
+    if not most or facts.keeps_records or facts.joins_steps or seen.endpoint not in OPENAI:
+        return None
+    if asked is None or not seen.is_one or asked.tools or asked.echo:
+        return None  # tools and echoes make more or fewer events than there are steps
+    if not stream.ended or stream.failed or not stream.tokens or not stream.steps:
+        return None
+    drafts, accepted = stream.steps - 1, stream.tokens - stream.steps
+    if not 0 <= accepted <= most * drafts:
+        return None
+    return Acceptance("derived", drafts, most * drafts, accepted)

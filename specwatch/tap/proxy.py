@@ -1,0 +1,426 @@
+"""A reverse proxy that changes nothing: what the tap wraps where it cannot be loaded.
+
+How it forwards, where proxies differ:
+
+* Host is that of the upstream, as nginx does by default, so that virtual hosts and TLS work; the
+  client's goes into X-Forwarded-Host. X-Forwarded-For is appended to; X-Forwarded-Proto and -Host
+  of a proxy in front of us stay.
+* Header fields for one connection only (RFC 9110, section 7.6.1) are dropped both ways; all others
+  stay, with order and repetition. Reason phrases become the standard ones: ASGI has none.
+* A WebSocket gets 501: what would pass through it is nothing that the tap could read.
+* A request is sent a second time only if all of it is at hand and a connection that was kept from
+  before was closed without a byte of response, as servers do with idle ones. That holds for POST
+  too: generating twice has no effect but its cost.
+* A target in absolute form (``GET http://host/path``) is cut to its path, its host taken for that
+  of the client; any other that is no path gets 400. So does a request with both Content-Length and
+  Transfer-Encoding, of which each server may believe another.
+* What failed and where is for the log: the client may not know the names of hosts in here.
+* Of a response that breaks off, the client's breaks off: no clean end that was none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from typing import Any
+from urllib.parse import unquote
+
+import aiohttp
+from aiohttp import ClientResponse, ClientSession, hdrs
+from multidict import CIMultiDict
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from yarl import URL
+
+from specwatch.tap.facts import Scope
+from specwatch.tap.middleware import Tap
+from specwatch.tap.settings import Settings
+from specwatch.tap.upstream import Upstream, described, shown
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+METRICS = "/metrics"
+HEALTH = "/specwatch/healthz"
+"""The two pages of the proxy itself. All others are the upstream's, its ``/health`` too."""
+
+_KEPT_IDLE = 4.0
+"""Seconds that an idle connection is kept; uvicorn and llama.cpp close theirs after 5."""
+_LONGEST_LINE = 64 << 10
+_JSON = "application/json"
+_ONE_CONNECTION = frozenset({
+    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
+    b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
+})  # fmt: skip
+_ABSOLUTE = re.compile(rb"https?://(?:[^/]*@)?([^/@]+)(/.*)?", re.IGNORECASE)
+_ADDED = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
+_LARGEST_REQUEST = 16 << 20
+_log = logging.getLogger("specwatch.tap")
+
+
+class _ClientGone(Exception):
+    """Nobody waits for the response any more."""
+
+
+class ProxyApplication:
+    """The proxy with a tap around it, as an ASGI application: its lifespan opens and closes it."""
+
+    def __init__(
+        self,
+        url: str,
+        registry: CollectorRegistry,
+        *,
+        settings: Settings,
+        default_temperature: float | None = None,
+        connect_timeout: float = 10.0,
+        largest_request: int = _LARGEST_REQUEST,
+    ) -> None:
+        """``url`` is the base URL of the upstream; ``registry`` gets the tap's counters and is what
+        ``/metrics`` shows. ``default_temperature`` is that of the upstream where it cannot be seen;
+        ``connect_timeout`` is in seconds. Of requests that generate, those of up to
+        ``largest_request`` bytes are held, whether or not the upstream will take them.
+        """
+        self._url = url
+        self._registry = registry
+        self._settings = settings
+        self._connect_timeout = connect_timeout
+        self._largest_request = largest_request
+        self._upstream = Upstream(url, default_temperature)
+        self._tap: Tap | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or live."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http" and self._tap is not None:
+            try:
+                checked = _checked(scope)
+            except ValueError as error:
+                await _fail(scope, send, 400, str(error), "invalid_request_error")
+                return
+            await self._tap(checked, receive, send)
+        else:
+            raise ValueError(f"{scope['type']} is nothing that the proxy speaks now")
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        await receive()
+        upstream, registry = self._upstream, self._registry
+        async with client_session(self._connect_timeout) as session:
+            await upstream.learn(session)
+            proxy = Proxy(self._url, upstream, session, registry)
+            self._tap = Tap(
+                proxy,
+                server=upstream,
+                settings=self._settings,
+                registry=registry,
+                largest_request=self._largest_request,
+            )
+            async with upstream.learning(session):
+                await send({"type": "lifespan.startup.complete"})
+                await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def client_session(connect_timeout: float) -> ClientSession:
+    """A client that passes bytes on as they are, with as many connections as there are requests.
+
+    ``connect_timeout`` is in seconds; a response may take as long as it likes. Close it after use.
+    """
+    return ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_IDLE),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout),
+        skip_auto_headers=_ADDED,
+        auto_decompress=False,
+        max_line_size=_LONGEST_LINE,
+        max_field_size=_LONGEST_LINE,
+        trace_configs=[_noting_kept_connections()],
+    )
+
+
+class Proxy:
+    """The ASGI application that forwards."""
+
+    def __init__(
+        self, url: str, upstream: Upstream, session: ClientSession, registry: CollectorRegistry
+    ) -> None:
+        """``url`` is the base URL of the upstream; ``registry`` is what ``/metrics`` shows."""
+        self._url = url
+        self._upstream = upstream
+        self._session = session
+        self._registry = registry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["path"] == METRICS:
+            page = generate_latest(self._registry)
+            await _answer(scope, send, 200, page, CONTENT_TYPE_LATEST)
+        elif scope["path"] == HEALTH:
+            known = {"status": "ok", "model_name": self._upstream.known.model_name}
+            await _answer(scope, send, 200, json.dumps(known).encode())
+        elif scope["method"] == "CONNECT" or _asks_for_websocket(scope["headers"]):
+            await _fail(scope, send, 501, "the proxy forwards neither WebSockets nor tunnels")
+        else:
+            await _Forward(self._url, self._upstream, self._session, scope, receive, send).run()
+
+
+class _Forward:
+    """One request on its way."""
+
+    def __init__(
+        self,
+        url: str,
+        upstream: Upstream,
+        session: ClientSession,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        self._base = url
+        self._upstream = upstream
+        self._session = session
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._started = False
+        self._gone = False
+        self._received = asyncio.Event()
+
+    async def run(self) -> None:
+        """Forward it; a client that leaves ends it at once, also upstream."""
+        forward = asyncio.create_task(self._forward())
+        watch = asyncio.create_task(self._client_leaves())
+        try:
+            await asyncio.wait((forward, watch), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watch.cancel()
+            if not forward.done():
+                forward.cancel()
+            with contextlib.suppress(asyncio.CancelledError, _ClientGone):
+                await forward
+
+    async def _client_leaves(self) -> None:
+        await self._received.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            continue
+
+    async def _forward(self) -> None:
+        try:
+            await self._exchange()
+        except TimeoutError as error:
+            await self._failed(504, "does not answer in time", error)
+        except aiohttp.ClientConnectorError as error:  # before: a bad certificate is a ValueError
+            await self._failed(502, "cannot be reached", error)
+        except ValueError as error:
+            await self._failed(400, "cannot be asked this", error)
+        except (aiohttp.ClientError, OSError) as error:
+            await self._failed(502, "broke off", error)
+
+    async def _failed(self, status: int, what: str, error: Exception) -> None:
+        """Tell the client, if it has no response yet; else leave the response unfinished."""
+        if self._gone:
+            return
+        _log.warning("upstream %s %s: %s", shown(self._base), what, described(error))
+        if status >= 500:
+            self._upstream.look_again()
+        if not self._started:
+            await _fail(self._scope, self._send, status, f"the upstream {what}")
+
+    async def _exchange(self) -> None:
+        body = await self._body()
+        while True:
+            used: dict[str, bool] = {}
+            try:
+                response = await self._request(body, used)
+                break
+            except (aiohttp.ServerDisconnectedError, ConnectionResetError):
+                if not used.get("kept") or isinstance(body, AsyncIterator):
+                    raise
+        try:
+            await self._respond(response)
+        finally:
+            if response.content.at_eof():
+                response.release()
+            else:
+                response.close()
+
+    async def _body(self) -> bytes | AsyncIterator[bytes] | None:
+        """The body: whole if it has come already, else bit by bit; None when there is none."""
+        names = {name for name, _ in self._scope["headers"]}
+        if not names & {b"content-length", b"transfer-encoding"}:
+            self._received.set()
+            return None
+        first = await self._next()
+        if first.get("more_body", False):
+            return self._bits(first)
+        self._received.set()
+        return bytes(first.get("body", b""))
+
+    async def _bits(self, message: Message) -> AsyncIterator[bytes]:
+        while True:
+            if body := message.get("body", b""):
+                yield body
+            if not message.get("more_body", False):
+                self._received.set()
+                return
+            message = await self._next()
+
+    async def _next(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self._gone = True
+            raise _ClientGone
+        return message
+
+    async def _request(
+        self, body: bytes | AsyncIterator[bytes] | None, used: dict[str, bool]
+    ) -> ClientResponse:
+        return await self._session.request(
+            self._scope["method"],
+            _target(self._base, self._scope),
+            # Only now: the tap sets the length right when it has seen the body.
+            headers=_forwarded(self._scope, has_body=body is not None),
+            data=body,
+            allow_redirects=False,
+            trace_request_ctx=used,
+        )
+
+    async def _respond(self, response: ClientResponse) -> None:
+        headers = [(name.lower(), value) for name, value in response.raw_headers]
+        await self._send({
+            "type": "http.response.start",
+            "status": response.status,
+            "headers": _end_to_end(headers),
+        })  # fmt: skip
+        self._started = True
+        while chunk := await response.content.readany():
+            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def _checked(scope: Scope) -> Scope:
+    """The request with a path for a target. Raises ValueError for one not to be forwarded."""
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+        raise ValueError("a request may have Content-Length or Transfer-Encoding, not both")
+    raw = _raw_path(scope)
+    if raw.startswith(b"/") or scope["method"] == "CONNECT":
+        return scope
+    absolute = _ABSOLUTE.fullmatch(raw)
+    if absolute is None:
+        raise ValueError("the target of a request must begin with a slash")
+    path = absolute[2] or b"/"
+    others = [field for field in scope["headers"] if field[0] != b"host"]
+    headers = [(b"host", absolute[1]), *others]
+    return {**scope, "path": unquote(path.decode("ascii")), "raw_path": path, "headers": headers}
+
+
+def _raw_path(scope: Scope) -> bytes:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw
+
+
+def _end_to_end(headers: Headers) -> Headers:
+    """Header fields, named in lower case, without those that are for one connection only."""
+    dropped = set(_ONE_CONNECTION)
+    for name, value in headers:
+        if name == b"connection":
+            dropped |= {option.strip().lower() for option in value.split(b",")}
+    dropped -= {b"content-length", b"host"}
+    return [(name, value) for name, value in headers if name not in dropped]
+
+
+def _forwarded(scope: Scope, *, has_body: bool) -> CIMultiDict[str]:
+    """What the upstream gets."""
+    headers = CIMultiDict[str]()
+    came_for: list[str] = []
+    host = ""
+    for name, value in _end_to_end(scope["headers"]):
+        text = _text(value)
+        if name == b"x-forwarded-for":
+            came_for.append(text)
+        elif name == b"host":
+            host = text
+        elif name != b"expect" and (has_body or name != b"content-length"):
+            headers.add(name.decode("ascii"), text)
+    client = scope.get("client")
+    headers["x-forwarded-for"] = ", ".join([*came_for, *([client[0]] if client else [])])
+    headers.setdefault("x-forwarded-proto", scope.get("scheme", "http"))
+    if host:
+        headers.setdefault("x-forwarded-host", host)
+    return headers
+
+
+def _text(value: bytes) -> str:
+    """A field's value as the client library wants it, which writes UTF-8."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def _target(base: str, scope: Scope) -> URL:
+    """The URL upstream, with path and query as the client wrote them.
+
+    Raises ValueError for what is no path: it would go on with the name of another host.
+    """
+    raw = _raw_path(scope)
+    if not raw.startswith(b"/"):
+        raise ValueError("no path")
+    if query := scope["query_string"]:
+        raw = b"%b?%b" % (raw, query)
+    plain = "".join(chr(byte) if 0x20 < byte < 0x7F else f"%{byte:02X}" for byte in raw)
+    return URL(base + plain.replace("#", "%23"), encoded=True)
+
+
+def _asks_for_websocket(headers: Headers) -> bool:
+    return any(name == b"upgrade" and value.lower() == b"websocket" for name, value in headers)
+
+
+async def _answer(
+    scope: Scope,
+    send: Send,
+    status: int,
+    body: bytes,
+    kind: str = _JSON,
+    *more: tuple[bytes, bytes],
+) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    headers = [(b"content-type", kind.encode()), length, *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    if scope["method"] == "HEAD":
+        body = b""
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+async def _fail(
+    scope: Scope, send: Send, status: int, message: str, kind: str = "upstream_error"
+) -> None:
+    """An error as OpenAI's clients expect it; after 400 nothing on the connection is trusted."""
+    error = {"message": message, "type": kind, "param": None, "code": status}
+    close = [(b"connection", b"close")] if status == 400 else []
+    await _answer(scope, send, status, json.dumps({"error": error}).encode(), _JSON, *close)
+
+
+def _noting_kept_connections() -> aiohttp.TraceConfig:
+    """Notes in a request's context whether its connection had been used before."""
+
+    async def note(_: ClientSession, context: Any, __: Any) -> None:
+        used = context.trace_request_ctx
+        if used is not None:
+            used["kept"] = True
+
+    async def forget(_: ClientSession, context: Any, __: Any) -> None:
+        used = context.trace_request_ctx
+        if used is not None:
+            used["kept"] = False
+
+    tracing = aiohttp.TraceConfig()
+    tracing.on_connection_reuseconn.append(note)
+    tracing.on_connection_create_start.append(forget)
+    return tracing

@@ -1,0 +1,38 @@
+"""What an operator may tell the tap, in environment variables: vLLM hands a middleware nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from specwatch.temperature import DEFAULT_EDGES, checked_edges
+
+BUCKETS = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
+REMOVE_METRICS = "SPECWATCH_TAP_REMOVE_METRICS"
+
+_SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``edges`` are the upper ends of the temperature buckets; ``remove_metrics`` takes the
+    acceptance record out of responses that the client would see it in."""
+
+    edges: tuple[float, ...] = DEFAULT_EDGES
+    remove_metrics: bool = False
+
+
+def from_environment(environment: Mapping[str, str]) -> Settings:
+    """Settings from ``SPECWATCH_TAP_*``. Raises ValueError that names the variable."""
+    edges: tuple[float, ...] = DEFAULT_EDGES
+    if text := environment.get(BUCKETS, "").strip():
+        try:
+            edges = checked_edges(tuple(float(edge) for edge in text.split(",")))
+        except ValueError as error:
+            raise ValueError(
+                f"{BUCKETS}={text!r}: {error}; write ascending numbers like 0,0.3,0.7,1.0"
+            ) from None
+    switch = environment.get(REMOVE_METRICS, "").strip().lower()
+    if switch not in _SWITCH:
+        raise ValueError(f"{REMOVE_METRICS}={switch!r}: write 1 or 0")
+    return Settings(edges, _SWITCH[switch])

@@ -1,0 +1,179 @@
+"""Reading a streamed response as it passes.
+
+Where the tap asked for the usage chunk in the client's place, it is taken out again, and what vLLM
+moves into it (``system_fingerprint``) goes back to the chunk where it stands without it: the last
+one of the only choice. That chunk waits for the one after it, which the server sends at once.
+"""
+
+from __future__ import annotations
+
+from specwatch.tap import answer
+from specwatch.tap.answer import Acceptance, Answer
+from specwatch.tap.asked import OPENAI
+from specwatch.tap.events import Splitter, data_of, is_one_line
+from specwatch.tap.facts import Endpoint
+from specwatch.tap.whole import usage_chunk_without_metrics
+
+_GOES_ON = b'"finish_reason":null'
+"""Stands in chunks before the last one. Quotes inside of strings are escaped: it is never text."""
+_LINE_FEED = 10
+_DONE = b"[DONE]"
+
+
+class StreamReader:
+    """One stream. Times are seconds of one clock."""
+
+    def __init__(self, endpoint: Endpoint, *, remove_usage: bool, remove_metrics: bool) -> None:
+        """``remove_usage``: the usage chunk was asked for by the tap and is not to be seen;
+        ``remove_metrics``: it may be seen, but without the record."""
+        self._endpoint = endpoint
+        self._removing = remove_usage
+        self._holds_back = remove_usage or remove_metrics
+        self._remove_metrics = remove_metrics
+        self._is_openai = endpoint in OPENAI
+        self._splitter = Splitter()
+        self._held = b""
+        """The last chunk of the choice, while it waits for the next one."""
+        self._behind = b""
+        """Comments that came meanwhile."""
+        self._begun = False
+        self._usual_end = b""
+        """Of whole chunks that are only to be counted, while nothing is held."""
+        self.first: float | None = None
+        """When the first content came."""
+        self.last: float | None = None
+        """When the last content came."""
+        self.steps = 0
+        """Events with content: as many as engine steps, unless the server joined some."""
+        self.finish_reason: str | None = None
+        self.stopped_by_string = False
+        self.tokens: int | None = None
+        self.acceptance: Acceptance | None = None
+        self.failed = False
+        self.ended = False
+        """Whether the stream's own end was seen."""
+        self.unreadable = False
+        self.broke: Exception | None = None
+        """How reading failed that nobody foresaw."""
+
+    def feed(self, chunk: bytes, now: float) -> bytes:
+        """Take in what came at ``now``; returns what goes on to the client."""
+        before = chunk.removesuffix(self._usual_end)
+        if len(before) != len(chunk) and _LINE_FEED not in before:
+            self.last = now
+            self.steps += 1
+            return chunk
+        self._usual_end = b""
+        if self._splitter.idle and is_one_line(chunk):
+            return self._event(chunk, now)
+        events = [self._event(event, now) for event in self._splitter.split(chunk)]
+        if not self._splitter.idle:
+            self._usual_end = b""
+        return b"".join(events) if self._holds_back else chunk
+
+    def end(self) -> bytes:
+        """The stream is over; returns what was held back."""
+        held, rest = self._release(), self._splitter.rest()
+        return held + rest if self._holds_back else held  # else it went on when it came
+
+    def _event(self, event: bytes, now: float) -> bytes:
+        """Look at one event; returns what goes on in its place.
+
+        Whatever happens here, the event goes on.
+        """
+        try:
+            return self._look(event, now)
+        except Exception as error:
+            self.broke, self.unreadable = error, True
+            return self._release() + event
+
+    def _look(self, event: bytes, now: float) -> bytes:
+        data = data_of(event)
+        if not data.startswith(b"{"):
+            if data.strip() == _DONE:
+                self.ended = True
+            if data or not self._held:
+                return self._release() + event
+            self._behind += event  # a comment, in its place
+            return b""
+        if not self._is_openai and self._is_content(event):
+            self._content(now)
+            return event
+        found = answer.read(data)
+        if found is None:
+            self.unreadable = True
+            return self._release() + event
+        self._note(found)
+        if not self._is_openai:
+            return event
+        return self._chunk(event, found, now)
+
+    def _is_content(self, event: bytes) -> bool:
+        line = event[: event.find(b"\n")].rstrip()
+        if self._endpoint is Endpoint.MESSAGES:
+            return line == b"event: content_block_delta"
+        return line.startswith(b"event: response.") and line.endswith(b".delta")
+
+    def _content(self, now: float) -> None:
+        if self.first is None:
+            self.first = now
+        self.last = now
+        self.steps += 1
+
+    def _note(self, found: Answer) -> None:
+        self.failed = self.failed or found.failed
+        if (reason := found.finish_reason) is not None:
+            self.finish_reason = reason
+            self.stopped_by_string = self.stopped_by_string or found.stopped_by_string
+        if found.tokens is not None:
+            self.tokens = found.tokens
+        self.acceptance = found.acceptance or self.acceptance
+        over = found.stop is True or not self._is_openai  # these end without a [DONE]
+        self.ended = self.ended or (over and self.finish_reason is not None)
+
+    def _chunk(self, event: bytes, found: Answer, now: float) -> bytes:
+        begun, self._begun = self._begun, True
+        if not begun and found.usage is not None:
+            self._removing = False  # usage in every chunk: the server does this to all clients
+        if found.is_usage_chunk:
+            return self._usage_chunk(event, found)
+        if found.choices:
+            delta = found.choices[0].delta
+            if begun or delta is None or not delta.only_names_the_role:
+                self._content(now)
+        elif found.stop is not None:
+            self._content(now)  # of llama.cpp's /completion
+        released = self._release()
+        if found.choices and found.finish_reason is not None and self._removing:
+            self._held, self._usual_end = event, b""
+            return released
+        if self.first is not None:
+            self._usual_end = _usual_end(event)
+        return released + event
+
+    def _usage_chunk(self, event: bytes, found: Answer) -> bytes:
+        if not self._removing:
+            return self._release() + (
+                usage_chunk_without_metrics(event) if self._remove_metrics else event
+            )
+        fingerprint = bytes(found.system_fingerprint)
+        if self._held and fingerprint != b"null" and b'"system_fingerprint":' not in self._held:
+            self._held = with_member(self._held, b"system_fingerprint", fingerprint)
+        return self._release()
+
+    def _release(self) -> bytes:
+        held = self._held + self._behind
+        self._held = self._behind = b""
+        return held
+
+
+def _usual_end(event: bytes) -> bytes:
+    """How the chunks after ``event`` will end too, that are only to be counted."""
+    at = event.rfind(_GOES_ON)
+    return event[at:] if at >= 0 and is_one_line(event) else b""
+
+
+def with_member(event: bytes, name: bytes, value: bytes) -> bytes:
+    """An event with one more member at the end of its JSON object; ``value`` is JSON."""
+    end = event.rindex(b"}")
+    return b'%b,"%b":%b%b' % (event[:end], name, value, event[end:])

@@ -1,0 +1,305 @@
+"""The facts of a server that is somewhere else, learned from its pages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from specwatch.tap.facts import Endpoint, Facts, Scope
+
+EVERY = 30.0
+"""Seconds between two looks at an upstream that answers."""
+
+AGAIN = 1.0
+"""Seconds until the next look at one that does not; they double up to half the above."""
+
+_PATIENCE = 5.0
+_FOR_NOW = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Statuses that pass; any other says that there is no such page, or not for us."""
+_LARGEST_PAGE = 16 << 20
+_POSITION = re.compile(
+    rb"^(vllm|llamacpp):spec_decode_num_accepted_tokens_per_pos(?:_total)?"
+    rb'\{[^}\n]*\bposition="(\d+)"',
+    re.MULTILINE,
+)
+_ENGINE = re.compile(rb"^(vllm|llamacpp):", re.MULTILINE)
+_MODEL_NAME = re.compile(rb'^vllm:\w+\{(?:[^}\n]*,)?model_name="((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
+_ESCAPED = re.compile(r"\\(.)")
+_log = logging.getLogger("specwatch.tap")
+_Page = TypeVar("_Page")
+
+
+class Model(msgspec.Struct, gc=False):
+    """An entry of /v1/models; vLLM gives a LoRA adapter its model as ``parent``."""
+
+    id: str
+    parent: str | None = None
+    owned_by: str | None = None
+
+
+class Models(msgspec.Struct, gc=False):
+    """/v1/models."""
+
+    data: list[Model]
+
+
+class _Settings(msgspec.Struct, gc=False):
+    temperature: float | None = None
+
+
+class _Defaults(msgspec.Struct, gc=False):
+    params: _Settings | None = None
+    temperature: float | None = None
+
+
+class Props(msgspec.Struct, gc=False):
+    """/props of llama.cpp, which had the temperature itself among the settings once."""
+
+    default_generation_settings: _Defaults
+
+    @property
+    def temperature(self) -> float | None:
+        """What a request without a temperature gets."""
+        settings = self.default_generation_settings
+        return settings.params.temperature if settings.params else settings.temperature
+
+
+@dataclass(frozen=True, slots=True)
+class _Metrics:
+    """/metrics: what it says of the engine, ``model_name`` empty where it names none."""
+
+    engine: str | None
+    model_name: str
+    draft_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """What the pages say, None for one that is not there; ``missing`` names those that may be there
+    again soon."""
+
+    models: Models | None = None
+    metrics: _Metrics | None = None
+    props: Props | None = None
+    missing: frozenset[str] = frozenset()
+
+    @property
+    def base(self) -> Model | None:
+        """The model itself, not an adapter."""
+        entries = self.models.data if self.models is not None else []
+        return next((entry for entry in entries if entry.parent is None), None)
+
+    @property
+    def engine(self) -> str | None:
+        """``vllm``, ``llamacpp`` or None for any other."""
+        if self.base is not None and self.base.owned_by in ("vllm", "llamacpp"):
+            return self.base.owned_by
+        if self.metrics is not None and self.metrics.engine is not None:
+            return self.metrics.engine
+        return "llamacpp" if self.props is not None else None
+
+    def is_of_another_server(self, before: _Pages) -> bool:
+        """Whether there is another engine or model than before; each page tells by itself."""
+        bases = (self.base, before.base)
+        names = (self.metrics, before.metrics)
+        return (
+            _differ(self.engine, before.engine)
+            or _differ(*(base.id if base is not None else None for base in bases))
+            or _differ(*(page.model_name if page is not None else None for page in names))
+        )
+
+    def with_missing_from(self, before: _Pages) -> _Pages:
+        """What a page said before holds while it is missing."""
+        return replace(self, **{name: getattr(before, name) for name in self.missing})
+
+
+def _differ(now: str | None, before: str | None) -> bool:
+    return bool(now and before) and now != before
+
+
+class Upstream:
+    """Learns the facts in the background and keeps the last ones known, page by page.
+
+    Asks without any API key: a server that wants one for /v1/models names its model on /metrics.
+    Records cannot be foreseen from outside; the tap takes them where they come.
+    """
+
+    def __init__(self, url: str, default_temperature: float | None = None) -> None:
+        """``url`` is the base; ``default_temperature`` holds in place of what the server says."""
+        self._url = url
+        self._default_temperature = default_temperature
+        # Until it is known who answers, nothing is asked for: llama.cpp's timings would move.
+        self._facts = Facts("", default_temperature, asks_nothing=True)
+        self._pages = _Pages()
+        self._wake = asyncio.Event()
+        self._reached: bool | None = None
+
+    def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
+        """The facts as of the last look; the model's name is empty before the first."""
+        return self._facts
+
+    @property
+    def known(self) -> Facts:
+        """The facts as of the last look."""
+        return self._facts
+
+    def look_again(self) -> None:
+        """Somebody could not reach it, or could again: look at once."""
+        self._wake.set()
+
+    @contextlib.asynccontextmanager
+    async def learning(self, session: aiohttp.ClientSession) -> AsyncIterator[None]:
+        """Keep learning while the context lasts."""
+        task = asyncio.create_task(self._keep_learning(session))
+        try:
+            yield
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def learn(self, session: aiohttp.ClientSession) -> bool:
+        """Look once; returns whether every page could be had that there is.
+
+        What a page said before stays known while it cannot, unless the others show that another
+        server is there now.
+        """
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                pages = await self._look(session)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if self._reached is not False:
+                _log.warning("cannot reach %s: %s", shown(self._url), described(error))
+            self._reached = False
+            return False
+        if pages.models is None and pages.metrics is None and pages.props is None:
+            return False
+        name = self._facts.model_name
+        if pages.is_of_another_server(self._pages):
+            name = ""
+        else:
+            pages = pages.with_missing_from(self._pages)
+        found = self._facts_from(pages, name)
+        if found != self._facts or not self._reached:
+            _log.info("upstream %s: %s", shown(self._url), found)
+        self._pages, self._facts, self._reached = pages, found, True
+        return not pages.missing
+
+    async def _keep_learning(self, session: aiohttp.ClientSession) -> None:
+        pause = EVERY
+        while True:
+            self._wake.clear()
+            try:
+                learned = await self.learn(session)
+            except Exception:
+                _log.exception("cannot make out the pages of %s", shown(self._url))
+                learned = False
+            longer = AGAIN if pause == EVERY else min(2 * pause, EVERY / 2)
+            pause = EVERY if learned else longer
+            await asyncio.sleep(AGAIN)  # whatever others see, we do not hurry more than this
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause - AGAIN):
+                    await self._wake.wait()
+                    pause = EVERY
+
+    async def _look(self, session: aiohttp.ClientSession) -> _Pages:
+        """What its pages say now: nothing at all while it loads its model."""
+        missing: set[str] = set()
+        models = _read(await self._page(session, "models", "/v1/models", missing), Models)
+        page = await self._page(session, "metrics", "/metrics", missing)
+        pages = _Pages(models, _metrics(page) if page else None)
+        if pages.engine != "vllm":
+            props = _read(await self._page(session, "props", "/props", missing), Props)
+            pages = replace(pages, props=props)
+        return replace(pages, missing=frozenset(missing))
+
+    async def _page(
+        self, session: aiohttp.ClientSession, name: str, path: str, missing: set[str]
+    ) -> bytes | None:
+        """What stands on a page; None for one that is not there, not ours to see, or too large.
+
+        ``missing`` gets the name of one whose absence will pass.
+        """
+        async with session.get(self._url + path, allow_redirects=False) as response:
+            if response.status != 200:
+                if response.status in _FOR_NOW:
+                    missing.add(name)
+                return None
+            found = bytearray()
+            async for chunk in response.content.iter_any():
+                found += chunk
+                if len(found) > _LARGEST_PAGE:
+                    response.close()
+                    return None
+            return bytes(found)
+
+    def _facts_from(self, pages: _Pages, name: str) -> Facts:
+        """The facts; ``name`` is the model's where no page says it."""
+        base, metrics, props = pages.base, pages.metrics, pages.props
+        temperature = self._default_temperature
+        if temperature is None and props is not None:
+            temperature = props.temperature
+        if base is not None:
+            name = base.id
+        elif metrics is not None and metrics.model_name:
+            name = metrics.model_name
+        return Facts(
+            name,
+            default_temperature=temperature,
+            draft_tokens=None if metrics is None else metrics.draft_tokens,
+            asks_nothing=pages.engine != "vllm",
+        )
+
+
+def shown(url: str) -> str:
+    """A URL as the log may show it: without credentials and query."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def described(error: Exception) -> str:
+    """What went wrong, for the log: no URL, in which there may be a secret.
+
+    A ValueError shows what it chokes on; only that of a bad certificate, an OSError too, does not.
+    """
+    if isinstance(error, ValueError) and not isinstance(error, OSError):
+        return "a URL or header field that cannot be sent"
+    if isinstance(error, TimeoutError):
+        return "no connection came about" if isinstance(error, aiohttp.ClientError) else "too slow"
+    text = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _read(page: bytes | None, kind: type[_Page]) -> _Page | None:
+    if page is None:
+        return None
+    try:
+        return msgspec.json.decode(page, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _model_name(page: bytes) -> str:
+    found = _MODEL_NAME.search(page)
+    if found is None:
+        return ""
+    text = found[1].decode("utf-8", "replace")
+    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], text)
+
+
+def _metrics(page: bytes) -> _Metrics:
+    found = _ENGINE.search(page)
+    engine = None if found is None else found[1].decode()
+    # k: as many as there are positions. llama.cpp shows them only once it has drafted.
+    positions = {position[2] for position in _POSITION.finditer(page)}
+    draft_tokens = len(positions) or (0 if engine == "vllm" else None)
+    return _Metrics(engine, _model_name(page), draft_tokens)

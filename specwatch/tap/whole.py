@@ -1,0 +1,97 @@
+"""Reading a response that is not streamed."""
+
+from __future__ import annotations
+
+import json
+
+from specwatch.tap import answer
+from specwatch.tap.answer import Answer
+
+TAIL = 64 * 1024
+"""Bytes of the end that are held: acceptance, usage and the reason of the end stand there."""
+
+_METRICS = b'"metrics":'
+
+
+class WholeReader:
+    """One response body."""
+
+    def __init__(self, *, remove_metrics: bool) -> None:
+        """``remove_metrics``: the record is not to be seen; then the end is held back."""
+        self._holds_back = remove_metrics
+        self._tail = bytearray()
+        self._cut = False
+        self._answer: Answer | None = None
+        self.broke: Exception | None = None
+        """How reading failed that nobody foresaw."""
+
+    def feed(self, chunk: bytes, *, last: bool) -> bytes:
+        """Take in the next part; returns what goes on to the client."""
+        if last and not self._tail:  # as vLLM sends them
+            return self._end(chunk)
+        tail = self._tail
+        tail += chunk
+        beyond = max(0, len(tail) - TAIL)
+        gone = bytes(tail[:beyond]) if self._holds_back else chunk
+        if beyond:
+            del tail[:beyond]
+            self._cut = True
+        if not last:
+            return gone
+        end = self._end(bytes(tail))
+        tail.clear()
+        return gone + end if self._holds_back else gone
+
+    def answer(self) -> Answer | None:
+        """What it says, once it is over; None when it cannot be read."""
+        return self._answer
+
+    def _end(self, text: bytes) -> bytes:
+        """Look at the end; returns what goes on in its place, whatever happens here."""
+        try:
+            self._answer = answer.read_end(text) if self._cut else answer.read(text)
+            return without_metrics(text) if self._holds_back else text
+        except Exception as error:
+            self.broke = error
+            return text
+
+
+def without_metrics(text: bytes) -> bytes:
+    """A whole response, or its end, as it is without the record: ``"metrics":null``.
+
+    Timing that the operator switched on stays. A response that has no record stays as it is.
+    """
+    return _replaced(text, b"null")
+
+
+def usage_chunk_without_metrics(event: bytes) -> bytes:
+    """The usage chunk of a stream as it is without the record: no member ``metrics``.
+
+    Timing that the operator switched on stays.
+    """
+    return _replaced(event, b"")
+
+
+def _replaced(text: bytes, instead: bytes) -> bytes:
+    at = text.rfind(_METRICS)
+    if at < 0:
+        return text
+    start = at + len(_METRICS)
+    decoded = text[start:].decode("utf-8", "replace")
+    try:
+        metrics, length = json.JSONDecoder().raw_decode(decoded)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(metrics, dict) or not metrics.get("speculative_decoding"):
+        return text
+    end = start + len(decoded[:length].encode())
+    timing = {name: value for name, value in metrics.items() if name != "speculative_decoding"}
+    if any(value is not None for value in timing.values()):
+        kept = {**timing, "speculative_decoding": None} if instead else timing
+        member = json.dumps(kept, separators=(",", ":"), ensure_ascii=False).encode()
+        return text[:start] + member + text[end:]
+    if instead:
+        return text[:start] + instead + text[end:]
+    if text[at - 1 : at] == b",":
+        return text[: at - 1] + text[end:]
+    return text[:at] + text[end:].removeprefix(b",")

@@ -1,0 +1,80 @@
+"""Figures as people read them; ``-`` is what is not known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+UNKNOWN = "-"
+_UNITS = ("", "k", "M", "G", "T", "P", "E")
+
+
+def number(value: float | None, digits: int = 0) -> str:
+    """``2,940``, ``3.37``."""
+    return UNKNOWN if value is None else f"{value:,.{digits}f}"
+
+
+def compact(value: float | None) -> str:
+    """At most five characters: ``940``, ``12.3k``, ``1.24M``, ``310G``."""
+    if value is None:
+        return UNKNOWN
+    if value < 1000:
+        return f"{value:.0f}"
+    thousands = min(len(_UNITS) - 1, int(math.log10(value) / 3 + 1e-9))
+    scaled = value / 1000**thousands
+    digits = 0 if scaled >= 99.95 else 1 if scaled >= 9.995 else 2
+    return f"{scaled:.{digits}f}{_UNITS[thousands]}"
+
+
+def percent(value: float | None) -> str:
+    """``59.4%``."""
+    return UNKNOWN if value is None else f"{value:.1%}"
+
+
+def percents(quantiles: dict[str, Any] | None, names: Sequence[str]) -> str:
+    """Quantiles of a ratio as whole percents, such as ``12/59/100``."""
+    if quantiles is None or any(quantiles[name] is None for name in names):
+        return UNKNOWN
+    return "/".join(f"{100 * quantiles[name]:.0f}" for name in names)
+
+
+def seconds(value: float | None) -> str:
+    """Three digits of seconds in a fitting unit: ``5.90 ms``, ``235 ms``, ``10.0 s``."""
+    if value is None:
+        return UNKNOWN
+    if not value:
+        return "0 s"
+    scaled, unit = (value, "s") if abs(value) >= 0.9995 else (value * 1000, "ms")
+    decimals = 0 if abs(scaled) >= 99.95 else 1 if abs(scaled) >= 9.995 else 2
+    return f"{scaled:,.{decimals}f} {unit}"
+
+
+def quantile(latency: dict[str, Any] | None, name: str) -> str:
+    """A quantile of a latency as the API gives it; ``> 10 s`` beyond the last bound."""
+    if latency is None or latency[name] is None:
+        return UNKNOWN
+    # Beyond the last bound every quantile has that bound for its value.
+    beyond = latency["open_ended"] and latency[name] == latency["p99"]
+    return f"> {latency[name]:,.5g} s" if beyond else seconds(latency[name])
+
+
+def mean(latency: dict[str, Any] | None) -> str:
+    """The mean of a latency as the API gives it."""
+    if latency is None or not latency["count"] or latency["sum"] is None:
+        return UNKNOWN
+    return seconds(latency["sum"] / latency["count"])
+
+
+def span(length: float) -> str:
+    """A length of time in seconds, roughly: ``3 s``, ``12 min``, ``5 h``, ``3 days``."""
+    if length < 120:
+        return f"{max(length, 0):.0f} s"
+    if length < 7200:
+        return f"{length / 60:.0f} min"
+    return f"{length / 3600:.0f} h" if length < 172800 else f"{length / 86400:.0f} days"
+
+
+def counted(count: float | None, noun: str) -> str:
+    """``1 engine``, ``3 engines``."""
+    return f"{number(count)} {noun}" if count == 1 else f"{number(count)} {noun}s"

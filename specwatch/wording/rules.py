@@ -1,0 +1,69 @@
+"""Rules and readings in words."""
+
+from __future__ import annotations
+
+from specwatch.measures import MEASURES
+from specwatch.ruling import Condition, Rule, Scope
+from specwatch.scalars import format_amount, format_duration
+from specwatch.wording import figures
+from specwatch.wording.figures import counted
+
+
+def amount(metric: str, value: float | None) -> str:
+    """A value of a metric, as thresholds are written: ``0.832``, ``235 ms``."""
+    if value is None:
+        return figures.UNKNOWN
+    measure = MEASURES.get(metric)  # none for one that only a newer daemon knows
+    return figures.seconds(value) if measure and measure.unit == "seconds" else f"{value:.3g}"
+
+
+def comparison(condition: Condition) -> str:
+    """``below 1``, the threshold as the configuration has it."""
+    unit = MEASURES[condition.metric].unit
+    way = "below" if condition.above is None else "above"
+    return f"{way} {format_amount(condition.threshold, unit)}"
+
+
+def conditions(rule: Rule) -> str:
+    """When it fires: ``speedup_ratio below 1 over 5m or .., for 3m``."""
+    said = f" {'and' if rule.combine == 'all' else 'or'} ".join(
+        f"{each.metric} {comparison(each)} over {format_duration(rule.window_of(each))}"
+        for each in rule.conditions
+    )
+    return f"{said}, for {format_duration(rule.for_)}" if rule.for_ else said
+
+
+def clearing(rule: Rule) -> str:
+    """When the breach is over: ``speedup_ratio back at 1.02, for 5m``."""
+    ends = dict.fromkeys(
+        f"{each.metric} back at {format_amount(each.clearing, MEASURES[each.metric].unit)}"
+        for each in rule.conditions
+    )
+    said = " and ".join(ends) if rule.combine == "any" else " or ".join(ends)
+    return f"{said}, for {format_duration(rule.clear_for)}" if rule.clear_for else said
+
+
+def traffic(rule: Rule) -> str | None:
+    """The least traffic that it needs; None where it needs none."""
+    least = [(rule.min_drafts, "draft"), (rule.min_requests, "request")]
+    return " and ".join(counted(count, noun) for count, noun in least if count) or None
+
+
+def scope(rule: Rule) -> str | None:
+    """Whom it is for; None for all."""
+    chosen, every = rule.scope, Scope()
+    said = [
+        f"{name} {value}"
+        for name, value in (("target", chosen.target), ("model", chosen.model_name))
+        if value != "*"
+    ]
+    if chosen.temperature != every.temperature:
+        said.append(_TEMPERATURES.get(chosen.temperature, f"temperature {chosen.temperature}"))
+    return ", ".join(said) or None
+
+
+_TEMPERATURES = {
+    "each": "each temperature by itself",
+    "positive": "each temperature above 0 by itself",
+    "unknown": "requests of unknown temperature",
+}

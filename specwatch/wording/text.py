@@ -1,0 +1,42 @@
+"""Foreign text made fit to print: it cannot command a terminal, nor fill it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+LONGEST_NAME = 60
+LONGEST_SENTENCE = 300
+MOST_COLUMNS = 80
+"""Of what is read on a terminal without looking sideways."""
+
+
+def clean(text: str) -> str:
+    r"""Text that says what it holds: control characters are spelt, such as ``\x1b``."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def clean_lines(text: str) -> str:
+    """As :func:`clean`, with line feeds left in."""
+    return "\n".join(map(clean, text.split("\n")))
+
+
+def shown(text: str, longest: int = LONGEST_NAME) -> str:
+    """Foreign text, clean, and with its middle left out where it is too long."""
+    if len(text) > longest:
+        head = (longest - 3) * 2 // 3
+        text = f"{text[:head]}...{text[len(text) - (longest - 3 - head) :]}"
+    return clean(text)
+
+
+def wrapped(said: str, style: str = "") -> Iterator[tuple[str, str]]:
+    """Yield a sentence, which may be indented, as lines of at most 80 columns with their style.
+
+    Its further lines are indented by two more.
+    """
+    said = clean(said)
+    indent = " " * (len(said) - len(said.lstrip()) + 2)
+    for line in textwrap.wrap(said, MOST_COLUMNS, subsequent_indent=indent):
+        yield line, style

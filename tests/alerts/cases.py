@@ -1,0 +1,350 @@
+"""Cases for the alerts on what specwatch exports: those that follow from faults, and others."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from specwatch.codegen.alerts import exported_groups
+from specwatch.codegen.alerts.rule import Alert
+from specwatch.guard.state import Cause, Phase
+from tests.alerts.fault import Fault
+from tests.alerts.faults import FAULTS, GREEDY, WARM
+from tests.alerts.promtool import Calm, Case, Told, Value, World, minutes, name_of
+from tests.alerts.worlds import (
+    DAYS,
+    MODEL,
+    SLO,
+    TARGET,
+    breach,
+    gone,
+    healthy,
+    idle,
+    in_phase,
+    incident,
+    of,
+    off,
+    ordered_off,
+    restarted,
+    unguarded,
+    watched,
+    without,
+)
+
+ALERTS: Sequence[Alert] = [alert for group in exported_groups() for alert in group.alerts]
+
+
+def cases() -> Iterator[Case | Calm]:
+    """All of them."""
+    yield from _calm()
+    for fault in FAULTS:
+        yield from _of_fault(fault)
+    yield from _of_speculation()
+    yield from _of_objectives()
+    yield from _of_guard()
+    yield from _of_itself()
+
+
+def _calm() -> Iterator[Calm]:
+    well, at = healthy(), (30, 130)
+    yield Calm("all is well", well, at)
+    yield Calm("idle", idle(well), at)
+    yield Calm("a person switched speculation off", ordered_off(well), at)
+    yield Calm("the engine simply runs without speculation", unguarded(off(well)), at)
+    yield Calm("vLLM is restarted", restarted(well, 60), (61, 64, 66, 70, 75, 90))
+    yield Calm("the daemon is restarted", gone(well, 60, 63), (61, 63, 65, 75, 90))
+    yield Calm("there is no guard", unguarded(well), at)
+    fresh = {key: value for key, value in well.items() if name_of(key) in _FRESH}
+    yield Calm("the daemon knows nothing yet", fresh, at)
+    yield Calm("Prometheus has nothing but the daemon's name", _named(well), at)
+
+
+_FRESH = {"up", "specwatch_build_info", "specwatch_guard_acts", "specwatch_target_stuck"}
+
+
+def _named(world: World) -> World:
+    return {key: world[key] for key in world if name_of(key) in ("up", "specwatch_build_info")}
+
+
+def _of_fault(fault: Fault) -> Iterator[Case]:
+    (alert, *_) = [each for each in ALERTS if _tells(each, fault)]
+    world = {**healthy(max(240, fault.at)), **fault.changes}
+
+    def case(says: str, changed: World, at: int = fault.at, fires: Iterable[Told] = ()) -> Case:
+        return Case(says, changed, fault.alert, at, list(fires))
+
+    yield case("it fires", world, fires=fault.told)
+    yield case("not before its time", world, fault.begins + minutes(alert.for_) - 1)
+    for name in sorted(set(re.findall(r"specwatch_\w+", alert.expr)) - fault.spare):
+        yield case(f"not without {name}", without(world, name))
+    if fault.traffic:
+        yield case("not for idle traffic", idle(world))
+    if fault.speculation:
+        yield case("not without speculation", unguarded(off(world)))
+        yield case("not with speculation off by a person", ordered_off(world))
+    if fault.ordered:
+        person = {**world, **incident(Cause.PERSON)}
+        yield case("not when a person switched", person)
+    if alert.keep_firing_for:
+        gap = gone(world, fault.at - 2, fault.at + 2)
+        last = [replace(each, description=_minutes_ago(each.description)) for each in fault.told]
+        yield case("it outlasts a restart of the daemon", gap, fires=last)
+    elif "increase(" not in alert.expr and fault.alert != "SpecwatchDown":
+        gap = gone(world, fault.at - 2, fault.at + 2)
+        yield case("not of a daemon that is away", gap)
+
+
+def _minutes_ago(description: str) -> str:
+    """What was said of an hour when three minutes of it were still to come."""
+    return description.replace("1h 0m 0s", "57m 0s")
+
+
+def _tells(alert: Alert, fault: Fault) -> bool:
+    told = fault.told[0].labels
+    return alert.name == fault.alert and all(
+        told.get(key, value) == value for key, value in alert.labels.items()
+    )
+
+
+def _fault(alert: str, index: int = 0) -> Fault:
+    return [fault for fault in FAULTS if fault.alert == alert][index]
+
+
+def _case(says: str, alert: str, changes: Mapping[str, Value], *, at: int = 60) -> Case:
+    """A case that is silent, in a world with the fault of an alert and changes to that."""
+    return Case(says, {**healthy(), **_fault(alert).changes, **changes}, alert, at)
+
+
+def _of_speculation() -> Iterator[Case]:
+    everything, warm = {**MODEL, "temperature": "all"}, {**MODEL, "temperature": WARM}
+    upper = "specwatch_speedup_ratio_upper"
+    yield _case(
+        "an interval that has 1 in it", "SpeculationNetNegative", {of(upper, **everything): 1.02}
+    )
+    measured = of("specwatch_speedup_measured", **MODEL)
+    yield _case("it is assumed only", "SpeculationNetNegative", {measured: 0})
+    yield _minutes_only()
+    one = {**healthy(), **_fault("SpeculationBucketLoses").changes}
+    yield Case("one bucket only loses", one, "SpeculationNetNegative", 60)
+    yield _case("an interval that has 1 in it", "SpeculationBucketLoses", {of(upper, **warm): 1.02})
+    whole = {**healthy(), **_fault("SpeculationNetNegative").changes}
+    yield Case("all together lose", whole, "SpeculationBucketLoses", 60)
+    yield from _low_acceptance(everything, warm)
+    yield _case("it was over a minute ago", "SpeculationGarbage", {
+        of("specwatch_rule_verdict", **warm, rule="garbage"): "1x30 0x200"
+    })  # fmt: skip
+    ours = {**healthy(), **breach("kv-squeeze", 0.97, 0.9, metric="kv_cache_usage")}
+    yield Case("a rule of ours", ours, "SpeculationCustomRule", 60)
+    net = _fault("SpeculationNetNegative")
+    twice = {
+        key.replace("watch:9469", "watch-2:9469"): value for key, value in one_net(net).items()
+    }
+    yield Case("two daemons tell it once", {**one_net(net), **twice}, net.alert, 60, net.told)
+
+
+def _minutes_only() -> Case:
+    """The rule is in breach over minutes; the interval of the hour is not below 1 yet."""
+    fault = _fault("SpeculationNetNegative")
+    upper = of("specwatch_speedup_ratio_upper", **MODEL, temperature="all")
+    breached = breach("net-negative", 0.71, 0.9, metric="speedup_ratio")
+    (told,) = fault.told
+    said = told.description.replace("0.91 times", "1.02 times").replace("1.00", "0.71")
+    return Case(
+        "only the rule is in breach",
+        {**one_net(fault), upper: 1.02, **breached},
+        fault.alert,
+        60,
+        [replace(told, description=said.replace("2.00", "0.90"))],
+    )
+
+
+def one_net(net: Fault) -> World:
+    """A healthy world with that fault."""
+    return {**healthy(), **net.changes}
+
+
+_COVERAGE = of("specwatch_coverage_ratio", temperature="all", source="tap", **MODEL)
+
+
+def _low_acceptance(everything: Mapping[str, str], warm: Mapping[str, str]) -> Iterator[Case]:
+    name, acceptance = "SpeculationLowAcceptance", "specwatch_acceptance_ratio"
+    measured = of("specwatch_speedup_measured", **MODEL)
+    yield _case("it is measured", name, {measured: 1})
+    greedy = {**MODEL, "temperature": GREEDY}
+    well = {of(acceptance, **warm): 0.7}
+    yield _case("only all together is low", name, {**well, of(acceptance, **everything): 0.31})
+    (told,) = _fault(name).told
+    untapped = {of(acceptance, **each): None for each in (warm, greedy)}
+    world = {
+        **healthy(), measured: 0, **untapped, of(acceptance, **everything): 0.31, _COVERAGE: None,
+    }  # fmt: skip
+    of_all = [replace(told, labels=MODEL)]
+    yield Case("there is no tap", world, name, 60, of_all)
+    sliver = {**world, of(acceptance, **warm): 0.7, _COVERAGE: 0.1}
+    yield Case("the tap sees a sliver", sliver, name, 60, of_all)
+    rule = breach("low-acceptance", 0.56, 0.6, metric="acceptance_ratio")
+    breached = {**healthy(), **rule, of(acceptance, **everything): 0.56}
+    by_rule = replace(of_all[0], description=told.description.replace("31%", "56%"))
+    yield Case("a rule of that name is in breach", breached, name, 60, [by_rule])
+    dripping = {of("specwatch_drafts_per_second", **warm): 0.1}
+    yield _case("hardly anything is drafted in the bucket", name, dripping)
+
+
+def _of_objectives() -> Iterator[Case]:
+    for index, (long, short) in enumerate(
+        (("1h", "5m"), ("6h", "30m"), ("1d", "2h"), ("3d", "6h"))
+    ):
+        fault = _fault("LatencySloBurn", index)
+        world = {**healthy(), **fault.changes}
+
+        def changed(name: str, window: str, value: float, world: World = world) -> World:
+            return {**world, of(name, window=window, **SLO): value}
+
+        over = changed("specwatch_slo_burn_rate", short, 0.2)
+        yield Case(f"{long}: it is over by now", over, fault.alert, fault.at)
+        begun = changed("specwatch_slo_burn_rate", long, 0.9)
+        yield Case(f"{long}: it has only begun", begun, fault.alert, fault.at)
+        for window, count in ((long, 99), (short, 9)):
+            few = changed("specwatch_slo_requests", window, count)
+            yield Case(f"{long}: {count} requests in {window}", few, fault.alert, fault.at)
+
+
+def _of_guard() -> Iterator[Case]:
+    action = of("specwatch_actions_total", action="disable", result="done", **TARGET)
+    yield _case("the counter begins anew", "SpeculationGuardActed", {action: "5x55 0x200"})
+    person = of("specwatch_guard_incident", cause=Cause.PERSON, **TARGET)
+    yield _case(
+        "a person's order that is done", "SpeculationGuardActed", {person: "0x50 1x6 0x200"}
+    )
+    rolling = {**healthy(), **in_phase(Phase.ROLLING_BACK)}
+    (held,) = _fault("SpeculationGuardHeld").told
+    yield Case("while it rolls back", rolling, "SpeculationGuardHeld", 60, [held])
+    both = {**rolling, of("specwatch_guard_state", state=Phase.ROLLING_BACK, **TARGET): "1x58 0x9"}
+    both[of("specwatch_guard_state", state=Phase.HELD, **TARGET)] = "0x58 1x9"
+    yield Case("it goes from one to the other", both, "SpeculationGuardHeld", 60, [held])
+    by_person = {**healthy(), **in_phase(Phase.HELD), **incident(Cause.PERSON)}
+    yield Case("of a person's order too", by_person, "SpeculationGuardHeld", 60, [held])
+    exhausted, waiting = "SpeculationGuardBudgetExhausted", "SpeculationGuardWaiting"
+    acts = of("specwatch_guard_acts", **TARGET)
+    yield _case("one action is left", exhausted, {of("specwatch_guard_actions_today", **TARGET): 3})
+    yield _case("it only observes", exhausted, {acts: 0})
+    yield _case("nothing waits for it", exhausted, in_phase(Phase.OBSERVING))
+    for phase in (Phase.SUSPECT, Phase.CONFIRMED):
+        fault = _fault(exhausted)
+        wants = {**healthy(), **fault.changes, **in_phase(phase)}
+        yield Case(f"it is {phase}", wants, exhausted, 60, fault.told)
+    none = {of(f"specwatch_guard_actions_{each}", **TARGET): 0 for each in ("today", "limit")}
+    yield _case("it never may", exhausted, none)
+    yield _case("it only observes", waiting, {acts: 0})
+    yield _case("it is paused", waiting, {of("specwatch_guard_paused", **TARGET): 1})
+    yield _case("an hour has passed", "SpeculationTrialFailed", {}, at=75)
+    yield from _off_for_days()
+
+
+def _off_for_days() -> Iterator[Case]:
+    name, enabled = "SpeculationOffForDays", of("specwatch_speculation_enabled", **MODEL)
+    fault = _fault(name)
+    world = {**healthy(DAYS), **fault.changes}
+    (told,) = fault.told
+    trials = {**world, enabled: " ".join(["0x699 1x19"] * 7)}
+    said = told.description.replace("100%", "97.22%")
+    yield Case("for all its trials", trials, name, DAYS, [replace(told, description=said)])
+    yield Case("off for two days", {**world, enabled: f"1x{24 * 60} 0x{DAYS}"}, name, DAYS)
+    yield Case("known for two days", {**world, enabled: f"_x{24 * 60} 0x{DAYS}"}, name, DAYS)
+    yield Case("off by nobody in particular", {**world, **incident(None)}, name, DAYS)
+
+
+def _of_itself() -> Iterator[Case]:
+    yield from _down()
+    failures = of("specwatch_scrape_failures_total", reason="refused", **TARGET)
+    scrapes = of("specwatch_scrapes_total", **TARGET)
+    failing, lost = "SpecwatchScrapeFailing", "SpecwatchWindowsLost"
+    yield _case("a third fails", failing, {failures: "0+4x240"})
+    fault = _fault(failing)
+    other = {
+        of("specwatch_scrapes_total", instance="watch-2:9469", **TARGET): "0+12x240",
+        of("specwatch_last_scrape_success_timestamp_seconds", instance="watch-2:9469", **TARGET): (
+            "0+60x240"
+        ),
+    }
+    diluted = {**healthy(), **fault.changes, **other}
+    yield Case("another daemon reads well", diluted, failing, 60, fault.told)
+    yield from _twice()
+    yield from _tap()
+    late = {**healthy(), **_fault(failing).changes, failures: "_x20 1+12x220"}
+    all_of_them = Told(
+        TARGET,
+        "100% of the scrapes of the last 10 minutes failed; the last good one was 59m 0s ago.",
+    )
+    yield Case("for the first time", late, failing, 60, [all_of_them])
+    anew = {failures: "500x30 0x200", scrapes: "9000+12x30 0+12x200"}
+    yield _case("the counters begin anew", failing, anew, at=45)
+    for phase in (Phase.RESTARTING, Phase.VERIFYING):
+        yield _case(f"the guard is {phase}", failing, in_phase(phase))
+    dropped = of("specwatch_store_windows_dropped_total")
+    yield _case("the counter begins anew", lost, {dropped: "7x50 0x200"})
+    yield _case("it was an hour ago", lost, {}, at=110)
+    defects = of("specwatch_judging_failures_total")
+    yield _case("the counter begins anew", "SpecwatchJudgingFails", {defects: "7x50 0x200"})
+    yield _case("for five minutes", "SpecwatchStoreBehind", {
+        of("specwatch_store_behind_seconds"): "0x50 0+60x5 0x200"
+    })  # fmt: skip
+
+
+def _down() -> Iterator[Case]:
+    name = "SpecwatchDown"
+    nothing = Told(
+        {"job": "specwatch"},
+        "Prometheus knows no target of the job specwatch (up: 1). The guard does nothing meanwhile,"
+        " and the other alerts are silent.",
+    )
+    yield Case("the job is gone", without(healthy(), "up"), name, 60, [nothing])
+    yield Case("nothing is left at all", {'up{job="vllm"}': 1}, name, 60, [nothing])
+    fault = _fault(name)
+    (told,) = fault.told
+    world = {**healthy(), **fault.changes}
+    another = replace(told, description=told.description.replace("up: 0", "up: 1"))
+    page = {**without(world, "specwatch_build_info"), of("up"): 1}
+    yield Case("another page is scraped", page, name, 60, [another])
+    said = told.description.replace(" of chat", "").replace(" on chat", "")
+    plain = Told({"job": "specwatch", "instance": "watch:9469"}, said)
+    unknown = without(world, "specwatch_target_info")
+    yield Case("what it watched is not known", unknown, name, 60, [plain])
+    second = {of("up", instance="watch-2:9469"): 1, watched(instance="watch-2:9469"): 1}
+    second[of("specwatch_build_info", instance="watch-2:9469")] = 1
+    yield Case("another daemon watches the same", {**world, **second}, name, 60, [plain])
+    alone = {watched(target="code"): "1x9 stale"}
+    code = Told({**told.labels, "target": "code"}, told.description.replace("chat", "code"))
+    yield Case("one of two is watched on", {**world, **second, **alone}, name, 60, [code])
+    yield Case("it watched two", {**world, **alone}, name, 60, [told, code])
+    long = {**world, of("up"): "1x9 0x1500"}
+    yield Case("for more than a day", long, name, 1480, [plain])
+
+
+def _twice() -> Iterator[Case]:
+    name, here = "SpecwatchTargetNameTwice", "http://127.0.0.1:8000"
+    (told,) = _fault(name).told
+    well = without(healthy(), "specwatch_target_info")
+
+    def watch(*found: tuple[str, str]) -> World:
+        return {**well, **{watched(url, instance=instance): 1 for url, instance in found}}
+
+    one = watch(("http://vllm:8000", "a:9469"), ("http://vllm:8000", "b:9469"))
+    yield Case("two daemons watch one server", one, name, 60)
+    for url in (here, "https://localhost/x", "http://[::1]:8000"):
+        each_own = watch((url, "a:9469"), (url, "b:9469"))
+        yield Case(f"each has its own {url}", each_own, name, 60, [told])
+    same = watch((here, "a:9469"), (here, "a:9470"))
+    yield Case("two daemons on one machine", same, name, 60)
+    moved = {**watch((here, "a:9469")), watched("http://b:1", instance="a:9469"): "1x40 stale"}
+    yield Case("it has another address now", moved, name, 60)
+
+
+def _tap() -> Iterator[Case]:
+    name, up = "SpecwatchTapLost", of("specwatch_tap_up", **TARGET)
+    yield _case("there never was one", name, {up: 0})
+    yield _case("vLLM is away", name, {of("specwatch_target_up", **TARGET): 0})
+    yield _case("it is there again", name, {up: "1x9 0x30 1x300"})
+    lost = {**healthy(), **_fault(name).changes, up: "1x9 0x1500"}
+    yield Case("a day after", lost, name, 1480)

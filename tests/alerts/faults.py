@@ -1,0 +1,305 @@
+"""For each alert on what specwatch exports: what makes it fire, and what it then says."""
+
+from __future__ import annotations
+
+from specwatch.guard.state import Cause, Phase
+from tests.alerts.fault import Fault
+from tests.alerts.faults_itself import ITSELF
+from tests.alerts.promtool import Told
+from tests.alerts.worlds import (
+    BUCKETS,
+    DAYS,
+    MODEL,
+    SLO,
+    TARGET,
+    breach,
+    in_phase,
+    incident,
+    of,
+)
+
+GREEDY, WARM = BUCKETS
+_ALL = {**MODEL, "temperature": "all"}
+_WARM = {**MODEL, "temperature": WARM}
+
+
+def _breached(
+    alert: str, rule: str, metric: str, value: float, threshold: float, description: str,
+    temperature: str = "all",
+) -> Fault:  # fmt: skip
+    return Fault(
+        alert,
+        breach(rule, value, threshold, metric=metric, temperature=temperature),
+        [Told(MODEL if temperature == "all" else _WARM, description)],
+        traffic=True,
+        speculation=True,
+    )
+
+
+_BREACHES = (
+    _breached(
+        "SpeculationTtftRegression",
+        "ttft-regression",
+        "ttft_p99_ratio",
+        1.31,
+        1.1,
+        "llama: 1.31 times the P99 of TTFT in own minutes "
+        "without speculation at the same load; the threshold is 1.10.",
+    ),
+    _breached(
+        "SpeculationTpotRegression",
+        "tpot-regression",
+        "tpot_p99_ratio",
+        1.2,
+        1.1,
+        "llama: 1.20 times the P99 of TPOT in own minutes "
+        "without speculation at the same load; the threshold is 1.10.",
+    ),
+    _breached(
+        "SpeculationTailWidening",
+        "tail-widening",
+        "tpot_tail_ratio",
+        1.7,
+        1.5,
+        "llama: 1.70 times the P99 over P50 of TPOT in own "
+        "minutes without speculation; the threshold is 1.50.",
+    ),
+    _breached(
+        "SpeculationAcceptanceShift",
+        "acceptance-shift",
+        "acceptance_change",
+        -0.08,
+        -0.05,
+        "llama: -8% against the day before, at the same temperatures; the threshold is -5%.",
+    ),
+    _breached(
+        "SpeculationKvSqueeze",
+        "kv-squeeze",
+        "kv_cache_usage",
+        0.97,
+        0.9,
+        "llama: 97% of the KV cache was in use, and running "
+        "requests were preempted; the threshold is 90%.",
+    ),
+    _breached(
+        "SpeculationGarbage",
+        "garbage",
+        "acceptance_ratio",
+        0.004,
+        0.02,
+        "llama at temperature (0.3,0.7]: 0.4% of the draft tokens were accepted; "
+        "the threshold is 2%.",
+        WARM,
+    ),
+    _breached(
+        "SpeculationShortOutputs",
+        "short-outputs",
+        "short_output_share",
+        0.8,
+        0.5,
+        "llama: 80% of the requests ended within 20 tokens; the threshold is 50%.",
+    ),
+    _breached(
+        "SpeculationNotWorthIt",
+        "not-worth-it",
+        "speedup_ratio",
+        1.14,
+        1.3,
+        "llama: 1.14 times the speed without speculation, for a day; the threshold is 1.30.",
+    ),
+    _breached(
+        "SpeculationLosesForMany",
+        "losing-bucket",
+        "request_acceptance_p10",
+        0.21,
+        0.5,
+        "llama: 0.21 is the reading: acceptance at P10 of the "
+        "requests, or share of drafts that lose; the threshold is 0.50.",
+    ),
+    Fault(
+        "SpeculationCustomRule",
+        breach("slow-start", 0.7, 0.5, metric="ttft_p99"),
+        [
+            Told(
+                {**MODEL, "rule": "slow-start", "metric": "ttft_p99"},
+                "llama: ttft_p99 is 0.7; the threshold is 0.5.",
+            )
+        ],
+        traffic=True,
+    ),
+)
+
+_SPEEDS = (
+    Fault(
+        "SpeculationNetNegative",
+        {
+            of("specwatch_speedup_ratio", **_ALL): 0.8,
+            of("specwatch_speedup_ratio_upper", **_ALL): 0.91,
+        },
+        [
+            Told(
+                MODEL,
+                "Over the last hour, at equal load, it ran at 0.80 times the speed it has "
+                "without speculation, at 0.91 times at most by a 95 % interval. The rule "
+                "net-negative reads 1.00, and its threshold is 2.00. Nothing has switched "
+                "speculation off within 15 minutes.",
+            )
+        ],
+        traffic=True,
+        speculation=True,
+        spare=frozenset({"specwatch_rule_verdict"}),
+    ),
+    Fault(
+        "SpeculationBucketLoses",
+        {
+            of("specwatch_speedup_ratio", **_WARM): 0.8,
+            of("specwatch_speedup_ratio_upper", **_WARM): 0.91,
+        },
+        [Told(_WARM, "llama: at 0.80 times the speed without it; all of the interval is below 1.")],
+        traffic=True,
+        speculation=True,
+    ),
+    Fault(
+        "SpeculationLowAcceptance",
+        {
+            of("specwatch_acceptance_ratio", **_WARM): 0.31,
+            of("specwatch_speedup_measured", **MODEL): 0,
+        },
+        [
+            Told(
+                _WARM,
+                "llama accepts 31% of them. Whether that pays is not measured; 50% is an "
+                "assumed threshold, unless the rule low-acceptance has another.",
+            )
+        ],
+        traffic=True,
+        speculation=True,
+        spare=frozenset(
+            {"specwatch_speedup_measured", "specwatch_coverage_ratio", "specwatch_rule_verdict"}
+        ),
+    ),
+)
+
+
+def _burn(factor: float, line: float, long: str, short: str, at: int) -> Fault:
+    return Fault(
+        "LatencySloBurn",
+        {
+            **{
+                of("specwatch_slo_burn_rate", window=window, **SLO): factor
+                for window in (long, short)
+            },
+            of("specwatch_slo_error_ratio", **SLO): 0.008,
+            of("specwatch_slo_budget_left_ratio", **SLO): 0.2,
+        },
+        [
+            Told(
+                {**SLO, "long": long, "short": short},
+                f"llama: over {long} it burns {factor:g} times as fast as evenly, and over {short}"
+                f" too (line: {line:g}). Objective 99%; 0.8% of the requests of its window were too"
+                " slow, 20% of the budget is left.",
+            )
+        ],
+        at,
+    )
+
+
+_BURNS = (
+    _burn(20, 14.4, "1h", "5m", 60),
+    _burn(7, 6, "6h", "30m", 60),
+    _burn(3.5, 3, "1d", "2h", 90),
+    _burn(1.5, 1, "3d", "6h", 200),
+)
+
+_DONE = of("specwatch_actions_total", action="disable", result="done", **TARGET)
+_DISABLED = {**in_phase(Phase.DISABLED), **incident(Cause.RULE)}
+
+_GUARD = (
+    Fault(
+        "SpeculationGuardActed",
+        {_DONE: "0x55 1x200", of("specwatch_guard_actions_today", **TARGET): "0x55 1x200"},
+        [
+            Told(
+                {**TARGET, "action": "disable"},
+                "Within the last 15 minutes it did: disable speculation. Actions in the "
+                "last day: 1 of 4.",
+            )
+        ],
+        60,
+        begins=56,
+        ordered=True,
+        spare=frozenset({"specwatch_guard_incident"}),
+    ),
+    Fault(
+        "SpeculationGuardHeld",
+        in_phase(Phase.HELD),
+        [
+            Told(
+                TARGET,
+                "Held, or still putting the old command line back, for 1h 0m 0s; `specwatch "
+                "guard status chat` says which. vLLM may not be serving. The guard does "
+                "nothing else by itself until a person resumes it.",
+            )
+        ],
+    ),
+    Fault(
+        "SpeculationGuardBudgetExhausted",
+        {of("specwatch_guard_actions_today", **TARGET): 4, **_DISABLED},
+        [
+            Told(
+                TARGET,
+                "4 actions within a day, and no more are allowed. Until the oldest is a day "
+                "old, it neither switches speculation off nor tries it again.",
+            )
+        ],
+        ordered=True,
+        spare=frozenset({"specwatch_guard_incident"}),
+    ),
+    Fault(
+        "SpeculationGuardWaiting",
+        {
+            **in_phase(Phase.CONFIRMED),
+            **incident(Cause.RULE),
+            of("specwatch_guard_waiting", **TARGET): 1,
+        },
+        [
+            Told(
+                TARGET,
+                "A breach is confirmed for 1h 0m 0s, and something keeps the guard from "
+                "acting. `specwatch guard status chat` says what.",
+            )
+        ],
+        ordered=True,
+        spare=frozenset({"specwatch_guard_incident", "specwatch_guard_paused"}),
+    ),
+    Fault(
+        "SpeculationTrialFailed",
+        {**in_phase(Phase.DISABLED, 600), **incident(Cause.TRIAL_LOST)},
+        [
+            Told(
+                TARGET,
+                "It was switched off again about 30m 0s ago. The guard waits twice as long "
+                "before the next trial, up to guard.rearm.most.",
+            )
+        ],
+        40,
+        ordered=True,
+    ),
+    Fault(
+        "SpeculationOffForDays",
+        {**_DISABLED, of("specwatch_speculation_enabled", **MODEL): 0},
+        [
+            Told(
+                MODEL,
+                "llama: off for 100% of the last three days, by the guard. Its trials were "
+                "lost or did not take place.",
+            )
+        ],
+        DAYS,
+        traffic=True,
+        begins=70 * 60,
+        ordered=True,
+    ),
+)
+
+FAULTS: tuple[Fault, ...] = (*_SPEEDS, *_BREACHES, *_BURNS, *_GUARD, *ITSELF)

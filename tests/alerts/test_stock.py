@@ -1,0 +1,405 @@
+"""The alerts on stock vLLM metrics, as a real Prometheus evaluates them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from specwatch.codegen.alerts import stock, stock_slo
+from specwatch.codegen.alerts.files import render
+from specwatch.codegen.runbook import DEFAULT_RUNBOOK_URL
+from specwatch.core.exposition import PageReader
+from specwatch.guard.state import Cause
+from specwatch.ruling import Slo
+from tests.alerts.promtool import Case, Told, Value, World, name_of, series, write
+
+INSTANCE, JOB = "gpu-1:8000", "vllm"
+WHOSE = {"job": JOB, "instance": INSTANCE, "model_name": "llama"}
+SLOS = (
+    Slo(name="ttft", metric="ttft", threshold="500ms", objective="99%"),
+    Slo(name="one", metric="e2e", threshold="1s", objective="99%"),
+    Slo(name="odd", metric="tpot", threshold="60ms", objective="90%"),
+)
+SERVER = f"llama on {INSTANCE}"
+A_MINUTE = 60
+"""Requests a minute."""
+TPOT = "vllm:request_time_per_output_token_seconds"
+
+
+def of(name: str, **labels: str) -> str:
+    """A series of the server, as Prometheus stores it."""
+    return series(name, **{**WHOSE, "engine": "0", **labels})
+
+
+def counting(a_minute: float, last: int = 240) -> str:
+    return f"0+{a_minute:g}x{last}"
+
+
+def observed(
+    family: str, shares: Mapping[str, float], a_minute: float = A_MINUTE
+) -> dict[str, Value]:
+    """A histogram: the share of the observations up to each bound."""
+    buckets: dict[str, Value] = {
+        of(f"{family}_bucket", le=le): counting(a_minute * share)
+        for le, share in {**shares, "+Inf": 1.0}.items()
+    }
+    return {**buckets, of(f"{family}_count"): counting(a_minute)}
+
+
+def drafting(acceptance: float, drafts: float = 600) -> dict[str, Value]:
+    """Four draft tokens each, so many drafts a minute."""
+    return {
+        of("vllm:spec_decode_num_drafts_total"): counting(drafts),
+        of("vllm:spec_decode_num_draft_tokens_total"): counting(4 * drafts),
+        of("vllm:spec_decode_num_accepted_tokens_total"): counting(4 * drafts * acceptance),
+    }
+
+
+def healthy() -> dict[str, Value]:
+    return {
+        **drafting(0.7),
+        of("vllm:request_success_total", finished_reason="stop"): counting(A_MINUTE),
+        of("vllm:kv_cache_usage_perc"): 0.5,
+        of("vllm:num_preemptions_total"): 0,
+        **observed("vllm:time_to_first_token_seconds", {"0.25": 0.9, "0.5": 1}),
+        **observed(TPOT, {"0.01": 0, "0.025": 0.9, "0.05": 1, "0.1": 1}),
+        **observed("vllm:e2e_request_latency_seconds", {"0.8": 0.5, "1.0": 1}),
+    }
+
+
+def without(world: World, *prefixes: str) -> dict[str, Value]:
+    return {each: value for each, value in world.items() if not name_of(each).startswith(prefixes)}
+
+
+def changed(world: World, at: int, then: World, *, last: int = 240) -> dict[str, Value]:
+    """From minute ``at`` on counters go on as in the other world, from where they are."""
+    found: dict[str, Value] = {}
+    for each, value in world.items():
+        other = then.get(each)
+        step, next_step = (_step(one) for one in (value, other))
+        if isinstance(value, str) and isinstance(other, str):
+            found[each] = f"0+{step:g}x{at} {step * at + next_step:g}+{next_step:g}x{last - at}"
+        elif value == other:
+            found[each] = value
+        else:
+            rest = "stale" if other is None else f"{other}x{last - at}"
+            found[each] = (
+                f"{counting(step, at) if isinstance(value, str) else f'{value}x{at}'} {rest}"
+            )
+    return found
+
+
+def still(world: World) -> dict[str, Value]:
+    """Nothing is counted."""
+    return {each: counting(0) if isinstance(v, str) else v for each, v in world.items()}
+
+
+def idle(world: World, at: int) -> dict[str, Value]:
+    """Traffic ends then."""
+    return changed(world, at, still(world))
+
+
+def restarted(world: World, at: int) -> dict[str, Value]:
+    """Gone for three minutes, and counting from nothing after that."""
+    return {
+        each: f"0+{_step(value):g}x{at} stale _x3 0+{_step(value):g}x240"
+        if isinstance(value, str)
+        else f"{value}x{at} stale _x3 {value}x240"
+        for each, value in world.items()
+    }
+
+
+def _step(value: Value) -> float:
+    return float(value.partition("+")[2].partition("x")[0]) if isinstance(value, str) else 0.0
+
+
+def told(description: str, **labels: str) -> tuple[Told]:
+    return (Told({**WHOSE, **labels}, description),)
+
+
+def slow(family: str, bound: str, share: float, a_minute: float = A_MINUTE) -> dict[str, Value]:
+    """That share of the observations is above the bound."""
+    return observed(family, {bound: 1 - share}, a_minute)
+
+
+TTFT, E2E = "vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds"
+HEALTHY = healthy()
+LOW = {**HEALTHY, **drafting(0.25)}
+NONE = {**HEALTHY, **drafting(0.01)}
+SQUEEZED = {
+    **HEALTHY,
+    of("vllm:kv_cache_usage_perc"): 0.95,
+    of("vllm:num_preemptions_total"): counting(2),
+}
+SPECULATION = "vllm:spec_decode"
+LOW_SAYS = f"{SERVER}: 25% of the draft tokens of the last 10 minutes were accepted, below 50%."
+NONE_SAYS = f"{SERVER}: 1% of the draft tokens of the last 10 minutes were accepted, below 2%."
+KV_SAYS = (
+    f"{SERVER}: up to 95% of the KV cache was in use in the last 10 minutes, and requests were"
+    " preempted."
+)
+OTHER = {**WHOSE, "instance": "gpu-2:8000"}
+
+
+def elsewhere(world: World) -> dict[str, Value]:
+    """The same of another server."""
+    return {each.replace(INSTANCE, OTHER["instance"]): value for each, value in world.items()}
+
+
+def low_acceptance() -> Iterator[Case]:
+    name = "VllmSpeculationLowAcceptance"
+    yield Case("few are accepted", LOW, name, 40, told(LOW_SAYS))
+    yield Case("not before it lasted", LOW, name, 8)
+    yield Case("one server of two", {**LOW, **elsewhere(HEALTHY)}, name, 40, told(LOW_SAYS))
+    yield Case("enough are", HEALTHY, name, 40)
+    yield Case("traffic has ended", idle(LOW, 30), name, 60)
+    yield Case("there are few drafts", {**LOW, **drafting(0.25, drafts=30)}, name, 40)
+    yield Case("off on purpose", without(LOW, SPECULATION), name, 40)
+    yield Case("switched off meanwhile", changed(LOW, 30, without(LOW, SPECULATION)), name, 45)
+    yield Case("the V0 engine counts no drafts",
+               without(LOW, "vllm:spec_decode_num_drafts"), name, 40)  # fmt: skip
+    yield Case("a counter is missing", without(LOW, "vllm:spec_decode_num_accepted"), name, 40)
+    yield Case("a restart resets the counters", restarted(HEALTHY, 30), name, 45)
+
+
+def garbage() -> Iterator[Case]:
+    name = "VllmSpeculationGarbage"
+    yield Case("next to nothing is accepted", NONE, name, 30, told(NONE_SAYS))
+    yield Case("some are", LOW, name, 30)
+    yield Case("traffic has ended", idle(NONE, 30), name, 60)
+    yield Case("there are few drafts", {**NONE, **drafting(0.01, drafts=90)}, name, 30)
+    yield Case("off on purpose", without(NONE, SPECULATION), name, 30)
+    yield Case("a counter is missing", without(NONE, "vllm:spec_decode_num_accepted"), name, 30)
+    yield Case("a restart resets the counters", restarted(HEALTHY, 30), name, 42)
+
+
+def kv_squeeze() -> Iterator[Case]:
+    name, old = "VllmKvSqueeze", of("vllm:gpu_cache_usage_perc")
+    yield Case("the cache is full", SQUEEZED, name, 30, told(KV_SAYS))
+    older = {**without(SQUEEZED, "vllm:kv_cache"), old: 0.95}
+    yield Case("the cache of an older vLLM is full", older, name, 30, told(KV_SAYS))
+    yield Case("a vLLM with both names", {**SQUEEZED, old: 0.95}, name, 30, told(KV_SAYS))
+    yield Case(
+        "nobody had to give way", {**SQUEEZED, of("vllm:num_preemptions_total"): 7}, name, 30
+    )
+    yield Case("not full", {**SQUEEZED, of("vllm:kv_cache_usage_perc"): 0.85}, name, 30)
+    yield Case("traffic has ended", idle(SQUEEZED, 30), name, 60)
+    yield Case("off on purpose", without(SQUEEZED, SPECULATION), name, 30)
+    yield Case("no preemptions are counted", without(SQUEEZED, "vllm:num_preempt"), name, 30)
+    reset = {**SQUEEZED, of("vllm:num_preemptions_total"): "20x30 0x200"}
+    yield Case("a restart resets the counter", reset, name, 42)
+
+
+def guarded(cause: str, *, model: str = "llama", on: bool = False) -> dict[str, Value]:
+    """What specwatch exports of the server once it is off, and why; no cause: not by the guard."""
+    return {
+        series("specwatch_speculation_enabled", target="chat", model_name=model): float(on),
+        **{
+            series("specwatch_guard_incident", target="chat", cause=each): float(each == cause)
+            for each in Cause
+        },
+    }
+
+
+def gone() -> Iterator[Case]:
+    name, plain = "VllmSpeculationGone", without(HEALTHY, SPECULATION)
+    says = (
+        f"{SERVER}: it answered 1.8k requests in the last 30 minutes without speculation, with"
+        " which it ran an hour ago."
+    )
+    off = changed(HEALTHY, 60, plain)
+    yield Case("started without", off, name, 95, told(says))
+    yield Case("switched off by the guard", {**off, **guarded("rule")}, name, 95)
+    yield Case("switched off by a person", {**off, **guarded("person")}, name, 95)
+    yield Case("by hand, while specwatch watches", {**off, **guarded("")}, name, 95, told(says))
+    another = guarded("rule", model="qwen")
+    yield Case("another model was switched off", {**off, **another}, name, 95, told(says))
+    begun = {**off, **guarded("rule", on=True)}
+    yield Case("the guard has not switched it off", begun, name, 95, told(says))
+    yield Case("an hour later it is over", changed(HEALTHY, 60, plain), name, 140)
+    yield Case("restarted with it", restarted(HEALTHY, 60), name, 95)
+    yield Case("never had any", plain, name, 95)
+    yield Case("nobody asks", changed(HEALTHY, 60, without(still(HEALTHY), SPECULATION)), name, 95)
+    yield Case("the server is gone", changed(HEALTHY, 60, {}), name, 95)
+
+
+def tail_widening() -> Iterator[Case]:
+    name = "VllmTailWidening"
+    wide = {**HEALTHY, **observed(TPOT, {"0.01": 0, "0.025": 0.9, "0.05": 0.95, "0.1": 1})}
+    widened = changed(HEALTHY, 25, wide)
+    says = (
+        f"{SERVER}: P99 of the time per output token is 4.9 times the median in the last hour,"
+        " more than 1.5 times what it was over the day before."
+    )
+    yield Case("slow requests became slower", widened, name, 84, told(says))
+    for other in ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"):
+        older = {each.replace(TPOT, other): value for each, value in widened.items()}
+        yield Case(f"{other} is not of requests", older, name, 84)
+    yield Case("as wide as ever", wide, name, 84)
+    yield Case("traffic has ended", idle(wide, 25), name, 84)
+    few = {**widened, of("vllm:request_success_total", finished_reason="stop"): counting(5)}
+    yield Case("there are few requests", few, name, 84)
+    yield Case("off on purpose", without(widened, SPECULATION), name, 84)
+    yield Case("no histogram", without(widened, TPOT), name, 84)
+    yield Case("a restart resets the counters", restarted(HEALTHY, 25), name, 84)
+
+
+def burning(slo: str, whole: str, share: str, *windows: tuple[str, str]) -> Sequence[Told]:
+    """All of these windows, with what is said of the objective."""
+    return [
+        Told(
+            {"job": JOB, "model_name": "llama", "slo": slo, "long": long, "short": short},
+            f"llama (job vllm): {whole} in {share} of the requests of the last {long};"
+            f" {'10' if slo == 'odd' else '1'}% may be.",
+        )
+        for long, short in windows
+    ]  # fmt: skip
+
+
+def slo_burn() -> Iterator[Case]:
+    name = "VllmLatencySloBurn"
+    first = "the time to the first token was above 500ms"
+    fast, six, day, three = ("1h", "5m"), ("6h", "30m"), ("1d", "2h"), ("3d", "6h")
+    half = {**HEALTHY, **slow(TTFT, "0.5", 0.5)}
+    yield Case(
+        "half are slow", half, name, 200, burning("ttft", first, "50%", fast, six, day, three)
+    )
+    some = {**HEALTHY, **slow(TTFT, "0.5", 0.1)}
+    yield Case("a tenth is slow", some, name, 20, burning("ttft", first, "10%", six))
+    yield Case("fast burning is told soon", half, name, 10, burning("ttft", first, "50%", fast))
+    yield Case("speculation is the same to it", without(half, SPECULATION), name, 10,
+               burning("ttft", first, "50%", fast))  # fmt: skip
+    end = "the time to the end was above 1s"
+    for form in ("1", "1.0"):
+        world = {**without(HEALTHY, E2E), **slow(E2E, form, 0.5)}
+        yield Case(f"a bound stored as {form}", world, name, 10, burning("one", end, "50%", fast))
+    odd = "the time per output token was above 50ms (for 60ms, which is no bound of the histogram)"
+    yield Case("a bound below the threshold", {**HEALTHY, **slow(TPOT, "0.05", 0.7)}, name, 30,
+               burning("odd", odd, "70%", six))  # fmt: skip
+    yield Case("few are slow", {**HEALTHY, **slow(TTFT, "0.5", 0.005)}, name, 20)
+    yield Case("it is over", changed(half, 30, HEALTHY), name, 40, severity="critical",
+               fires=burning("ttft", first, "39.47%", six))  # fmt: skip
+    yield Case("traffic has ended", idle(half, 10), name, 60)
+    yield Case("few requests", {**HEALTHY, **slow(TTFT, "0.5", 1, a_minute=0.5)}, name, 60)
+    yield Case("other bounds", {**without(HEALTHY, TTFT), **slow(TTFT, "0.7", 1)}, name, 20)
+    yield Case("no histogram", without(half, TTFT), name, 20)
+    yield Case("a restart resets the counters", restarted(HEALTHY, 30), name, 36)
+
+
+CASES = [
+    *low_acceptance(), *garbage(), *kv_squeeze(), *gone(), *tail_widening(), *slo_burn(),
+]  # fmt: skip
+GROUPS = stock.groups(SLOS)
+ALERTS = [alert for group in GROUPS for alert in group.alerts]
+NAMES = sorted({alert.name for alert in ALERTS})
+
+
+def promtool(*arguments: str | Path) -> str:
+    ran = subprocess.run(
+        ["promtool", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    return ran.stdout
+
+
+def test_promtool_reads_the_rules(tmp_path: Path) -> None:
+    file = tmp_path / "vllm.rules.yml"
+    file.write_text(render(GROUPS, runbook_url=DEFAULT_RUNBOOK_URL, header=""))
+    promtool("check", "rules", file)
+
+
+def test_each_alert_fires_when_it_should_and_only_then(tmp_path: Path) -> None:
+    promtool("test", "rules", *write(tmp_path, GROUPS, CASES))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_there_are_cases_that_fire_and_that_must_not(name: str) -> None:
+    cases = [case for case in CASES if case.alert == name]
+    assert [case for case in cases if case.fires]
+    assert len([case for case in cases if not case.fires]) >= 3
+
+
+def test_the_bounds_are_those_of_vllm() -> None:
+    """Of a real page: no bound is missing, and none is made up."""
+    page = Path(__file__).parents[1] / "data" / "vllm-0.32-draft-k4.3.prom"
+    samples = PageReader().read(page.read_bytes())
+    for metric, known in stock_slo.HISTOGRAMS.items():
+        bounds = {
+            float(each.key) for each in samples if (each.quantity, each.part) == (metric, "bucket")
+        }
+        assert bounds == {*known.bounds, float("inf")}
+
+
+def test_what_is_not_measured_as_configured_is_noted() -> None:
+    odd = (
+        Slo(name="a", metric="ttft", threshold="600ms", objective="99%"),
+        Slo(name="b", metric="e2e", threshold="200ms", objective="99%"),
+        Slo(name="c", metric="tpot", threshold="2m", objective="99%"),
+        Slo(name="d", metric="ttft", threshold="500ms", objective="90%"),
+    )
+    assert stock.notes(odd) == (
+        "objective a: 600ms is no bound of vLLM's histogram: what is slower than 500ms counts as"
+        " slow; 500ms or 750ms would be exact",
+        "objective b: 200ms is below the first bound of vLLM's histogram (300ms): there are no"
+        " alerts on it here",
+        "objective c: 2m is above the last bound of vLLM's histogram (1m20s): there are no alerts"
+        " on it here",
+        "objective d: 0.9 leaves so much that it cannot be used up 14.4 times too fast: there is no"
+        " alert on that",
+    )
+    (group,) = stock_slo.groups(odd)
+    assert {alert.labels["slo"] for alert in group.alerts} == {"a", "d"}
+    assert list(stock_slo.groups(odd[1:3])) == []
+
+
+ODD_NAMES = ('{"a\\b"}', "{{ $value }}", "}} {{{ {{", "`x`", "it's 99%")
+
+
+def test_an_objective_may_have_any_name(tmp_path: Path) -> None:
+    """What has a meaning in expressions or templates is text, and its alert fires under it."""
+    slos = [Slo(name=each, metric="ttft", threshold="500ms", objective="99%") for each in ODD_NAMES]
+    groups = [*stock_slo.groups(slos)]
+    alerts = {each.labels["slo"]: each for group in groups for each in group.alerts}
+    cases = [
+        {
+            "interval": "1m",
+            "input_series": [
+                {"series": each, "values": value} for each, value in slow(TTFT, "0.5", 0.5).items()
+            ],
+            "alert_rule_test": [
+                {
+                    "eval_time": "10m",
+                    "alertname": "VllmLatencySloBurn",
+                    "exp_alerts": [_burning_fast(each) for each in ODD_NAMES],
+                }
+            ],
+        }
+    ]
+    assert len(alerts) == len(ODD_NAMES)
+    (tmp_path / "odd.rules.yml").write_text(render(groups, runbook_url="http://there", header=""))
+    file = tmp_path / "odd.test.yml"
+    file.write_text(
+        json.dumps({"rule_files": ["odd.rules.yml"], "evaluation_interval": "1m", "tests": cases})
+    )
+    promtool("test", "rules", file)
+
+
+def _burning_fast(slo: str) -> dict[str, dict[str, str]]:
+    (of_ttft,) = burning(slo, "the time to the first token was above 500ms", "50%", ("1h", "5m"))
+    return {
+        "exp_labels": {**of_ttft.labels, "severity": "critical"},
+        "exp_annotations": {
+            "summary": f"llama: the error budget of {slo} burns 14.4 times too fast",
+            "description": of_ttft.description,
+            "runbook_url": "http://there#vllmlatencysloburn",
+        },
+    }
+
+
+def test_an_objective_on_a_bound_needs_no_note() -> None:
+    assert stock.notes([Slo(name="e", metric="e2e", threshold="1s", objective="99%")]) == ()

@@ -1,0 +1,246 @@
+"""What the daemon costs as a process, beside Prometheus at the same work.
+
+Both watch the same page server in turn, for a whole number of minutes, so that closing windows and
+writing them has its share. What is judged on fills in an hour only: that hour is fed to the judges
+of a process of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import multiprocessing
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from specwatch.config import Config, from_targets
+from specwatch.core import histogram
+from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.core.watch import Moment
+from specwatch.edges.store import Store
+from specwatch.judging import Judging
+from specwatch.model import HISTOGRAMS, MINUTE, Batch, Histogram, Window
+from tests.benchmarks import bench_store, watcher
+from tests.benchmarks.figure import Figure
+from tests.benchmarks.page_server import PageServer
+
+TARGETS = 200
+INTERVAL = 5
+MINUTES = 75
+"""Of what is fed to judges: an hour and the longest that is kept unmerged."""
+TIMED_MINUTES = 10
+_LOADS = {3: 7.0, 4: 12.0, 5: 24.0}
+"""Concurrencies of the baseline by load bin, around what is served."""
+_TEMPERATURES = ("all", "0", "(0,0.3]", "(0.3,0.7]")
+_WARM_UP = 12.0
+_FAST_DISK = Path("/dev/shm")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one watcher: CPU in milliseconds a scrape and a second, memory in MB, times in seconds."""
+
+    cpu: float
+    cpu_a_second: float
+    resident: float
+    proportional: float
+    start: float
+    stop: float
+
+
+@dataclass(frozen=True, slots=True)
+class JudgingCost:
+    """Of judges who remember all that they may: memory in MB, CPU in ms a target and minute.
+
+    ``added`` has numpy in it, which is loaded for the first baseline.
+    """
+
+    added: float
+    cpu: float
+
+
+def run(seconds: float = 60.0) -> list[Figure]:
+    """Measure a daemon with 200 targets and one with a single one, and Prometheus with 200."""
+    fleet = measure("daemon", TARGETS, seconds)
+    everything: Cost | None = None
+    ours: Cost | None = None
+    if watcher.PROMETHEUS is not None:
+        everything = measure("prometheus", TARGETS, seconds)
+        ours = measure("prometheus, ours", TARGETS, seconds)
+    single = measure("daemon", 1, seconds / 2)
+    judged = {targets: measure_judging(targets) for targets in (1, TARGETS)}
+    many, one = f"{TARGETS} targets, {INTERVAL} s", "1 target"
+    return [
+        Figure(
+            f"CPU of a scrape in the daemon, {many}; peer: Prometheus", fleet.cpu, "ms",
+            _of(everything, "cpu"), 1.0, 0.5, of_peer=True,
+        ),
+        Figure(
+            "the same; peer: Prometheus keeping our families only", fleet.cpu, "ms",
+            _of(ours, "cpu"), 1.0, 0.5, of_peer=True,
+        ),
+        Figure(f"CPU of the daemon a second, {one}", single.cpu_a_second, "ms"),
+        Figure(f"resident memory, {one}", single.resident, "MB", None, 90, 70),
+        Figure(
+            f"resident memory, {many}; peer: Prometheus", fleet.resident, "MB",
+            _of(everything, "resident"), 150, 100,
+        ),
+        Figure(
+            f"proportional memory, {many}; peer: Prometheus", fleet.proportional, "MB",
+            _of(everything, "proportional"),
+        ),
+        Figure(
+            f"CPU of judging a target's minute, history full, {one}", judged[1].cpu, "ms",
+        ),
+        Figure(
+            f"CPU of judging a target's minute, history full, {many}", judged[TARGETS].cpu, "ms",
+        ),
+        Figure(f"memory that an hour of history adds, {one}", judged[1].added, "MB"),
+        Figure(f"memory that an hour of history adds, {many}", judged[TARGETS].added, "MB"),
+        Figure(
+            f"resident memory with it, {one}", single.resident + judged[1].added, "MB",
+            None, 90, 70,
+        ),
+        Figure(
+            f"resident memory with it, {many}", fleet.resident + judged[TARGETS].added, "MB",
+            None, 150, 100,
+        ),
+        Figure(f"start to READY, {many}", fleet.start, "s", _of(everything, "start")),
+        Figure(f"SIGTERM to exit, {many}", fleet.stop, "s", _of(everything, "stop")),
+    ]  # fmt: skip
+
+
+def _of(cost: Cost | None, name: str) -> float | None:
+    return None if cost is None else float(getattr(cost, name))
+
+
+def measure(who: str, targets: int, seconds: float) -> Cost:
+    """Run a watcher against a page server of its own."""
+    with contextlib.ExitStack() as stack:
+        place = _FAST_DISK if _FAST_DISK.is_dir() else None
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place))) / "run"
+        server = stack.enter_context(PageServer(targets))
+        running = stack.enter_context(
+            watcher.daemon(server.ports, INTERVAL, directory)
+            if who == "daemon"
+            else watcher.prometheus(
+                server.ports, INTERVAL, directory, ours_only=who != "prometheus"
+            )
+        )
+        time.sleep(_WARM_UP)
+        scrapes, cpu, began = server.scrapes(), running.cpu_seconds(), time.monotonic()
+        time.sleep(seconds)
+        scrapes = server.scrapes() - scrapes
+        cpu = running.cpu_seconds() - cpu
+        took = time.monotonic() - began
+        expected = targets * took / INTERVAL
+        if not 0.9 * expected - 1 <= scrapes <= 1.1 * expected + 1:
+            raise RuntimeError(f"{who}: {scrapes} scrapes instead of {expected:.0f}")
+        resident, proportional = running.resident_megabytes(), running.proportional_megabytes()
+        return Cost(
+            cpu=1e3 * cpu / scrapes,
+            cpu_a_second=1e3 * cpu / took,
+            resident=resident,
+            proportional=proportional,
+            start=running.started_in,
+            stop=running.stop(),
+        )
+
+
+def measure_judging(targets: int) -> JudgingCost:
+    """Feed an hour and more to the judges of a fleet, in a process that does nothing else."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_judge, (targets,))
+
+
+def _judge(targets: int) -> JudgingCost:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    begun = bench_store.T0 + 0.0
+    clock = [begun]
+    names = [f"t{number}" for number in range(targets)]
+    with tempfile.TemporaryDirectory() as directory:
+        store = Store(f"sqlite:///{directory}/bench.db", daemon="bench")
+        store.open(begun)
+        store.write_measurements([each for name in names for each in _baseline(name)], begun)
+        judging = Judging(store, _watching(names), now=lambda: Moment(clock[0], clock[0]))
+        chance = random.Random(1)
+        before = _resident_megabytes()
+        cpu = 0.0
+        for minute in range(MINUTES):
+            start = bench_store.T0 + MINUTE * minute
+            clock[0] = start + MINUTE
+            judging.catch_up()
+            for name in names:
+                batch = Batch(tuple(_scraped(name, start, chance)), None)
+                at = time.process_time()
+                judging.observe(name, batch)
+                cpu += time.process_time() - at if minute >= MINUTES - TIMED_MINUTES else 0.0
+        if judging.status().defects or not all(map(_measured(judging), names)):
+            raise RuntimeError("the judges had nothing to compare with")
+        added = _resident_megabytes() - before
+        store.close(clock[0])
+        return JudgingCost(added, 1e3 * cpu / targets / TIMED_MINUTES)
+
+
+def _measured(judging: Judging) -> Callable[[str], bool]:
+    """Whether the speedup of a target was measured."""
+    return lambda name: all(
+        each.assessment.measured for each in judging.decision_of(name).models.values()
+    )
+
+
+def _watching(names: Sequence[str]) -> Config:
+    targets = [{"name": name, "url": "http://127.0.0.1:1"} for name in names]
+    return from_targets((), environ={}, hostname="bench", settings={"targets": targets})
+
+
+def _baseline(target: str) -> list[Measurement]:
+    """Two hours without speculation, in three load bins."""
+    chance = random.Random(target)
+    key = BaselineKey(target, "llama-3.3-70b", "0.11.0")
+    found = []
+    for load_bin, concurrency in _LOADS.items():
+        points = tuple(
+            Point(bench_store.T0 - MINUTE * (n + 1.0), concurrency, chance.uniform(3, 4), 100.0)
+            for n in reversed(range(120))
+        )
+        ttft, tpot = (
+            bench_store.histogram(bounds, 120 * 100, center, chance)
+            for bounds, center in ((bench_store.TTFT, 0.08), (bench_store.TPOT, 0.03))
+        )
+        found.append(Measurement(key, load_bin, Origin.WINDOWS, points, ttft, tpot, len(points)))
+    return found
+
+
+def _scraped(target: str, start: int, chance: random.Random) -> Iterator[Window]:
+    """A minute of a target, with nothing shared that scrapes do not share."""
+    for window in bench_store.windows(target, start, chance):
+        if window.series.temperature in _TEMPERATURES:
+            again: dict[str, Any] = {
+                name: _read_again(getattr(window.tally, name))
+                for name in HISTOGRAMS
+                if getattr(window.tally, name) is not None
+            }
+            yield replace(window, tally=replace(window.tally, **again))
+
+
+def _read_again(one: Histogram) -> Histogram | None:
+    """A histogram as it is read from a page, its bounds from text."""
+    bounds = [float(str(bound)) for bound in (*one.bounds, math.inf)]
+    cumulative = map(float, itertools.accumulate(one.counts))
+    return histogram.from_cumulative(dict(zip(bounds, cumulative, strict=True)), one.sum)
+
+
+def _resident_megabytes() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20

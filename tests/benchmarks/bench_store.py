@@ -1,0 +1,185 @@
+"""What a day of one busy target takes in SQLite, and how long a flush of a large fleet takes."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from specwatch.edges.packing import PackedBatch, pack_batch
+from specwatch.edges.store import Store
+from specwatch.model import (
+    Batch,
+    Cursor,
+    Environment,
+    Gauges,
+    Histogram,
+    Mode,
+    Series,
+    SeriesId,
+    Source,
+    Tally,
+    Window,
+)
+
+BUCKETS = ("all", "0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1")
+DAY_OF_MINUTES = 1440
+TARGETS = 200
+T0 = 1_700_000_000 // 3600 * 3600
+TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+TPOT = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+E2E = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0)
+LENGTH = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 5000.0)
+ACCEPTANCE = tuple(n / 20 for n in range(1, 20))
+
+
+def run() -> list[tuple[str, str, str, str]]:
+    """Measure: what, measured, budget, aim."""
+    with tempfile.TemporaryDirectory(prefix="specwatch-bench-") as directory:
+        size = measure_day(Path(directory) / "day.db")
+        flush = measure_flush(Path(directory) / "fleet.db")
+        rolled = measure_roll_up(Path(directory) / "day.db")
+        pack = measure_packing()
+    return [
+        ("store: a day of minutes, one busy target, 6 buckets", f"{size:.2f} MB", "3 MB", "1.7 MB"),
+        ("store: flush of 200 targets x 6 buckets", f"{flush:.1f} ms", "50 ms", "10 ms"),
+        ("store: packing one window", f"{pack:.1f} µs", "-", "-"),
+        ("store: rolling up one hour of 6 buckets", f"{rolled:.1f} ms", "-", "-"),
+    ]
+
+
+def measure_day(file: Path) -> float:
+    """Megabytes of a day of minutes of one target, after a checkpoint."""
+    chance = random.Random(1)
+    store = Store(f"sqlite:///{file}", daemon="bench")
+    store.open(0)
+    for n in range(DAY_OF_MINUTES):
+        store.write([batch("chat-70b", T0 + 60 * n, chance)], now=0)
+    store.close(0)
+    return file.stat().st_size / 1e6
+
+
+def measure_flush(file: Path) -> float:
+    """Median milliseconds to write one minute of a fleet."""
+    chance = random.Random(2)
+    store = Store(f"sqlite:///{file}", daemon="bench")
+    store.open(0)
+
+    def flushes() -> Iterator[Callable[[], None]]:
+        for n in range(15):
+            start = T0 + 60 * n
+            batches = [batch(f"target-{m}", start, chance) for m in range(TARGETS)]
+            yield lambda batches=batches: store.write(batches, now=0)
+
+    took = [milliseconds(flush) for flush in flushes()]
+    store.close(0)
+    return statistics.median(took)
+
+
+def measure_roll_up(file: Path) -> float:
+    """Milliseconds to roll up one hour, of the database that measure_day left."""
+    store = Store(f"sqlite:///{file}", daemon="bench")
+    store.open(0)
+    took = milliseconds(lambda: store.roll_up(T0 + 25 * 3600))
+    store.close(0)
+    return took / 24
+
+
+def measure_packing() -> float:
+    """Microseconds to pack one window."""
+    batches = [Batch(tuple(windows("t", T0, random.Random(3))), None) for _ in range(200)]
+    took = milliseconds(lambda: [pack_batch(each) for each in batches])
+    return took * 1e3 / (len(batches) * len(BUCKETS))
+
+
+def milliseconds(work: Callable[[], object]) -> float:
+    """How long something takes."""
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) * 1e3
+
+
+def batch(target: str, start: int, chance: random.Random) -> PackedBatch:
+    """One minute of a target, with a cursor of 97 series as a page of vLLM has."""
+    series = [Series("ttft", "bucket", "llama-3.3-70b", "0", str(n)) for n in range(97)]
+    samples = {each: float(chance.randrange(10**6)) for each in series}
+    cursor = Cursor(target, samples, 1_700_000_000.25, start + 60.5)
+    return pack_batch(Batch(tuple(windows(target, start, chance)), cursor))
+
+
+def windows(target: str, start: int, chance: random.Random) -> Iterator[Window]:
+    """One minute of a target that serves some 120 requests, one window a bucket."""
+    for bucket in BUCKETS:
+        requests = 120 if bucket == "all" else 24
+        yield Window(
+            series=SeriesId("bench", target, "llama-3.3-70b", bucket),
+            start=start,
+            length=60,
+            mode=Mode.ON,
+            tally=tally(requests, chance, whole=bucket == "all"),
+            gauges=gauges(chance) if bucket == "all" else Gauges(),
+            environment=Environment("0.11.0", "3f2a9c01d4e5"),
+            source=Source.SERVER if bucket == "all" else Source.TAP,
+            server_drafts=None if bucket == "all" else requests * 80,
+            observed_seconds=60 + chance.uniform(-0.01, 0.01),
+            scrapes_ok=12,
+        )
+
+
+def tally(requests: int, chance: random.Random, *, whole: bool) -> Tally:
+    """What that many requests count; ``whole`` has what only the server knows."""
+    drafts = requests * chance.randrange(70, 90)
+    accepted = [int(drafts * share) for share in (0.81, 0.62, 0.45)]
+    prompts = requests * chance.randrange(400, 600)
+    return Tally(
+        drafts=drafts,
+        draft_tokens=3 * drafts,
+        accepted_tokens=sum(accepted),
+        accepted_per_position=tuple(accepted),
+        prompt_tokens=prompts,
+        generation_tokens=drafts + sum(accepted),
+        preemptions=0 if whole else None,
+        prefix_cache_queries=prompts if whole else None,
+        prefix_cache_hits=prompts // 3 if whole else None,
+        requests={"stop": requests - 9, "length": 8, "abort": 1, "error": 0},
+        ttft=histogram(TTFT, requests, 0.08, chance),
+        tpot=histogram(TPOT, requests, 0.03, chance),
+        inter_token=histogram(TPOT, drafts, 0.03, chance) if whole else None,
+        e2e=histogram(E2E, requests, 6.0, chance),
+        output_length=histogram(LENGTH, requests, 200.0, chance),
+        request_acceptance=None if whole else histogram(ACCEPTANCE, requests, 0.6, chance),
+    )
+
+
+def gauges(chance: random.Random) -> Gauges:
+    """Samples of a busy minute."""
+    return Gauges(
+        sampled_seconds=60 + chance.uniform(-0.01, 0.01),
+        busy_seconds=60 + chance.uniform(-0.01, 0.01),
+        running_seconds=chance.uniform(500, 900),
+        waiting_seconds=0.0,
+        running_max=chance.randrange(12, 30),
+        kv_cache_usage_max=chance.uniform(0.3, 0.6),
+        gpu_memory_used_max=70 * 2**30,
+        gpu_memory_total=80 * 2**30,
+    )
+
+
+def histogram(
+    bounds: tuple[float, ...], count: int, center: float, chance: random.Random
+) -> Histogram:
+    """Observations spread around a center as latencies are."""
+    counts = [0] * (len(bounds) + 1)
+    shares = [1 / (1 + (bound / center - 1) ** 4 * 8) for bound in bounds]
+    for index, share in enumerate(shares):
+        counts[index] = int(count * share / sum(shares) * chance.uniform(0.7, 1.3))
+    total = count * center * chance.uniform(0.9, 1.1)
+    return Histogram(bounds, tuple(counts), float(int(total)) if center >= 100 else total)
+
+
+if __name__ == "__main__":
+    for row in run():
+        print(*row, sep=" | ")

@@ -1,0 +1,84 @@
+"""Running commands in this process, on a machine without configuration and history."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from specwatch.cli import group, options
+from specwatch.serving import HttpServer
+from tests import pages
+from tests.surfaces.statuses import Surface, daemon, serving
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "DEFAULT_FILE", tmp_path / "etc" / "specwatch.yml")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    for name in ("STATE_DIRECTORY", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def run() -> Run:
+    """Runs ``specwatch ARGUMENTS``; standard output and standard error stay apart."""
+
+    def invoke(*arguments: object, charset: str = "utf-8", stdin: bytes | None = None) -> Result:
+        runner = CliRunner(charset=charset)
+        done = runner.invoke(group, [str(word) for word in arguments], input=stdin)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return done
+
+    return invoke
+
+
+@pytest.fixture(scope="module")
+def serving_surface() -> Iterator[Surface]:
+    with serving() as surface:
+        yield surface
+
+
+@pytest.fixture
+def surface(serving_surface: Surface) -> Surface:
+    """A daemon in good health that answers."""
+    serving_surface.status = daemon()
+    return serving_surface
+
+
+@pytest.fixture
+def web() -> Iterator[Callable[[str, Callable[[Request], Response]], str]]:
+    """Serves one path on a free port, and says where."""
+    servers: list[HttpServer] = []
+
+    def serve(path: str, answer: Callable[[Request], Response]) -> str:
+        app = Starlette(routes=[Route(path, answer)])
+        servers.append(HttpServer(app, "127.0.0.1", 0, name="web"))
+        servers[-1].start()
+        return servers[-1].url
+
+    yield serve
+    for server in servers:
+        assert server.stop()
+
+
+@pytest.fixture
+def vllm(web: Callable[..., str]) -> str:
+    """A server with a capture as its page, under a path of its own."""
+    return web("/a/metrics", lambda _: Response(pages.capture("draft-k4.2"))) + "/a"
+
+
+@pytest.fixture
+def specwatch() -> list[str]:
+    """The command line of a real process."""
+    return [sys.executable, "-m", "specwatch"]

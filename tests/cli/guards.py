@@ -1,0 +1,55 @@
+"""Guards in a database, put there as daemons do."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from specwatch.edges.guard_book import GuardBook
+from specwatch.edges.store import Store
+from specwatch.guard.state import GuardState
+from specwatch.guard.step import Step
+
+NOW = time.time()
+LATER = 3000.0
+"""Seconds that may pass from ``NOW``, when tests are collected, to the end of any of them."""
+
+
+class Guards:
+    """The guards of one database; ``url`` is its URL."""
+
+    def __init__(self, folder: Path, template: Path) -> None:
+        self.path = folder / "guards.db"
+        shutil.copy(template, self.path)
+        self.url = f"sqlite:///{self.path}"
+        self.store = Store(self.url, daemon="left")
+        self.book = GuardBook(self.store)
+
+    def put(self, target: str = "chat", *, guarded: bool = True, **changes: Any) -> GuardState:
+        """The guard of a target in a state, guarded by the daemon ``left`` or by nobody."""
+        self.book.hold([target], f"left:{target}", NOW, able=True)
+        state = self.step("it is so", target, since=time.time() - 600, **changes)
+        if not guarded:
+            self.leave(target)
+        return state
+
+    def leave(self, target: str = "chat") -> None:
+        """The daemon that guards it ends."""
+        self.book.release(f"left:{target}", NOW)
+
+    def step(
+        self, reason: str, target: str = "chat", *, at: float = NOW,
+        inputs: Mapping[str, Any] | None = None, **changes: Any,
+    ) -> GuardState:  # fmt: skip
+        """One more step of a daemon."""
+        entry = self.book.look(target)[target]
+        step = Step(replace(entry.state, **changes), reason, inputs or {})
+        return self.book.advance(entry, step, at, by="left").state
+
+    def state(self, target: str = "chat") -> GuardState:
+        """As it is stored."""
+        return self.book.look(target)[target].state

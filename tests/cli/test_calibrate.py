@@ -1,0 +1,422 @@
+"""``specwatch calibrate`` against simulated servers, whose true speedup is known."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from prometheus_client import CollectorRegistry
+from rich.console import Console
+from starlette.responses import PlainTextResponse
+
+from specwatch.cli import group
+from specwatch.cli.calibrate_progress import Progress
+from specwatch.cli.calibration_tables import report_lines
+from specwatch.core.baseline import Measurement, Origin
+from specwatch.core.calibration import Stage
+from specwatch.edges.readers import Reader
+from specwatch.simulated.costs import SimulatedCosts
+from specwatch.simulated.server import SimulatedServer
+from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulated.workload import SimulatedTraffic
+from tests.cli.conftest import Run
+
+COSTS = SimulatedCosts().scaled(0.2)
+DATA = Path(__file__).parents[1] / "data" / "bench"
+QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12")
+COMPARED = ("--max-tokens", "40")
+"""Long enough outputs: what the last step of one yields beyond its end is thrown away."""
+K = 4
+
+
+def server(*, speculates: bool = False, **more: Any) -> SimulatedServer:
+    spec = {"speculation": SimulatedSpeculation(K), "record": "summary"} if speculates else {}
+    settings = SimulatedSettings(model="tiny", port=0, costs=COSTS, keep_log=True, **spec, **more)
+    return SimulatedServer(settings, CollectorRegistry())
+
+
+@pytest.fixture(scope="module")
+def off() -> Iterator[SimulatedServer]:
+    with server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def on() -> Iterator[SimulatedServer]:
+    with server(speculates=True) as running:
+        yield running
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/specwatch.db"
+
+
+def stored(database: str) -> list[Measurement]:
+    reader = Reader.of(database)
+    try:
+        return reader.measurements()
+    finally:
+        reader.close()
+
+
+class Both:
+    """A whole calibration of both servers, and what it left behind."""
+
+    def __init__(self, off: SimulatedServer, on: SimulatedServer, folder: Path) -> None:
+        self.database = f"sqlite:///{folder}/specwatch.db"
+        done = CliRunner().invoke(
+            group,
+            [
+                "calibrate", "--off", off.url, "--on", on.url, "--concurrency", "2,4",
+                "--temperature", "0,1.2", "--database", self.database, "--target", "chat",
+                "--json", *QUICK, *COMPARED, "--duration", "1500ms",
+            ],
+        )  # fmt: skip
+        assert done.exit_code == 0, done.stderr
+        self.said = done.stderr
+        self.report: dict[str, Any] = json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def both(
+    off: SimulatedServer, on: SimulatedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Both:
+    return Both(off, on, tmp_path_factory.mktemp("both"))
+
+
+def inside(interval: dict[str, Any], truth: float, slack: float = 0.05) -> bool:
+    """Whether the truth, give or take the noise of very short slices, is in the interval."""
+    low, high = interval["lower"] * (1 - slack), interval["upper"] * (1 + slack)
+    return bool(low <= truth <= high)
+
+
+def test_the_speedup_of_each_temperature_and_load_is_the_true_one(
+    both: Both, on: SimulatedServer
+) -> None:
+    found = both.report["comparison"]
+    assert [each["concurrency"] for each in found["concurrencies"]] == [2, 4]
+    for one in found["concurrencies"]:
+        batch = one["concurrency"]
+        (line,) = one["bins"]
+        assert inside(line["step_cost"], on.engine.true_step_cost(batch))
+        speedups = {each["temperature"]: each["speedup"] for each in one["buckets"]}
+        assert set(speedups) == {"0", ">1"}
+        assert inside(speedups["0"], on.engine.true_speedup(0.0, batch))
+        assert inside(speedups[">1"], on.engine.true_speedup(1.2, batch))
+        assert speedups["0"]["lower"] > speedups[">1"]["upper"]
+    assert found["verdict"] == "pays"
+    assert found["best_k"]["k"] == K
+
+
+def test_the_baseline_is_stored_by_load_for_the_target(both: Both) -> None:
+    measured = stored(both.database)
+    assert [each.load_bin for each in measured] == [1, 2]
+    for one in measured:
+        assert (one.key.target, one.key.model_name) == ("chat", "tiny")
+        assert (one.key.engine_version, one.origin) == ("0.32.0", Origin.CALIBRATION)
+        assert one.key.configuration == both.report["configuration"]
+        assert len(one.points) == 12
+        assert one.enough
+        pace = sum(p.seconds for p in one.points) / sum(p.tokens for p in one.points)
+        assert pace == pytest.approx(COSTS.plain(3), rel=0.1)
+        assert one.ttft is not None
+        assert one.tpot is not None
+        assert one.ttft.count == one.tpot.count > 12
+    assert both.report["stored"].startswith("SQLite database")
+
+
+def test_the_servers_took_turns_with_the_same_work(both: Both) -> None:
+    stages = both.report["stages"]
+    assert [(each["concurrency"], each["mode"]) for each in stages] == [
+        (2, "off"), (2, "on"), (4, "off"), (4, "on"),
+    ]  # fmt: skip
+    for stage in stages:
+        assert stage["slices"] == 12
+        assert stage["errors"] == {}
+        assert stage["shared"] is False
+        assert stage["running_mean"] == pytest.approx(stage["concurrency"], rel=0.1)
+        assert [each["temperature"] for each in stage["clients"]] == [0.0, 1.2]
+        for clients in stage["clients"]:
+            assert len(clients["tpot"]) == len(clients["ttft"]) > 0
+
+
+def test_progress_in_a_pipe_is_a_line_for_each_stage(both: Both) -> None:
+    lines = both.said.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("concurrency 2 without speculation: ")
+    assert lines[3].startswith("concurrency 4 with speculation: ")
+
+
+def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
+    screen = io.StringIO()
+    progress = Progress(Console(file=screen, force_terminal=True, width=80, highlight=False))
+    with progress.over(4):
+        progress.step("concurrency 2, warming up", 0)
+        for _ in range(2):
+            progress.step("concurrency 2", 1)
+        progress.note("concurrency 2 with speculation: 9 requests, 0 failed")
+    shown = screen.getvalue()
+    assert "concurrency 2" in shown
+    assert " 50%" in shown
+    assert "9 requests, 0 failed" in shown
+    assert shown.endswith("\x1b[1A\x1b[2K"), "the bar's line is erased"
+
+
+def test_a_person_reads_it_in_eighty_columns(both: Both) -> None:
+    lines = [line for line, _ in report_lines({**both.report, "stored": "SQLite database x"})]
+    assert max(map(len, lines)) < 80
+    text = "\n".join(lines)
+    assert "speculation pays on this workload" in text
+    assert "best k: 4, as it is" in text
+    assert "baseline of chat at load 2, 3-4 stored in SQLite database x" in text
+    (row,) = [line for line in lines if line.startswith("      4") and "%" in line]
+    _, four = both.report["comparison"]["concurrencies"]
+    assert row.split()[-2] == f"{four['speedup']['value']:.2f}"
+
+
+def test_a_tap_tells_temperatures_that_run_at_once_apart(
+    run: Run, off: SimulatedServer, database: str
+) -> None:
+    with server(speculates=True, middleware=("specwatch.tap.Tap",)) as tapped:
+        done = run(
+            "calibrate", "--off", off.url, "--on", tapped.url, "--concurrency", 2, "--json",
+            "--temperature", "0,1.2", "--dry-run", "--database", database, *QUICK, *COMPARED,
+            "--duration", "3s",  # a tap counts when requests end: no slice may be without
+        )  # fmt: skip
+        truth = [tapped.engine.true_speedup(at, 2) for at in (0.0, 1.2)]
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
+    cold, hot = report["comparison"]["buckets"]
+    assert (cold["temperature"], hot["temperature"]) == ("0", ">1")
+    assert cold["speedup"]["lower"] > hot["speedup"]["upper"]
+    assert inside(cold["speedup"], truth[0], 0.15)
+    assert inside(hot["speedup"], truth[1], 0.15)
+    assert report["stored"] is None
+    assert not Path(database.removeprefix("sqlite:///")).exists()
+
+
+def test_the_configuration_gives_name_key_and_database(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret\n")
+    file = tmp_path / "specwatch.yml"
+    with server(api_keys=("secret",)) as guarded:
+        config = {
+            "database": f"sqlite:///{tmp_path}/here.db",
+            "targets": [
+                {"name": "guarded", "url": guarded.url, "bearer_token_file": f"{tmp_path}/key"}
+            ],
+        }
+        file.write_text(json.dumps(config))
+        done = run("calibrate", "--off", guarded.url, "--config", file, "--concurrency", 2, *QUICK)
+    assert done.exit_code == 0, done.stderr
+    assert "baseline of guarded at load 2 stored" in done.stdout
+    (measured,) = stored(f"sqlite:///{tmp_path}/here.db")
+    assert measured.key.target == "guarded"
+
+
+def test_without_its_key_a_server_refuses_and_the_remedy_is_said(run: Run) -> None:
+    with server(api_keys=("secret",)) as guarded:
+        done = run("calibrate", "--off", guarded.url, "--dry-run", "--model", "tiny", *QUICK)
+    assert done.exit_code == 2
+    assert "--off" in done.stderr
+    assert "refuses requests: 401" in done.stderr
+    assert "--bearer-token-file" in done.stderr
+
+
+def test_a_server_that_speculates_is_no_baseline(run: Run, on: SimulatedServer) -> None:
+    done = run("calibrate", "--off", on.url, "--dry-run")
+    assert done.exit_code == 2
+    assert "--off: this server speculates" in done.stderr
+
+
+def test_two_servers_without_speculation_are_not_compared(run: Run, off: SimulatedServer) -> None:
+    done = run("calibrate", "--off", off.url, "--on", off.url, "--dry-run")
+    assert done.exit_code == 2
+    assert "--on: this server does not speculate" in done.stderr
+
+
+def test_a_page_of_something_else_is_refused(run: Run, web: Callable[..., str]) -> None:
+    url = web("/metrics", lambda _: PlainTextResponse("# TYPE up gauge\nup 1\n"))
+    done = run("calibrate", "--off", url, "--dry-run")
+    assert done.exit_code == 2
+    assert "neither of vLLM nor of llama.cpp" in done.stderr
+
+
+def test_a_database_that_cannot_be_written_is_refused_before_any_request(
+    run: Run, off: SimulatedServer, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    before = len(off.engine.log)
+    done = run("calibrate", "--off", off.url, "--database", f"sqlite:///{tmp_path}/file/a.db")
+    assert done.exit_code == 2
+    assert "file/a.db" in done.stderr
+    assert "with --dry-run nothing is stored" in done.stderr
+    assert len(off.engine.log) == before
+
+
+def test_a_server_in_use_is_refused_unless_that_is_meant(run: Run, database: str) -> None:
+    traffic = SimulatedTraffic(concurrency=1)
+    with server(traffic=traffic) as busy:
+        arguments = ("calibrate", "--off", busy.url, "--concurrency", 2, "--database", database)
+        refused = run(*arguments, *QUICK)
+        assert refused.exit_code == 2
+        assert "requests of others are under way" in refused.stderr
+        done = run(*arguments, *QUICK, "--shared", "--json")
+    assert done.exit_code == 0, done.stderr
+    (stage,) = json.loads(done.stdout)["stages"]
+    assert stage["shared"] is True
+    assert len(stored(database)) == 1
+
+
+def test_what_others_did_meanwhile_is_not_stored(
+    run: Run, off: SimulatedServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stage, "foreign_requests", property(lambda _: 3))
+    done = run("calibrate", "--off", off.url, "--concurrency", 2, "--database", database, *QUICK)
+    assert done.exit_code == 1
+    assert "3 requests of others ended meanwhile; nothing is stored" in done.stderr
+    assert "nothing stored" in done.stdout
+    assert stored(database) == []
+
+
+def test_too_little_is_said_and_not_stored(
+    run: Run, off: SimulatedServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Stage, "shortfall", property(lambda _: "all is lost"))
+    done = run("calibrate", "--off", off.url, "--concurrency", 2, "--database", database, *QUICK)
+    assert done.exit_code == 1
+    assert "concurrency 2, speculation off is not usable: all is lost" in done.stderr
+    assert stored(database) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give --off URL to measure, or --import FILE"),
+        (("--off", "http://h:1", "--import", "x"), "give --off URL to measure, or --import FILE"),
+        (("--off", "h"), "--off"),
+        (("--off", "URL", "--concurrency", "0,2"), "expected numbers from 1 to 99999"),
+        (("--off", "URL", "--concurrency", "two"), "write numbers like 1,2,4"),
+        (("--off", "URL", "--model", "huge"), "does not serve huge; it serves tiny"),
+        (("--off", "URL", "--duration", "1s", "--dry-run"), "make it at least 1s200ms"),
+        (("--off", "URL", "--prompts", "/nowhere"), "/nowhere"),
+        (("--import", "/nowhere", "--target", "chat"), "/nowhere"),
+        (("--import", "/nowhere"), "say whose baseline it is: give --target NAME"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    run: Run, off: SimulatedServer, arguments: tuple[str, ...], message: str
+) -> None:
+    done = run("calibrate", *(off.url if word == "URL" else word for word in arguments))
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+
+
+def test_own_prompts_are_sent(
+    run: Run, off: SimulatedServer, tmp_path: Path, database: str
+) -> None:
+    (tmp_path / "prompts").write_text('one\n\n"two\\nlines"\n')
+    arguments = ("--concurrency", 1, "--prompts", tmp_path / "prompts", "--dry-run", *QUICK)
+    assert run("calibrate", "--off", off.url, *arguments).exit_code == 0
+    (tmp_path / "prompts").write_text('fine\n"two\n')
+    done = run("calibrate", "--off", off.url, *arguments)
+    assert done.exit_code == 2
+    assert "prompts:2: begins with a quote and is no JSON string" in done.stderr
+
+
+def test_without_aiohttp_it_says_what_to_install(
+    run: Run, off: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("specwatch.edges.load_client", "specwatch.cli.calibrate_run"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "specwatch.edges.closed_loop", raising=False)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    done = run("calibrate", "--off", off.url, "--dry-run")
+    assert done.exit_code == 2
+    assert "pip install 'specwatch[bench]'" in done.stderr
+
+
+def test_interrupted_it_stops_its_requests_and_stores_nothing(
+    specwatch: list[str], database: str
+) -> None:
+    with ExitStack() as stack:
+        running = stack.enter_context(server())
+        process = subprocess.Popen(
+            [
+                *specwatch, "calibrate", "--off", running.url, "--concurrency", "1,4",
+                "--database", database, *QUICK,
+            ],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )  # fmt: skip
+        stack.callback(process.kill)
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("concurrency 1 without speculation")
+        process.send_signal(signal.SIGINT)
+        said = process.stderr.read()
+        process.stderr.close()
+        assert process.wait(20) == 1
+        with running.synced() as engine:
+            assert engine.running + engine.waiting == 0
+    assert said.strip() == "interrupted: nothing was stored"
+    assert stored(database) == []
+
+
+def test_a_detailed_result_is_imported(run: Run, database: str) -> None:
+    file = DATA / "vllm-0.32-detailed.json"
+    done = run("calibrate", "--import", file, "--target", "chat", "--database", database)
+    assert done.exit_code == 0, done.stderr
+    assert "baseline of chat at load 3-4 stored" in done.stdout
+    (measured,) = stored(database)
+    assert measured.origin is Origin.IMPORTED
+    assert (measured.key.target, measured.key.model_name) == ("chat", "tiny")
+    assert measured.key.engine_version is None
+    assert len(measured.points) == 10
+
+
+def test_means_alone_are_too_few(run: Run, database: str) -> None:
+    file = DATA / "vllm-0.32-means.json"
+    done = run("calibrate", "--import", file, "--target", "chat", "--database", database)
+    assert done.exit_code == 1
+    assert "too few samples at load 3-4: 1, and 5 are the least" in done.stderr
+    assert stored(database) == []
+
+
+def test_several_results_are_enough_and_their_load_can_be_said(run: Run, database: str) -> None:
+    several = [word for _ in range(5) for word in ("--import", DATA / "vllm-0.32-means.json")]
+    done = run(
+        "calibrate", *several, "--target", "chat", "--concurrency", 9, "--database", database,
+        "--json",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    assert [each["load_bin"] for each in json.loads(done.stdout)["measurements"]] == ["9-16"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("total_output_tokens", float("nan"), "total_output_tokens is NaN: expected a finite"),
+        ("duration", 0, "duration is 0: expected a finite number above 0; give the file of a"),
+        ("date", 20250101, "date is 20250101: expected text; give the file of a sound run"),
+    ],
+)
+def test_a_result_that_cannot_be_is_refused_and_not_stored(
+    run: Run, tmp_path: Path, database: str, key: str, value: object, said: str
+) -> None:
+    result = json.loads((DATA / "vllm-0.32-detailed.json").read_text())
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps({**result, key: value}))
+    done = run("calibrate", "--import", file, "--target", "chat", "--database", database)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"{file}: {said}" in done.stderr
+    assert not Path(database.removeprefix("sqlite:///")).exists()

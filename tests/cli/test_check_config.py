@@ -1,0 +1,384 @@
+"""``specwatch check-config``."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from starlette.responses import Response
+
+from tests import pages
+from tests.cli.conftest import Run
+from tests.surfaces.statuses import Surface
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "specwatch.yml"
+    file.write_text(text)
+    return file
+
+
+@pytest.fixture
+def good(tmp_path: Path, vllm: str) -> Path:
+    """A configuration whose target answers and whose database can be made."""
+    return written(
+        tmp_path,
+        f"database: sqlite:///{tmp_path}/new/history.db\n"
+        f"targets: [{{name: chat, url: '{vllm}'}}]\n",
+    )
+
+
+def test_a_good_configuration_is_zero_and_creates_nothing(run: Run, good: Path) -> None:
+    done = run("check-config", "--config", good)
+    assert (done.exit_code, done.stderr) == (0, "")
+    first, rules, note, database, target = done.stdout.splitlines()
+    assert first == "configuration: ok, 1 target"
+    assert rules == (
+        "rules: 11 apply, 4 of them would disable speculation: net-negative, low-acceptance,"
+        " ttft-regression, tpot-regression"
+    )
+    assert note.startswith("note: no baseline of chat: speedup is assumed, not measured; run")
+    assert database.endswith("history.db: ok, empty, will be set up at start")
+    assert target.endswith("ok, tiny (speculation on)")
+    assert not (good.parent / "new").exists()
+
+
+def test_as_json(run: Run, good: Path) -> None:
+    done = run("check-config", "--config", good, "--json")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["ok"], found["problems"]) == (0, True, [])
+    assert found["configuration"]["targets"][0]["interval"] == "5s"
+    assert [check["ok"] for check in found["checks"]] == [True, True]
+    assert found["rules"][0]["name"] == "net-negative"
+    assert found["rules"][0]["any"][0] == {
+        "metric": "speedup_ratio", "below": 1, "clear": 1.02, "window": "6m",
+    }  # fmt: skip
+    assert len(found["notes"]) == 1
+
+
+def measured(place: Path, targets: list[str], age: float) -> None:
+    """Put a baseline of each target, so many seconds old, into the database at a place."""
+    from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
+    from specwatch.edges.store import Store
+
+    now = time.time()
+    points = tuple(Point(now - age - n, 4.0, 50.0, 1000.0) for n in range(9))
+    store = Store(f"sqlite:///{place}", daemon="d")
+    store.open(now)
+    keys = [BaselineKey(name, "tiny") for name in targets]
+    store.write_measurements([Measurement(key, 2, Origin.IMPORTED, points) for key in keys], now)
+    store.close(now)
+
+
+def notes_of(run: Run, tmp_path: Path, names: str, more: str = "") -> list[str]:
+    targets = ", ".join(f"{{name: {name}, url: 'http://127.0.0.1:1'}}" for name in names)
+    database = f"database: sqlite:///{tmp_path}/history.db\n"
+    file = written(tmp_path, f"{database}targets: [{targets}]\n{more}\n")
+    found: list[str] = json.loads(run("check-config", "--config", file, "--json").stdout)["notes"]
+    return found
+
+
+def test_targets_without_a_baseline_that_holds_are_said(run: Run, tmp_path: Path) -> None:
+    measured(tmp_path / "history.db", ["a", "b"], age=40 * 86400.0)
+    (note,) = notes_of(run, tmp_path, "ab")
+    assert note.startswith("no baseline of a, b: ")
+    assert note.endswith(
+        "rules know less: net-negative, losing-bucket, not-worth-it, ttft-regression,"
+        " tpot-regression, tail-widening"
+    )
+    (note,) = notes_of(run, tmp_path, "abcde", "baseline: {max_age: 50d}")
+    assert note.startswith("no baseline of c, d, e: ")
+    (note,) = notes_of(run, tmp_path, "cdefg")
+    assert note.startswith("no baseline of c, d, e and 2 more: ")
+
+
+def test_where_no_rule_needs_a_baseline_none_is_missed(run: Run, tmp_path: Path) -> None:
+    assert notes_of(run, tmp_path, "a", "rules: {use_defaults: false}") == []
+    rule = "{name: slow, metric: speedup_ratio, below: 1, scope: {target: b}}"
+    rules = f"rules: {{use_defaults: false, extra: [{rule}]}}"
+    (note,) = notes_of(run, tmp_path, "ab", rules)
+    assert note.startswith("no baseline of b: ")
+    measured(tmp_path / "history.db", ["b"], age=60.0)
+    assert notes_of(run, tmp_path, "ab", rules) == []
+
+
+def test_rules_and_slos_are_counted_offline_too(run: Run, tmp_path: Path) -> None:
+    text = (
+        "targets: [{url: 'http://h'}]\nrules: {use_defaults: false}\n"
+        "slos: [{name: a, metric: ttft, threshold: 1s, objective: 99%}]\n"
+    )
+    done = run("check-config", "--config", written(tmp_path, text), "--offline")
+    assert done.stdout.splitlines()[1:] == ["rules: none apply; 1 SLO"]
+
+
+def test_servers_on_the_command_line_can_be_checked_too(run: Run, vllm: str) -> None:
+    assert run("check-config", "--target", vllm).exit_code == 0
+
+
+def test_the_file_in_its_usual_place_is_found(run: Run, good: Path) -> None:
+    from specwatch.cli import options
+
+    options.DEFAULT_FILE.parent.mkdir()
+    good.rename(options.DEFAULT_FILE)
+    assert run("check-config").exit_code == 0
+
+
+BAD = """\
+listen: nowhere
+targets:
+  - url: http://user:hunter2@host
+    intervall: 5s
+  - {url: 'http://127.0.0.1:8000', interval: 5}
+"""
+
+
+def test_a_refused_file_shows_all_that_is_wrong_where_and_is_two(run: Run, tmp_path: Path) -> None:
+    file = written(tmp_path, BAD)
+    done = run("check-config", "--config", file)
+    assert (done.exit_code, done.stdout) == (2, "")
+    lines = done.stderr.splitlines()
+    assert [line.split(" ")[0] for line in lines] == [f"{file}:{n}:" for n in (1, 3, 4, 5)]
+    assert 'did you mean "interval"?' in lines[2]
+    assert "hunter2" not in done.output
+
+
+def test_a_refused_file_as_json(run: Run, tmp_path: Path) -> None:
+    done = run("check-config", "--config", written(tmp_path, BAD), "--json")
+    found = json.loads(done.stdout)
+    assert (done.exit_code, done.stderr) == (2, "")
+    assert (found["ok"], found["configuration"], found["checks"]) == (False, None, [])
+    assert len(found["problems"]) == 4
+
+
+def test_offline_contacts_nobody(run: Run, tmp_path: Path) -> None:
+    file = written(tmp_path, "targets: [{url: 'http://127.0.0.1:1'}]\n")
+    done = run("check-config", "--config", file, "--offline", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["checks"] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--config", "/nonexistent/specwatch.yml"], ["--config", "/"], [],
+        ["--config", "x.yml", "--target", "http://127.0.0.1:1"], ["--target", "foo"],
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_configuration_is_two(run: Run, words: list[str]) -> None:
+    done = run("check-config", *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_target_that_does_not_answer_is_one_and_the_others_are_checked(
+    run: Run, tmp_path: Path, vllm: str
+) -> None:
+    file = written(
+        tmp_path,
+        f"database: sqlite:///{tmp_path}/history.db\n"
+        f"targets: [{{name: a, url: 'http://127.0.0.1:1'}}, {{name: b, url: '{vllm}'}},"
+        f" {{name: c, url: '{vllm}', metrics_path: /nope}}]\n",
+    )
+    done = run("check-config", "--config", file)
+    assert done.exit_code == 1
+    a, b, c = done.stdout.splitlines()[-3:]
+    assert "FAILED: nothing listens" in a
+    assert ": ok, " in b
+    assert "FAILED: " in c
+    assert "404" in c
+
+
+def test_targets_are_asked_together(run: Run, tmp_path: Path) -> None:
+    """A fleet that hangs must not take its timeout times its size."""
+    open_at_once: list[socket.socket] = []
+
+    def accept() -> None:
+        while len(open_at_once) < 20:
+            try:
+                open_at_once.append(silent.accept()[0])
+            except TimeoutError:
+                break
+        silent.close()
+        for connection in open_at_once:
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
+        silent.settimeout(5)
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        hangs = f"url: '{url}', interval: 20s, timeout: 20s"
+        targets = ", ".join(f"{{name: t{number}, {hangs}}}" for number in range(20))
+        file = written(
+            tmp_path, f"database: sqlite:///{tmp_path}/history.db\ntargets: [{targets}]\n"
+        )
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        done = run("check-config", "--config", file)
+        accepting.join(30)
+    assert len(open_at_once) == 20
+    assert done.exit_code == 1
+    assert done.stdout.count("FAILED") == 20
+
+
+@pytest.mark.parametrize(
+    ("database", "words"),
+    [
+        ("sqlite:////dev/null/x.db", "x.db"),
+        ("sqlite:///FOLDER/text.db", "damaged or no SQLite database"),
+        ("sqlite:///FOLDER/newer.db", "a newer specwatch"),
+        ("postgresql://specwatch:hunter2@127.0.0.1:1/fleet", "refused"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_one_and_its_password_is_not_shown(
+    run: Run, tmp_path: Path, vllm: str, database: str, words: str
+) -> None:
+    (tmp_path / "text.db").write_text("no database\n" * 100)
+    with sqlite3.connect(tmp_path / "newer.db") as newer:
+        newer.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        newer.execute("INSERT INTO alembic_version VALUES ('9999')")
+    newer.close()
+    url = database.replace("FOLDER", str(tmp_path))
+    file = written(tmp_path, f"database: {url}\ntargets: [{{url: '{vllm}'}}]\n")
+    for more in ([], ["--json"]):
+        done = run("check-config", "--config", file, *more)
+        assert done.exit_code == 1
+        assert words in done.stdout
+        assert "hunter2" not in done.output
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_place_that_is_not_ours_to_write_is_found_now(
+    run: Run, tmp_path: Path, vllm: str, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    place = folder / "x.db" if exists else folder
+    if exists:
+        assert run("db", "upgrade", "--database", f"sqlite:///{place}").exit_code == 0
+    database = place if exists else folder / "sub" / "x.db"
+    file = written(tmp_path, f"database: sqlite:///{database}\ntargets: [{{url: '{vllm}'}}]\n")
+    # Root, as which tests may run, is denied nothing.
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != place)
+    done = run("check-config", "--config", file)
+    assert done.exit_code == 1
+    assert f"this user may not write in {place}" in done.stdout
+
+
+def test_a_page_without_an_engine_is_one(run: Run, surface: Surface) -> None:
+    done = run("check-config", "--target", surface.url)
+    assert done.exit_code == 1
+    assert "neither vLLM nor llama.cpp answers there" in done.stdout
+
+
+def test_secrets_are_not_shown(run: Run, tmp_path: Path, vllm: str) -> None:
+    (tmp_path / "token").write_text("hunter2\n")
+    file = written(
+        tmp_path,
+        "database: {url: 'postgresql://specwatch@127.0.0.1:1/fleet', password_file: token}\n"
+        f"targets: [{{url: '{vllm}', bearer_token_file: token, headers: {{X-Key: hunter2}}}}]\n",
+    )
+    done = run("check-config", "--config", file, "--json")
+    assert done.exit_code == 1
+    assert "hunter2" not in done.output
+    assert json.loads(done.stdout)["configuration"]["targets"][0]["headers"] == {"X-Key": "***"}
+
+
+def test_a_hostile_model_name_cannot_command_the_terminal(
+    run: Run, surface: Surface, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specwatch.edges.page_client import PageClient
+
+    name = "\x1b[31m" + "y" * 10_000
+    page = pages.page(pages.gauge("vllm:num_requests_running", 1, model_name=name)).encode()
+    monkeypatch.setattr(PageClient, "fetch", lambda *_, **__: page)
+    done = run("check-config", "--target", surface.url)
+    assert done.exit_code == 0
+    assert r"\x1b[31m" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) < 300
+
+
+PROXY = pages.faithful("tap-proxy")
+
+
+@pytest.fixture
+def beside(tmp_path: Path, web: Callable[..., str]) -> Callable[..., Path]:
+    """A configuration of a server and a proxy with these pages."""
+
+    def build(server: bytes, proxy: bytes | None, more: str = "") -> Path:
+        said = ""
+        if proxy is not None:
+            said = f", proxy: '{web('/metrics', lambda _: Response(proxy))}'"
+        url = web("/metrics", lambda _: Response(server))
+        return written(
+            tmp_path,
+            f"database: sqlite:///{tmp_path}/history.db\n{more}\n"
+            f"targets: [{{name: chat, url: '{url}'{said}}}]\n",
+        )
+
+    return build
+
+
+TEMPERATURES = "tap found, with temperatures 0, (0,0.3], (0.3,0.7], (0.7,1], >1, unknown"
+
+
+def test_a_tap_on_the_page_is_said_with_its_buckets(run: Run, beside: Callable[..., Path]) -> None:
+    done = run("check-config", "--config", beside(pages.faithful("vllm-0.32-tap"), None))
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[-1].endswith(f"ok, tiny (speculation on); {TEMPERATURES}")
+
+
+def test_a_proxy_is_asked_as_the_target_is(run: Run, beside: Callable[..., Path]) -> None:
+    done = run("check-config", "--config", beside(pages.capture("draft-k4.2"), PROXY))
+    assert done.exit_code == 0
+    target, proxy = done.stdout.splitlines()[-2:]
+    assert target.endswith("ok, tiny (speculation on)")
+    assert proxy.startswith("proxy of chat at http://127.0.0.1:")
+    assert proxy.endswith(f"ok, {TEMPERATURES}")
+
+
+def test_buckets_unlike_the_configured_are_said_with_the_remedy(
+    run: Run, beside: Callable[..., Path]
+) -> None:
+    file = beside(pages.capture("draft-k4.2"), PROXY, "temperature_buckets: [0, 0.3, 1]")
+    done = run("check-config", "--config", file)
+    assert done.exit_code == 0
+    assert "(0.3,0.7], (0.7,1]; start it with SPECWATCH_TAP_TEMPERATURE_BUCKETS=0,0.3,1" in (
+        done.stdout
+    )
+
+
+def test_a_tap_without_requests_is_found(run: Run, beside: Callable[..., Path]) -> None:
+    file = beside(pages.capture("draft-k4.2"), pages.tap().encode())
+    done = run("check-config", "--config", file)
+    assert "ok, tap found, no request counted yet" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("proxy", "said"),
+    [
+        (b"<html>\n", "expected a metrics page"),
+        (pages.capture("draft-k4.2"), "no specwatch_* family on its page"),
+    ],
+)
+def test_what_is_no_proxy_is_one(
+    run: Run, beside: Callable[..., Path], proxy: bytes, said: str
+) -> None:
+    done = run("check-config", "--config", beside(pages.capture("draft-k4.2"), proxy))
+    assert done.exit_code == 1
+    assert "FAILED: " in done.stdout.splitlines()[-1]
+    assert said in done.stdout.splitlines()[-1]
+
+
+def test_a_proxy_in_place_of_the_server_is_one_with_the_remedy(
+    run: Run, beside: Callable[..., Path]
+) -> None:
+    done = run("check-config", "--config", beside(PROXY, None))
+    assert done.exit_code == 1
+    assert "give its URL as the target's proxy" in done.stdout

@@ -1,0 +1,130 @@
+"""``specwatch check-config`` about the guard: what it would run, and who is paged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from specwatch.serving import HttpServer
+from tests.cli.conftest import Run
+
+COMMAND = "{kind: command, disable: [/bin/true, 'off'], enable: [/bin/true, 'on']}"
+ABSENT = COMMAND.replace("/bin/true", "/absent")
+SUPERVISED = "{kind: supervised}"
+UNIT = "{kind: systemd, unit: vllm.service}"
+
+
+@pytest.fixture
+def alertmanager() -> Iterator[tuple[str, list[bytes]]]:
+    """The URL of one that takes alerts only with a password, and what it was sent."""
+    sent: list[bytes] = []
+
+    async def alerts(request: Request) -> Response:
+        sent.append(await request.body())
+        return Response(status_code=200 if "authorization" in request.headers else 401)
+
+    app = Starlette(routes=[Route("/api/v2/alerts", alerts, methods=["POST"])])
+    server = HttpServer(app, "127.0.0.1", 0, name="alertmanager")
+    server.start()
+    yield server.url, sent
+    assert server.stop()
+
+
+def checked(run: Run, tmp_path: Path, *services: str, more: str = "") -> Any:
+    """What is found about targets with these services, none of which answers."""
+    file = tmp_path / "specwatch.yml"
+    targets = ", ".join(
+        f"{{name: t{number}, url: 'http://127.0.0.1:1'{service and f', service: {service}'}}}"
+        for number, service in enumerate(services)
+    )
+    file.write_text(f"database: sqlite:///{tmp_path}/h.db\ntargets: [{targets}]\n{more}\n")
+    return json.loads(run("check-config", "--config", file, "--json").stdout)
+
+
+def named(found: Any, what: str) -> list[tuple[str, bool, str]]:
+    return [
+        (check["what"], check["ok"], check["detail"])
+        for check in found["checks"]
+        if check["what"].startswith(what)
+    ]
+
+
+def test_what_the_guard_would_run_is_shown_or_why_it_could_not(run: Run, tmp_path: Path) -> None:
+    found = named(checked(run, tmp_path, COMMAND, ABSENT, SUPERVISED, ""), "guard")
+    assert [(what, ok) for what, ok, _ in found] == [
+        ("guard of t0, command service", True),
+        ("guard of t1, command service", False),
+        ("guard of t2, supervised service", True),
+    ]
+    details = [detail for *_, detail in found]
+    assert details[0].startswith("run `/bin/true off`, for 10m at most; to undo it, run `/bin/")
+    assert details[1].startswith("/absent is no file on this machine; create it")
+    assert details[2].startswith("restarted by `specwatch run -- COMMAND`; ")
+
+
+def test_a_guard_that_is_off_needs_nothing(run: Run, tmp_path: Path) -> None:
+    assert named(checked(run, tmp_path, ABSENT, more="guard: {mode: off}"), "guard") == []
+
+
+def test_a_guard_that_acts_without_hands_is_noted(run: Run, tmp_path: Path) -> None:
+    notes = checked(run, tmp_path, COMMAND, "", "", "", "", more="guard: {mode: act}")["notes"]
+    assert notes[-1].startswith("guard.mode is act, and there is no service of t1, t2, t3 and 1 mo")
+    notes = checked(run, tmp_path, COMMAND, "")["notes"]
+    assert not any(note.startswith("guard") for note in notes)
+
+
+def test_each_alertmanager_is_asked_and_sent_no_alert(
+    run: Run, tmp_path: Path, alertmanager: tuple[str, list[bytes]]
+) -> None:
+    url, sent = alertmanager
+    urls = f"urls: ['{url}', 'http://127.0.0.1:1']"
+    found = checked(
+        run, tmp_path, "", more=f"alertmanager: {{{urls}, headers: {{Authorization: a}}}}"
+    )
+    assert named(found, "Alertmanager") == [
+        (f"Alertmanager {url}", True, "it takes alerts"),
+        (
+            "Alertmanager http://127.0.0.1:1", False,
+            "nothing listens at http://127.0.0.1:1; is Alertmanager up, on this port?",
+        ),
+    ]  # fmt: skip
+    (refused, _) = named(checked(run, tmp_path, "", more=f"alertmanager: {{{urls}}}"), "Alertm")
+    assert refused[1:] == (
+        False, f"{url} answered 401; give credentials: bearer_token_file or basic_auth",
+    )  # fmt: skip
+    assert sent == [b"[]", b"[]"]
+
+
+@pytest.mark.parametrize(
+    ("services", "said"),
+    [
+        (
+            (UNIT, "", UNIT),
+            'targets[2].service.unit: "vllm.service" is the unit of targets[0] too; leave it at'
+            " the target that it serves",
+        ),
+        (
+            (SUPERVISED, SUPERVISED),
+            "targets[1].service: targets[0] is supervised too, and specwatch runs one vLLM; leave"
+            " it at the target that it serves",
+        ),
+    ],
+)
+def test_two_targets_that_are_one_process_are_refused(
+    run: Run, tmp_path: Path, services: tuple[str, ...], said: str
+) -> None:
+    (problem,) = checked(run, tmp_path, *services)["problems"]
+    assert problem == f"{tmp_path}/specwatch.yml:2: {said}"
+
+
+def test_units_of_two_managers_are_two(run: Run, tmp_path: Path) -> None:
+    user = UNIT.replace("}", ", scope: user}")
+    assert checked(run, tmp_path, UNIT, user, more="guard: {mode: off}")["problems"] == []

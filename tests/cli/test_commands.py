@@ -1,0 +1,115 @@
+"""What all commands share."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from specwatch import __version__
+from specwatch.cli import group
+from tests.cli.conftest import Run
+
+
+def every(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The words of a command and of all beneath it."""
+    yield words
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None, name
+            yield from every(found, (*words, name))
+
+
+EVERY = tuple(every(group))
+
+
+def test_it_says_its_version(run: Run) -> None:
+    done = run("--version")
+    assert (done.exit_code, done.stdout) == (0, f"specwatch, version {__version__}\n")
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_help_fits_a_terminal_and_explains_every_option(run: Run, words: tuple[str, ...]) -> None:
+    done = run(*words, "--help")
+    assert done.exit_code == 0
+    widest = max(map(len, done.stdout.splitlines()))
+    assert widest <= (90 if words == ("simulate",) else 80)
+    command: click.Command = group
+    for word in words:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), word)
+        assert found is not None
+        command = found
+    for option in command.params:
+        if isinstance(option, click.Option):
+            assert option.help, f"{option.name} is not explained"
+
+
+def test_every_command_is_in_the_list_with_a_line(run: Run) -> None:
+    listed = run("--help").stdout
+    for words in EVERY[1:]:
+        assert f"\n  {words[0]}" in listed
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["statsu"], "status"), (["check_config"], "check-config"), (["scape", "-"], "scrape"),
+        (["db", "upgrad"], "upgrade"),
+    ],
+)  # fmt: skip
+def test_a_mistyped_command_gets_the_nearest(run: Run, words: list[str], meant: str) -> None:
+    done = run(*words)
+    assert done.exit_code == 2
+    assert f'did you mean "{meant}"?' in done.stderr
+
+
+def test_an_unlike_command_gets_them_all(run: Run) -> None:
+    done = run("zzz\x1b")
+    assert done.exit_code == 2
+    for words in EVERY[1:]:
+        assert words[0] in done.stderr
+    assert "\x1b" not in done.stderr
+
+
+def test_a_bad_option_is_a_usage_error(run: Run) -> None:
+    assert run("--nope").exit_code == 2
+    assert run("status", "--nope").exit_code == 2
+
+
+def test_an_error_of_ours_has_no_traceback(specwatch: list[str]) -> None:
+    done = subprocess.run(
+        [*specwatch, "status", "--url", "http://127.0.0.1:1"], capture_output=True, text=True,
+        timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "no daemon answers" in done.stderr
+
+
+def test_a_reader_that_has_enough_is_no_error_of_ours(specwatch: list[str]) -> None:
+    page = Path(__file__).parents[1] / "data/vllm-0.32-draft-k4.2.prom"
+    line = " ".join([*specwatch, "scrape", str(page), "| head -n 1"])
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("tiny\n", "")
+
+
+def test_a_command_loads_only_what_it_needs() -> None:
+    """The daemon stays small, and looking at a page stays quick."""
+    code = (
+        "import sys\n"
+        "from specwatch.cli import main\n"
+        "try: main(['run', '--help'])\n"
+        "except SystemExit: pass\n"
+        "print({'rich', 'alembic', 'uvicorn', 'sqlalchemy', 'specwatch.simulated'}"
+        " & sys.modules.keys())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr

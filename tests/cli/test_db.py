@@ -1,0 +1,191 @@
+"""``specwatch db``."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.core.decisions import Decision
+from specwatch.edges import schema
+from specwatch.edges.packing import pack_batch
+from specwatch.edges.store import Store
+from specwatch.model import Batch
+from tests.cli.conftest import Run
+from tests.surfaces.statuses import minute
+
+COMMANDS = ("upgrade", "current", "prune")
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/new/history.db"
+    found: str = request.getfixturevalue("postgres").new_url()
+    return found
+
+
+def filled(url: str, start: int) -> None:
+    """Three minutes of one model."""
+    store = Store(url, daemon="left")
+    windows = tuple(minute(start + 60 * number) for number in range(3))
+    store.write([pack_batch(Batch(windows, None))], float(start))
+    store.close(float(start))
+
+
+def test_a_new_database_is_set_up_shown_and_left_alone(run: Run, url: str) -> None:
+    done = run("db", "upgrade", "--database", url)
+    assert done.exit_code == 0
+    assert done.stdout.endswith(f": empty -> {schema.CURRENT}\n")
+    assert run("db", "upgrade", "--database", url).stdout.endswith(
+        f"is at revision {schema.CURRENT} already\n"
+    )
+    shown = run("db", "current", "--database", url).stdout
+    assert f"revision {schema.CURRENT} (current)" in shown
+    assert "0 rows" in shown
+
+
+def test_as_json(run: Run, url: str) -> None:
+    done = json.loads(run("db", "upgrade", "--database", url, "--json").stdout)
+    assert (done["before"], done["after"]) == (None, schema.CURRENT)
+    filled(url, int(time.time()) // 60 * 60)
+    info = json.loads(run("db", "current", "--database", url, "--json").stdout)
+    assert info["revision"] == info["known_revision"] == schema.CURRENT
+    assert (info["rows"]["minutes"], info["rows_exact"]["minutes"]) == (3, True)
+    assert info["size_bytes"] > 0
+
+
+def test_pruning_makes_hours_of_old_minutes_and_says_what_it_did(run: Run, url: str) -> None:
+    filled(url, int(time.time()) // 3600 * 3600 - 15 * 86400)
+    done = run("db", "prune", "--database", url)
+    assert done.exit_code == 0
+    assert done.stdout.startswith(
+        "deleted 3 minutes, 0 hours, 0 runs, 0 baselines, 0 verdicts, 0 guard steps from "
+    )
+    info = json.loads(run("db", "current", "--database", url, "--json").stdout)
+    assert (info["rows"]["minutes"], info["rows"]["hours"]) == (0, 1)
+    again = json.loads(run("db", "prune", "--database", url, "--json").stdout)
+    assert again["minutes"] == again["hours"] == 0
+
+
+def test_pruned_baselines_and_verdicts_are_told_too(run: Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/history.db"
+    long_ago = time.time() - 1000 * 86400
+    point = Point(long_ago, concurrency=3.0, seconds=6.0, tokens=1000.0)
+    key = BaselineKey("chat", "llama")
+    store = Store(url, daemon="left")
+    store.write_measurements([Measurement(key, 2, Origin.IMPORTED, (point,))], long_ago)
+    store.write_verdicts(
+        [
+            Decision("left", "chat", "llama", "all", rule, long_ago, "pass", "warning", "alert", {})
+            for rule in ("one", "two")
+        ],
+        long_ago,
+    )
+    store.close(long_ago)
+    done = run("db", "prune", "--database", url)
+    assert ", 1 baseline, 2 verdicts, 0 guard steps from SQLite database " in done.stdout
+
+
+def test_how_long_to_keep_can_be_given_or_configured(run: Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/history.db"
+    filled(url, int(time.time()) // 3600 * 3600 - 2 * 86400)
+    file = tmp_path / "specwatch.yml"
+    file.write_text(
+        f"database: {url}\nretention: {{minutes: 3d, hours: 5d}}\n"
+        "targets: [{url: 'http://127.0.0.1:8000'}]\n"
+    )
+    assert run("db", "prune", "--config", file).stdout.startswith("deleted 0 minutes")
+    assert run("db", "prune", "--config", file, "--minutes", "1d").stdout.startswith(
+        "deleted 3 minutes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--minutes", "14"], "has no unit"),
+        (["--minutes", "1h"], "keep at least 2h"),
+        (["--hours", "1d"], "make it at least 14d"),
+        (["--hours", "x"], "not a duration"),
+    ],
+)
+def test_a_retention_that_cannot_be_is_refused(
+    run: Run, tmp_path: Path, words: list[str], said: str
+) -> None:
+    done = run("db", "prune", "--database", f"sqlite:///{tmp_path}/history.db", *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("command", ["current", "prune"])
+def test_a_missing_database_is_a_no_and_stays_missing(
+    run: Run, tmp_path: Path, command: str
+) -> None:
+    done = run("db", command, "--database", f"sqlite:///{tmp_path}/new/history.db")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "history.db" in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("history.db", "is not a database URL; write sqlite:////"),
+        ("sqlite://", "names no database file; write sqlite:////"),
+        ("mysql://u:hunter2@h/d", '"mysql" is not a database that specwatch knows; write sqlite'),
+        ("postgresql://u:hun/ter2@h/d", "percent-encode"),
+    ],
+)
+def test_a_bad_url_is_refused_with_the_remedy_and_without_its_password(
+    run: Run, command: str, url: str, said: str
+) -> None:
+    done = run("db", command, "--database", url)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("--database: ")
+    assert said in done.stderr
+    assert "hunter2" not in done.stderr
+    assert "ter2" not in done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_database_that_is_away_is_a_no_without_its_password(run: Run, command: str) -> None:
+    done = run("db", command, "--database", "postgresql://specwatch:hunter2@127.0.0.1:1/fleet")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "Postgres database fleet on 127.0.0.1:1" in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_database_of_a_newer_specwatch_is_left_alone(
+    run: Run, tmp_path: Path, command: str
+) -> None:
+    with sqlite3.connect(tmp_path / "newer.db") as newer:
+        newer.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        newer.execute("INSERT INTO alembic_version VALUES ('9999')")
+    newer.close()
+    done = run("db", command, "--database", f"sqlite:///{tmp_path}/newer.db")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "9999" in done.stderr
+    assert "Upgrade this specwatch" in done.stderr
+
+
+def test_a_given_database_needs_no_configuration(run: Run, tmp_path: Path) -> None:
+    """Who may not read the daemon's may look at a copy of its database."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/specwatch.yml").write_text("broken")
+    url = f"sqlite:///{tmp_path}/copy.db"
+    assert run("db", "upgrade", "--database", url).exit_code == 0
+    assert run("db", "current", "--database", url).exit_code == 0
+    assert run("db", "current").exit_code == 2
+
+
+def test_without_any_it_is_the_one_that_run_uses(run: Run, tmp_path: Path) -> None:
+    assert run("db", "upgrade").exit_code == 0
+    assert (tmp_path / "state/specwatch/specwatch.db").exists()

@@ -1,0 +1,77 @@
+"""``specwatch generate``: what it writes, and what is stale."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specwatch.codegen.dashboards.links import BOARDS, OVERVIEW
+from tests.cli.conftest import Run
+
+
+def test_a_stale_file_is_shown_and_written_anew(run: Run, tmp_path: Path) -> None:
+    assert run("generate", "dashboards", "-o", tmp_path).exit_code == 0
+    stale = tmp_path / OVERVIEW.file
+    stale.write_text(stale.read_text().replace('"refresh": "30s"', '"refresh": "1d"'))
+    done = run("generate", "dashboards", "-o", tmp_path, "--check")
+    assert done.exit_code == 1
+    assert '+  "refresh": "30s",' in done.stdout
+    run("generate", "dashboards", "-o", tmp_path)
+    assert run("generate", "dashboards", "-o", tmp_path, "--check").exit_code == 0
+
+
+def test_the_runbook_can_be_elsewhere(run: Run, tmp_path: Path) -> None:
+    there = "https://wiki.example/specwatch"
+    assert run("generate", "dashboards", "-o", tmp_path, "--runbook-url", there).exit_code == 0
+    for board in BOARDS:
+        urls = [each["url"] for each in json.loads((tmp_path / board.file).read_text())["links"]]
+        assert there in urls
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("wiki", '"wiki" is no address; write it like http://127.0.0.1:9469/runbook'),
+        ("https://wiki/a b", '"https://wiki/a b" is no address'),
+        ("https://wiki/{{y}}", '"https://wiki/{{y}}" is no address'),
+        ("https://wiki/${y}", '"https://wiki/${y}" is no address'),
+        ("http://", '"http://" is no address'),
+        ("https://:80/runbook", '"https://:80/runbook" is no address'),
+        ("https://[wiki]/", '"https://[wiki]/" is no address'),
+        ("https://wiki#top", "has a fragment, which each alert adds; leave it out"),
+    ],
+)
+@pytest.mark.parametrize("what", ["dashboards", "alerts"])
+def test_a_runbook_that_no_link_can_lead_to_is_refused(
+    run: Run, tmp_path: Path, what: str, url: str, problem: str
+) -> None:
+    done = run("generate", what, "-o", tmp_path / "new", "--runbook-url", url)
+    assert done.exit_code == 2
+    assert problem in " ".join(done.stderr.split())
+    assert not (tmp_path / "new").exists()
+
+
+def test_alerts_are_written_for_what_the_configuration_says(run: Run, tmp_path: Path) -> None:
+    config = tmp_path / "specwatch.yml"
+    config.write_text(
+        "targets: [{name: chat, url: http://127.0.0.1:8000}]\n"
+        "slos: [{name: snappy, metric: ttft, threshold: 200ms, objective: 99%}]\n"
+    )
+    written = run("generate", "alerts", "-o", tmp_path, "--config", config, "--job", "watchers")
+    assert written.exit_code == 0
+    assert "snappy" in (tmp_path / "vllm.rules.yml").read_text()
+    assert 'job="watchers"' in (tmp_path / "specwatch.rules.yml").read_text()
+    again = ("generate", "alerts", "-o", tmp_path, "--check")
+    assert run(*again, "--config", config, "--job", "watchers").exit_code == 0
+    assert run(*again).exit_code == 1
+
+
+def test_a_configuration_without_objectives_gives_no_alerts_for_them(
+    run: Run, tmp_path: Path
+) -> None:
+    config = tmp_path / "specwatch.yml"
+    config.write_text("targets: [{name: chat, url: http://127.0.0.1:8000}]\n")
+    assert run("generate", "alerts", "-o", tmp_path, "-c", config).exit_code == 0
+    assert "VllmLatencySloBurn" not in (tmp_path / "vllm.rules.yml").read_text()

@@ -1,0 +1,254 @@
+"""``specwatch rules``."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specwatch.edges.store import Store
+from specwatch.ruling import DEFAULT_RULES
+from tests.cli.conftest import Run
+from tests.cli.history import MODEL, T0, fill, minute
+
+BAD = range(60, 80)
+"""Minutes in which hardly anything was accepted, of two hours."""
+ALL = (T0, T0 + 7200)
+RULE = """
+rules:
+  use_defaults: false
+  extra:
+    - {name: low, metric: acceptance_ratio, below: 0.4, window: 5m, for: 2m, clear_for: 2m,
+       min_drafts: 100, severity: critical, action: disable, summary: Few drafts are kept}
+"""
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The URL of two hours of a target with twenty bad minutes, and of one without."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('history')}/history.db"
+    bad = (minute(at, acceptance=0.1 if at in BAD else 0.75) for at in range(120))
+    good = (minute(at, target="good") for at in range(40))
+    fill(url, chain.from_iterable(chain(bad, good)))
+    return url
+
+
+@pytest.fixture
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "UTC")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.fixture
+def config(tmp_path: Path, history: str) -> Path:
+    """A configuration with one rule of the user's."""
+    file = tmp_path / "specwatch.yml"
+    file.write_text(f"database: {history}\ntargets: [{{url: 'http://h:1', name: chat}}]\n{RULE}")
+    return file
+
+
+def judged(run: Run, *words: object, code: int, since: int = ALL[0], until: int = ALL[1]) -> Any:
+    """What a replay says, as JSON."""
+    done = run("rules", "test", "--since", since, "--until", until, "--json", *words)
+    assert (done.exit_code, done.stderr) == (code, "")
+    return json.loads(done.stdout)
+
+
+def only_course(found: Any) -> Any:
+    """Of the only target, rule, model and temperature."""
+    (target,) = found["targets"]
+    (course,) = target["courses"]
+    return course
+
+
+def test_a_drop_fires_the_rule_at_its_minute_and_clears_it(run: Run, config: Path) -> None:
+    """Three bad minutes of five are below the threshold; that holds for two more minutes."""
+    found = judged(run, "--config", config, "--target", "chat", code=1)
+    course = only_course(found)
+    (firing,) = course["firings"]
+    assert found["fired"] is True
+    assert (course["rule"], course["model_name"], course["temperature"]) == ("low", MODEL, "all")
+    assert firing["fired"] == T0 + 60 * (60 + 3 + 2)
+    assert firing["cleared"] == T0 + 60 * (80 + 3 + 2)
+    assert firing["seconds"] == course["breach_seconds"] == 20 * 60
+    assert (course["judged_minutes"], course["no_data_share"]) == (120, 0.0)
+
+
+def test_a_firing_comes_with_its_numbers_and_what_had_changed(run: Run, config: Path) -> None:
+    (firing,) = only_course(judged(run, "-c", config, "--target", "chat", code=1))["firings"]
+    (reading,) = firing["readings"]
+    assert (reading["metric"], reading["below"]) == ("acceptance_ratio", 0.4)
+    assert reading["value"] == pytest.approx(0.09)
+    attribution = firing["attribution"]
+    assert attribution["metric"] == "speedup_ratio"
+    assert attribution["before"] > 2 > attribution["now"]
+    assert attribution["causes"][0]["factor"] == "acceptance"
+    assert attribution["causes"][0]["share"] > 0.95
+
+
+def test_in_words(run: Run, config: Path, utc: None) -> None:
+    done = run(
+        "rules", "test", "-c", config, "--target", "chat", "--since", ALL[0], "--until", ALL[1]
+    )
+    assert (done.exit_code, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[:4] == [
+        "chat",
+        "judged from 2023-11-14 22:00 to 2023-11-15 00:00 UTC, 2 h",
+        "",
+        "llama",
+    ]
+    assert re.fullmatch(r"  baseline from calibrate, load 3-4; \d+ days old, .*", lines[4])
+    assert lines[5:] == [
+        "rule                                temp        fired    in breach    no data",
+        "low                                 all             1       20 min       0.0%",
+        "",
+        "low (critical, disable)",
+        "  fired 2023-11-14 23:05, cleared 2023-11-14 23:25 after 20 min",
+        "  acceptance_ratio 0.09; fires below 0.4",
+        "  speedup_ratio 2.47 the day before, 0.91 now; 100% of it: acceptance at",
+        "    temperature 0 fell from 75% to 10%: -2.34 tokens per step",
+    ]
+
+
+def test_a_measured_loss_fires_too_and_the_baseline_is_named(run: Run, history: str) -> None:
+    words = ("--database", history, "--target", "chat", "--rule", "net-negative")
+    found = judged(run, *words, code=1)
+    (firing,) = only_course(found)["firings"]
+    assert T0 + 60 * (60 + 3) <= firing["fired"] <= T0 + 60 * (60 + 10)
+    reading = firing["readings"][0]
+    assert reading["upper"] < 1
+    assert reading["basis"] == "measured"
+    (bin_,) = found["targets"][0]["baselines"][MODEL]["bins"]
+    assert (bin_["load_bin"], bin_["origin"], bin_["measured_at"]) == ("3-4", "calibrate", T0)
+
+
+def test_a_history_without_trouble_is_a_zero(run: Run, history: str) -> None:
+    found = judged(run, "--database", history, "--target", "good", code=0)
+    assert found["fired"] is False
+    courses = found["targets"][0]["courses"]
+    assert {course["rule"] for course in courses} == {rule.name for rule in DEFAULT_RULES}
+    assert all(course["firings"] == [] for course in courses)
+
+
+def test_without_data_nothing_fires_and_it_is_said(run: Run, history: str) -> None:
+    """There is no baseline for the target ``good``."""
+    words = ("--database", history, "--target", "good", "--rule", "net-negative")
+    assert only_course(judged(run, *words, code=0))["no_data_share"] == 1.0
+    done = run("rules", "test", *words, "--since", ALL[0], "--until", ALL[1])
+    assert "no baseline: rules on the speedup have no data" in done.stdout
+
+
+def test_a_breach_from_before_is_told_as_that_and_counts_from_then(run: Run, config: Path) -> None:
+    words = ("-c", config, "--target", "chat")
+    since = T0 + 60 * 75
+    course = only_course(judged(run, *words, code=1, since=since))
+    assert course["firings"][0]["fired"] < since
+    assert course["breach_seconds"] == 10 * 60
+    done = run("rules", "test", *words, "--since", since, "--until", ALL[1])
+    assert "fired before, cleared " in done.stdout
+    assert judged(run, *words, code=0, since=T0 + 60 * 90)["fired"] is False
+
+
+def test_a_breach_that_lasts_is_not_cleared(run: Run, config: Path) -> None:
+    words = ("-c", config, "--target", "chat")
+    until = T0 + 60 * 75
+    (firing,) = only_course(judged(run, *words, code=1, until=until))["firings"]
+    assert (firing["cleared"], firing["seconds"]) == (None, 10 * 60)
+    done = run("rules", "test", *words, "--since", ALL[0], "--until", until)
+    assert "still in breach after 10 min" in done.stdout
+
+
+def test_minutes_in_which_nobody_watched_are_without_data(
+    run: Run, config: Path, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/gap.db"
+    fill(url, chain.from_iterable(minute(at) for at in range(90) if not 30 <= at < 60))
+    course = only_course(judged(run, "-c", config, "--database", url, code=0))
+    assert course["judged_minutes"] == 90
+    assert 0.25 < course["no_data_share"] < 0.35
+
+
+def test_minutes_that_are_gone_are_told_and_the_rest_is_judged(
+    run: Run, config: Path, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/pruned.db"
+    fill(url, chain.from_iterable(minute(at) for at in range(180)))
+    store = Store(url, daemon="left")
+    store.roll_up(T0 + 4 * 3600.0)
+    store.prune(T0 + 4 * 3600.0, 2 * 3600.0, 10**7)
+    store.close(0.0)
+    words = ("-c", config, "--database", url)
+    (target,) = judged(run, *words, code=0, until=T0 + 10800)["targets"]
+    assert (target["since"], target["only_hours_before"]) == (T0 + 7200, True)
+    done = run("rules", "test", *words, "--since", T0, "--until", T0 + 10800)
+    assert "of the time before only hours are kept" in done.stdout
+    none = run("rules", "test", *words, "--since", T0, "--until", T0 + 7200)
+    assert (none.exit_code, none.stdout) == (1, "")
+    assert "only hours are stored" in none.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--rule", "net-negativ"], 'no rule "net-negativ"; did you mean "net-negative"?'),
+        (["--target", "god"], 'no target "god" was ever watched; did you mean "good"?'),
+        (["--since", "yesterday"], '"yesterday" is neither a Unix time, such as 1'),
+        (["--since", "nan"], "nor a duration before now, such as 30m"),
+        (["--since", "-1e300"], '"-1e300" is no time of this age'),
+        (["--until", "1700000000000"], "is no time of this age; give seconds since 1970"),
+        (["--until", T0 - 1], "--since is not before --until"),
+        (["--database", "x.db"], "is not a database URL"),
+        (["--config", "/nowhere.yml"], "/nowhere.yml"),
+    ],
+)
+def test_a_mistake_is_refused_with_the_remedy(
+    run: Run, history: str, words: list[object], said: str
+) -> None:
+    done = run("rules", "test", "--database", history, "--since", T0, *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in " ".join(done.stderr.split())
+
+
+def test_a_time_without_any_history_is_no_answer(run: Run, history: str) -> None:
+    done = run("rules", "test", "--database", history, "--since", "1h")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no minutes are stored from " in done.stderr
+
+
+def test_the_rules_that_apply_are_listed_in_words(run: Run, config: Path) -> None:
+    assert run("rules", "list", "--config", config).stdout.splitlines() == [
+        "low",
+        "  critical, asks to switch speculation off, yours",
+        "  Few drafts are kept",
+        "  fires: acceptance_ratio below 0.4 over 5m, for 2m",
+        "  clears: acceptance_ratio back at 0.4, for 2m",
+        "  needs: 100 drafts",
+    ]
+
+
+def test_without_a_configuration_the_defaults_are_listed(run: Run) -> None:
+    done = run("rules", "list")
+    assert (done.exit_code, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line and line[0] != " "] == [r.name for r in DEFAULT_RULES]
+    assert max(map(len, lines)) <= 80
+    assert "  only: each temperature above 0 by itself" in lines
+
+
+def test_the_list_as_json_is_in_the_syntax_of_the_configuration(run: Run, config: Path) -> None:
+    (low,) = json.loads(run("rules", "list", "-c", config, "--json").stdout)
+    assert low["default"] is False
+    assert (low["for"], low["window"], low["all"][0]["below"]) == ("2m", "5m", 0.4)
+    listed = json.loads(run("rules", "list", "--json").stdout)
+    assert [rule["default"] for rule in listed] == [True] * len(DEFAULT_RULES)

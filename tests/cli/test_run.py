@@ -1,0 +1,125 @@
+"""``specwatch run``: how it begins and how it does not. What it does is tested elsewhere."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "give --target URL, or --config FILE"),
+        (["--target", "http://127.0.0.1:1", "--config", "x.yml"], "not both"),
+        (["--target", "foo"], 'write "http://foo"'),
+        (["--config", "/nonexistent.yml"], "cannot read /nonexistent.yml"),
+        (["--target", "http://127.0.0.1:1", "--database", "mysql://h/d"], "mysql"),
+        (["--target", "http://127.0.0.1:1", "--listen", "9469"], "127.0.0.1:9469"),
+        (["--log-format", "xml"], "xml"),
+    ],
+)
+def test_what_it_cannot_start_with_is_two(run: Run, words: list[str], said: str) -> None:
+    done = run("run", *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--database", "mysql://h/d"], "--database: "),
+        (["--listen", "9469"], "--listen: "),
+    ],
+)
+def test_options_in_place_of_the_files_are_checked_too(
+    run: Run, tmp_path: Path, words: list[str], said: str
+) -> None:
+    file = tmp_path / "specwatch.yml"
+    file.write_text("targets: [{url: 'http://127.0.0.1:1'}]\n")
+    done = run("run", "--config", file, *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(said)
+
+
+@contextmanager
+def daemon(*command: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
+    """A running daemon and what it said at its start."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
+        try:
+            assert p.stderr is not None
+            for line in p.stderr:
+                said = json.loads(line)
+                if said["event"] == "started":
+                    yield p, said
+                    break
+            else:
+                raise AssertionError("it did not start")
+        finally:
+            p.kill()
+
+
+def test_a_url_is_enough_and_a_signal_ends_it(
+    run: Run, specwatch: list[str], tmp_path: Path
+) -> None:
+    """It says where it listens and where history goes; ``status`` finds it there."""
+    command = [*specwatch, "run", "--target", "http://127.0.0.1:1", "--listen", "127.0.0.1:0"]
+    with daemon(*command) as (process, said):
+        assert str(tmp_path / "state/specwatch/specwatch.db") in str(said["database"])
+        done = run("status", "--url", said["listen"])
+        assert "watching 1 target" in done.stdout
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "")
+    assert json.loads(err.splitlines()[-1])["event"] == "stopped"
+    assert (tmp_path / "state/specwatch/specwatch.db").exists()
+
+
+def test_an_address_that_is_taken_is_two_and_at_once(specwatch: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(
+            [*specwatch, "run", "--target", "http://127.0.0.1:1", "--listen", listen],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Address already in use; choose another" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_standard_streams_it_runs(specwatch: list[str], tmp_path: Path) -> None:
+    """As some supervisors start their children."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [
+        "/bin/sh", "-c", 'exec "$@" 0<&- 1>&- 2>&-', "sh", *specwatch, "run", "--target",
+        "http://127.0.0.1:1", "--listen", f"127.0.0.1:{port}",
+    ]  # fmt: skip
+    with subprocess.Popen(command) as process:
+        try:
+            assert _answers(port, process)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
+
+
+def _answers(port: int, process: subprocess.Popen[bytes]) -> bool:
+    import time
+
+    deadline = time.monotonic() + 30
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return True
+        except OSError:
+            time.sleep(0.05)
+    return False

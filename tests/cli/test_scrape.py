@@ -1,0 +1,256 @@
+"""``specwatch scrape``."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests import pages
+from tests.cli.conftest import Run
+from tests.surfaces.statuses import HOSTILE, Surface
+from tests.surfaces.test_summary import KEYS
+
+CAPTURE = pages.DATA / "vllm-0.32-draft-k4.2.prom"
+
+
+def test_a_saved_page_as_json_is_the_contract(run: Run) -> None:
+    done = run("scrape", CAPTURE, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert list(found) == ["source", "models"]
+    assert found["source"] == str(CAPTURE)
+    (model,) = found["models"]
+    assert list(model) == KEYS
+    assert model["accepted_tokens"] == 2940
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+@pytest.mark.parametrize("through", ["file", "stdin"])
+def test_packed_or_not_from_a_file_or_standard_input(
+    run: Run, tmp_path: Path, pack: Callable[[bytes], bytes], through: str
+) -> None:
+    """However the file is called: what it holds decides."""
+    data = pack(CAPTURE.read_bytes())
+    (tmp_path / "page").write_bytes(data)
+    done = (
+        run("scrape", "-", "--json", stdin=data)
+        if through == "stdin"
+        else run("scrape", tmp_path / "page", "--json")
+    )
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["models"][0]["drafts"] == 1238
+
+
+@pytest.mark.parametrize("end", ["", "/", "/metrics"])
+def test_a_server_by_its_url_or_that_of_its_page(run: Run, vllm: str, end: str) -> None:
+    done = run("scrape", vllm + end, "--json")
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    assert found["source"] == vllm + end
+    assert found["models"][0]["drafts"] == 1238
+
+
+def test_what_people_see_fits_eighty_columns_and_has_no_escapes(run: Run) -> None:
+    done = run("scrape", CAPTURE)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert done.stdout.splitlines() == [
+        "tiny",
+        "speculation on, 1 engine, 0 running, 0 waiting, KV cache 0.0%, 0 preemptions",
+        "acceptance rate 59.4% (2,940 of 4,952 draft tokens), mean acceptance length 3.37",
+        "accepted      drafts",
+        "0 of 4         23.8%  " + "█" * 21,
+        "1 of 4         13.2%  " + "█" * 12,
+        "2 of 4          9.5%  " + "█" * 8,
+        "3 of 4          8.8%  " + "█" * 8,
+        "4 of 4         44.7%  " + "█" * 40,
+        "                 count      mean       p50       p90       p95       p99",
+        "TTFT                78   55.3 ms   52.5 ms    104 ms    177 ms    235 ms",
+        "TPOT                78   7.55 ms   5.91 ms   15.3 ms   20.1 ms   24.0 ms",
+        "inter-token      1,238   22.3 ms   19.2 ms   39.0 ms   47.3 ms   69.5 ms",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "lines"),
+    [
+        ("llamacpp", ["(unnamed model)", "speculation off, 1 engine, 2 running, 1 waiting"]),
+        ("vllm-0.8.2-v0-speculation", ["facebook/opt-125m", "acceptance rate 62.5%"]),
+        ("vllm-0.8.2-v0-speculation", ["TTFT                 4    3.04 s   60.0 ms    > 10 s"]),
+    ],
+)
+def test_other_engines_show_what_they_say_and_nothing_else(
+    run: Run, page: str, lines: list[str]
+) -> None:
+    done = run("scrape", pages.DATA / "pages" / f"{page}.prom")
+    assert done.exit_code == 0
+    for line in lines:
+        assert line in done.stdout
+    assert "None" not in done.stdout
+
+
+def test_a_page_with_a_tap_shows_its_buckets_in_eighty_columns(run: Run) -> None:
+    done = run("scrape", pages.DATA / "pages" / "vllm-0.32-tap.prom")
+    assert (done.exit_code, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines[-11:])) <= 80
+    assert lines[-11:] == [
+        "tap: covers 80.4% of drafts",
+        "  not covered: 3 requests, more than one completion was asked for, which carry",
+        "    no record",
+        "  not covered: 1 request, the client went away before the end",
+        "temp      share drafts accept length P10/50/90 %    TTFT     p99    TPOT     p99",
+        "0           36%    359  75.6%   4.03    58/77/90 91.7 ms  246 ms 5.83 ms 12.2 ms",
+        "(0,0.3]      9%     89  55.9%   3.24    34/50/86  100 ms  247 ms 5.00 ms 14.8 ms",
+        "(0.3,0.7]   16%    155  36.6%   2.46    21/35/57  133 ms  248 ms 7.33 ms 19.8 ms",
+        "(0.7,1]     19%    188  19.0%   1.76     9/18/27 88.0 ms  246 ms 12.8 ms 24.6 ms",
+        ">1           8%     84   3.9%   1.15       1/3/8  145 ms  248 ms 17.5 ms 24.9 ms",
+        "unknown     12%    120  43.8%   2.75    22/46/62  132 ms  248 ms 7.67 ms 14.9 ms",
+    ]
+
+
+def test_derived_acceptance_is_said_in_words(run: Run) -> None:
+    request = {"model_name": "m", "temperature": "0", "accepted": [1, 4], "method": "derived"}
+    page = pages.speculation(2, [2, 1, 1, 1]) + pages.tap(request)
+    done = run("scrape", "-", stdin=page.encode())
+    lines = done.stdout.splitlines()
+    at = lines.index("  of 100% of requests the acceptance is derived: the tokens of each streamed")
+    assert lines[at + 1] == "    step, as the engine keeps no record"
+
+
+def test_a_proxys_page_is_no_with_the_remedy(run: Run) -> None:
+    done = run("scrape", pages.DATA / "pages" / "tap-proxy.prom")
+    assert done.exit_code == 1
+    assert "a page of a `specwatch tap proxy` alone" in done.stderr
+
+
+def test_speculation_that_is_off_shows_no_acceptance(run: Run) -> None:
+    done = run("scrape", pages.DATA / "vllm-0.32-spec-off.2.prom")
+    assert "speculation off" in done.stdout
+    assert "accept" not in done.stdout
+
+
+def test_several_models_are_shown_one_after_the_other(run: Run) -> None:
+    page = pages.page(
+        pages.gauge("vllm:num_requests_running", 1, model_name="b"),
+        pages.gauge("vllm:num_requests_waiting", 0, model_name="a"),
+    )
+    lines = run("scrape", "-", stdin=page.encode()).stdout.splitlines()
+    assert [lines[0], lines[2], lines[3]] == ["a", "", "b"]
+
+
+def test_a_hostile_name_neither_commands_nor_fills_the_terminal(run: Run) -> None:
+    page = pages.page(pages.gauge("vllm:num_requests_running", 1, model_name=HOSTILE))
+    done = run("scrape", "-", stdin=page.encode())
+    assert done.exit_code == 0
+    assert done.stdout.startswith(r"[red]x[/red] \x1b[31m")
+    assert done.stdout.isascii()
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) < 100
+    (model,) = json.loads(run("scrape", "-", "--json", stdin=page.encode()).stdout)["models"]
+    assert model["model_name"] == HOSTILE
+
+
+def test_what_had_to_be_left_out_is_said_beside_the_answer(run: Run) -> None:
+    page = pages.page(
+        pages.gauge("vllm:num_requests_running", 1, model_name="m"),
+        pages.histogram(
+            "vllm:time_to_first_token_seconds", (1.0, 2.0), (5, -3, 1), 1.0, model_name="m"
+        ),
+    )
+    done = run("scrape", "-", "--json", stdin=page.encode())
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["models"][0]["ttft"] is None
+    assert done.stderr.startswith("left out: the buckets of ttft")
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        (b"", "empty"),
+        (b"<html></html>\n", "metrics page"),
+        (b"up 1\n", "neither of vLLM nor of llama.cpp"),
+        (b"process_start_time_seconds 1\n", "neither of vLLM nor of llama.cpp"),
+        (CAPTURE.read_bytes()[:-10], "middle of a line"),
+        (gzip.compress(CAPTURE.read_bytes())[:-100], "breaks off"),
+        (gzip.compress(CAPTURE.read_bytes())[:50] + b"x" * 500, "gzip"),
+        (pages.speculation(float("nan"), [1]).encode(), "nan"),
+        (b"\xff\xfe\n", "UTF-8"),
+        (gzip.compress(bytes(17 << 20)), "longer than 16777216 bytes"),
+    ],
+)
+def test_a_page_that_is_none_is_a_no(run: Run, page: bytes, words: str) -> None:
+    done = run("scrape", "-", stdin=page)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert words in done.stderr
+
+
+def test_a_file_that_cannot_be_read_is_a_no(run: Run, tmp_path: Path) -> None:
+    for source in (tmp_path / "absent", tmp_path, "a\0b"):
+        done = run("scrape", source)
+        assert done.exit_code == 1
+        assert "give a URL (http://...), a file or -" in done.stderr
+
+
+def test_a_server_that_cannot_be_read_is_a_no(run: Run, surface: Surface) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        done = run("scrape", f"http://127.0.0.1:{closed.getsockname()[1]}")
+    assert done.exit_code == 1
+    assert "nothing listens" in done.stderr
+    done = run("scrape", surface.url)  # our own page is that of no engine
+    assert done.exit_code == 1
+    assert "neither of vLLM nor of llama.cpp" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [], ["http://"], ["ftp://host/page"], ["http://user:secret@host"],
+        ["-", "--timeout", "5"], ["-", "--timeout", "0s"],
+    ],
+)  # fmt: skip
+def test_usage_errors(run: Run, words: list[str]) -> None:
+    done = run("scrape", *words)
+    assert done.exit_code == 2
+    assert "secret" not in done.output
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_no_encoding_of_the_terminal_makes_it_fail(specwatch: list[str], encoding: str) -> None:
+    page = pages.page(
+        pages.gauge("vllm:num_requests_running", 1, model_name="模型"),
+    ) + pages.speculation(4, [2], model="模型")
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "LC_ALL": "C"}
+    done, as_json = (
+        subprocess.run(
+            [*specwatch, "scrape", "-", *more], input=page.encode(), env=environment,
+            capture_output=True, timeout=60,
+        )
+        for more in ([], ["--json"])
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    unicode = encoding == "utf-8"
+    assert ("模型".encode() in done.stdout) is unicode
+    assert ("█".encode() in done.stdout) is unicode
+    assert (b"\\u6a21\\u578b" in done.stdout) is not unicode
+    # JSON is UTF-8 whatever the terminal is.
+    assert json.loads(as_json.stdout.decode("utf-8"))["models"][0]["model_name"] == "模型"
+
+
+def test_a_file_name_that_is_no_text_stays_json(specwatch: list[str], tmp_path: Path) -> None:
+    source = os.fsencode(tmp_path) + b"/\xff.prom"
+    Path(os.fsdecode(source)).write_bytes(CAPTURE.read_bytes())
+    done = subprocess.run(
+        [*map(os.fsencode, specwatch), b"scrape", source, b"--json"], capture_output=True,
+        timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["source"].endswith("/\ufffd.prom")

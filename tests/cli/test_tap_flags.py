@@ -1,0 +1,202 @@
+"""``specwatch tap flags`` says what to add, and changes a command only where that is safe."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from specwatch.cli.commands import Group
+from specwatch.cli.tap_flags import command as tap_flags
+from specwatch.simulated.server import SimulatedServer
+from specwatch.simulated.settings import SimulatedSettings
+
+COMMAND = ["/opt/vllm/bin/vllm", "serve", "M", "--spec-method", "ngram", "--spec-tokens", "3"]
+RECORD = ["--per-request-spec-decode-metrics", "summary"]
+TAP = ["--middleware", "specwatch.tap.Tap"]
+BUCKETS = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
+
+
+def run(*arguments: object) -> Result:
+    """Run ``flags ARGUMENTS`` in a group like that of specwatch."""
+    group = Group("tap")
+    group.add_command(tap_flags, "flags")
+    done = CliRunner().invoke(group, ["flags", *map(str, arguments)])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done
+
+
+def found(*arguments: object) -> Any:
+    """What ``--json`` says; the command must succeed."""
+    done = run("--json", *arguments)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def unwrapped(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_each_flag_comes_with_its_reason() -> None:
+    done = run("--vllm-version", "0.32.0")
+    assert done.exit_code == 0
+    said = unwrapped(done.stdout)
+    for flag in found("--vllm-version", "0.32.0")["flags"]:
+        assert f"{flag['flag']} {flag['value']} {flag['why']}" in said
+    assert "pip install --no-deps specwatch" in said
+    assert 'python -c "import specwatch.tap"' in said
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_json_has_all_that_the_text_has() -> None:
+    says = found("--vllm-version", "0.32.0", "--per-request-metrics", "--remove-metrics")
+    assert list(says) == ["flags", "environment", "install", "command", "drop_in", "notes"]
+    assert [(flag["flag"], flag["value"]) for flag in says["flags"]] == [
+        ("--middleware", "specwatch.tap.Tap"),
+        ("--per-request-spec-decode-metrics", "summary"),
+        ("--enable-per-request-metrics", None),
+    ]
+    assert says["environment"] == {"SPECWATCH_TAP_REMOVE_METRICS": "1"}
+    assert says["install"] == "pip install --no-deps specwatch"
+    assert (says["command"], says["drop_in"]) == (None, None)
+
+
+def test_the_whole_command_can_be_pasted_into_a_shell() -> None:
+    given = [*COMMAND, "--chat-template", "it's {{ $x }}\n", "--served-model-name", "a b"]
+    done = run("--vllm-version", "0.32", "--temperature-buckets", "0,0.5", "--", *given)
+    line = done.stdout.partition("The whole command:\n\n")[2]
+    shown = "import sys, os, json; print(json.dumps([os.environ[sys.argv[1]], sys.argv[2:]]))"
+    pasted = line.strip().replace(given[0], f"python3 -c {shlex.quote(shown)} {BUCKETS}", 1)
+    run_by = subprocess.run(["/bin/sh", "-c", pasted], capture_output=True, text=True, timeout=60)
+    assert json.loads(run_by.stdout) == ["0,0.5", [*given[1:], *TAP, *RECORD]], run_by.stderr
+
+
+def test_a_command_that_has_it_all_is_left_alone() -> None:
+    words = [*COMMAND, *TAP, *RECORD]
+    says = found("--vllm-version", "0.32", "--", *words)
+    assert (says["flags"], says["command"]) == ([], words)
+    assert "has all flags" in run("--vllm-version", "0.32", "--", *words).stdout
+
+
+def test_without_a_version_both_are_shown_with_the_condition() -> None:
+    says = found()
+    assert [flag["flag"] for flag in says["flags"]] == [TAP[0], RECORD[0]]
+    assert "0.29 or later" in says["notes"][0]
+
+
+def test_the_version_is_asked_of_a_server() -> None:
+    settings = SimulatedSettings(port=0, engine_version="0.10.2")
+    with SimulatedServer(settings) as server:
+        says = found("--target", server.url)
+    assert [flag["flag"] for flag in says["flags"]] == [TAP[0]]
+    assert "derived" in says["notes"][0]
+
+
+def test_a_server_that_is_no_vllm_gets_the_proxy(web: Callable[..., str]) -> None:
+    def props(_: Request) -> Response:
+        return JSONResponse({"build_info": "b6119-cd6983d5"})
+
+    done = run("--target", web("/props", props))
+    assert done.exit_code == 1
+    assert "b6119-cd6983d5" in done.stderr
+    assert "specwatch tap proxy --upstream" in done.stderr
+
+
+def test_a_server_that_does_not_say_its_version_is_one_of_unknown_version(
+    web: Callable[..., str],
+) -> None:
+    url = web("/health", lambda _: Response())
+    assert found("--target", url) == found()
+
+
+def test_a_server_that_does_not_answer_is_a_no() -> None:
+    done = run("--target", "http://127.0.0.1:1")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.parametrize(("buckets", "set_to"), [("0, 0.5,1.5", "0,0.5,1.5"), ("0,.3,.7,1", None)])
+def test_buckets_are_set_where_they_are_not_the_default(buckets: str, set_to: str | None) -> None:
+    environment = found("--temperature-buckets", buckets)["environment"]
+    assert environment == ({} if set_to is None else {BUCKETS: set_to})
+
+
+def test_a_drop_in_can_be_piped_into_its_place() -> None:
+    done = run("--vllm-version", "0.32", "--systemd", "--remove-metrics", "--", *COMMAND)
+    lines = done.stdout.splitlines()
+    start = lines.index("[Service]")
+    assert all(line.startswith("#") for line in lines[:start])
+    assert lines[start + 1 :] == [
+        "Environment=SPECWATCH_TAP_REMOVE_METRICS=1",
+        "ExecStart=",
+        f"ExecStart={' '.join([*COMMAND, *TAP, *RECORD])}",
+    ]
+    says = found("--vllm-version", "0.32", "--systemd", "--remove-metrics", "--", *COMMAND)
+    assert says["drop_in"] == done.stdout
+    assert says["command"] == [*COMMAND, *TAP, *RECORD]
+
+
+def test_json_keeps_the_environment_apart_from_the_words() -> None:
+    says = found("--vllm-version", "0.32", "--remove-metrics", "--", "A=b \udcff", *COMMAND)
+    assert says["environment"] == {"A": "b \ufffd", "SPECWATCH_TAP_REMOVE_METRICS": "1"}
+    assert says["command"] == [*COMMAND, *TAP, *RECORD]
+
+
+def test_speculation_in_a_file_of_flags_counts(tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yml"
+    file.write_text("speculative-config: {method: ngram}\n")
+    words = ["vllm", "serve", "M", "--config", str(file)]
+    says = found("--vllm-version", "0.32", "--", *words)
+    assert says["command"] == [*words, *TAP, *RECORD]
+
+
+@pytest.mark.parametrize(
+    ("content", "why"), [(None, "No such file"), ("- a", "no mapping"), ("a: [", "no YAML")]
+)
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: str | None, why: str) -> None:
+    file = tmp_path / "line\nfeed.yml"
+    if content is not None:
+        file.write_text(content)
+    words = ["/bin/vllm", "serve", "M", "--config", str(file)]
+    says = found("--vllm-version", "0.32", "--systemd", "--", *words)
+    assert says["command"] == [*words, *TAP]
+    assert why in " ".join(says["notes"])
+    comments = says["drop_in"].partition("[Service]")[0].splitlines()
+    assert all(line.startswith("#") for line in comments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--", "bash", "-c", "vllm serve M"], "bash starts vLLM here"),
+        (["--", "vllm", "bench"], "no `vllm serve`"),
+        (["--systemd", "--", "vllm", "serve", "M"], "full path"),
+        (["--systemd"], "--systemd needs the command"),
+        (["--vllm-version", "new"], "no version of vLLM"),
+        (["--vllm-version", "0.29", "--target", "http://x"], "not both"),
+        (["--target", "nonsense"], "--target"),
+        (["--temperature-buckets", "1,0"], "--temperature-buckets"),
+        (["--temperature-buckets", "warm"], "--temperature-buckets"),
+    ],
+)
+def test_what_cannot_be_done_is_a_usage_error_with_the_reason(
+    arguments: list[str], why: str
+) -> None:
+    done = run(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert why in unwrapped(done.stderr)
+
+
+def test_bytes_that_are_no_text_do_not_break_it() -> None:
+    words = [*COMMAND, "--chat-template", "\udcff"]
+    assert found("--vllm-version", "0.32", "--", *words)["command"][-5] == "\ufffd"
+    assert '"\\xff"' in run("--vllm-version", "0.32", "--systemd", "--", *words).stdout

@@ -1,0 +1,164 @@
+"""What to add to ``vllm serve`` follows from its version and from what it has."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from specwatch.codegen import serve_command, tap
+from specwatch.codegen.serve_command import MIDDLEWARE, RECORD, TIMINGS, ServeCommand
+
+SPECULATING = "vllm serve M -sc.method ngram"
+
+
+def read(line: str) -> ServeCommand:
+    return serve_command.read(shlex.split(line))
+
+
+def added(advice: tap.Advice) -> list[str]:
+    return [flag.flag for flag in advice.flags]
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("0.29.0", (0, 29)),
+        ("v0.32.1", (0, 32)),
+        ("0.29", (0, 29)),
+        ("0.30.1rc2.dev9+g1a2b3c.cu128", (0, 30)),
+        ("1.0.0", (1, 0)),
+        ("0.1.dev1+g1a2b3c", None),
+    ],
+)
+def test_versions_are_read(said: str, version: tuple[int, int] | None) -> None:
+    assert tap.version_of(said) == version
+
+
+@pytest.mark.parametrize("said", ["", "b6119-cd6983d5", "latest", "29", "version 0.29"])
+def test_what_is_no_version_is_refused(said: str) -> None:
+    with pytest.raises(ValueError, match="no version of vLLM"):
+        tap.version_of(said)
+
+
+@pytest.mark.parametrize(
+    ("version", "flags"),
+    [
+        ((0, 7), [MIDDLEWARE]),
+        ((0, 24), [MIDDLEWARE]),
+        ((0, 25), [MIDDLEWARE, TIMINGS]),
+        ((0, 28), [MIDDLEWARE, TIMINGS]),
+        ((0, 29), [MIDDLEWARE, RECORD, TIMINGS]),
+        ((1, 0), [MIDDLEWARE, RECORD, TIMINGS]),
+        (None, [MIDDLEWARE, RECORD, TIMINGS]),
+    ],
+)
+@pytest.mark.parametrize("line", [None, SPECULATING])
+def test_each_version_gets_what_it_knows(
+    version: tuple[int, int] | None, flags: list[str], line: str | None
+) -> None:
+    command = None if line is None else read(line)
+    advice = tap.advise(version, environment={}, timings=True, command=command)
+    assert added(advice) == flags
+    assert all(flag.why for flag in advice.flags)
+    if command is not None:
+        assert advice.command is not None
+        last = [MIDDLEWARE, tap.TAP]
+        last += [RECORD, "summary"] * (RECORD in flags) + [TIMINGS] * (TIMINGS in flags)
+        assert advice.command.words == (*command.words, *last)
+
+
+@pytest.mark.parametrize(
+    ("version", "words"),
+    [
+        (None, "version of vLLM is not known"),
+        ((0, 28), "derived from the tokens of each streamed step"),
+        ((0, 7), "made for vLLM 0.8 and later"),
+        ((0, 32), "needs speculation: leave it out of a command without"),
+        ((0, 24), "--enable-per-request-metrics needs vLLM 0.25"),
+    ],
+)
+def test_the_notes_say_what_holds(version: tuple[int, int] | None, words: str) -> None:
+    assert words in " ".join(tap.advise(version, environment={}, timings=True).notes)
+    sure = tap.advise((0, 32), environment={}, timings=True, command=read(SPECULATING))
+    assert words not in " ".join(sure.notes)
+
+
+def test_a_command_without_speculation_gets_no_record_flag() -> None:
+    """vLLM would not start with it."""
+    advice = tap.advise((0, 32), environment={}, command=read("vllm serve M"))
+    assert added(advice) == [MIDDLEWARE]
+    assert "no speculation" in " ".join(advice.notes)
+
+
+def test_speculation_in_the_file_counts() -> None:
+    command = read("vllm serve M --config f.yml")
+    config = serve_command.read_config({"spec-method": "ngram"})
+    assert added(tap.advise((0, 32), environment={}, command=command, config=config)) == [
+        MIDDLEWARE, RECORD,
+    ]  # fmt: skip
+    unread = tap.advise((0, 32), environment={}, command=command, unread="f.yml: gone")
+    assert added(unread) == [MIDDLEWARE]
+    assert "f.yml: gone" in " ".join(unread.notes)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--middleware specwatch.tap.Tap --per-request-spec-decode-metrics summary"
+        " --enable-per-request-metrics",
+        "--middleware=specwatch.tap.Tap --per_request_spec_decode_metrics=detailed"
+        " --enable_per_request_metrics",
+        "--enable-per --per-req summary --middle specwatch.tap.Tap",
+    ],
+)
+def test_what_is_there_already_is_not_added_again(flags: str) -> None:
+    command = read(f"{SPECULATING} {flags}")
+    advice = tap.advise((0, 32), environment={}, timings=True, command=command)
+    assert advice.flags == ()
+    assert advice.command == command
+
+
+def test_what_the_file_has_is_not_added_again() -> None:
+    config = serve_command.read_config({"middleware": tap.TAP, "enable-per-request-metrics": True})
+    command = read(f"{SPECULATING} --config f.yml")
+    advice = tap.advise((0, 32), environment={}, timings=True, command=command, config=config)
+    assert added(advice) == [RECORD]
+
+
+def test_advice_followed_leaves_nothing_to_add() -> None:
+    once = tap.advise((0, 32), environment={"A": "b"}, timings=True, command=read(SPECULATING))
+    twice = tap.advise((0, 32), environment={"A": "b"}, timings=True, command=once.command)
+    assert twice.flags == ()
+    assert twice.command == once.command
+
+
+def test_records_that_are_switched_off_are_switched_on() -> None:
+    command = read(f"{SPECULATING} --per-request-spec-decode-metrics none")
+    advice = tap.advise((0, 32), environment={}, command=command)
+    assert advice.command is not None
+    assert advice.command.record == "summary"
+
+
+def test_a_drop_in_replaces_the_command_and_says_why() -> None:
+    command = read('CUDA_VISIBLE_DEVICES=0 /opt/vllm/bin/vllm serve M -sc \'{"a": "$b 5%"}\'')
+    advice = tap.advise((0, 32), environment={"X": "0,0.5"}, command=command)
+    *comments, service, devices, ours, reset, start = tap.drop_in(advice).splitlines()
+    assert comments[0].startswith("# /etc/systemd/system/UNIT.d/specwatch-tap.conf")
+    assert all(line.startswith("#") for line in comments)
+    for text in (*(flag.why for flag in advice.flags), *advice.notes, tap.INSTALL):
+        assert any(text in line for line in comments)
+    assert [service, devices, ours, reset] == [
+        "[Service]", "Environment=CUDA_VISIBLE_DEVICES=0", "Environment=X=0,0.5", "ExecStart=",
+    ]  # fmt: skip
+    assert start == (
+        'ExecStart=/opt/vllm/bin/vllm serve M -sc "{\\"a\\": \\"$$b 5%%\\"}"'
+        " --middleware specwatch.tap.Tap --per-request-spec-decode-metrics summary"
+    )
+
+
+def test_a_drop_in_needs_a_command_that_systemd_can_start() -> None:
+    with pytest.raises(ValueError, match="after --"):
+        tap.drop_in(tap.advise((0, 32), environment={}))
+    with pytest.raises(ValueError, match="full path"):
+        tap.drop_in(tap.advise((0, 32), environment={}, command=read("vllm serve M")))

@@ -1,0 +1,132 @@
+"""Samples, baselines and evidence, as tests of the decision want them."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin, Point
+from specwatch.core.evidence import Evidence
+from specwatch.core.sample import Sample, completed
+from specwatch.model import LOAD_BINS, MINUTE, Gauges, Histogram, Mode, Tally, load_bin
+
+START = 1_700_000_040
+"""A whole minute, Unix."""
+TTFT_BOUNDS = (0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0)
+TPOT_BOUNDS = (0.005, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075, 0.1, 0.2, 0.5)
+LENGTH_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0)
+RATE_BOUNDS = tuple(step / 20 for step in range(1, 21))
+
+
+def observed(values: Iterable[float], bounds: Sequence[float]) -> Histogram:
+    """A histogram of values, as Prometheus counts: a bound belongs to the bucket below it."""
+    counts = [0] * (len(bounds) + 1)
+    total = 0.0
+    for value in values:
+        counts[bisect.bisect_left(bounds, value)] += 1
+        total += value
+    return Histogram(tuple(bounds), tuple(counts), total)
+
+
+def spread(around: float, count: int) -> list[float]:
+    """Latencies from half to one and a half times ``around``, evenly."""
+    return [around * (0.5 + (at + 0.5) / count) for at in range(count)]
+
+
+def tally(
+    *,
+    rate: float = 0.6,
+    drafts: int = 1000,
+    k: int = 4,
+    requests: int = 20,
+    ttft: float = 0.1,
+    tpot: float = 0.02,
+    **others: Any,
+) -> Tally:
+    """What ``requests`` count that drafted ``drafts`` times ``k`` tokens; latencies in seconds."""
+    return Tally(
+        drafts=drafts,
+        draft_tokens=drafts * k,
+        accepted_tokens=round(drafts * k * rate),
+        requests={"stop": requests},
+        ttft=observed(spread(ttft, requests), TTFT_BOUNDS),
+        tpot=observed(spread(tpot, requests), TPOT_BOUNDS),
+        **others,
+    )
+
+
+def gauges(running: float = 4.0, **others: Any) -> Gauges:
+    """Of a minute that was busy throughout."""
+    return Gauges(sampled_seconds=60.0, busy_seconds=60.0, running_seconds=60.0 * running, **others)
+
+
+def minute(
+    at: int,
+    counted: Tally | None = None,
+    *,
+    mode: Mode = Mode.ON,
+    running: float = 4.0,
+    buckets: Mapping[str, Tally] | None = None,
+    **others: Any,
+) -> Sample:
+    """The minute number ``at`` since :data:`START`."""
+    others.setdefault("gauges", gauges(running))
+    return Sample(
+        start=START + at * MINUTE,
+        length=MINUTE,
+        mode=mode,
+        tally=completed(tally() if counted is None else counted, list((buckets or {}).values())),
+        buckets=buckets or {},
+        **others,
+    )
+
+
+def minutes(count: int, counted: Tally | None = None, **others: Any) -> list[Sample]:
+    """As many alike, from the first on."""
+    return [minute(at, counted, **others) for at in range(count)]
+
+
+def baseline(
+    *,
+    tpot: float = 0.03,
+    ttft: float = 0.1,
+    running: Sequence[float] = (4.0,),
+    requests: int = 4000,
+) -> Baseline:
+    """Measured without speculation at some concurrencies; latencies in seconds."""
+    bins = {}
+    for each in running:
+        at = load_bin(each)
+        if at is None:
+            raise ValueError(f"nothing runs at {each}; use one of {LOAD_BINS}")
+        points = tuple(
+            Point(START - 600.0 + 60 * n, each, tpot * (100 + n), 100.0 + n, by_token=False)
+            for n in range(8)
+        )
+        bins[at] = Measurement(
+            BaselineKey("chat", "model"),
+            at,
+            Origin.WINDOWS,
+            points,
+            observed(spread(ttft, requests), TTFT_BOUNDS),
+            observed(spread(tpot, requests), TPOT_BOUNDS),
+        )
+    return Baseline(bins, bins)
+
+
+def evidence(
+    samples: Sequence[Sample],
+    *,
+    baseline: Baseline | None = None,
+    reference: Mapping[str, Tally] | None = None,
+    now: float | None = None,
+) -> Evidence:
+    """At the end of the newest sample, unless ``now`` says otherwise."""
+    newest = max((each.start + each.length for each in samples), default=START)
+    return Evidence(
+        samples,
+        baseline=Baseline() if baseline is None else baseline,
+        reference=reference or {},
+        now=float(newest) if now is None else now,
+    )

@@ -1,0 +1,93 @@
+"""Acceptance figures follow from counts of drafts and tokens."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specwatch.core import tally
+from specwatch.core.acceptance import (
+    acceptance_rate,
+    accepted_length_histogram,
+    mean_acceptance_length,
+)
+from specwatch.model import Tally
+from tests.pages import CAPTURES, read
+
+SPECULATING = [path for path in CAPTURES if "spec-off" not in path.name]
+
+
+def of_page(path) -> Tally:
+    problems: list[str] = []
+    (samples,) = tally.by_model(read(path.read_bytes())).values()
+    found = tally.tally_of(samples, problems)
+    assert problems == []
+    return found
+
+
+def test_there_are_captures_of_two_kinds_of_drafters():
+    assert {key for key, _ in groupby(SPECULATING, lambda p: p.name[10:].split("-")[0])} == {
+        "draft",
+        "ngram",
+    }
+
+
+@pytest.mark.parametrize("path", SPECULATING, ids=lambda path: path.stem)
+def test_the_histogram_of_a_real_page_adds_up(path):
+    """All drafts are in it, and all accepted tokens."""
+    found = of_page(path)
+    lengths = accepted_length_histogram(
+        found.drafts, found.accepted_per_position, found.accepted_tokens
+    )
+    assert lengths is not None
+    assert sum(lengths) == found.drafts
+    assert sum(j * count for j, count in enumerate(lengths)) == found.accepted_tokens
+
+
+def test_the_figures_of_a_real_page():
+    found = of_page(next(path for path in CAPTURES if path.name.endswith("draft-k4.3.prom")))
+    assert acceptance_rate(found) == 3582 / 6304
+    assert mean_acceptance_length(found) == 1 + 3582 / 1576
+    assert accepted_length_histogram(1576, found.accepted_per_position) == (398, 229, 154, 135, 660)
+
+
+@given(st.integers(1, 8).flatmap(lambda k: st.lists(st.integers(0, k)).map(lambda a: (k, a))))
+def test_the_histogram_is_that_of_the_accepted_lengths(drafts_of_k):
+    k, accepted = drafts_of_k
+    per_position = [sum(length > at for length in accepted) for at in range(k)]
+    lengths = accepted_length_histogram(len(accepted), per_position, sum(accepted))
+    assert lengths == tuple(accepted.count(j) for j in range(k + 1))
+
+
+@pytest.mark.parametrize(
+    ("drafts", "per_position", "accepted"),
+    [
+        (3, (4, 1), None),  # more drafts kept the first token than there were
+        (3, (1, 2), None),  # the second token without the first
+        (3, (2, -1), None),
+        (3, (2, 1), 4),  # the positions hold another sum than the total
+        (None, (2, 1), 3),
+        (3, None, 3),
+    ],
+)
+def test_contradictions_and_silence_give_no_histogram(drafts, per_position, accepted):
+    assert accepted_length_histogram(drafts, per_position, accepted) is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "rate", "length"),
+    [
+        (Tally(), None, None),
+        (Tally(drafts=0, draft_tokens=0, accepted_tokens=0), None, None),
+        (Tally(drafts=4, draft_tokens=8, accepted_tokens=0), 0.0, 1.0),
+        (Tally(drafts=4, draft_tokens=8, accepted_tokens=8), 1.0, 3.0),
+        (Tally(draft_tokens=8, accepted_tokens=2), 0.25, None),
+        (Tally(drafts=4, draft_tokens=8), None, None),
+    ],
+)
+def test_rates_are_known_only_where_something_was_drafted(counts, rate, length):
+    assert acceptance_rate(counts) == rate
+    assert mean_acceptance_length(counts) == length

@@ -1,0 +1,312 @@
+"""What changed between two periods, and how much each change explains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specwatch.core.attribution import Attribution, Factor, attribute, explain
+from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin, Point
+from specwatch.core.sample import Sample
+from specwatch.model import Environment, Gauges, Histogram, Mode, Tally
+from specwatch.ruling import Condition, Rule
+
+K = 4
+PLAIN = {0: 0.010, 2: 0.012, 4: 0.020}
+"""Seconds of a token without speculation, by load bin."""
+CONCURRENCY = {0: 1.0, 2: 3.5, 4: 12.0}
+NOTHING = Baseline()
+SOFTWARE = Environment("0.32.0", "abc-4")
+
+
+def tally(drafts: int, acceptance: float) -> Tally:
+    drafted = K * drafts
+    return Tally(drafts=drafts, draft_tokens=drafted, accepted_tokens=round(drafted * acceptance))
+
+
+def minute(
+    number: int = 0,
+    mix: Mapping[str, tuple[int, float]] | None = None,
+    *,
+    bin_: int = 0,
+    cost: float = 1.5,
+    drafted: float = 1.0,
+    environment: Environment = SOFTWARE,
+    output: float = 200.0,
+    preemptions: int = 0,
+) -> Sample:
+    """Drafts and acceptance by temperature; a step costs ``cost`` plain ones, and the share
+    ``drafted`` of them drafts."""
+    buckets = {
+        label: tally(drafts, acceptance)
+        for label, (drafts, acceptance) in (mix or {"0": (1000, 0.8)}).items()
+    }
+    drafts = sum(each.drafts or 0 for each in buckets.values())
+    accepted = sum(each.accepted_tokens or 0 for each in buckets.values())
+    steps = round(drafts / drafted)
+    return Sample(
+        start=60 * number,
+        length=60,
+        mode=Mode.ON,
+        tally=Tally(
+            drafts=drafts,
+            draft_tokens=K * drafts,
+            accepted_tokens=accepted,
+            generation_tokens=steps + accepted + 10,
+            preemptions=preemptions,
+            requests={"stop": 10},
+            ttft=Histogram((), (10,), 1.0),
+            inter_token=Histogram((), (steps,), steps * cost * PLAIN[bin_]),
+            output_length=Histogram((), (10,), 10 * output),
+        ),
+        gauges=Gauges(60.0, 60.0, 60.0 * CONCURRENCY[bin_], 0.0, 4, 1, 0.5),
+        environment=environment,
+        buckets=buckets,
+    )
+
+
+def minutes(count: int = 10, **facts: Any) -> list[Sample]:
+    return [minute(number, **facts) for number in range(count)]
+
+
+def baseline() -> Baseline:
+    key = BaselineKey("chat", "llama")
+    return Baseline(
+        {
+            bin_: Measurement(
+                key,
+                bin_,
+                Origin.WINDOWS,
+                tuple(Point(60.0 * at, CONCURRENCY[bin_], 1e3 * pace, 1e3) for at in range(5)),
+            )
+            for bin_, pace in PLAIN.items()
+        }
+    )
+
+
+def contributions(found: Attribution) -> dict[Factor, float]:
+    return {each.factor: each.contribution for each in found.causes}
+
+
+HALF = {"0": (500, 0.8), "(0.7,1]": (500, 0.2)}
+HOT = {"0": (100, 0.8), "(0.7,1]": (900, 0.2)}
+BAD = {"0": (500, 0.4), "(0.7,1]": (500, 0.1)}
+ON: dict[str, Any] = {"mix": HALF}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "factor", "said"),
+    [
+        (ON, {"mix": HOT}, Factor.TEMPERATURE_MIX,
+         "draft tokens at temperature (0.7,1] rose from 50% to 90%: -0.96 tokens per step"),
+        (ON, {"mix": BAD}, Factor.ACCEPTANCE,
+         "acceptance at temperature 0 fell from 80% to 40%: -1.00 tokens per step"),
+        (ON, ON | {"drafted": 0.5}, Factor.DRAFTING,
+         "draft tokens per step fell from 4.00 to 2.00: -1.00 tokens per step"),
+        (ON, ON | {"cost": 2.0}, Factor.UNEXPLAINED,
+         "at the same load a step costs 1.33 times what it did, cause unknown: -0.50 of speedup"),
+        (ON | {"bin_": 2}, ON | {"bin_": 4, "cost": 2.0}, Factor.LOAD,
+         "running requests rose from 3.5 to 12.0 (no load in common: all of a step's cost"
+         " counts): -0.50 of speedup"),
+    ],
+)  # fmt: skip
+def test_a_single_change_is_the_only_cause(
+    before: dict[str, Any], now: dict[str, Any], factor: Factor, said: str
+) -> None:
+    found = attribute(minutes(**now), minutes(60, **before), baseline())
+    assert found.metric == "speedup_ratio"
+    assert [(each.factor, each.share, each.sentence) for each in found.causes] == [
+        (factor, 1.0, said)
+    ]
+    assert found.leading is found.causes[0]
+    assert not found.within_noise
+
+
+def test_two_changes_are_ranked_and_told_apart() -> None:
+    """Acceptance halves and most of the traffic is hot: both orders are averaged."""
+    found = attribute(
+        minutes(mix={"0": (100, 0.4), "(0.7,1]": (900, 0.1)}), minutes(60, mix=HALF), baseline()
+    )
+    assert [each.factor for each in found.causes] == ["acceptance", "temperature_mix"]
+    first = (math.log(2.04 / 3.0) + math.log(1.52 / 2.0)) / 2
+    assert contributions(found)[Factor.TEMPERATURE_MIX] == pytest.approx(first)
+    assert sum(each.effect for each in found.causes) == pytest.approx((1.52 - 3.0) / 1.5)
+
+
+def test_more_load_explains_what_loads_in_common_cost() -> None:
+    """Half of the work moves to a load where a step has always cost twice as much."""
+    mixed = [minute(at, HALF, bin_=2 if at % 4 else 4, cost=1.0 if at % 4 else 2.0) for at in
+             range(40)]  # fmt: skip
+    now = [minute(at, HALF, bin_=4 if at % 4 else 2, cost=2.0 if at % 4 else 1.0) for at in
+           range(40)]  # fmt: skip
+    found = attribute(now, mixed, baseline())
+    assert contributions(found).keys() == {Factor.LOAD}
+    assert found.causes[0].sentence.startswith("running requests rose from 5.6 to 9.9: -")
+
+
+def test_without_a_baseline_tokens_per_second_are_compared() -> None:
+    found = attribute(minutes(cost=3.0), minutes(60), NOTHING)
+    assert found.metric == "tokens_per_second"
+    assert found.before == pytest.approx(4.2 / 0.015)
+    assert found.change is not None
+    assert found.change.value == pytest.approx(0.5)
+    assert "no baseline" in found.notes[0]
+    assert found.causes[0].sentence.endswith("-140.0 tokens per second")
+
+
+def test_without_times_only_tokens_are_compared() -> None:
+    def untimed(samples: Sequence[Sample]) -> list[Sample]:
+        return [replace(s, tally=replace(s.tally, inter_token=None)) for s in samples]
+
+    found = attribute(untimed(minutes(mix=BAD)), untimed(minutes(60, mix=HALF)), baseline())
+    assert (found.metric, found.before, found.now) == ("acceptance_length", 3.0, 2.0)
+    assert contributions(found).keys() == {Factor.ACCEPTANCE}
+
+
+def test_periods_that_count_time_otherwise_are_compared_by_tokens() -> None:
+    """Per token in one, per request in the other: the pace would jump without any change."""
+    older = [
+        replace(s, tally=replace(s.tally, inter_token=None, tpot=Histogram((), (10,), 0.1)))
+        for s in minutes(60)
+    ]
+    assert attribute(minutes(), older, baseline()).metric == "acceptance_length"
+
+
+def test_what_the_tap_does_not_see_counts_as_acceptance() -> None:
+    unseen = [replace(each, buckets={}) for each in minutes(60, mix=HALF)]
+    found = attribute(minutes(mix=HOT), unseen, baseline())
+    assert contributions(found).keys() == {Factor.ACCEPTANCE}
+    assert found.causes[0].sentence.startswith("acceptance fell from 50% to 26%")
+    assert any("temperatures are not known" in note for note in found.notes)
+
+
+def test_a_temperature_that_is_new_is_a_change_of_the_mix() -> None:
+    found = attribute(minutes(mix=HALF), minutes(60, mix={"0": (1000, 0.8)}), baseline())
+    assert contributions(found).keys() == {Factor.TEMPERATURE_MIX}
+    assert "rose from 0% to 50%" in found.causes[0].sentence
+    gone = attribute(minutes(mix={"0": (1000, 0.8)}), minutes(60, mix=HALF), baseline())
+    assert contributions(gone).keys() == {Factor.TEMPERATURE_MIX}
+
+
+def test_facts_that_changed_stand_beside_what_is_not_explained() -> None:
+    now = minutes(environment=Environment("0.33.0", "xyz-2"), cost=2.0, output=900.0, preemptions=3)
+    found = attribute(now, minutes(60), baseline())
+    changed = {fact.name: (fact.before, fact.now) for fact in found.facts if fact.changed}
+    assert changed == {
+        "engine_version": ("0.32.0", "0.33.0"),
+        "configuration": ("abc", "xyz"),
+        "draft_positions": ("4", "2"),
+        "output_length": (200.0, 900.0),
+        "preemptions": (0.0, 180.0),
+    }
+    assert "engine version 0.32.0 -> 0.33.0; configuration abc -> xyz" in found.causes[0].sentence
+    extent = {fact.name: (fact.before, fact.now) for fact in found.facts[-3:]}
+    assert extent == {"minutes": (60, 10), "drafts": (60_000, 10_000), "requests": (600, 100)}
+
+
+def test_a_full_cache_is_told() -> None:
+    now = [replace(s, gauges=replace(s.gauges, kv_cache_usage_max=0.97)) for s in minutes()]
+    found = attribute(now, minutes(60), baseline())
+    assert [fact.sentence for fact in found.facts if fact.changed] == ["KV cache 50% -> 97% full"]
+
+
+@pytest.mark.parametrize(
+    ("now", "reference", "said"),
+    [
+        ([], minutes(), "the present period has no sound minute in which speculation ran"),
+        (minutes(), [], "the reference period has no sound minute in which speculation ran"),
+        (minutes(), [replace(s, mode=Mode.OFF) for s in minutes()], "the reference period has no"),
+        (
+            [replace(s, sound=False) for s in minutes()],
+            minutes(),
+            "the present period has no sound",
+        ),
+    ],
+)
+def test_nothing_to_compare_is_said(now: list[Sample], reference: list[Sample], said: str) -> None:
+    found = attribute(now, reference, baseline())
+    assert found.causes == ()
+    assert found.leading is None
+    assert found.missing is not None
+    assert found.missing.startswith(said)
+
+
+def test_a_change_within_noise_is_called_that() -> None:
+    wild = [minute(at, {"0": (1000, 0.2 + 0.1 * (at % 7))}) for at in range(60)]
+    assert attribute(wild[3:13], wild, baseline()).within_noise
+    found = attribute(minutes(3), minutes(60), baseline())
+    assert found.within_noise
+    assert "too few minutes" in found.notes[0]
+
+
+def test_a_breach_is_explained_by_the_minutes_that_confirmed_it() -> None:
+    """Half a window of 10 min and ``for`` 5 min, against the day before and no more."""
+    rule = Rule(name="slow", conditions=(Condition(metric="speedup_ratio", below=1),))
+    older = [minute(at, cost=9.0) for at in range(100)]
+    day = [minute(at, cost=1.5) for at in range(100, 100 + 1440)]
+    breach = [minute(at, cost=3.0) for at in range(1540, 1550)]
+    found = explain(rule, older + day + breach, baseline(), now=60.0 * 1550)
+    assert found.before == pytest.approx(4.2 / 1.5)
+    assert found.now == pytest.approx(4.2 / 3.0)
+    assert [fact.now for fact in found.facts if fact.name == "minutes"] == [10]
+
+
+_mixes = st.dictionaries(
+    st.sampled_from(["0", "(0,0.3]", "(0.7,1]", "unknown"]),
+    st.tuples(st.integers(1, 2000), st.floats(0, 1)),
+    min_size=1,
+)
+_periods = st.lists(
+    st.builds(
+        minute,
+        st.just(0),
+        _mixes,
+        bin_=st.sampled_from(list(PLAIN)),
+        cost=st.floats(0.5, 4),
+        drafted=st.floats(0.1, 1),
+    ),
+    min_size=1,
+    max_size=8,
+)
+_baselines = st.sampled_from([NOTHING, baseline()])
+
+
+@given(_periods, _periods, _baselines)
+def test_causes_add_up_to_the_change(
+    now: list[Sample], reference: list[Sample], known: Baseline
+) -> None:
+    found = attribute(now, reference, known)
+    assert found.now is not None
+    assert found.before is not None
+    change = math.log(found.now / found.before)
+    assert sum(each.contribution for each in found.causes) == pytest.approx(change, abs=1e-7)
+    assert sum(each.effect for each in found.causes) == pytest.approx(
+        found.now - found.before, rel=1e-6, abs=1e-6 * found.now
+    )
+    if found.causes:
+        assert sum(each.share for each in found.causes) == pytest.approx(1.0)
+
+
+@given(_periods, _periods, _baselines, st.randoms())
+def test_the_order_of_minutes_does_not_matter(
+    now: list[Sample], reference: list[Sample], known: Baseline, random: object
+) -> None:
+    found = attribute(now, reference, known)
+    random.shuffle(now)  # type: ignore[attr-defined]
+    random.shuffle(reference)  # type: ignore[attr-defined]
+    again = attribute(now, reference, known)
+    assert again == found
+
+
+@given(_periods, _baselines)
+def test_identical_periods_attribute_nothing(period: list[Sample], known: Baseline) -> None:
+    found = attribute(period, period, known)
+    assert found.causes == ()
+    assert found.within_noise
+    assert not any(fact.changed for fact in found.facts)

@@ -1,0 +1,282 @@
+"""Results of other people's benchmarks: as vLLM 0.32 and AIPerf 0.13 wrote them, and variations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specwatch.core import bench_results
+from specwatch.core.baseline import BaselineKey, Origin, Point
+from specwatch.core.bench_results import read
+from specwatch.errors import ConfigError
+from specwatch.model import load_bin
+
+DATA = Path(__file__).parents[1] / "data" / "bench"
+DETAILED, MEANS, DRAFT, AIPERF = (
+    json.loads((DATA / f"{name}.json").read_text())
+    for name in ("vllm-0.32-detailed", "vllm-0.32-means", "vllm-0.32-draft", "aiperf-0.13")
+)
+KEY = BaselineKey("chat", "tiny")
+NAN, INFINITY = float("nan"), float("inf")
+
+
+def one(document: object, *, concurrency: float | None = None) -> bench_results.Result:
+    (found,) = read(json.dumps(document), "r.json", concurrency=concurrency)
+    return found
+
+
+def without(document: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name not in names}
+
+
+def changed(document: Any, key: str, value: object) -> Any:
+    """A copy with another value at a place such as ``itls.2.3``; the same where there is none."""
+    first, _, rest = key.partition(".")
+    if isinstance(document, dict):
+        return {**document, first: changed(document.get(first), rest, value) if rest else value}
+    if isinstance(document, list) and first.isdigit() and int(first) < len(document):
+        copy = list(document)
+        copy[int(first)] = changed(copy[int(first)], rest, value) if rest else value
+        return copy
+    return document
+
+
+def places(document: Any, within: str = "") -> Iterator[str]:
+    """All places of a document, of lists the first two entries."""
+    inner = document if isinstance(document, dict) else {}
+    if isinstance(document, list):
+        inner = dict(enumerate(document[:2]))
+    for key, value in inner.items():
+        yield f"{within}{key}"
+        yield from places(value, f"{within}{key}.")
+
+
+def sound_or_refused(text: str) -> None:
+    """Reads a file; fails for another error than ConfigError, and for what is no measurement."""
+    try:
+        found = read(text, "r.json")
+    except ConfigError:
+        found = []
+    for each in found:
+        assert each.pieces
+        assert load_bin(each.concurrency) is not None
+        for number in (each.concurrency, *(one for piece in each.pieces for one in piece)):
+            assert 0 < number < INFINITY
+
+
+def pace(found: bench_results.Result) -> float:
+    """Seconds a token, over all pieces."""
+    return sum(seconds for seconds, _ in found.pieces) / sum(tokens for _, tokens in found.pieces)
+
+
+def test_a_detailed_result_is_several_points() -> None:
+    found = one(DETAILED)
+    assert found.model_name == "tiny"
+    assert found.ended == DETAILED["date"]
+    assert len(found.pieces) == 10
+    assert sum(tokens for _, tokens in found.pieces) == 40 * 11
+    # All outputs are of one length, so that the mean over requests is that over tokens.
+    assert pace(found) == pytest.approx(DETAILED["mean_tpot_ms"] / 1000, rel=1e-3)
+
+
+def test_load_is_the_mean_number_of_requests_that_ran() -> None:
+    """Time in requests over time (Little's law), not the limit that was set."""
+    found = one(DETAILED).concurrency
+    assert found == pytest.approx(sum(DETAILED["latencies"]) / DETAILED["duration"])
+    assert 3 < found < 4
+    assert one(DETAILED, concurrency=9).concurrency == 9
+
+
+def test_a_result_without_details_is_one_point_from_its_latencies() -> None:
+    found = one(MEANS)
+    ((_, tokens),) = found.pieces
+    assert tokens == 480 - 40
+    assert pace(found) == pytest.approx(MEANS["mean_tpot_ms"] / 1000, rel=1e-3)
+
+
+def test_a_result_of_an_older_version_is_one_point_from_its_mean_tpot() -> None:
+    found = one(without(MEANS, "latencies", "queue_times", "failed"))
+    assert found.concurrency == 4
+    assert pace(found) == pytest.approx(MEANS["mean_tpot_ms"] / 1000)
+
+
+def test_results_that_were_appended_are_read_one_by_one() -> None:
+    lines = "\n".join(json.dumps(each) for each in (MEANS, DETAILED))
+    assert [len(each.pieces) for each in read(lines, "r.json")] == [1, 10]
+
+
+def test_a_result_of_aiperf_is_one_point() -> None:
+    found = one(AIPERF)
+    assert found.model_name == "tiny"
+    assert found.ended == AIPERF["end_time"]
+    assert found.concurrency == pytest.approx(AIPERF["effective_concurrency"]["avg"], rel=0.01)
+    assert pace(found) == pytest.approx(AIPERF["inter_token_latency"]["avg"] / 1000, rel=1e-6)
+    assert pace(one(without(AIPERF, "decode_duration"))) == pytest.approx(pace(found), rel=1e-6)
+
+
+def test_points_have_the_time_of_the_end_and_count_by_token() -> None:
+    (point,) = one(MEANS).points(at=1234.0)
+    assert point == Point(1234.0, one(MEANS).concurrency, *one(MEANS).pieces[0], by_token=True)
+
+
+def test_enough_points_are_a_baseline_and_too_few_are_named() -> None:
+    many, few = one(DETAILED).points(1000.0), one(AIPERF).points(1000.0)
+    (found,), (missing,) = bench_results.measurements(KEY, [*many, *few])
+    assert (found.key, found.origin) == (KEY, Origin.IMPORTED)
+    assert found.points == tuple(sorted(many))
+    assert found.enough
+    assert missing.startswith("too few samples at load 2: 1, and 5 are the least")
+
+
+def test_several_results_of_one_load_are_enough_together() -> None:
+    points = [one(MEANS).points(at)[0] for at in (1.0, 2.0, 3.0, 4.0, 5.0)]
+    found, missing = bench_results.measurements(KEY, points)
+    assert [len(each.points) for each in found] == [5]
+    assert missing == []
+
+
+TOGETHER = {**DETAILED, "itls": [gaps[::2] for gaps in DETAILED["itls"]]}
+CHUNKS = {**AIPERF, "inter_chunk_latency": {"unit": "ms", "avg": 9, "count": 180}}
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (DRAFT, r"this run speculated \(it has spec_decode_\* fields\)"),
+        (TOGETHER, "this run speculated .440 tokens after the first came in 240 pieces"),
+        ({**AIPERF, "total_draft_tokens": {"avg": 9}}, r"this run speculated \(it has spec_dec"),
+        (CHUNKS, "this run speculated .360 tokens after the first came in 180 pieces"),
+        ({"a": 1, "b": 2}, "found a, b; expected the JSON that `vllm bench serve"),
+        ([1], "holds no result; expected"),
+        ({**MEANS, "completed": 480}, "480 requests with 480 tokens decode nothing"),
+        ({**MEANS, "failed": 9}, "9 requests failed beside 40"),
+        (without(MEANS, "latencies", "mean_tpot_ms"), "neither latencies nor mean_tpot_ms"),
+        ({**without(MEANS, "latencies"), "max_concurrency": None}, "give --concurrency N"),
+        (
+            {**DETAILED, "ttfts": [0.1]},
+            "found 40, 1, 40 and 40 entries, expected one entry for each",
+        ),
+        (
+            without(AIPERF, "decode_duration", "inter_token_latency"),
+            "nor inter_token_latency are there; profile with --streaming",
+        ),
+        (without(AIPERF, "request_latency"), "give --concurrency N"),
+    ],
+)
+def test_what_cannot_be_a_baseline_is_refused_with_its_reason(
+    document: object, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        read(json.dumps(document), "r.json")
+    assert str(refused.value).startswith("r.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("Successful requests: 40", r"r.json is no JSON .*; expected the JSON that"),
+        ("[" * 100_000, "r.json is JSON too deep for a result; expected the JSON that"),
+    ],
+)
+def test_no_json_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read(text, "r.json")
+
+
+ABOVE, COUNT = "a finite number above 0", "a finite number of at least 0"
+NO_LATENCIES = without(MEANS, "latencies")
+NO_DECODE = without(AIPERF, "decode_duration")
+
+
+@pytest.mark.parametrize(
+    ("document", "key", "value", "found", "expected"),
+    [
+        (MEANS, "total_output_tokens", NAN, "NaN", ABOVE),
+        (MEANS, "total_output_tokens", 10**400, "1000", ABOVE),
+        (MEANS, "completed", "x", '"x"', ABOVE),
+        (MEANS, "completed", True, "true", ABOVE),
+        (MEANS, "duration", 0, "0", ABOVE),
+        (MEANS, "duration", None, "missing", ABOVE),
+        (MEANS, "failed", "3", '"3"', COUNT),
+        (MEANS, "latencies", 3, "3", "a list"),
+        (MEANS, "latencies.1", "x", '"x"', COUNT),
+        (MEANS, "latencies.0", -1.0, "-1.0", COUNT),
+        (MEANS, "mean_ttft_ms", "3", '"3"', COUNT),
+        (MEANS, "mean_ttft_ms", [], "a list", COUNT),
+        (NO_LATENCIES, "mean_tpot_ms", INFINITY, "Infinity", COUNT),
+        (NO_LATENCIES, "mean_tpot_ms", -5, "-5", COUNT),
+        (NO_LATENCIES, "max_concurrency", "8", '"8"', ABOVE),
+        (MEANS, "model_id", {}, "an object", "text"),
+        (MEANS, "model_id", "a\ud800", "", "text"),
+        (MEANS, "date", 20250101, "20250101", "text"),
+        (DETAILED, "itls.2", 7, "7", "a list"),
+        (DETAILED, "itls.2.3", None, "missing", COUNT),
+        (DETAILED, "start_times.39", NAN, "NaN", COUNT),
+        (DETAILED, "output_lens.0", {}, "an object", COUNT),
+        (AIPERF, "input_config", "x", '"x"', "an object"),
+        (AIPERF, "input_config.models", [1], "a list", "an object"),
+        (AIPERF, "input_config.models.items", "m", '"m"', "a list"),
+        (AIPERF, "input_config.models.items.0", "m", '"m"', "an object"),
+        (AIPERF, "decode_duration.sum", -1.0, "-1.0", ABOVE),
+        (AIPERF, "request_count", 24, "24", "an object"),
+        (AIPERF, "benchmark_duration.avg", 0, "0", ABOVE),
+        (NO_DECODE, "inter_token_latency.avg", 0, "0", ABOVE),
+    ],
+)
+def test_a_value_that_cannot_be_is_refused_with_its_place_and_the_remedy(
+    document: Mapping[str, Any], key: str, value: object, found: str, expected: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        one(changed(document, key, value))
+    said = str(refused.value)
+    assert said.startswith(f"r.json: {key} is {found}")
+    assert said.endswith(
+        f": expected {expected}; give the file of a sound run, as the benchmark wrote it"
+    )
+    assert len(said) < 200
+
+
+@pytest.mark.parametrize(
+    ("document", "derived"),
+    [
+        ({**MEANS, "mean_ttft_ms": 1e6}, "-39995.5 seconds of decoding"),
+        ({**MEANS, "duration": 1e-300}, "e.3.. requests at once"),
+        ({**MEANS, "latencies": [9e14, 9e14]}, r"1.57835e\+15 requests at once"),
+        ({**DETAILED, "itls": [[0.0] * 11] * 40}, "0 seconds of decoding"),
+        ({**DETAILED, "output_lens": [9e14] * 40}, "this run speculated"),
+    ],
+)
+def test_times_that_contradict_one_another_are_refused(
+    document: Mapping[str, Any], derived: str
+) -> None:
+    with pytest.raises(ConfigError, match=derived):
+        one(document)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
+    | st.sampled_from([0, -1, 1e300, 1e-300, 10**400]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)  # fmt: skip
+KEYS = sorted({key for each in (DETAILED, MEANS, AIPERF) for key in places(each)})
+
+
+@given(st.sampled_from([DETAILED, MEANS, AIPERF, {}]), st.dictionaries(st.sampled_from(KEYS), JSON))
+def test_whatever_stands_in_a_result_it_is_sound_or_refused(
+    document: Mapping[str, Any], changes: Mapping[str, Any]
+) -> None:
+    for key, value in changes.items():
+        document = changed(document, key, value)
+    sound_or_refused(json.dumps(document))
+
+
+@given(JSON.map(json.dumps) | st.text())
+def test_any_file_is_a_result_or_refused(text: str) -> None:
+    sound_or_refused(text)

@@ -1,0 +1,247 @@
+"""From looks at a server under a constant load to slices, stages and a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from specwatch.core import calibration
+from specwatch.core.baseline import BaselineKey, Origin
+from specwatch.core.calibration import Block, Engine, Look, Meter, Stage, check, engine_of
+from specwatch.core.load import Answer, Ask, ErrorKind
+from specwatch.errors import ConfigError, PageError
+from specwatch.model import Environment, Mode, Series
+from tests import pages
+
+KEY = BaselineKey("chat", "tiny", "0.32.0", "abc")
+OFF = Engine("tiny", "tiny", Mode.OFF, Environment("0.32.0", "abc-0"))
+ON = Engine("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
+PACE = 0.01
+
+
+def page(
+    tokens: float, requests: float = 0, *, waiting: float = 0, start: float = 1.0
+) -> dict[Series, float]:
+    """Counters of a server that generates a token of a request each :data:`PACE` seconds."""
+    steps = tokens - requests
+
+    def series(quantity: str, part: str = "", key: str = "") -> Series:
+        return Series(quantity, part, "tiny", "0", key)
+
+    def histogram(quantity: str, count: float, total: float) -> dict[Series, float]:
+        return {
+            series(quantity, "bucket", "0.1"): count,
+            series(quantity, "bucket", "+Inf"): count,
+            series(quantity, "sum"): total,
+            series(quantity, "count"): count,
+        }
+
+    return {
+        Series("process_start", "", "", "", ""): start,
+        series("generation_tokens"): tokens,
+        series("requests", key="length"): requests,
+        series("running"): 2.0,
+        series("waiting"): waiting,
+        **histogram("ttft", requests, 0.05 * requests),
+        **histogram("tpot", requests, PACE * requests),
+        **histogram("inter_token", steps, PACE * steps),
+    }
+
+
+def answer(tokens: int | None = 50, error: ErrorKind | None = None) -> Answer:
+    return Answer(Ask("hello", 50), 0.0, 1.0, tokens=tokens, error=error)
+
+
+def block(
+    counts: Iterable[tuple[float, float]],
+    answers: Iterable[Answer] = (),
+    *,
+    concurrency: float = 2.0,
+    waiting: float = 0.0,
+) -> Block:
+    """Looks a second apart, with tokens and ended requests at each."""
+    looks = tuple(
+        Look(page(*count, waiting=waiting), 1000.0 + at, float(at), concurrency * at)
+        for at, count in enumerate(counts)
+    )
+    return Block(looks, tuple(answers))
+
+
+STEADY = [(100 * at, 2 * at) for at in range(9)]
+"""Eight seconds: one to start, six slices, one to end."""
+
+
+def stage(engine: Engine = OFF, **changes: float) -> Stage:
+    found = Stage(engine, 2)
+    found.add(block(STEADY, [answer()] * 16, **changes), Meter(engine))
+    return found
+
+
+def test_a_slice_holds_what_the_server_counted_between_its_looks() -> None:
+    """Neither the start nor the end of a load, where fewer requests run, is in any slice."""
+    found = stage()
+    assert [each.at for each in found.slices] == [1002.0, 1003.0, 1004.0, 1005.0, 1006.0, 1007.0]
+    for sample in found.samples:
+        assert sample.pace is not None
+        assert sample.pace.by_token
+        assert sample.pace.tokens == 98
+        assert sample.pace.seconds / sample.pace.tokens == pytest.approx(PACE)
+        assert sample.gauges.concurrency == pytest.approx(2.0)
+        assert sample.mode is Mode.OFF
+    assert found.whole.generation_tokens == 800
+    assert found.whole.ttft is not None
+    assert found.whole.ttft.count == 16
+
+
+def test_what_happens_between_blocks_counts_for_nobody() -> None:
+    meter, found = Meter(OFF), Stage(OFF, 2)
+    found.add(block(STEADY), meter)
+    found.add(block([(tokens + 5000, ended + 70) for tokens, ended in STEADY]), meter)
+    assert found.whole.generation_tokens == 1600
+    assert sum(found.whole.requests.values()) == 32
+    assert len(found.slices) == 12
+
+
+def test_requests_that_the_server_kept_waiting_do_not_count_as_running() -> None:
+    assert [each.gauges.concurrency for each in stage(waiting=0.5).samples] == [1.5] * 6
+
+
+def test_a_restart_meanwhile_is_an_error() -> None:
+    looks = list(block(STEADY).looks)
+    looks[5] = looks[5]._replace(samples=page(3, start=2.0))
+    with pytest.raises(PageError, match="restarted"):
+        Stage(OFF, 2).add(Block(tuple(looks), ()), Meter(OFF))
+
+
+def test_slices_of_one_temperature_are_its_bucket() -> None:
+    found = Stage(ON, 2)
+    found.add(block(STEADY), Meter(ON), "(0.3,0.7]")
+    assert all(each.buckets == {"(0.3,0.7]": each.tally} for each in found.samples)
+
+
+def test_the_baseline_has_a_point_for_each_slice_and_the_latencies_of_the_whole() -> None:
+    (found,) = calibration.measurements(KEY, [stage()])
+    assert found.key == KEY
+    assert found.origin is Origin.CALIBRATION
+    assert found.load_bin == 1
+    assert len(found.points) == 6
+    assert found.points[-1].at == 1007.0
+    assert found.points[0].concurrency == pytest.approx(2.0)
+    assert found.ttft is not None
+    assert found.ttft.count == 16
+    assert found.tpot is not None
+    assert found.tpot.count == 16
+
+
+def test_failed_requests_make_a_stage_useless() -> None:
+    found = stage()
+    found.answers += [answer(None, ErrorKind.TIMEOUT)] * 2
+    assert found.shortfall == "2 of 18 requests failed (timeout 2)"
+    assert calibration.measurements(KEY, [found]) == []
+    assert dict(found.errors) == {"timeout": 2}
+
+
+def test_a_few_failed_requests_do_not() -> None:
+    found = stage()
+    found.answers += [answer()] * 10 + [answer(None, ErrorKind.TIMEOUT)]
+    assert found.shortfall is None
+
+
+def test_slices_without_tokens_are_too_little() -> None:
+    found = Stage(OFF, 2)
+    idle = [(0, 0), *STEADY[:5], *[STEADY[4]] * 3]
+    found.add(block(idle), Meter(OFF))
+    shortfall = found.shortfall
+    assert shortfall is not None
+    assert "tokens came in 4 of 6 slices, and 5 are the least" in shortfall
+    assert calibration.measurements(KEY, [found]) == []
+
+
+def test_a_page_without_latencies_says_nothing() -> None:
+    meter, found = Meter(OFF), Stage(OFF, 2)
+    looks = [
+        look._replace(samples={s: v for s, v in look.samples.items() if not s.part})
+        for look in block(STEADY).looks
+    ]
+    found.add(Block(tuple(looks), ()), meter)
+    assert found.shortfall == "the page of its server tells no time between tokens, nor TPOT"
+
+
+def test_requests_and_tokens_of_others_are_seen() -> None:
+    found = stage()
+    assert not found.shared
+    assert found.foreign_requests == 0
+    found.answers.pop()
+    assert found.foreign_requests == 1
+    assert found.shared
+    # One request of others that never ends.
+    endless = Stage(OFF, 2)
+    endless.add(block(STEADY, [answer(tokens=40)] * 16), Meter(OFF))
+    assert endless.foreign_requests == 0
+    assert endless.shared
+
+
+def test_the_only_model_of_a_page_is_measured() -> None:
+    found = engine_of(pages.read(pages.capture("draft-k4.2")), "0.32.0", ["tiny"])
+    assert found.model_name == found.series_name
+    assert found.mode is Mode.ON
+    assert found.environment.engine_version == "0.32.0"
+    assert found.environment.fingerprint is not None
+    assert found.environment.fingerprint.endswith("-4")
+
+
+def test_a_model_without_a_name_is_called_as_the_engine_lists_it() -> None:
+    nameless = {s._replace(model_name=""): v for s, v in page(1).items()}
+    found = engine_of(nameless, None, ["llama"])
+    assert (found.series_name, found.model_name) == ("", "llama")
+
+
+TWO = {**page(1), **{s._replace(model_name="other"): v for s, v in page(1).items()}}
+
+
+@pytest.mark.parametrize(
+    ("samples", "model", "message"),
+    [
+        ({}, None, "neither of vLLM nor of llama.cpp"),
+        (TWO, None, "serves other, tiny; choose one with --model"),
+        (page(1), "huge", "does not serve huge; it serves tiny"),
+    ],
+    ids=["no engine", "two models", "not this model"],
+)
+def test_a_page_without_the_one_model_is_refused(
+    samples: dict[Series, float], model: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        engine_of(samples, None, [], model=model, where="--off: http://h:1")
+    assert str(refused.value).startswith("--off: http://h:1 ")
+
+
+def test_one_of_several_models_is_measured_when_it_is_named() -> None:
+    assert engine_of(TWO, None, [], model="other").series_name == "other"
+
+
+@pytest.mark.parametrize(
+    ("off", "on", "message"),
+    [
+        (ON, None, "--off: this server speculates"),
+        (OFF, OFF, "--on: this server does not speculate"),
+        (OFF, replace(ON, model_name="huge"), "--off serves tiny and --on huge"),
+    ],
+    ids=["off speculates", "on does not", "unlike models"],
+)
+def test_servers_that_cannot_be_compared_are_refused(
+    off: Engine, on: Engine | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(off, on)
+
+
+def test_unlike_versions_and_configurations_are_doubtful() -> None:
+    assert check(OFF, ON) == []
+    assert check(OFF, None) == []
+    newer = replace(ON, environment=Environment("0.33.0", "def-4"))
+    version, configuration = check(OFF, newer)
+    assert "engine version (0.32.0 off, 0.33.0 on)" in version
+    assert "configuration (abc off, def on)" in configuration

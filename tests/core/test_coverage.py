@@ -1,0 +1,182 @@
+"""What a tap saw of each model, and when that is too little to be taken for the whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from specwatch.core.coverage import Coverage, coverages, leading_reasons, share_derived, trouble_of
+from specwatch.core.taps import LEAVES_OUT
+from specwatch.model import MINUTE, UNCOVERED, Mode, SeriesId, Source, Tally, Window
+from specwatch.wording.text import LONGEST_SENTENCE
+
+
+def window(temperature: str, drafts: int | None, *, model: str = "m", **counts: object) -> Window:
+    source = Source.SERVER if temperature == "all" else Source.TAP
+    tally = Tally(drafts=drafts, **counts)  # type: ignore[arg-type]
+    series = SeriesId("d", "t", model, temperature)
+    return Window(series, 0, MINUTE, Mode.ON, tally, source=source)
+
+
+def seen(drafts: int, server: int | None, **uncovered: int) -> Coverage:
+    return Coverage(Source.TAP, drafts, server, {"record": 5}, uncovered)
+
+
+def test_coverage_adds_the_buckets_up_against_the_server() -> None:
+    """A bucket has windows only for minutes in which it counted: the server's are of all."""
+    found = coverages(
+        [
+            window("all", 100),
+            replace(window("0", 30, records={"record": 3}), server_drafts=40, source_drafts=30),
+            window(">1", 40, records={"record": 1, "derived": 2}, uncovered={"several": 4}),
+            window("unknown", None, uncovered={"several": 1, "failed": 2}),
+        ],
+        Source.TAP,
+    )
+    assert found == {
+        "m": Coverage(Source.TAP, 70, 100, {"derived": 2, "record": 4}, {"failed": 2, "several": 5})
+    }
+    assert found["m"].coverage == 0.7
+
+
+@pytest.mark.parametrize("source", [Source.TAP, Source.PROXY])
+def test_a_tap_that_saw_nothing_of_a_model_covers_none_of_it(source: Source) -> None:
+    (found,) = coverages([window("all", 5000)], source).values()
+    assert (found.source, found.drafts, found.coverage) == (source, 0, 0.0)
+    trouble = trouble_of("m", found)
+    assert trouble is not None
+    assert trouble.kind == "low_coverage"
+    assert "does all traffic pass through it?" in trouble.text
+
+
+def test_without_a_tap_there_is_none() -> None:
+    assert coverages([window("all", 5000)], None) == {}
+
+
+def test_one_that_is_gone_is_known_by_its_last_minutes() -> None:
+    assert coverages([window("all", 10), window("0", 5)], None)["m"].source is Source.TAP
+
+
+def test_a_model_whose_counts_are_doubted_has_none() -> None:
+    windows = [window("all", 10), window("all", 10, model="n"), window("0", 5, model="n")]
+    assert list(coverages(windows, Source.TAP, {"m"})) == ["n"]
+
+
+def test_a_server_that_does_not_say_has_no_coverage_and_no_trouble() -> None:
+    (found,) = coverages([window("all", None), window("0", 500)], Source.PROXY).values()
+    assert found.coverage is None
+    assert trouble_of("m", found) is None
+
+
+@pytest.mark.parametrize(
+    ("drafts", "server", "low"),
+    [
+        (0, 999, False),
+        (0, 1000, True),
+        (499, 1000, True),
+        (500, 1000, False),
+        (1100, 1000, False),
+        (0, 0, False),
+        (0, None, False),
+    ],
+)
+def test_under_half_of_a_thousand_drafts_is_low(drafts: int, server: int, low: bool) -> None:
+    trouble = trouble_of("m", seen(drafts, server, several=3))
+    assert (trouble is not None and trouble.kind == "low_coverage") is low
+
+
+def test_low_coverage_says_why_in_words() -> None:
+    trouble = trouble_of("m", seen(150, 1000, several=3, refused=9, failed=1, aborted=2, x=4))
+    assert trouble is not None
+    assert trouble.model_name == "m"
+    assert trouble.text.startswith("the tap covers 15.0% of the drafts")
+    assert trouble.text.endswith(f"9 ({UNCOVERED['refused']}), 4 (x), 3 ({UNCOVERED['several']})")
+
+
+@pytest.mark.parametrize("drafts", [10, 100_000])
+def test_responses_without_any_record_name_the_flag(drafts: int) -> None:
+    """However few there were: nothing will ever be seen."""
+    found = Coverage(Source.TAP, 0, drafts, {}, {"no_record": 2, "refused": 1})
+    trouble = trouble_of("m", found)
+    assert trouble is not None
+    assert trouble.kind == "no_record"
+    assert "--per-request-spec-decode-metrics summary" in trouble.text
+    assert trouble_of("m", replace(found, records={"record": 1}, drafts=drafts)) is None
+    assert trouble_of("m", replace(found, server_drafts=0)) is None
+
+
+def test_requests_of_apis_without_a_record_are_named_and_no_flag_is_told_for_them() -> None:
+    """/v1/messages and /v1/responses: no flag gives them one."""
+    trouble = trouble_of("m", Coverage(Source.TAP, 0, 5000, {}, {"endpoint": 7}))
+    assert trouble is not None
+    assert trouble.kind == "low_coverage"
+    assert trouble.text.endswith(
+        "7 (an API whose responses carry no record, such as /v1/messages and /v1/responses)"
+    )
+
+
+def test_the_acceptance_of_both_sides_is_known() -> None:
+    all_of_them = window("all", 100, draft_tokens=400, accepted_tokens=100)
+    (found,) = coverages(
+        [
+            all_of_them,
+            window("0", 40, draft_tokens=160, accepted_tokens=100),
+            window(">1", 20, draft_tokens=80, accepted_tokens=20),
+        ],
+        Source.TAP,
+    ).values()
+    assert (found.acceptance_rate, found.server_acceptance_rate) == (0.5, 0.25)
+    (found,) = coverages([all_of_them], Source.TAP).values()
+    assert found.acceptance_rate is None
+    (found,) = coverages([window("0", 5, draft_tokens=20, accepted_tokens=5)], None).values()
+    assert found.server_acceptance_rate is None
+
+
+OFF = Coverage(Source.TAP, 900, 1000, {"derived": 5}, {}, 0.46, 0.4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "off"),
+    [
+        ({}, True),
+        ({"acceptance_rate": 0.34}, True),
+        ({"acceptance_rate": 0.44}, False),
+        ({"acceptance_rate": 0.36}, False),
+        ({"drafts": 1100}, True),
+        ({"drafts": 899}, False),
+        ({"server_drafts": 999, "drafts": 999}, False),
+        ({"records": {"record": 5}}, False),
+        ({"records": {"derived": 0}}, False),
+        ({"acceptance_rate": None}, False),
+        ({"server_acceptance_rate": None}, False),
+    ],
+)
+def test_derived_acceptance_is_held_against_the_servers(changes: dict[str, Any], off: bool) -> None:
+    """Where nearly all drafts were seen it would be the same, but for what is derived wrongly."""
+    trouble = trouble_of("m", replace(OFF, **changes))
+    assert (trouble is not None and trouble.kind == "derived_off") is off
+
+
+def test_derived_acceptance_that_is_off_says_both_rates_and_the_remedy() -> None:
+    trouble = trouble_of("m", OFF)
+    assert trouble is not None
+    assert trouble.model_name == "m"
+    assert "is 46.0%, where the server counted 40.0%" in trouble.text
+    assert trouble.text.endswith("--per-request-spec-decode-metrics summary")
+    assert len(trouble.text) <= LONGEST_SENTENCE
+    assert trouble.kind not in LEAVES_OUT
+
+
+def test_reasons_that_did_not_occur_are_not_told() -> None:
+    assert leading_reasons({"several": 0}) == []
+
+
+@pytest.mark.parametrize(
+    ("records", "share"), [({}, 0.0), ({"record": 3, "derived": 1}, 0.25), ({"derived": 0}, 0.0)]
+)
+def test_the_share_of_requests_whose_acceptance_is_derived(
+    records: dict[str, int], share: float
+) -> None:
+    assert share_derived(records) == share

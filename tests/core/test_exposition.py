@@ -1,0 +1,219 @@
+"""The fast page reader gives what prometheus-client's parser gives."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specwatch.core.exposition import PageReader
+from specwatch.errors import PageError, ScrapeReason
+from specwatch.model import Series
+from specwatch.names import SAMPLES
+from tests.pages import CAPTURES, capture, oracle, page, read
+
+
+def same(first: dict[Series, float], second: dict[Series, float]) -> bool:
+    return first.keys() == second.keys() and all(
+        a == second[s] or (math.isnan(a) and math.isnan(second[s])) for s, a in first.items()
+    )
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+def test_a_captured_page_reads_as_the_general_parser_reads_it(path):
+    text = path.read_text()
+    assert len(read(text)) > 100
+    assert same(read(text), oracle(text))
+
+
+def test_a_reader_with_memory_reads_the_pages_of_changing_servers_right():
+    """Speculation on, off, n-gram and back, through one reader."""
+    reader = PageReader()
+    for path in CAPTURES + CAPTURES[::-1]:
+        assert same(reader.read(path.read_bytes()), oracle(path.read_text()))
+
+
+names = st.sampled_from(
+    sorted(SAMPLES)
+    + [
+        "vllm:spec_decode_num_drafts_created",
+        "vllm:other_total",
+        "go_goroutines",
+        "vllm:prompt_tokens",
+    ]
+)
+label_values = st.one_of(
+    st.sampled_from(["0", "1", "0.5", "+Inf", "tiny", ""]),
+    st.text('ab\\"\n{}, =#\té😀', max_size=6),
+)
+labels = st.dictionaries(
+    st.sampled_from(["engine", "model_name", "le", "position", "finished_reason", "pid", "x"]),
+    label_values,
+    max_size=4,
+)
+values = st.one_of(
+    st.integers(0, 2**53).map(float),
+    st.floats(allow_nan=True, allow_infinity=True),
+).flatmap(lambda v: st.sampled_from(spellings(v)))
+
+
+def spellings(value: float) -> list[str]:
+    if math.isnan(value):
+        return ["NaN", "nan"]
+    if math.isinf(value):
+        return ["+Inf", "Inf"] if value > 0 else ["-Inf"]
+    return [
+        repr(value),
+        f"{value:e}".replace("e", "E") if value == float(f"{value:e}") else repr(value),
+    ]
+
+
+def escape(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
+@st.composite
+def pages(draw: st.DrawFn) -> str:
+    """Any text-format page without duplicate series, with and without comments and timestamps."""
+    samples = draw(
+        st.lists(
+            st.tuples(names, labels, values),
+            max_size=12,
+            unique_by=lambda s: (s[0], frozenset(s[1].items())),
+        )
+    )
+    lines: list[str] = []
+    for name, pairs, value in samples:
+        if draw(st.booleans()):
+            lines.append(f"# TYPE {draw(names)} {draw(st.sampled_from(['gauge', 'untyped']))}")
+        if draw(st.integers(0, 9)) == 0:
+            lines.append(draw(st.sampled_from(["", "# a remark", "# HELP vllm:x A vllm:x 1"])))
+        text = ",".join(f'{k}="{escape(v)}"' for k, v in pairs.items())
+        if draw(st.integers(0, 9)) == 0 and text:
+            text += ","
+        gap = draw(st.sampled_from([" ", " ", " ", "  ", "\t"]))
+        stamp = draw(st.sampled_from(["", "", "", " 1395066363000"]))
+        lead = draw(st.sampled_from(["", "", "", " "]))
+        lines.append(f"{lead}{name}" + (f"{{{text}}}" if text else "") + f"{gap}{value}{stamp}")
+    return "\n".join(lines) + "\n"
+
+
+@given(st.lists(pages(), min_size=1, max_size=3))
+def test_any_page_gives_the_same_samples_through_both_readers(some_pages):
+    reader = PageReader()
+    for text in [*some_pages, some_pages[0]]:
+        assert same(reader.read(text.encode()), oracle(text))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_samples_or_a_page_error(noise):
+    reader = PageReader()
+    for data in (noise, noise + b"\n", b"vllm:num_requests_running" + noise + b"\n"):
+        with contextlib.suppress(PageError):
+            assert all(isinstance(value, float) for value in reader.read(data).values())
+
+
+def test_shuffled_labels_and_lines_change_nothing():
+    lines = [
+        line for line in capture("draft-k4.2").decode().splitlines() if not line.startswith("#")
+    ]
+    random.Random(1).shuffle(lines)
+    text = "\n".join(lines) + "\n"
+    assert same(read(text), read(capture("draft-k4.2")))
+
+
+def test_created_gauges_are_not_read():
+    assert not any("created" in str(value) for value in read(capture("draft-k4.2")))
+    drafts = Series("drafts", "", "tiny", "0", "")
+    assert read(capture("draft-k4.2"))[drafts] == 1238
+
+
+def test_openmetrics_with_exemplars_and_eof():
+    text = (
+        "# TYPE vllm:time_to_first_token_seconds histogram\n"
+        'vllm:time_to_first_token_seconds_bucket{le="0.5",model_name="m"} 3 # {id="a b"} 0.4 1.5\n'
+        'vllm:time_to_first_token_seconds_bucket{le="+Inf",model_name="m"} 4.0\n'
+        'vllm:time_to_first_token_seconds_created{model_name="m"} 1.7e9\n'
+        "# TYPE vllm:spec_decode_num_drafts counter\n"
+        'vllm:spec_decode_num_drafts_total{model_name="m"} 12.0 1600000000.5\n'
+        "# EOF\n"
+    )
+    assert read(text) == {
+        Series("ttft", "bucket", "m", "", "0.5"): 3.0,
+        Series("ttft", "bucket", "m", "", "+Inf"): 4.0,
+        Series("drafts", "", "m", "", ""): 12.0,
+    }
+
+
+def test_quoted_metric_names():
+    text = '{"vllm:num_requests_running",model_name="m"} 2\n'
+    assert read(text) == {Series("running", "", "m", "", ""): 2.0}
+
+
+def test_labels_that_mean_nothing_to_us_are_combined():
+    """In multi-process mode a gauge may stand once per process."""
+    text = page(
+        (
+            "vllm:num_requests_running",
+            "gauge",
+            [
+                ("vllm:num_requests_running", {"model_name": "m", "pid": "1"}, 2),
+                ("vllm:num_requests_running", {"model_name": "m", "pid": "2"}, 3),
+            ],
+        ),
+        (
+            "vllm:kv_cache_usage_perc",
+            "gauge",
+            [
+                ("vllm:kv_cache_usage_perc", {"model_name": "m", "pid": "1"}, 0.2),
+                ("vllm:kv_cache_usage_perc", {"model_name": "m", "pid": "2"}, 0.3),
+            ],
+        ),
+    )
+    assert sorted(read(text).values()) == [0.3, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "words"),
+    [
+        ("", ScrapeReason.NOT_METRICS, "the page is empty"),
+        ("<!DOCTYPE html><title>x</title>", ScrapeReason.NOT_METRICS, "found '<!DOCTYPE"),
+        ('"# HELP llamacpp:x"', ScrapeReason.NOT_METRICS, "expected a metrics page"),
+        ('vllm:num_requests_running{model_name="m"} 1', ScrapeReason.TRUNCATED, "after 43 bytes"),
+        ('vllm:num_requests_running{model_name="m} 1\n', ScrapeReason.MALFORMED, "line 1"),
+        ("\n\nvllm:num_requests_running\n", ScrapeReason.MALFORMED, "line 3"),
+        ("vllm:num_requests_running{} one\n", ScrapeReason.MALFORMED, "line 1"),
+        ("vllm:num_requests_running 1\n" * 2, ScrapeReason.DUPLICATE_SERIES, "line 2"),
+        ('vllm:num_requests_running{a="\udcff"} 1\n', ScrapeReason.NOT_METRICS, "not UTF-8"),
+    ],
+)
+def test_what_is_not_a_page_is_named(text, reason, words):
+    with pytest.raises(PageError) as caught:
+        PageReader().read(text.encode("utf-8", "surrogateescape"))
+    assert caught.value.reason is reason
+    assert words in str(caught.value)
+
+
+def test_a_half_page_is_truncated_wherever_it_is_cut():
+    whole = capture("draft-k4.2")
+    for cut in range(1, len(whole), 997):
+        if whole[cut - 1 : cut] != b"\n":
+            with pytest.raises(PageError, match="ends in the middle"):
+                PageReader().read(whole[:cut])
+
+
+@pytest.mark.parametrize("value", ["0", "7.5", "0.0"])
+def test_an_exemplar_is_not_taken_for_the_value(value):
+    line = f'vllm:prompt_tokens_total{{model_name="m"}} {value} # {{trace="t"}} 99.0\n'
+    assert list(read(line).values()) == [float(value)]
+
+
+def test_a_number_that_only_python_reads_is_refused():
+    reader = PageReader()
+    reader.read(b'vllm:prompt_tokens_total{model_name="m"} 1\n')
+    with pytest.raises(PageError, match="is not a number"):
+        reader.read(b'vllm:prompt_tokens_total{model_name="m"} 1_0\n')

@@ -1,0 +1,196 @@
+"""What speculation would do now, told by what it did at other loads and temperatures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pytest
+
+from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin, Point
+from specwatch.core.interval import Interval
+from specwatch.core.prediction import Experience, Remembered, worth_it
+from specwatch.core.sample import Sample
+from specwatch.model import Environment, Gauges, Histogram, Mode, Tally, load_bin
+
+PLAIN = 0.1
+"""Seconds of a step without speculation, at any load."""
+
+
+def baseline(*concurrencies: float) -> Baseline:
+    """The same pace at each of some loads."""
+    bins = {}
+    for running in concurrencies:
+        bin_ = load_bin(running)
+        assert bin_ is not None
+        points = tuple(Point(60.0 * at, running, PLAIN * 1000, 1000.0) for at in range(10))
+        bins[bin_] = Measurement(BaselineKey("here", "m"), bin_, Origin.CALIBRATION, points)
+    return Baseline(bins)
+
+
+def on(start: int, running: float, cost: float, lengths: Mapping[str, float]) -> Sample:
+    """A minute with a thousand drafts of each temperature, at so many tokens a step."""
+    drafts = dict.fromkeys(lengths, 1000)
+    accepted = {label: round(1000 * (length - 1)) for label, length in lengths.items()}
+    steps, tokens = sum(drafts.values()), sum(drafts.values()) + sum(accepted.values())
+    return Sample(
+        start=start, length=60, mode=Mode.ON,
+        tally=Tally(
+            drafts=steps, draft_tokens=4 * steps, accepted_tokens=sum(accepted.values()),
+            generation_tokens=tokens, inter_token=Histogram((), (steps,), steps * cost * PLAIN),
+        ),
+        gauges=Gauges(60.0, 60.0, 60.0 * running),
+        buckets={
+            label: Tally(
+                drafts=drafts[label], draft_tokens=4 * drafts[label],
+                accepted_tokens=accepted[label],
+            )
+            for label in lengths
+        },
+    )  # fmt: skip
+
+
+def off(start: int, running: float, tokens: Mapping[str, int]) -> Sample:
+    """A minute without speculation at a load so high that it is never idle."""
+    whole = sum(tokens.values())
+    return Sample(
+        start=start, length=60, mode=Mode.OFF,
+        tally=Tally(
+            generation_tokens=whole, inter_token=Histogram((), (whole,), whole * PLAIN)
+        ),
+        gauges=Gauges(60.0, 60.0, 60.0 * running),
+        buckets={label: Tally(generation_tokens=count) for label, count in tokens.items()},
+    )  # fmt: skip
+
+
+HOT_AND_COLD = {"0": 4.0, ">1": 2.0}
+
+
+def remembered(*loads: tuple[float, float]) -> list[Sample]:
+    """Ten minutes at each of some loads, with the cost of a step there."""
+    return [
+        on(600 * at + 60 * minute, running, cost, HOT_AND_COLD)
+        for at, (running, cost) in enumerate(loads)
+        for minute in range(10)
+    ]
+
+
+def present(running: float, **tokens: int) -> list[Sample]:
+    """Ten minutes later on."""
+    return [off(100_000 + 60 * at, running, tokens) for at in range(10)]
+
+
+KNOWN = Experience.of(remembered((12.0, 2.0), (24.0, 3.0)), baseline(12.0, 24.0))
+
+
+@pytest.mark.parametrize(
+    ("mix", "length"),
+    [
+        ({"0": 900}, 4.0),
+        ({">1": 900}, 2.0),
+        ({"0": 800, ">1": 800}, 8 / 3),
+    ],
+)
+def test_tau_is_that_of_the_present_mix(mix: dict[str, int], length: float) -> None:
+    running = 12.0 * length / 2.0  # so that with speculation twelve would run
+    found = KNOWN.speedup([off(100_000 + 60 * at, running, mix) for at in range(10)])
+    assert found is not None
+    assert found.value == pytest.approx(length / 2.0, rel=0.01)
+
+
+def test_the_load_is_that_which_speculation_would_lead_to() -> None:
+    """27 run without it: at a speedup of 1.5 those are 18, halfway between 12 and 24."""
+    experience = Experience.of(
+        [on(60 * at, 12.0, 2.0, {"0": 3.75}) for at in range(10)]
+        + [on(6000 + 60 * at, 24.0, 3.0, {"0": 3.75}) for at in range(10)],
+        baseline(12.0, 24.0),
+    )
+    found = experience.speedup([off(100_000 + 60 * at, 27.0, {"0": 900}) for at in range(10)])
+    assert found is not None
+    assert found.value == pytest.approx(1.5, rel=0.01)
+
+
+def test_above_the_known_loads_it_may_be_worse_and_below_better() -> None:
+    higher = KNOWN.speedup(present(300.0, **{"0": 900}))
+    lower = KNOWN.speedup(present(4.0, **{"0": 900}))
+    assert higher is not None
+    assert lower is not None
+    assert (higher.lower, math.isfinite(higher.upper)) == (0.0, True)
+    assert (lower.upper, lower.lower > 1) == (math.inf, True)
+
+
+@pytest.mark.parametrize(
+    "minutes",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param(present(12.0, **{"0": 900})[:4], id="too few minutes"),
+        pytest.param(present(12.0, **{"(0.3,0.7]": 900}), id="a temperature never speculated for"),
+        pytest.param(remembered((12.0, 2.0)), id="minutes with speculation"),
+    ],
+)
+def test_too_little_known_of_the_present_predicts_nothing(minutes: list[Sample]) -> None:
+    assert KNOWN.speedup(minutes) is None
+
+
+def test_without_a_baseline_nothing_is_predicted() -> None:
+    experience = Experience.of(remembered((12.0, 2.0)), Baseline())
+    assert experience.speedup(present(12.0, **{"0": 900})) is None
+
+
+def test_a_draft_that_got_worse_is_not_what_it_was() -> None:
+    """tau comes from the newest minutes, however many good ones came before."""
+    good = [on(60 * at, 12.0, 2.0, {"0": 4.0}) for at in range(50)]
+    bad = [on(60 * at, 12.0, 2.0, {"0": 1.5}) for at in range(50, 55)]
+    memory = Remembered()
+    for sample in good + bad:
+        memory.add(sample)
+    experience = Experience.of(memory.samples, baseline(12.0))
+    assert experience.lengths["0"].value == pytest.approx(1.5)
+    found = experience.speedup(present(9.0, **{"0": 900}))
+    assert found is not None
+    assert found.below(1.0)
+
+
+def test_temperatures_and_loads_long_ago_are_remembered_among_newer_ones() -> None:
+    memory = Remembered(most=10)
+    for sample in remembered((12.0, 2.0)):
+        memory.add(sample)
+    for at in range(100):
+        memory.add(on(10_000 + 60 * at, 24.0, 3.0, {">1": 2.0}))
+    experience = Experience.of(memory.samples, baseline(12.0, 24.0))
+    assert experience.lengths["0"].value == pytest.approx(4.0)
+    assert [round(each.concurrency) for each in experience.costs] == [12, 24]
+    assert len(memory.samples) <= 20
+
+
+def test_another_configuration_is_a_new_experience() -> None:
+    memory = Remembered()
+    for sample in remembered((12.0, 2.0)):
+        memory.add(sample)
+    newer = on(50_000, 12.0, 2.0, {"0": 2.0})
+    other = Sample(
+        newer.start, newer.length, newer.mode, newer.tally, newer.gauges, Environment("0.33")
+    )
+    memory.add(other)
+    assert memory.samples == [other]
+
+
+@pytest.mark.parametrize(
+    ("interval", "speculating", "worth"),
+    [
+        ((0.7, 0.8, 0.9), True, True),
+        ((0.7, 0.8, 0.99), True, False),
+        ((1.2, 1.3, 1.4), True, False),
+        ((1.2, 1.3, 1.4), False, True),
+        ((1.01, 1.3, 1.6), False, False),
+        ((0.7, 0.8, 0.9), False, False),
+        ((0.0, 1.3, 1.6), False, False),
+    ],
+)
+def test_a_switch_has_to_pay_for_the_restart_even_at_the_bound_next_to_one(
+    interval: tuple[float, float, float], speculating: bool, worth: bool
+) -> None:
+    """A minute of restart within an hour: 1.67 % have to be gained for certain."""
+    lower, value, upper = interval
+    speedup = Interval(value, lower, upper, 10)
+    assert worth_it(speedup, speculating=speculating, horizon=3600.0, restart_seconds=60.0) is worth

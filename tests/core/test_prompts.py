@@ -1,0 +1,28 @@
+"""The workload of a calibration: unlike prompts, in an order that a seed decides."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from specwatch.core.prompts import PROMPTS, endless
+
+
+def test_each_round_has_every_prompt_once_in_another_order() -> None:
+    count = len(PROMPTS)
+    sent = list(islice(endless(PROMPTS, 7), 2 * count))
+    assert sorted(sent[:count]) == sorted(sent[count:]) == sorted(PROMPTS)
+    assert sent[:count] != sent[count:]
+    assert len(set(PROMPTS)) == count >= 24
+
+
+def test_the_same_seed_gives_the_same_order_and_another_one_another() -> None:
+    first, again, other = (list(islice(endless(PROMPTS, seed), 50)) for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+
+
+def test_no_prompts_are_an_error() -> None:
+    with pytest.raises(ValueError, match="no prompts"):
+        next(endless((), 0))

@@ -1,0 +1,196 @@
+"""An error budget is what requests used up, each counted once, in bounded memory."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specwatch.core.slo import BURN_WINDOWS, SloBook, SloStatus
+from specwatch.model import HOUR, MINUTE, Histogram, Tally
+from specwatch.ruling import Slo
+
+T0 = 1_700_002_800
+"""A whole hour, Unix."""
+BOUNDS = (0.25, 0.5, 1.0)
+
+
+def slo(threshold: str = "500ms", objective: str = "99%", window: str = "30d") -> Slo:
+    return Slo(
+        name="first-token", metric="ttft", threshold=threshold, objective=objective, window=window
+    )
+
+
+def requests(good: int, bad: int = 0) -> Tally:
+    """Half of the good ones are very fast; of the bad none is off the scale."""
+    return Tally(ttft=Histogram(BOUNDS, (good - good // 2, good // 2, bad, 0), 1.0))
+
+
+def status(book: SloBook, now: float) -> SloStatus:
+    (found,) = book.statuses("model", now)
+    return found
+
+
+def of_one(counts: tuple[int, ...], objective: Slo) -> SloStatus:
+    book = SloBook([objective])
+    book.add(T0, MINUTE, Tally(ttft=Histogram(BOUNDS, counts, 1.0)))
+    return status(book, T0 + MINUTE)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "bad", "unknown"),
+    [("500ms", 10, 0), ("750ms", 8, 0), ("250ms", 30, 0), ("1s", 6, 0), ("4s", 6, 6)],
+)
+def test_the_share_of_slow_requests_is_interpolated_inside_a_bucket(threshold, bad, unknown):
+    """What lies beyond the end of the histogram counts as bad, and it is said how much that is."""
+    found = of_one((70, 20, 4, 6), slo(threshold))
+    assert (found.total, found.good, found.unknown) == (100, 100 - bad, unknown)
+    assert found.error_ratio == pytest.approx(bad / 100)
+
+
+@pytest.mark.parametrize(("bad", "left"), [(0, 1.0), (5, 0.5), (10, 0.0), (30, -2.0)])
+def test_the_budget_is_what_the_objective_allows(bad, left):
+    found = of_one((1000 - bad, 0, bad, 0), slo(objective="99%"))
+    assert found.budget_left == pytest.approx(left)
+    assert found.burn_rates[300] == pytest.approx(1 - left)
+
+
+def test_without_requests_nothing_is_known():
+    book = SloBook([slo()])
+    for at, counted in enumerate([Tally(), Tally(ttft=Histogram((), (9,), 1.0)), requests(0)]):
+        book.add(T0 + at * MINUTE, MINUTE, counted)
+    found = status(book, T0 + 180)
+    assert (found.total, found.error_ratio, found.budget_left) == (0, None, None)
+    assert found.burn_rates == dict.fromkeys(BURN_WINDOWS)
+
+
+def test_burn_rates_are_of_their_own_windows():
+    """Ten bad minutes of a hundred requests, then twenty good ones."""
+    book = SloBook([slo(objective="90%")])
+    for at in range(30):
+        book.add(T0 + at * MINUTE, MINUTE, requests(*((0, 100) if at < 10 else (100, 0))))
+    rates = status(book, T0 + 30 * MINUTE).burn_rates
+    assert rates[300] == 0
+    assert rates[1800] == pytest.approx(10 / 3)
+    assert rates[3600] == rates[259200] == pytest.approx(10 / 3)
+
+
+def test_a_burn_rate_is_exact_to_the_minute_for_six_hours():
+    book = SloBook([slo(objective="90%")])
+    for at in range(12 * 60):
+        book.add(T0 + at * MINUTE, MINUTE, requests(9, 1 if at % 7 else 0))
+    for at in (12 * 60, 11 * 60 + 17):
+        now = T0 + at * MINUTE
+        if at < 12 * 60:
+            book = SloBook([slo(objective="90%")])
+            for each in range(at):
+                book.add(T0 + each * MINUTE, MINUTE, requests(9, 1 if each % 7 else 0))
+        for span in (300, 1800, 3600, 7200, 21600):
+            inside = range(at - span // 60, at)
+            bad = sum(1 for each in inside if each % 7)
+            rate = bad / (9 * len(inside) + bad) / 0.1
+            assert status(book, now).burn_rates[span] == pytest.approx(rate)
+
+
+def test_what_has_left_the_window_counts_no_more():
+    book = SloBook([slo(window="2h")])
+    book.add(T0, MINUTE, requests(0, 100))
+    book.add(T0 + 2 * HOUR - MINUTE, MINUTE, requests(100))
+    assert status(book, T0 + 2 * HOUR).error_ratio == 0.5
+    book.add(T0 + 2 * HOUR, MINUTE, requests(100))
+    assert status(book, T0 + 2 * HOUR + MINUTE).error_ratio == 0
+
+
+def test_a_minute_counts_once_however_late_and_often_it_comes():
+    """The order of a whole day, each minute up to three times, is of no account."""
+    chance = random.Random(3)
+    minutes = [(T0 + at * MINUTE, requests(at % 7, at % 3)) for at in range(24 * 60)]
+    in_order, any_order = SloBook([slo()]), SloBook([slo()])
+    for start, counted in minutes:
+        in_order.add(start, MINUTE, counted)
+    late = [each for each in minutes for _ in range(chance.randint(1, 3))]
+    chance.shuffle(late)
+    for start, counted in late:
+        any_order.add(start, MINUTE, counted)
+    first, second = (status(book, T0 + 24 * HOUR) for book in (in_order, any_order))
+    assert first.total == sum(at % 7 + at % 3 for at in range(24 * 60))
+    assert first.good == sum(at % 7 for at in range(24 * 60))
+    assert (first.total, first.good) == (second.total, second.good)
+
+
+def test_hours_of_a_store_stand_for_their_minutes():
+    """An hour may be in parts; its minutes, before or after it, are in it already."""
+    book = SloBook([slo()])
+    book.add(T0 + MINUTE, MINUTE, requests(50, 50))
+    for part in ((2000, 100), (900, 0)):
+        book.add(T0, HOUR, requests(*part))
+    book.add(T0 + 2 * MINUTE, MINUTE, requests(50, 50))
+    book.add(T0 + HOUR, MINUTE, requests(1000))
+    found = status(book, T0 + HOUR + MINUTE)
+    assert (found.total, found.good) == (4000, 3900)
+
+
+def test_a_month_of_hours_and_a_minute_of_today_are_one_window():
+    book = SloBook([slo(window="30d", objective="99%")])
+    for at in range(29 * 24):
+        book.add(T0 + at * HOUR, HOUR, requests(995, 5))
+    now = T0 + 29 * 24 * HOUR
+    assert status(book, now).error_ratio == pytest.approx(0.005)
+    assert status(book, now).burn_rates[86400] == pytest.approx(0.5)
+    assert status(book, now).burn_rates[300] is None
+    book.add(now, MINUTE, requests(0, 29 * 24 * 5))
+    assert status(book, now + MINUTE).budget_left == pytest.approx(0, abs=0.01)
+
+
+def test_an_hour_that_is_half_inside_counts_by_its_middle():
+    book = SloBook([slo(window="24h")])
+    book.add(T0, HOUR, requests(0, 100))
+    book.add(T0 + 23 * HOUR, HOUR, requests(100))
+    assert status(book, T0 + 24 * HOUR + 29 * MINUTE).error_ratio == 0.5
+    assert status(book, T0 + 24 * HOUR + 31 * MINUTE).error_ratio == 0
+
+
+def test_memory_is_bounded():
+    """Six days of minutes leave four of hours, and minutes of six hours and a piece."""
+    book = SloBook([slo(window="96h")])
+    counted = requests(9, 1)
+    for at in range(6 * 24 * 60):
+        book.add(T0 + at * MINUTE, MINUTE, counted)
+    now = T0 + 6 * 24 * HOUR
+    assert len(book._hours) <= 4 * 24 + 2
+    assert sum(len(hour.minutes) for hour in book._hours.values()) <= 7 * 60
+    found = status(book, now)
+    assert found.total == 10 * 4 * 24 * 60
+    assert found.error_ratio == pytest.approx(0.1)
+    for late in (T0, now - 24 * HOUR):
+        book.add(late, MINUTE, counted)
+    assert status(book, now) == found
+
+
+def test_each_objective_has_its_own_account():
+    other = Slo(name="pace", metric="tpot", threshold="1s", objective="50%", window="1h")
+    book = SloBook([slo(), other])
+    book.add(T0, MINUTE, Tally(ttft=requests(9, 1).ttft, tpot=requests(3, 1).ttft))
+    first, second = book.statuses("model", T0 + MINUTE)
+    assert (first.slo.name, first.total, first.error_ratio) == ("first-token", 10, 0.1)
+    assert (second.slo.name, second.total, second.budget_left) == ("pace", 4, 1.0)
+    assert {first.model_name, second.model_name} == {"model"}
+
+
+def test_another_length_is_refused():
+    with pytest.raises(ValueError, match="300 s is neither a minute nor an hour"):
+        SloBook([slo()]).add(T0, 300, requests(1))
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(st.integers(0, 50), min_size=4, max_size=4), st.integers(1, 2000), st.integers(1, 2000)
+)
+def test_a_stricter_threshold_leaves_no_more_budget(counts, one, other):
+    strict, lax = (
+        of_one(tuple(counts), slo(f"{each}ms")) for each in (min(one, other), max(one, other))
+    )
+    assert strict.good <= lax.good + 1e-9
+    assert 0 <= lax.good <= lax.total == sum(counts)

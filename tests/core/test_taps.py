@@ -1,0 +1,645 @@
+"""A tap that cannot be true is found out, and one that is missing or unlike is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from specwatch.core import buckets
+from specwatch.core.taps import BUCKETS_VARIABLE, Trouble
+from specwatch.core.watch import Moment, Watch
+from specwatch.errors import ScrapeReason
+from specwatch.model import Cursor, Mode, Source, Window
+from specwatch.tap.settings import BUCKETS
+from specwatch.temperature import DEFAULT_EDGES
+from specwatch.wording.text import LONGEST_SENTENCE
+from tests import pages
+
+M = {"model_name": "m", "temperature": "0"}
+
+
+def drafts(
+    count: int, *, model: str = "m", temperature: str = "0", kept: int = 1, **more: Any
+) -> pages.Request:
+    """One request of that many drafts, all of one token kept of four."""
+    made = {"model_name": model, "temperature": temperature, "method": "record"}
+    return {**made, "accepted": [kept] * count, **more}
+
+
+def engine(
+    count: int | None,
+    *tap: pages.Request,
+    start: float | None = 1.0,
+    running: float = 0.0,
+    inside: bool = False,
+    model: str = "m",
+    failures: float = 0.0,
+    accepted: int | None = None,
+    k: int = 0,
+) -> dict[Any, float]:
+    """An engine's page after ``count`` drafts, with a tap where it counted, or is ``inside``.
+
+    Each draft had one token ``accepted`` of four, or of ``k``, but where another number is given.
+    """
+    text = pages.page(
+        pages.gauge("vllm:num_requests_running", running, engine="0", model_name=model)
+    )
+    if count is not None:
+        kept = count if accepted is None else accepted
+        text += pages.speculation(count, [kept, 0, 0, 0], model=model, k=k)
+    if tap or inside:
+        text += pages.tap(*tap, failures=failures)
+    if start is not None:
+        text += pages.page(pages.gauge("process_start_time_seconds", start))
+    return pages.read(text)
+
+
+def proxy(*requests: pages.Request, start: float = 5.0) -> dict[Any, float]:
+    """A proxy's page after these requests."""
+    text = pages.page(pages.gauge("process_start_time_seconds", start))
+    return pages.read(pages.tap(*requests) + text)
+
+
+class Story:
+    """A watch that is shown pages, five seconds apart."""
+
+    def __init__(self, **options: Any) -> None:
+        self.watch = Watch("d", "t", max_gap=15.0, **options)
+        self.seconds = 0.0
+        self.problems: list[str] = []
+
+    def see(
+        self,
+        page: dict[Any, float],
+        by_proxy: dict[Any, float] | None = None,
+        *,
+        after: float = 5.0,
+    ) -> Any:
+        self.seconds += after
+        now = Moment(6000.0 + self.seconds, self.seconds)
+        return self.watch.observe(page, now, by_proxy)
+
+    def trouble(self, edges: Iterable[float] = DEFAULT_EDGES) -> dict[str, Trouble]:
+        return {each.kind: each for each in self.watch.taps.trouble(tuple(edges))}
+
+    def end(self) -> list[Window]:
+        observation = self.watch.close()
+        self.problems += observation.problems
+        return [] if observation.batch is None else list(observation.batch)
+
+    def by_temperature(self) -> dict[str, Window]:
+        return {w.series.temperature: w for w in self.end() if w.source is not Source.SERVER}
+
+
+def test_a_page_without_a_tap_has_none() -> None:
+    story = Story()
+    story.see(engine(0))
+    story.see(engine(10))
+    assert story.watch.taps.source is None
+    assert story.trouble() == {}
+    assert [window.series.temperature for window in story.end()] == ["all"]
+
+
+def test_a_tap_that_has_counted_nothing_is_there() -> None:
+    """Its failures stand on the page from its start."""
+    story = Story()
+    story.see(engine(0, inside=True))
+    assert story.watch.taps.source is Source.TAP
+    assert [window.series.temperature for window in story.end()] == ["all"]
+
+
+def test_what_a_tap_counts_is_nothing_of_the_servers() -> None:
+    plain, tapped = Story(), Story()
+    for story, tap in ((plain, ()), (tapped, (drafts(7, ttft=0.25, finish_reason="stop"),))):
+        story.see(engine(0))
+        story.see(engine(10, *tap, running=2.0))
+    (of_all,), (same, of_bucket) = plain.end(), tapped.end()
+    assert same == of_all
+    assert of_bucket.tally.drafts == 7
+    assert tapped.watch.models == plain.watch.models == {"m": Mode.ON}
+
+
+def test_a_tap_alone_does_not_switch_speculation_on() -> None:
+    story = Story()
+    story.see(engine(None, drafts(7)))
+    assert story.watch.models == {"m": Mode.OFF}
+
+
+def test_a_proxys_page_is_no_engines() -> None:
+    story = Story()
+    observation = story.see(proxy(drafts(1)))
+    assert observation.error is not None
+    assert observation.error.reason is ScrapeReason.NO_ENGINE
+    assert "tap proxy" in str(observation.error)
+
+
+def test_a_window_says_which_share_of_the_drafts_its_source_saw() -> None:
+    story = Story()
+    story.see(engine(0, inside=True))
+    story.see(engine(100, drafts(40), drafts(20, temperature=">1")))
+    found = story.by_temperature()
+    assert {at: window.tally.drafts for at, window in found.items()} == {"0": 40, ">1": 20}
+    assert {window.coverage for window in found.values()} == {0.6}
+    assert {window.source for window in found.values()} == {Source.TAP}
+
+
+@pytest.mark.parametrize(
+    ("start", "server", "tap", "doubted"),
+    [
+        (1.0, 1000, 1000, False),
+        (1.0, 1000, 1064, False),
+        (1.0, 1000, 1065, True),
+        (1.0, 10, 2000, True),
+        (None, 1000, 1065, False),
+        (None, 1000, 2034, False),
+        (None, 1000, 2035, True),
+        (None, 200_000, 203_024, False),
+        (None, 200_000, 203_025, True),
+    ],
+)
+def test_a_tap_inside_that_saw_more_than_there_was_counts_twice(
+    start: float | None, server: int, tap: int, doubted: bool
+) -> None:
+    """By its totals, on one page: several processes are read one after the other."""
+    story = Story()
+    story.see(engine(0, start=start, inside=True))
+    story.see(engine(server, drafts(tap), start=start))
+    assert ("counts_twice" in story.trouble()) is doubted
+    assert bool(story.by_temperature()) is not doubted
+
+
+JOINED = {"kept": 3, "method": "derived"}
+"""Of a server that streams several steps at once: fewer drafts, with more tokens kept of each."""
+
+
+@pytest.mark.parametrize(
+    ("start", "accepted", "seen", "doubted"),
+    [
+        (1.0, 0, 15_000, True),
+        (1.0, 0, 255, False),
+        (1.0, 0, 258, True),
+        (1.0, 14_744, 15_000, False),
+        (1.0, 14_743, 15_000, True),
+        (None, 10_000, 14_196, False),
+        (None, 10_000, 14_199, True),
+    ],
+)
+def test_a_tap_inside_cannot_have_seen_more_tokens_accepted_than_there_were(
+    start: float | None, accepted: int, seen: int, doubted: bool
+) -> None:
+    """However few drafts it counted: the slack is that of drafts, of four tokens each."""
+    story = Story()
+    story.see(engine(0, start=start, inside=True))
+    story.see(engine(20_000, drafts(seen // 3, **JOINED), start=start, accepted=accepted))
+    assert set(story.trouble()) == ({"accepts_too_much"} if doubted else set())
+    assert bool(story.by_temperature()) is not doubted
+
+
+@pytest.mark.parametrize(
+    ("running", "seen", "doubted"),
+    [(0, 3999, False), (0, 4002, True), (2, 19_998, False), (2, 20_001, True)],
+)
+def test_neither_can_a_proxy_since_both_are_watched(running: int, seen: int, doubted: bool) -> None:
+    story = Story()
+    before = drafts(400_000, **JOINED)
+    story.see(engine(500, running=running, accepted=0), proxy(before))
+    page = engine(80_500, running=running, accepted=0)
+    story.see(page, proxy(before, drafts(seen // 3, **JOINED)))
+    assert set(story.trouble()) == ({"accepts_too_much"} if doubted else set())
+    assert bool(story.by_temperature()) is not doubted
+
+
+def test_a_proxy_has_room_for_a_share_of_the_accepted_tokens() -> None:
+    story = Story()
+    story.see(engine(0), proxy())
+    story.see(engine(100_000), proxy(drafts(36_333, **JOINED)))
+    assert story.trouble() == {}
+    story.see(engine(100_000), proxy(drafts(36_334, **JOINED)))
+    assert set(story.trouble()) == {"accepts_too_much"}
+
+
+@pytest.mark.parametrize(
+    ("method", "remedy"),
+    [
+        ("derived", "summary"),
+        ("record", "watch one server through one proxy"),
+    ],
+)
+def test_accepted_tokens_that_are_too_many_say_how_that_may_be(method: str, remedy: str) -> None:
+    story = Story()
+    story.see(engine(0, inside=True))
+    story.see(engine(20_000, drafts(5000, kept=3, method=method), accepted=0))
+    said = story.trouble()["accepts_too_much"]
+    assert said.model_name == "m"
+    assert said.text.startswith("the tap counted 15,000 accepted tokens where the server counted 0")
+    assert said.text.endswith(remedy)
+    assert ("joins steps" in said.text) is (method == "derived")
+    assert len(said.text) <= LONGEST_SENTENCE
+
+
+@pytest.mark.parametrize("who", ["tap", "proxy"])
+@pytest.mark.parametrize("method", ["derived", "record"])
+def test_draft_tokens_that_are_too_many_count_twice(who: str, method: str) -> None:
+    """As when a server drafts fewer than it could, and each step was taken for a whole draft."""
+    story = Story()
+    seen = drafts(20_000, method=method)
+    if who == "tap":
+        story.see(engine(0, inside=True))
+        story.see(engine(20_000, seen, k=3))
+    else:
+        story.see(engine(0), proxy())
+        story.see(engine(20_000, k=3), proxy(seen))
+    said = story.trouble()["counts_twice"]
+    assert said.text.startswith("the tap counted 80,000 draft tokens where the server counted 60,")
+    assert ("derived" in said.text) is (method == "derived")
+    assert len(said.text) <= LONGEST_SENTENCE
+    assert story.by_temperature() == {}
+
+
+def test_of_all_that_is_too_many_the_drafts_are_told() -> None:
+    story = Story()
+    story.see(engine(0, inside=True))
+    story.see(engine(500, drafts(900, kept=4)))
+    assert list(story.trouble()) == ["counts_twice"]
+    assert "900 drafts" in story.trouble()["counts_twice"].text
+
+
+def test_tokens_of_a_server_that_does_not_count_drafts_contradict_nothing() -> None:
+    """vLLM 0.8.3, and V0, where they mean nothing."""
+    total = "vllm:spec_decode_num_accepted_tokens"
+    old = pages.page(
+        pages.gauge("vllm:num_requests_running", 0, model_name="m"),
+        pages.counter(total, 7, model_name="m"),
+    )
+    story = Story()
+    story.see(pages.read(old + pages.tap()))
+    story.see(pages.read(old + pages.tap(drafts(5000))))
+    assert story.trouble() == {}
+
+
+def test_doubts_concern_one_model_and_end_with_their_reason() -> None:
+    story = Story()
+    both = {**engine(0, model="a"), **engine(0, inside=True)}
+    story.see(both)
+    story.see({**engine(500, model="a"), **engine(500, drafts(900), drafts(300, model="a"))})
+    said = story.trouble()["counts_twice"]
+    assert said.model_name == "m"
+    assert "900" in said.text
+    assert "500" in said.text
+    assert [window.series.model_name for window in story.by_temperature().values()] == ["a"]
+    story.see({**engine(500, model="a"), **engine(1000, drafts(900), drafts(300, model="a"))})
+    assert story.trouble() == {}
+
+
+def test_a_server_that_does_not_count_drafts_cannot_contradict() -> None:
+    """V0 and llama.cpp: the coverage is not known then."""
+    story = Story()
+    story.see(engine(None, inside=True))
+    story.see(engine(None, drafts(5000)))
+    assert story.trouble() == {}
+    (window,) = story.by_temperature().values()
+    assert (window.tally.drafts, window.coverage) == (5000, None)
+
+
+def test_a_tap_on_a_v0_page_keeps_its_drafts() -> None:
+    """The token counters that V0 itself has mean nothing, but only those."""
+    v0 = pages.page(
+        pages.gauge("vllm:num_requests_running", 0, model_name="m"),
+        pages.gauge("vllm:spec_decode_draft_acceptance_rate", 0.5, model_name="m"),
+        pages.counter("vllm:spec_decode_num_draft_tokens", 77, model_name="m"),
+    )
+    story = Story()
+    story.see(pages.read(v0 + pages.tap()))
+    story.see(pages.read(v0 + pages.tap(drafts(5))))
+    windows = {window.series.temperature: window.tally for window in story.end()}
+    assert windows["all"].draft_tokens is None
+    assert (windows["0"].drafts, windows["0"].draft_tokens) == (5, 20)
+
+
+@pytest.mark.parametrize("who", ["tap", "proxy"])
+def test_what_was_doubted_stays_out_when_its_process_ends(who: str) -> None:
+    """The one that follows counts rightly, and is not doubted for its predecessor."""
+    story = Story()
+    if who == "tap":
+        story.see(engine(0, inside=True))
+        story.see(engine(10, drafts(5000)))
+        story.see(engine(4, drafts(3), start=2.0))
+    else:
+        story.see(engine(0), proxy())
+        story.see(engine(10), proxy(drafts(5000)))
+        story.see(engine(14), proxy(drafts(3), start=6.0))
+    assert story.trouble() == {}
+    (window,) = story.by_temperature().values()
+    assert (window.tally.drafts, window.restarts) == (3, 1)
+
+
+def test_a_tap_that_a_restart_took_away_is_told_until_there_is_one_again() -> None:
+    story = Story()
+    story.see(engine(10, drafts(5)))
+    story.see(engine(20, drafts(9)))
+    story.see(engine(3, start=2.0))
+    assert set(story.trouble()) == {"gone"}
+    assert story.watch.taps.source is None
+    # What it counted before is in the window.
+    assert story.by_temperature()["0"].tally.drafts == 4
+    story.see(engine(5, drafts(1), start=3.0))
+    assert story.trouble() == {}
+
+
+DAY = 86_400.0
+
+
+@pytest.mark.parametrize(
+    ("after", "start", "over"),
+    [
+        (5.0, 2.0, False),
+        (DAY - 1, 2.0, False),
+        (DAY, 2.0, True),
+        (5.0, 3.0, True),
+    ],
+)
+@pytest.mark.parametrize("proxied", [False, True])
+def test_a_tap_that_is_gone_for_good_is_told_for_a_day_or_one_restart(
+    after: float, start: float, over: bool, proxied: bool
+) -> None:
+    """Somebody may have taken it away on purpose."""
+    by_proxy = proxy() if proxied else None
+    story = Story()
+    story.see(engine(10, drafts(5)), by_proxy)
+    story.see(engine(3, start=2.0), by_proxy)
+    assert "or after a day" in story.trouble()["gone"].text
+    story.see(engine(4, start=start), by_proxy, after=after)
+    assert story.watch.taps.gone is ("gone" in story.trouble()) is not over
+
+
+def test_the_day_begins_when_the_tap_went() -> None:
+    story = Story()
+    story.see(engine(10, drafts(5)))
+    story.see(engine(11, drafts(6)), after=2 * DAY)
+    story.see(engine(3, start=2.0))
+    story.see(engine(4, start=2.0), after=DAY / 2)
+    assert set(story.trouble()) == {"gone"}
+    story.see(engine(5, start=2.0), after=DAY / 2)
+    assert story.trouble() == {}
+
+
+def test_a_tap_that_went_while_the_daemon_was_away_is_told() -> None:
+    first = Story()
+    first.see(engine(10, drafts(5)))
+    second = Story(cursor=first.watch.cursor())
+    second.see(engine(3, start=2.0))
+    assert set(second.trouble()) == {"gone"}
+
+
+def test_the_page_of_the_server_wins_against_a_proxy() -> None:
+    """Both count the same requests: together they would count twice."""
+    story = Story()
+    story.see(engine(0, inside=True), proxy())
+    story.see(engine(100, drafts(60)), proxy(drafts(61)))
+    assert set(story.trouble()) == {"two_taps"}
+    (window,) = story.by_temperature().values()
+    assert (window.source, window.tally.drafts) == (Source.TAP, 60)
+
+
+def test_a_proxy_counts_when_the_servers_own_tap_is_gone() -> None:
+    story = Story()
+    story.see(engine(0, inside=True), proxy())
+    story.see(engine(0, start=2.0), proxy())
+    story.end()
+    story.see(engine(100, start=2.0), proxy(drafts(61)))
+    (window,) = story.by_temperature().values()
+    assert (window.source, window.tally.drafts) == (Source.PROXY, 61)
+
+
+@pytest.mark.parametrize(
+    ("running", "server", "tap", "doubted"),
+    [
+        (0, 0, 1000, False),
+        (0, 0, 1001, True),
+        (0, 10_000, 11_500, False),
+        (0, 10_000, 11_501, True),
+        (2, 10_000, 15_500, False),
+        (2, 10_000, 15_501, True),
+    ],
+)
+def test_a_proxy_that_saw_more_than_there_was_since_both_are_watched(
+    running: int, server: int, tap: int, doubted: bool
+) -> None:
+    """With room for what was under way: a request's record comes at its end."""
+    story = Story()
+    before = drafts(400_000)
+    story.see(engine(500, running=running), proxy(before))
+    story.see(engine(500 + server), proxy(before, drafts(tap)))
+    assert ("counts_twice" in story.trouble()) is doubted
+    assert bool(story.by_temperature()) is not doubted
+
+
+@pytest.mark.parametrize("who", ["engine", "proxy"])
+def test_a_proxy_is_measured_anew_after_a_restart_of_either_side(who: str) -> None:
+    """What the engine drafted between its last page and its end is nowhere but in records."""
+    story = Story()
+    story.see(engine(0), proxy())
+    if who == "engine":
+        story.see(engine(0, start=2.0), proxy(drafts(3000)))
+        story.see(engine(2500, start=2.0), proxy(drafts(5500)))
+    else:
+        story.see(engine(0), proxy(drafts(3000), start=6.0))
+        story.see(engine(2500), proxy(drafts(5500), start=6.0))
+    assert story.trouble() == {}
+
+
+def test_drafts_of_a_server_while_its_proxy_could_not_be_read_count_too() -> None:
+    story = Story()
+    story.see(engine(0), proxy())
+    story.see(engine(9000))
+    story.see(engine(9001), proxy(drafts(9001)))
+    assert story.trouble() == {}
+
+
+def test_a_proxy_that_restarts_alone_marks_its_own_windows() -> None:
+    story = Story()
+    story.see(engine(0), proxy(drafts(500)))
+    observation = story.see(engine(10), proxy(drafts(3), start=6.0))
+    assert (observation.restarted, observation.proxy_restarted) == (False, True)
+    of_all, of_bucket = story.end()
+    assert (of_all.restarts, of_bucket.restarts) == (0, 1)
+    assert of_bucket.tally.drafts == 3
+
+
+def test_a_proxys_page_with_a_counter_that_is_no_number_fails_the_proxy_alone() -> None:
+    story = Story()
+    story.see(engine(0), proxy())
+    broken = {series: float("nan") for series in proxy(drafts(3))}
+    observation = story.see(engine(10), broken)
+    assert observation.error is None
+    assert observation.proxy_error is not None
+    assert observation.proxy_error.reason is ScrapeReason.NOT_A_NUMBER
+    story.see(engine(10), proxy(drafts(7)))
+    of_all, of_bucket = story.end()
+    assert (of_all.tally.drafts, of_bucket.tally.drafts) == (10, 7)
+
+
+def test_a_proxys_page_without_a_tap_is_told() -> None:
+    story = Story()
+    story.see(engine(0), pages.read(pages.page(pages.gauge("process_start_time_seconds", 1.0))))
+    assert set(story.trouble()) == {"proxy_without_tap"}
+    assert story.watch.taps.source is None
+
+
+def test_engine_families_on_a_proxys_page_count_for_nobody() -> None:
+    story = Story()
+    story.see(engine(0), proxy())
+    story.see(engine(10), {**proxy(drafts(7)), **engine(99, start=5.0)})
+    of_all, of_bucket = story.end()
+    assert (of_all.tally.drafts, of_bucket.tally.drafts) == (10, 7)
+
+
+def test_a_daemon_that_stops_goes_on_with_the_proxy_where_it_was() -> None:
+    first = Story()
+    first.see(engine(0), proxy(drafts(2)))
+    first.see(engine(10), proxy(drafts(5)))
+    assert [window.tally.drafts for window in first.end()] == [10, 3]
+    second = Story(cursor=first.watch.cursor())
+    second.see(engine(20), proxy(drafts(9)))
+    assert [window.tally.drafts for window in second.end()] == [10, 4]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_cursor_that_comes_late_counts_for_the_proxy_too(late: bool) -> None:
+    """Whether the proxy was read before the database was there, or not yet."""
+    first = Story()
+    first.see(engine(0), proxy(drafts(2)))
+    cursor = first.watch.cursor()
+    assert isinstance(cursor, Cursor)
+    second = Story(cursor_follows=True)
+    second.see(engine(6), None if late else proxy(drafts(5)))
+    second.see(engine(7), None if late else proxy(drafts(6)))
+    second.watch.resume(cursor, Moment(6006.0, 6.0))
+    second.see(engine(10), proxy(drafts(9)))
+    assert [window.tally.drafts for window in second.end()] == [10, 7]
+
+
+def test_a_cursor_that_comes_late_counts_for_the_tap_inside_too() -> None:
+    first = Story()
+    first.see(engine(0, drafts(2)))
+    cursor = first.watch.cursor()
+    second = Story(cursor_follows=True)
+    second.see(engine(6, drafts(5)))
+    second.watch.resume(cursor, Moment(6006.0, 6.0))
+    assert [window.tally.drafts for window in second.end()] == [6, 3]
+
+
+def test_another_proxy_begins_anew_and_the_minute_goes_on() -> None:
+    story = Story()
+    story.see(engine(0), proxy())
+    story.see(engine(5), proxy(drafts(3)))
+    story.watch.change_proxy()
+    story.see(engine(9), proxy(drafts(1000), start=7.0))
+    story.see(engine(9), proxy(drafts(1002), start=7.0))
+    of_all, of_bucket = story.end()
+    assert (of_all.tally.drafts, of_bucket.tally.drafts, of_bucket.restarts) == (9, 5, 0)
+
+
+def test_a_model_that_the_server_does_not_have_has_no_window() -> None:
+    story = Story()
+    page = {**engine(0, model="a"), **engine(0, inside=True)}
+    story.see(page)
+    story.see({**page, **engine(9, drafts(5), drafts(7, model="other"))})
+    assert set(story.trouble()) == {"unknown_model"}
+    assert list(story.by_temperature()) == ["0"]
+    assert story.problems == ["the tap counts for 'other', which the server's page does not have"]
+
+
+@pytest.mark.parametrize("named", ["ggml.gguf", "t", ""])
+def test_a_model_without_a_name_is_the_one_that_the_tap_names(named: str) -> None:
+    """llama.cpp names none on its page."""
+    llama = pages.page(pages.gauge("llamacpp:requests_processing", 0))
+    story = Story()
+    story.watch.unnamed_model = "ggml.gguf"
+    story.see(pages.read(llama), proxy())
+    story.see(pages.read(llama), proxy(drafts(5, model=named, method="timings")))
+    (window,) = story.by_temperature().values()
+    assert (window.series.model_name, window.tally.records) == ("ggml.gguf", {"timings": 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "models", "found"),
+    [
+        ("m", {"m", "n"}, "m"),
+        ("", {"m"}, "m"),
+        ("m", {""}, ""),
+        ("", {"m", "n"}, None),
+        ("x", {"m"}, None),
+        ("x", {"", "m"}, None),
+        ("unnamed", {"", "m"}, ""),
+        ("m", set(), None),
+    ],
+)
+def test_models_are_matched_by_name(name: str, models: set[str], found: str | None) -> None:
+    assert buckets.matching(name, models, "unnamed") == found
+
+
+def test_two_names_of_one_model_add_up_in_one_window() -> None:
+    story = Story()
+    story.see(engine(0, inside=True))
+    story.see(engine(9, drafts(5), drafts(2, model="")))
+    (window,) = story.by_temperature().values()
+    assert (window.tally.drafts, window.source_drafts) == (7, 7)
+
+
+def test_a_page_that_makes_temperatures_up_takes_bounded_room() -> None:
+    story = Story()
+    story.see(engine(0, inside=True))
+    made_up = [drafts(1, temperature=f"t{at}") for at in range(500)]
+    story.see(engine(900, *made_up, drafts(1, temperature="all")))
+    windows = story.end()
+    assert len(windows) == 1 + buckets.MOST_TEMPERATURES
+    assert len({window.series for window in windows}) == len(windows)
+    (problem,) = story.problems
+    assert problem.startswith("the tap's temperatures of 'm' beyond 32")
+
+
+def test_a_temperature_called_all_cannot_pass_for_the_whole() -> None:
+    story = Story()
+    story.see(engine(0, inside=True))
+    story.see(engine(10, drafts(3, temperature="all")))
+    (window,) = story.end()
+    assert (window.source, window.tally.drafts) == (Source.SERVER, 10)
+    assert len(story.problems) == 1
+
+
+def test_buckets_unlike_the_configured_are_kept_and_told_with_the_remedy() -> None:
+    story = Story()
+    story.see(engine(0, inside=True))
+    story.see(engine(10, drafts(3, temperature="(0,0.5]"), drafts(1, temperature="unknown")))
+    assert "(0,0.5]" in story.trouble()["other_buckets"].text
+    assert story.trouble()["other_buckets"].text.endswith(
+        "start it with SPECWATCH_TAP_TEMPERATURE_BUCKETS=0,0.3,0.7,1"
+    )
+    assert story.trouble((0.0, 0.5)) == {}
+    assert set(story.by_temperature()) == {"(0,0.5]", "unknown"}
+
+
+def test_the_remedy_names_the_variable_that_the_tap_reads() -> None:
+    assert BUCKETS_VARIABLE == BUCKETS
+
+
+def test_failures_of_the_tap_are_told() -> None:
+    story = Story()
+    story.see(engine(0, inside=True, failures=3))
+    assert story.watch.taps.failures == 3
+    assert "failed 3 times" in story.trouble()["tap_failed"].text
+
+
+def test_buckets_are_ordered_by_temperature_with_the_unknown_last() -> None:
+    labels = ["unknown", "x", "(0.7,1]", ">1", "0", "(0,0.3]", "[0,0.2]", "(1e-05,0.1]"]
+    assert sorted(labels, key=buckets.order_of) == [
+        "0", "(1e-05,0.1]", "[0,0.2]", "(0,0.3]", "(0.7,1]", ">1", "x", "unknown",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("label", ["(0,1e]", ">--", "(.,.]", "", "(1,2", "\0"])
+def test_a_label_that_is_no_bucket_stands_behind_those_that_are(label: str) -> None:
+    assert buckets.order_of(">9") < buckets.order_of(label) < buckets.order_of("unknown")

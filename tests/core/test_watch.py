@@ -1,0 +1,407 @@
+"""When windows close, what they are called, and what is sampled rather than counted."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specwatch.core import tally
+from specwatch.core.gauging import GpuMemory
+from specwatch.core.watch import Moment, Observation, Watch
+from specwatch.errors import ScrapeReason
+from specwatch.model import MINUTE, Environment, Gauges, Mode, Series, SeriesId, Window
+from tests.pages import counter, gauge, page, read, speculation
+
+MAX_GAP = 15.0
+
+
+def server(
+    generated: float = 0.0,
+    *,
+    running: float = 0.0,
+    waiting: float = 0.0,
+    usage: float = 0.0,
+    model: str = "m",
+    start: float = 1.5,
+    drafts: int | None = None,
+) -> dict[Series, float]:
+    """A page of one model, with speculation where ``drafts`` is given."""
+    labels = {"engine": "0", "model_name": model}
+    text = page(
+        gauge("process_start_time_seconds", start),
+        gauge("vllm:num_requests_running", running, **labels),
+        gauge("vllm:num_requests_waiting", waiting, **labels),
+        gauge("vllm:kv_cache_usage_perc", usage, **labels),
+        counter("vllm:generation_tokens", generated, **labels),
+    )
+    return read(text + (speculation(drafts, [drafts], model=model) if drafts is not None else ""))
+
+
+def new_watch(**options) -> Watch:
+    return Watch("d", "t", max_gap=MAX_GAP, **options)
+
+
+def at(seconds: float) -> Moment:
+    return Moment(6000.0 + seconds, seconds)
+
+
+def windows_of(*observations: Observation) -> list[Window]:
+    return [window for o in observations if o.batch is not None for window in o.batch]
+
+
+def only_window(watch: Watch) -> Window:
+    (window,) = windows_of(watch.close())
+    return window
+
+
+def test_a_minute_closes_with_the_first_scrape_after_it():
+    watch = new_watch()
+    assert watch.observe(server(10), at(1)).batch is None
+    assert watch.observe(server(15), at(31)).batch is None
+    batch = watch.observe(server(100), at(61)).batch
+    assert batch is not None
+    (window,) = batch
+    assert window.series == SeriesId("d", "t", "m")
+    assert (window.start, window.length) == (6000, 60)
+    assert window.tally.generation_tokens == 5
+    assert (window.scrapes_ok, window.observed_seconds) == (2, 30)
+    assert batch.cursor is not None
+    assert batch.cursor.wall == 6031
+    assert batch.cursor.process_start == 1.5
+    assert sorted(batch.cursor.samples.values()) == [15.0]
+
+
+def test_counts_of_a_gap_go_to_the_window_of_the_page_that_brings_them():
+    watch = new_watch()
+    watch.observe(server(10), at(1))
+    (before,) = windows_of(watch.observe(server(310), at(301)))
+    after = only_window(watch)
+    assert (before.tally.generation_tokens, before.observed_seconds) == (0, 0)
+    assert (after.start, after.tally.generation_tokens) == (6300, 300)
+    assert after.observed_seconds == 300
+
+
+def test_failed_scrapes_close_windows_too_and_lose_nothing():
+    watch = new_watch()
+    watch.observe(server(10), at(1))
+    watch.observe(server(12), at(6))
+    found = windows_of(watch.fail(at(61)), watch.fail(at(66)), watch.observe(server(99), at(121)))
+    assert [w.start for w in found] == [6000, 6060]
+    assert [(w.scrapes_ok, w.scrapes_failed) for w in found] == [(2, 0), (0, 2)]
+    assert [(w.tally.generation_tokens, w.observed_seconds) for w in found] == [(2, 5), (0, 0)]
+    assert only_window(watch).tally.generation_tokens == 87
+
+
+def test_before_the_first_page_there_is_no_model_to_have_a_window():
+    watch = new_watch()
+    found = windows_of(watch.fail(at(1)), watch.fail(at(61)), watch.close())
+    assert found == []
+
+
+def test_failures_after_a_restart_of_the_daemon_are_windows_of_the_models_of_before():
+    """With the mode that they had: an unreachable server is no baseline without speculation."""
+    first = new_watch()
+    first.observe(server(10, drafts=3), at(1))
+    batch = first.close().batch
+    assert batch is not None
+    second = new_watch(cursor=batch.cursor)
+    assert second.models == {"m": Mode.ON}
+    (window,) = windows_of(second.fail(at(61)), second.fail(at(121)))
+    assert (window.scrapes_ok, window.scrapes_failed) == (0, 1)
+    assert window.mode is Mode.ON
+    assert window.environment.fingerprint is None
+
+
+@pytest.mark.parametrize("page_", [{}, read(page(gauge("process_start_time_seconds", 3.5)))])
+def test_a_page_without_an_engine_is_a_failed_scrape(page_):
+    watch = new_watch()
+    watch.observe(server(10), at(1))
+    observation = watch.observe(page_, at(6))
+    assert observation.error is not None
+    assert observation.error.reason is ScrapeReason.NO_ENGINE
+    assert "neither of vLLM nor of llama.cpp" in str(observation.error)
+    watch.observe(server(12), at(11))
+    window = only_window(watch)
+    assert (window.scrapes_ok, window.scrapes_failed, window.restarts) == (2, 1, 0)
+    assert (window.tally.generation_tokens, window.observed_seconds) == (2, 10)
+
+
+def test_a_page_with_a_counter_that_is_no_number_changes_nothing():
+    watch = new_watch()
+    watch.observe(server(10), at(1))
+    observation = watch.observe(server(math.nan, running=7), at(6))
+    assert observation.error is not None
+    assert observation.error.reason is ScrapeReason.NOT_A_NUMBER
+    watch.observe(server(12), at(11))
+    window = only_window(watch)
+    assert window.tally.generation_tokens == 2
+    assert window.gauges.running_max == 0
+
+
+def test_a_clock_that_steps_back_keeps_the_window_open_until_it_has_caught_up():
+    watch = new_watch()
+    watch.observe(server(0), Moment(6001, 1))
+    found = windows_of(
+        watch.observe(server(1), Moment(5401, 6)),
+        watch.observe(server(2), Moment(5999, 604)),
+        watch.observe(server(3), Moment(6059, 664)),
+    )
+    assert found == []
+    (window,) = windows_of(watch.observe(server(4), Moment(6060, 665)))
+    assert (window.start, window.tally.generation_tokens) == (6000, 3)
+    assert window.observed_seconds == 663
+
+
+def test_a_clock_that_steps_forward_ends_the_window_and_takes_no_time():
+    watch = new_watch()
+    watch.observe(server(0), Moment(6001, 1))
+    (window,) = windows_of(watch.observe(server(2), Moment(9601, 6)))
+    assert (window.start, window.tally.generation_tokens) == (6000, 0)
+    after = only_window(watch)
+    assert (after.start, after.observed_seconds, after.tally.generation_tokens) == (9600, 5, 2)
+
+
+@given(st.lists(st.floats(-4000, 4000), max_size=30))
+def test_windows_of_a_run_never_overlap_nor_run_backwards(steps):
+    """However the wall clock jumps; nor after a window was closed before its time."""
+    watch, wall, starts = new_watch(), 100_000.0, []
+    for number, step in enumerate(steps):
+        wall += step
+        found = windows_of(watch.observe(server(number), Moment(wall, 5.0 * number)))
+        if number % 7 == 6:
+            found += windows_of(watch.close())
+        starts += [window.start for window in found]
+    assert all(after >= before + MINUTE for before, after in itertools.pairwise(starts))
+    assert all(start % MINUTE == 0 for start in starts)
+
+
+def test_a_window_that_was_closed_early_is_not_opened_again():
+    """The same minute twice in one run would be one row for two windows."""
+    watch = new_watch()
+    watch.observe(server(0), at(1))
+    first = only_window(watch)
+    watch.observe(server(7), at(6))
+    second = only_window(watch)
+    assert (first.start, second.start) == (6000, 6060)
+    assert second.tally.generation_tokens == 7
+    assert watch.close().batch is None
+
+
+def test_a_stopped_daemon_goes_on_where_it_was():
+    first = new_watch()
+    first.observe(server(10), at(1))
+    first.observe(server(11), at(6))
+    batch = first.close().batch
+    assert batch is not None
+    second = Watch("d", "t", max_gap=MAX_GAP, cursor=batch.cursor)
+    second.observe(server(40), Moment(6106, 3.0))
+    window = only_window(second)
+    assert (window.start, window.tally.generation_tokens, window.restarts) == (6060, 29, 0)
+    assert window.observed_seconds == 100
+    assert window.gauges.sampled_seconds == 0
+
+
+def test_a_server_that_restarted_while_the_daemon_was_down_counts_in_full():
+    first = new_watch()
+    first.observe(server(10, start=1.5), at(1))
+    batch = first.close().batch
+    assert batch is not None
+    second = new_watch(cursor=batch.cursor)
+    assert second.observe(server(40, start=2.5), at(61)).restarted
+    window = only_window(second)
+    assert (window.tally.generation_tokens, window.restarts) == (40, 1)
+
+
+def test_the_time_of_a_daemon_that_was_down_across_a_clock_step_is_not_negative():
+    first = new_watch()
+    first.observe(server(10), at(500))
+    batch = first.close().batch
+    assert batch is not None
+    second = new_watch(cursor=batch.cursor)
+    second.observe(server(11), at(1))
+    window = only_window(second)
+    assert (window.observed_seconds, window.tally.generation_tokens) == (0, 1)
+
+
+def test_the_mode_of_a_window_is_mixed_when_speculation_changed_inside_it():
+    watch = new_watch()
+    modes = []
+    pages = [
+        (1, server(0, drafts=0)),
+        (31, server(0, drafts=4)),
+        (61, server(0, drafts=6)),
+        (91, server(5, start=2.5)),
+        (121, server(9, start=2.5)),
+        (181, server(9, start=2.5)),
+    ]
+    for seconds, samples in pages:
+        modes += [(w.mode, w.tally.drafts) for w in windows_of(watch.observe(samples, at(seconds)))]
+    assert modes == [(Mode.ON, 4), (Mode.MIXED, 2), (Mode.OFF, None)]
+    assert watch.models == {"m": Mode.OFF}
+
+
+def test_a_restart_with_other_positions_keeps_the_counts_of_both():
+    watch = new_watch()
+    watch.observe(read(speculation(0, [0, 0])), at(1))
+    watch.observe(read(speculation(10, [8, 5])), at(6))
+    assert watch.observe(read(speculation(4, [4, 3, 2])), at(11)).restarted
+    watch.observe(read(speculation(5, [5, 4, 3])), at(16))
+    found = only_window(watch).tally
+    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (15, 35, 25)
+    assert found.accepted_per_position == (13, 9, 3)
+
+
+def test_every_process_of_a_window_is_in_its_sum():
+    watch = new_watch()
+    watch.observe(server(0, drafts=0), at(1))
+    for life, counted in enumerate([3, 20, 100]):
+        watch.observe(server(counted, drafts=counted, start=life + 2.5), at(10 * life + 6))
+        watch.observe(server(counted + 1, drafts=counted, start=life + 2.5), at(10 * life + 11))
+    window = only_window(watch)
+    assert (window.tally.generation_tokens, window.tally.drafts) == (126, 123)
+    assert window.restarts == 3
+
+
+def test_a_restart_with_another_model_leaves_windows_of_both_and_then_of_one():
+    watch = new_watch()
+    watch.observe(server(0, model="a"), at(1))
+    watch.observe(server(3, model="a"), at(6))
+    watch.observe(server(5, model="b", start=2.5), at(11))
+    found = windows_of(
+        watch.observe(server(6, model="b", start=2.5), at(61)),
+        watch.observe(server(7, model="b", start=2.5), at(121)),
+    )
+    assert [(w.series.model_name, w.start, w.tally.generation_tokens) for w in found] == [
+        ("a", 6000, 3),
+        ("b", 6000, 5),
+        ("b", 6060, 1),
+    ]
+
+
+def test_a_model_that_is_off_the_page_has_no_windows_and_loses_nothing():
+    watch = new_watch()
+    both = [
+        {**server(n, model="a"), **server(10 * n, model="b")} for n in range(5)
+    ]  # one process, two models
+    watch.observe(both[0], at(1))
+    found = windows_of(
+        watch.observe(server(1, model="a"), at(61)),
+        watch.observe(server(2, model="a"), at(121)),
+        watch.observe(both[4], at(181)),
+        watch.close(),
+    )
+    b = [(w.start, w.tally.generation_tokens) for w in found if w.series.model_name == "b"]
+    assert b == [(6000, 0), (6180, 40)]
+    assert sum(w.tally.generation_tokens or 0 for w in found) == 44
+
+
+def test_running_requests_are_weighted_by_time():
+    """Between two samples the mean of both ends; the maximum is that of the samples."""
+    watch = new_watch()
+    for seconds, running, waiting in [(0, 0, 0), (10, 4, 1), (15, 4, 3), (30, 0, 0)]:
+        watch.observe(server(running=running, waiting=waiting), at(seconds))
+    assert only_window(watch).gauges == Gauges(
+        sampled_seconds=30,
+        busy_seconds=5 + 5 + 7.5,
+        running_seconds=20 + 20 + 30,
+        waiting_seconds=5 + 10 + 22.5,
+        running_max=4,
+        waiting_max=3,
+        kv_cache_usage_max=0.0,
+    )
+
+
+def test_concurrency_is_the_mean_while_anything_ran():
+    watch = new_watch()
+    for seconds, running in [(0, 0), (10, 0), (20, 6), (30, 6), (40, 0), (50, 0)]:
+        watch.observe(server(running=running), at(seconds))
+    gauges = only_window(watch).gauges
+    assert gauges.running_mean == 120 / 50
+    assert gauges.concurrency == 6
+
+
+def test_a_gauge_is_unknown_across_a_gap_and_across_a_restart():
+    watch = new_watch()
+    watch.observe(server(running=4), at(0))
+    watch.observe(server(running=4), at(MAX_GAP))
+    watch.observe(server(running=4), at(2 * MAX_GAP + 0.1))
+    watch.observe(server(running=4, start=2.5), at(35))
+    watch.observe(server(running=4, start=2.5), at(40))
+    gauges = only_window(watch).gauges
+    assert (gauges.sampled_seconds, gauges.busy_seconds) == (MAX_GAP + 5, MAX_GAP + 5)
+    assert gauges.running_mean == 4
+
+
+def test_a_gauge_of_a_model_that_was_off_the_page_is_unknown_until_its_second_page():
+    """Its last sample is from before, not from the page before."""
+    watch = new_watch()
+    both = {**server(model="a"), **server(model="b", running=8)}
+    watch.observe(both, at(0))
+    watch.observe(server(model="a"), at(10))
+    watch.observe(both, at(20))
+    watch.observe(both, at(25))
+    found = {w.series.model_name: w.gauges for w in windows_of(watch.close())}
+    assert found["a"].sampled_seconds == 25
+    assert (found["b"].sampled_seconds, found["b"].running_seconds) == (5, 40)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+def test_a_gauge_that_makes_no_sense_is_unknown_and_the_page_still_counts(value):
+    watch = new_watch()
+    watch.observe(server(0, running=2), at(0))
+    assert watch.observe(server(3, running=value, usage=value), at(5)).error is None
+    watch.observe(server(4, running=2), at(10))
+    window = only_window(watch)
+    assert window.tally.generation_tokens == 4
+    assert (window.gauges.sampled_seconds, window.gauges.running_max) == (0, 2)
+    assert window.gauges.kv_cache_usage_max == 0
+
+
+def test_cache_usage_and_gpu_memory_are_the_highest_of_the_window():
+    watch = new_watch()
+    for seconds, usage, used in [(0, 0.2, 10), (5, 0.9, 30), (10, 0.1, 20)]:
+        watch.gpu_memory = GpuMemory(used, 80)
+        watch.observe(server(usage=usage), at(seconds))
+    gauges = only_window(watch).gauges
+    assert gauges.kv_cache_usage_max == 0.9
+    assert (gauges.gpu_memory_used_max, gauges.gpu_memory_total) == (30, 80)
+
+
+def test_a_window_says_which_software_it_was():
+    watch = new_watch()
+    watch.environment = Environment(engine_version="0.32.0")
+    samples = server(drafts=1)
+    watch.observe(samples, at(0))
+    assert only_window(watch).environment == Environment("0.32.0", tally.fingerprint_of(samples))
+
+
+def test_a_model_without_a_name_is_called_what_the_daemon_says():
+    watch = new_watch()
+    watch.unnamed_model = "gguf"
+    watch.observe(read("llamacpp:tokens_predicted_total 5\n"), at(0))
+    assert only_window(watch).series.model_name == "gguf"
+
+
+def test_a_histogram_that_does_not_add_up_is_a_problem_of_its_window_only():
+    name = "vllm:time_to_first_token_seconds"
+    good = f'{name}_bucket{{le="1"}} 1\n{name}_bucket{{le="+Inf"}} 2\n{name}_sum 1\n'
+    worse = f'{name}_bucket{{le="1"}} 9\n{name}_bucket{{le="+Inf"}} 3\n{name}_sum 1\n'
+    tokens = "vllm:generation_tokens_total 5\n"
+    watch = new_watch()
+    watch.observe(read(good + tokens), at(0))
+    assert watch.observe(read(worse + tokens), at(5)).problems == ()
+    observation = watch.observe(read(worse + tokens), at(60))
+    assert observation.problems == ("the buckets of ttft of engine '' do not add up",)
+    (window,) = windows_of(observation)
+    assert window.tally.ttft is None
+    assert window.tally.generation_tokens == 0
+    watch.observe(read(worse + tokens), at(65))
+    last = watch.close()
+    assert last.problems == ()
+    (window,) = windows_of(last)
+    assert window.tally.ttft is not None
+    assert window.tally.ttft.count == 0

@@ -1,0 +1,218 @@
+"""The helper and its client, over a real socket: what goes in comes out at the other end.
+
+The end-to-end tests look at the privilege, and send what no client would.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from specwatch.cli import group
+from specwatch.edges.actuators.helper_client import HelperClient
+from specwatch.edges.guard_helper import GuardHelper, activated_socket
+from specwatch.edges.helper_protocol import parse_request
+from specwatch.errors import ActuatorError, ConfigError
+from specwatch.guard.plan import FileChange, Life, Plan, Service
+from specwatch.model import Mode
+
+PLAN = Plan(("a", "b c"), ("a",), (FileChange("/x", None, "text\n"),), ("step",), ("note",))
+SERVICE = Service(Life.CHANGING, None, "i1", "語")
+
+
+class Recorder:
+    """An actuator that does what ``acting`` does."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[str, ...]] = []
+        self.timeouts: list[float] = []
+        self.acting: Callable[[], None] = lambda: None
+
+    def __call__(self, timeout: float) -> Recorder:
+        self.timeouts.append(timeout)
+        return self
+
+    def plan(self) -> Plan:
+        return PLAN
+
+    def status(self) -> Service:
+        return SERVICE
+
+    def disable(self, incident: str) -> None:
+        self.acting()
+        self.done.append(("disable", incident))
+
+    def enable(self, incident: str) -> None:
+        self.acting()
+        self.done.append(("enable", incident))
+
+    def close(self) -> None:
+        self.done.append(("close",))
+
+
+@pytest.fixture
+def actuator() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def client(tmp_path: Path, actuator: Recorder) -> Iterator[HelperClient]:
+    """A client of a helper that serves until it is not asked any more."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "vllm.sock"))
+        listening.listen()
+        helper = GuardHelper(listening, actuator, idle=0.05)
+        thread = threading.Thread(target=helper.serve)
+        thread.start()
+        yield HelperClient("vllm.service", timeout=7, folder=str(tmp_path))
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_plan_and_a_status_arrive_as_they_are(client: HelperClient, actuator: Recorder) -> None:
+    assert client.plan() == PLAN
+    assert client.status() == SERVICE
+    assert actuator.done == [("close",), ("close",)]
+
+
+def test_a_request_brings_its_incident_and_its_time(
+    client: HelperClient, actuator: Recorder
+) -> None:
+    client.disable("a-1")
+    client.enable("b-2")
+    assert actuator.done == [("disable", "a-1"), ("close",), ("enable", "b-2"), ("close",)]
+    assert actuator.timeouts == [7, 7]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_an_error_arrives_with_what_it_says_of_changes(
+    client: HelperClient, actuator: Recorder, changed: bool
+) -> None:
+    def fail() -> None:
+        raise ActuatorError("no", changed=changed, retry=not changed)
+
+    actuator.acting = fail
+    with pytest.raises(ActuatorError, match=r"^no$") as caught:
+        client.disable("a")
+    assert (caught.value.changed, caught.value.retry) == (changed, not changed)
+
+
+def test_an_error_that_nobody_foresaw_may_have_changed_something(
+    client: HelperClient, actuator: Recorder
+) -> None:
+    def fail() -> None:
+        raise KeyError("x")
+
+    actuator.acting = fail
+    with pytest.raises(ActuatorError, match="journal") as caught:
+        client.disable("a")
+    assert caught.value.changed
+
+
+def test_one_change_at_a_time_and_looks_in_between(
+    client: HelperClient, actuator: Recorder
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    actuator.acting = wait
+    first = threading.Thread(target=client.disable, args=("a",))
+    first.start()
+    assert begun.wait(60)
+    with pytest.raises(ActuatorError, match="another request") as caught:
+        client.enable("b")
+    assert (caught.value.changed, caught.value.retry) == (False, True)
+    assert client.status() == SERVICE
+    go_on.set()
+    first.join()
+    assert ("disable", "a") in actuator.done
+    assert ("enable", "b") not in actuator.done
+
+
+@contextmanager
+def answering(folder: Path, answer: bytes) -> Iterator[HelperClient]:
+    """A client of something that is no helper."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "vllm.sock"))
+        listening.listen()
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1024)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield HelperClient("vllm.service", timeout=7, folder=str(folder))
+        thread.join()
+
+
+@pytest.mark.parametrize("answer", [b"", b"x\n", b"{", b'{"plan": 1}\n'])
+def test_without_an_answer_a_change_may_have_been_made(tmp_path: Path, answer: bytes) -> None:
+    with answering(tmp_path, answer) as client:
+        with pytest.raises(ActuatorError, match="gave no answer") as caught:
+            client.disable("a")
+        assert (caught.value.changed, caught.value.retry) == (True, True)
+
+
+def test_another_answer_than_was_asked_for_is_refused(tmp_path: Path) -> None:
+    with (
+        answering(tmp_path, b"{}\n") as client,
+        pytest.raises(ActuatorError, match="something else"),
+    ):
+        client.plan()
+
+
+def test_where_no_helper_is_it_is_said_how_to_get_one(tmp_path: Path) -> None:
+    client = HelperClient("vllm@a.service", timeout=7, folder=str(tmp_path))
+    with pytest.raises(ActuatorError, match=r"enable --now specwatch-guard@vllm@a\.socket"):
+        client.status()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"", b"{}", b"[]", b"\xff", b'{"do": "exec"}', b'{"do": "status", "unit": "ssh.service"}',
+        b'{"do": "disable"}', b'{"do": "disable", "incident": "a\\nb"}',
+        b'{"do": "disable", "incident": "../a"}',
+        b'{"do": "enable", "incident": "%s"}' % (b"a" * 65),
+        b'{"do": "plan", "incident": "a"}', b'{"do": "status", "timeout": 0.5}',
+        b'{"do": "status", "timeout": 7201}', b'{"do": "status", "timeout": NaN}',
+    ],
+)  # fmt: skip
+def test_nothing_but_a_request_is_a_request(line: bytes) -> None:
+    with pytest.raises(ValueError, match="no request"):
+        parse_request(line)
+
+
+@pytest.mark.parametrize(
+    "environ", [{}, {"LISTEN_PID": "1", "LISTEN_FDS": "1"}, {"LISTEN_PID": "me", "LISTEN_FDS": "2"}]
+)
+def test_only_systemd_can_start_it(environ: dict[str, str]) -> None:
+    mine = {name: value.replace("me", str(os.getpid())) for name, value in environ.items()}
+    with pytest.raises(ConfigError, match=r"specwatch-guard@UNIT\.socket"):
+        activated_socket(mine, os.getpid())
+
+
+def test_the_mode_survives_the_way(client: HelperClient, actuator: Recorder) -> None:
+    actuator.status = lambda: Service(Life.UP, Mode.OFF, None)  # type: ignore[method-assign]
+    assert client.status() == Service(Life.UP, Mode.OFF, None)
+
+
+def test_the_command_is_hidden_and_refuses_a_person() -> None:
+    run = CliRunner().invoke
+    assert "guard-helper" not in run(group, ["--help"]).output
+    refused = run(group, ["guard-helper", "vllm.service"])
+    assert refused.exit_code == 2
+    assert "specwatch-guard@UNIT.socket" in refused.output

@@ -1,0 +1,213 @@
+"""The streaming client: what it measures of good answers, and what it calls the bad ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from specwatch.core.load import Acceptance, Answer, Ask, ErrorKind
+from specwatch.edges.load_client import LoadClient
+from specwatch.serving import HttpServer
+from specwatch.simulated.costs import SimulatedCosts
+from specwatch.simulated.server import SimulatedServer
+from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
+
+ASK = Ask("hello", 12, 0.4)
+Serve = Callable[[Callable[[Request], Any]], str]
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Iterator[SimulatedServer]:
+    settings = SimulatedSettings(
+        model="tiny",
+        port=0,
+        speculation=SimulatedSpeculation(4),
+        record="summary",
+        costs=SimulatedCosts().scaled(0.1),
+        keep_log=True,
+        api_keys=("secret",),
+    )
+    with SimulatedServer(settings, CollectorRegistry()) as server:
+        yield server
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    servers: list[HttpServer] = []
+
+    def start(answer: Callable[[Request], Any]) -> str:
+        app = Starlette(
+            routes=[Route("/v1/chat/completions", answer, methods=["POST"])],
+        )
+        servers.append(HttpServer(app, "127.0.0.1", 0, name="web"))
+        servers[-1].start()
+        return servers[-1].url
+
+    yield start
+    for server in servers:
+        assert server.stop()
+
+
+def send(url: str, ask: Ask = ASK, **settings: Any) -> Answer:
+    async def one() -> Answer:
+        async with LoadClient(url, model="tiny", **settings) as client:
+            return await client.send(ask)
+
+    return asyncio.run(one())
+
+
+def streamed(*events: object, done: bool = True) -> Callable[[Request], Response]:
+    async def body() -> AsyncIterator[str]:
+        for event in events:
+            yield f"data: {json.dumps(event)}\n\n"
+        if done:
+            yield "data: [DONE]\n\n"
+
+    return lambda _: StreamingResponse(body(), media_type="text/event-stream")
+
+
+def piece(text: str, reason: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]}
+
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5}}
+
+
+@pytest.mark.parametrize("endpoint", ["chat", "completions"])
+def test_an_answer_is_timed_counted_and_has_its_record(
+    vllm: SimulatedServer, endpoint: str
+) -> None:
+    before = len(vllm.engine.log)
+    answer = send(vllm.url, endpoint=endpoint, headers=lambda: {"Authorization": "Bearer secret"})
+    assert answer.ok
+    assert (answer.status, answer.error, answer.detail) == (200, None, "")
+    assert answer.tokens == 12
+    assert answer.finish_reason == "length"
+    assert answer.first is not None
+    assert answer.last is not None
+    assert answer.sent < answer.first < answer.last <= answer.ended
+    assert answer.ttft == answer.first - answer.sent
+    assert answer.tpot == (answer.last - answer.first) / 11
+    with vllm.synced() as engine:
+        (request,) = engine.log[before:]
+    assert request.request.temperature == 0.4
+    found = answer.acceptance
+    assert found is not None
+    assert found.draft_tokens == 4 * found.drafts
+    assert sum(found.accepted_lengths) == found.drafts
+    assert sum(kept * n for kept, n in enumerate(found.accepted_lengths)) == found.accepted_tokens
+
+
+def test_a_server_that_wants_a_key_refuses_without_it(vllm: SimulatedServer) -> None:
+    answer = send(vllm.url)
+    assert not answer.ok
+    assert (answer.status, answer.error) == (401, ErrorKind.REFUSED)
+    assert answer.tpot is None
+    assert answer.ttft is None
+
+
+def test_times_are_those_of_the_first_and_last_content(serve: Serve) -> None:
+    """A role without content, usage and the end of the stream are no tokens."""
+    url = serve(streamed(piece(""), piece("a"), piece("b"), piece("c", "length"), USAGE))
+    ticks = count()
+    firsts: list[int] = []
+
+    async def one() -> Answer:
+        async with LoadClient(url, model="tiny", clock=lambda: float(next(ticks))) as client:
+            return await client.send(ASK, lambda: firsts.append(1))
+
+    answer = asyncio.run(one())
+    # The clock ticks when it is read: at the start, at each line of data, at the end.
+    assert answer.first is not None
+    assert answer.last == answer.first + 2
+    assert answer.tpot == 2 / 4
+    assert answer.chunks == 3
+    assert (answer.prompt_tokens, answer.tokens, answer.finish_reason) == (3, 5, "length")
+    assert firsts == [1]
+
+
+def test_what_is_asked_for_is_what_the_server_gets(serve: Serve) -> None:
+    bodies: list[Any] = []
+
+    async def keep(request: Request) -> Response:
+        bodies.append(await request.json())
+        return streamed(piece("a"), USAGE)(request)
+
+    assert send(serve(keep)).ok
+    assert bodies == [
+        {
+            "model": "tiny",
+            "max_tokens": 12,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "messages": [{"role": "user", "content": "hello"}],
+            "temperature": 0.4,
+        }
+    ]
+
+
+ERROR = {"error": {"message": "no chat template", "code": 400}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "detail"),
+    [
+        (lambda _: JSONResponse(ERROR, 400), ErrorKind.REFUSED, "400 no chat template"),
+        (lambda _: PlainTextResponse("out of\nmemory", 503), ErrorKind.FAILED, "503 out of memory"),
+        (streamed(piece("a"), ERROR), ErrorKind.FAILED, "no chat template"),
+        (streamed(piece("a"), done=False), ErrorKind.BROKE_OFF, "ended without"),
+        (streamed({"choices": 7}), ErrorKind.UNREADABLE, "TypeError"),
+        (streamed(["a"]), ErrorKind.UNREADABLE, "AttributeError"),
+    ],
+    ids=["refused", "failed", "failed late", "broke off", "no completion", "a list"],
+)
+def test_each_failure_has_its_name(
+    serve: Serve, answer: Callable[[Request], Response], kind: ErrorKind, detail: str
+) -> None:
+    found = send(serve(answer))
+    assert found.error is kind
+    assert detail in found.detail
+    assert not found.ok
+
+
+def test_a_server_that_is_not_there_has_no_status() -> None:
+    found = send("http://127.0.0.1:1")
+    assert (found.error, found.status) == (ErrorKind.CONNECT, None)
+
+
+def test_an_answer_that_takes_too_long_is_given_up(serve: Serve) -> None:
+    async def hang(_: Request) -> Response:
+        async def body() -> AsyncIterator[str]:
+            yield f"data: {json.dumps(piece('a'))}\n\n"
+            await asyncio.sleep(600)
+
+        return StreamingResponse(body())
+
+    found = send(serve(hang), timeout=1.0)
+    assert found.error is ErrorKind.TIMEOUT
+    assert "1 s" in found.detail
+    assert found.first is not None
+
+
+def test_llama_cpp_without_a_record_has_none(serve: Serve) -> None:
+    found = send(serve(streamed(piece("a"), {**USAGE, "timings": {"draft_n": 4}})))
+    assert found.ok
+    assert found.acceptance is None
+
+
+def test_a_record_that_tells_no_lengths_is_taken(serve: Serve) -> None:
+    record = {"num_spec_steps": 2, "num_draft_tokens": 8, "num_accepted_draft_tokens": 3}
+    metrics = {"metrics": {"speculative_decoding": record}}
+    found = send(serve(streamed(piece("a"), {**USAGE, **metrics})))
+    assert found.acceptance == Acceptance(2, 8, 3)

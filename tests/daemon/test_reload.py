@@ -1,0 +1,265 @@
+"""Reading the configuration again: what did not change goes on, what is wrong changes nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specwatch.config import Config
+from specwatch.daemon import Daemon
+from specwatch.errors import ConfigError
+from specwatch.sections import Retention
+from specwatch.target import Target
+from tests.daemon.conftest import CERTIFICATE, Log, Serve, events, target_of
+from tests.daemon.notify import NotifySocket
+from tests.daemon.pages import vllm
+from tests.daemon.running import Hands, Running, config_of, scraped, stored
+from tests.hostile import Visit, hanging, page, wait_for
+
+QUICK = 0.05
+
+
+class Reloadable:
+    """A daemon whose configuration the test changes."""
+
+    def __init__(self, database: Path, *targets: Target, notify: str = "") -> None:
+        self.database = database
+        self.config = config_of(database, targets)
+        self.problem: Exception | None = None
+        self.hands = Hands()
+        self.daemon = Daemon(
+            self.config,
+            environ={"NOTIFY_SOCKET": notify},
+            reload=self._load,
+            now=self.hands,
+            seed=1,
+        )
+
+    def _load(self) -> Config:
+        if self.problem is not None:
+            raise self.problem
+        return self.config
+
+    def watch(self, *targets: Target, **changes: Any) -> None:
+        """Change the targets, and whatever else, and have it read."""
+        self.config = self.config.model_copy(update={"targets": targets, **changes})
+        self.read_again()
+
+    def read_again(self) -> None:
+        self.daemon.ask_to_reload()
+        wait_for(lambda: not self.daemon._reload_asked)
+        # The flag falls first: what follows is over with the next look.
+        looked = self.daemon._looked
+        wait_for(lambda: self.daemon._looked != looked)
+
+    @property
+    def names(self) -> list[str]:
+        return [target.name for target in self.daemon.status().targets]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specwatch.daemon._LOOK_SECONDS", 0.01)
+
+
+@pytest.fixture
+def url(serve: Serve) -> str:
+    return serve(page(vllm())).url
+
+
+@pytest.fixture
+def reloadable(tmp_path: Path) -> Iterator[Callable[..., Reloadable]]:
+    running: list[Running] = []
+
+    def started(*targets: Target, **options: Any) -> Reloadable:
+        made = Reloadable(tmp_path / "d.db", *targets, **options)
+        running.append(Running(made.daemon))
+        running[-1].__enter__()
+        return made
+
+    yield started
+    for each in running:
+        each.__exit__()
+
+
+Start = Callable[..., Reloadable]
+
+
+def test_targets_come_and_go_and_what_stays_is_not_disturbed(
+    reloadable: Start, url: str, log: Log
+) -> None:
+    one, two, three = (target_of(url, name, interval=QUICK) for name in ("one", "two", "three"))
+    made = reloadable(one, two)
+    scraped(made.daemon, 2)
+    kept, gone = made.daemon._cycles["one"], made.daemon._cycles["two"]
+    made.watch(one, three)
+    assert made.names == ["one", "three"]
+    assert made.daemon._cycles["one"] is kept
+    scraped(made.daemon, 2)
+    count = gone.status().scrapes
+    scraped(made.daemon, 3)
+    assert gone.status().scrapes == count
+    assert events(log, "reloaded")[0]["targets"] == ["one", "three"]
+
+
+def test_a_target_that_changed_loses_no_count_and_keeps_one_window_a_minute(
+    reloadable: Start, serve: Serve
+) -> None:
+    """A second window of the same minute would be taken for the first one and dropped."""
+
+    def counting(visit: Visit) -> bool:
+        visit.answer(vllm(10 * len(server.visits)))
+        return True
+
+    server = serve(counting)
+    target = target_of(server.url, interval=QUICK)
+    made = reloadable(target)
+    for timeout in (1.9, 1.8, 1.7):
+        scraped(made.daemon, 3)
+        made.watch(target.model_copy(update={"timeout": timeout}))
+    scraped(made.daemon, 3)
+    status = made.daemon.status().targets[0]
+    assert status.failure is None
+    assert status.scrapes >= 12
+    made.daemon.stop()
+    windows = stored(made.database)
+    assert max(Counter(window.start for window in windows).values()) == 1
+    pages = [n for n, path in enumerate(server.paths, start=1) if path == "/metrics"]
+    counted = sum(window.tally.generation_tokens or 0 for window in windows)
+    # A page that was fetched while the target changed was not counted, but the next one was.
+    assert counted in {10 * (last - pages[0]) for last in pages[-2:]}
+
+
+def test_a_target_that_left_and_came_back_in_the_same_minute_overwrites_nothing(
+    reloadable: Start, url: str
+) -> None:
+    one, two = (target_of(url, name, interval=QUICK) for name in ("one", "two"))
+    made = reloadable(one, two)
+    scraped(made.daemon, 2)
+    made.watch(two)
+    made.watch(one, two)
+    scraped(made.daemon, 2)
+    assert made.daemon._left == {}
+    made.daemon.stop()
+    starts = [window.start for window in stored(made.database) if window.series.target == "one"]
+    assert len(starts) == len(set(starts)) == 2
+
+
+def test_targets_that_left_take_bounded_memory(
+    reloadable: Start, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specwatch.daemon._MOST_LEFT", 3)
+    made = reloadable(target_of(url, "first", interval=QUICK))
+    for number in range(8):
+        made.watch(target_of(url, f"t{number}", interval=QUICK))
+    assert list(made.daemon._left) == ["t4", "t5", "t6"]
+    assert len(made.daemon._schedule._scheduler.get_jobs()) == 8
+
+
+@pytest.mark.parametrize("defect", [False, True], ids=["refused", "defect of ours"])
+def test_a_bad_configuration_changes_nothing_and_systemd_is_told_that_it_is_over(
+    reloadable: Start, url: str, log: Log, tmp_path: Path, defect: bool
+) -> None:
+    with NotifySocket(str(tmp_path / "n")) as notify:
+        made = reloadable(target_of(url, interval=QUICK), notify=notify.address)
+        notify.until(lambda message: "READY" in message)
+        kept = made.daemon._cycles["t"]
+        made.problem = RecursionError("deep") if defect else ConfigError("x.yml:3: no such key")
+        made.read_again()
+        told = notify.until(lambda message: "READY" in message)
+        assert [message for message in told if "RELOADING" in message]
+        assert made.daemon._cycles["t"] is kept
+        scraped(made.daemon, 2)
+    if defect:
+        assert events(log, "reload_failed")[0]["exc_info"]
+    else:
+        assert events(log, "reload_refused")[0]["detail"] == "x.yml:3: no such key"
+
+
+def test_a_target_that_cannot_be_watched_refuses_the_whole_configuration(
+    reloadable: Start, url: str, log: Log, tmp_path: Path
+) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.write_text("nothing")
+    one = target_of(url, "one", interval=QUICK)
+    made = reloadable(one)
+    made.watch(
+        target_of(url, "two", interval=QUICK),
+        target_of("https://127.0.0.1:1", "three", ca_file=authority),
+        retention=Retention(minutes="2h"),
+    )
+    assert made.names == ["one"]
+    assert made.daemon.config.targets == (one,)
+    assert made.daemon.config.retention != made.config.retention
+    assert "ca_file" in events(log, "reload_refused")[0]["detail"]
+    scraped(made.daemon, 2)
+
+
+def test_an_authority_is_read_again(reloadable: Start, serve: Serve, tmp_path: Path) -> None:
+    authority = tmp_path / "ca.pem"
+    authority.write_bytes(CERTIFICATE.read_bytes())
+    target = target_of("https://127.0.0.1:1", ca_file=authority, interval=QUICK)
+    made = reloadable(target)
+    before = made.daemon._cycles["t"]
+    made.watch(target)
+    assert made.daemon._cycles["t"] is not before
+
+
+def test_what_only_a_restart_changes_is_named_and_left_as_it_is(
+    reloadable: Start, url: str, log: Log, tmp_path: Path
+) -> None:
+    target = target_of(url, interval=QUICK)
+    made = reloadable(target)
+    other = config_of(tmp_path / "other.db", [target], daemon="other", retention={"minutes": "3h"})
+    made.config = other.model_copy(update={"listen": made.config.listen})
+    made.read_again()
+    assert events(log, "restart_needed")[0]["keys"] == ["daemon", "database"]
+    assert made.daemon.config.daemon == "d"
+    assert made.daemon.config.retention.minutes == 3 * 3600
+    made.config = made.daemon.config
+    made.read_again()
+    assert len(events(log, "restart_needed")) == 1
+
+
+def test_a_reload_does_not_wait_for_a_target_that_hangs(reloadable: Start, serve: Serve) -> None:
+    server = serve(hanging)
+    hung = target_of(server.url, interval=60.0, timeout=60.0)
+    made = reloadable(hung)
+    wait_for(lambda: server.visits)
+    made.watch(hung.model_copy(update={"timeout": 50.0}))
+    wait_for(lambda: len(server.visits) == 2)
+    assert made.daemon.status().targets[0].failures == {}
+
+
+def test_reloads_race_with_scrapes_and_leave_everything_in_order(
+    reloadable: Start, serve: Serve, log: Log
+) -> None:
+    server = serve(page(vllm()))
+    targets = [target_of(server.url, f"t{n}", interval=0.02) for n in range(10)]
+    made = reloadable(*targets)
+    for turn in range(30):
+        changed = [t.model_copy(update={"timeout": 1.0 + turn / 100}) for t in targets[turn % 3 :]]
+        made.watch(*changed)
+    scraped(made.daemon, 3)
+    assert made.names == [target.name for target in targets[2:]]
+    assert all(target.failure is None for target in made.daemon.status().targets)
+    made.daemon.stop()
+    keys = Counter((w.start, w.series) for w in stored(made.database))
+    assert max(keys.values()) == 1
+    wrong = {"turn_failed", "job_failed", "reload_failed", "reload_refused", "windows_dropped"}
+    assert not [entry for entry in log if entry["event"] in wrong]
+    names = [thread.name for thread in threading.enumerate()]
+    assert sum(name.startswith("scrape") for name in names) <= 40
+
+
+def test_without_a_file_there_is_nothing_to_read_again(url: str, tmp_path: Path, log: Log) -> None:
+    daemon = Daemon(config_of(tmp_path / "d.db", [target_of(url, interval=QUICK)]), environ={})
+    with Running(daemon):
+        daemon.ask_to_reload()
+        wait_for(lambda: events(log, "reload_refused"))
+        scraped(daemon, 2)

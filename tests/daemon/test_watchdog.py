@@ -1,0 +1,158 @@
+"""What systemd hears of the daemon: a sign of life only while every loop turns."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specwatch.cycle import TargetCycle
+from specwatch.daemon import Daemon
+from tests.daemon.conftest import Log, Serve, events, target_of
+from tests.daemon.notify import NotifySocket
+from tests.daemon.pages import vllm
+from tests.daemon.running import Running, config_of, scraped
+from tests.hostile import page, wait_for
+
+
+@pytest.fixture
+def notify(tmp_path: Path) -> Iterator[NotifySocket]:
+    with NotifySocket(str(tmp_path / "n")) as listening:
+        yield listening
+
+
+@pytest.fixture
+def running(serve: Serve, tmp_path: Path, notify: NotifySocket) -> Iterator[Callable[..., Daemon]]:
+    """Starts a daemon on two targets with a watchdog of 0.3 s."""
+    started: list[Running] = []
+
+    def start(*urls: str, **environ: str) -> Daemon:
+        targets = [target_of(url, f"t{n}", interval=0.1) for n, url in enumerate(urls)]
+        given = {"NOTIFY_SOCKET": notify.address, "WATCHDOG_USEC": "300000", **environ}
+        started.append(Running(Daemon(config_of(tmp_path / "d.db", targets), environ=given)))
+        return started[-1].__enter__()
+
+    yield start
+    for each in started:
+        each.__exit__()
+
+
+def falls_silent(notify: NotifySocket) -> None:
+    """What was under way may still arrive."""
+    wait_for(lambda: silent(notify))
+
+
+def silent(notify: NotifySocket, seconds: float = 0.65) -> bool:
+    """Whether no sign of life comes for more than two watchdog intervals."""
+    notify.forget()
+    time.sleep(seconds)
+    while True:
+        try:
+            message = notify.next(0.0)
+        except Exception:
+            return True
+        if "WATCHDOG" in message:
+            return False
+
+
+def test_the_life_of_a_daemon_in_notifications(
+    running: Callable[..., Daemon], serve: Serve, notify: NotifySocket
+) -> None:
+    daemon = running(serve(page(vllm())).url)
+    first = notify.until(lambda message: "READY" in message)[-1]
+    assert first["STATUS"] == "Watching 1 target"
+    notify.until(lambda message: message == {"WATCHDOG": "1"})
+    notify.until(lambda message: message == {"STATUS": "Watching 1 target"})
+    daemon.ask_to_stop()
+    notify.until(lambda message: message == {"STOPPING": "1", "STATUS": "Stopping"})
+
+
+def test_a_target_that_fails_is_no_loop_that_hangs(
+    running: Callable[..., Daemon], serve: Serve, notify: NotifySocket
+) -> None:
+    daemon = running(serve(page(vllm())).url, serve(page(b"<html>")).url)
+    scraped(daemon, 5)
+    notify.forget()
+    notify.until(lambda message: "WATCHDOG" in message)
+    notify.until(lambda m: m.get("STATUS") == "Watching 2 targets, 1 failing (t1)")
+
+
+def test_one_loop_that_hangs_ends_the_signs_of_life(
+    running: Callable[..., Daemon],
+    serve: Serve,
+    notify: NotifySocket,
+    log: Log,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A turn that no deadline ends: a defect, which the watchdog is there for."""
+    fine, hung, leave = serve(page(vllm())), serve(page(vllm())), threading.Event()
+    turn = TargetCycle._turn
+
+    def defective(cycle: TargetCycle) -> None:
+        if cycle.target.url == hung.url:
+            leave.wait(60)
+        turn(cycle)
+
+    monkeypatch.setattr(TargetCycle, "_turn", defective)
+    daemon = running(fine.url, hung.url)
+    try:
+        wait_for(lambda: daemon.status().stuck == ("t1",))
+        falls_silent(notify)
+        wait_for(lambda: ("t1",) in [entry["targets"] for entry in events(log, "loop_stuck")])
+        scraped(daemon, 2, ["t0"])
+    finally:
+        leave.set()
+
+
+def test_a_scheduler_that_died_gives_no_sign_of_life(
+    running: Callable[..., Daemon], serve: Serve, notify: NotifySocket
+) -> None:
+    daemon = running(serve(page(vllm())).url)
+    notify.until(lambda message: "WATCHDOG" in message)
+    daemon._schedule._scheduler.shutdown(wait=False)
+    falls_silent(notify)
+    wait_for(lambda: daemon.status().stuck == ("t0",))
+
+
+def test_a_loop_that_no_longer_looks_for_signals_gives_no_sign_of_life(
+    running: Callable[..., Daemon],
+    serve: Serve,
+    notify: NotifySocket,
+    log: Log,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("specwatch.daemon._HUNG_SECONDS", 0.3)
+    daemon = running(serve(page(vllm())).url)
+    leave = threading.Event()
+    monkeypatch.setattr(daemon, "_drift", lambda: leave.wait(60) * 0.0)
+    try:
+        wait_for(lambda: events(log, "loop_hung"))
+        falls_silent(notify)
+    finally:
+        leave.set()
+
+
+def test_a_service_manager_that_goes_does_not_take_the_daemon_along(
+    serve: Serve, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specwatch.daemon._HEARTBEAT_SECONDS", 0.05)
+    target = target_of(serve(page(vllm())).url, interval=0.05)
+    environ: dict[str, Any] = {"NOTIFY_SOCKET": str(tmp_path / "gone")}
+    with Running(Daemon(config_of(tmp_path / "d.db", [target]), environ=environ)) as daemon:
+        scraped(daemon, 5)
+        daemon.ask_to_reload()
+        scraped(daemon, 5)
+    assert len(events(log, "notify_failed")) == 1
+    assert not events(log, "job_failed")
+
+
+def test_a_watchdog_that_waits_for_somebody_else_is_left_alone(
+    running: Callable[..., Daemon], serve: Serve, notify: NotifySocket
+) -> None:
+    daemon = running(serve(page(vllm())).url, WATCHDOG_PID="1")
+    scraped(daemon, 3)
+    assert silent(notify)

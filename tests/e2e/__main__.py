@@ -1,0 +1,143 @@
+"""All end-to-end tests, in two processes side by side: ``python -m tests.e2e [pytest options]``.
+
+One has the tests that wait most of the time, for whole minutes, for timeouts, for a restart; it
+yields the processor to the other, which has those that work and measure. The exit status is 0 when
+both went well; the last line says what became of all tests. An interrupt ends both, in order.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from tests.lab import vllm_install as lab
+
+HERE = Path(__file__).parent
+CHECKOUT = HERE.parents[1]
+WAITING = (
+    # The first beside what measures latency: they hardly take any time of a processor.
+    "test_stores.py", "test_alertmanager.py", "test_guard.py", "test_guard_failures.py",
+    "test_systemd.py", "test_guard_helper.py", "test_systemd_words.py", "test_guard_killed.py",
+    "test_supervised.py", "test_tap_daemon.py",
+)  # fmt: skip
+MEASURING = ("test_calibrate.py", "test_tap_clients.py")
+"""Of the others those that come first."""
+_YIELDS = 5
+"""Niceness of those that wait."""
+_NOTHING_CHOSEN = 5
+"""What pytest returns when its options choose no test."""
+_COUNT = re.compile(r"(\d+) (\w+)")
+_TOLD = ("FAILED ", "ERROR ")
+
+
+def lanes() -> dict[str, list[str]]:
+    """The files of each process, in their order; every file is in one."""
+    files = {file.name for file in HERE.glob("test_*.py")}
+    if unknown := {*WAITING, *MEASURING} - files:
+        raise SystemExit(f"{__file__} names files that are not there: {', '.join(sorted(unknown))}")
+    rest = sorted(files.difference(WAITING, MEASURING))
+    return {"waits": list(WAITING), "works": [*MEASURING, *rest]}
+
+
+class Lane:
+    """One pytest, whose output is passed on line by line under its name."""
+
+    def __init__(self, name: str, files: Sequence[str], options: Sequence[str]) -> None:
+        self.name = name
+        self.seconds = 0.0
+        self.counts: Counter[str] = Counter()
+        """Tests by what became of them, in pytest's words."""
+        self.told: list[str] = []
+        """A line for each that failed."""
+        niceness = _YIELDS if name == "waits" else 0
+        # A session of its own: an interrupt comes once, from us. When we are killed, it ends too.
+        command = [
+            "setpriv", "--pdeathsig", "INT", "nice", "-n", str(niceness),
+            sys.executable, "-u", "-m", "pytest", "-p", "tests.plugins.no_skips",
+            *(f"tests/e2e/{file}" for file in files), *options,
+        ]  # fmt: skip
+        self._begun = time.monotonic()
+        self._process = subprocess.Popen(
+            command, cwd=CHECKOUT, start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace",
+        )  # fmt: skip
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def interrupt(self) -> None:
+        """Have it end its test, clean up and tell."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGINT)
+
+    def wait(self) -> int:
+        """Its status, once it has ended and its output is passed on."""
+        status = self._process.wait()
+        self._reading.join(10.0)
+        self.seconds = time.monotonic() - self._begun
+        return status
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        last = ""
+        for line in self._process.stdout:
+            print(f"{self.name} | {line}", end="", flush=True)
+            last = line.strip() or last
+            if line.startswith(_TOLD):
+                self.told.append(line)
+        if last.startswith("="):
+            told = last.strip("= ").partition(" in ")[0]
+            self.counts.update({word.rstrip("s"): int(n) for n, word in _COUNT.findall(told)})
+
+
+def main(options: Sequence[str]) -> int:
+    """Run all of it; the exit status."""
+    # Before anybody uses them: pip would change what others are just loading.
+    lab.add_checkout(lab.install())
+    running = [Lane(name, files, options) for name, files in lanes().items()]
+    interrupted = threading.Event()
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        if not interrupted.is_set():
+            interrupted.set()
+            for lane in running:
+                lane.interrupt()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    ended = [lane.wait() for lane in running]
+    for lane in running:
+        print(*(f"{lane.name} | {line}" for line in lane.told), sep="", end="")
+    print(summary(running, ended, interrupted=interrupted.is_set()), flush=True)
+    return status_of(ended)
+
+
+def status_of(ended: Sequence[int]) -> int:
+    """Of the whole: 0 when all went well, though the options may have left nothing to some."""
+    if any(status not in (0, _NOTHING_CHOSEN) for status in ended):
+        return 1
+    return min(ended)
+
+
+def summary(running: Sequence[Lane], ended: Sequence[int], *, interrupted: bool) -> str:
+    """The last line."""
+    counts: Counter[str] = sum((lane.counts for lane in running), Counter())
+    words = [f"{counts[word]} {word}" for word in ("failed", "error", "passed") if counts[word]]
+    ends = [
+        f"{lane.name}: status {status}, {lane.seconds:.0f} s"
+        for lane, status in zip(running, ended, strict=True)
+    ]
+    begun = "interrupted: " if interrupted else ""
+    return f"== {begun}{', '.join(words) or 'no test'} ({'; '.join(ends)})"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,146 @@
+"""The lab as fixtures: a real vLLM, tiny models, a machine with a real systemd.
+
+Where something is not installed, tests that need it are skipped with the reason; in CI they fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.e2e import processes
+from tests.lab import systemd_machine as machines
+from tests.lab import vllm_install as lab
+from tests.lab.systemd_machine import SystemdMachine
+from tests.lab.vllm_server import VllmServer
+from tests.plugins.no_skips import in_ci
+
+StartVllm = Callable[..., VllmServer]
+
+_servers: list[VllmServer] = []
+_SHOWN = 8000
+"""Characters of a log that are shown with a failure, at most."""
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Skip with the reason; in CI, fail with it."""
+    if in_ci():
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def vllm_install() -> Path:
+    """The virtual environment of a real CPU vLLM; ``bin/vllm`` and ``bin/python`` are in it."""
+    if lab.is_installed():
+        return lab.vllm_folder()
+    if not in_ci() and os.environ.get("SPECWATCH_E2E_INSTALL") != "1":
+        unavailable(f"no vLLM in {lab.vllm_folder()}: 'make lab' installs it (3.4 GB)")
+    try:
+        return lab.install()
+    except subprocess.CalledProcessError as error:
+        pytest.fail(f"vLLM could not be installed: {error}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def aiperf(vllm_install: Path) -> Path:
+    """The virtual environment of NVIDIA's AIPerf; ``bin/aiperf`` is in it."""
+    if not (lab.has_aiperf() or in_ci()) and os.environ.get("SPECWATCH_E2E_INSTALL") != "1":
+        unavailable(f"no AIPerf in {lab.aiperf_folder()}: 'make lab' installs it (1.2 GB)")
+    try:
+        return lab.install_aiperf(vllm_install)
+    except subprocess.CalledProcessError as error:
+        pytest.fail(f"AIPerf could not be installed: {error}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def tap(vllm_install: Path) -> tuple[str, ...]:
+    """The flags that load the tap; specwatch is installed next to vLLM, as users do that."""
+    lab.add_checkout(vllm_install)
+    return ("--middleware", "specwatch.tap.Tap")
+
+
+@pytest.fixture(scope="session")
+def tiny_models(vllm_install: Path) -> Path:
+    """The folder with the checkpoints ``target``, ``draft-good`` and ``draft-bad``."""
+    return lab.tiny_models(vllm_install)
+
+
+@pytest.fixture(scope="session")
+def start_vllm(
+    vllm_install: Path, tiny_models: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[StartVllm]:
+    """``start_vllm(*flags, port, env, speculation, k, wait, models)``: a server of the tiny target.
+
+    ``speculation`` is ``draft-good``, ``draft-bad``, ``ngram`` or None, with ``k`` draft tokens and
+    per-request records. With ``wait`` it answers when the call returns. Whoever starts it should
+    stop it (``with start_vllm() as server``), for two servers share few cores; what is left is
+    stopped at the end of the session. ``models`` is the folder with the checkpoints.
+    """
+    logs = tmp_path_factory.mktemp("vllm")
+    stopping = contextlib.ExitStack()
+
+    def start(
+        *flags: str,
+        port: int | None = None,
+        env: Mapping[str, str] | None = None,
+        speculation: str | None = None,
+        k: int = 4,
+        wait: bool = True,
+        models: Path = tiny_models,
+    ) -> VllmServer:
+        log = logs / f"vllm-{len(_servers)}.log"
+        server = VllmServer(
+            vllm_install, models, log, *flags,
+            port=port, env=env, speculation=speculation, k=k,
+        )  # fmt: skip
+        _servers.append(server)
+        stopping.callback(server.stop)
+        server.start()
+        if wait:
+            try:
+                server.wait_healthy()
+            except BaseException:
+                server.stop()
+                raise
+        return server
+
+    with stopping:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def systemd_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SystemdMachine]:
+    """A booted machine with a real systemd, one for each file of tests."""
+    if reason := machines.missing():
+        unavailable(reason)
+    machine = SystemdMachine(tmp_path_factory.mktemp("machine"))
+    try:
+        machine.up()
+        yield machine
+    finally:
+        machine.down()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure the logs of the processes that ran meanwhile."""
+    report = yield
+    if report.failed:
+        for server in _servers:
+            if server.running or _was_written(server.log, report.start):
+                report.sections.append((f"log of vLLM on port {server.port}", server.log_tail()))
+        for process in processes.made:
+            if process.running or _was_written(process.log, report.start):
+                report.sections.append((str(process.log), process.said()[-_SHOWN:]))
+    return report
+
+
+def _was_written(log: Path, since: float) -> bool:
+    return log.exists() and log.stat().st_mtime >= since

@@ -1,0 +1,296 @@
+"""Real vLLMs as units of a real systemd, specwatch as another, and clients that never stop."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import shlex
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.api import DaemonApi, get
+from tests.e2e.processes import CHECKOUT
+from tests.e2e.unit_lab import UNITS, install
+from tests.e2e.waiting import eventually
+from tests.lab.systemd_machine import SystemdMachine
+from tests.lab.traffic import Outcome, requests_at, send
+from tests.lab.vllm_server import free_port, speculation_flags
+
+_VLLM = """\
+[Unit]
+Description=a real vLLM
+
+[Service]
+Environment=HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 HOME=/root
+Environment=VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind
+EnvironmentFile=/etc/default/{name}
+ExecStart={vllm} serve {model} --served-model-name tiny --host 127.0.0.1 --port ${{PORT}} \\
+    --max-model-len 1024 --enforce-eager --dtype float32 $SPECULATION
+TimeoutStopSec=60
+"""
+CONFIG = """\
+listen: 127.0.0.1:{port}
+targets:
+{targets}
+rules:
+  use_defaults: false
+  extra:
+    - {{name: low, metric: acceptance_ratio, below: 0.3, window: 1m, for: 1m, clear_for: 1m,
+       min_drafts: 20, action: disable}}
+guard:
+  mode: act
+  cooldown: 10s
+  max_actions_per_day: 20
+  drain_timeout: 15s
+  start_timeout: {start_timeout}
+  verify: 10s
+  rearm: {{after: 1m, most: 10m, trial: 2m}}
+  hooks: {{before: {before}, after: {after}}}
+alertmanager: {{urls: ['{alertmanager}'], resend: 10s}}
+"""
+_TARGET = "  - {{name: {name}, url: 'http://127.0.0.1:{port}', interval: 1s, service: {service}}}"
+_SPECWATCH = f"""\
+[Service]
+Environment=PYTHONPATH={CHECKOUT}
+RestartSec=1
+"""
+
+
+THINKS_FOR = 1.0
+"""Seconds between an answer and the next question: enough for a rule, and it spares the cores."""
+
+
+@dataclass
+class Guarded:
+    """A server as a unit of a machine."""
+
+    machine: SystemdMachine
+    name: str
+    port: int = field(default_factory=free_port, init=False)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def unit(self) -> str:
+        return f"{self.name}.service"
+
+    def is_healthy(self) -> bool:
+        try:
+            return get(self.url + "/health")[0] == 200
+        except OSError:
+            return False
+
+    def speculates(self) -> bool:
+        """What its page says now."""
+        return "vllm:spec_decode_num_drafts_total{" in get(self.url + "/metrics")[1]
+
+    def starts(self) -> int:
+        """How often systemd has started it."""
+        shown = self.machine.run(
+            "journalctl", "--no-pager", "-o", "cat", "-u", self.unit, "--grep", "^Started "
+        )
+        return len(shown.stdout.splitlines())
+
+
+@dataclass
+class GuardedVllm(Guarded):
+    """A real vLLM."""
+
+    vllm: Path
+    models: Path
+
+    def configure(self, draft: str) -> None:
+        """As its owner does it: the flags in a file of variables, the unit naming them.
+
+        ``draft`` is the folder of the draft model.
+        """
+        flags = shlex.join(speculation_flags(self.models, draft, 4))
+        quoted = flags.replace("\\", "\\\\").replace('"', '\\"')
+        self.machine.write_file(
+            f"/etc/default/{self.name}", f'PORT={self.port}\nSPECULATION="{quoted}"\n'
+        )
+        text = _VLLM.format(name=self.name, vllm=self.vllm, model=self.models / "target")
+        self.machine.write_file(f"{UNITS}/{self.unit}", text)
+        self.machine.run("systemctl", "daemon-reload")
+
+
+class LoadBalancer:
+    """What the hooks talk to: knows which targets are to get no requests now."""
+
+    def __init__(self) -> None:
+        self.drained: set[str] = set()
+        balancer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                _, target, what = self.path.split("/")
+                (balancer.drained.add if what == "drain" else balancer.drained.discard)(target)
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def hook(self, what: str) -> list[str]:
+        """The command that tells it."""
+        script = (
+            "import os, sys, urllib.request\n"
+            "url = f\"{sys.argv[1]}/{os.environ['SPECWATCH_TARGET']}/{sys.argv[2]}\"\n"
+            "urllib.request.urlopen(url, timeout=60)"
+        )
+        url = f"http://127.0.0.1:{self._server.server_port}"
+        return [sys.executable, "-c", script, url, what]
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class Clients:
+    """A few users of one server, each of whom asks again a moment after the last answer.
+
+    Behind a load balancer they wait while that sends them nowhere.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        behind: tuple[LoadBalancer, str] | None,
+        users: int = 2,
+        thinks_for: float = THINKS_FOR,
+    ) -> None:
+        self.outcomes: list[Outcome] = []
+        self._thinks_for = thinks_for
+        self._behind = behind
+        self._url = url
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(at,)) for at in range(users)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(180)
+
+    def _ask(self, user: int) -> None:
+        for request in requests_at([0.0], 100_000, stream=True, max_tokens=24)[user:]:
+            while self._waits() and not self._ended.is_set():
+                self._ended.wait(0.05)
+            if self._ended.is_set():
+                return
+            outcome = send(self._url, request)
+            self.outcomes.append(outcome)
+            self._ended.wait(self._thinks_for if outcome.ok else max(self._thinks_for, 0.2))
+
+    def _waits(self) -> bool:
+        return self._behind is not None and self._behind[1] in self._behind[0].drained
+
+    @property
+    def answered(self) -> int:
+        return sum(outcome.ok for outcome in self.outcomes)
+
+
+class Guarding(DaemonApi):
+    """``specwatch.service`` in the machine, with the helper of each unit."""
+
+    def __init__(
+        self,
+        machine: SystemdMachine,
+        servers: Sequence[Guarded],
+        alertmanager: str,
+        balancer: LoadBalancer,
+        start_timeout: str = "9m",
+    ) -> None:
+        self.machine = machine
+        self.servers = servers
+        self._port = free_port()
+        sysusers = (CHECKOUT / "systemd" / "specwatch.sysusers").read_text()
+        machine.write_file("/usr/lib/sysusers.d/specwatch.conf", sysusers)
+        machine.run("systemd-sysusers")
+        for unit in ("specwatch-guard@.service", "specwatch-guard@.socket"):
+            kind = "Service" if unit.endswith(".service") else "Socket"
+            more = f"Environment=PYTHONPATH={CHECKOUT}\n" if kind == "Service" else ""
+            install(machine, unit, f"[{kind}]\n{more}")
+        install(machine, "specwatch.service", _SPECWATCH)
+        targets = [
+            _TARGET.format(
+                name=server.name, port=server.port,
+                service=json.dumps({"kind": "systemd", "unit": server.unit}),
+            )
+            for server in servers
+        ]  # fmt: skip
+        text = CONFIG.format(
+            port=self._port,
+            targets="\n".join(targets),
+            alertmanager=alertmanager,
+            start_timeout=start_timeout,
+            before=json.dumps(balancer.hook("drain")),
+            after=json.dumps(balancer.hook("ready")),
+        )
+        machine.write_file("/etc/specwatch/specwatch.yml", text)
+        machine.run("systemctl", "daemon-reload")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    def said(self) -> str:
+        return self.machine.journal("specwatch.service")
+
+    def start(self) -> None:
+        sockets = [f"specwatch-guard@{server.name}.socket" for server in self.servers]
+        self.machine.run("systemctl", "start", *sockets, "specwatch.service")
+
+    def state(self, target: str) -> dict[str, Any]:
+        """The guard's state of a target; empty before there is one."""
+        found = json.loads(get(self.url + "/api/v1/targets")[1])["targets"]
+        guard = next(each["guard"] for each in found if each["name"] == target)
+        return (guard or {}).get("state") or {}
+
+    def wait_for(self, target: str, phase: str, *, within: float) -> dict[str, Any]:
+        """The state, once it is in that phase."""
+        eventually(
+            lambda: self.state(target).get("phase") == phase,
+            what=f"the guard of {target} is {phase}",
+            within=within,
+            every=0.5,
+        )
+        return self.state(target)
+
+    def history(self, target: str) -> list[dict[str, Any]]:
+        """Its steps, oldest first, as the command line tells them."""
+        found = self.guard("history", target, "--limit", "1000")
+        return sorted(found["steps"], key=lambda step: step["version"])
+
+    def guard(self, *arguments: str) -> dict[str, Any]:
+        """What ``specwatch guard`` answers to root, as JSON."""
+        shown = self.machine.run(
+            "/opt/specwatch/bin/specwatch", "guard", *arguments, "--json", "--database",
+            "sqlite:////var/lib/private/specwatch/specwatch.db",
+        )  # fmt: skip
+        found: dict[str, Any] = json.loads(shown.stdout)
+        return found
+
+
+@contextmanager
+def asked(clients: Sequence[Clients]) -> Iterator[None]:
+    for each in clients:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in clients:
+            each.stop()

@@ -1,0 +1,199 @@
+"""The daemon and the simulated vLLM as real processes that tests start, stop and kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from specwatch.edges.readers import Reader
+from specwatch.model import Window
+from tests.e2e.api import DaemonApi, get
+from tests.e2e.waiting import eventually
+from tests.lab.vllm_server import free_port
+
+CHECKOUT = Path(__file__).parents[2]
+STARTS_WITHIN = 180.0
+STOPS_WITHIN = 60.0
+"""Seconds from SIGTERM to its end; the daemon promises five, but not of a machine that stops."""
+ALL_TIME = {"since": 0.0, "until": 4e9}
+
+
+def windows_of(database: str, **selection: Any) -> list[Window]:
+    """All minutes in a database."""
+    reader = Reader.of(database)
+    try:
+        return list(reader.windows(**{**ALL_TIME, **selection}))
+    finally:
+        reader.close()
+
+
+def specwatch(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    """Run a command of specwatch to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "specwatch", *arguments],
+        env=_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+
+
+def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(CHECKOUT), **(more or {})}
+
+
+made: list[Specwatch] = []
+"""Every process that tests made, so that a failure can be shown with their logs."""
+
+
+class Specwatch:
+    """A long-running command of specwatch with a log for all its lives."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        self.log = log
+        self.environment: dict[str, str] = {}
+        self._arguments = arguments
+        self._log_from = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        made.append(self)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is alive."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start the process; does not wait for anything."""
+        assert not self.running, f"process {self.pid} still runs"
+        self._log_from = self.log.stat().st_size if self.log.exists() else 0
+        # Should the test run be killed, its processes end with it.
+        command = ["setpriv", "--pdeathsig", "TERM", sys.executable, "-m", "specwatch"]
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *self._arguments],
+                env=_environment(self.environment),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for the end."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(60)
+
+    def stop(self, timeout: float = STOPS_WITHIN) -> None:
+        """SIGTERM; the process must end within ``timeout`` seconds with status 0."""
+        assert self._process is not None, "not started"
+        self._process.terminate()
+        try:
+            status = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"did not stop within {timeout:g} s\n{self.said()}") from None
+        assert status == 0, f"ended with status {status}\n{self.said()}"
+
+    def said(self) -> str:
+        """What this life of the process has logged."""
+        if not self.log.exists():
+            return ""
+        with open(self.log, "rb") as log:
+            log.seek(self._log_from)
+            return log.read().decode(errors="replace")
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the process."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError(f"process {self.pid} has no memory")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.kill()
+
+
+class DaemonProcess(Specwatch, DaemonApi):
+    """``specwatch run`` with these arguments, on a free port, logging JSON."""
+
+    def __init__(self, log: Path, database: str, *arguments: str) -> None:
+        self.database = database
+        own = ["--database", database, "--listen", "127.0.0.1:0", "--log-format", "json"]
+        super().__init__(log, "run", *arguments, *own)
+
+    @classmethod
+    def configured(cls, folder: Path, database: str, config: Mapping[str, Any]) -> Self:
+        """A daemon with a configuration file in a folder of its own."""
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / "specwatch.yml"
+        file.write_text(json.dumps(config, indent=2))  # JSON is YAML
+        return cls(folder / "log", database, "--config", str(file))
+
+    def events(self) -> list[dict[str, Any]]:
+        """The events in the log of this life."""
+        return [json.loads(line) for line in self.said().splitlines() if line.startswith("{")]
+
+    @property
+    def url(self) -> str:
+        """Where this life of the daemon serves."""
+        started = eventually(
+            self._started, what=f"the daemon starts: {self.log}", within=STARTS_WITHIN
+        )
+        return str(started[-1]["listen"])
+
+    def _started(self) -> list[dict[str, Any]]:
+        assert self.running, f"the daemon ended\n{self.said()}"
+        return [event for event in self.events() if event["event"] == "started"]
+
+    def windows(self, **selection: Any) -> list[Window]:
+        """All minutes in its database."""
+        return windows_of(self.database, **selection)
+
+
+class SimulatedVllm(Specwatch):
+    """``specwatch simulate`` on a port of its own, without traffic of its own."""
+
+    def __init__(self, log: Path, *flags: str) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        super().__init__(
+            log, "simulate", "tiny", "--host", "127.0.0.1", "--port", str(self.port), *flags
+        )
+
+    def metrics(self) -> str:
+        """The text of ``GET /metrics``."""
+        status, body = get(self.url + "/metrics")
+        assert status == 200, body
+        return body
+
+    def wait_healthy(self) -> None:
+        """Return once ``GET /health`` answers 200."""
+        eventually(self._healthy, what=f"{self.url} answers", within=STARTS_WITHIN)
+
+    def _healthy(self) -> bool:
+        assert self.running, f"the simulated vLLM ended\n{self.said()}"
+        try:
+            return get(self.url + "/health")[0] == 200
+        except OSError:
+            return False

@@ -1,0 +1,214 @@
+"""A real Prometheus beside the daemon and a real vLLM with its tap, under load.
+
+Windows are whole minutes and it takes five of them without speculation, and five with it, to know
+the speedup, for which no test has the time. So the daemon remembers some that it did not see: a
+real minute without speculation and a real one with it, each watched by an earlier daemon, repeated.
+What Prometheus sees is live.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from specwatch.core.baseline import BaselineKey, Origin, measured
+from specwatch.core.sample import samples_of
+from specwatch.edges.packing import pack_batch
+from specwatch.edges.store import Store
+from specwatch.model import ALL_TEMPERATURES, MINUTE, Batch, Window
+from tests.e2e.alertmanagers import RunningAlertmanager
+from tests.e2e.processes import DaemonProcess
+from tests.e2e.prometheuses import RunningPrometheus
+from tests.e2e.tap_traffic import covered, refused, several, with_usage
+from tests.e2e.waiting import eventually, next_minute, sleep_until
+from tests.lab.traffic import Outcome, Request, send
+from tests.lab.vllm_server import VllmServer, free_port
+
+TARGET, AWAY = "tiny", "unreachable"
+USERS = 8
+UNUSUAL = 11
+"""Of so many requests one is followed by some that are not covered."""
+WARM_UP, REMEMBERED = 60, 150
+"""Requests that are answered before a minute that is remembered, and in it at least."""
+OFF_MINUTES, ON_MINUTES = 12, 12
+SCRAPE_SECONDS = 2.0
+WITHIN = 300.0
+LEAST_SECONDS = 40.0
+"""Of the load at the end, which ends with a whole minute."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What can be asked, and of when: Unix seconds."""
+
+    prometheus: RunningPrometheus
+    begun: float
+    ended: float
+    rules: Sequence[Mapping[str, Any]]
+    """As Prometheus had them at the end, with their health."""
+
+
+class Teller:
+    """Tells it of a server with speculation; ``off`` is the same without, of which is not asked."""
+
+    def __init__(self, folder: Path, server: VllmServer, off: VllmServer) -> None:
+        self._folder = folder
+        self._server = server
+        self._off = off
+        self._alertmanager = RunningAlertmanager(folder / "alertmanager")
+
+    @contextmanager
+    def told(self, rule_files: Mapping[str, str], minutes: int = 0) -> Iterator[Told]:
+        """All of it, with so many minutes more of load than it needs."""
+        with ThreadPoolExecutor(2) as pool:
+            off, on = pool.map(self._life, (self._off, self._server))
+        self._off.stop()
+        database = f"sqlite:///{self._folder}/specwatch.db"
+        remember(database, off, on, time.time())
+        nowhere = f"http://127.0.0.1:{free_port()}"
+        with self._alertmanager, self._watching(self._server, database, nowhere) as daemon:
+            jobs = {"vllm": [self._server.url], "specwatch": [daemon.url]}
+            with RunningPrometheus(
+                self._folder / "prometheus", jobs, rule_files=rule_files, interval=SCRAPE_SECONDS
+            ) as prometheus:
+                begun = time.time()
+                whole = next_minute(begun + LEAST_SECONDS) + minutes * MINUTE
+                with loaded(self._server):
+                    sleep_until(whole)
+                    daemon.wait_written(whole)
+                    ended = seen_by(prometheus, time.time())
+                    rules = prometheus.rules()
+                daemon.stop()
+                self._server.stop()
+                yield Told(prometheus, begun, ended, rules)
+
+    def _life(self, server: VllmServer) -> list[Window]:
+        """The windows of a daemon that watched some traffic."""
+        database = f"sqlite:///{self._folder}/{server.port}.db"
+        with loaded(server) as answered:
+            at_least(WARM_UP, answered)
+            with self._watching(server, database) as daemon:
+                daemon.wait_scraped(0)
+                at_least(len(answered) + REMEMBERED, answered)
+                daemon.stop()
+        return daemon.windows()
+
+    def _watching(self, server: VllmServer, database: str, *nowhere: str) -> DaemonProcess:
+        config = configuration(server.url, self._alertmanager.url, nowhere)
+        folder = self._folder / f"{server.port}-{len(nowhere)}"
+        return DaemonProcess.configured(folder, database, config)
+
+
+@contextmanager
+def loaded(server: VllmServer) -> Iterator[list[Outcome]]:
+    """Users meanwhile who ask again as soon as they are answered, which all are who can be."""
+    ended, outcomes = threading.Event(), list[Outcome]()
+
+    def user(number: int) -> None:
+        for request in itertools.takewhile(lambda _: not ended.is_set(), kinds(number)):
+            outcomes.append(send(server.url, request))
+
+    with ThreadPoolExecutor(USERS) as pool:
+        users = [pool.submit(user, number) for number in range(USERS)]
+        try:
+            yield outcomes
+        finally:
+            ended.set()
+    for each in users:
+        each.result()
+    lost = [each for each in outcomes if not each.ok and (each.status or 0) // 100 != 4]
+    assert {outcome.error for outcome in lost} == set()
+
+
+def at_least(count: int, answered: Sequence[Outcome]) -> None:
+    """Return once so many are answered."""
+    eventually(lambda: len(answered) >= count, what=f"{count} are answered", within=WITHIN)
+
+
+def seen_by(prometheus: RunningPrometheus, after: float) -> float:
+    """A Unix time at which it has what all showed after another, the page that was refused too."""
+    shown = (
+        f"timestamp(specwatch_acceptance_length) > {after}",
+        f"timestamp(vllm:num_requests_running) > {after}",
+        "rate(specwatch_alertmanager_failures_total[1m])",
+        "specwatch_guard_incident == 1",
+    )
+
+    def look() -> float | None:
+        now = time.time()
+        return now if all(prometheus.query(each, now) for each in shown) else None
+
+    return eventually(look, what="Prometheus has seen it", within=WITHIN)
+
+
+def kinds(number: int) -> Iterator[Request]:
+    """Requests of every kind without an end; some for several completions, some to be refused."""
+    for at in itertools.count(number, USERS):
+        yield from with_usage(covered(1, at, max_tokens=24))
+        if at % UNUSUAL == 0:
+            yield from (*several(1), *refused(1))
+
+
+def configuration(url: str, alertmanager: str, nowhere: Sequence[str]) -> dict[str, Any]:
+    """A guard that observes, a rule that finds something, and objectives.
+
+    ``nowhere`` are URLs at which nobody answers, neither as a target nor as an Alertmanager.
+    """
+    asked = {"metric": "acceptance_ratio", "below": 1, "window": "1m", "for": "0s"}
+    switch = {"kind": "command", "disable": ["/bin/true"], "enable": ["/bin/true"]}
+    return {
+        "daemon": "story",
+        "targets": [
+            {"name": TARGET, "url": url, "interval": "1s", "service": switch},
+            *({"name": AWAY, "url": each, "interval": "1s"} for each in nowhere),
+        ],
+        "rules": {"extra": [{"name": "low", **asked, "min_drafts": 20, "action": "disable"}]},
+        "slos": [
+            {"name": "first-token", "metric": "ttft", "threshold": "500ms", "objective": "99%"},
+            {"name": "next-token", "metric": "tpot", "threshold": "50ms", "objective": "99%"},
+        ],
+        "alertmanager": {"urls": [alertmanager, *nowhere], "resend": "10s"},
+    }
+
+
+def remember(url: str, off: Sequence[Window], on: Sequence[Window], now: float) -> None:
+    """Write an hour with the busiest minute of each again and again, and the baseline of it.
+
+    The baseline is what a daemon would have made of those minutes as they passed. All are said to
+    be at the load of the one with speculation, so that they can be compared.
+    """
+    last = int(now // MINUTE) * MINUTE - MINUTE
+    ons = repeated(busiest(on), last - ON_MINUTES * MINUTE, ON_MINUTES)
+    offs = repeated(busiest(off), last - (ON_MINUTES + OFF_MINUTES) * MINUTE, OFF_MINUTES)
+    (gauges,) = {each.gauges for each in ons if each.series.temperature == ALL_TEMPERATURES}
+    offs = [replace(each, gauges=gauges) for each in offs]
+    one = offs[0]
+    key = BaselineKey(
+        one.series.target, one.series.model_name,
+        one.environment.engine_version, one.environment.configuration,
+    )  # fmt: skip
+    store = Store(url, daemon=one.series.daemon)
+    store.open(now)
+    store.write([pack_batch(Batch((*offs, *ons), None))], now)
+    store.write_measurements(measured(key, Origin.WINDOWS, samples_of(offs)), now)
+    store.close(now)
+
+
+def repeated(minute: Sequence[Window], start: int, count: int) -> list[Window]:
+    """The windows of a minute, in so many minutes."""
+    starts = range(start, start + count * MINUTE, MINUTE)
+    return [replace(window, start=at) for at in starts for window in minute]
+
+
+def busiest(windows: Sequence[Window]) -> list[Window]:
+    """Those of the minute in which most was generated, of all temperatures and of each."""
+    wholes = [each for each in windows if each.series.temperature == ALL_TEMPERATURES]
+    start = max(wholes, key=lambda each: each.tally.generation_tokens or 0).start
+    return [each for each in windows if each.start == start]

@@ -1,0 +1,165 @@
+"""Requests of every kind that a tap meets, and what becomes of their records."""
+
+from __future__ import annotations
+
+import dataclasses
+import http.client
+import json
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.lab.traffic import Request, headers, prompt_number
+
+TEMPERATURES = (0.0, 0.2, 0.4, 0.7, 1.0, 1.3, None)
+
+CHAT_FORMS: Sequence[dict[str, Any]] = (
+    {},
+    {"max_tokens": 1},
+    {"stop_token_ids": list(range(2, 150)), "max_tokens": 24},
+    {"logprobs": True, "top_logprobs": 2},
+    {"max_tokens": 20, "top_p": 0.9},
+    {"include_reasoning": False, "max_completion_tokens": 12},
+    {"max_tokens": 24, "ignore_eos": False},
+    {"n": 1, "presence_penalty": 0.3},
+)
+COMPLETION_FORMS: Sequence[dict[str, Any]] = (
+    {},
+    {"max_tokens": 1},
+    {"stop_token_ids": list(range(2, 150)), "max_tokens": 24},
+    {"logprobs": 2},
+    {"max_tokens": 20, "repetition_penalty": 1.1},
+    {"echo": True},
+    {"max_tokens": 24, "ignore_eos": False},
+    {"prompt": [5, 6, 7, 8, 9], "n": 1, "return_token_ids": True},
+)
+USAGE_FORMS: Sequence[dict[str, Any]] = (
+    {},
+    {"stream_options": None},
+    {"stream_options": {}},
+    {"stream_options": {"include_usage": False}},
+    {"stream_options": {"include_usage": True}},
+    {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+    {"stream_options": {"include_usage": False, "continuous_usage_stats": True}},
+)
+"""Ways of a stream to ask for usage, and not to."""
+EVERY_COMBINATION = len(TEMPERATURES) * 2 * 2 * len(CHAT_FORMS) * len(USAGE_FORMS)
+"""Requests after which :func:`covered` has been through all of that."""
+
+
+def covered(count: int, first: int = 0, *, max_tokens: int = 8) -> list[Request]:
+    """Seeded requests whose acceptance can be known: every temperature, form and way to ask."""
+    found = []
+    for number in range(first, first + count):
+        form, chat, stream = number // 7 // 4, bool(number // 7 % 2), bool(number // 14 % 2)
+        forms = CHAT_FORMS if chat else COMPLETION_FORMS
+        more = {"seed": number, **forms[form % len(forms)]}
+        if stream:
+            more |= USAGE_FORMS[form // len(forms) % len(USAGE_FORMS)]
+        request = Request(
+            temperature=TEMPERATURES[number % 7], stream=stream, chat=chat, include_usage=False,
+            prompt=prompt_number(number), max_tokens=max_tokens, more=more,
+        )  # fmt: skip
+        found.append(request)
+    return found
+
+
+def with_usage(requests: Iterable[Request]) -> list[Request]:
+    """The same requests, each of whose streams asks for usage."""
+    asking = {"stream_options": {"include_usage": True}}
+    return [
+        dataclasses.replace(request, more=request.more | asking) if request.stream else request
+        for request in requests
+    ]
+
+
+def several(count: int) -> list[Request]:
+    """Requests for two completions each, by ``n`` or by two prompts: without a record.
+
+    Greedily, vLLM gives several completions only to several prompts.
+    """
+    found = []
+    for number in range(count):
+        temperature = TEMPERATURES[number % 7]
+        chat, stream = bool(number // 7 % 2) and temperature != 0, bool(number // 14 % 2)
+        prompts = {"prompt": [prompt_number(number), "two"]}
+        twice = {"n": 2} if chat or (temperature != 0 and number % 2) else prompts
+        request = Request(
+            temperature=temperature, chat=chat, stream=stream, include_usage=bool(number % 3),
+            prompt=prompt_number(number), max_tokens=8, more={"seed": number, **twice},
+        )  # fmt: skip
+        found.append(request)
+    return found
+
+
+def stopped(count: int) -> list[Request]:
+    """Requests that most often end with a stop string: then vLLM gives no record either."""
+    more = {"stop": ["a", "e"]}
+    return [
+        Request(
+            temperature=TEMPERATURES[number % 7], chat=bool(number // 7 % 2),
+            stream=bool(number // 14 % 2), include_usage=bool(number % 3), max_tokens=12,
+            prompt=prompt_number(number), more={"seed": number, **more},
+        )
+        for number in range(count)
+    ]  # fmt: skip
+
+
+def refused(count: int) -> list[Request]:
+    """Requests that the server refuses, each way of it at each temperature."""
+    ways: Sequence[dict[str, Any]] = (
+        {"max_tokens": 100_000},
+        {"max_tokens": -1},
+        {"model": "another"},
+        {"top_p": 7},
+        {"n": 0},
+        {"stream_options": {"include_usage": True}},
+        {"logprobs": "many"},
+    )
+    return [
+        Request(
+            temperature=TEMPERATURES[number % 7],
+            chat=bool(number % 2),
+            stream=bool(number // 7 % 2) and "stream_options" not in way,
+            include_usage=False,
+            more=dict(way),
+        )
+        for number, way in enumerate(ways[number // 7 % len(ways)] for number in range(count))
+    ]
+
+
+def leave(url: str, request: Request, *, key: str | None = None, after: float = 0.3) -> None:
+    """Send a request and go away in the middle of the answer.
+
+    From a stream when its first event is there; from a whole response ``after`` seconds.
+    """
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(str(place.hostname), place.port, timeout=60)
+    connection.request("POST", request.path, json.dumps(request.body), headers(key))
+    if request.stream:
+        response = connection.getresponse()
+        assert response.readline().startswith(b"data: ")
+        response.close()
+    else:
+        time.sleep(after)
+    connection.close()
+
+
+def leave_all(url: str, requests: Sequence[Request], *, key: str | None = None) -> None:
+    """Leave every request, four at a time."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda request: leave(url, request, key=key), requests))
+
+
+def long_ones(count: int) -> list[Request]:
+    """Requests that nobody waits for: they take seconds."""
+    return [
+        Request(
+            temperature=TEMPERATURES[number % 7], chat=bool(number % 2),
+            stream=number % 4 < 2, include_usage=False, max_tokens=900,
+            prompt=prompt_number(number),
+        )
+        for number in range(count)
+    ]  # fmt: skip

@@ -1,0 +1,409 @@
+"""From a server that its draft slows down to the page: a real Prometheus, a real Alertmanager.
+
+A real vLLM with a draft that is never right, measured against one without. That it loses takes
+minutes to tell, and alerts wait longer still. So the daemon finds a past in its store: what the
+loaded server counted in some seconds, stamped as minutes; and in this test's copy of the rule files
+every ``for`` and ``interval`` is a second, and 20 requests are enough (:func:`at_once`). The
+configuration of Alertmanager is the sample, but for the address of its receivers.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specwatch.codegen.alerts import alert_files
+from specwatch.codegen.alerts import alertmanager as alertmanager_yml
+from specwatch.core.exposition import PageReader
+from specwatch.core.watch import Moment, Watch
+from specwatch.edges.packing import pack_batch
+from specwatch.edges.readers import Reader
+from specwatch.edges.store import Store
+from specwatch.model import Batch, Environment
+from tests.e2e.alertmanagers import RunningAlertmanager
+from tests.e2e.api import get
+from tests.e2e.conftest import StartVllm
+from tests.e2e.guarded import Clients, asked
+from tests.e2e.processes import DaemonProcess, specwatch
+from tests.e2e.prometheuses import RunningPrometheus
+from tests.e2e.waiting import eventually
+from tests.lab.vllm_server import VllmServer
+
+PAST_MINUTES, PAGES_A_MINUTE = 8, 2
+TELLS_WITHIN = 300.0
+"""Seconds until the daemon has closed a minute, and all who wait for it have heard."""
+RULE_FILES = ("specwatch.rules.yml", "vllm.rules.yml")
+PAGE = "page"
+BREACH, NET_NEGATIVE, LOW_ACCEPTANCE, STOCK, SLO, DOWN = (
+    "SpeculationRuleBreach", "SpeculationNetNegative", "SpeculationLowAcceptance",
+    "VllmSpeculationLowAcceptance", "LatencySloBurn", "SpecwatchDown",
+)  # fmt: skip
+FIRE = {NET_NEGATIVE, LOW_ACCEPTANCE, STOCK, SLO}
+CONFIG = {
+    "rules": {
+        "use_defaults": False,
+        "extra": [
+            {
+                "name": "net-negative", "metric": "speedup_ratio", "below": 1, "window": "10m",
+                "for": "0s", "min_drafts": 100, "severity": "critical",
+            },
+            {
+                "name": "low-acceptance", "metric": "acceptance_ratio", "below": 0.5,
+                "window": "10m", "for": "0s", "min_drafts": 100,
+            },
+        ],
+    },
+    "slos": [{"name": "first-token", "metric": "ttft", "threshold": "1ms", "objective": "99%"}],
+}  # fmt: skip
+
+
+def at_once(rules: str) -> str:
+    """A rule file whose alerts wait for nothing, and an objective's not for a hundred requests."""
+    hasty = re.sub(r"^( +(?:for|interval): )\w+$", r"\g<1>1s", rules, flags=re.MULTILINE)
+    return re.sub(r">= 100$", ">= 20", hasty, flags=re.MULTILINE)
+
+
+class Receivers:
+    """The placeholders of the sample: keep each message by the receiver it is for."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        told = self.told
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                length = int(self.headers["Content-Length"])
+                told.append((self.path.strip("/"), json.loads(self.rfile.read(length))))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._server.server_port}"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def groups(self, receiver: str) -> dict[str, dict[str, str]]:
+        """By the names of the alerts that came to a receiver: what their group had in common."""
+        return {
+            alert["labels"]["alertname"]: message["groupLabels"]
+            for to, message in list(self.told) if to == receiver
+            for alert in message["alerts"]
+        }  # fmt: skip
+
+
+@dataclass
+class Alerting:
+    prometheus: RunningPrometheus
+    alertmanager: RunningAlertmanager
+    daemon: DaemonProcess
+    receivers: Receivers
+
+    def shown(self, *flags: str) -> dict[str, list[dict[str, Any]]]:
+        """The alerts that ``amtool alert query`` shows, by name."""
+        ran = subprocess.run(
+            ["amtool", f"--alertmanager.url={self.alertmanager.url}", "-o", "json",
+             "alert", "query", *flags],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=True,
+        )  # fmt: skip
+        found: dict[str, list[dict[str, Any]]] = {}
+        for alert in json.loads(ran.stdout):
+            found.setdefault(alert["labels"]["alertname"], []).append(alert)
+        return found
+
+    def inhibited(self) -> dict[str, set[str]]:
+        """Names of the alerts that are inhibited, with the names of those that do it."""
+        shown = self.shown("--inhibited", "--active")
+        every = [each for alerts in shown.values() for each in alerts]
+        names = {each["fingerprint"]: each["labels"]["alertname"] for each in every}
+        found: dict[str, set[str]] = {}
+        for each in every:
+            if by := each["status"]["inhibitedBy"]:
+                sources = found.setdefault(each["labels"]["alertname"], set())
+                sources.update(names[fingerprint] for fingerprint in by)
+        return found
+
+
+def calibrated(off: VllmServer, on: VllmServer, database: str) -> None:
+    ran = specwatch(
+        "calibrate", "--off", off.url, "--on", on.url, "--target", "tiny", "--database", database,
+        "--concurrency", "2", "--duration", "2400ms", "--warm-up", "500ms", "--max-tokens", "16",
+        timeout=120,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr
+
+
+def give_a_past(server: VllmServer, database: str) -> None:
+    """Minutes before this one, of half a second each."""
+    reader = Reader.of(database)
+    key = reader.measurements("tiny")[0].key
+    reader.close()
+    watch = Watch("past", "tiny", max_gap=60)
+    watch.environment = Environment(engine_version=key.engine_version)
+    pages, batches = PageReader(), list[Batch]()
+    start = int(time.time()) // 60 * 60 - PAST_MINUTES * 60
+    every = 60 // PAGES_A_MINUTE
+    for second in range(0, PAST_MINUTES * 60 + every, every):
+        observed = watch.observe(
+            pages.read(server.metrics().encode()), Moment(start + second, second)
+        )
+        assert observed.error is None, observed.error
+        batches += [Batch(observed.batch.windows, None)] if observed.batch else []
+        time.sleep(0.5)
+    store = Store(database, daemon="past")
+    store.open(time.time())
+    store.write([pack_batch(batch) for batch in batches], time.time())
+    store.close(time.time())
+
+
+@pytest.fixture(scope="module")
+def alerting(start_vllm: StartVllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alerting]:
+    """All of it, once the daemon has told its breach and Prometheus has evaluated what it saw."""
+    folder = tmp_path_factory.mktemp("alerting")
+    database = f"sqlite:///{folder}/specwatch.db"
+    with ExitStack() as stack:
+        on = stack.enter_context(start_vllm(speculation="draft-bad", wait=False))
+        with start_vllm(wait=False) as off:
+            on.wait_healthy()
+            off.wait_healthy()
+            calibrated(off, on, database)
+        stack.enter_context(asked([Clients(on.url, None, thinks_for=0)]))
+        give_a_past(on, database)
+        receivers = Receivers()
+        stack.callback(receivers.close)
+        files = alert_files()
+        sample = files["alertmanager.yml"].replace("127.0.0.1:9095", receivers.address)
+        alertmanager = stack.enter_context(RunningAlertmanager(folder / "alertmanager", sample))
+        told = {"urls": [alertmanager.url], "resend": "10s"}
+        targets = [{"name": "tiny", "url": on.url, "interval": "1s"}]
+        daemon = stack.enter_context(
+            DaemonProcess.configured(
+                folder / "daemon", database, CONFIG | {"targets": targets, "alertmanager": told}
+            )
+        )
+        prometheus = stack.enter_context(
+            RunningPrometheus(
+                folder / "prometheus",
+                {"specwatch": [daemon.url], "vllm": [on.url]},
+                rule_files={name: at_once(files[name]) for name in RULE_FILES},
+                alertmanagers=[alertmanager.url],
+            )
+        )
+        found = Alerting(prometheus, alertmanager, daemon, receivers)
+        eventually(
+            lambda: prometheus.firing() >= FIRE, what="all fire", within=TELLS_WITHIN, every=0.5
+        )
+        eventually(
+            lambda: {BREACH, SLO} <= receivers.groups(PAGE).keys(),
+            what="both pages are there",
+            within=TELLS_WITHIN,
+        )
+        yield found
+
+
+def test_prometheus_tells_the_loss_with_its_numbers(alerting: Alerting) -> None:
+    (alert,) = (
+        each for each in alerting.prometheus.alerts()
+        if each["labels"]["alertname"] == NET_NEGATIVE
+    )  # fmt: skip
+    labels, said = alert["labels"], alert["annotations"]
+    assert (labels["severity"], labels["target"]) == ("critical", "tiny")
+    numbers = re.search(
+        r"ran at ([\d.]+) times .* at ([\d.]+) times at most .* reads ([\d.]+), and its"
+        r" threshold is 1[.]00",
+        said["description"],
+    )
+    assert numbers, said["description"]
+    speed, upper, reading = map(float, numbers.groups())
+    assert 0 < speed < upper < 1
+    assert 0 < reading < 1
+    assert said["runbook_url"].endswith("#" + NET_NEGATIVE.lower())
+
+
+def test_no_rule_fails(alerting: Alerting) -> None:
+    assert {rule["health"] for rule in alerting.prometheus.rules()} == {"ok"}
+
+
+def test_the_loss_pages_once_and_as_the_daemon_tells_it(alerting: Alerting) -> None:
+    paged = alerting.receivers.groups(PAGE)
+    assert paged[BREACH] == {"alertname": BREACH, "target": "tiny"}
+    assert NET_NEGATIVE not in paged
+    assert BREACH in alerting.inhibited()[NET_NEGATIVE]
+    assert NET_NEGATIVE not in alerting.shown("--active")
+
+
+def test_that_it_loses_inhibits_that_little_is_accepted(alerting: Alerting) -> None:
+    """Whether the daemon tells it or Prometheus does."""
+    assert alerting.inhibited()[LOW_ACCEPTANCE] <= {BREACH, NET_NEGATIVE}
+    active = alerting.shown("--active")
+    assert LOW_ACCEPTANCE not in active
+    assert [each["labels"]["rule"] for each in active[BREACH]] == ["net-negative"]
+    assert not {LOW_ACCEPTANCE, BREACH} & alerting.receivers.groups("chat").keys()
+
+
+def test_rules_for_vllm_itself_are_inhibited_by_nothing_of_specwatch(alerting: Alerting) -> None:
+    """All that they have in common is the name of a model, which other servers may have."""
+    assert alerting.inhibited().get(STOCK, set()) <= {"VllmSpeculationGarbage"}
+
+
+def test_a_budget_that_burns_fast_is_one_message_and_not_told_as_burning_slowly(
+    alerting: Alerting,
+) -> None:
+    burning = alerting.shown("--active", "--inhibited")[SLO]
+    assert len(burning) == 4
+    told = {each["labels"]["severity"] for each in alerting.shown("--active")[SLO]}
+    assert told == {"critical"}
+    messages = [
+        message for receiver, message in alerting.receivers.told
+        if receiver == PAGE and message["groupLabels"] == {"alertname": SLO, "target": "tiny"}
+    ]  # fmt: skip
+    assert {alert["labels"]["long"] for alert in messages[-1]["alerts"]} == {"1h", "6h"}
+    assert SLO not in alerting.receivers.groups("chat")
+
+
+def test_specwatch_down_inhibits_the_rest_of_the_targets_it_watched(alerting: Alerting) -> None:
+    """Of its alerts those are left that outlast a gap."""
+    alerting.daemon.stop()
+    eventually(
+        lambda: DOWN in alerting.receivers.groups(PAGE), what=f"{DOWN} pages", within=TELLS_WITHIN
+    )
+    assert alerting.receivers.groups(PAGE)[DOWN]["target"] == "tiny"
+    assert NET_NEGATIVE in alerting.prometheus.firing()
+
+    def by_it_alone() -> bool:
+        by = alerting.inhibited()
+        return by.get(NET_NEGATIVE) == by.get(LOW_ACCEPTANCE) == {DOWN}
+
+    eventually(by_it_alone, what=f"{DOWN} alone inhibits the rest", within=TELLS_WITHIN)
+    inhibited = alerting.inhibited()
+    assert DOWN not in inhibited.get(BREACH, set()) | inhibited.get(STOCK, set())
+    assert DOWN in alerting.shown("--active")
+    assert NET_NEGATIVE not in alerting.shown("--active")
+    assert NET_NEGATIVE not in alerting.receivers.groups(PAGE)
+
+
+Labels = dict[str, str]
+HELD = {"alertname": "SpeculationGuardHeld"}
+INHIBITIONS: list[tuple[Labels, Labels]] = [
+    ({"alertname": DOWN}, {"alertname": SLO, "severity": "critical"}),
+    ({"alertname": DOWN}, {"alertname": "SpecwatchCoverageLow"}),
+    ({"alertname": DOWN}, HELD),
+    ({"alertname": DOWN}, {"alertname": "SpecwatchStoreBehind", "target": ""}),
+    ({"rule": "net-negative"}, {"rule": "low-acceptance", "temperature": "0"}),
+    ({"rule": "net-negative"}, {"rule": "losing-bucket"}),
+    ({"rule": "net-negative"}, {"rule": "bucket-loses", "temperature": "0"}),
+    ({"rule": "net-negative"}, {"rule": "not-worth-it"}),
+    ({"rule": "garbage", "temperature": "1"}, {"rule": "low-acceptance", "temperature": "1"}),
+    ({"alertname": SLO, "severity": "critical"}, {"alertname": SLO, "severity": "warning"}),
+    ({"alertname": BREACH, "rule": "short-outputs"}, {"rule": "short-outputs"}),
+    ({"alertname": BREACH, "rule": "garbage", "temperature": "1"},
+     {"rule": "garbage", "temperature": "1"}),
+    ({"alertname": "SpeculationSwitchedOff"}, {"alertname": "SpeculationGuardActed"}),
+    ({"alertname": "SpeculationGuardBlocked"}, {"alertname": "SpeculationGuardWaiting"}),
+    ({"alertname": "SpeculationGuardFailed"}, HELD),
+    ({"alertname": "VllmSpeculationGarbage"}, {"alertname": STOCK}),
+]  # fmt: skip
+"""What inhibits what, of the same server only."""
+OVERRULED: list[tuple[Labels, Labels]] = [
+    ({"rule": "net-negative"}, {"alertname": STOCK}),
+    ({"rule": "tail-widening"}, {"alertname": "VllmTailWidening"}),
+    ({"rule": "kv-squeeze"}, {"alertname": "VllmKvSqueeze"}),
+    ({"alertname": SLO, "severity": "warning"},
+     {"alertname": "VllmLatencySloBurn", "severity": "warning"}),
+]  # fmt: skip
+"""What inhibits what of the same model, once the marks of these rules are taken away."""
+SPARED: list[tuple[Labels, Labels]] = [
+    ({"alertname": DOWN}, {"alertname": BREACH}),
+    ({"alertname": DOWN}, {"alertname": "SpeculationGuardFailed"}),
+    ({"alertname": DOWN}, {"alertname": STOCK}),
+    ({"alertname": DOWN, "target": "", "instance": ""},
+     {"alertname": "SpecwatchStoreBehind", "target": "", "instance": ""}),
+    ({"alertname": DOWN, "target": ""}, HELD),
+    ({"alertname": DOWN, "target": "", "instance": ""}, {"alertname": "SpecwatchStoreBehind"}),
+    ({"alertname": "SpeculationGuardBlocked"}, {"alertname": "SpeculationGuardBudgetExhausted"}),
+    ({"alertname": BREACH, "rule": "garbage", "temperature": "0"},
+     {"rule": "garbage", "temperature": "1"}),
+    ({"rule": "garbage", "temperature": "1"}, {"rule": "low-acceptance", "temperature": "0"}),
+    ({"alertname": BREACH, "rule": "losing-bucket"}, {"rule": "bucket-loses"}),
+    ({"rule": "garbage"}, {"alertname": "VllmSpeculationGarbage", "severity": "critical"}),
+    ({"alertname": SLO, "severity": "critical"},
+     {"alertname": "VllmLatencySloBurn", "severity": "critical"}),
+    ({"alertname": BREACH, "rule": "short-outputs"}, {"rule": "my-own"}),
+    ({"alertname": BREACH, "rule": "kv-squeeze"}, {"rule": "kv-squeeze", "model_name": "another"}),
+    ({"rule": "net-negative"}, {"rule": "garbage"}),
+    ({"rule": "low-acceptance"}, {"rule": "net-negative"}),
+    ({"alertname": SLO, "severity": "warning"}, {"alertname": SLO, "severity": "critical"}),
+    ({"alertname": SLO, "severity": "critical"},
+     {"alertname": SLO, "severity": "warning", "slo": "another"}),
+]  # fmt: skip
+"""What does not inhibit what."""
+
+
+def of_server(labels: Labels, model: int, server: str) -> Labels:
+    """An alert of a server of a model, under all the names that it has."""
+    named = dict.fromkeys(("target", "instance", "job"), f"{server}-{model}")
+    found = {"alertname": "Some", "model_name": f"model-{model}", **named, **labels}
+    return {name: value for name, value in found.items() if value}
+
+
+@pytest.mark.parametrize("across_servers", [False, True])
+def test_the_sample_inhibits_what_it_says_and_nothing_of_another(
+    tmp_path: Path, across_servers: bool
+) -> None:
+    posted, expected = [], {}
+    for model, (source, target) in enumerate([*INHIBITIONS, *OVERRULED, *SPARED]):
+        posted.append(of_server(source, model, "own"))
+        for server in ("own", "other"):
+            case = f"{source} and {target} of {server}"
+            posted.append({**of_server(target, model, server), "case": case})
+            across = across_servers and (source, target) in OVERRULED
+            reaches = across or (server == "own" and (source, target) in INHIBITIONS)
+            expected[case] = "suppressed" if reaches else "active"
+        posted.append({**of_server(target, 100 + model, "third"), "case": f"{target} alone"})
+        expected[f"{target} alone"] = "active"
+    sample = alertmanager_yml.sample(across_servers=across_servers)
+    with RunningAlertmanager(tmp_path, sample) as alertmanager:
+        url = alertmanager.url + "/api/v2/alerts"
+        assert post(url, [{"labels": labels} for labels in posted]) == 200
+        deadline = time.monotonic() + TELLS_WITHIN
+        # It hears of what it inhibits by a little after it has taken the alerts.
+        while (found := states(url)) != expected and time.monotonic() < deadline:
+            time.sleep(0.2)
+    assert found == expected
+
+
+def states(url: str) -> dict[str, str]:
+    """By their label ``case``, what became of the alerts that Alertmanager has."""
+    return {
+        alert["labels"]["case"]: alert["status"]["state"]
+        for alert in json.loads(get(url)[1])
+        if "case" in alert["labels"]
+    }
+
+
+def post(url: str, body: object) -> int:
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
+        return int(answer.status)

@@ -1,0 +1,218 @@
+"""A real Alertmanager hears of alerts, keeps them while they fire, and of their end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specwatch.edges.alert_post import PostReason
+from specwatch.edges.alertmanager import Alertmanagers
+from specwatch.guard.alert import Alert
+from specwatch.policy import Alertmanager
+from tests.e2e.alertmanagers import RunningAlertmanager
+from tests.e2e.processes import CHECKOUT
+from tests.e2e.waiting import eventually
+
+RESEND = 2.0
+LIFETIME = 4 * RESEND
+"""Seconds after which an alert ends that nobody repeats; no machine stops for so long."""
+SELDOM = {"resend": "200s", "timeout": "30s"}
+"""Alerts then live on by themselves for longer than any test waits: their end has to be told."""
+HEARD_WITHIN = 120.0
+
+Tell = Callable[..., Alertmanagers]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningAlertmanager]:
+    with RunningAlertmanager(tmp_path / "first") as running:
+        yield running
+
+
+@pytest.fixture
+def tell() -> Iterator[Tell]:
+    """``tell(*urls, ahead, **section)``: a sender whose clock is ahead by seconds."""
+    with contextlib.ExitStack() as closing:
+
+        def told(*urls: str, ahead: float = 0.0, **section: Any) -> Alertmanagers:
+            options = {"resend": f"{RESEND:g}s", **section}
+            made = Alertmanagers(
+                Alertmanager(urls=urls, **options),
+                now=lambda: time.time() + ahead,
+                generator_url="http://127.0.0.1:9469/",
+            )
+            closing.callback(made.close, 2.0)
+            return made
+
+        yield told
+
+
+def incident(name: str = "SpecwatchIncident", **labels: str) -> Alert:
+    annotations = {"summary": "α is 0.12, below 0.5 ❱ 10 min", "runbook-url": "http://h/runbook"}
+    return Alert({"alertname": name, "target": "chat-70b", **labels}, annotations, time.time() - 60)
+
+
+def heard(server: RunningAlertmanager, name: str = "SpecwatchIncident") -> dict[str, Any]:
+    return eventually(
+        lambda: server.alerts().get(name), what=f"{name} is heard", within=HEARD_WITHIN
+    )
+
+
+def over(server: RunningAlertmanager, name: str = "SpecwatchIncident") -> None:
+    eventually(lambda: name not in server.alerts(), what=f"{name} is over", within=HEARD_WITHIN)
+
+
+def test_an_alert_appears_is_kept_and_resolves(server: RunningAlertmanager, tell: Tell) -> None:
+    alertmanagers = tell(server.url, labels={"team": "ml"})
+    alertmanagers.set([incident(model="tiny/target")])
+    alert = heard(server)
+    assert alert["labels"] == {
+        "alertname": "SpecwatchIncident",
+        "target": "chat-70b",
+        "model": "tiny/target",
+        "team": "ml",
+    }
+    assert alert["annotations"] == {
+        "summary": "α is 0.12, below 0.5 ❱ 10 min",
+        "runbook_url": "http://h/runbook",
+    }
+    assert alert["generatorURL"] == "http://127.0.0.1:9469/"
+    assert alert["status"]["state"] == "active"
+
+    # Kept for longer than it lives by itself, as one alert that began when it began.
+    kept_until = time.monotonic() + LIFETIME + 2 * RESEND
+    while time.monotonic() < kept_until:
+        again = server.alerts()["SpecwatchIncident"]
+        assert again["startsAt"] == alert["startsAt"]
+        time.sleep(0.2)
+    assert again["endsAt"] > alert["endsAt"]
+
+    alertmanagers.set([])
+    over(server)
+    (delivery,) = alertmanagers.status()
+    assert (delivery.firing, delivery.last_error) == (0, None)
+
+
+def test_alerts_of_one_letter_live_and_end_apart(server: RunningAlertmanager, tell: Tell) -> None:
+    alertmanagers = tell(server.url, **SELDOM)
+    odd = Alert({"alertname": "Odd", "model-name": "m\ud800", "0": ""}, {"a b": ""}, 9e9)
+    alertmanagers.set([incident(), odd])
+    heard(server)
+    assert heard(server, "Odd")["labels"] == {"alertname": "Odd", "model_name": "m?"}
+    alertmanagers.set([odd])
+    over(server)
+    assert "Odd" in server.alerts()
+    alertmanagers.set([odd, incident()])
+    heard(server)
+    assert alertmanagers.status()[0].failures == {}
+
+
+def test_an_alert_ends_by_itself_when_its_sender_was_killed(
+    server: RunningAlertmanager,
+) -> None:
+    program = f"""
+        import time
+        from specwatch.edges.alertmanager import Alertmanagers
+        from specwatch.guard.alert import Alert
+        from specwatch.policy import Alertmanager
+        section = Alertmanager(urls=["{server.url}"], resend="2s")
+        Alertmanagers(section).set([Alert({{"alertname": "SpecwatchIncident"}}, {{}}, time.time())])
+        time.sleep(600)
+    """
+    sender = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+        stdin=subprocess.DEVNULL,
+    )
+    try:
+        heard(server)
+        os.kill(sender.pid, signal.SIGKILL)
+        sender.wait(60)
+        assert server.alerts()  # not at once: a daemon that restarts keeps its alerts
+        over(server)
+    finally:
+        sender.kill()
+        sender.wait(60)
+
+
+def test_a_daemon_that_takes_over_keeps_the_alert_going(
+    server: RunningAlertmanager, tell: Tell
+) -> None:
+    alert = incident()
+    first = tell(server.url)
+    first.set([alert])
+    begun = heard(server)["startsAt"]
+    first.close(2.0)
+    second = tell(server.url)
+    second.set([alert])
+    assert heard(server)["startsAt"] == begun
+    second.set([])
+    over(server)
+
+
+def test_an_end_is_believed_by_one_whose_clock_is_behind(
+    server: RunningAlertmanager, tell: Tell
+) -> None:
+    """The first end lies in its future, so that it keeps the alert; the second does not."""
+    ahead, resend = 6.0, 7.0
+    alertmanagers = tell(server.url, ahead=ahead, resend=f"{resend:g}s")
+    alertmanagers.set([incident()])
+    heard(server)
+    alertmanagers.set([])
+    eventually(
+        lambda: not alertmanagers.status()[0].behind, what="the end is told", within=HEARD_WITHIN
+    )
+    assert server.alerts()
+    lives_on_for = 4 * resend + ahead
+    eventually(lambda: not server.alerts(), what="the end is believed", within=lives_on_for - 2.0)
+
+
+def test_of_two_the_one_that_was_down_hears_when_it_is_back(
+    server: RunningAlertmanager, tmp_path: Path, tell: Tell
+) -> None:
+    other = RunningAlertmanager(tmp_path / "second")
+    alertmanagers = tell(other.url, server.url, **SELDOM)
+    alertmanagers.set([incident()])
+    heard(server)
+    eventually(
+        lambda: alertmanagers.status()[0].last_error, what="the failure shows", within=HEARD_WITHIN
+    )
+    assert set(alertmanagers.status()[0].failures) == {"refused"}
+    with other:
+        assert heard(other)["startsAt"] == heard(server)["startsAt"]
+        eventually(
+            lambda: alertmanagers.status()[0].last_error is None,
+            what="the failure is over",
+            within=HEARD_WITHIN,
+        )
+    assert alertmanagers.status()[1].failures == {}
+
+
+def test_of_two_the_one_that_hung_hears_of_what_ended_meanwhile(
+    server: RunningAlertmanager, tmp_path: Path, tell: Tell
+) -> None:
+    with RunningAlertmanager(tmp_path / "second") as other:
+        alertmanagers = tell(other.url, server.url, resend="60s", timeout="500ms")
+        alertmanagers.set([incident()])
+        heard(other)
+        other.signal(signal.SIGSTOP)
+        alertmanagers.set([incident("SpecwatchHeld")])
+        over(server)
+        eventually(
+            lambda: alertmanagers.status()[0].failures.get(PostReason.TIMEOUT),
+            what="the failure shows",
+            within=HEARD_WITHIN,
+        )
+        other.signal(signal.SIGCONT)
+        over(other)
+        heard(other, "SpecwatchHeld")

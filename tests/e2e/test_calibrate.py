@@ -1,0 +1,196 @@
+"""``specwatch calibrate`` on real servers: without speculation, with a good draft, with a bad one.
+
+The servers share two cores, so that nothing is sure but orders and ratios, and those within their
+intervals. What calibration counts is the servers' own; what it is held against is what its clients
+saw on their own clock.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specwatch.core.baseline import Origin
+from specwatch.edges.readers import Reader
+from tests.e2e.conftest import StartVllm
+from tests.e2e.processes import specwatch
+from tests.lab.traffic import requests_at, send
+from tests.lab.vllm_server import VllmServer
+
+COLD, HOT = 0.0, 1.2
+BUCKETS = {COLD: "0", HOT: ">1"}
+SHORT = ("--warm-up", "500ms", "--max-tokens", "16", "--temperature", f"{COLD:g},{HOT:g}")
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Servers:
+    off: VllmServer
+    good: VllmServer
+    bad: VllmServer
+
+
+@pytest.fixture(scope="module")
+def servers(start_vllm: StartVllm) -> Iterator[Servers]:
+    """All at once: each is idle while another is loaded."""
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(start_vllm(speculation=speculation, wait=False))
+            for speculation in (None, "draft-good", "draft-bad")
+        ]
+        for server in started:
+            server.wait_healthy()
+        yield Servers(*started)
+
+
+@pytest.fixture(scope="module")
+def duration(servers: Servers) -> str:
+    """Of a stage: on any machine long enough for ten requests of each temperature."""
+    slowest = 0.0
+    for server in (servers.off, servers.good, servers.bad):
+        requests = requests_at([COLD, HOT], 6, max_tokens=16)
+        outcomes = [send(server.url, request) for request in requests]
+        assert all(outcome.ok for outcome in outcomes)
+        slowest = max(slowest, median(outcome.finished or 0.0 for outcome in outcomes))
+    return f"{max(2400, round(20_000 * slowest))}ms"
+
+
+def calibrated(off: VllmServer, on: VllmServer, *more: str) -> dict[str, Any]:
+    ran = specwatch(
+        "calibrate", "--off", off.url, "--on", on.url, "--json", *SHORT, *more, timeout=600
+    )
+    assert ran.returncode == 0, ran.stderr
+    report = json.loads(ran.stdout)
+    assert isinstance(report, dict)
+    return report
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('calibrate')}/specwatch.db"
+
+
+@pytest.fixture(scope="module")
+def good(servers: Servers, database: str, duration: str) -> dict[str, Any]:
+    return calibrated(
+        servers.off, servers.good, "--concurrency", "1,2,4", "--duration", duration,
+        "--target", "tiny", "--database", database,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bad(servers: Servers, duration: str) -> dict[str, Any]:
+    return calibrated(
+        servers.off, servers.bad, "--concurrency", "2", "--duration", duration, "--dry-run"
+    )
+
+
+def tpots(report: dict[str, Any], concurrency: int, mode: str, temperature: float) -> list[float]:
+    """TPOT of each request on the clients' clock, in seconds."""
+    (found,) = (
+        clients["tpot"]
+        for stage in report["stages"]
+        for clients in stage["clients"]
+        if (stage["concurrency"], stage["mode"], clients["temperature"])
+        == (concurrency, mode, temperature)
+    )
+    assert len(found) >= 6
+    return list(found)
+
+
+def direct(off: Sequence[float], on: Sequence[float]) -> tuple[float, float]:
+    """95 % bootstrap interval of mean TPOT off over mean TPOT on."""
+    generator = np.random.default_rng(0)
+    means = [
+        generator.choice(np.array(each), size=(RESAMPLES, len(each))).mean(axis=1)
+        for each in (off, on)
+    ]
+    low, high = np.quantile(means[0] / means[1], [0.025, 0.975])
+    return float(low), float(high)
+
+
+def at(comparison: dict[str, Any], concurrency: int) -> dict[str, Any]:
+    (found,) = (e for e in comparison["concurrencies"] if e["concurrency"] == concurrency)
+    assert isinstance(found, dict)
+    return found
+
+
+def of_bucket(assessment: dict[str, Any], temperature: float) -> dict[str, Any]:
+    (found,) = (e for e in assessment["buckets"] if e["temperature"] == BUCKETS[temperature])
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("temperature", [COLD, HOT])
+@pytest.mark.parametrize("concurrency", [1, 2, 4])
+def test_the_speedup_of_a_bucket_is_what_the_clients_saw(
+    good: dict[str, Any], concurrency: int, temperature: float
+) -> None:
+    """Counted by the servers, and timed by the clients: the intervals overlap."""
+    low, high = direct(
+        tpots(good, concurrency, "off", temperature), tpots(good, concurrency, "on", temperature)
+    )
+    found = of_bucket(at(good["comparison"], concurrency), temperature)["speedup"]
+    assert found["lower"] <= high
+    assert found["upper"] >= low
+
+
+def test_what_the_clients_saw_of_the_bad_draft_is_another_speedup(
+    good: dict[str, Any], bad: dict[str, Any]
+) -> None:
+    """So that the agreement above says something: the wrong server would not agree."""
+    low, high = direct(tpots(bad, 2, "off", COLD), tpots(bad, 2, "on", COLD))
+    assert high < of_bucket(good["comparison"], COLD)["speedup"]["value"]
+    own = of_bucket(at(bad["comparison"], 2), COLD)["speedup"]
+    assert own["lower"] <= high
+    assert own["upper"] >= low
+
+
+def test_the_bad_draft_loses_and_the_good_one_is_better(
+    good: dict[str, Any], bad: dict[str, Any]
+) -> None:
+    assert bad["comparison"]["verdict"] == "loses"
+    assert bad["comparison"]["best_k"]["k"] == 0
+    worse, better = bad["comparison"]["speedup"], at(good["comparison"], 2)["speedup"]
+    assert worse["upper"] < better["value"]
+    assert 1.5 * worse["value"] < better["value"]
+
+
+def test_the_good_draft_is_better_at_a_low_temperature(good: dict[str, Any]) -> None:
+    cold, hot = (of_bucket(good["comparison"], temperature) for temperature in (COLD, HOT))
+    assert cold["acceptance_rate"] > hot["acceptance_rate"] + 0.2
+    assert cold["speedup"]["value"] > hot["speedup"]["value"]
+
+
+def test_the_baseline_is_in_the_store(good: dict[str, Any], database: str) -> None:
+    """By load, and for the very configuration and version that a daemon would see."""
+    reader = Reader.of(database)
+    try:
+        found = reader.measurements("tiny")
+    finally:
+        reader.close()
+    assert [each.load_bin for each in found] == [0, 1, 2]
+    assert good["doubts"] == [], "the servers differ in nothing but speculation"
+    for one in found:
+        assert one.origin is Origin.CALIBRATION
+        assert one.key.engine_version == good["engine_version"]
+        assert one.key.configuration == good["configuration"]
+        assert one.enough
+        assert one.tpot is not None
+        assert one.tpot.count > 10
+
+
+def test_no_request_failed_and_nobody_else_was_there(
+    good: dict[str, Any], bad: dict[str, Any]
+) -> None:
+    for stage in (*good["stages"], *bad["stages"]):
+        assert stage["errors"] == {}
+        assert stage["foreign_requests"] == 0
+        assert stage["shared"] is False

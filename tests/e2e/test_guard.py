@@ -1,0 +1,199 @@
+"""The whole of it: a real systemd restarts real vLLMs without speculation, and tries again later.
+
+Two servers with a draft that is never right. While speculation is off, the owner of one puts a good
+draft in its place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.alertmanagers import RunningAlertmanager
+from tests.e2e.api import get
+from tests.e2e.guarded import Clients, GuardedVllm, Guarding, LoadBalancer, asked
+from tests.e2e.waiting import eventually
+from tests.lab.systemd_machine import SystemdMachine
+
+KEPT, LOST = "vllm-kept", "vllm-lost"
+SWITCHED_OFF = "SpeculationSwitchedOff"
+BREACH_WITHIN = 1200.0
+START_WITHIN = 600.0
+
+
+@dataclass
+class Story:
+    guarding: Guarding
+    servers: dict[str, GuardedVllm]
+    clients: dict[str, Clients]
+    alertmanager: RunningAlertmanager
+
+    def alerts(self) -> set[tuple[str, str]]:
+        """Name and target of those that Alertmanager has active."""
+        found = json.loads(get(self.alertmanager.url + "/api/v2/alerts?active=true")[1])
+        return {(each["labels"]["alertname"], each["labels"]["target"]) for each in found}
+
+    def alert(self, name: str, target: str) -> dict[str, Any]:
+        found = json.loads(get(self.alertmanager.url + "/api/v2/alerts?active=true")[1])
+        one: dict[str, Any] = next(
+            each for each in found
+            if (each["labels"]["alertname"], each["labels"]["target"]) == (name, target)
+        )  # fmt: skip
+        return one
+
+
+@pytest.fixture(scope="module")
+def story(
+    systemd_machine: SystemdMachine,
+    vllm_install: Path,
+    tiny_models: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Story]:
+    servers = {
+        name: GuardedVllm(systemd_machine, name, vllm_install / "bin/vllm", tiny_models)
+        for name in (KEPT, LOST)
+    }
+    alertmanager = RunningAlertmanager(tmp_path_factory.mktemp("alertmanager"))
+    alertmanager.start()
+    balancer = LoadBalancer()
+    try:
+        for server in servers.values():
+            server.configure("draft-bad")
+            systemd_machine.run("systemctl", "start", server.unit)
+        for server in servers.values():
+            eventually(
+                server.is_healthy, what=f"{server.unit} is healthy", within=START_WITHIN, every=0.5
+            )  # fmt: skip
+        all_of_them = list(servers.values())
+        guarding = Guarding(systemd_machine, all_of_them, alertmanager.url, balancer)
+        guarding.start()
+        clients = {
+            KEPT: Clients(servers[KEPT].url, (balancer, KEPT)),
+            LOST: Clients(servers[LOST].url, None),
+        }
+        with asked(list(clients.values())):
+            yield Story(guarding, servers, clients, alertmanager)
+    finally:
+        balancer.close()
+        alertmanager.stop()
+
+
+def test_the_plan_shows_the_command_and_the_file_in_advance(story: Story) -> None:
+    found = story.guarding.guard("plan", KEPT)
+    plan = found["plan"]
+    assert "$SPECULATION" in plan["before"] or "--speculative-config" in plan["before"]
+    assert not {"$SPECULATION", "--speculative-config"} & set(plan["after"])
+    assert plan["after"][1:3] == ["serve", plan["before"][2]]
+    assert [change["path"] for change in plan["files"]] == [
+        f"/etc/systemd/system/{KEPT}.service.d/90-specwatch.conf"
+    ]
+
+
+@dataclass
+class Life:
+    """What was seen of one server, from its bad draft to the end of the first trial."""
+
+    off: dict[str, Any]
+    """The guard's state when speculation was off."""
+    starts_until_off: int
+    spoke_of_speculation: list[bool]
+    """Whether its page did: off, in the trial, and after it."""
+    answered: bool
+    """Whether requests were, once it was off."""
+    numbers: str
+    """Of the alert that it was switched off."""
+    after: dict[str, Any]
+
+
+def life_of(story: Story, name: str) -> Life:
+    """Each server is followed by itself: their restarts take as long as they take."""
+    server, clients = story.servers[name], story.clients[name]
+    off = story.guarding.wait_for(name, "disabled", within=BREACH_WITHIN)
+    if name == KEPT:
+        server.configure("draft-good")
+    spoke, starts, before = [server.speculates()], server.starts(), clients.answered
+    eventually(
+        lambda: (SWITCHED_OFF, name) in story.alerts(), what="the alert is there", within=120
+    )
+    numbers = story.alert(SWITCHED_OFF, name)["annotations"]["numbers"]
+    eventually(lambda: clients.answered > before + 10, what="requests are answered", within=120)
+    story.guarding.wait_for(name, "trial", within=BREACH_WITHIN)
+    spoke.append(server.speculates())
+    end = "observing" if name == KEPT else "disabled"
+    after = story.guarding.wait_for(name, end, within=BREACH_WITHIN)
+    spoke.append(server.speculates())
+    return Life(off, starts, spoke, clients.answered > before, numbers, after)
+
+
+@pytest.fixture(scope="module")
+def lives(story: Story) -> dict[str, Life]:
+    assert all(server.speculates() for server in story.servers.values())
+    with ThreadPoolExecutor(len(story.servers)) as pool:
+        found = pool.map(lambda name: life_of(story, name), story.servers)
+        return dict(zip(story.servers, found, strict=True))
+
+
+def test_a_bad_draft_is_switched_off_by_one_restart(lives: dict[str, Life]) -> None:
+    for life in lives.values():
+        assert life.off["incident"]["what"] == "low"
+        assert life.spoke_of_speculation[0] is False
+        assert life.starts_until_off == 2
+        assert life.answered
+
+
+def test_alertmanager_shows_it_with_the_numbers(lives: dict[str, Life]) -> None:
+    assert all(life.numbers.startswith("acceptance_ratio 0") for life in lives.values())
+
+
+def test_a_bad_draft_goes_off_again_for_longer(lives: dict[str, Life]) -> None:
+    life = lives[LOST]
+    assert life.spoke_of_speculation[1:] == [True, False]
+    assert life.after["rearm_at"] - life.after["since"] == pytest.approx(120, abs=1)
+
+
+def test_a_good_draft_is_kept(story: Story, lives: dict[str, Life]) -> None:
+    assert lives[KEPT].spoke_of_speculation[1:] == [True, True]
+    assert story.servers[KEPT].starts() == 3
+
+
+def test_the_alert_of_the_one_that_is_kept_resolves(story: Story, lives: dict[str, Life]) -> None:
+    eventually(
+        lambda: (SWITCHED_OFF, KEPT) not in story.alerts(), what="it is resolved", within=240
+    )
+    assert "SpeculationGuardFailed" not in {name for name, _ in story.alerts()}
+
+
+def test_the_history_tells_each_step_and_how_long_it_took(
+    story: Story, lives: dict[str, Life]
+) -> None:
+    steps = story.guarding.history(KEPT)
+    phases = [step["phase"] for step in steps if step["phase"] != step["phase_before"]]
+    assert set(phases[: phases.index("confirmed")]) <= {"suspect", "observing"}
+    assert phases[phases.index("confirmed") :] == [
+        "confirmed", "draining", "restarting", "verifying", "disabled",
+        "draining", "restarting", "verifying", "trial", "observing",
+    ]  # fmt: skip
+    at = {step["phase"]: step["at"] for step in reversed(steps)}
+    print(f"confirmed to restart: {at['restarting'] - at['confirmed']:.1f} s")
+
+
+def test_behind_a_load_balancer_no_request_is_lost(story: Story, lives: dict[str, Life]) -> None:
+    """Without one those that run are aborted, and those that come find nobody."""
+    lost = {
+        name: [outcome.error or "" for outcome in clients.outcomes if not outcome.ok]
+        for name, clients in story.clients.items()
+    }
+    for name, clients in story.clients.items():
+        refused = [error for error in lost[name] if "refused" in error.lower()]
+        print(
+            f"{name}: {story.servers[name].starts() - 1} restarts, {clients.answered} answered,"
+            f" {len(lost[name]) - len(refused)} aborted, {len(refused)} refused"
+        )
+    assert lost[KEPT] == []
+    assert lost[LOST] != []

@@ -1,0 +1,125 @@
+"""What may go wrong with the new process, all at once, under a real systemd.
+
+Each server is a unit of its own, a simulated vLLM that goes wrong in its own way when it is started
+without speculation. A person orders that for all of them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.e2e.guarded import Guarded, Guarding, LoadBalancer
+from tests.e2e.processes import CHECKOUT
+from tests.e2e.unit_lab import UNITS
+from tests.e2e.waiting import eventually
+from tests.lab.systemd_machine import SystemdMachine
+
+_SPECULATION = """'{"model": "draft", "num_speculative_tokens": 4}'"""
+_SIMULATED = f"""\
+#!/bin/sh
+# vllm serve MODEL FLAGS...: without speculation it goes wrong as $FAULT says
+export PYTHONPATH={CHECKOUT}
+shift
+case " $* " in *" --speculative-config "*) FAULT= ;; esac
+case $FAULT in
+crash | loop) exit 3 ;;
+hang) exec sleep infinity ;;
+killed) (sleep 0.1; kill -9 $$) & ;;
+model) set -- "$@" --served-model-name another ;;
+ignore) set -- "$@" --speculative-config {_SPECULATION} ;;
+esac
+exec {sys.executable} -m specwatch simulate "$@"
+"""
+_UNIT = """\
+[Service]
+Environment=FAULT={fault}
+ExecStart=/opt/lab/vllm serve tiny --host 127.0.0.1 --port {port} --speculative-config {speculation}
+TimeoutStopSec=60
+{more}
+"""
+STARTS_WITHIN = 45
+"""Seconds that the guard gives a server; a simulated one takes few."""
+ENDS = {
+    "crash": "vLLM does not run",
+    # More than the three that it takes, where the guard does not look for a while.
+    "loop": r"vLLM died ([3-9]|\d\d+) times after the restart",
+    "killed": "vLLM does not run",
+    "hang": f"vLLM was not healthy within {STARTS_WITHIN}s",
+    "model": "it serves another, and served tiny",
+    "ignore": "it still speculates after the restart",
+}
+"""What the guard says in the end, of those that it gives up, as patterns."""
+
+
+@dataclass
+class SimulatedUnit(Guarded):
+    """A simulated vLLM with a fault."""
+
+    def install(self) -> None:
+        # For ever: by default systemd gives up, which may be before the guard has looked thrice.
+        loop = "Restart=always\nRestartSec=1\n[Unit]\nStartLimitIntervalSec=0\n"
+        more = loop if self.name == "loop" else ""
+        text = _UNIT.format(fault=self.name, port=self.port, speculation=_SPECULATION, more=more)
+        self.machine.write_file(f"{UNITS}/{self.unit}", text)
+
+
+@pytest.fixture(scope="module")
+def guarding(systemd_machine: SystemdMachine) -> Iterator[Guarding]:
+    """Once everything has come to its end."""
+    systemd_machine.write_file("/opt/lab/vllm", _SIMULATED, mode=0o755)
+    servers = [SimulatedUnit(systemd_machine, name) for name in (*ENDS, "stopped")]
+    for server in servers:
+        server.install()
+    systemd_machine.run("systemctl", "daemon-reload")
+    systemd_machine.run("systemctl", "start", *(server.unit for server in servers))
+    for server in servers:
+        eventually(server.is_healthy, what=f"{server.unit} is healthy", within=180)
+    balancer = LoadBalancer()
+    guarding = Guarding(
+        systemd_machine, servers, "http://127.0.0.1:9", balancer, start_timeout=f"{STARTS_WITHIN}s"
+    )
+    guarding.start()
+    try:
+        for server in servers:
+            guarding.wait_for(server.name, "observing", within=180)
+        eventually(
+            lambda: all(guarding.state(server.name).get("goal") == "on" for server in servers),
+            what="all are seen to speculate", within=180,
+        )  # fmt: skip
+        systemd_machine.run("systemctl", "kill", "--signal=STOP", "stopped.service")
+        for server in servers:
+            guarding.guard("disable", server.name, "--no-wait", "--by", "ann")
+        yield guarding
+    finally:
+        balancer.close()
+
+
+def state(guarding: Guarding, name: str, phase: str) -> dict[str, Any]:
+    return guarding.wait_for(name, phase, within=480)
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_what_goes_wrong_is_put_back_and_held(guarding: Guarding, name: str) -> None:
+    found = state(guarding, name, "held")
+    assert re.match(ENDS[name], found["why"]), found["why"]
+    server = next(each for each in guarding.servers if each.name == name)
+    eventually(
+        lambda: server.is_healthy() and server.speculates(),
+        what="vLLM serves as before", within=180,
+    )  # fmt: skip
+    if name != "loop":
+        assert server.starts() == 3
+
+
+def test_one_that_was_frozen_is_restarted_all_the_same(guarding: Guarding) -> None:
+    state(guarding, "stopped", "disabled")
+    server = next(each for each in guarding.servers if each.name == "stopped")
+    assert server.is_healthy()
+    assert not server.speculates()
+    assert server.starts() == 2

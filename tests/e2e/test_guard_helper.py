@@ -1,0 +1,333 @@
+"""The root helper under a real systemd: one unit, one file, and only for whom it is meant."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tests.e2e.guard_lab import (
+    DROP_IN,
+    HELPER,
+    MEMBER,
+    PLAIN,
+    ROOT,
+    SERVE,
+    SOCKET,
+    SOCKET_FILE,
+    SPECULATION,
+    STRANGER,
+    UNIT,
+    GuardLab,
+)
+from tests.e2e.processes import CHECKOUT
+from tests.e2e.unit_lab import UNITS, seen_by_services
+from tests.e2e.waiting import eventually
+from tests.lab.systemd_machine import SystemdMachine
+
+
+@pytest.fixture(scope="module")
+def installed(systemd_machine: SystemdMachine) -> GuardLab:
+    return GuardLab(systemd_machine)
+
+
+@pytest.fixture
+def lab(installed: GuardLab) -> Iterator[GuardLab]:
+    """vLLM runs with speculation, the helper's socket is open, nothing else was ever done."""
+    installed.unit(f"ExecStart={SERVE}")
+    return installed
+
+
+@pytest.mark.parametrize("who", [MEMBER, ROOT])
+def test_it_goes_there_and_back(lab: GuardLab, who: str) -> None:
+    """By the helper, and by root's own hand, just the same."""
+    assert lab.call("status", who=who)["mode"] == "on"
+    plan = lab.call("plan", who=who)
+    assert plan["files"][0]["path"] == DROP_IN
+    assert not lab.has_drop_in()
+    before = lab.show("InvocationID")
+    assert lab.call("disable", "one", who=who) is None
+    status = lab.call("status", who=who)
+    assert (status["mode"], status["life"]) == ("off", "up")
+    assert status["instance"] == lab.show("InvocationID") != before
+    eventually(lambda: lab.argv() == PLAIN, what="vLLM runs without speculation", within=120)
+    text = lab.machine.shell(f"cat {DROP_IN}")
+    assert text == plan["files"][0]["after"].replace("INCIDENT", "one")
+    assert lab.call("enable", "one", who=who) is None
+    assert lab.call("status", who=who)["mode"] == "on"
+    assert not lab.has_drop_in()
+    eventually(lambda: len(lab.argv()) == 6, what="vLLM runs with speculation", within=120)
+
+
+def test_it_acts_once_for_an_incident(lab: GuardLab) -> None:
+    assert lab.call("disable", "one") is None
+    first = lab.show("InvocationID")
+    lab.machine.run("systemctl", "kill", "-s", "KILL", HELPER)
+    assert lab.call("disable", "one") is None
+    assert lab.show("InvocationID") == first
+    assert lab.call("disable", "two") is None
+    assert lab.show("InvocationID") != first
+
+
+def test_a_stranger_is_refused(lab: GuardLab) -> None:
+    """Who is not in the group learns nothing and starts nothing."""
+    found = lab.call("disable", "one", who=STRANGER)
+    assert "root and the group specwatch only" in found["error"]
+    assert lab.show("ActiveState", HELPER) == "inactive"
+    lab.machine.run("systemctl", "stop", SOCKET)
+    assert f"systemctl enable --now {SOCKET}" in lab.call("status")["error"]
+
+
+_ASK = """\
+import socket, sys
+with socket.socket(socket.AF_UNIX) as sock:
+    sock.connect(sys.argv[1])
+    sock.sendall(b'{"do": "status"}\\n')
+    print(sock.recv(9999).decode())
+"""
+
+
+def test_the_daemon_may_use_it_from_within_its_own_sandbox(lab: GuardLab) -> None:
+    """As the user of sysusers.d, with the hardening of specwatch.service as it is."""
+    lab.machine.write_file(
+        f"{UNITS}/specwatch.service", (CHECKOUT / "systemd/specwatch.service").read_text()
+    )
+    lab.machine.write_file("/opt/lab/ask.py", _ASK)
+    call = f"{sys.executable} /opt/lab/ask.py {SOCKET_FILE}"
+    lab.machine.write_file(
+        f"{UNITS}/specwatch.service.d/lab.conf",
+        f"[Service]\nType=oneshot\nRestart=no\nWatchdogSec=0\nExecStart=\nExecStart={call}\n"
+        + seen_by_services(),
+    )
+    lab.machine.shell("systemctl daemon-reload; systemctl start specwatch.service")
+    assert '"mode":"on"' in lab.machine.journal("specwatch.service")
+
+
+_HOSTILE = """\
+import json, socket, sys
+become(WHO)
+found = []
+for text in json.loads(sys.argv[2]):
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(120)
+        sock.connect(sys.argv[1])
+        answer = b""
+        try:
+            sock.sendall(text.encode("latin-1"))
+            sock.shutdown(socket.SHUT_WR)
+        except BrokenPipeError:
+            pass
+        try:
+            while data := sock.recv(65536):
+                answer += data
+        except ConnectionResetError:
+            pass
+        found.append(answer.decode())
+print(json.dumps(found))
+"""
+HOSTILE = [
+    "", "\n", "x", "\x00\xff\xfe\n", "[]\n", "{}\n", "null\n", '{"do": "status"', "A" * 100_000,
+    '{"do": "status", "unit": "ssh.service"}\n',
+    '{"do": "disable", "incident": "a", "drop_in": "[Service]"}\n',
+    '{"do": "disable"}\n', '{"do": "disable", "incident": ""}\n',
+    '{"do": "disable", "incident": "a\\\\nExecStart=/bin/sh"}\n',
+    '{"do": "disable", "incident": "../../x"}\n', '{"do": "disable", "incident": "%n"}\n',
+    '{"do": "disable", "incident": "' + "a" * 65 + '"}\n', '{"do": "status", "incident": "a"}\n',
+    '{"do": "disable", "incident": "a", "timeout": 0}\n',
+    '{"do": "disable", "incident": "a", "timeout": 1e99}\n',
+    '{"do": "disable", "incident": "a", "timeout": NaN}\n',
+    '{"do": "disable", "incident": ["a"]}\n', '{"do": "exec"}\n',
+    '{"do": "status"}\n{"do": "status"}\n', '{"do": ' + "[" * 900 + "\n",
+]  # fmt: skip
+
+
+def test_hostile_requests_change_nothing_and_end_nothing(lab: GuardLab) -> None:
+    before = lab.show("InvocationID")
+    answers = json.loads(lab.python(_HOSTILE, SOCKET_FILE, json.dumps(HOSTILE), who=MEMBER))
+    for text, answer in zip(HOSTILE, answers, strict=True):
+        # What is far too long may be cut off without a word.
+        assert "no request" in answer or (not answer and len(text) > 1024), (text, answer)
+    assert lab.call("status")["mode"] == "on"
+    assert lab.show("NRestarts", HELPER) == "0"
+    assert not lab.has_drop_in()
+    assert lab.show("InvocationID") == before
+
+
+def test_many_silent_connections_do_not_lock_others_out(lab: GuardLab) -> None:
+    """Each is given up after a few seconds."""
+    script = (
+        "import socket, sys, time\n"
+        "become(WHO)\n"
+        "held = [socket.socket(socket.AF_UNIX) for _ in range(60)]\n"
+        "[sock.connect(sys.argv[1]) for sock in held]\n"
+        "print('held', flush=True); time.sleep(600)\n"
+    )
+    lab.machine.run(
+        "systemd-run", "--unit=lab-hold", *lab.python_command(script, SOCKET_FILE, who=MEMBER)
+    )  # fmt: skip
+    eventually(lambda: "held" in lab.machine.journal("lab-hold"), what="held", within=120)
+    assert lab.call("status")["mode"] == "on"
+    lab.machine.run("systemctl", "stop", "lab-hold")
+
+
+@pytest.mark.parametrize("instance", ["no-such-unit", "a\\x0a\\x25n", "vllm@", "-.x"])
+def test_a_helper_for_no_unit_says_so(lab: GuardLab, instance: str) -> None:
+    """It answers, rather than end and be started again and again."""
+    unit = f"specwatch-guard@{instance}.socket"
+    lab.machine.run("systemctl", "start", unit)
+    request = json.dumps(['{"do": "disable", "incident": "a"}\n'])
+    path = f"/run/specwatch-guard/{instance}.sock"
+    assert "failure" in lab.python(_HOSTILE, path, request, who=MEMBER)
+    lab.machine.run("systemctl", "stop", unit)
+
+
+def test_it_can_write_to_its_folder_only(lab: GuardLab) -> None:
+    lab.call("status")
+    pid = lab.show("MainPID", HELPER)
+    assert pid != "0"
+    inside = ("nsenter", "-t", pid, "-m", "touch")
+    for folder in ("/", "/etc", UNITS, f"{UNITS}/ssh.service.d", "/usr", "/var/lib"):
+        lab.machine.run("mkdir", "-p", folder)
+        done = lab.machine.run(*inside, f"{folder}/was-here", check=False)
+        assert "Read-only file system" in done.stderr, folder
+    lab.machine.run(*inside, f"{UNITS}/{UNIT}.d/was-here")
+    status = lab.machine.shell(f"cat /proc/{pid}/status")
+    assert re.findall(r"Cap(?:Prm|Eff|Bnd):\t(\w+)", status) == ["0000000000000004"] * 3
+
+
+@pytest.mark.parametrize(
+    ("unit", "limit"),
+    [("specwatch-guard@.service", 2.0), ("specwatch-guard@.socket", None)],
+)
+def test_systemd_finds_nothing_wrong_with_the_units(
+    lab: GuardLab, unit: str, limit: float | None
+) -> None:
+    folder = "/tmp/verify"
+    for name in ("specwatch-guard@.service", "specwatch-guard@.socket"):
+        lab.machine.write_file(f"{folder}/{name}", (CHECKOUT / "systemd" / name).read_text())
+    done = lab.machine.run("systemd-analyze", "verify", f"{folder}/{unit}")
+    assert done.stdout + done.stderr == ""
+    if limit is not None:
+        done = lab.machine.run(
+            "systemd-analyze", "security", "--no-pager", "--offline=true", f"{folder}/{unit}"
+        )
+        level = re.search(r"Overall exposure level for .*: ([\d.]+)", done.stdout)
+        assert level is not None, done.stdout
+        assert float(level[1]) <= limit
+
+
+def test_it_ends_when_nobody_asks_and_comes_back(lab: GuardLab) -> None:
+    shorter = "ExecStart=\nExecStart=/opt/specwatch/bin/specwatch guard-helper --idle 2s %i.service"
+    idle = f"{UNITS}/{HELPER}.d/idle.conf"
+    lab.machine.write_file(idle, f"[Service]\n{shorter}\n")
+    lab.machine.run("systemctl", "daemon-reload")
+    lab.call("status")
+    pid = lab.show("MainPID", HELPER)
+    eventually(
+        lambda: lab.show("ActiveState", HELPER) == "inactive",
+        what="it ended",
+        within=120,
+        every=0.5,
+    )
+    assert lab.show("Result", HELPER) == "success"
+    assert lab.call("status")["mode"] == "on"
+    assert lab.show("MainPID", HELPER) not in ("0", pid)
+    lab.machine.run("rm", idle)
+
+
+def test_a_users_own_unit_needs_no_helper(lab: GuardLab) -> None:
+    """All of it happens in the user's home, by the user's manager."""
+    home = "/home/lab-user"
+    units = f"{home}/.config/systemd/user"
+    lab.machine.write_file("/opt/lab-user/vllm", "#!/bin/sh\nexec sleep infinity\n", mode=0o755)
+    lab.machine.run("useradd", "-d", home, "lab-user")
+    lab.machine.write_file(
+        f"{units}/{UNIT}",
+        f"[Service]\nPassEnvironment=HOME\nExecStart=/opt/lab-user/vllm serve ${{HOME}}/m"
+        f" {SPECULATION}\n",
+    )
+    lab.machine.shell(f"chown -R lab-user {home}; systemctl start user@$(id -u lab-user).service")
+    call = partial(lab.call, who="lab-user", scope="user")
+    assert call("status")["life"] == "stopped"
+    assert call("disable", "one") is None
+    status = call("status")
+    assert (status["mode"], status["life"]) == ("off", "up")
+    drop_in = f"{units}/{UNIT}.d/90-specwatch.conf"
+    assert 'ExecStart=/opt/lab-user/vllm serve "${HOME}/m"\n' in lab.machine.shell(f"cat {drop_in}")
+    assert call("enable", "one") is None
+    assert call("status")["mode"] == "on"
+    assert lab.machine.run("test", "-e", drop_in, check=False).returncode == 1
+    lab.machine.shell("systemctl stop user@$(id -u lab-user).service")
+
+
+class TestFailures:
+    """The drop-in is gone, or it is said that something was changed."""
+
+    def refused(self, lab: GuardLab, message: str) -> None:
+        before = lab.show("InvocationID")
+        found = lab.call("disable", "one")
+        assert message in found["error"]
+        assert found["changed"] is False
+        assert not lab.has_drop_in()
+        assert lab.show("InvocationID") == before
+
+    def test_a_masked_unit(self, lab: GuardLab) -> None:
+        lab.machine.shell(f"rm {UNITS}/{UNIT}; ln -s /dev/null {UNITS}/{UNIT}")
+        lab.machine.run("systemctl", "daemon-reload")
+        self.refused(lab, "is masked")
+
+    def test_a_unit_that_is_not_there(self, lab: GuardLab) -> None:
+        lab.machine.shell(f"systemctl stop {UNIT}; rm {UNITS}/{UNIT}; systemctl daemon-reload")
+        self.refused(lab, "does not exist")
+
+    def test_a_later_drop_in(self, lab: GuardLab) -> None:
+        later = f"{UNITS}/{UNIT}.d/99-owner.conf"
+        lab.machine.write_file(later, f"[Service]\nExecStart=\nExecStart={SERVE} -x\n")
+        lab.machine.run("systemctl", "daemon-reload")
+        self.refused(lab, f"{later} counts after")
+        assert lab.show("NeedDaemonReload") == "no"
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [("ro", "Read-only file system"), ("size=4k", "No space left on device")],
+    )
+    def test_a_folder_that_cannot_be_written(
+        self, lab: GuardLab, options: str, message: str
+    ) -> None:
+        folder = f"{UNITS}/{UNIT}.d"
+        lab.machine.shell(f"mkdir -p {folder}; mount -t tmpfs -o {options} tmpfs {folder}")
+        lab.machine.shell(f"head -c 9000 /dev/zero > {folder}/full || true")
+        self.refused(lab, message)
+
+    def test_a_unit_that_does_not_start_without_speculation(self, lab: GuardLab) -> None:
+        """The way back is open."""
+        lab.unit(f"ExecStart={SERVE}", "ExecStartPost=/bin/test ! -e /run/lab-broken")
+        lab.machine.write_file("/run/lab-broken", "")
+        found = lab.call("disable", "one")
+        assert "its job ended as failed" in found["error"]
+        assert found["changed"] is True
+        status = lab.call("status")
+        assert (status["mode"], status["life"]) == ("off", "down")
+        assert "exit-code" in status["detail"]
+        lab.machine.run("rm", "/run/lab-broken")
+        assert lab.call("enable", "one") is None
+        status = lab.call("status")
+        assert (status["mode"], status["life"]) == ("on", "up")
+
+    def test_a_stop_that_takes_too_long(self, lab: GuardLab) -> None:
+        """It goes on, and is no failure yet; the same call again waits for what was begun."""
+        slow = "/run/lab-slow"
+        stop = f"ExecStop=/bin/sh -c 'while test -e {slow}; do sleep 0.1; done'"
+        lab.unit(f"ExecStart={SERVE}", stop)
+        lab.machine.write_file(slow, "")
+        assert lab.call("disable", "one", timeout="6s") is None
+        assert lab.call("status")["life"] == "changing"
+        again = lab.call("disable", "one", timeout="6s")
+        assert "within 6s" in again["error"]
+        lab.machine.run("rm", slow)
+        assert lab.call("disable", "one", timeout="5m") is None
+        eventually(lambda: lab.argv() == PLAIN, what="it ended well", within=120)

@@ -1,0 +1,188 @@
+"""Every query of the dashboards and of the rules finds something in a real Prometheus.
+
+It scrapes the daemon and a real vLLM with the tap, under load; :mod:`tests.e2e.queries_story` tells
+how. What finds nothing there is listed here with the reason, and must find nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.dashboards.__main__ import main as draw
+from tests.dashboards.asking import Asker, Span
+from tests.dashboards.board import Board, Kind, Query, boards
+from tests.dashboards.prometheus import PrometheusApi, Series
+from tests.e2e.conftest import StartVllm
+from tests.e2e.processes import CHECKOUT
+from tests.e2e.queries_story import Teller, Told
+from tests.e2e.rule_queries import evaluated_at_once, named, questions, rules_in
+
+GONE = {
+    "vllm:gpu_cache_usage_perc": "up to vLLM 0.11",
+}
+"""Metrics that this vLLM has not, as others have; each is asked for beside its successor."""
+NOTHING_DONE = "the guard observes, and does nothing"
+NO_RESTART = "the engine is not restarted while Prometheus looks"
+NO_DAY_BEFORE = "Prometheus has seen some minutes"
+MEASURED = "there is a baseline, so that nothing is assumed"
+FILTERED = {NOTHING_DONE, NO_RESTART, NO_DAY_BEFORE}
+"""Those that do find something if comparisons do not filter, and the day before is today."""
+EMPTY: dict[tuple[str, str, str], str] = {
+    **{
+        (f"specwatch-{board}", name, ""): reason
+        for board in ("fleet", "guard", "overview", "temperature")
+        for name, reason in (("Guard actions", NOTHING_DONE), ("Engine restarts", NO_RESTART))
+    },
+    ("specwatch-guard", "Actions and their results", "A"): NOTHING_DONE,
+    ("specwatch-guard", "Actions within an hour", "A"): NOTHING_DONE,
+    ("specwatch-overview", "Does it pay now?", "D"): MEASURED,
+    ("specwatch-overview", "Speedup and its 95 % interval", "D"): MEASURED,
+    ("specwatch-stock", "Acceptance, and a day before", "B"): NO_DAY_BEFORE,
+    ("specwatch-stock", "Tokens per step, and a day before", "B"): NO_DAY_BEFORE,
+    ("specwatch-stock", "Drafts", "B"): NO_DAY_BEFORE,
+    ("specwatch-stock", "TTFT P99, and a day before", "B"): NO_DAY_BEFORE,
+    ("specwatch-stock", "TPOT P99, and a day before", "B"): NO_DAY_BEFORE,
+    ("specwatch-stock", "TPOT P99 / P50, and a day before", "B"): NO_DAY_BEFORE,
+    ("specwatch-stock", "Tokens, and a day before", "C"): NO_DAY_BEFORE,
+}
+"""Queries that find nothing, by dashboard, panel and letter, and why."""
+EMPTY_RULES = {
+    "SpeculationAcceptanceShift": "specwatch has seen an hour, and compares with the day before",
+    "VllmTailWidening": "Prometheus has seen some minutes, and compares with what it recorded",
+}
+"""Rules of which a part finds nothing, and why."""
+
+RULE_FILES = {file.name: file.read_text() for file in (CHECKOUT / "alerts").glob("*.rules.yml")}
+BOARDS = boards()
+
+
+@pytest.fixture(scope="module")
+def told(
+    start_vllm: StartVllm, tap: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Told]:
+    rule_files = {name: evaluated_at_once(text) for name, text in RULE_FILES.items()}
+    folder = tmp_path_factory.mktemp("queries")
+    with ExitStack() as stack:
+        server, off = (
+            stack.enter_context(start_vllm(*tap, speculation=speculation, wait=False))
+            for speculation in ("draft-good", None)
+        )
+        for each in (server, off):
+            each.wait_healthy()
+        yield stack.enter_context(Teller(folder, server, off).told(rule_files))
+
+
+@pytest.fixture(scope="module")
+def prometheus(told: Told) -> PrometheusApi:
+    return PrometheusApi(told.prometheus.url)
+
+
+def span(told: Told) -> Span:
+    """As Grafana shows it, with the interval that its data source has unless told otherwise.
+
+    Its last step is the end, as some things came up in the last seconds.
+    """
+    every = Span(told.begun, told.ended).scrape_interval
+    return Span(told.ended - every * math.ceil((told.ended - told.begun) / every), told.ended)
+
+
+def is_data(found: Sequence[Series]) -> bool:
+    return any(not math.isnan(value) for series in found for _, value in series.points)
+
+
+def finds(asker: Asker, query: Query) -> bool:
+    if query.kind is Kind.VARIABLE:
+        return bool(asker.options(query.expr))
+    return all(is_data(each.answer(query)) for each in asker.repeated(query.repeat))
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.name)
+def test_a_dashboards_queries_return_data(
+    told: Told, prometheus: PrometheusApi, board: Board
+) -> None:
+    """Of its panels, variables and annotations; but for those that are known to find nothing."""
+    asker = Asker(board, prometheus, span(told))
+    queries = list(board.queries())
+    assert {query.kind for query in queries} >= {Kind.PANEL, Kind.VARIABLE}
+    empty = {place(query): str(query) for query in queries if not finds(asker, query)}
+    known = {where for where in EMPTY if where[0] == board.name}
+    assert {where: text for where, text in empty.items() if where not in known} == {}
+    assert known <= empty.keys(), "these do find something"
+    for query in queries:
+        if EMPTY.get(place(query)) in FILTERED:
+            for question in questions(asker.expr(query)):
+                assert is_data(prometheus.query(question, told.ended)), question
+
+
+def place(query: Query) -> tuple[str, str, str]:
+    return query.board, query.place, query.ref
+
+
+def test_the_dashboards_and_the_rules_are_there() -> None:
+    assert len(BOARDS) == 5
+    assert len(RULE_FILES) == 2
+    assert {where[0] for where in EMPTY} <= {board.name for board in BOARDS}
+    assert set(EMPTY_RULES) <= {name for name, _ in rules_in(RULE_FILES)}
+
+
+def test_every_rule_is_evaluated_without_an_error(told: Told) -> None:
+    assert len(told.rules) == len(list(rules_in(RULE_FILES)))
+    errors = {rule["name"]: rule.get("lastError") for rule in told.rules if rule["health"] != "ok"}
+    assert errors == {}
+
+
+def test_every_rule_asks_for_something_that_is_there(told: Told, prometheus: PrometheusApi) -> None:
+    """Under the labels that it has there, on both sides of each operator."""
+    empty: dict[str, list[str]] = {}
+    for name, expr in rules_in(RULE_FILES):
+        for question in questions(expr, GONE):
+            if not is_data(prometheus.query(question, told.ended)):
+                empty.setdefault(name, []).append(question)
+    assert {name: asked for name, asked in empty.items() if name not in EMPTY_RULES} == {}
+    assert set(EMPTY_RULES) <= empty.keys(), "these do find something"
+
+
+def test_what_this_vllm_has_not_is_not_there(told: Told, prometheus: PrometheusApi) -> None:
+    assert set(GONE) <= named(
+        [question for _, expr in rules_in(RULE_FILES) for question in questions(expr)]
+    )
+    assert [name for name in GONE if prometheus.query(f"{{__name__='{name}'}}", told.ended)] == []
+
+
+def test_every_dashboard_can_be_drawn(
+    told: Told, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No panel is blank but those all of whose queries are known to find nothing."""
+    minutes = span(told).seconds / 60
+    words = f"--prometheus {told.prometheus.url} --folder {tmp_path} --end {told.ended}"
+    draw([*words.split(), "--minutes", f"{minutes}"])
+    expected = []
+    for board in BOARDS:
+        blank = ", ".join(blank_panels(board))
+        file = tmp_path / f"{board.name}-dark.png"
+        assert file.stat().st_size > 10_000
+        expected.append(f"{file}: {f'{blank} without' if blank else 'every panel with'} data")
+    assert capsys.readouterr().out.splitlines() == expected
+
+
+def blank_panels(board: Board) -> list[str]:
+    panels: dict[str, bool] = {}
+    for query in board.queries():
+        if query.kind is Kind.PANEL:
+            panels[query.place] = panels.get(query.place, True) and place(query) in EMPTY
+    return [title for title, is_blank in panels.items() if is_blank]
+
+
+def test_what_a_rule_asks_is_found_without_anything_being_wrong() -> None:
+    """Comparisons answer 0 or 1, exceptions have to be there, each alternative is asked for."""
+    asked = questions("a < 1 and on (t) b offset 1h > 2 unless on (t) c == 1")
+    assert [each.replace("{}", "") for each in asked] == [
+        "((a) < bool (1) and on (t) (b) > bool (2)) and on (t) ((c) == bool (1))"
+    ]
+    asked = questions('absent(up{job="x"}) or (rate(new[5m]) or rate(old[5m]))', ["old"])
+    assert [each.replace("{}", "") for each in asked] == ['up{job="x"}', "(rate(new[5m]))"]

@@ -1,0 +1,186 @@
+"""Databases fail under load and come back: nothing is lost, nothing is there twice.
+
+All tests judge one series of events, which is in :mod:`tests.e2e.outages`. Meanwhile a real
+Prometheus scrapes a daemon.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import unavailable
+from tests.e2e.outages import TARGETS, Outages, Watched
+from tests.e2e.processes import SimulatedVllm
+from tests.e2e.prometheuses import RunningPrometheus
+from tests.e2e.waiting import eventually
+from tests.e2e.witness import stored
+from tests.postgres import PostgresServer
+
+MEGABYTE = 1 << 20
+DRAFTING = ("--speculative-config", '{"model": "draft", "num_speculative_tokens": 4}')
+DISK_SIZE = "1m"
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A file system of one megabyte."""
+    if os.geteuid() != 0:
+        unavailable("mounting a small tmpfs needs root")
+    disk = tmp_path_factory.mktemp("disk")
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "specwatch", disk], check=True
+    )
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def values(prometheus: RunningPrometheus, expression: str) -> list[float]:
+    """The values of an expression."""
+    return [float(sample["value"][1]) for sample in prometheus.query(expression)]
+
+
+def value(prometheus: RunningPrometheus, expression: str) -> float:
+    """The one value of an expression."""
+    (found,) = values(prometheus, expression)
+    return found
+
+
+def wait_queued(prometheus: RunningPrometheus, windows: int) -> None:
+    """Return once a scrape shows so many windows that wait for the database."""
+    eventually(
+        lambda: values(prometheus, f"specwatch_store_windows_queued >= {windows}"),
+        what="Prometheus sees what waits", within=120,
+    )  # fmt: skip
+
+
+@dataclass
+class Heard:
+    """What Prometheus knew of the daemon after the outages."""
+
+    targets: list[dict[str, Any]]
+    scrapes: float
+    up: float
+    """Share of its scrapes that were answered."""
+    speculating: float
+    queued_most: float
+    log: str
+
+
+@dataclass
+class Story:
+    """What happened, and what was heard of it."""
+
+    outages: Outages
+    heard: Heard
+    page: str
+    """The daemon's own page, after the outages."""
+
+
+@pytest.fixture(scope="module")
+def story(
+    tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer, small_disk: Path
+) -> Story:
+    """The outages, with Prometheus watching."""
+    folder = tmp_path_factory.mktemp("stores")
+    with ExitStack() as stack:
+        server = stack.enter_context(SimulatedVllm(folder / "simulated.log", *DRAFTING))
+        server.wait_healthy()
+        outages = Outages(folder, server, postgres, small_disk)
+        outages.begin(stack)
+        daemon = outages.daemons["postgres"]
+        jobs = {"specwatch": [daemon.url]}
+        prometheus = stack.enter_context(RunningPrometheus(folder / "prometheus", jobs))
+        outages.happen(lambda: wait_queued(prometheus, len(TARGETS)))
+        heard, page = hear(prometheus), daemon.page()
+        outages.end()
+    return Story(outages, heard, page)
+
+
+def hear(prometheus: RunningPrometheus) -> Heard:
+    """Ask for what it saw of the last two minutes."""
+    return Heard(
+        targets=prometheus.targets(),
+        scrapes=value(prometheus, "count_over_time(up[2m])"),
+        up=value(prometheus, "avg_over_time(up[2m])"),
+        speculating=value(prometheus, "sum(specwatch_speculation_enabled)"),
+        queued_most=value(prometheus, "max_over_time(specwatch_store_windows_queued[2m])"),
+        log=prometheus.log(),
+    )
+
+
+@pytest.fixture(params=["postgres", "full"])
+def watched(request: pytest.FixtureRequest, story: Story) -> Watched:
+    """What one of the daemons saw."""
+    return story.outages.watched[request.param]
+
+
+def test_nothing_is_lost_and_nothing_doubled(story: Story, watched: Watched) -> None:
+    """Each target is the one server, so each must add up to all that it counted."""
+    assert story.outages.counts["accepted_tokens"] > 0
+    for target in TARGETS:
+        windows = [window for window in watched.windows if window.series.target == target]
+        assert len({window.start for window in windows}) == len(windows) >= 2
+        assert stored(windows) == story.outages.counts
+
+
+def test_the_daemon_says_what_is_wrong_and_goes_on_watching(watched: Watched) -> None:
+    assert len(watched.outages) == 2
+    for outage in watched.outages:
+        store = outage.status["store"]
+        assert store["queued"] >= len(TARGETS)
+        assert re.match(r"\w+ database \S+", store["error"])
+        assert (outage.healthy, outage.ready) == (200, 503)
+        assert [target["failure"] for target in outage.status["targets"]] == [None] * len(TARGETS)
+    store = watched.last_status["store"]
+    assert (store["error"], store["dropped"], store["queued"]) == (None, 0, 0)
+    assert store["failures"] >= 2
+
+
+def test_each_outage_is_logged_with_its_end(watched: Watched) -> None:
+    told = [event for event in watched.events if event.startswith("store_")]
+    assert told.count("store_recovered") == 2
+    assert told[-1] == "store_recovered"
+    assert "turn_failed" not in watched.events
+
+
+def test_memory_stays_bounded_while_windows_wait(watched: Watched) -> None:
+    """A few windows take a few kilobytes: what is allowed for is the noise of the allocator."""
+    for outage in watched.outages:
+        assert outage.resident < watched.resident_before + 20 * MEGABYTE
+        assert outage.resident < 150 * MEGABYTE
+
+
+def test_prometheus_scrapes_the_daemon_all_the_while(story: Story) -> None:
+    """Half a minute and more; in each outage of the daemon's database it saw what waits for it.
+
+    A scrape may take a second: on a machine that stops for a while, one or two are late.
+    """
+    (target,) = story.heard.targets
+    assert (target["health"], target["lastError"]) == ("up", "")
+    assert story.heard.scrapes >= 30
+    assert story.heard.up > 0.8
+    assert not re.search(r"level=(warn|error).*(scrape|append|ingest)", story.heard.log)
+
+
+def test_prometheus_has_the_daemons_figures(story: Story) -> None:
+    assert story.heard.speculating == len(TARGETS)
+    assert story.heard.queued_most >= len(TARGETS)
+
+
+def test_promtool_finds_nothing_wrong_with_the_page(story: Story) -> None:
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=story.page, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    assert "specwatch_acceptance_ratio" in story.page

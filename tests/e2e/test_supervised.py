@@ -1,0 +1,195 @@
+"""``specwatch run -- COMMAND`` as a real process, with a real vLLM and with worse: no orphans."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from specwatch.edges import leash
+from specwatch.edges.supervisor import Supervisor
+from specwatch.guard.plan import Life
+from specwatch.model import Mode
+from tests.daemon.families import (
+    alive,
+    born,
+    descendants,
+    descriptors,
+    family,
+    leave_others_out,
+)
+from tests.e2e.api import get
+from tests.e2e.processes import Specwatch
+from tests.e2e.waiting import eventually
+from tests.lab.vllm_server import START_TIMEOUT, free_port, speculation_flags
+
+GONE_WITHIN = 120.0
+"""Seconds from the end of specwatch to that of the last process of vLLM; 10 of them are grace."""
+Run = Callable[..., Specwatch]
+
+
+class Served:
+    """A real vLLM as a command."""
+
+    def __init__(self, vllm: Path, models: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        environment = {
+            "HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1, "VLLM_CPU_KVCACHE_SPACE": 1,
+            "OMP_NUM_THREADS": 1, "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        }  # fmt: skip
+        self.command = [
+            "env", *(f"{name}={value}" for name, value in environment.items()),
+            str(vllm / "bin/vllm"), "serve", str(models / "target"),
+            "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(self.port),
+            "--max-model-len", "1024", "--enforce-eager", "--dtype", "float32",
+            *speculation_flags(models, "ngram", 4),
+        ]  # fmt: skip
+
+    def healthy(self) -> bool:
+        """Whether ``GET /health`` answers 200."""
+        try:
+            return get(self.url + "/health")[0] == 200
+        except OSError:
+            return False
+
+    def speculates(self) -> bool:
+        """Whether its page has the families of speculation."""
+        eventually(self.healthy, what="vLLM is healthy", within=START_TIMEOUT)
+        return "vllm:spec_decode_num_drafts_total" in get(self.url + "/metrics")[1]
+
+
+@pytest.fixture(autouse=True)
+def only_ours() -> None:
+    """The processes of other tests are not looked for."""
+    leave_others_out()
+
+
+@pytest.fixture
+def served(vllm_install: Path, tiny_models: Path) -> Served:
+    return Served(vllm_install, tiny_models)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    """``run(*options, command=WORDS)`` is a daemon that runs a command."""
+    running: list[Specwatch] = []
+
+    def started(*options: str, command: list[str]) -> Specwatch:
+        own = ["--listen", "127.0.0.1:0", "--database", f"sqlite:///{tmp_path}/d.db"]
+        process = Specwatch(tmp_path / "log", "run", *own, *options, "--", *command)
+        running.append(process)
+        process.start()
+        return process
+
+    yield started
+    for process in running:
+        process.kill()
+
+
+def below(process: Specwatch) -> list[int]:
+    """All processes that it has, and those that these have."""
+    return [each.pid for each in leash.descendants({process.pid}, leash.processes())]
+
+
+def gone(pids: list[int]) -> None:
+    eventually(lambda: not alive(pids), what=f"{pids} have ended", within=GONE_WITHIN)
+
+
+def test_killed_it_leaves_nothing_of_vllm(run: Run, served: Served) -> None:
+    process = run(command=served.command)
+    assert served.speculates()
+    pids = below(process)
+    assert len(pids) >= 3, "the leash, the server, its engine"
+    process.kill()
+    gone(pids)
+    assert not served.healthy()
+
+
+def test_sigterm_ends_vllm_in_its_own_way_and_then_specwatch(run: Run, served: Served) -> None:
+    """Its log passes through beside ours."""
+    process = run(command=served.command)
+    assert served.speculates()
+    pids = below(process)
+    process.stop(timeout=180.0)
+    assert alive(pids) == []
+    said = process.said()
+    assert "Application startup complete" in said
+    ended, stopped = said.index('"event": "vllm_ended"'), said.index('"event": "stopped"')
+    assert said.index("Application shutdown complete") < ended < stopped
+
+
+def test_it_restarts_without_speculation_amid_a_start(served: Served) -> None:
+    supervisor = Supervisor(served.command, environ=os.environ)
+    try:
+        supervisor.start(Mode.ON)
+        eventually(lambda: len(descendants()) > 2, what="an engine", within=START_TIMEOUT)
+        before = descendants()
+        supervisor.restart(Mode.OFF)
+        assert alive(before) == []
+        assert not served.speculates()
+        status = supervisor.status()
+        assert (status.life, status.mode) == (Life.UP, Mode.OFF)
+    finally:
+        supervisor.stop()
+    assert descendants() == []
+
+
+def test_killed_it_leaves_nothing_of_a_stubborn_family(run: Run, tmp_path: Path) -> None:
+    process = run("--target", "http://127.0.0.1:1", command=family(tmp_path))
+    pids = [*born(tmp_path), *below(process)]
+    process.kill()
+    gone(pids)
+
+
+def test_a_second_signal_does_not_wait_for_a_stubborn_family(run: Run, tmp_path: Path) -> None:
+    process = run("--target", "http://127.0.0.1:1", "--stop-timeout", "1h",
+                  command=family(tmp_path))  # fmt: skip
+    pids = [*born(tmp_path), *below(process)]
+    eventually(lambda: '"event": "started"' in process.said(), what="it watches", within=180)
+    process.signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.running, "it waits for its child"
+    process.stop(timeout=120.0)
+    assert alive(pids) == []
+
+
+def test_a_reload_leaves_the_child_alone(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "c.yml"
+    file.write_text("targets: [{url: 'http://127.0.0.1:1', service: {kind: supervised}}]\n")
+    process = run("--config", str(file), command=["sleep", "600"])
+    eventually(lambda: '"event": "started"' in process.said(), what="it watches", within=180)
+    pids = below(process)
+    process.signal(signal.SIGHUP)
+    eventually(lambda: '"event": "reloaded"' in process.said(), what="it reloads", within=180)
+    assert alive(pids) == pids
+    process.stop(timeout=120.0)
+    assert alive(pids) == []
+
+
+def test_where_it_cannot_listen_the_child_ends_too(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        process = run(
+            "--listen", listen, "--target", "http://127.0.0.1:1", command=["sleep", "600"]
+        )
+        eventually(lambda: not process.running, what="it ends", within=180)
+    assert "Address already in use; choose another" in process.said()
+    started = re.search(r'"event": "vllm_started", "pid": (\d+)', process.said())
+    assert started is not None
+    assert alive([int(started[1])]) == []
+
+
+def test_forty_rounds_leave_no_process_and_no_descriptor() -> None:
+    supervisor = Supervisor(["sh", "-c", "sleep 600 & exec sleep 600"], environ=os.environ)
+    before = descriptors()
+    for _ in range(40):
+        supervisor.start(Mode.ON)
+        supervisor.stop()
+    assert (descriptors(), descendants()) == (before, [])

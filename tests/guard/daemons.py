@@ -1,0 +1,171 @@
+"""Daemons that guard simulated servers with one database, turned by the test."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any, cast
+
+from specwatch.config import Config, from_targets
+from specwatch.core.baseline import Baseline
+from specwatch.core.decisions import TargetDecision
+from specwatch.core.status import TargetStatus
+from specwatch.core.watch import Moment
+from specwatch.edges.actuators import Actuator
+from specwatch.edges.guard_book import Entry, GuardBook
+from specwatch.edges.schema import guards
+from specwatch.edges.store import Store
+from specwatch.errors import StoreUnavailable
+from specwatch.guard.state import GuardState, Phase
+from specwatch.guarding import TURN_SECONDS, Guarding
+from specwatch.judging import Judging
+from specwatch.policy import Guard
+from specwatch.target import Target
+from tests.guard.simulated_server import SimulatedServer
+
+ACT = Guard.model_validate({"mode": "act", "verify": "10s", "drain_timeout": "4s"})
+_IN_A_TURN = 60.0
+
+
+def config(names: Iterable[str] = ("chat",), policy: Guard = ACT, **target: Any) -> Config:
+    """A configuration with these targets."""
+    plain = from_targets(["http://127.0.0.1:8000"], environ={}, hostname="h")
+    targets = tuple(plain.targets[0].model_copy(update={"name": name, **target}) for name in names)
+    return plain.model_copy(update={"targets": targets, "guard": policy})
+
+
+class FakeJudging:
+    """Says of each target what its server says."""
+
+    def __init__(self, servers: dict[str, SimulatedServer]) -> None:
+        self._servers = servers
+        self.forgotten: Counter[str] = Counter()
+
+    def decision_of(self, name: str) -> TargetDecision:
+        return self._servers[name].decision()
+
+    def baselines_of(self, name: str) -> dict[str, Baseline]:
+        return {}
+
+    def forget(self, name: str) -> None:
+        self.forgotten[name] += 1
+
+
+class InTurn:
+    """What a pool of threads does, at once."""
+
+    def submit(self, act: Callable[..., None], *args: Any) -> Future[None]:
+        act(*args)
+        return Future()
+
+    def shutdown(self, **_how: bool) -> None:
+        """There is nobody to end."""
+
+
+class World:
+    """Servers by name, on one clock."""
+
+    def __init__(self, *names: str) -> None:
+        self.servers = {name: SimulatedServer() for name in names or ("chat",)}
+        for server in self.servers.values():
+            server.started -= 100.0  # it is in breach by now
+
+    @property
+    def server(self) -> SimulatedServer:
+        """The only one."""
+        (server,) = self.servers.values()
+        return server
+
+    @property
+    def now(self) -> float:
+        return next(iter(self.servers.values())).now
+
+    def moment(self) -> Moment:
+        return Moment(wall=self.now, monotonic=self.now - 1e9)
+
+    def wait(self, seconds: float = TURN_SECONDS) -> None:
+        for server in self.servers.values():
+            server.now += seconds
+
+
+class GuardingDaemon:
+    """One daemon; without ``acts`` it has no actuator."""
+
+    def __init__(
+        self, world: World, store: Store, configured: Config | None = None,
+        *, acts: bool = True, threads: bool = False,
+    ) -> None:  # fmt: skip
+        self.world, self.store = world, store
+        self.judging = FakeJudging(world.servers)
+        self.broken: set[str] = set()
+        self.guarding = Guarding(
+            store,
+            configured or config(world.servers),
+            now=world.moment,
+            judging=cast(Judging, self.judging),
+            status=self._status,
+            healthy=lambda name: world.servers[name].up,
+            actuator=lambda target: self.actuator(target) if acts else None,
+        )
+        if not threads:
+            self.guarding._pool = InTurn()  # type: ignore[assignment]
+
+    def actuator(self, target: Target) -> Actuator:
+        return self.world.servers[target.name]
+
+    def _status(self, name: str) -> TargetStatus:
+        if name in self.broken:
+            raise RuntimeError("a defect")
+        return self.world.servers[name].seen()
+
+    def turn(self) -> None:
+        """One turn, to its end."""
+        self.guarding.turn()
+        deadline = time.monotonic() + _IN_A_TURN
+        while any(one.running.locked() for one in self.guarding._guardians.values()):
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+
+    def live(self, seconds: float, until: Phase | None = None, name: str = "chat") -> GuardState:
+        """Turn so long, or until the guard of a target is in a phase."""
+        end = self.world.now + seconds
+        while self.world.now < end:
+            self.turn()
+            if until is not None and self.state(name).phase is until:
+                break
+            self.world.wait()
+        return self.state(name)
+
+    def entry(self, name: str = "chat") -> Entry:
+        """As it is stored."""
+        return GuardBook(self.store).look(name)[name]
+
+    def state(self, name: str = "chat") -> GuardState:
+        return self.entry(name).state
+
+    def ours(self, name: str = "chat") -> bool:
+        """Whether it guards a target, as it says itself."""
+        status = self.guarding.status_of(name)
+        return status is not None and status.ours
+
+    def lose_database(self) -> None:
+        """From now on nothing can be read or written."""
+
+        def away(*_args: object, **_more: object) -> None:
+            raise StoreUnavailable("the database is away")
+
+        for method in ("look", "hold", "advance", "release"):
+            setattr(self.guarding._book, method, away)
+
+    def find_database(self) -> None:
+        """It is back."""
+        for method in ("look", "hold", "advance", "release"):
+            delattr(self.guarding._book, method)
+
+
+def expire(store: Store) -> None:
+    """All leases end: they last by the database's clock, which no test waits for."""
+    with store.writing(1.0) as connection:
+        connection.execute(guards.update().values(lease_until=1.0))

@@ -1,0 +1,132 @@
+"""A simulated vLLM and its manager, whose restarts are counted and can go wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from specwatch.core.decisions import TargetDecision
+from specwatch.core.interval import Interval
+from specwatch.core.status import Failure, TargetStatus
+from specwatch.core.verdicts import Finding, Verdict
+from specwatch.errors import ActuatorError
+from specwatch.guard.plan import Life, Plan, Service
+from specwatch.model import ALL_TEMPERATURES, Mode
+from specwatch.ruling import DEFAULT_RULES
+
+BOOT_SECONDS = 20.0
+BREACH_SECONDS = 60.0
+"""After this long with a bad draft a rule is in breach."""
+NET_NEGATIVE = next(rule for rule in DEFAULT_RULES if rule.name == "net-negative")
+
+
+@dataclass
+class SimulatedServer:
+    """One vLLM as a manager runs it; ``now`` is set by who runs the simulation."""
+
+    now: float = 1_800_000_000.0
+    configured: Mode = Mode.ON
+    """How it is set to start next time."""
+    running: Mode = Mode.ON
+    """How the process that runs was started."""
+    bad: bool = True
+    """Whether its draft makes it slower."""
+    starts: list[tuple[float, Mode]] = field(default_factory=list)
+    """Every restart that was done."""
+    started: float = 1_800_000_000.0 - BOOT_SECONDS
+    instance: int = 1
+    fault: str = ""
+    """What goes wrong without speculation: ``crash``, ``hang``, ``model``, ``ignore``; or at
+    once: ``refuse``, ``timeout``, ``no-status``."""
+    fault_with: Mode = Mode.OFF
+    stale: bool = False
+    measured: Interval | None = None
+    load: float = 0.0
+    scraped: float = 0.0
+    point: Callable[[str], None] = lambda _: None
+    """Is told of each moment at which the guard might be killed."""
+
+    @property
+    def broken(self) -> bool:
+        return self.running is self.fault_with and self.fault in ("crash", "hang", "stopped")
+
+    @property
+    def up(self) -> bool:
+        """Whether it answers."""
+        return not self.broken and self.now - self.started >= BOOT_SECONDS
+
+    @property
+    def mode(self) -> Mode:
+        """What its page says."""
+        ignores = self.fault == "ignore" and self.running is self.fault_with
+        return (Mode.ON if self.running is Mode.OFF else Mode.OFF) if ignores else self.running
+
+    # The manager
+
+    def plan(self) -> Plan:
+        return Plan((), (), (), ())
+
+    def status(self) -> Service:
+        if self.fault == "no-status":
+            raise ActuatorError("the manager does not answer", retry=True)
+        crashed = self.fault == "crash" and self.broken
+        life = Life.DOWN if crashed else Life.STOPPED if self.fault == "stopped" else Life.UP
+        return Service(life, self.configured, str(self.instance), stale=self.stale)
+
+    def disable(self, incident: str) -> None:
+        self._switch(Mode.OFF)
+
+    def enable(self, incident: str) -> None:
+        self._switch(Mode.ON)
+
+    def close(self) -> None:
+        pass
+
+    def _switch(self, mode: Mode) -> None:
+        if self.fault == "refuse" and mode is self.fault_with:
+            raise ActuatorError("the unit is masked")
+        self.point("before the drop-in")
+        self.configured = mode
+        self.point("before the restart")
+        self.restart()
+        self.point("after the restart")
+        if self.fault == "timeout" and mode is self.fault_with:
+            raise ActuatorError("systemd did not answer in time", changed=True)
+
+    def restart(self) -> None:
+        """Whoever does it."""
+        self.instance += 1
+        self.running, self.started = self.configured, self.now
+        self.starts.append((self.now, self.running))
+
+    # What is seen of it
+
+    def seen(self) -> TargetStatus:
+        if self.up:
+            self.scraped = self.now
+        failure = None if self.up else Failure("refused", "connection refused", self.now)
+        other = self.fault == "model" and self.running is self.fault_with
+        return TargetStatus(
+            "chat", "http://127.0.0.1:8000", 5.0,
+            models={"another" if other else "tiny": self.mode},
+            last_success=self.scraped or None, failure=failure, load=self.load,
+        )  # fmt: skip
+
+    def decision(self) -> TargetDecision:
+        on = self.up and self.mode is Mode.ON and self.bad
+        seconds = self.now - self.started - BOOT_SECONDS
+        if not on or seconds < BREACH_SECONDS / 2:
+            return TargetDecision()
+        verdict = Verdict.BREACH if seconds >= BREACH_SECONDS else Verdict.PASS
+        found = Finding(
+            NET_NEGATIVE, "chat", "tiny", ALL_TEMPERATURES, verdict, Verdict.BREACH,
+            self.now, None, (), at=self.now,
+        )  # fmt: skip
+        return TargetDecision(findings=(found,))
+
+    def speedup(self) -> Interval:
+        """Of speculation as it is."""
+        if self.measured is not None:
+            return self.measured
+        value = 0.5 if self.bad else 1.8
+        return Interval(value, value * 0.9, value * 1.1, 20)

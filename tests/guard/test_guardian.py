@@ -1,0 +1,356 @@
+"""The guard of a simulated server, from a breach to its end, whatever goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specwatch.core.interval import Interval
+from specwatch.guard import persons
+from specwatch.guard.state import Phase
+from specwatch.model import Mode
+from specwatch.policy import Guard
+from tests.guard.living import ACT, QUICK, Living
+from tests.guard.simulated_server import SimulatedServer
+
+
+@pytest.fixture
+def living(tmp_path: Path) -> Living:
+    return Living(tmp_path / "s.db")
+
+
+def test_a_breach_ends_with_speculation_off_by_one_restart(living: Living) -> None:
+    state = living.live(400, until=Phase.DISABLED)
+    assert living.phases() == [
+        "suspect", "confirmed", "draining", "restarting", "verifying", "disabled",
+    ]  # fmt: skip
+    assert [mode for _, mode in living.server.starts] == [Mode.OFF]
+    assert state.incident is not None
+    assert state.incident.what == "net-negative"
+    assert state.rearm_at == state.since + ACT.rearm.after
+    assert living.server.mode is Mode.OFF
+
+
+def test_a_good_draft_is_kept_after_a_trial(living: Living) -> None:
+    living.live(400, until=Phase.DISABLED)
+    living.server.bad = False
+    living.live(ACT.rearm.after + 100, until=Phase.TRIAL)
+    state = living.live(ACT.rearm.trial + 100, until=Phase.OBSERVING)
+    assert (state.phase, state.delay, state.incident) == (Phase.OBSERVING, 0.0, None)
+    assert [mode for _, mode in living.server.starts] == [Mode.OFF, Mode.ON]
+    assert living.server.mode is Mode.ON
+
+
+def test_a_bad_draft_is_tried_again_later_each_time(living: Living) -> None:
+    delays = []
+    for _ in range(4):
+        state = living.live(4 * ACT.rearm.after + 4000, until=Phase.DISABLED)
+        assert state.rearm_at is not None
+        delays.append(state.rearm_at - state.since)
+        living.live(delays[-1] + 200, until=Phase.TRIAL)
+    hours = [delay / 3600 for delay in delays]
+    assert hours == [6, 12, 24, 24]
+
+
+def test_who_may_not_act_says_what_would_be_done(tmp_path: Path) -> None:
+    policy = Guard.model_validate({"mode": "observe"})
+    living = Living(tmp_path / "s.db", policy=policy)
+    state = living.live(600)
+    assert state.phase is Phase.CONFIRMED
+    assert state.waiting == "guard.mode is observe: nothing is done"
+    assert living.server.starts == []
+
+
+def test_a_guard_that_is_off_does_nothing_but_finish_what_was_begun(tmp_path: Path) -> None:
+    living = Living(tmp_path / "s.db", policy=Guard.model_validate({"mode": "off"}))
+    assert living.live(600).phase is Phase.OBSERVING
+    assert living.phases() == []
+    living.guardian.policy = ACT
+    living.live(400, until=Phase.VERIFYING)
+    living.guardian.policy = Guard.model_validate({"mode": "off", "verify": "1m"})
+    assert living.live(400).phase is Phase.DISABLED
+
+
+ENDS = {
+    "crash": "vLLM does not run; it runs again as before",
+    "hang": "vLLM was not healthy within 15m; it runs again as before",
+    "model": "it serves another, and served tiny; it runs again as before",
+    "ignore": "it still speculates after the restart; it runs again as before",
+    "refuse": "nothing was done: the unit is masked",
+    "timeout": "systemd did not answer in time; it runs again as before",
+}
+
+
+@pytest.mark.parametrize("fault", ENDS)
+def test_whatever_fails_vllm_runs_as_before_and_a_person_is_wanted(
+    living: Living, fault: str
+) -> None:
+    living.server.fault = fault
+    state = living.live(3000, until=Phase.HELD)
+    assert (state.phase, state.why) == (Phase.HELD, ENDS[fault])
+    living.live(120)
+    assert living.server.up
+    assert living.server.mode is Mode.ON
+    assert living.server.configured is Mode.ON
+    assert len(living.server.starts) == (0 if fault == "refuse" else 2)
+    assert living.live(1000).phase is Phase.HELD
+
+
+def test_a_server_whose_manager_does_not_answer_is_left_alone(living: Living) -> None:
+    living.server.fault = "no-status"
+    state = living.live(600)
+    assert state.phase is Phase.CONFIRMED
+    assert state.waiting == "the server cannot be switched: the manager does not answer"
+    assert living.server.starts == []
+
+
+def test_a_trial_that_does_not_start_goes_back_to_serving_without(living: Living) -> None:
+    living.live(400, until=Phase.DISABLED)
+    living.server.fault, living.server.fault_with = "crash", Mode.ON
+    state = living.live(ACT.rearm.after + 2000, until=Phase.HELD)
+    assert state.phase is Phase.HELD
+    living.live(60)
+    assert (living.server.up, living.server.mode) == (True, Mode.OFF)
+
+
+def crash_points(folder: Path) -> list[str]:
+    living = Living(folder / "count.db", policy=QUICK)
+    story(living)
+    return living.points
+
+
+def story(living: Living) -> None:
+    """An incident, a trial that is lost, and speculation off again."""
+    living.live(400, until=Phase.DISABLED)
+    living.live(QUICK.rearm.after + 400, until=Phase.TRIAL)
+    living.live(QUICK.rearm.trial + 400, until=Phase.DISABLED)
+    living.live(60)
+
+
+def test_killed_anywhere_it_goes_on_and_restarts_no_more_than_without(tmp_path: Path) -> None:
+    points = crash_points(tmp_path)
+    assert len(points) > 20
+    for number in range(len(points)):
+        living = Living(tmp_path / f"{number}.db", policy=QUICK, kill_at=number)
+        story(living)
+        told = f"killed {living.points[number]}"
+        assert living.deaths == 1, told
+        assert living.state.phase is Phase.DISABLED, told
+        modes = [mode for _, mode in living.server.starts]
+        assert modes == [Mode.OFF, Mode.ON, Mode.OFF], told
+        assert living.server.up, told
+        assert living.server.configured is Mode.OFF, told
+
+
+def test_without_a_database_nothing_begins_and_what_began_is_finished(tmp_path: Path) -> None:
+    for number, what in enumerate(crash_points(tmp_path)):
+        if "storing" not in what:
+            continue
+        path = tmp_path / f"away-{number}.db"
+        living = Living(path, policy=QUICK, away_at=number, away_turns=40)
+        story(living)
+        living.live(400)
+        told = f"away {what}"
+        assert living.state.phase is Phase.DISABLED, told
+        modes = [mode for _, mode in living.server.starts]
+        assert modes == [Mode.OFF, Mode.ON, Mode.OFF], told
+
+
+def test_a_failed_restart_is_put_right_though_the_database_is_away(tmp_path: Path) -> None:
+    living = Living(tmp_path / "s.db")
+    living.server.fault = "crash"
+    living.live(400, until=Phase.VERIFYING)
+    living.book.away = True
+    living.live(600)
+    assert (living.server.up, living.server.mode) == (True, Mode.ON)
+    assert living.state.phase is Phase.VERIFYING
+    living.book.away = False
+    assert living.live(60).phase is Phase.HELD
+    assert living.phases()[-2:] == ["rolling_back", "held"]
+
+
+def test_what_a_person_orders_is_done_before_anything_else(living: Living) -> None:
+    living.server.bad = False
+    living.live(60)
+
+    def order(goal: Mode) -> None:
+        living.book.change(
+            "chat", lambda state: persons.order(state, goal, by="ann", now=living.server.now),
+            living.server.now, by="ann",
+        )  # fmt: skip
+
+    order(Mode.OFF)
+    state = living.live(300, until=Phase.DISABLED)
+    assert (state.phase, state.rearm_at) == (Phase.DISABLED, None)
+    assert living.live(3 * 86400).phase is Phase.DISABLED
+    order(Mode.ON)
+    living.server.bad = True
+    state = living.live(600, until=Phase.CONFIRMED)
+    assert living.server.mode is Mode.ON
+    assert state.phase is Phase.CONFIRMED
+    assert living.live(60).waiting == "somebody else switched speculation not long ago"
+
+
+def test_a_pause_before_the_restart_gives_the_action_up(living: Living) -> None:
+    living.server.load = 3.0
+    living.live(400, until=Phase.DRAINING)
+    now = living.server.now
+    living.book.change(
+        "chat", lambda state: persons.pause(state, until=now + 600, by="ann"), now, by="ann"
+    )
+    assert living.live(20).phase is Phase.CONFIRMED
+    assert living.server.starts == []
+    assert living.state.actions == ()
+    living.live(900, until=Phase.DISABLED)
+    assert living.server.mode is Mode.OFF
+
+
+def test_what_somebody_else_switches_is_respected(living: Living) -> None:
+    living.live(400, until=Phase.DISABLED)
+    living.server.configured = Mode.ON
+    living.server.restart()
+    state = living.live(300, until=Phase.CONFIRMED)
+    assert state.phase is Phase.CONFIRMED
+    living.live(3600)
+    assert living.server.mode is Mode.ON
+    assert living.state.waiting == "somebody else switched speculation not long ago"
+    living.live(ACT.respect)
+    assert living.server.mode is Mode.OFF
+
+
+def test_the_budget_and_the_cooldown_bound_what_is_done(tmp_path: Path) -> None:
+    policy = Guard.model_validate(
+        {"mode": "act", "verify": "1m", "max_actions_per_day": 1, "drain_timeout": "2s"}
+    )
+    living = Living(tmp_path / "s.db", policy=policy)
+    living.live(400, until=Phase.DISABLED)
+    living.live(86400 - 7200)
+    assert living.state.phase is Phase.DISABLED
+    assert "max_actions_per_day" in living.state.waiting
+    assert len(living.server.starts) == 1
+
+
+def test_requests_are_waited_for_but_not_for_ever(living: Living) -> None:
+    living.server.load = 2.0
+    living.live(400, until=Phase.DRAINING)
+    began = living.server.now
+    living.live(60, until=Phase.VERIFYING)
+    assert living.server.starts[0][0] - began == ACT.drain_timeout
+
+
+def test_a_hold_is_ended_by_a_person(living: Living) -> None:
+    living.server.fault = "refuse"
+    living.live(3000, until=Phase.HELD)
+    living.server.fault = ""
+    now = living.server.now
+    living.book.change(
+        "chat", lambda state: persons.resume(state, by="ann", now=now), now, by="ann"
+    )
+    state = living.live(3000, until=Phase.DISABLED)
+    assert state.phase is Phase.DISABLED
+
+
+def test_speculation_that_was_faster_after_all_is_put_back(tmp_path: Path) -> None:
+    server = SimulatedServer()
+    living = Living(tmp_path / "s.db", server=server)
+    living.live(400, until=Phase.VERIFYING)
+    server.bad = False
+    state = living.live(600, until=Phase.HELD)
+    assert state.why.startswith("serving was faster before, 1.80 (1.62 to 1.98) times")
+    living.live(60)
+    assert server.mode is Mode.ON
+    assert replace(state, why="").phase is Phase.HELD
+
+
+def test_a_process_that_dies_again_and_again_is_rolled_back_soon(living: Living) -> None:
+    """Its manager starts it each time, so that it is never seen to be down for long."""
+    living.live(400, until=Phase.VERIFYING)
+    began = living.server.now
+    living.server.fault = "hang"
+    for _ in range(10):
+        if living.state.phase is Phase.VERIFYING:
+            living.server.restart()
+            living.live(10)
+    state = living.live(300, until=Phase.HELD)
+    assert state.why.startswith("vLLM died 3 times after the restart")
+    assert living.server.now - began < 200
+    assert living.server.configured is Mode.ON
+
+
+def test_a_person_who_stops_the_server_meanwhile_is_not_worked_against(living: Living) -> None:
+    living.live(400, until=Phase.VERIFYING)
+    living.server.fault = "stopped"
+    state = living.live(300, until=Phase.HELD)
+    assert state.why == "somebody stopped the server after the restart"
+    assert len(living.server.starts) == 1
+
+
+def test_a_deploy_during_verification_stands(living: Living) -> None:
+    living.live(400, until=Phase.VERIFYING)
+    living.server.configured = Mode.ON
+    living.server.restart()
+    state = living.live(60, until=Phase.OBSERVING)
+    assert (state.phase, state.elsewhere is not None) == (Phase.OBSERVING, True)
+    assert [mode for _, mode in living.server.starts] == [Mode.OFF, Mode.ON]
+
+
+def test_a_disabling_for_a_time_ends_by_itself_whatever_the_guard_may_do(tmp_path: Path) -> None:
+    server = SimulatedServer(bad=False)
+    policy = Guard.model_validate({"mode": "observe", "drain_timeout": "2s"})
+    living = Living(tmp_path / "s.db", policy=policy, server=server)
+    living.live(60)
+    until = server.now + 3600
+    living.book.change(
+        "chat",
+        lambda state: persons.order(state, Mode.OFF, by="ann", now=server.now, until=until),
+        server.now, by="ann",
+    )  # fmt: skip
+    living.live(300, until=Phase.DISABLED)
+    living.live(3000)
+    assert server.mode is Mode.OFF
+    living.live(1200, until=Phase.OBSERVING)
+    assert server.mode is Mode.ON
+    assert living.state.elsewhere is None
+
+
+def test_after_a_trial_that_failed_a_resumed_guard_tries_again_later(living: Living) -> None:
+    living.live(400, until=Phase.DISABLED)
+    living.server.fault, living.server.fault_with = "crash", Mode.ON
+    living.live(ACT.rearm.after + 2000, until=Phase.HELD)
+    now = living.server.now
+    living.server.fault = ""
+    living.book.change(
+        "chat", lambda state: persons.resume(state, by="ann", now=now), now, by="ann"
+    )
+    state = living.live(60)
+    assert state.phase is Phase.DISABLED
+    assert state.rearm_at == pytest.approx(now + 2 * ACT.rearm.after)
+
+
+def test_a_clock_that_was_set_back_stops_nothing(living: Living) -> None:
+    living.live(400, until=Phase.VERIFYING)
+    living.server.started -= 10_800
+    living.server.now -= 10_800
+    living.guardian = living._born()
+    assert living.live(400, until=Phase.DISABLED).phase is Phase.DISABLED
+
+
+def test_a_change_of_the_owner_that_our_file_hides_is_told(living: Living) -> None:
+    living.live(400, until=Phase.DISABLED)
+    living.server.stale = True
+    state = living.live(600)
+    assert state.waiting.startswith("its owner changed how it starts")
+
+
+def test_a_trial_that_may_go_either_way_goes_on(living: Living) -> None:
+    """But not for ever."""
+    living.live(400, until=Phase.DISABLED)
+    living.server.bad = False
+    living.server.measured = Interval(0.95, 0.8, 1.1, 20)
+    living.live(ACT.rearm.after + 200, until=Phase.TRIAL)
+    began = living.state.since
+    state = living.live(3 * ACT.rearm.trial, until=Phase.DRAINING)
+    assert state.phase is Phase.DRAINING
+    assert state.since - began >= 2 * ACT.rearm.trial

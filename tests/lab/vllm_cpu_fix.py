@@ -1,0 +1,38 @@
+"""Mend sampling at a temperature above 0 under speculation, in the CPU build of vLLM 0.32.
+
+That build spreads each request's temperature over its draft tokens with a kernel that casts to
+int64, so that 0.7 becomes 0 and a sampled request never has a draft token accepted. This plugin
+puts a kernel in its place that keeps the type; vLLM loads it in each of its processes. Builds for
+GPUs run another kernel and do not need it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def expand(
+    output: torch.Tensor,
+    values: torch.Tensor,
+    cumulative_drafts: torch.Tensor,
+    replace_from: float,
+    replace_to: float,
+    *_launch: Any,
+) -> None:
+    """Write each request's value once per draft token of it, with one value replaced."""
+    first = torch.cat([cumulative_drafts.new_zeros(1), cumulative_drafts[:-1]])
+    drafts = (cumulative_drafts - first).to(torch.int64)
+    replaced = torch.where(values == replace_from, torch.full_like(values, replace_to), values)
+    expanded = torch.repeat_interleave(replaced, drafts)
+    output[: expanded.numel()].copy_(expanded)
+
+
+def register() -> None:
+    """Entry point of ``vllm.general_plugins``."""
+    from vllm.triton_utils.dispatcher import register_kernels
+    from vllm.utils import cpu_triton_utils
+
+    cpu_triton_utils._expand_kernel_impl = expand
+    register_kernels({"vllm.v1.sample.rejection_sampler.expand_kernel": expand})

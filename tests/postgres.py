@@ -1,0 +1,137 @@
+"""A throwaway Postgres for tests: a real server in a temporary directory, on a socket in there."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+import pytest
+
+from tests.plugins.no_skips import in_ci
+
+STARTS_WITHIN = 30.0
+SETTINGS = {
+    "listen_addresses": "",
+    "fsync": "off",
+    "max_connections": "40",
+    "shared_buffers": "16MB",
+    "autovacuum": "off",
+}
+
+
+class PostgresServer:
+    """One cluster; its superuser is ``specwatch``, trusted on the socket."""
+
+    def __init__(self, programs: Path, directory: Path) -> None:
+        self._programs = programs
+        self._data = directory / "data"
+        self._socket = directory
+        self._log = directory / "log"
+        self._names = itertools.count()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._prefix = _as_somebody_else(directory)
+        initdb = ["initdb", "--pgdata", str(self._data), "--username", "specwatch"]
+        self._run(*initdb, "--auth", "trust", "--no-sync", "--encoding", "UTF8", "--locale", "C")
+
+    def start(self) -> None:
+        """Start the server and wait until it answers."""
+        options = [each for item in SETTINGS.items() for each in ("-c", "=".join(item))]
+        command = [str(self._programs / "postgres"), "-D", str(self._data), *options]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._prefix, *command, "-k", str(self._socket)],
+                stdout=log,
+                stderr=log,
+                cwd=self._socket,
+            )
+        deadline = time.monotonic() + STARTS_WITHIN
+        while True:
+            try:
+                self.execute("SELECT 1")
+                return
+            except psycopg.OperationalError as error:
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(
+                        f"Postgres did not start: {self._log.read_text()}"
+                    ) from error
+                time.sleep(0.05)
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop the server: SIGINT breaks connections off properly, SIGQUIT as a crash would."""
+        if self._process is not None:
+            self._process.send_signal(how)
+            self._process.wait(timeout=30)
+            self._process = None
+
+    def execute(self, statement: str) -> None:
+        """Run one statement outside of any transaction."""
+        where = f"host={self._socket} user=specwatch dbname=postgres connect_timeout=3"
+        with psycopg.connect(where, autocommit=True) as connection:
+            connection.execute(statement)
+
+    def new_url(self) -> str:
+        """The URL of an empty schema of its own, which goes with the server."""
+        name = f"test{next(self._names)}"
+        self.execute(f"CREATE SCHEMA {name}")
+        options = quote(f"-csearch_path={name}")
+        return f"postgresql://specwatch@/postgres?host={self._socket}&options={options}"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*self._prefix, str(self._programs / program), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=self._socket)
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stdout}{done.stderr}")
+
+
+def find_programs() -> Path | None:
+    """The directory of the newest installed server; None without any."""
+    installed = Path("/usr/lib/postgresql").glob("*/bin/postgres")
+    newest = max(installed, key=lambda found: float(found.parts[-3]), default=None)
+    found = newest or shutil.which("postgres")
+    return Path(found).resolve().parent if found else None
+
+
+def _as_somebody_else(directory: Path) -> list[str]:
+    """How to run the server's programs: it refuses to be root; and it ends when the tests do."""
+    setpriv = shutil.which("setpriv")
+    if os.getuid() != 0:
+        return [setpriv, "--pdeathsig", "INT"] if setpriv else []
+    try:
+        user = pwd.getpwnam("postgres")
+    except KeyError:
+        user = pwd.getpwnam("nobody")
+    if setpriv is None:
+        raise RuntimeError("running Postgres from root's tests needs setpriv (util-linux)")
+    os.chown(directory, user.pw_uid, user.pw_gid)
+    identity = ["--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups"]
+    return [setpriv, *identity, "--pdeathsig", "INT"]
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running server, shared by the whole session; who stops it starts it again."""
+    programs = find_programs()
+    if programs is None:
+        reason = "no Postgres server is installed (Debian: apt install postgresql)"
+        if in_ci():
+            pytest.fail(reason)
+        pytest.skip(reason)
+    # Not pytest's own directory: the path of a socket may only have 107 bytes.
+    directory = Path(tempfile.mkdtemp(prefix="specwatch-pg-"))
+    server = PostgresServer(programs, directory)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(directory)

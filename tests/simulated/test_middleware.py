@@ -1,0 +1,192 @@
+"""What middleware gets from the simulated vLLM is what the real one has for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+from prometheus_client import CollectorRegistry, Counter
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from specwatch.simulated.costs import SimulatedCosts
+from specwatch.simulated.profile import SimulatedProfile
+from specwatch.simulated.server import SimulatedServer
+from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulated.workload import SimulatedTraffic
+
+SETTINGS = SimulatedSettings(
+    model="Org/Model",
+    served_model_names=("tiny", "other"),
+    port=0,
+    speculation=SimulatedSpeculation(3, "ngram"),
+    record="summary",
+    costs=SimulatedCosts().scaled(0.1),
+    middleware=(f"{__name__}.Registering",),
+)
+TRAFFIC = SimulatedTraffic(
+    rate=40.0, output_tokens=10, temperatures=((0.0, 0.5), (0.6, 0.3), (1.2, 0.2))
+)
+TWO_SECONDS = SimulatedProfile(((0.0, 1.0), (2.0, 1.0), (2.001, 0.0)))
+
+
+class Registering:
+    """Registers a counter where it is told, and keeps the state of the application it saw."""
+
+    state: Any = None
+
+    def __init__(self, app: ASGIApp, registry: CollectorRegistry) -> None:
+        self._app = app
+        self._counter = Counter("specwatch_met", "Requests met.", ["path"], registry=registry)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            Registering.state = scope["app"].state
+            self._counter.labels(scope["path"]).inc()
+        await self._app(scope, receive, send)
+
+
+def state(**changes: Any) -> Any:
+    """The state that middleware finds with these settings."""
+    with SimulatedServer(dataclasses.replace(SETTINGS, **changes)) as server:
+        requests.get(f"{server.url}/health", timeout=10)
+    return Registering.state
+
+
+def page(server: SimulatedServer) -> dict[str, float]:
+    text = requests.get(f"{server.url}/metrics", timeout=10).text
+    rows = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    return {name: float(value) for name, value in rows}
+
+
+def total(server: SimulatedServer, family: str) -> float:
+    """The sum of a family over its series."""
+    found = page(server).items()
+    return sum(value for name, value in found if name.partition("{")[0] == family)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen within 60 s"
+        time.sleep(0.05)
+
+
+def test_the_state_has_what_vllm_has_there() -> None:
+    found = state(default_temperature=0.6, force_usage=True, timings=True)
+    chat, completion = found.openai_serving_chat, found.openai_serving_completion
+    for serving in (chat, completion):
+        assert serving.default_sampling_params == {"temperature": 0.6}
+        assert serving.enable_force_include_usage
+    paths = found.openai_serving_models.base_model_paths
+    assert [(path.name, path.model_path) for path in paths] == [
+        ("tiny", "Org/Model"),
+        ("other", "Org/Model"),
+    ]
+    assert found.vllm_config.speculative_config.num_speculative_tokens == 3
+    observability = found.vllm_config.observability_config
+    assert observability.per_request_spec_decode_metrics == "summary"
+    arguments = found.args
+    assert (arguments.model, arguments.served_model_name) == ("Org/Model", ["tiny", "other"])
+    assert arguments.per_request_spec_decode_metrics == "summary"
+    assert arguments.enable_force_include_usage
+    assert arguments.enable_per_request_metrics
+    assert arguments.speculative_config["method"] == "ngram"
+
+
+def test_without_defaults_and_speculation_the_state_says_so() -> None:
+    found = state(served_model_names=(), speculation=None, record="none")
+    assert found.openai_serving_chat.default_sampling_params == {}
+    assert found.vllm_config.speculative_config is None
+    assert found.vllm_config.observability_config.per_request_spec_decode_metrics == "none"
+    assert found.args.served_model_name is None
+    assert [path.name for path in found.openai_serving_models.base_model_paths] == ["Org/Model"]
+
+
+@pytest.mark.parametrize(("version", "forces"), [("0.8.5", False), ("0.10.2", True)])
+def test_older_versions_have_less(version: str, forces: bool) -> None:
+    found = state(engine_version=version, record="none")
+    assert not hasattr(found, "args")
+    assert not hasattr(found.vllm_config.observability_config, "per_request_spec_decode_metrics")
+    assert found.vllm_config.speculative_config.num_speculative_tokens == 3
+    assert hasattr(found.openai_serving_chat, "enable_force_include_usage") is forces
+
+
+def test_a_restart_without_speculation_shows_in_the_state() -> None:
+    with SimulatedServer(SETTINGS) as server:
+        server.restart(speculation=False)
+        requests.get(f"{server.url}/health", timeout=10)
+    assert Registering.state.vllm_config.speculative_config is None
+    assert Registering.state.args.per_request_spec_decode_metrics == "none"
+
+
+def test_what_middleware_counted_ends_with_the_process() -> None:
+    """Its counters are in that process: a restart begins them anew, as those of the engine."""
+    health = 'specwatch_met_total{path="/health"}'
+    with SimulatedServer(SETTINGS) as server:
+        for _ in range(3):
+            requests.get(f"{server.url}/health", timeout=10)
+        assert page(server)[health] == 3
+        server.restart()
+        assert health not in page(server)
+        requests.get(f"{server.url}/health", timeout=10)
+        assert page(server)[health] == 1
+
+
+def test_built_in_traffic_passes_middleware() -> None:
+    met = 'specwatch_met_total{path="/v1/chat/completions"}'
+    with SimulatedServer(dataclasses.replace(SETTINGS, traffic=TRAFFIC)) as server:
+        eventually(lambda: page(server).get(met, 0) >= 10)
+        seen = page(server)
+        finished = total(server, "vllm:request_success_total")
+        assert 0 < finished <= page(server)[met]
+        assert not seen.get('http_requests_total{handler="/v1/chat/completions",status="4xx"}')
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_built_in_traffic_in_a_closed_loop_keeps_that_many_in_flight(concurrency: int) -> None:
+    traffic = dataclasses.replace(TRAFFIC, rate=0.0, concurrency=concurrency, output_tokens=200)
+    settings = dataclasses.replace(SETTINGS, traffic=traffic, api_keys=("key",))
+    with SimulatedServer(settings) as server:
+        eventually(lambda: server.engine.running == concurrency)
+        eventually(lambda: total(server, "vllm:request_success_total") > concurrency)
+        assert server.engine.running + server.engine.waiting <= concurrency
+
+
+def test_the_tap_counts_built_in_traffic_by_temperature() -> None:
+    """Its counters add up to those of the engine, when both have come to rest."""
+    settings = dataclasses.replace(
+        SETTINGS,
+        middleware=("specwatch.tap.Tap",),
+        traffic=dataclasses.replace(TRAFFIC, rate_profile=TWO_SECONDS),
+    )
+    with SimulatedServer(settings) as server:
+        eventually(lambda: total(server, "vllm:request_success_total") > 20)
+        eventually(
+            lambda: server.engine.now > 2.0 and not server.engine.running + server.engine.waiting
+        )
+        requested = total(server, "vllm:request_success_total")
+        eventually(lambda: total(server, "specwatch_requests_total") == requested)
+        found = page(server)
+        labels = {name.partition('temperature="')[2].rstrip('"}') for name in found
+                  if name.startswith("specwatch_drafts_total")}  # fmt: skip
+        assert labels == {"0", "(0.3,0.7]", ">1"}
+        for ours, theirs in (
+            ("drafts", "spec_decode_num_drafts"),
+            ("draft_tokens", "spec_decode_num_draft_tokens"),
+            ("accepted_tokens", "spec_decode_num_accepted_tokens"),
+        ):
+            counted = total(server, f"specwatch_{ours}_total")
+            assert counted == total(server, f"vllm:{theirs}_total") > 0
+
+
+def test_stopping_under_load_ends_at_once_each_time() -> None:
+    """A cancellation that comes together with news of tokens must not be lost."""
+    traffic = dataclasses.replace(TRAFFIC, rate=100.0)
+    with SimulatedServer(dataclasses.replace(SETTINGS, traffic=traffic)) as server:
+        for _ in range(10):
+            eventually(lambda: server.engine.running > 0)
+            server.restart()  # raises RuntimeError if it does not end

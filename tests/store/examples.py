@@ -1,0 +1,154 @@
+"""Windows to store: plain ones by hand, and strategies for all that there can be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis import strategies as st
+
+from specwatch.edges.packing import PackedBatch, pack_batch
+from specwatch.edges.store import Store
+from specwatch.model import (
+    COUNTERS,
+    HISTOGRAMS,
+    MAPPINGS,
+    Batch,
+    Counters,
+    Cursor,
+    Environment,
+    Gauges,
+    Histogram,
+    Mode,
+    Series,
+    SeriesId,
+    Source,
+    Tally,
+    Window,
+)
+
+FOREVER = {"since": 0, "until": 10**11}
+T0 = 1_700_000_000 // 3600 * 3600
+
+
+def minute(
+    start: int,
+    *,
+    daemon: str = "left",
+    target: str = "chat",
+    model_name: str = "llama",
+    temperature: str = "all",
+    drafts: int = 100,
+    concurrency: float = 1.0,
+    mode: Mode = Mode.ON,
+    scrapes_ok: int = 12,
+    engine_version: str = "0.11.0",
+    bounds: tuple[float, ...] = (0.1, 0.5, 1.0),
+) -> Window:
+    """One minute; its counts are multiples of its drafts."""
+    counts = (drafts, *[2 * drafts] * (len(bounds) - 1), 1)
+    return Window(
+        series=SeriesId(daemon, target, model_name, temperature),
+        start=start,
+        length=60,
+        mode=mode,
+        tally=Tally(
+            drafts=drafts,
+            draft_tokens=3 * drafts,
+            accepted_tokens=2 * drafts,
+            accepted_per_position=(drafts, drafts // 2, drafts // 4),
+            generation_tokens=3 * drafts,
+            requests={"stop": drafts, "length": 1},
+            ttft=Histogram(bounds, counts, drafts / 8),
+        ),
+        gauges=Gauges(60.0, 60.0, 60.0 * concurrency, 0.0, 4, 1, 0.25),
+        environment=Environment(engine_version, "abc"),
+        observed_seconds=60.0,
+        scrapes_ok=scrapes_ok,
+    )
+
+
+def cursor(
+    target: str = "chat", value: float = 1.0, wall: float = 5.0, model: str = "llama"
+) -> Cursor:
+    """A cursor with two series."""
+    series = (Series("drafts", "", model, "0", ""), Series("ttft", "bucket", model, "0", "0.5"))
+    return Cursor(target, dict(zip(series, (value, value / 3), strict=True)), 17.25, wall)
+
+
+def batch(*windows: Window, cursor: Cursor | None = None) -> PackedBatch:
+    """Packed windows."""
+    return pack_batch(Batch(windows, cursor))
+
+
+def read(store: Store, **selection: object) -> list[Window]:
+    """All windows of a store."""
+    return list(store.windows(**(FOREVER | selection)))
+
+
+def starts(windows: Iterable[Window]) -> list[int]:
+    """When the windows start."""
+    return [window.start for window in windows]
+
+
+_counts = st.integers(0, 2**63 - 1)
+_amounts = st.floats(allow_nan=False)
+_names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
+
+
+@st.composite
+def histograms(draw: st.DrawFn) -> Histogram:
+    """Any histogram, of no bounds at all too."""
+    bounds = draw(
+        st.lists(st.floats(allow_nan=False, allow_infinity=False), unique=True, max_size=5)
+    )
+    size = len(bounds) + 1
+    counts = draw(st.lists(_counts, min_size=size, max_size=size))
+    return Histogram(tuple(sorted(bounds)), tuple(counts), draw(_amounts), draw(st.booleans()))
+
+
+tallies = st.builds(
+    Tally,
+    accepted_per_position=st.none() | st.lists(_counts, max_size=5).map(tuple),
+    **{
+        name: st.dictionaries(st.sampled_from(["stop", "timings", "several"]) | _names, _counts)
+        for name in MAPPINGS
+    },
+    **dict.fromkeys(COUNTERS, st.none() | _counts),
+    **dict.fromkeys(HISTOGRAMS, st.none() | histograms()),
+)
+gauges = st.builds(
+    Gauges,
+    _amounts,
+    _amounts,
+    _amounts,
+    _amounts,
+    _counts,
+    _counts,
+    st.none() | _amounts,
+    st.none() | _counts,
+    st.none() | _counts,
+)
+windows = st.builds(
+    Window,
+    series=st.builds(SeriesId, _names, _names, _names, _names),
+    start=st.integers(0, 10**9).map(lambda n: n * 60),
+    length=st.just(60),
+    mode=st.sampled_from(Mode),
+    tally=tallies,
+    gauges=gauges,
+    environment=st.builds(Environment, st.none() | _names, st.none() | _names),
+    source=st.sampled_from(Source),
+    server_drafts=st.none() | _counts,
+    source_drafts=st.none() | _counts,
+    observed_seconds=_amounts,
+    scrapes_ok=_counts,
+    scrapes_failed=_counts,
+    restarts=_counts,
+)
+_samples = st.dictionaries(
+    st.builds(Series, _names, _names, _names, _names, _names, _names), _amounts
+)
+_starts = st.none() | _amounts
+cursors = st.builds(
+    Cursor, _names, _samples, _starts, _amounts, st.none() | st.builds(Counters, _samples, _starts)
+)

@@ -1,0 +1,191 @@
+"""Baselines belong to a target: whoever measured them, everybody reads the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specwatch.core.baseline import (
+    MAX_AGE,
+    MOST_POINTS,
+    BaselineKey,
+    Measurement,
+    Origin,
+    Point,
+)
+from specwatch.edges.store import Store
+from specwatch.errors import StoreUnavailable
+from specwatch.model import HOUR, Histogram
+
+from .conftest import OpenStore
+from .examples import T0, histograms
+
+KEY = BaselineKey("chat", "llama", "0.32.0", "abc")
+
+
+def measurement(
+    *at: float, load_bin: int = 0, origin: Origin = Origin.CALIBRATION, key: BaselineKey = KEY
+) -> Measurement:
+    """Points at those times, one request in the histogram for each."""
+    points = tuple(Point(each, 1.5, 3.25, 100.0) for each in at)
+    return Measurement(
+        key, load_bin, origin, points, Histogram((0.1,), (len(at), 0), 0.5), None, len(at)
+    )
+
+
+_amounts = st.floats(allow_nan=False, allow_infinity=False)
+_points = st.lists(
+    st.builds(Point, st.floats(0, 1e11), _amounts, _amounts, _amounts, st.booleans()), min_size=1
+)
+
+
+def test_any_measurement_comes_back_equal(store: Store) -> None:
+    written: list[Measurement] = []
+
+    @settings(max_examples=30, deadline=None)
+    @given(
+        _points,
+        st.none() | histograms(),
+        st.none() | histograms(),
+        st.sampled_from(Origin),
+        st.integers(0, 480),
+    )
+    def check(
+        points: list[Point],
+        ttft: Histogram | None,
+        tpot: Histogram | None,
+        origin: Origin,
+        behind: int,
+    ) -> None:
+        key = BaselineKey(f"t{len(written)}", "llama")
+        one = Measurement(key, 3, origin, tuple(points), ttft, tpot, behind)
+        written.append(one)
+        store.write_measurements([one], now=0)
+        assert store.measurements(key.target) == [one]
+
+    check()
+    assert len(store.measurements()) == len(written)
+
+
+def test_a_new_calibration_replaces_the_older_of_its_key_load_and_origin_only(
+    store: Store, url: str, open_store: OpenStore
+) -> None:
+    others = [
+        measurement(T0, load_bin=1),
+        measurement(T0, origin=Origin.IMPORTED),
+        measurement(T0, key=dataclasses.replace(KEY, engine_version="0.33.0")),
+        measurement(T0, key=dataclasses.replace(KEY, configuration=None)),
+        measurement(T0, key=dataclasses.replace(KEY, model_name="qwen")),
+        measurement(T0, key=dataclasses.replace(KEY, target="code")),
+    ]
+    store.write_measurements([measurement(T0), *others], now=0)
+    newer = measurement(T0 + 60)
+    open_store(url, "right").write_measurements([newer], now=0)
+    found = store.measurements()
+    assert newer in found
+    assert len(found) == 1 + len(others)
+    assert all(each in found for each in others)
+
+
+def test_what_two_daemons_saw_of_the_traffic_is_added_up(
+    store: Store, url: str, open_store: OpenStore
+) -> None:
+    store.write_measurements([measurement(T0, origin=Origin.WINDOWS)], now=0)
+    other = open_store(url, "right")
+    other.write_measurements([measurement(T0 + 60, origin=Origin.WINDOWS)], now=0)
+    assert store.measurements() == [
+        dataclasses.replace(
+            measurement(T0, T0 + 60, origin=Origin.WINDOWS), ttft=Histogram((0.1,), (2, 0), 1.0)
+        )
+    ]
+
+
+def test_what_is_written_twice_counts_once(store: Store) -> None:
+    """Whoever wrote it does not know whether the database had it when the connection broke."""
+    past, first, second = (
+        measurement(*times, origin=Origin.WINDOWS)
+        for times in ((T0, T0 + 60), (T0 + 120, T0 + 180, T0 + 240), (T0 + 300,))
+    )
+    for one in (past, past, first, first, second, first, past):
+        store.write_measurements([one], now=0)
+    (found,) = store.measurements()
+    assert [each.at for each in found.points] == [T0 + 60 * n for n in range(6)]
+    assert found.ttft is not None
+    assert (found.ttft.count, found.ttft.sum, found.points_behind) == (6, 1.5, 6)
+
+
+def test_a_long_past_is_not_lost_with_what_is_added_to_it(store: Store) -> None:
+    """Its first points are gone, and the latencies that came with them are still counted."""
+    times = [T0 + 60 * n for n in range(MOST_POINTS + 40)]
+    for first in range(0, len(times), 20):
+        new = measurement(*times[first : first + 20], origin=Origin.WINDOWS)
+        store.write_measurements([new], now=0)
+    (found,) = store.measurements()
+    assert [each.at for each in found.points] == times[40:]
+    assert found.ttft is not None
+    assert found.ttft.count == found.points_behind == len(times)
+
+
+def test_two_daemons_that_write_one_row_at_once_lose_nothing(
+    url: str, open_store: OpenStore
+) -> None:
+    """The first write of all makes the row: each has to find what the other had made."""
+    stores = [open_store(url, daemon) for daemon in ("left", "right")]
+    barrier = threading.Barrier(len(stores))
+
+    def write(store: Store, first: int) -> None:
+        for load_bin in range(6):
+            barrier.wait(10)
+            at = [T0 + 60.0 * n for n in range(first, first + 5)]
+            one = measurement(*at, load_bin=load_bin, origin=Origin.WINDOWS)
+            store.write_measurements([one], now=0)
+
+    with ThreadPoolExecutor() as pool:
+        done = [pool.submit(write, store, 5 * n) for n, store in enumerate(stores)]
+        for each in done:
+            each.result(60)
+    found = stores[0].measurements()
+    assert [(len(each.points), each.ttft and each.ttft.count) for each in found] == [(10, 10)] * 6
+
+
+def test_one_without_points_is_no_measurement(store: Store) -> None:
+    store.write_measurements([measurement()], now=0)
+    assert store.measurements() == []
+
+
+@pytest.mark.parametrize(("hours", "expiry"), [(2, 72), (72, 2), (2, 2)])
+def test_they_are_kept_until_they_expire_and_as_long_as_hours_are(
+    store: Store, hours: int, expiry: int
+) -> None:
+    old, new = measurement(T0 - 3 * HOUR), measurement(T0, load_bin=1)
+    store.write_measurements([old, new], now=0)
+    pruned = store.prune(T0, HOUR, hours * HOUR, expiry * HOUR).baselines
+    expired = max(hours, expiry) == 2
+    assert (pruned, store.measurements()) == ((1, [new]) if expired else (0, [old, new]))
+
+
+def test_a_calibration_outlives_short_hours_where_nobody_says_when_it_expires(
+    store: Store,
+) -> None:
+    store.write_measurements([measurement(T0 - 3 * HOUR)], now=0)
+    assert store.prune(T0, HOUR, 2 * HOUR).baselines == 0
+    assert store.prune(T0 + MAX_AGE, HOUR, 2 * HOUR).baselines == 1
+
+
+def test_names_too_long_for_an_index_are_written_too(store: Store) -> None:
+    long = BaselineKey("t" * 128, "m\0" * 5000, "v" * 5000, "c" * 5000)
+    store.write_measurements([measurement(T0, key=long)], now=0)
+    assert len(store.measurements("t" * 128)) == 1
+
+
+def test_a_database_that_is_not_there_has_none(store: Store, url: str) -> None:
+    if url.startswith("sqlite"):
+        with pytest.raises(StoreUnavailable, match="no daemon wrote it"):
+            Store(f"{url}.absent", daemon="d").measurements()
+    else:
+        assert store.measurements() == []

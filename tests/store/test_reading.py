@@ -1,0 +1,183 @@
+"""Windows come in order of time, over all daemons, each once."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from specwatch.core.merge import merge_windows
+from specwatch.edges import readers
+from specwatch.edges.readers import Reader, Watched
+from specwatch.edges.store import Store
+from specwatch.errors import StoreUnavailable
+from specwatch.model import Mode
+
+from .conftest import OpenStore
+from .examples import FOREVER, T0, batch, minute, read, starts
+
+
+def test_windows_come_in_order_of_start_over_all_series(store: Store) -> None:
+    windows = [
+        minute(T0 + 60 * n, target=target, temperature=temperature)
+        for n in range(30)
+        for target in ("a", "b")
+        for temperature in ("0", "all")
+    ]
+    shuffled = random.Random(1).sample(windows, len(windows))
+    store.write([batch(*shuffled)], now=0)
+    assert read(store) == windows
+
+
+def test_since_is_included_and_until_is_not(store: Store) -> None:
+    store.write([batch(*(minute(T0 + 60 * n) for n in range(5)))], now=0)
+    assert starts(read(store, since=T0 + 60, until=T0 + 180)) == [T0 + 60, T0 + 120]
+    assert starts(read(store, since=T0 + 60.5, until=T0 + 180.5)) == [T0 + 120, T0 + 180]
+    assert starts(read(store, since=T0 + 60, until=T0 + 60)) == []
+
+
+@pytest.mark.parametrize("others", [0, 40], ids=["most series", "few of many series"])
+@pytest.mark.parametrize(
+    "selection",
+    [
+        {"target": "b"},
+        {"temperature": "0"},
+        {"target": "b", "temperature": "all"},
+        {"model_name": "llama", "target": "a"},
+        {"daemon": "left"},
+        {"daemon": "nobody"},
+        {"model_name": "nothing"},
+    ],
+    ids=str,
+)
+def test_a_selection_leaves_out_everything_else(
+    store: Store, selection: dict[str, str], others: int
+) -> None:
+    """Few series among many are read another way than most of them: with the same result."""
+    windows = [
+        minute(T0 + 60 * n, target=target, temperature=temperature)
+        for n in range(10)
+        for target in ("a", "b")
+        for temperature in ("0", "all")
+    ]
+    extra = [minute(T0, target=f"x{n}", model_name="m", temperature="1") for n in range(others)]
+    store.write([batch(*windows, *extra)], now=0)
+    expected = [
+        window
+        for window in sorted(windows + extra, key=lambda w: (w.start, w.series.target))
+        if all(getattr(window.series, name) == value for name, value in selection.items())
+    ]
+    assert read(store, **selection) == expected
+
+
+def test_long_gaps_and_many_chunks_lose_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "_ROWS_AT_ONCE", 4)
+    times = [T0 + 60 * n for n in (0, 1, 3, 4, 7, 50_000, 50_001, 500_000)]
+    others = [minute(T0 + 60 * n, target=f"x{n}") for n in range(30)]
+    store.write([batch(*(minute(start) for start in times), *others)], now=0)
+    assert starts(read(store, target="chat")) == times
+    assert len(read(store)) == len(times) + len(others)
+
+
+def test_a_limit_takes_the_first_ones(store: Store) -> None:
+    store.write([batch(*(minute(T0 + 60 * n) for n in range(5)))], now=0)
+    assert starts(read(store, limit=2)) == [T0, T0 + 60]
+    assert read(store, limit=0) == []
+
+
+def test_two_runs_in_one_minute_add_up(url: str, open_store: OpenStore) -> None:
+    """A daemon restarted within a minute: each run saw a part of it."""
+    first, second = minute(T0, drafts=10, scrapes_ok=5), minute(T0, drafts=32, scrapes_ok=6)
+    for pid, window in enumerate((first, second)):
+        open_store(url, pid=pid).write([batch(window)], now=0)
+    store = open_store(url)
+    assert read(store) == [merge_windows([first, second], start=T0, length=60)]
+    assert read(store)[0].tally.drafts == 42
+
+
+def test_of_two_daemons_the_one_with_more_good_scrapes_counts(
+    url: str, open_store: OpenStore
+) -> None:
+    """Both saw the same drafts: never add them up. Each minute is decided for itself."""
+    left, right = open_store(url), open_store(url, "right")
+    left.write([batch(minute(T0, scrapes_ok=12), minute(T0 + 60, scrapes_ok=3))], now=0)
+    right.write(
+        [batch(*(minute(T0 + 60 * n, daemon="right", scrapes_ok=7) for n in range(3)))], now=0
+    )
+    assert [(w.start, w.series.daemon) for w in read(left)] == [
+        (T0, "left"),
+        (T0 + 60, "right"),
+        (T0 + 120, "right"),
+    ]
+    assert starts(read(right, daemon="left")) == [T0, T0 + 60]
+
+
+def test_two_runs_count_together_against_another_daemon(url: str, open_store: OpenStore) -> None:
+    for pid in range(2):
+        open_store(url, pid=pid).write([batch(minute(T0, scrapes_ok=5))], now=0)
+    right = open_store(url, "right")
+    right.write([batch(minute(T0, daemon="right", scrapes_ok=9))], now=0)
+    assert [(w.series.daemon, w.scrapes_ok) for w in read(right)] == [("left", 10)]
+
+
+def test_of_two_daemons_hours_only_one_counts(url: str, open_store: OpenStore) -> None:
+    """With all of its modes and loads."""
+    left, right = open_store(url), open_store(url, "right")
+    left.write(
+        [batch(minute(T0), minute(T0 + 60, mode=Mode.OFF), minute(T0 + 120, concurrency=9))], now=0
+    )
+    right.write([batch(minute(T0, daemon="right", scrapes_ok=35))], now=0)
+    for store in (left, right):
+        store.roll_up(T0 + 4000)
+    hours = read(left, length=3600)
+    assert [(w.series.daemon, w.mode, w.load_bin) for w in hours] == [
+        ("left", Mode.ON, 0),
+        ("left", Mode.ON, 4),
+        ("left", Mode.OFF, 0),
+    ]
+
+
+def test_targets_lists_what_was_watched(url: str, open_store: OpenStore) -> None:
+    left, right = open_store(url), open_store(url, "right")
+    left.write([batch(minute(T0 + 600), minute(T0 + 660, temperature="0"))], now=0)
+    left.write([batch(minute(T0, temperature="0"))], now=0)
+    right.write([batch(minute(T0, daemon="right", target="a"))], now=0)
+    assert left.targets() == [
+        Watched("right", "a", "llama", ("all",), T0, T0),
+        Watched("left", "chat", "llama", ("0", "all"), T0, T0 + 660),
+    ]
+
+
+def test_info_counts_rows_and_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write([batch(minute(T0), minute(T0 + 60))], now=0)
+    info = store.info()
+    assert (info.revision, info.rows["minutes"], info.rows["hours"]) == ("0001", 2, 0)
+    assert info.size > 10_000
+    assert "minutes" in info.exact
+    monkeypatch.setattr(readers, "_MOST_COUNTED", 2)
+    assert "minutes" not in store.info().exact
+
+
+def test_a_length_that_is_not_kept_is_refused(store: Store) -> None:
+    with pytest.raises(ValueError, match="60 or 3600 s long, not 300"):
+        store.windows(**FOREVER, length=300)
+
+
+def test_reading_a_sqlite_file_that_is_not_there_creates_nothing(tmp_path: Path) -> None:
+    reader = Reader.of(f"sqlite:///{tmp_path}/none.db")
+    with pytest.raises(StoreUnavailable, match="does not exist"):
+        reader.targets()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_reading_a_database_without_tables_says_what_to_do(url: str) -> None:
+    reader = Reader.of(url)
+    reader._database.prepare()
+    with reader._database.writing():
+        pass
+    with pytest.raises(StoreUnavailable, match="specwatch db upgrade"):
+        list(reader.windows(**FOREVER))
+    reader.close()

@@ -1,0 +1,65 @@
+"""Recording through failures: what is shown, and when that ends."""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from specwatch.core.watch import Moment
+from specwatch.edges.store import Store
+from specwatch.errors import StoreUnavailable
+from specwatch.model import Batch
+from specwatch.recorder import Recorder
+from tests.store.examples import T0, minute
+
+
+@pytest.fixture
+def recorder(store: Store) -> Recorder:
+    """A recorder whose database is there."""
+    now = Moment(T0 + 90.0, 90.0)
+    found = Recorder(store, queue_limit=100, now=lambda: now, resume=lambda cursors: None)
+    found.open()
+    return found
+
+
+def test_a_failed_roll_up_is_made_good_by_the_next_write(
+    recorder: Recorder, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by the next roll-up, minutes later: until then the daemon would not be ready."""
+
+    def away(now: float) -> int:
+        raise StoreUnavailable("the database is away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(store, "roll_up", away)
+        recorder.roll_up()
+    assert recorder.status().error == "the database is away"
+    assert recorder.status().failures == 1
+    recorder.put(Batch((minute(T0),), None))
+    recorder.flush()
+    status = recorder.status()
+    assert (status.written, status.error, status.behind_since) == (1, None, None)
+    assert recorder.ready
+
+
+@pytest.mark.parametrize("first", ["write", "roll_up"])
+def test_the_end_of_an_outage_is_told_once_whatever_failed_in_it(
+    recorder: Recorder, store: Store, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """And whichever of them works first again."""
+
+    def away(*_: object) -> int:
+        raise StoreUnavailable("the database is away")
+
+    with capture_logs() as log:
+        with monkeypatch.context() as outage:
+            outage.setattr(store, "roll_up", away)
+            outage.setattr(store, "write", away)
+            recorder.roll_up()
+            recorder.put(Batch((minute(T0),), None))
+            recorder.flush()
+        if first == "roll_up":
+            recorder.roll_up()
+        recorder.flush(force=True)
+    assert [each["event"] for each in log].count("store_recovered") == 1
+    assert recorder.ready

@@ -1,0 +1,176 @@
+"""SQLite full, locked, read-only, deleted, damaged: a clear sentence, and recovery by itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from specwatch.edges import database
+from specwatch.edges.queue import WriteQueue
+from specwatch.edges.store import Store
+from specwatch.errors import StoreUnavailable
+
+from .conftest import OpenStore
+from .examples import T0, batch, cursor, minute, read, starts
+
+
+@pytest.fixture
+def store(sqlite_file: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """An open store in SQLite that does not wait long for locks."""
+    monkeypatch.setattr(database, "SQLITE_BUSY_SECONDS", 0.05)
+    return open_store(f"sqlite:///{sqlite_file}")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MB."""
+    if os.getuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m", "specwatch", disk], check=True)
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+def test_the_directory_of_the_database_is_for_its_owner_only(
+    store: Store, sqlite_file: Path
+) -> None:
+    assert sqlite_file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_full_disk_loses_nothing_once_there_is_room(
+    small_disk: Path, open_store: OpenStore
+) -> None:
+    store, queue = open_store(f"sqlite:///{small_disk}/x.db"), WriteQueue(per_transaction=60)
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(2_400_000))
+    written = 0
+    for written in range(20_000):
+        queue.put(
+            batch(
+                minute(T0 + 60 * written, temperature=str(written % 6)),
+                cursor=cursor(value=written),
+            )
+        )
+        if written % 50 == 0 and (error := queue.drain(store, now=written).error):
+            break
+    else:
+        pytest.fail("the disk never was full")
+    assert isinstance(error, StoreUnavailable)
+    assert f"{small_disk}/x.db" in str(error)
+    assert "no space" in str(error)
+    assert len(read(store)) == written + 1 - queue.depth
+    filler.unlink()
+    assert queue.drain(store, now=1e6).error is None
+    assert starts(read(store)) == [T0 + 60 * n for n in range(written + 1)]
+    assert store.cursors()["chat"] == cursor(value=written)
+
+
+def test_a_locked_database_is_waited_for(store: Store, sqlite_file: Path) -> None:
+    queue = WriteQueue()
+    queue.put(batch(minute(T0)))
+    other = sqlite3.connect(sqlite_file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    error = queue.drain(store, now=0).error
+    assert "another process holds it locked" in str(error)
+    other.execute("ROLLBACK")
+    other.close()
+    assert queue.drain(store, now=2).written == 1
+    assert read(store) == [minute(T0)]
+
+
+def test_reading_works_while_somebody_writes(store: Store, sqlite_file: Path) -> None:
+    store.write([batch(minute(T0))], now=0)
+    other = sqlite3.connect(sqlite_file, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    other.execute("DELETE FROM minutes")
+    assert read(store) == [minute(T0)]
+    other.close()
+
+
+@contextmanager
+def read_only(file: Path) -> Iterator[None]:
+    """Nobody can write to a file: no mode stops root, but a read-only mount does."""
+    if os.getuid() == 0:
+        subprocess.run(["mount", "--bind", "-o", "ro", file.parent, file.parent], check=True)
+        yield
+        subprocess.run(["umount", "--lazy", file.parent], check=True)
+    else:
+        file.chmod(0o400)
+        file.parent.chmod(0o500)
+        yield
+        file.parent.chmod(0o700)
+        file.chmod(0o600)
+
+
+def test_a_database_that_became_read_only_is_explained_and_recovered_from(
+    store: Store, sqlite_file: Path
+) -> None:
+    queue = WriteQueue()
+    store.write([batch(minute(T0))], now=0)
+    store.close(now=0)
+    queue.put(batch(minute(T0 + 60)))
+    with read_only(sqlite_file):
+        error = queue.drain(store, now=0).error
+    assert "permissions" in str(error) or "ours to write" in str(error)
+    assert queue.drain(store, now=5).written == 1
+    assert starts(read(store)) == [T0, T0 + 60]
+
+
+def test_a_deleted_directory_is_created_again(store: Store, sqlite_file: Path) -> None:
+    """Writing on into a file that has no name any more would look like success."""
+    store.write([batch(minute(T0))], now=0)
+    shutil.rmtree(sqlite_file.parent)
+    store.write([batch(minute(T0 + 60))], now=0)
+    assert starts(read(store)) == [T0 + 60]
+    assert starts(read(Store(store.url, daemon="other"))) == [T0 + 60]
+
+
+def test_a_directory_that_cannot_be_created_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StoreUnavailable, match=f"{tmp_path}/file/x.db: "):
+        Store(f"sqlite:///{tmp_path}/file/x.db", daemon="d").open(0)
+
+
+def test_a_file_that_is_no_database_is_explained_and_left_alone(sqlite_file: Path) -> None:
+    sqlite_file.parent.mkdir()
+    sqlite_file.write_bytes(b"my thesis\n" * 1000)
+    store = Store(f"sqlite:///{sqlite_file}", daemon="d")
+    with pytest.raises(StoreUnavailable, match="damaged or no SQLite database; move it away"):
+        store.open(0)
+    assert sqlite_file.read_bytes() == b"my thesis\n" * 1000
+    sqlite_file.unlink()
+    store.open(0)
+    store.close(0)
+
+
+def test_a_damaged_database_is_explained_and_replaced_once_moved_away(
+    store: Store, sqlite_file: Path
+) -> None:
+    store.write([batch(*(minute(T0 + 60 * n) for n in range(500)))], now=0)
+    store.close(now=0)
+    with sqlite_file.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(sqlite_file.stat().st_size - 4096))
+    queue = WriteQueue()
+    queue.put(batch(minute(T0)))
+    error = queue.drain(store, now=0).error
+    assert "damaged" in str(error)
+    assert "move it away" in str(error)
+    sqlite_file.rename(sqlite_file.with_suffix(".damaged"))
+    assert queue.drain(store, now=2).written == 1
+    assert read(store) == [minute(T0)]
+
+
+def test_the_log_beside_the_file_stays_small(store: Store, sqlite_file: Path) -> None:
+    for n in range(30):
+        store.write([batch(*(minute(T0 + 60 * (500 * n + m)) for m in range(500)))], now=0)
+    assert sqlite_file.with_suffix(".db-wal").stat().st_size <= database.SQLITE_WAL_BYTES

@@ -1,0 +1,241 @@
+"""An hour is the exact sum of its minutes, once, also after late minutes and pruning."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import defaultdict
+
+import pytest
+
+from specwatch.core.merge import merge_windows
+from specwatch.edges import upkeep
+from specwatch.edges.database import Database
+from specwatch.edges.store import Store
+from specwatch.model import HOUR, Mode, Source, Window
+
+from .conftest import OpenStore
+from .examples import T0, batch, minute, read, starts
+
+DAY = 24 * HOUR
+
+
+def mixed_hour(start: int) -> list[Window]:
+    """An hour with two modes, three loads, an upgrade of the engine and two buckets."""
+    return [
+        minute(
+            start + 60 * n,
+            temperature=temperature,
+            drafts=n,
+            mode=Mode.OFF if n % 7 == 0 else Mode.ON,
+            concurrency=(0.0, 1.0, 6.0)[n % 3],
+            engine_version="0.11.0" if n < 40 else "0.12.0",
+        )
+        for n in range(60)
+        for temperature in ("0", "all")
+    ]
+
+
+def of_tap(start: int) -> list[Window]:
+    """An hour of a bucket that counted in every other minute, some of it not covered."""
+    return [
+        dataclasses.replace(
+            each,
+            source=Source.TAP,
+            server_drafts=2 * n,
+            source_drafts=n,
+            tally=dataclasses.replace(each.tally, records={"record": n}, uncovered={"several": 1}),
+        )
+        for n, each in enumerate(minute(start + 60 * n, temperature=">1") for n in range(0, 60, 2))
+    ]
+
+
+def merged(windows: list[Window]) -> list[Window]:
+    """What the hours of minutes must be."""
+    groups = defaultdict(list)
+    for window in windows:
+        hour = window.start - window.start % HOUR
+        key = (window.series, window.mode, window.load_bin, window.environment, hour)
+        groups[key].append(window)
+    return [merge_windows(group, start=key[-1], length=HOUR) for key, group in groups.items()]
+
+
+def same(found: list[Window], expected: list[Window]) -> bool:
+    return sorted(map(repr, found)) == sorted(map(repr, expected))
+
+
+def test_an_hour_is_the_merge_of_its_minutes_per_mode_load_and_environment(store: Store) -> None:
+    windows = mixed_hour(T0) + mixed_hour(T0 + HOUR)
+    store.write([batch(*windows)], now=0)
+    assert store.roll_up(T0 + 2 * HOUR + 300) == 4
+    hours = read(store, length=HOUR)
+    assert len(hours) > 10
+    assert same(hours, merged(windows))
+
+
+def test_the_hours_of_a_bucket_say_what_was_covered_in_its_minutes(store: Store) -> None:
+    windows = of_tap(T0) + of_tap(T0 + HOUR)
+    store.write([batch(*windows)], now=0)
+    assert store.roll_up(T0 + 2 * HOUR + 300) == 2
+    hours = read(store, length=HOUR)
+    assert same(hours, merged(windows))
+    (first, _) = hours
+    assert (first.source, first.coverage) == (Source.TAP, 0.5)
+    assert (first.tally.records, first.tally.uncovered) == ({"record": 435}, {"several": 30})
+
+
+def test_an_hour_is_built_once_its_grace_is_over(store: Store) -> None:
+    store.write([batch(minute(T0))], now=0)
+    assert store.roll_up(T0 + HOUR + 299) == 0
+    assert store.roll_up(T0 + HOUR + 300) == 1
+    assert store.roll_up(T0 + HOUR + 301) == 0
+
+
+def test_late_minutes_rebuild_their_hour(store: Store) -> None:
+    windows = mixed_hour(T0)
+    store.write([batch(*windows[::2])], now=0)
+    store.roll_up(T0 + DAY)
+    store.write([batch(*windows[1::2])], now=0)
+    assert store.roll_up(T0 + DAY) >= 1
+    assert same(read(store, length=HOUR), merged(windows))
+
+
+def test_late_minutes_are_remembered_over_a_restart(url: str, open_store: OpenStore) -> None:
+    """The daemon was killed between writing them and the next roll-up."""
+    first = open_store(url)
+    first.write([batch(minute(T0), minute(T0 + 5 * HOUR))], now=0)
+    first.roll_up(T0 + DAY)
+    first.write([batch(minute(T0 + 60, drafts=7))], now=0)
+    second = open_store(url, pid=2)
+    second.roll_up(T0 + DAY)
+    assert [w.tally.drafts for w in read(second, length=HOUR)] == [107, 100]
+
+
+def test_a_roll_up_that_is_cut_off_goes_on_where_it_stopped(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    windows = [minute(T0 + HOUR * n + 60, target=f"t{m}") for n in range(3) for m in range(5)]
+    store.write([batch(*windows)], now=0)
+    monkeypatch.setattr(upkeep, "_SERIES_AT_ONCE", 2)
+    turns = iter(range(4))
+    turn = upkeep._roll_up_turn
+
+    def interrupted(*arguments: object) -> int | None:
+        if next(turns, None) is None:
+            raise KeyboardInterrupt
+        return turn(*arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep, "_roll_up_turn", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.roll_up(T0 + DAY)
+    assert 0 < len(read(store, length=HOUR)) < 15
+    store.roll_up(T0 + DAY)
+    assert same(read(store, length=HOUR), merged(windows))
+
+
+def test_a_daemon_rolls_up_its_own_series_only(url: str, open_store: OpenStore) -> None:
+    left, right = open_store(url), open_store(url, "right")
+    right.write([batch(minute(T0, daemon="right"))], now=0)
+    assert left.roll_up(T0 + DAY) == 0
+    assert right.roll_up(T0 + DAY) == 1
+
+
+def test_two_runs_in_one_minute_are_both_in_the_hour(url: str, open_store: OpenStore) -> None:
+    for pid in range(2):
+        open_store(url, pid=pid).write([batch(minute(T0, drafts=10 + pid))], now=0)
+    store = open_store(url)
+    store.roll_up(T0 + DAY)
+    assert [w.tally.drafts for w in read(store, length=HOUR)] == [21]
+
+
+def test_pruning_deletes_what_is_older_and_nothing_else(store: Store) -> None:
+    windows = [minute(T0 + HOUR * n + 60 * m) for n in range(30) for m in (0, 59)]
+    store.write([batch(*windows)], now=0)
+    store.roll_up(T0 + 30 * HOUR + 300)
+    now = T0 + 30 * HOUR + 1800
+    pruned = store.prune(now, minutes_kept=10 * HOUR, hours_kept=20 * HOUR)
+    assert (pruned.minutes, pruned.hours) == (40, 11)
+    assert read(store) == windows[40:]
+    assert starts(read(store, length=HOUR)) == [T0 + HOUR * n for n in range(11, 30)]
+    assert store.prune(now, 10 * HOUR, 20 * HOUR) == upkeep.Pruned()
+
+
+def test_pruning_rolls_up_first_also_for_daemons_that_are_gone(
+    url: str, open_store: OpenStore
+) -> None:
+    open_store(url, "gone").write([batch(minute(T0, daemon="gone"))], now=0)
+    store = open_store(url)
+    store.write([batch(minute(T0, target="other"))], now=0)
+    assert store.prune(T0 + DAY, HOUR, 10 * DAY).minutes == 2
+    assert read(store) == []
+    assert [w.series.daemon for w in read(store, length=HOUR)] == ["gone", "left"]
+
+
+def test_the_hour_that_retention_cuts_through_is_kept_whole(store: Store) -> None:
+    """Half an hour of minutes could not be rolled up again."""
+    store.write([batch(minute(T0), minute(T0 + 1800))], now=0)
+    store.prune(T0 + HOUR + 900, minutes_kept=HOUR, hours_kept=DAY)
+    assert len(read(store)) == 2
+
+
+def test_minutes_later_than_retention_are_added_to_their_hour(store: Store) -> None:
+    """What was pruned stays counted, and what came late is counted once."""
+    store.write([batch(minute(T0, drafts=100), minute(T0 + 60, drafts=10, mode=Mode.OFF))], now=0)
+    store.prune(T0 + DAY, minutes_kept=HOUR, hours_kept=10 * DAY)
+    store.write([batch(minute(T0 + 120, drafts=3))], now=0)
+    for _ in range(2):
+        store.roll_up(T0 + DAY)
+        store.prune(T0 + DAY, minutes_kept=HOUR, hours_kept=10 * DAY)
+        found = {w.mode: w.tally.drafts for w in read(store, length=HOUR)}
+        assert found == {Mode.ON: 103, Mode.OFF: 10}
+    assert read(store) == []
+
+
+def test_pruning_works_in_small_transactions(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upkeep, "_DELETED_SERIES_AT_ONCE", 2)
+    windows = [minute(T0 + HOUR * n, target=f"t{m}") for n in range(3) for m in range(5)]
+    store.write([batch(*windows)], now=0)
+    store.roll_up(T0 + 3 * HOUR + 300)
+    sizes: list[int] = []
+    turn = upkeep._prune_minutes_turn
+
+    def counted(*arguments: object) -> int:
+        sizes.append(turn(*arguments))  # type: ignore[arg-type]
+        return sizes[-1]
+
+    monkeypatch.setattr(upkeep, "_prune_minutes_turn", counted)
+    assert store.prune(T0 + DAY, HOUR, DAY).minutes == 15
+    assert max(sizes) == 2
+
+
+def test_old_runs_are_pruned_but_not_the_last_one(url: str, open_store: OpenStore) -> None:
+    for started in (0, 10, T0 + DAY):
+        open_store(url, now=started)
+    assert open_store(url, "right").prune(T0 + DAY, HOUR, DAY).runs == 1
+
+
+def test_a_pruned_sqlite_file_gets_smaller_in_few_steps(
+    open_store: OpenStore, tmp_path: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A transaction for each freed page would keep writers out for long."""
+    store = open_store(f"sqlite:///{tmp_path}/x.db")
+    store.write([batch(*(minute(T0 + 60 * n) for n in range(2000)))], now=0)
+    before = store.info().size
+    pauses: list[float] = []
+    shrink = upkeep._shrink
+
+    def watched(database: Database, stopping: threading.Event) -> None:
+        monkeypatch.setattr(stopping, "wait", pauses.append)
+        shrink(database, stopping)
+
+    monkeypatch.setattr(upkeep, "_shrink", watched)
+    store.prune(T0 + 10 * DAY, HOUR, HOUR)
+    assert store.info().size < before / 3
+    assert len(pauses) == 1
+
+
+def test_closing_stops_work_in_other_threads(store: Store) -> None:
+    store.write([batch(minute(T0))], now=0)
+    store._stopping.set()
+    assert upkeep.roll_up(store._database, T0 + DAY, store._stopping, daemon=None) == 0

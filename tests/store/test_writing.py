@@ -1,0 +1,205 @@
+"""What was written is there once, exactly, however often it was written and by whomever."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+
+from specwatch.edges import schema
+from specwatch.edges.packing import PackedBatch, pack
+from specwatch.edges.store import Store
+from specwatch.errors import StoreUnavailable
+from specwatch.model import Cursor, Window
+
+from .conftest import OpenStore
+from .examples import T0, batch, cursor, cursors, minute, read, windows
+
+
+def test_any_window_comes_back_equal(store: Store) -> None:
+    written: list[Window] = []
+
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @given(windows)
+    def check(window: Window) -> None:
+        own = dataclasses.replace(window.series, target=f"t{len(written)}")
+        window = dataclasses.replace(window, series=own)
+        written.append(window)
+        store.write([batch(window)], now=0)
+        assert read(store, target=own.target) == [window]
+
+    check()
+    assert len(read(store)) == len(written)
+
+
+def test_any_cursor_comes_back_equal(store: Store) -> None:
+    @settings(max_examples=20, deadline=None)
+    @given(cursors)
+    def check(cursor: Cursor) -> None:
+        store.write([batch(cursor=cursor)], now=0)
+        assert store.cursors()[cursor.target] == cursor
+
+    check()
+
+
+def test_writing_the_same_again_changes_nothing(store: Store) -> None:
+    batches = [batch(minute(T0), minute(T0, temperature="0"), cursor=cursor())]
+    for _ in range(3):
+        store.write(batches, now=0)
+    assert read(store) == [minute(T0, temperature="0"), minute(T0)]
+    assert store.info().rows["minutes"] == 2
+
+
+def test_another_process_that_writes_as_this_daemon_is_noticed(
+    url: str, open_store: OpenStore
+) -> None:
+    """A predecessor is no rival, whenever it ended; nor is a daemon of another name."""
+    old = open_store(url, now=T0 - 300, pid=1)
+    old.write([batch(minute(T0 - 60))], now=T0)
+    ours = open_store(url, now=T0, pid=2)
+    ours.write([batch(minute(T0 + 60))], now=T0 + 120)
+    open_store(url, daemon="right", now=T0, pid=3).write(
+        [batch(minute(T0 + 60, daemon="right"))], 0
+    )
+    assert ours.rivals(T0 + 180) == []
+    old.write([batch(minute(T0 + 60))], now=T0 + 120)
+    assert [rival.endswith(", pid 1") for rival in ours.rivals(T0 + 180)] == [True]
+    assert ours.rivals(T0 + 3600) == []
+
+
+def test_a_retry_on_a_new_connection_changes_nothing(store: Store) -> None:
+    """The answer to a commit was lost: the same rows come once more, after a reconnect."""
+    store.write([batch(minute(T0))], now=0)
+    store.close(now=1)
+    store.write([batch(minute(T0))], now=2)
+    assert read(store) == [minute(T0)]
+    assert store.info().rows["runs"] == 1
+
+
+def test_of_several_cursors_the_last_one_is_kept(store: Store) -> None:
+    store.write([batch(cursor=cursor(value=n)) for n in range(3)], now=0)
+    store.write([batch(cursor=cursor("other", value=7.0))], now=0)
+    assert store.cursors() == {"chat": cursor(value=2), "other": cursor("other", value=7.0)}
+    store.write([batch(cursor=cursor(value=9.0, model="mistral"))], now=0)
+    assert store.cursors()["chat"] == cursor(value=9.0, model="mistral")
+
+
+def test_cursors_alike_share_their_layout(store: Store) -> None:
+    store.write([batch(cursor=cursor(f"t{n}", value=n)) for n in range(20)], now=0)
+    assert store.info().rows["contexts"] == 1
+    assert len(store.cursors()) == 20
+
+
+def test_each_daemon_has_its_own_cursors(url: str, open_store: OpenStore) -> None:
+    left, right = open_store(url), open_store(url, "right")
+    left.write([batch(cursor=cursor(value=1.0))], now=0)
+    right.write([batch(cursor=cursor(value=2.0))], now=0)
+    assert left.cursors() == {"chat": cursor(value=1.0)}
+    assert right.cursors() == {"chat": cursor(value=2.0)}
+
+
+def test_a_write_that_fails_in_the_middle_leaves_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise sa.exc.OperationalError("", {}, Exception("gone"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("specwatch.edges.store._put_cursors", fail)
+        with pytest.raises(Exception, match="gone"):
+            store.write([batch(minute(T0), cursor=cursor())], now=0)
+    assert (read(store), store.cursors()) == ([], {})
+    store.write([batch(minute(T0), cursor=cursor())], now=0)
+    assert (read(store), store.cursors()) == ([minute(T0)], {"chat": cursor()})
+
+
+@pytest.mark.parametrize("change", [{"length": 3600}, {"start": T0 + 1}], ids=str)
+def test_only_whole_minutes_are_written(store: Store, change: dict[str, int]) -> None:
+    window = dataclasses.replace(minute(T0), **change)
+    with pytest.raises(ValueError, match="only whole minutes"):
+        store.write([PackedBatch((pack(window),), None)], now=0)
+
+
+def test_a_run_is_registered_and_ended(url: str, open_store: OpenStore) -> None:
+    store = Store(url, daemon="left", version="1.2", host="h", pid=42)
+    store.open(now=100.5)
+    store.close(now=200.5)
+    with open_store(url, "other")._database.reading() as connection:
+        run = connection.execute(sa.select(schema.runs).order_by(schema.runs.c.id)).first()
+    assert tuple(run or ())[1:] == ("left", 100, 200, "1.2", "h", 42)
+
+
+def test_threads_can_write_and_read_at_once(store: Store) -> None:
+    errors: list[Exception] = []
+
+    def work(act: int) -> None:
+        try:
+            for n in range(20):
+                if act < 2:
+                    store.write([batch(minute(T0 + 60 * n, target=f"t{act}"))], now=0)
+                elif act == 2:
+                    store.roll_up(T0 + 4000)
+                else:
+                    read(store)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(act,)) for act in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert len(read(store)) == 40
+
+
+def test_hostile_names_can_be_stored(store: Store) -> None:
+    """One that cannot would stop everything behind it in the queue for ever."""
+    long = "".join(map(chr, range(0x10000, 0x10000 + 3000)))
+    store.write([batch(minute(T0, target=long, model_name=long, temperature=long))], now=0)
+    store.write([batch(minute(T0, target="\0'\"\ud800%s?{}"))], now=0)
+    assert len(read(store)) == 2
+
+
+def test_leaving_does_not_wait_for_a_write_that_hangs(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specwatch.edges.store.CLOSE_SECONDS", 0.01)
+    began, let_go = threading.Event(), threading.Event()
+
+    def hang(*_: object) -> None:
+        began.set()
+        let_go.wait(10)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("specwatch.edges.store._put_cursors", hang)
+        thread = threading.Thread(target=store.write, args=([batch(minute(T0))], 0))
+        thread.start()
+        began.wait(10)
+        with pytest.raises(StoreUnavailable, match="still waits"):
+            store.close(now=0)
+        let_go.set()
+        thread.join()
+    assert read(store) == [minute(T0)]
+
+
+def test_asking_for_cursors_creates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match="does not exist"):
+        Store(f"sqlite:///{tmp_path}/none.db", daemon="d").cursors()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_large_batch_of_many_series_is_written(store: Store) -> None:
+    many: Sequence[Window] = [
+        minute(T0 + 60 * n, target=f"t{m}", temperature=f"{k}")
+        for m in range(50)
+        for k in range(6)
+        for n in range(4)
+    ]
+    store.write([batch(*many)], now=0)
+    assert sorted(map(repr, read(store))) == sorted(map(repr, many))

@@ -1,0 +1,209 @@
+"""Where logs go and how they look."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from specwatch.edges import logs
+
+ESCAPE = "\x1b"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """Logging is the process's: leave no trace of ours for the tests that follow."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    noisy = {name: logging.getLogger(name).level for name in logs._NOISY}
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    for name, before in noisy.items():
+        logging.getLogger(name).setLevel(before)
+    structlog.reset_defaults()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_json_has_an_event_name_its_keys_and_when(capsys: pytest.CaptureFixture[str]) -> None:
+    out = io.StringIO()
+    logs.configure("info", "json", out)
+    structlog.get_logger("specwatch.test").info("scrape_failed", target="chat", seconds=0.5)
+    (line,) = lines(out)
+    assert list(line)[:3] == ["timestamp", "level", "event"]
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {"level": "info", "event": "scrape_failed", "target": "chat", "seconds": 0.5}
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_level_holds_for_ours_and_for_libraries() -> None:
+    out = io.StringIO()
+    logs.configure("warning", "json", out)
+    structlog.get_logger("specwatch.test").info("quiet")
+    logging.getLogger("library").info("quiet")
+    structlog.get_logger("specwatch.test").warning("loud")
+    logging.getLogger("library").warning("loud")
+    assert [line["event"] for line in lines(out)] == ["loud", "loud"]
+
+
+@pytest.mark.parametrize("name", ["uvicorn.error", "apscheduler.scheduler", "sqlalchemy.engine"])
+def test_chatty_libraries_warn_and_no_more_and_heed_a_higher_level(name: str) -> None:
+    out = io.StringIO()
+    logs.configure("debug", "json", out)
+    logging.getLogger(name).info("started a job")
+    logging.getLogger(name).warning("missed a job")
+    logs.configure("error", "json", out)
+    logging.getLogger(name).warning("missed a job")
+    assert [line["event"] for line in lines(out)] == ["missed a job"]
+
+
+def test_logs_and_warnings_of_libraries_go_the_same_way() -> None:
+    out = io.StringIO()
+    logs.configure("info", "json", out)
+    logging.getLogger("library").error("cannot %s", "connect")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(True)
+        warnings.warn("old", stacklevel=1)
+    first, second = lines(out)
+    assert (first["event"], first["level"]) == ("cannot connect", "error")
+    assert first["logger"] == "library"
+    assert "old" in second["event"]
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+def test_an_exception_keeps_its_traceback_and_not_its_local_variables(
+    style: logs.LogFormat,
+) -> None:
+    """Local variables of a request may be secrets."""
+
+    def failing() -> None:
+        password = "hunter2"[::1]
+        raise ValueError(f"of {len(password)} characters")
+
+    out = Terminal()
+    logs.configure("info", style, out)
+    try:
+        failing()
+    except ValueError:
+        structlog.get_logger("specwatch.test").exception("turn_failed", target="chat")
+    said = out.getvalue()
+    assert "turn_failed" in said
+    assert "Traceback" in said
+    assert "ValueError: of 7 characters" in said
+    assert "hunter2'" not in said
+
+
+@pytest.mark.parametrize(
+    ("stream", "no_color", "coloured"),
+    [(Terminal, False, True), (Terminal, True, False), (io.StringIO, False, False)],
+)
+def test_colours_are_for_terminals_whose_owner_wants_them(
+    stream: type[io.StringIO], no_color: bool, coloured: bool
+) -> None:
+    out = stream()
+    logs.configure("info", "console", out, no_color=no_color)
+    structlog.get_logger("specwatch.test").warning("scrape_failed", target="chat")
+    assert (ESCAPE in out.getvalue()) is coloured
+    assert "scrape_failed" in out.getvalue()
+    assert "chat" in out.getvalue()
+
+
+@pytest.mark.parametrize(("stream", "is_json"), [(Terminal, False), (io.StringIO, True)])
+def test_auto_is_for_people_on_a_terminal_and_json_elsewhere(
+    stream: type[io.StringIO], is_json: bool
+) -> None:
+    out = stream()
+    logs.configure("info", "auto", out, no_color=True)
+    structlog.get_logger("specwatch.test").info("started")
+    assert out.getvalue().startswith("{") is is_json
+
+
+def test_names_of_servers_cannot_command_a_terminal() -> None:
+    out = Terminal()
+    logs.configure("info", "console", out, no_color=True)
+    name = f"{ESCAPE}[31m\u202e\nfake line"
+    log = structlog.get_logger("specwatch.test")
+    log.info("models_changed", target=name, models={name: "on"}, problems=[name])
+    logging.getLogger("library").warning(name)
+    assert ESCAPE not in out.getvalue()
+    assert "\u202e" not in out.getvalue()
+    assert len(out.getvalue().splitlines()) == 2
+
+
+def test_configuring_again_takes_the_place_of_the_first() -> None:
+    """Re-reading the configuration must not double every line."""
+    first, second = io.StringIO(), io.StringIO()
+    log = structlog.get_logger("specwatch.test")
+    logs.configure("info", "json", first)
+    log.info("one")
+    logs.configure("warning", "json", second)
+    log.info("two")
+    log.warning("three")
+    assert [line["event"] for line in lines(first)] == ["one"]
+    assert [line["event"] for line in lines(second)] == ["three"]
+
+
+_LOGGING = """
+import os, sys, structlog
+from specwatch.edges import logs
+logs.configure("info", {style!r})
+{spoil}
+for _ in range(3):
+    structlog.get_logger("x").error("e", name="\\u6a21")
+os.write(1, b"alive")
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("style", ["json", "console"])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        "os.close(2)",
+        "sys.stderr.close()",
+        "read, write = os.pipe(); os.dup2(write, 2); os.close(read)",
+        "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)",
+    ],
+)
+def test_a_broken_standard_error_does_not_end_the_process(style: str, spoil: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOGGING.format(style=style, spoil=spoil)],
+        capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"alive")
+
+
+def test_a_process_started_without_standard_error_logs_nowhere() -> None:
+    code = _LOGGING.format(style="auto", spoil="assert sys.stderr is None")
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code],
+        stdout=subprocess.PIPE, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"alive")
+
+
+def test_a_terminal_without_unicode_gets_names_spelt() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _LOGGING.format(style="console", spoil="")],
+        capture_output=True, timeout=60, env={"PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert done.stderr.count(b"\\u6a21") == 3

@@ -1,0 +1,190 @@
+"""What a response says of its acceptance, its end and its length."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specwatch.tap import answer
+from specwatch.tap.answer import FINISH_REASONS, Acceptance, Answer
+
+
+def read(**members: Any) -> Answer:
+    """The answer with the members."""
+    found = answer.read(json.dumps(members).encode())
+    assert found is not None
+    return found
+
+
+def record(lengths: list[int], **members: Any) -> Acceptance | None:
+    """Of vLLM's record with the histogram of accepted lengths."""
+    found = {"acceptance_histogram": lengths, **members}
+    return read(metrics={"speculative_decoding": found}).acceptance
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=9), st.integers(0, 100))
+def test_a_record_is_the_sums_of_its_histogram(lengths: list[int], rejected: int) -> None:
+    accepted = sum(length * steps for length, steps in enumerate(lengths))
+    found = record(lengths, num_draft_tokens=accepted + rejected, num_spec_steps=sum(lengths))
+    at_least = tuple(sum(lengths[n:]) for n in range(1, len(lengths)))
+    assert found == Acceptance("record", sum(lengths), accepted + rejected, accepted, at_least)
+
+
+CONTRADICTIONS: dict[str, dict[str, Any]] = {
+    "more accepted than proposed": {"lengths": [0, 0, 3], "num_draft_tokens": 5},
+    "fewer steps than lengths": {"lengths": [1, 1], "num_draft_tokens": 2, "num_spec_steps": 1},
+    "steps without lengths": {"lengths": [], "num_draft_tokens": 2, "num_spec_steps": 1},
+    "a negative number of steps": {"lengths": [3, -1], "num_draft_tokens": 9},
+    "tokens proposed fewer than none": {"lengths": [0], "num_draft_tokens": -1},
+}
+
+
+@pytest.mark.parametrize("members", CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+def test_a_record_that_contradicts_itself_is_none(members: dict[str, Any]) -> None:
+    assert record(**members) is None
+
+
+def test_a_long_record_takes_no_quadratic_time() -> None:
+    """Some 10^10 additions would be felt."""
+    found = record([0] * 200_000, num_draft_tokens=0)
+    assert found is not None
+    assert found.drafts == 0
+
+
+TIMINGS: dict[str, tuple[dict[str, Any], Acceptance | None]] = {
+    "as many steps as tokens of the target's own": (
+        {"predicted_n": 10, "draft_n": 8, "draft_n_accepted": 5},
+        Acceptance("timings", 4, 8, 5),
+    ),
+    "without a number of tokens": (
+        {"draft_n": 8, "draft_n_accepted": 5},
+        Acceptance("timings", 0, 8, 5),
+    ),
+    "nothing drafted": ({"predicted_n": 10}, None),
+    "more accepted than drafted": ({"predicted_n": 9, "draft_n": 1, "draft_n_accepted": 2}, None),
+    "fewer than none": ({"predicted_n": 9, "draft_n": 1, "draft_n_accepted": -1}, None),
+}
+
+
+@pytest.mark.parametrize(("timings", "expected"), TIMINGS.values(), ids=TIMINGS)
+def test_llama_cpps_timings(timings: dict[str, Any], expected: Acceptance | None) -> None:
+    assert read(timings=timings).acceptance == expected
+
+
+ENDS: dict[str, tuple[dict[str, Any], str | None]] = {
+    **{
+        f"chat: {said}": ({"choices": [{"finish_reason": said}]}, word)
+        for said, word in FINISH_REASONS.items()
+    },
+    "one that is new": ({"choices": [{"finish_reason": "boredom"}]}, "other"),
+    "not yet": ({"choices": [{"finish_reason": None}]}, None),
+    "no choices": ({"choices": []}, None),
+    "responses, whole": ({"object": "response", "status": "completed"}, "stop"),
+    "responses, cut": ({"object": "response", "status": "incomplete"}, "length"),
+    "responses, in the background": ({"object": "response", "status": "queued"}, None),
+    "responses, under way": ({"type": "x", "response": {"status": "in_progress"}}, None),
+    "responses, over": ({"type": "x", "response": {"status": "failed"}}, "error"),
+    "messages, whole": ({"type": "message", "stop_reason": "end_turn"}, "stop"),
+    "messages, the end": (
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
+        "tool_calls",
+    ),
+    "messages, between": ({"type": "content_block_delta", "delta": {"text": "a"}}, None),
+    "llama.cpp, over": ({"content": "", "stop": True, "stop_type": "eos"}, "stop"),
+    "llama.cpp, once": ({"content": "", "stop": True}, "stop"),
+    "llama.cpp, under way": ({"content": "a", "stop": False}, None),
+}
+
+
+@pytest.mark.parametrize(("members", "expected"), ENDS.values(), ids=ENDS)
+def test_the_end_of_each_api(members: dict[str, Any], expected: str | None) -> None:
+    assert read(**members).finish_reason == expected
+
+
+LENGTHS: dict[str, tuple[dict[str, Any], int | None]] = {
+    "OpenAI's": ({"usage": {"completion_tokens": 7, "output_tokens": 3}}, 7),
+    "of responses and messages": ({"usage": {"output_tokens": 7}}, 7),
+    "inside the last event of responses": ({"response": {"usage": {"output_tokens": 7}}}, 7),
+    "llama.cpp's": ({"timings": {"predicted_n": 7}}, 7),
+    "llama.cpp's, without timings": ({"tokens_predicted": 7}, 7),
+    "none": ({}, None),
+    "fewer than none": ({"usage": {"completion_tokens": -7}}, None),
+}
+
+
+@pytest.mark.parametrize(("members", "expected"), LENGTHS.values(), ids=LENGTHS)
+def test_the_number_of_tokens(members: dict[str, Any], expected: int | None) -> None:
+    assert read(**members).tokens == expected
+
+
+def test_the_time_in_the_queue_is_part_of_the_time_to_the_first_token() -> None:
+    timing = {"time_to_first_token_ms": 40.0, "queue_time_ms": 10.0, "mean_itl_ms": 5.0}
+    metrics = read(metrics=timing).metrics
+    assert metrics is not None
+    assert (metrics.ttft, metrics.tpot) == (0.05, 0.005)
+
+
+@pytest.mark.parametrize("value", [None, -1.0])
+def test_a_time_that_is_none_is_not_told(value: float | None) -> None:
+    metrics = read(metrics={"time_to_first_token_ms": value, "mean_itl_ms": value}).metrics
+    assert metrics is not None
+    assert (metrics.ttft, metrics.tpot) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [
+        ({"error": {"message": "x"}}, True),
+        ({"error": "x"}, True),
+        ({"object": "error", "message": "x"}, True),
+        ({"error": None}, False),
+        ({}, False),
+    ],
+)
+def test_an_error_in_place_of_a_response(members: dict[str, Any], expected: bool) -> None:
+    assert read(**members).failed is expected
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_any_bytes_are_read_or_none(text: bytes) -> None:
+    answer.read(text)
+    answer.read_end(text)
+
+
+@pytest.mark.parametrize("tail", [b'"usage":' + b"[" * 60_000, b'"usage":{"completion_tokens":x}'])
+def test_an_end_that_makes_no_sense_is_none(tail: bytes) -> None:
+    assert answer.read_end(tail) is None
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        '{"speculative_decoding":{"acceptance_histogram":{"0":1},"num_draft_tokens":4}}',
+        '{"speculative_decoding":{"acceptance_histogram":[1,0.5],"num_draft_tokens":4}}',
+        '{"speculative_decoding":{"acceptance_histogram":[1,2],"drafted":4}}',
+        '{"speculative_decoding":7}',
+        '"none"',
+    ],
+)
+def test_a_record_of_another_shape_is_none_and_the_rest_stays_readable(metrics: str) -> None:
+    found = answer.read(
+        b'{"choices":[],"usage":{"completion_tokens":9},"metrics":%b}' % metrics.encode()
+    )
+    assert found is not None
+    assert (found.acceptance, found.tokens, found.is_usage_chunk) == (None, 9, True)
+
+
+@pytest.mark.parametrize("tokens", ["-4", "3.5", '"x"', "[]"])
+def test_a_number_of_tokens_that_is_none_is_not_known(tokens: str) -> None:
+    for text in (
+        '{"choices":[],"usage":{"completion_tokens":%s}}',
+        '{"timings":{"predicted_n":%s}}',
+        '{"tokens_predicted":%s}',
+    ):
+        found = answer.read((text % tokens).encode())
+        assert found is not None
+        assert found.tokens is None

@@ -1,0 +1,280 @@
+"""What is read of a request, and how it is made to ask for usage."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specwatch.tap import asked
+from specwatch.tap.asked import Asked
+from specwatch.tap.facts import Endpoint
+from specwatch.temperature import Buckets
+
+CHAT = Endpoint.CHAT
+MESSAGES = '"messages":[{"role":"user","content":"Hi"}]'
+
+
+def read(members: str, endpoint: Endpoint = CHAT) -> Asked:
+    """A request with the members, as JSON text."""
+    found = asked.read(endpoint, f"{{{MESSAGES},{members}}}".encode())
+    assert found is not None
+    return found
+
+
+TEMPERATURES = {
+    "0": 0.0,
+    "0.7": 0.7,
+    "7e-1": 0.7,
+    "2": 2.0,
+    "-0.0": 0.0,
+    '"0.7"': 0.7,
+    '" 0.7 "': 0.7,
+    "true": 1.0,
+    "false": 0.0,
+    "-1": -1.0,
+    "null": None,
+    '""': None,
+    '"warm"': None,
+    "[0.7]": None,
+    '{"value":0.7}': None,
+    "1" + "0" * 400: None,
+    "123456789012345678901": 123456789012345678901.0,
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), TEMPERATURES.items())
+def test_a_temperature_is_what_the_server_makes_of_it(text: str, expected: float | None) -> None:
+    assert read(f'"temperature":{text}').temperature == expected
+
+
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", '"nan"', '"inf"', "1e400", "-1"])
+def test_a_temperature_that_is_none_falls_into_no_bucket(text: str) -> None:
+    assert Buckets().of(read(f'"temperature":{text}').temperature) == "unknown"
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**6), 10**6))
+def test_any_number_is_read_as_it_is(temperature: float) -> None:
+    assert read(f'"temperature":{json.dumps(temperature)}').temperature == temperature
+
+
+def test_of_a_key_that_stands_twice_the_last_one_counts() -> None:
+    found = read('"temperature":0,"stream":false,"temperature":1.5,"stream":true')
+    assert (found.temperature, found.stream) == (1.5, True)
+
+
+SEVERAL = {
+    '"n":1': False,
+    '"n":null,"best_of":null': False,
+    '"n":2': True,
+    '"n":"2"': True,
+    '"n":1,"best_of":3': True,
+    '"n":"many"': False,
+    '"n":[2]': False,
+    '"prompt":"one"': False,
+    '"prompt":["one"]': False,
+    '"prompt":["one","two"]': True,
+    '"prompt":[ "one" , "two" ]': True,
+    '"prompt":[1,2,3]': False,
+    '"prompt":[ 1, 2 ]': False,
+    '"prompt":[-1,2]': False,
+    '"prompt":[[1,2,3]]': False,
+    '"prompt":[[1,2],[3]]': True,
+    '"prompt":[]': False,
+    '"prompt":{}': False,
+    '"prompt":null,"prompt_embeds":["a"]': False,
+    '"prompt":null,"prompt_embeds":["a","b"]': True,
+    '"prompt":"one","prompt_embeds":"a"': True,
+}
+
+
+@pytest.mark.parametrize(("members", "expected"), SEVERAL.items())
+def test_several_completions_are_known_before_they_come(members: str, expected: bool) -> None:
+    assert asked.read(Endpoint.COMPLETIONS, b"{%b}" % members.encode()) == Asked(
+        Endpoint.COMPLETIONS, several=expected
+    )
+
+
+@pytest.mark.parametrize("yes", ["true", "1", "1.0", '"true"', '"True"', '"on"', '"y"', '"1"'])
+def test_what_pydantic_takes_for_true_is_true(yes: str) -> None:
+    found = read(
+        f'"stream":{yes},"use_beam_search":{yes},"stream_options":{{"include_usage":{yes}}}'
+    )
+    assert (found.stream, found.beam_search, found.wants_usage) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    "no", ["false", "0", "null", '"false"', '"off"', '"maybe"', "2", "[]", "{}"]
+)
+def test_all_else_is_not(no: str) -> None:
+    found = read(f'"stream":{no},"use_beam_search":{no},"stream_options":{{"include_usage":{no}}}')
+    assert (found.stream, found.beam_search, found.wants_usage) == (False, False, False)
+
+
+ASKABLE = {
+    '"stream":true': True,
+    '"stream":true,"stream_options":null': True,
+    '"stream":true,"stream_options":{"include_usage":false}': True,
+    '"stream":true,"stream_options":{"include_usage":null,"more":1}': True,
+    '"stream":true,"stream_options":{}': True,
+    '"stream":true,"stream_options":{"continuous_usage_stats":true}': True,
+    # The server refuses these, and must go on doing so.
+    '"stream":true,"stream_options":{"include_usage":"maybe"}': False,
+    '"stream":true,"stream_options":[]': False,
+    '"stream":true,"stream_options":"x"': False,
+    '"stream":false': False,
+    '"stream":false,"stream_options":{"include_usage":false}': False,
+    '"temperature":1': False,
+}
+
+
+@pytest.mark.parametrize(("members", "expected"), ASKABLE.items())
+def test_only_a_stream_that_says_nothing_else_is_asked_for_usage(
+    members: str, expected: bool
+) -> None:
+    assert read(members).askable is expected
+    assert not read(members, Endpoint.MESSAGES).askable
+    assert not read(members, Endpoint.RESPONSES).askable
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [("null", False), ("{}", True), ('{"include_usage":null}', False), ('{"a":1}', True)],
+)
+def test_options_that_leave_usage_to_the_default_are_told(options: str, expected: bool) -> None:
+    assert read(f'"stream":true,"stream_options":{options}').open is expected
+
+
+@pytest.mark.parametrize(
+    ("tools", "expected"), [("null", False), ("[]", False), ('[{"type":"function"}]', True)]
+)
+def test_tools_are_noticed(tools: str, expected: bool) -> None:
+    assert read(f'"tools":{tools}').tools is expected
+
+
+def test_the_one_door_of_sagemaker_leads_to_completions_too() -> None:
+    door = asked.ENDPOINTS["/invocations"]
+    assert read('"n":1', door).endpoint is Endpoint.CHAT
+    found = asked.read(door, b'{"prompt":["a","b"]}')
+    assert found == Asked(Endpoint.COMPLETIONS, several=True)
+    assert read('"prompt":["a","b"]', door).endpoint is Endpoint.CHAT
+
+
+LENIENT = {
+    "a number that JSON has not": b'{"temperature":0.5,"stream":true,"bias":NaN}',
+    "a byte order mark": b'\xef\xbb\xbf{"temperature":0.5,"stream":true}',
+    "UTF-16": '{"temperature":0.5,"stream":true}'.encode("utf-16"),
+    "UTF-32 without a mark": '{"temperature":0.5,"stream":true}'.encode("utf-32-le"),
+    "half of a pair of surrogates": b'{"temperature":0.5,"stream":true,"user":"\\ud83d"}',
+    "half of a pair in the prompt": b'{"messages":["\\ud83d"],"temperature":0.5,"stream":true}',
+    "a number beyond all": b'{"temperature":0.5,"stream":true,"n":1e400}',
+}
+
+
+@pytest.mark.parametrize("body", LENIENT.values(), ids=LENIENT)
+def test_what_only_a_lenient_reader_takes_is_read_but_never_changed(body: bytes) -> None:
+    assert json.loads(body)["temperature"] == 0.5
+    found = asked.read(CHAT, body)
+    assert found is not None
+    assert (found.temperature, found.stream, found.askable) == (0.5, True, False)
+
+
+NO_REQUESTS = {
+    "nothing": b"",
+    "a blank": b" ",
+    "half an object": b'{"temperature":0.5',
+    "a list": b"[1]",
+    "null": b"null",
+    "a form": b"temperature=0.5",
+    "gzip": b"\x1f\x8b\x08\x00abc",
+    "an object and more": b"{} {}",
+    "a nesting bomb": b'{"messages":' + b"[" * 200_000,
+    "a nesting bomb of objects": b'{"a":' * 200_000,
+    "a closed nesting bomb": b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}",
+    "no UTF-8": b'{"temperature":\xff}',
+}
+
+
+@pytest.mark.parametrize("body", NO_REQUESTS.values(), ids=NO_REQUESTS)
+def test_what_is_no_request_is_none(body: bytes) -> None:
+    assert asked.read(CHAT, body) is None
+
+
+def test_a_huge_body_is_read_like_any_other() -> None:
+    body = b'{"messages":["%b"],"temperature":0.25,"stream":true}' % (b"x" * (32 << 20))
+    found = asked.read(CHAT, body)
+    assert found is not None
+    assert found.temperature == 0.25
+    assert asked.with_usage(body, found) == body[:-1] + b',"stream_options":{"include_usage":true}}'
+
+
+@given(st.binary() | st.text().map(str.encode))
+def test_any_bytes_are_read_or_none(body: bytes) -> None:
+    asked.read(CHAT, body)
+
+
+values: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=6,
+)
+keys = st.sampled_from(
+    ["temperature", "n", "best_of", "prompt", "messages", "tools", "use_beam_search", "}", '"', "x"]
+)
+texts = st.sampled_from(["", " ", "\n", "\r\n\t "])
+
+
+@st.composite
+def streaming_bodies(draw: st.DrawFn) -> bytes:
+    """Requests for a stream that do not ask for usage, in any of JSON's spellings."""
+    members = list(draw(st.dictionaries(keys, values)).items())
+    options = st.fixed_dictionaries(
+        {"include_usage": st.sampled_from([None, False])},
+        optional={"continuous_usage_stats": st.booleans(), "other": values},
+    )
+    # The same key several times: the last one counts.
+    members += [("stream_options", draw(values)) for _ in range(draw(st.integers(0, 1)))]
+    twice = bool(members) and members[-1][0] == "stream_options"
+    if twice or draw(st.booleans()):
+        members.append(("stream_options", draw(st.none() | options)))
+    members.insert(draw(st.integers(0, len(members))), ("stream", True))
+    blank, ascii_only = draw(texts), draw(st.booleans())
+    inside = f",{blank}".join(
+        f"{json.dumps(key)}{blank}:{json.dumps(value, ensure_ascii=ascii_only)}"
+        for key, value in members
+    )
+    return f"{blank}{{{inside}{blank}}}{blank}".encode()
+
+
+@given(streaming_bodies(), st.sampled_from([CHAT, Endpoint.COMPLETIONS]))
+def test_a_body_with_usage_differs_in_nothing_else(body: bytes, endpoint: Endpoint) -> None:
+    found = asked.read(endpoint, body)
+    assert found is not None
+    assert found.askable
+    changed = asked.with_usage(body, found)
+    before, after = json.loads(body), json.loads(changed)
+    options, had = after.pop("stream_options"), before.pop("stream_options", None) or {}
+    assert options.pop("include_usage") is True
+    assert not options.pop("continuous_usage_stats", False)
+    assert options == {key: had[key] for key in had.keys() & {"other"}}
+    assert after == before
+    end = body.rindex(b"}")
+    assert changed.startswith(body[:end])
+    assert changed.endswith(body[end:])
+
+
+def test_options_stay_but_for_the_usage_that_nobody_wanted() -> None:
+    found = read(
+        '"stream":true,"stream_options":{"a":[1],"include_usage":false,"continuous_usage_stats":"on"}'
+    )
+    changed = json.loads(asked.with_usage(b"{}", found).replace(b"{,", b"{"))
+    assert changed["stream_options"] == {
+        "a": [1], "include_usage": True, "continuous_usage_stats": False,
+    }  # fmt: skip

@@ -1,0 +1,140 @@
+"""The facts of vLLM, from application states as its releases have them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace as Thing
+from typing import Any
+
+import pytest
+
+from specwatch.tap.facts import Endpoint, Facts
+from specwatch.tap.inside import InsideVllm
+from tests.tap.exchanges import scope
+
+CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
+
+
+def state(**members: Any) -> Thing:
+    """What all releases have, on a server that speculates with k = 4 and two served names."""
+    models = Thing(base_model_paths=[Thing(name="tiny"), Thing(name="other")])
+    config = Thing(speculative_config=Thing(num_speculative_tokens=4))
+    config.observability_config = Thing()
+    handler = Thing(default_sampling_params={})
+    usual = {
+        "vllm_config": config, "openai_serving_models": models, "openai_serving_chat": handler,
+        "openai_serving_completion": handler,
+    }  # fmt: skip
+    return Thing(**{**usual, **members})
+
+
+def facts(of: Any, endpoint: Endpoint = CHAT) -> Facts:
+    """What is read of an application with the state."""
+    return InsideVllm().facts(scope(app=Thing(state=of)), endpoint)
+
+
+def speculating(level: str | None, tokens: Any = 4) -> Thing:
+    """A configuration of 0.29 and later."""
+    return Thing(
+        speculative_config=Thing(num_speculative_tokens=tokens),
+        observability_config=Thing(per_request_spec_decode_metrics=level),
+    )
+
+
+def test_0_8_has_no_arguments_and_no_records() -> None:
+    expected = Facts("tiny", default_temperature=1.0, draft_tokens=4)
+    assert facts(state()) == facts(state(), COMPLETIONS) == expected
+
+
+@pytest.mark.parametrize(
+    ("level", "keeps"), [("summary", True), ("detailed", True), ("none", False), (None, False)]
+)
+def test_since_0_29_records_are_kept_where_the_flag_says_so(level: str, keeps: bool) -> None:
+    assert facts(state(vllm_config=speculating(level))).keeps_records is keeps
+
+
+def test_a_server_without_speculation_drafts_nothing() -> None:
+    config = Thing(speculative_config=None, observability_config=Thing())
+    assert facts(state(vllm_config=config)).draft_tokens == 0
+
+
+@pytest.mark.parametrize("tokens", [None, "4"])
+def test_a_k_that_is_no_number_is_not_known(tokens: Any) -> None:
+    assert facts(state(vllm_config=speculating("summary", tokens))).draft_tokens is None
+
+
+DEFAULTS: dict[str, tuple[Any, float | None]] = {
+    "the model's own": ({"temperature": 0.6, "top_p": 0.9}, 0.6),
+    "greedy": ({"temperature": 0}, 0.0),
+    "vLLM's": ({"top_p": 0.9}, 1.0),
+    "vLLM's, in 0.11 without any": (None, 1.0),
+    "one that is no number": ({"temperature": "hot"}, None),
+}
+
+
+@pytest.mark.parametrize(("params", "expected"), DEFAULTS.values(), ids=DEFAULTS)
+def test_the_default_temperature(params: Any, expected: float | None) -> None:
+    handler = Thing(default_sampling_params=params)
+    found = facts(state(openai_serving_chat=handler, anthropic_serving_messages=handler))
+    assert found.default_temperature == expected
+
+
+def test_each_endpoint_has_a_default_of_its_own() -> None:
+    members = {
+        Endpoint.CHAT: "openai_serving_chat",
+        Endpoint.COMPLETIONS: "openai_serving_completion",
+        Endpoint.RESPONSES: "openai_serving_responses",
+        Endpoint.MESSAGES: "anthropic_serving_messages",
+    }
+    of = state(**{
+        name: Thing(default_sampling_params={"temperature": at / 10})
+        for at, name in enumerate(members.values())
+    })  # fmt: skip
+    vllm, request = InsideVllm(), scope(app=Thing(state=of))
+    for _ in range(2):
+        for at, endpoint in enumerate(members):
+            assert vllm.facts(request, endpoint).default_temperature == at / 10
+
+
+@pytest.mark.parametrize("missing", ["openai_serving_chat", "openai_serving_responses"])
+def test_without_a_handler_the_default_is_not_known(missing: str) -> None:
+    endpoint = CHAT if missing.endswith("chat") else Endpoint.RESPONSES
+    assert facts(state(**{missing: None}), endpoint).default_temperature is None
+    assert facts(state(), Endpoint.RESPONSES).default_temperature is None
+    assert facts(state(), Endpoint.OTHER) == Facts("tiny", draft_tokens=4)
+
+
+def test_forced_usage_stands_on_the_handler_since_0_9() -> None:
+    handler = Thing(default_sampling_params={}, enable_force_include_usage=True)
+    found = state(openai_serving_chat=handler, args=Thing(enable_force_include_usage=False))
+    assert facts(found).forces_usage
+    assert not facts(found, COMPLETIONS).forces_usage
+
+
+def test_forced_usage_stands_in_the_arguments_since_0_20() -> None:
+    assert facts(state(args=Thing(enable_force_include_usage=True))).forces_usage
+    assert not facts(state(args=Thing())).forces_usage
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [{}, {"app": None}, {"app": Thing()}, {"app": Thing(state=Thing())}],
+    ids=["no application", "none", "no state", "an empty state"],
+)
+def test_of_what_is_no_vllm_nothing_is_known(request_: dict[str, Any]) -> None:
+    assert InsideVllm().facts(scope(**request_), CHAT) == Facts("")
+
+
+def test_a_real_state_of_starlette_is_read() -> None:
+    from starlette.applications import Starlette
+
+    app = Starlette()
+    for name, value in vars(state(vllm_config=speculating("summary"))).items():
+        setattr(app.state, name, value)
+    assert InsideVllm().facts({"app": app}, CHAT) == Facts(
+        "tiny", default_temperature=1.0, draft_tokens=4, keeps_records=True
+    )
+
+
+def test_a_model_without_a_name_has_none() -> None:
+    assert facts(state(openai_serving_models=Thing(base_model_paths=[]))).model_name == ""
+    assert facts(state(openai_serving_models=None)).model_name == ""

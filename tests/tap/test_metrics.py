@@ -1,0 +1,222 @@
+"""What the tap counts stands on a page, in one process and over several."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from specwatch import names
+from specwatch.core.exposition import PageReader
+from specwatch.model import METHODS, Series
+from specwatch.tap.answer import Acceptance
+from specwatch.tap.metrics import BOUNDS, STAGES, Counters
+from specwatch.tap.outcome import Outcome
+
+RECORD = Acceptance("record", 8, 32, 19, (7, 5, 4, 0))
+ALL = Outcome(finish_reason="stop", tokens=28, ttft=0.3, tpot=0.02, acceptance=RECORD)
+
+
+def page(registry: CollectorRegistry) -> dict[Series, float]:
+    """The page as the daemon reads it."""
+    return PageReader().read(generate_latest(registry))
+
+
+def counted(*outcomes: Outcome, bucket: str = "(0,0.3]") -> dict[str, float]:
+    """The series of the outcomes by quantity, part and key, without the empty buckets."""
+    registry = CollectorRegistry()
+    counters = Counters(registry)
+    for outcome in outcomes:
+        counters.count("tiny", bucket, outcome)
+    found = {}
+    for series, value in page(registry).items():
+        if series.part == "bucket" or series.quantity == "tap_failures":
+            continue
+        assert (series.model_name, series.temperature, series.engine) == ("tiny", bucket, "")
+        found[" ".join(filter(None, (series.quantity, series.part, series.key)))] = value
+    return found
+
+
+def test_an_outcome_with_everything() -> None:
+    assert counted(ALL) == {
+        "requests stop": 1, "generation_tokens": 28, "records record": 1,
+        "drafts": 8, "draft_tokens": 32, "accepted_tokens": 19,
+        "accepted_per_position 0": 7, "accepted_per_position 1": 5,
+        "accepted_per_position 2": 4, "accepted_per_position 3": 0,
+        "ttft count": 1, "ttft sum": 0.3, "tpot count": 1, "tpot sum": 0.02,
+        "request_acceptance count": 1, "request_acceptance sum": 19 / 32,
+    }  # fmt: skip
+
+
+def test_outcomes_add_up() -> None:
+    assert counted(ALL, ALL, ALL) == {
+        name: pytest.approx(3 * n) for name, n in counted(ALL).items()
+    }
+
+
+def test_what_is_not_known_is_not_counted() -> None:
+    assert counted(Outcome()) == {}
+    assert counted(Outcome(uncovered="several")) == {"uncovered several": 1}
+    assert counted(Outcome(finish_reason="stop", tokens=0)) == {"requests stop": 1}
+
+
+def test_a_request_that_drafted_nothing_has_no_rate() -> None:
+    found = counted(Outcome(acceptance=Acceptance("derived", 0, 0, 0)))
+    assert found == {"records derived": 1, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+
+
+def test_positions_beyond_reason_make_no_series() -> None:
+    found = counted(Outcome(acceptance=Acceptance("record", 1, 500, 500, (1,) * 500)))
+    assert len([name for name in found if name.startswith("accepted_per_position")]) == 64
+
+
+@pytest.mark.parametrize("rate", range(21))
+def test_a_rate_falls_into_the_bucket_that_ends_with_it(rate: int) -> None:
+    registry = CollectorRegistry()
+    Counters(registry).count("tiny", "0", Outcome(acceptance=Acceptance("record", 20, 20, rate)))
+    filled = [
+        float(series.key)
+        for series, value in page(registry).items()
+        if series.quantity == "request_acceptance" and series.part == "bucket" and value
+    ]
+    assert min(filled) == pytest.approx(max(1, rate) / 20)
+
+
+def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
+    registry = CollectorRegistry()
+    counters = Counters(registry)
+    counters.count("tiny", "0", ALL)
+    counters.count("tiny", "0", Outcome(uncovered="several"))
+    families = {family.name: family for family in registry.collect()}
+    assert set(families) == {family.exposed for family in names.TAP}
+    for known in names.TAP:
+        found = families[known.exposed]
+        assert (found.type, found.documentation) == (known.kind, known.help)
+        expected = {"model_name", "temperature"} if known.by_temperature else set()
+        expected |= {known.label} if known.label else set()
+        for sample in found.samples:
+            assert set(sample.labels) - {"le"} == expected
+    assert {series.quantity for series in page(registry)} == {f.quantity for f in names.TAP}
+
+
+def test_every_way_to_know_has_a_name() -> None:
+    for method in METHODS:
+        assert counted(Outcome(acceptance=Acceptance(method, 1, 1, 1)))[f"records {method}"] == 1
+
+
+def test_a_page_says_from_the_start_that_a_tap_is_there() -> None:
+    registry = CollectorRegistry()
+    counters = Counters(registry)
+    expected = {Series("tap_failures", "", "", "", stage): 0.0 for stage in STAGES}
+    assert page(registry) == expected
+    counters.fail("count")
+    assert page(registry) == expected | {Series("tap_failures", "", "", "", "count"): 1.0}
+
+
+def test_odd_names_survive_the_page() -> None:
+    registry = CollectorRegistry()
+    Counters(registry).count('a"b\\c\nd é', ">1", Outcome(finish_reason="stop"))
+    found = [series for series in page(registry) if series.quantity == "requests"]
+    assert [(series.model_name, series.temperature) for series in found] == [('a"b\\c\nd é', ">1")]
+
+
+def test_a_registry_holds_one_set_of_counters() -> None:
+    registry = CollectorRegistry()
+    Counters(registry)
+    with pytest.raises(ValueError, match="Duplicated"):
+        Counters(registry)
+
+
+@pytest.mark.parametrize("quantity", BOUNDS)
+def test_bounds_ascend(quantity: str) -> None:
+    assert list(BOUNDS[quantity]) == sorted(set(BOUNDS[quantity]))
+
+
+WORKER = """
+import asyncio, sys
+from specwatch.tap import Tap
+from specwatch.tap.settings import Settings
+
+body = open(sys.argv[1], "rb").read()
+
+async def app(scope, receive, send):
+    await receive()
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": body})
+
+async def receive():
+    return {"type": "http.request", "body": b'{"temperature":0.5}', "more_body": False}
+
+async def send(message):
+    pass
+
+tap = Tap(app, settings=Settings())
+print("ready", flush=True)
+scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": []}
+for _ in range(int(sys.stdin.readline())):
+    asyncio.run(tap(scope, receive, send))
+print("done", flush=True)
+sys.stdin.readline()  # stays: a process that ends takes nothing away, one that runs is the test
+"""
+PAGE = """
+import sys
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+registry = CollectorRegistry()
+MultiProcessCollector(registry)
+sys.stdout.buffer.write(generate_latest(registry))
+"""
+RESPONSE = Path(__file__).parents[1] / "data" / "chat-response.json"
+
+
+def test_several_processes_count_on_one_page(tmp_path: Path) -> None:
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+
+    def look() -> dict[Series, float]:
+        ran = subprocess.run(
+            [sys.executable, "-c", PAGE], env=environment, stdout=subprocess.PIPE, check=True
+        )
+        return PageReader().read(ran.stdout)
+
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, str(RESPONSE)],
+            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    try:
+        for worker in workers:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == "ready\n"
+        failures = {Series("tap_failures", "", "", "", stage): 0.0 for stage in STAGES}
+        assert look() == failures
+        for worker, requests in zip(workers, (3, 4), strict=True):
+            assert worker.stdin is not None
+            assert worker.stdout is not None
+            worker.stdin.write(f"{requests}\n")
+            assert worker.stdout.readline() == "done\n"
+        found = look()
+    finally:
+        for worker in workers:
+            worker.communicate("\n", timeout=30)
+    record = json.loads(RESPONSE.read_bytes())["metrics"]["speculative_decoding"]
+    bucket = "(0.3,0.7]"
+    expected = {
+        "drafts": 7 * record["num_spec_steps"],
+        "draft_tokens": 7 * record["num_draft_tokens"],
+        "accepted_tokens": 7 * record["num_accepted_draft_tokens"],
+        "generation_tokens": 7 * 24,
+    }
+    for quantity, value in expected.items():
+        assert found[Series(quantity, "", "", "", "", bucket)] == value
+    assert found[Series("requests", "", "", "", "length", bucket)] == 7
+    assert found[Series("request_acceptance", "count", "", "", "", bucket)] == 7
+    assert found[Series("request_acceptance", "bucket", "", "", "1.0", bucket)] == 7
+    assert found[Series("accepted_per_position", "", "", "", "0", bucket)] == 49
+    assert {series for series in found if series.quantity == "tap_failures"} == set(failures)

@@ -1,0 +1,331 @@
+"""A streamed response as it passes: what goes on, and what is known of it afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import tracemalloc
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specwatch.tap.answer import Acceptance
+from specwatch.tap.events import LONGEST_EVENT
+from specwatch.tap.facts import Endpoint
+from specwatch.tap.stream import StreamReader
+from tests.tap.streams import PLAIN, USAGE, Stream, chunked, events_of, shorter, streams
+
+cuts = st.lists(st.integers(0, 3000), max_size=12)
+fragments = st.sampled_from([
+    *events_of(USAGE)[:2], *events_of(USAGE)[-4:], b"data: [DONE]\n\n", b": x\n\n", b"\r\n\r\n",
+    b'data: {"choices":[],"usage":{}}\r\n\r\n', b'data: {"choices":[{"finish_reason":"x"}]}\n\n',
+    b'data: {"choices":[{"finish_reason":null}]}\n\n', b'"finish_reason":null', b"data: {", b"\n",
+    b'event: content_block_delta\ndata: {}\n\n', b"event: response.x.delta\n\n", b"\r", b"}\n\n",
+])  # fmt: skip
+any_bytes = st.lists(fragments | st.binary(max_size=6), max_size=12).map(b"".join)
+endpoints = st.sampled_from([e for e in Endpoint if e is not Endpoint.OTHER])
+
+
+def reader(
+    endpoint: Endpoint = Endpoint.CHAT, *, usage: bool = False, metrics: bool = False
+) -> StreamReader:
+    """One that removes what is named."""
+    return StreamReader(endpoint, remove_usage=usage, remove_metrics=metrics)
+
+
+def passed(by: StreamReader, chunks: Iterable[bytes]) -> bytes:
+    """What goes on of a stream whose chunks come a second after each other."""
+    return b"".join([by.feed(chunk, float(at)) for at, chunk in enumerate(chunks)]) + by.end()
+
+
+@given(endpoints, any_bytes, cuts)
+def test_a_stream_of_which_nothing_is_removed_passes_at_once(
+    endpoint: Endpoint, stream: bytes, places: list[int]
+) -> None:
+    by = reader(endpoint)
+    for chunk in chunked(stream, places):
+        assert by.feed(chunk, 0.0) == chunk
+    assert by.end() == b""
+    assert by.broke is None
+
+
+@given(any_bytes, cuts, st.booleans(), st.booleans())
+def test_chunking_does_not_change_what_is_removed(
+    stream: bytes, places: list[int], usage: bool, metrics: bool
+) -> None:
+    stream = stream.replace(b"\r", b"\r\n").replace(b"\r\n\n", b"\r\n")
+    at_once = passed(reader(usage=usage, metrics=metrics), [stream])
+    by = reader(usage=usage, metrics=metrics)
+    assert passed(by, chunked(stream, places)) == at_once
+    assert by.broke is None
+
+
+@given(streams, cuts)
+def test_without_the_usage_chunk_a_stream_is_what_it_would_have_been(
+    stream: Stream, places: list[int]
+) -> None:
+    by = reader(stream.endpoint, usage=True)
+    assert passed(by, chunked(stream.written(usage=True), places)) == stream.written(usage=False)
+    assert by.broke is None
+    assert by.ended
+    assert not by.unreadable
+
+
+@given(streams, st.booleans())
+def test_event_by_event_too(stream: Stream, metrics: bool) -> None:
+    written = stream.written(usage=True).replace(b"\r\n", b"\n")
+    by = reader(stream.endpoint, usage=True, metrics=metrics)
+    expected = stream.written(usage=False).replace(b"\r\n", b"\n")
+    assert passed(by, events_of(written)) == expected
+
+
+@given(streams, cuts)
+def test_a_stream_that_has_no_usage_chunk_after_all_stays_as_it_is(
+    stream: Stream, places: list[int]
+) -> None:
+    written = stream.written(usage=False)
+    assert passed(reader(stream.endpoint, usage=True), chunked(written, places)) == written
+
+
+def same(one: bytes, other: bytes) -> bool:
+    """Whether two real streams are equal but for their ids."""
+    left, right = (
+        [
+            json.loads(event[6:]) | {"id": ""} if event[6:7] == b"{" else event
+            for event in events_of(stream)
+        ]
+        for stream in (one, other)
+    )
+    return left == right
+
+
+@pytest.mark.parametrize("size", [1, 7, 100, 100_000])
+def test_the_captured_pair(size: int) -> None:
+    assert not same(USAGE, PLAIN)
+    places = list(range(0, len(USAGE), size))
+    by = reader(usage=True)
+    assert same(passed(by, chunked(USAGE, places)), PLAIN)
+    assert by.acceptance == Acceptance("record", 8, 32, 19, (7, 5, 4, 3))
+    assert (by.tokens, by.finish_reason, by.ended) == (24, "length", True)
+
+
+def test_only_the_last_chunk_waits_and_only_for_the_next() -> None:
+    by = reader(usage=True)
+    events = events_of(USAGE)
+    out = [by.feed(event, 0.0) for event in events]
+    assert out[:-3] == events[:-3]
+    assert out[-3] == b""
+    assert same(out[-2], events_of(PLAIN)[-2])
+    assert out[-1] == events[-1]
+    assert by.end() == b""
+
+
+def test_a_stream_that_breaks_off_after_its_last_chunk_keeps_it() -> None:
+    by = reader(usage=True)
+    events = events_of(USAGE)[:-2]
+    assert passed(by, events) == b"".join(events)
+    assert not by.ended
+
+
+def test_a_server_that_says_its_usage_to_everybody_is_left_alone() -> None:
+    event = b'data: {"choices":[{"delta":{"content":"a"},"finish_reason":null}],"usage":{}}\n\n'
+    last = b'data: {"choices":[],"usage":{"completion_tokens":1}}\n\n'
+    assert passed(reader(usage=True), [event, last]) == event + last
+
+
+@given(streams, cuts)
+def test_without_the_record_a_stream_is_that_of_a_server_without_the_flag(
+    stream: Stream, places: list[int]
+) -> None:
+    flag_off = Stream(**{**vars(stream), "record": False}).written(usage=True)
+    by = reader(stream.endpoint, metrics=True)
+    assert passed(by, chunked(stream.written(usage=True), places)) == flag_off
+
+
+@given(streams.map(shorter))
+def test_what_is_counted_does_not_depend_on_the_way_in(stream: Stream) -> None:
+    """The short way of chunks that are one event each is the long way."""
+    written = stream.written(usage=True)
+    short, long = reader(stream.endpoint), reader(stream.endpoint)
+    passed(short, [event + b"\n\n" for event in written.replace(b"\r", b"").split(b"\n\n")[:-1]])
+    passed(long, [b"", *chunked(written, list(range(len(written))))])
+    for by in (short, long):
+        assert by.steps == len(stream.texts) + 1
+        assert by.tokens == len(stream.texts)
+        assert by.failed is False
+    assert (short.acceptance, short.finish_reason) == (long.acceptance, long.finish_reason)
+
+
+def chunk(content: str | None = None, finish: str | None = None, **delta: Any) -> bytes:
+    """An event of a chat stream."""
+    if content is not None:
+        delta["content"] = content
+    choice = {"delta": delta, "finish_reason": finish}
+    return b"data: %b\n\n" % json.dumps({"choices": [choice]}, separators=(",", ":")).encode()
+
+
+def test_the_role_alone_is_no_content() -> None:
+    by = reader()
+    for at, event in enumerate(
+        [chunk("", role="assistant"), chunk("a"), chunk("b"), chunk("", "stop")]
+    ):
+        by.feed(event, float(at))
+    assert (by.first, by.last, by.steps) == (1.0, 3.0, 3)
+
+
+@pytest.mark.parametrize("said", [{"content": "a"}, {"reasoning": "a"}, {"tool_calls": [{}]}])
+def test_the_role_with_content_is_content(said: dict[str, Any]) -> None:
+    by = reader()
+    by.feed(chunk(role="assistant", **said), 5.0)
+    assert (by.first, by.steps) == (5.0, 1)
+
+
+def test_several_events_in_a_chunk_are_counted_each() -> None:
+    by = reader()
+    by.feed(chunk("a"), 0.0)
+    by.feed(chunk("b") + chunk("c"), 1.0)
+    by.feed(chunk("d"), 2.0)
+    assert (by.steps, by.last) == (4, 2.0)
+
+
+def test_a_chunk_in_the_middle_of_an_event_is_not_taken_for_one() -> None:
+    by = reader()
+    by.feed(chunk("a"), 0.0)
+    by.feed(chunk("b") + b'data: {"choices":[{"delta":{"content":"', 1.0)
+    by.feed(b'"},"finish_reason":null}]}\n\n', 2.0)
+    by.feed(chunk("c"), 3.0)
+    assert by.steps == 4
+    assert not by.unreadable
+
+
+def test_what_comes_after_the_last_chunk_does_not_overtake_it() -> None:
+    stream = [chunk("a"), chunk("b") + chunk("", "stop"), chunk("c")]
+    by = reader(usage=True)
+    out = [by.feed(one, 0.0) for one in stream]
+    assert out == [stream[0], chunk("b"), chunk("", "stop") + chunk("c")]
+
+
+def test_a_comment_between_the_last_chunk_and_the_usage_does_not_hinder() -> None:
+    events, ping = events_of(USAGE), b": keep-alive\n\n"
+    out = passed(reader(usage=True), [*events[:-2], ping, *events[-2:]])
+    assert same(out.replace(ping, b""), PLAIN)
+    assert ping in out
+
+
+def test_an_error_inside_a_stream_is_seen() -> None:
+    by = reader()
+    passed(by, [chunk("a"), b'data: {"error":{"message":"out of memory"}}\n\ndata: [DONE]\n\n'])
+    assert by.failed
+
+
+RESPONSES = b"""event: response.created
+data: {"type":"response.created","response":{"status":"in_progress","usage":null}}
+
+event: response.output_text.delta
+data: {"type":"response.output_text.delta","delta":"a"}
+
+event: response.output_text.delta
+data: {"type":"response.output_text.delta","delta":"b"}
+
+event: response.completed
+data: {"type":"response.completed","response":{"status":"completed","usage":{"output_tokens":2}}}
+
+"""
+ANTHROPIC = b"""event: message_start
+data: {"type":"message_start","message":{"usage":{"input_tokens":3,"output_tokens":0}}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}
+
+event: content_block_delta
+data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"b"}}
+
+event: message_delta
+data: {"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":2}}
+
+event: message_stop
+data: {"type":"message_stop"}
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "stream"), [(Endpoint.RESPONSES, RESPONSES), (Endpoint.MESSAGES, ANTHROPIC)]
+)
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_the_other_apis(endpoint: Endpoint, stream: bytes, line_end: bytes) -> None:
+    by = reader(endpoint)
+    chunks = [event.replace(b"\n", line_end) for event in events_of(stream)]
+    assert passed(by, chunks) == b"".join(chunks)
+    assert (by.first, by.last, by.steps) == (1.0, 2.0, 2)
+    assert (by.finish_reason, by.tokens, by.ended) == ("stop", 2, True)
+    assert not by.unreadable
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "stream"), [(Endpoint.RESPONSES, RESPONSES), (Endpoint.MESSAGES, ANTHROPIC)]
+)
+def test_the_other_apis_cut_short(endpoint: Endpoint, stream: bytes) -> None:
+    by = reader(endpoint)
+    passed(by, events_of(stream)[:3])
+    assert (by.finish_reason, by.ended) == (None, False)
+
+
+LLAMA = [
+    b'data: {"content":"a","stop":false,"tokens":[1]}\n\n',
+    b'data: {"content":"b","stop":false,"tokens":[2]}\n\n',
+    b'data: {"content":"","stop":true,"stop_type":"limit","tokens_predicted":9,"timings":'
+    b'{"predicted_n":9,"draft_n":8,"draft_n_accepted":5}}\n\n',
+]
+
+
+def test_llama_cpps_own_completion_ends_without_a_word() -> None:
+    by = reader(Endpoint.COMPLETIONS)
+    passed(by, LLAMA)
+    assert (by.finish_reason, by.tokens, by.ended, by.steps) == ("length", 9, True, 3)
+    assert by.acceptance == Acceptance("timings", 3, 8, 5)
+
+
+@pytest.mark.parametrize("usage", [False, True])
+def test_an_endless_event_takes_bounded_memory(usage: bool) -> None:
+    by = reader(usage=usage)
+    piece = b"data: {" + b"x" * (1 << 16)
+    tracemalloc.start()
+    try:
+        gone = sum(len(by.feed(piece, 0.0)) for _ in range(64))
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 5 * LONGEST_EVENT
+    assert gone >= 63 * len(piece) - LONGEST_EVENT
+    assert gone + len(by.end()) == 64 * len(piece)
+
+
+def test_an_endless_stream_takes_no_memory_that_grows() -> None:
+    by = reader(usage=True)
+    by.feed(chunk("a"), 0.0)
+    tracemalloc.start()
+    try:
+        for event in itertools.repeat(chunk("a"), 20_000):
+            by.feed(event, 0.0)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 1 << 16
+
+
+def test_what_nobody_foresaw_is_told_and_the_event_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(text: bytes) -> None:
+        raise ZeroDivisionError
+
+    by = reader(usage=True)
+    events = events_of(USAGE)
+    before = [by.feed(event, 0.0) for event in events[:-2]]
+    monkeypatch.setattr("specwatch.tap.answer.read", fail)
+    after = [by.feed(event, 0.0) for event in events[-2:]]
+    assert b"".join(before + after) == USAGE
+    assert isinstance(by.broke, ZeroDivisionError)
+    assert by.unreadable

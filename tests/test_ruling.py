@@ -1,0 +1,145 @@
+"""Rules can fire and clear, and apply to whom they say."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from specwatch.measures import MEASURES
+from specwatch.ruling import DEFAULT_RULES, Condition, Rule, Rules, Scope
+from specwatch.scalars import format_amount, parse_amount
+from specwatch.temperature import bucket_labels
+
+BUCKETS = (*bucket_labels((0.0, 0.3, 1.0)), "unknown")
+PLAIN = [name for name, measure in MEASURES.items() if measure.unit != "seconds"]
+
+
+def test_the_defaults_are_those_of_the_field() -> None:
+    assert {rule.name: rule.action for rule in DEFAULT_RULES} == {
+        "net-negative": "disable", "low-acceptance": "disable", "losing-bucket": "alert",
+        "not-worth-it": "alert", "ttft-regression": "disable", "tpot-regression": "disable",
+        "tail-widening": "alert", "acceptance-shift": "alert", "kv-squeeze": "alert",
+        "short-outputs": "alert", "garbage": "alert",
+    }  # fmt: skip
+    assert all(rule.summary for rule in DEFAULT_RULES)
+
+
+@pytest.mark.parametrize("rule", DEFAULT_RULES, ids=lambda rule: rule.name)
+def test_a_default_passes_the_checks_of_a_user_rule(rule: Rule) -> None:
+    """As a file would have it, with a context as files have one."""
+    written = rule.model_dump(mode="json")
+    assert "conditions" not in written
+    assert Rule.model_validate(written, context="file") == rule
+
+
+def test_whatever_disables_asks_for_traffic_and_time() -> None:
+    """One slow request at night must not switch anything off."""
+    for rule in DEFAULT_RULES:
+        if rule.action == "disable":
+            assert rule.for_ >= 180
+            assert max(rule.min_drafts, rule.min_requests) >= 500
+
+
+def test_defaults_can_be_left_out_replaced_and_switched_off() -> None:
+    mine = Rule(name="garbage", conditions=(Condition(metric="running", above=3),))
+    other = mine.model_copy(update={"name": "other"})
+    rules = Rules(without=("kv-squeeze",), extra=(other, mine)).effective()
+    names = [rule.name for rule in DEFAULT_RULES if rule.name != "kv-squeeze"]
+    assert [rule.name for rule in rules] == [*names, "other"]
+    assert mine in rules
+    assert Rules(use_defaults=False, extra=(other,)).effective() == (other,)
+    assert Rules(use_defaults=False).effective() == ()
+    assert Rules().effective() == DEFAULT_RULES
+
+
+numbers = st.integers(-8, 12).map(lambda n: n / 4)
+
+
+@given(st.sampled_from(PLAIN), st.sampled_from(["above", "below"]), numbers, st.none() | numbers)
+def test_a_condition_is_refused_just_if_it_can_never_fire_or_clear(
+    metric: str, side: str, threshold: float, clear: float | None
+) -> None:
+    """Tried with every quarter that the metric can be, and the ends of its range."""
+    measure = MEASURES[metric]
+    values = {n / 8 for n in range(-24, 33)} | {measure.lowest, measure.highest}
+    values = {v for v in values if measure.lowest <= v <= measure.highest and math.isfinite(v)}
+    sign = 1 if side == "above" else -1
+    back = threshold if clear is None else clear
+    fires = any(sign * value > sign * threshold for value in values)
+    clears = any(sign * value <= sign * back for value in values)
+    sensible = sign * back <= sign * threshold
+    try:
+        Condition(metric=metric, **{side: threshold, "clear": clear})
+    except ValidationError:
+        assert not (fires and clears and sensible)
+    else:
+        assert fires
+        assert clears
+        assert sensible
+
+
+@given(st.integers(1, 9), st.integers(1, 9), st.sampled_from(["all", "any"]))
+def test_a_pair_is_refused_just_if_it_can_never_fire_or_clear(
+    above: int, below: int, combine: str
+) -> None:
+    """In tenths, and tried with every twentieth."""
+    pair = (
+        Condition(metric="kv_cache_usage", above=above / 10),
+        Condition(metric="kv_cache_usage", below=below / 10),
+    )
+    both = all if combine == "all" else any
+    held = {both((value > 2 * above, value < 2 * below)) for value in range(21)}
+    try:
+        Rule(name="pair", conditions=pair, combine=combine)
+    except ValidationError:
+        assert held != {True, False}
+    else:
+        assert held == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("temperature", "judged"),
+    [
+        ("all", ("all",)),
+        ("each", ("0", "(0,0.3]", "(0.3,1]", ">1")),
+        ("positive", ("(0,0.3]", "(0.3,1]", ">1")),
+        ("unknown", ("unknown",)),
+        (">1", (">1",)),
+        ("(0.3,0.7]", ()),
+    ],
+)
+def test_a_temperature_is_one_bucket_or_each_by_itself(
+    temperature: str, judged: tuple[str, ...]
+) -> None:
+    assert Scope(temperature=temperature).temperatures(BUCKETS) == judged
+
+
+def test_a_first_bucket_with_greedy_requests_is_not_positive() -> None:
+    assert Scope(temperature="positive").temperatures(bucket_labels((0.5, 1.0))) == (
+        "(0.5,1]", ">1",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "fits"),
+    [
+        ("*", "anything", True), ("chat", "chat", True), ("chat", "chat-2", False),
+        ("chat*", "chat-2", True), ("chat-?", "chat-2", True), ("chat-?", "chat-12", False),
+        ("[::1]:8000", "[::1]:8000", True), ("[::1]:*", "[::1]:8000", True),
+        ("c.at", "chat", False), ("*/tiny", "org/tiny", True), ("Chat", "chat", False),
+    ],
+)  # fmt: skip
+def test_names_fit_with_stars_and_question_marks_only(pattern: str, name: str, fits: bool) -> None:
+    assert Scope(target=pattern).takes_in(name, "tiny") is fits
+    assert Scope(model_name=pattern).takes_in("chat", name) is fits
+
+
+@given(
+    st.integers(0, 10**9).map(lambda n: n / 10**6), st.sampled_from(["seconds", "ratio", "count"])
+)
+def test_amounts_are_written_as_they_are_read(amount: float, unit: str) -> None:
+    assert parse_amount(format_amount(amount, unit), unit) == pytest.approx(amount, abs=1e-12)

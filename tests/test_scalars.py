@@ -1,0 +1,135 @@
+"""Scalars of the configuration mean what a person expects, or are refused with the remedy."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specwatch.scalars import (
+    ListenAddress,
+    format_duration,
+    format_size,
+    masked_url,
+    parse_duration,
+    parse_edges,
+    parse_listen,
+    parse_moment,
+    parse_name,
+    parse_server_url,
+    parse_size,
+)
+from specwatch.temperature import Buckets, bucket_labels
+
+
+@given(st.integers(min_value=0, max_value=36_500 * 86_400_000))
+def test_a_duration_that_is_written_reads_back(milliseconds: int) -> None:
+    assert parse_duration(format_duration(milliseconds / 1000)) == milliseconds / 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("5s", 5), ("1.5s", 1.5), ("30m", 1800), ("1h30m", 5400), ("14d", 1209600)],
+)
+def test_durations_mean_seconds(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "5", 5, True, None, "-5s", "5 s", "5S", "30m1h", "5s5s", "1e3s", "s", "５s", "36501d", []],
+)
+def test_what_is_no_duration_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match=r"unit|not a duration|too long"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [("1700000000.5", 1_700_000_000.5), ("30m", 8200.0), ("0s", 10_000.0), ("-1e300", -1e300)],
+)
+def test_a_moment_is_a_unix_time_or_a_duration_before_now(text: str, moment: float) -> None:
+    assert parse_moment(text, now=10_000.0) == moment
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "nan", "-inf", "1e400", "5 s", "30m ago"])
+def test_what_is_no_moment_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"neither a Unix time, such as 10000, nor a duration be"):
+        parse_moment(text, now=10_000.0)
+
+
+@given(st.integers(min_value=0, max_value=1 << 40))
+def test_a_size_that_is_written_reads_back(size: int) -> None:
+    assert parse_size(format_size(size)) == size
+
+
+@given(st.text())
+def test_any_text_is_a_value_or_a_clear_refusal(text: str) -> None:
+    """Parsers raise ValueError and nothing else, whatever they are given."""
+    for scalar in (parse_duration, parse_size, parse_listen, parse_name, parse_server_url):
+        with contextlib.suppress(ValueError):
+            assert scalar(text) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [("127.0.0.1:9469", "127.0.0.1", 9469), ("[::1]:0", "::1", 0), ("localhost:1", "localhost", 1)],
+)
+def test_an_address_to_listen_on_reads_back(text: str, host: str, port: int) -> None:
+    assert parse_listen(text) == ListenAddress(host, port)
+    assert str(ListenAddress(host, port)) == text
+
+
+@pytest.mark.parametrize("text", ["9469", "::1:9469", "127.0.0.1", "[::1]", "[x]:1", "a b:1", ":1"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=text.replace("[", r"\[")):
+        parse_listen(text)
+
+
+@pytest.mark.parametrize(
+    ("url", "masked"),
+    [
+        ("postgresql+psycopg://u@h:5432/d?x=a", "postgresql+psycopg://u@h:5432/d?x=a"),
+        ("postgresql://u:p@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://u:p/@:p@h/d", "postgresql://u:***@h/d"),
+        ("postgresql://h/d?user=u&password=p&x=y", "postgresql://h/d?user=u&password=***&x=y"),
+        ("sqlite:////var/lib/s.db", "sqlite:////var/lib/s.db"),
+        ("u:p@h", "u:***@h"),
+    ],
+)
+def test_a_password_in_a_url_is_masked(url: str, masked: str) -> None:
+    assert masked_url(url) == masked
+
+
+def test_buckets_are_labelled_as_in_the_glossary() -> None:
+    assert bucket_labels((0.0, 0.3, 0.7, 1.0)) == ("0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1")
+    assert bucket_labels((0.5,)) == ("[0,0.5]", ">0.5")
+
+
+@pytest.mark.parametrize(
+    ("temperature", "label"),
+    [
+        (0.0, "0"), (-0.0, "0"), (1e-9, "(0,0.3]"), (0.01, "(0,0.3]"), (0.3, "(0,0.3]"),
+        (0.30001, "(0.3,0.7]"), (1.0, "(0.7,1]"), (2, ">1"), (None, "unknown"),
+        (math.nan, "unknown"), (-0.1, "unknown"), (math.inf, "unknown"),
+    ],
+)  # fmt: skip
+def test_a_temperature_falls_into_the_bucket_that_holds_it(
+    temperature: float | None, label: str
+) -> None:
+    assert Buckets((0.0, 0.3, 0.7, 1.0)).of(temperature) == label
+
+
+def test_what_vllm_raises_to_a_hundredth_counts_as_that() -> None:
+    assert Buckets((0.0, 0.005, 1.0)).of(0.001) == "(0.005,1]"
+
+
+@pytest.mark.parametrize(
+    "edges", [[], [0, 0], [-1, 1], [math.nan], [True], ["0"], "0", list(range(21))]
+)
+def test_what_are_no_edges_is_refused(edges: object) -> None:
+    with pytest.raises(ValueError, match=r"edge|ascend|list of numbers"):
+        parse_edges(edges)

@@ -1,0 +1,113 @@
+"""Figures as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from specwatch.core import summary
+from specwatch.model import Histogram
+from specwatch.wording import figures
+from specwatch.wording import rules as rule_words
+from specwatch.wording.text import clean, shown, wrapped
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"), (0.0, "0 s"), (0.0000123, "0.01 ms"), (0.0059, "5.90 ms"),
+        (0.009996, "10.0 ms"), (0.0525, "52.5 ms"), (0.09996, "100 ms"), (0.2354, "235 ms"),
+        (0.9996, "1.00 s"), (1.0, "1.00 s"), (9.996, "10.0 s"), (99.96, "100 s"), (2560, "2,560 s"),
+    ],
+)  # fmt: skip
+def test_seconds_have_three_digits_and_a_fitting_unit(value: float | None, text: str) -> None:
+    assert figures.seconds(value) == text
+
+
+def test_a_quantile_beyond_the_last_bound_is_greater_than_it() -> None:
+    beyond = summary.latency(Histogram((0.1, 10.0), (6, 0, 4), 99.0))
+    assert figures.quantile(beyond, "p50") == "83.3 ms"
+    assert figures.quantile(beyond, "p90") == "> 10 s"
+    assert figures.quantile(beyond, "p99") == "> 10 s"
+    assert figures.quantile(summary.latency(Histogram((10.0,), (4, 0), 9.0)), "p99") == "9.90 s"
+
+
+def test_what_is_not_known_is_a_dash() -> None:
+    assert figures.quantile(None, "p50") == figures.mean(None) == figures.percent(None) == "-"
+    mean = summary.latency(Histogram((), (60,), 2.0))
+    assert (figures.quantile(mean, "p50"), figures.mean(mean)) == ("-", "33.3 ms")
+    assert figures.mean(summary.latency(Histogram((1.0,), (0, 0), 0.0))) == "-"
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [
+        (-1, "0 s"), (3.4, "3 s"), (300, "5 min"), (7300, "2 h"), (90_000, "25 h"),
+        (400_000, "5 days"),
+    ],
+)  # fmt: skip
+def test_a_span_is_said_roughly(length: float, text: str) -> None:
+    assert figures.span(length) == text
+
+
+def test_one_is_singular() -> None:
+    assert figures.counted(1, "engine") == "1 engine"
+    assert figures.counted(0, "engine") == "0 engines"
+    assert figures.counted(1234, "draft") == "1,234 drafts"
+
+
+def test_foreign_text_is_spelt_and_cut_in_the_middle() -> None:
+    assert clean("\x1b[31m\n\u202e\x85模") == r"\x1b[31m\n\u202e\x85模"
+    assert shown("a" * 10_000 + "z", 10) == "aaaa...aaz"
+    assert len(shown("a" * 61)) == 60
+    assert shown("a" * 60) == "a" * 60
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "-"), (0, "0"), (999, "999"), (1000, "1.00k"), (12_345, "12.3k"),
+        (999_499, "999k"), (1_000_000, "1.00M"), (310_000_000_000, "310G"), (2.0**62, "4.61E"),
+    ],
+)  # fmt: skip
+def test_counts_can_be_shown_in_five_characters(value: float | None, shown: str) -> None:
+    assert figures.compact(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("quantiles", "shown"),
+    [
+        (None, "-"),
+        ({"p10": None, "p50": None}, "-"),
+        ({"p10": 0.004, "p50": 1.0}, "0/100"),
+    ],
+)
+def test_quantiles_of_a_ratio_are_whole_percents(
+    quantiles: dict[str, float | None] | None, shown: str
+) -> None:
+    assert figures.percents(quantiles, ("p10", "p50")) == shown
+
+
+def test_a_sentence_is_wrapped_at_eighty_columns_and_indented_by_two_more() -> None:
+    sentence = "word " * 100 + "\x1b[31mend"
+    lines, styles = zip(*wrapped(f"  {sentence}", "red"), strict=True)
+    assert max(map(len, lines)) <= 80 < max(map(len, lines)) + len(" word")
+    assert lines[0].startswith("  word")
+    assert all(line.startswith("    word") for line in lines[1:])
+    assert " ".join(map(str.strip, lines)) == sentence.replace("\x1b", "\\x1b")
+    assert set(styles) == {"red"}
+    assert list(wrapped("short")) == [("short", "")]
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "text"),
+    [
+        ("speedup_ratio", 0.83219, "0.832"),
+        ("ttft_p99", 0.2354, "235 ms"),
+        ("ttft_p99", None, "-"),
+        ("of_a_newer_daemon", 12.0, "12"),
+    ],
+)
+def test_an_amount_is_in_the_unit_of_its_metric(
+    metric: str, value: float | None, text: str
+) -> None:
+    assert rule_words.amount(metric, value) == text

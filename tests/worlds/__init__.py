@@ -1,0 +1,1 @@
+"""Eight worlds in which the truth is known, and the policies that have to live in them."""
