@@ -21,7 +21,9 @@ LAYERS = (
     ("names", "temperature", "measures"),
     ("scalars", "yamlfile", "sections", "services", "target", "policy", "ruling", "config"),
     ("core", "guard"),
-    ("stripping", "codegen", "wording"),
+    ("stripping", "codegen", "wording", "charts"),
+    ("report",),
+    ("pages",),
     ("serving",),
     ("edges",),
     ("cycle", "recorder", "judging", "survey", "guardian", "guarding", "paging"),
@@ -38,7 +40,7 @@ ASIDE = {
 
 PURE = {
     "errors", "model", "names", "temperature", "measures", "core", "stripping", "codegen", "guard",
-    "wording",
+    "wording", "charts", "report", "pages",
 }  # fmt: skip
 """Rooms that do no I/O and are told the time."""
 

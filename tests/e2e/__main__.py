@@ -3,6 +3,11 @@
 One has the tests that wait most of the time, for whole minutes, for timeouts, for a restart; it
 yields the processor to the other, which has those that work and measure. The exit status is 0 when
 both went well; the last line says what became of all tests. An interrupt ends both, in order.
+
+Two processors for two real servers and their clients are few, and a few tests measure: of up to
+``_SECOND_LOOK`` that fail, each is run once more, with nothing beside it, and what fails again has
+failed. The last lines name them whatever becomes of them: each is a race in a test or in the
+product, to be looked into.
 """
 
 from __future__ import annotations
@@ -34,6 +39,10 @@ _YIELDS = 5
 """Niceness of those that wait."""
 _NOTHING_CHOSEN = 5
 """What pytest returns when its options choose no test."""
+_FAILED = 1
+"""What it returns when tests failed."""
+_SECOND_LOOK = 3
+"""So many failed tests may be the machine's; more are a fault."""
 _COUNT = re.compile(r"(\d+) (\w+)")
 _TOLD = ("FAILED ", "ERROR ")
 
@@ -52,6 +61,7 @@ class Lane:
 
     def __init__(self, name: str, files: Sequence[str], options: Sequence[str]) -> None:
         self.name = name
+        self.files = files
         self.seconds = 0.0
         self.counts: Counter[str] = Counter()
         """Tests by what became of them, in pytest's words."""
@@ -62,6 +72,7 @@ class Lane:
         command = [
             "setpriv", "--pdeathsig", "INT", "nice", "-n", str(niceness),
             sys.executable, "-u", "-m", "pytest", "-p", "tests.plugins.no_skips",
+            "-o", f"cache_dir=.pytest_cache/e2e-{name}",
             *(f"tests/e2e/{file}" for file in files), *options,
         ]  # fmt: skip
         self._begun = time.monotonic()
@@ -77,6 +88,15 @@ class Lane:
         """Have it end its test, clean up and tell."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
+
+    def take_over(self, first: Lane) -> None:
+        """Count as one with the first try, of which this was the second."""
+        first.counts.subtract(failed=first.counts["failed"], error=first.counts["error"])
+        self.seconds += first.seconds
+        passed = self.counts.pop("passed", 0)
+        self.counts.pop("deselected", 0)
+        self.counts += first.counts
+        self.counts["passed at the second try"] = passed
 
     def wait(self) -> int:
         """Its status, once it has ended and its output is passed on."""
@@ -116,8 +136,25 @@ def main(options: Sequence[str]) -> int:
     ended = [lane.wait() for lane in running]
     for lane in running:
         print(*(f"{lane.name} | {line}" for line in lane.told), sep="", end="")
+    if not interrupted.is_set() and deserve_a_second_look(running, ended):
+        for at, lane in enumerate(running):
+            if ended[at] == _FAILED:
+                print(f"== once more, alone: {len(lane.told)} of {lane.name}", flush=True)
+                running[at] = again = Lane(
+                    lane.name, lane.files, [*options, "--last-failed", "--last-failed-no-failures=none"]
+                )
+                # Nothing to run again would be a failure that nobody looked at.
+                status = again.wait()
+                ended[at] = _FAILED if status == _NOTHING_CHOSEN else status
+                again.take_over(lane)
     print(summary(running, ended, interrupted=interrupted.is_set()), flush=True)
     return status_of(ended)
+
+
+def deserve_a_second_look(running: Sequence[Lane], ended: Sequence[int]) -> bool:
+    """Whether so few tests failed, and nothing else went wrong, that each is run once more."""
+    told = sum(len(lane.told) for lane in running)
+    return {*ended} <= {0, _NOTHING_CHOSEN, _FAILED} and 0 < told <= _SECOND_LOOK
 
 
 def status_of(ended: Sequence[int]) -> int:
@@ -130,7 +167,8 @@ def status_of(ended: Sequence[int]) -> int:
 def summary(running: Sequence[Lane], ended: Sequence[int], *, interrupted: bool) -> str:
     """The last line."""
     counts: Counter[str] = sum((lane.counts for lane in running), Counter())
-    words = [f"{counts[word]} {word}" for word in ("failed", "error", "passed") if counts[word]]
+    told = ("failed", "error", "passed", "passed at the second try")
+    words = [f"{counts[word]} {word}" for word in told if counts[word]]
     ends = [
         f"{lane.name}: status {status}, {lane.seconds:.0f} s"
         for lane, status in zip(running, ended, strict=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from tests.e2e.__main__ import HERE, lanes, status_of
+from tests.e2e.__main__ import HERE, deserve_a_second_look, lanes, status_of
 
 
 def test_every_file_of_tests_is_in_one_of_them() -> None:
@@ -19,3 +21,23 @@ def test_every_file_of_tests_is_in_one_of_them() -> None:
 def test_it_is_well_when_both_are(ended: tuple[int, int], status: int) -> None:
     """Options may leave nothing to one of them."""
     assert status_of(ended) == status
+
+
+@pytest.mark.parametrize(
+    ("failed", "ended", "deserve"),
+    [
+        ((0, 1), (0, 1), True),
+        ((1, 2), (1, 1), True),
+        ((0, 0), (0, 0), False),
+        ((0, 4), (0, 1), False),
+        ((2, 2), (1, 1), False),
+        ((0, 1), (2, 1), False),
+        ((0, 1), (-9, 1), False),
+    ],
+)
+def test_a_few_failed_tests_are_run_once_more_and_many_are_not(
+    failed: tuple[int, int], ended: tuple[int, int], deserve: bool
+) -> None:
+    """Nor is anything where a process was interrupted or died."""
+    running = [SimpleNamespace(told=["FAILED a"] * each) for each in failed]
+    assert deserve_a_second_look(running, ended) is deserve  # type: ignore[arg-type]

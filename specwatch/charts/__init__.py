@@ -1,0 +1,1 @@
+"""Charts as inline SVG, light and dark, without script; pure."""

@@ -1,0 +1,342 @@
+"""What a report says, as plain values: what ``--format json`` prints, and all others are made of.
+
+Times are Unix seconds, durations and latencies seconds, rates and shares 0 to 1, speedups ratios.
+None is what is not known. Its JSON schema is :func:`schema`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+FORMAT = 1
+"""Grows when a program that reads reports would have to be changed."""
+
+Basis = Literal["measured", "assumed"]
+Outcome = Literal["pays", "not_worth_it", "even", "loses", "off", "no_traffic", "unknown"]
+"""``pays``: the whole interval is above 1; ``not_worth_it``: so, but below 1.3; ``even``: it
+contains 1; ``loses``: it is below 1; ``off``: speculation did not run; ``unknown``: it ran, and
+there is no measurement to say."""
+
+
+class Ratio(Struct, frozen=True, kw_only=True):
+    """A ratio and its 95 % interval, which an assumed one has not."""
+
+    value: float
+    lower: float | None = None
+    upper: float | None = None
+    basis: Basis = "measured"
+
+
+class Amount(Struct, frozen=True, kw_only=True):
+    """An amount and its 95 % interval."""
+
+    value: float
+    lower: float | None = None
+    upper: float | None = None
+
+
+class Quantiles(Struct, frozen=True, kw_only=True):
+    """Of one latency, from merged counts; those that lie beyond the last bound have its value, and
+    ``beyond`` names them (``p95``, ``p99``)."""
+
+    count: int
+    mean: float | None
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    beyond: tuple[str, ...] = ()
+
+
+class Latency(Struct, frozen=True, kw_only=True):
+    """One latency with speculation, in the period before, and without speculation at equal load."""
+
+    on: Quantiles | None = None
+    before: Quantiles | None = None
+    off: Quantiles | None = None
+
+
+class Spread(Struct, frozen=True, kw_only=True):
+    """How the acceptance rates of single requests spread."""
+
+    count: int
+    p10: float | None
+    p50: float | None
+    p90: float | None
+
+
+class Acceptance(Struct, frozen=True, kw_only=True):
+    """Drafts and what became of them. ``histogram`` has the drafts that had 0, 1, .. k tokens
+    accepted."""
+
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
+    rate: float | None
+    mean_length: float | None
+    histogram: tuple[int, ...] | None = None
+    per_request: Spread | None = None
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """Did speculation pay. ``hours_saved`` are hours of the server, ``gpu_hours_saved`` those times
+    its GPUs, where their number is known; negative where they were lost."""
+
+    outcome: Outcome
+    sentence: str
+    recommendation: str
+    speedup: Ratio | None = None
+    missing: str | None = None
+    """Why nothing was measured."""
+    hours_saved: Amount | None = None
+    gpu_hours_saved: Amount | None = None
+    gpus: int | None = None
+    winning_temperatures: tuple[str, ...] = ()
+    losing_temperatures: tuple[str, ...] = ()
+    winning_loads: tuple[str, ...] = ()
+    losing_loads: tuple[str, ...] = ()
+
+
+class Traffic(Struct, frozen=True, kw_only=True):
+    """How much there was. ``busy_on`` and ``busy_off`` are seconds with a running request, with
+    speculation and without; ``seconds_on``, ``seconds_off`` and ``seconds_mixed`` all watched."""
+
+    requests: int
+    prompt_tokens: int
+    generation_tokens: int
+    seconds_on: float
+    seconds_off: float
+    seconds_mixed: float
+    busy_on: float
+    busy_off: float
+    requests_before: int | None = None
+    generation_tokens_before: int | None = None
+
+
+class Temperature(Struct, frozen=True, kw_only=True):
+    """One temperature bucket, or ``all``. ``share`` is that of the requests (of ``all`` 1)."""
+
+    temperature: str
+    requests: int
+    share: float | None
+    acceptance: Acceptance
+    acceptance_before: float | None
+    ttft: Latency
+    tpot: Latency
+    speedup: Ratio | None = None
+
+
+class Load(Struct, frozen=True, kw_only=True):
+    """One load bin, with speculation. ``share`` is that of the generated tokens; ``running`` the
+    mean of running requests while any ran."""
+
+    load: str
+    share: float
+    busy: float
+    running: float
+    acceptance_rate: float | None
+    speedup: Ratio | None = None
+    step_cost: Ratio | None = None
+    break_even_acceptance: Ratio | None = None
+    tpot_on: Quantiles | None = None
+    tpot_off: Quantiles | None = None
+
+
+class Crossing(Struct, frozen=True, kw_only=True):
+    """Where the speedup crosses 1: at so many running requests, above which speculation loses."""
+
+    running: float
+
+
+class BestK(Struct, frozen=True, kw_only=True):
+    """Predicted speedups for 0, 1, .. present draft tokens, and the best of them."""
+
+    k: int
+    now: int
+    speedups: tuple[float, ...]
+
+
+class WhatIf(Struct, frozen=True, kw_only=True):
+    """Speculation at the winning loads only. ``setting`` is the value for vLLM's
+    ``num_speculative_tokens_per_batch_size``; ``gain`` how much faster the same work would have
+    been done than it was."""
+
+    loads: tuple[str, ...]
+    setting: tuple[tuple[int, int, int], ...]
+    speedup: float
+    gain: float
+
+
+class WorstHour(Struct, frozen=True, kw_only=True):
+    """The hour with the most requests beyond the objective."""
+
+    start: int
+    requests: float
+    bad: float
+
+
+class Objective(Struct, frozen=True, kw_only=True):
+    """A service-level objective. ``spent`` is the share of its budget that the period used up,
+    ``budget_left`` what is left of its own window at the end."""
+
+    name: str
+    metric: str
+    threshold: float
+    objective: float
+    window: float
+    requests: float
+    bad: float
+    spent: float | None
+    budget_left: float | None
+    worst_hour: WorstHour | None = None
+
+
+class Step(Struct, frozen=True, kw_only=True):
+    """A step of the guard."""
+
+    at: float
+    phase: str
+    reason: str
+
+
+class Incident(Struct, frozen=True, kw_only=True):
+    """An incident of the guard; ``ended`` is None while it lasts."""
+
+    id: str
+    began: float
+    ended: float | None
+    cause: str
+    outcome: str
+    steps: tuple[Step, ...]
+    seconds_off: float = 0.0
+
+
+class Breach(Struct, frozen=True, kw_only=True):
+    """How often and how long a rule was in breach."""
+
+    rule: str
+    temperature: str
+    severity: str
+    count: int
+    seconds: float
+    last: float
+
+
+class Gap(Struct, frozen=True, kw_only=True):
+    """A stretch that was not watched."""
+
+    start: float
+    end: float
+
+
+class Health(Struct, frozen=True, kw_only=True):
+    """Whether the figures can be relied on. ``coverage`` is the share of the server's drafts whose
+    temperature is known; ``gaps`` are the longest, ``gap_count`` all of them."""
+
+    expected: float
+    observed: float
+    scrapes_ok: int
+    scrapes_failed: int
+    restarts: int
+    coverage: float | None
+    source: str | None
+    uncovered: dict[str, int] = {}
+    gap_count: int = 0
+    gaps: tuple[Gap, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """Some hours before or after a change."""
+
+    hours: float
+    acceptance_rate: float | None
+    mean_length: float | None
+    tpot_p50: float | None
+    tpot_p99: float | None
+    speedup: Ratio | None = None
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """The server became another one: ``what`` says how."""
+
+    at: float
+    what: str
+    before: Side
+    after: Side
+
+
+class AcceptancePoint(Struct, frozen=True, kw_only=True):
+    """The drafts of a stretch of time, of one temperature bucket."""
+
+    start: int
+    drafts: int
+    rate: float | None
+
+
+class LatencyPoint(Struct, frozen=True, kw_only=True):
+    """The latencies of a stretch of time in one mode."""
+
+    start: int
+    mode: str
+    requests: int
+    ttft_p50: float | None
+    ttft_p99: float | None
+    tpot_p50: float | None
+    tpot_p99: float | None
+
+
+class Series(Struct, frozen=True, kw_only=True):
+    """What the plots show, in stretches of ``step`` seconds; of no traffic there is no point."""
+
+    step: int
+    acceptance: dict[str, tuple[AcceptancePoint, ...]] = {}
+    """By temperature bucket, ``all`` among them."""
+    latency: tuple[LatencyPoint, ...] = ()
+
+
+class ModelReport(Struct, frozen=True, kw_only=True):
+    """One model of one target."""
+
+    target: str
+    model_name: str
+    answer: Answer
+    traffic: Traffic
+    temperatures: tuple[Temperature, ...]
+    """``all`` first."""
+    loads: tuple[Load, ...] = ()
+    crossing: Crossing | None = None
+    best_k: BestK | None = None
+    what_if: WhatIf | None = None
+    objectives: tuple[Objective, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    breaches: tuple[Breach, ...] = ()
+    seconds_off_by_guard: float = 0.0
+    health: Health
+    changes: tuple[Change, ...] = ()
+    series: Series
+
+
+class Report(Struct, frozen=True, kw_only=True):
+    """All of it. ``since`` and ``until`` are what was asked for, in whole minutes or hours; the
+    period before is as long and ends at ``since``."""
+
+    format: int = FORMAT
+    version: str
+    generated: float
+    since: float
+    until: float
+    targets: tuple[ModelReport, ...]
+    notes: tuple[str, ...] = ()
+    """What a reader should know first: no history yet, a target without any."""
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (2020-12) of :class:`Report`."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "specwatch report",
+        **msgspec.json.schema(Report),
+    }
