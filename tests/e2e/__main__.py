@@ -140,9 +140,7 @@ def main(options: Sequence[str]) -> int:
         for at, lane in enumerate(running):
             if ended[at] == _FAILED:
                 print(f"== once more, alone: {len(lane.told)} of {lane.name}", flush=True)
-                running[at] = again = Lane(
-                    lane.name, lane.files, [*options, "--last-failed", "--last-failed-no-failures=none"]
-                )
+                running[at] = again = Lane(lane.name, lane.files, [*options, "--lf", "--lfnf=none"])
                 # Nothing to run again would be a failure that nobody looked at.
                 status = again.wait()
                 ended[at] = _FAILED if status == _NOTHING_CHOSEN else status
