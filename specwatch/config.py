@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import platformdirs
 from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import ErrorDetails
 
+from specwatch.delivery import Delivery
 from specwatch.errors import ConfigError
 from specwatch.policy import Alertmanager, Guard
 from specwatch.ruling import Rules, Slo, out_of_place, require_unlike_names
@@ -33,6 +33,7 @@ from specwatch.sections import (
     Surroundings,
     cannot_read,
     errors_at,
+    state_folder,
 )
 from specwatch.services import SupervisedService, SystemdService
 from specwatch.target import Target
@@ -58,6 +59,7 @@ class Config(Section):
     slos: tuple[Slo, ...] = ()
     guard: Guard = Guard()
     alertmanager: Alertmanager | None = None
+    report: Delivery | None = None
     baseline: Baselines = Baselines()
     retention: Retention = Retention()
     log: Log = Log()
@@ -127,9 +129,7 @@ def _require_servers_apart(targets: Sequence[Target]) -> None:
 
 def default_database(environ: Mapping[str, str]) -> str:
     """URL of the SQLite file in systemd's state directory, or else in the user's."""
-    service = environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    folder = Path(service) if service else platformdirs.user_state_path("specwatch")
-    return f"sqlite:///{folder / 'specwatch.db'}"
+    return f"sqlite:///{state_folder(environ) / 'specwatch.db'}"
 
 
 def load(path: Path, *, environ: Mapping[str, str], hostname: str) -> Config:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -20,7 +20,9 @@ from specwatch.core.watch import Moment
 from specwatch.cycle import TargetCycle
 from specwatch.edges import api, clock, exporter
 from specwatch.edges.actuators.make import actuator_of
+from specwatch.edges.deliveries import Watched
 from specwatch.edges.gpu import GpuMemoryReader
+from specwatch.edges.guard_book import GuardBook
 from specwatch.edges.schedule import Schedule
 from specwatch.edges.service_manager import ServiceManager
 from specwatch.edges.store import Store
@@ -35,6 +37,7 @@ from specwatch.target import Target
 
 if TYPE_CHECKING:
     from specwatch.edges.supervisor import Supervisor
+    from specwatch.report.model import Report
 
 _log = structlog.get_logger("specwatch.daemon")
 
@@ -104,6 +107,7 @@ class Daemon:
         )
         self._left: dict[str, TargetCycle] = {}
         self._paging = Paging(config)
+        self._deliveries = Watched()
         self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="scrape")
         self._waiting: set[TargetCycle] = set()
         self._schedule = Schedule(_LANES)
@@ -114,7 +118,12 @@ class Daemon:
         metrics = exporter.registry(self.status, proc="/proc")
         self.http = HttpServer(
             api.application(
-                self.status, self._recorder.windows, self._recorder.store.verdicts, metrics
+                self.status,
+                self._recorder.windows,
+                self._recorder.store.verdicts,
+                metrics,
+                self._report,
+                steps=GuardBook(self._recorder.store).history,
             ),
             config.listen.host,
             config.listen.port,
@@ -196,9 +205,16 @@ class Daemon:
             store=self._recorder.status(),
             judging=self._judging.status(),
             pagers=self._paging.status(),
+            deliveries=self._deliveries.status(self.config.report),
             stuck=self._stuck(),
             ready=self._recorder.ready and all(cycle.turned for cycle in cycles),
         )
+
+    def _report(self, **chosen: Any) -> Report:
+        # Not before somebody asks: it takes megabytes that watching has no use for.
+        from specwatch.edges.report_reader import read_report
+
+        return read_report(self._recorder.store.reader, config=self.config, **chosen)
 
     def _status_of(self, cycle: TargetCycle, *, current: bool) -> TargetStatus:
         name = cycle.target.name

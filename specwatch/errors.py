@@ -11,6 +11,7 @@
     │   └── SchemaMismatch      migrated by another version of specwatch: only a person can help
     ├── ActuatorError        vLLM could not be restarted, or it cannot be known how
     │   └── CannotStrip         its command line cannot be rewritten safely; says why
+    ├── DeliveryError        a report did not reach somebody; says what the server said
     └── NoAnswer             an expected peer (daemon, server) is not there
 """
 
@@ -81,6 +82,18 @@ class NoAnswer(SpecwatchError):
     """A peer that was expected to answer did not."""
 
     retry = True
+
+
+class DeliveryError(SpecwatchError):
+    """A report did not reach all that it was for.
+
+    ``done`` are those of the recipients that it did reach.
+    """
+
+    def __init__(self, message: str, *, retry: bool, done: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.retry = retry
+        self.done = done
 
 
 class ActuatorError(SpecwatchError):

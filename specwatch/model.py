@@ -7,6 +7,7 @@ rolled up, one hour) of one target, model and temperature bucket.
 
 from __future__ import annotations
 
+import bisect
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ LOAD_BINS: tuple[tuple[int, int | None], ...] = (
     (1, 1), (2, 2), (3, 4), (5, 8), (9, 16), (17, 32), (33, 64), (65, None),
 )  # fmt: skip
 """Concurrent running requests, first and last of each bin; the last bin is open."""
+_LASTS = [last for _, last in LOAD_BINS if last is not None]
 
 
 class Mode(enum.StrEnum):
@@ -270,11 +272,7 @@ def load_bin(concurrency: float | None) -> int | None:
     """Index into :data:`LOAD_BINS` of a mean number of running requests; None for none."""
     if concurrency is None or concurrency <= 0:
         return None
-    requests = round(concurrency)
-    for index, (_, last) in enumerate(LOAD_BINS):
-        if last is None or requests <= last:
-            return index
-    raise AssertionError("the last load bin is open")
+    return bisect.bisect_left(_LASTS, round(concurrency))
 
 
 def load_bin_label(index: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Protocol, Self
 from urllib.parse import quote, urlsplit
 
+import platformdirs
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -130,6 +131,13 @@ DatabaseUrl = Annotated[
 Secret = Annotated[SecretStr, PlainSerializer(lambda _: "***", when_used="json")]
 SecretFile = Annotated[Path, BeforeValidator(_path), AfterValidator(_secret_file)]
 ReadableFile = Annotated[Path, BeforeValidator(_path), AfterValidator(_readable_file)]
+AnyPath = Annotated[Path, BeforeValidator(_path)]
+
+
+def state_folder(environ: Mapping[str, str]) -> Path:
+    """Where state is kept: systemd's state directory, or else the user's."""
+    service = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    return Path(service) if service else platformdirs.user_state_path("specwatch")
 
 
 class Section(BaseModel):

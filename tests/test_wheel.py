@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SUFFIXES = (".py", ".mako", ".typed", ".j2")
 PAGE = ROOT / "tests/data/vllm-0.32-draft-k4.2.prom"
 
 
@@ -56,17 +57,17 @@ def specwatch(wheel: Path, elsewhere: Path, tmp_path_factory: pytest.TempPathFac
     return environment / "bin/specwatch"
 
 
-def test_the_wheel_carries_every_module_and_migration_and_no_tests(wheel: Path) -> None:
+def test_the_wheel_carries_every_module_template_and_migration_and_no_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        packed = {name for name in archive.namelist() if name.endswith((".py", ".mako", ".typed"))}
+        packed = {name for name in archive.namelist() if name.endswith(SUFFIXES)}
     expected = {
         str(file.relative_to(ROOT))
         for file in (ROOT / "specwatch").rglob("*")
-        if file.suffix in {".py", ".typed"}
+        if file.suffix in SUFFIXES
     } | {
         f"specwatch/{file.relative_to(ROOT)}"
         for file in (ROOT / "migrations").rglob("*")
-        if file.suffix in {".py", ".mako"}
+        if file.suffix in SUFFIXES
     }
     assert packed == expected
 

@@ -19,6 +19,8 @@ _COMMANDS = {
     "simulate": "a simulated vLLM",
     "scrape": "what one look at a URL or a saved page sees",
     "status": "what the daemon knows now",
+    "backfill": "fills the store from a Prometheus that has scraped vLLM all along",
+    "report": "the report of a week: did speculation pay, and what to do",
     "calibrate": "what serving costs without speculation, by load: measured, or imported",
     "check-config": "everything that can be wrong with a configuration, found now",
     "strip": "a command that starts vLLM, without speculation",

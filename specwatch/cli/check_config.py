@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from specwatch.cli import check_guard, options
+from specwatch.cli import check_guard, check_report, options
 from specwatch.config import Config
 from specwatch.errors import ConfigError, SpecwatchError
 from specwatch.measures import MEASURES
@@ -31,11 +31,11 @@ _MOST_NAMED = 3
 @click.option("--offline", is_flag=True, help="Check the file only, contact nobody.")
 @options.json_option
 def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json: bool) -> None:
-    """Check a configuration, and that its database, targets and Alertmanagers answer; show the
-    rules that apply, and what the guard would do.
+    """Check a configuration, and that its database, targets, Alertmanagers and whoever gets the
+    report answer; show the rules that apply, and what the guard would do.
 
-    Nothing is written or created, and no alert is sent. Exit code 2 when the file is refused, 1
-    when something does not answer, or the guard could not do its part.
+    Nothing is written or created, and no alert, mail or post is sent. Exit code 2 when the file is
+    refused, 1 when something does not answer, or the guard could not do its part.
     """
     try:
         config = options.load(file, targets)
@@ -138,6 +138,8 @@ def _checks(config: Config) -> tuple[list[dict[str, Any]], list[str]]:
         if config.alertmanager is not None:
             for url in config.alertmanager.urls:
                 asked.append(pool.submit(check_guard.alertmanager, config.alertmanager, url))
+        if config.report is not None:
+            asked += [pool.submit(check) for check in check_report.checks(config.report)]
         found, measured = database.result()
         notes = [] if measured is None else _unmeasured(config, measured)
         notes += check_guard.handless(config)

@@ -16,6 +16,7 @@ from specwatch.guard import persons
 from specwatch.guard.state import CALM, GuardState, Order, Phase
 from specwatch.model import Mode
 from specwatch.scalars import format_duration
+from specwatch.wording.guard import ordered, phase
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 if TYPE_CHECKING:
@@ -192,12 +193,12 @@ def _looked(course: Course, *, silent: bool) -> StoreUnavailable | None:
 def _stays(course: Course) -> str:
     if course.state.order is not None:
         return "the order stays"
-    return f"the guard is {guard_words.phase(course.state.phase)}, and is left to it"
+    return f"the guard is {phase(course.state.phase)}, and is left to it"
 
 
 def _say(course: Course, ending: Ending, *, placed_only: bool) -> None:
     if placed_only:
-        order = guard_words.ordered(msgspec.to_builtins(course.order))
+        order = ordered(msgspec.to_builtins(course.order), guard_words.moment)
         click.echo(shown(order, LONGEST_SENTENCE))
     click.echo(f"{shown(course.target)}: {shown(ending.reason, LONGEST_SENTENCE)}")
     if ending.reached is None:

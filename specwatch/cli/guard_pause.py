@@ -11,6 +11,7 @@ import msgspec
 from specwatch.cli import guard_books, guard_words, options
 from specwatch.guard import persons
 from specwatch.guard.state import CALM, GuardState, Phase
+from specwatch.wording.guard import phase
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 
@@ -62,4 +63,4 @@ def _under_way(state: GuardState) -> str:
         return ""
     if state.phase is Phase.DRAINING:
         return "it drains the server now, and gives that up unless a person ordered it"
-    return f"it is {guard_words.phase(state.phase)} now, and brings that to its end first"
+    return f"it is {phase(state.phase)} now, and brings that to its end first"

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specwatch.cli import guard_words
-from specwatch.cli.guard_words import Json, Line
+from specwatch.cli.guard_words import Line
 from specwatch.model import ALL_TEMPERATURES, MINUTE
-from specwatch.wording import figures
+from specwatch.wording import figures, guard
+from specwatch.wording.guard import Json
 from specwatch.wording.rules import amount
 from specwatch.wording.text import (
     LONGEST_NAME,
@@ -37,7 +38,7 @@ def lines(found: Json, now: float) -> Iterator[Sequence[Line]]:
     if found["ended"] is None:
         yield ((f"began {began}, and is not over", ""),)
         state = found["state"]
-        yield ((f"now {guard_words.sentence(state, now)}", guard_words.style(state["phase"])),)
+        yield ((f"now {guard.sentence(state, now)}", guard_words.style(state["phase"])),)
         yield from ((line,) for line in guard_words.details(state, now))
     else:
         lasted = figures.span(found["ended"] - found["began"])
@@ -53,7 +54,7 @@ def _told(step: Json) -> Iterator[Sequence[Line]]:
     at = f"{guard_words.moment(step['at'])}  "
     changed = step["phase"] != step["phase_before"]
     style = f"bold {guard_words.style(step['phase'])}" if changed else "dim"
-    title = f"{guard_words.phase(step['phase']):12}"
+    title = f"{guard.phase(step['phase']):12}"
     said = shown(step["reason"], LONGEST_SENTENCE)
     if len(at) + len(title) + 2 + len(said) <= MOST_COLUMNS:
         yield (at, ""), (title, style), (f"  {said}", "")

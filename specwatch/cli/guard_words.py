@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from specwatch.wording import figures
+from specwatch.wording.guard import Json, notes, phase, standing, trial
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
-Json = Mapping[str, Any]
 Line = tuple[str, str]
 """Text and style."""
 
@@ -17,6 +16,8 @@ _STYLES = {
     "held": "red", "rolling_back": "red", "suspect": "yellow", "confirmed": "yellow",
     "draining": "yellow", "restarting": "yellow", "verifying": "yellow", "trial": "yellow",
 }  # fmt: skip
+_NOTES = {"wrong": "red", "waiting": ""}
+"""The styles of notes on it; of all others yellow."""
 _TABLE = {
     "target": 20, "state": 12, "for": 7, "wanted": 6, "guarded by": 12, "trial": 7, "actions": 7,
 }  # fmt: skip
@@ -28,46 +29,15 @@ def moment(time: float) -> str:
     return f"{datetime.fromtimestamp(time, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def phase(name: str) -> str:
-    """``rolling back``."""
-    return shown(name).replace("_", " ")
-
-
 def style(name: str) -> str:
     """The style of a phase."""
     return _STYLES.get(name, "")
 
 
-def sentence(state: Json, now: float) -> str:
-    """``disabled for 3 h, a trial in 2 h``."""
-    said = f"{phase(state['phase'])} for {figures.span(now - state['since'])}"
-    if state["phase"] != "disabled":
-        return said
-    if state["rearm_at"] is None:
-        return f"{said}, until a person enables it"
-    ordered = state["incident"] is not None and state["incident"]["cause"] == "person"
-    return f"{said}, {'speculation comes back' if ordered else 'a trial'} {_trial(state, now)}"
-
-
 def details(state: Json, now: float) -> Iterator[Line]:
     """Yield what is waited for or wrong, a pause, and an order that is not done yet."""
-    if state["why"] and state["phase"] in ("held", "rolling_back"):
-        yield from _indented(state["why"], "red")
-    if state["waiting"]:
-        yield from _indented(f"waiting: {state['waiting']}", "")
-    pause = state["pause"]
-    if pause is not None and now < pause["until"]:
-        until = f"until {moment(pause['until'])}, {figures.span(pause['until'] - now)} left"
-        yield from _indented(f"paused by {pause['by']} {until}{_because(pause)}", "yellow")
-    order = state["order"]
-    if order is not None:
-        yield from _indented(f"not done yet: {ordered(order)}", "yellow")
-
-
-def ordered(order: Json) -> str:
-    """``ann wants speculation off until 2026-11-19 14:33:05: it garbles``."""
-    until = "" if order["until"] is None else f" until {moment(order['until'])}"
-    return f"{order['by']} wants speculation {order['goal']}{until}{_because(order)}"
+    for said, kind in notes(state, now, moment):
+        yield from wrapped(f"  {said}", _NOTES.get(kind, "yellow"))
 
 
 def target_lines(guard: Json | None, now: float) -> Iterator[Line]:
@@ -75,22 +45,11 @@ def target_lines(guard: Json | None, now: float) -> Iterator[Line]:
     if guard is None:
         return
     state = guard["state"]
-    if state is None:
-        yield "guard: not known yet", ""
-    else:
-        mode = "" if guard["mode"] == "act" else f" (guard.mode is {shown(guard['mode'])})"
-        said = f"guard: {sentence(state, now)}{mode}"
-        if not guard["ours"]:
-            said += f"; {by_whom(guard['holder'])}"
-        yield from wrapped(said, style(state["phase"]))
+    yield from wrapped(f"guard: {standing(guard, now)}", style(state["phase"]) if state else "")
+    if state is not None:
         yield from details(state, now)
     if guard["error"]:
         yield from wrapped(f"guard failing: {shown(guard['error'], LONGEST_SENTENCE)}", "red")
-
-
-def by_whom(holder: str) -> str:
-    """Which daemon guards it."""
-    return f"guarded by {shown(holder)}" if holder else "no daemon guards it now"
 
 
 def table(guards: Sequence[Json], now: float) -> Iterator[Line]:
@@ -130,7 +89,7 @@ def _cells(one: Json, state: Json, now: float) -> list[str]:
         figures.span(now - state["since"]),
         state["goal"] or figures.UNKNOWN,
         shown(one["daemon"], _TABLE["guarded by"]) or "nobody",
-        figures.UNKNOWN if one["trial_in"] is None else _trial(state, now),
+        figures.UNKNOWN if one["trial_in"] is None else trial(state, now),
         f"{one['actions_today']}{most}",
     ]
 
@@ -139,16 +98,3 @@ def _row(cells: Sequence[str]) -> str:
     widths = list(_TABLE.values())
     texts = (f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True))
     return " ".join(texts).rstrip()
-
-
-def _trial(state: Json, now: float) -> str:
-    left = state["rearm_at"] - now
-    return "due" if left <= 0 else f"in {figures.span(left)}"
-
-
-def _because(of: Json) -> str:
-    return f": {of['why']}" if of["why"] else ""
-
-
-def _indented(said: str, style: str) -> Iterator[Line]:
-    yield from wrapped(f"  {shown(said, LONGEST_SENTENCE)}", style)

@@ -8,6 +8,10 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
+from specwatch.wording.text import MOST_COLUMNS
+
+_WIDEST = 120
+
 
 class Terminal:
     """Prints lines to standard output."""
@@ -16,6 +20,13 @@ class Terminal:
         self._console = Console(highlight=False)  # which heeds NO_COLOR itself
         self.bar = "█" if _can_show("█", self._console.encoding) else "#"
         """What bars are made of."""
+
+    @property
+    def width(self) -> int:
+        """Columns of a terminal, at most 120; 80 in a pipe."""
+        if not self._console.is_terminal:
+            return MOST_COLUMNS
+        return min(self._console.width, _WIDEST)
 
     def line(self, *parts: str | tuple[str, str]) -> None:
         """Print one line of texts, or pairs of text and style, that are clean."""

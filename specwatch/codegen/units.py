@@ -12,6 +12,35 @@ HEADER = (
 DEFAULT_EXECUTABLE = "/opt/specwatch/bin/specwatch"
 DEFAULT_CONFIG = "/etc/specwatch/specwatch.yml"
 
+_CONFINED = """\
+CapabilityBoundingSet=
+AmbientCapabilities=
+NoNewPrivileges=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+PrivateUsers=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+ProcSubset=pid
+RemoveIPC=yes
+RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged @resources
+SystemCallErrorNumber=EPERM"""
+"""What neither the daemon nor the report may do."""
+
 _SERVICE = """\
 [Unit]
 Description=specwatch: watches whether speculative decoding pays
@@ -40,36 +69,57 @@ RuntimeDirectory=specwatch
 ConfigurationDirectory=specwatch
 UMask=0077
 
-CapabilityBoundingSet=
-AmbientCapabilities=
-NoNewPrivileges=yes
-LockPersonality=yes
-MemoryDenyWriteExecute=yes
-ProtectSystem=strict
-ProtectHome=yes
-PrivateTmp=yes
-PrivateUsers=yes
-ProtectClock=yes
-ProtectControlGroups=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-ProtectProc=invisible
-ProcSubset=pid
-RemoveIPC=yes
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-SystemCallFilter=~@privileged @resources
-SystemCallErrorNumber=EPERM
+{confined}
 {devices}
 
 [Install]
 WantedBy=multi-user.target
+"""
+
+_REPORT = """\
+[Unit]
+Description=specwatch: writes the report, and delivers it
+Wants=network-online.target
+After=network-online.target time-sync.target postgresql.service
+# What did not arrive is sent again every 15 minutes for 16 hours, in which no other report is made.
+StartLimitIntervalSec=5d
+StartLimitBurst=64
+
+[Service]
+Type=oneshot
+ExecStart={executable} report --deliver --config {config}
+Restart=on-failure
+RestartSec=15min
+# Who refuses the configuration today refuses it in 15 minutes.
+RestartPreventExitStatus=2
+TimeoutStartSec=30min
+Environment=MALLOC_ARENA_MAX=2
+
+# The user of specwatch.service, whose database and folder of reports these are.
+User=specwatch
+DynamicUser=yes
+StateDirectory=specwatch
+StateDirectoryMode=0700
+ConfigurationDirectory=specwatch
+UMask=0077
+
+{confined}
+PrivateDevices=yes
+DevicePolicy=closed
+"""
+
+_REPORT_TIMER = """\
+[Unit]
+Description=specwatch: the report, on Monday morning
+
+[Timer]
+OnCalendar=Mon *-*-* 07:00
+RandomizedDelaySec=10min
+# A machine that was off delivers it when it is on again.
+Persistent=true
+
+[Install]
+WantedBy=timers.target
 """
 
 _NO_DEVICES = """\
@@ -182,9 +232,12 @@ def units(
         if not is_plain_path(path):
             raise ValueError(f"{path!r} is not an absolute path without spaces, quotes, % or $")
     devices = _GPU_DEVICES if gpu else _NO_DEVICES
-    service = _SERVICE.format(executable=executable, config=config, devices=devices)
+    paths = {"executable": executable, "config": config, "confined": _CONFINED}
+    service = _SERVICE.format(**paths, devices=devices)
     return {
         "specwatch.service": HEADER + service,
+        "specwatch-report.service": HEADER + _REPORT.format(**paths),
+        "specwatch-report.timer": HEADER + _REPORT_TIMER,
         "specwatch-guard@.service": HEADER + _HELPER.format(executable=executable),
         "specwatch-guard@.socket": HEADER + _HELPER_SOCKET,
         "specwatch.sysusers": _SYSUSERS,

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import accumulate, zip_longest
 
 from specwatch.core.baseline import Baseline, Point
 from specwatch.core.interval import Interval, Ratio, Reference, interval_of
 from specwatch.core.sample import Pace, Sample
-from specwatch.model import Mode
+from specwatch.model import Environment, Mode
 
 FOLKLORE_ACCEPTANCE = 0.5
 """The acceptance rate that people take for the line until they measure theirs."""
@@ -31,6 +31,9 @@ DRAFT_COST_RATIO = 0.1
 """Cost of a draft token in target steps, assumed of a draft model of a tenth of the size."""
 LEAST_SHARE = 0.5
 """Share of the tokens that must have been generated at loads of which there is a baseline."""
+
+Baselines = Callable[[Environment], Baseline]
+"""The baseline of each environment: what ran in another is no measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +124,13 @@ def speedup_of(samples: Iterable[Sample], baseline: Baseline, *, seed: int = 0) 
     return references.speedup(references.known, seed) if references.enough else None
 
 
-def assess(samples: Iterable[Sample], baseline: Baseline, *, seed: int = 0) -> Assessment:
+def assess(
+    samples: Iterable[Sample], baseline: Baseline | Baselines, *, seed: int = 0
+) -> Assessment:
     """Measure the speedup over samples against a baseline; what is not ``on`` is passed over.
 
-    The order of samples does not matter, nor does the unit of time.
+    Samples of several environments are each compared with the baseline of their own. The order of
+    samples does not matter, nor does the unit of time.
     """
     ran = [each for each in map(_Minute.of, samples) if each is not None]
     if not ran:
@@ -133,7 +139,7 @@ def assess(samples: Iterable[Sample], baseline: Baseline, *, seed: int = 0) -> A
     known, covered = references.known, references.covered
     tokens = sum(each.pace.tokens for each in ran)
     found = Assessment(samples=len(ran), tokens=tokens, covered=covered)
-    if not baseline:
+    if not references:
         return _without(found, "no baseline")
     if covered < LEAST_SHARE:
         return _without(found, "no baseline at the load that there was")
@@ -202,24 +208,41 @@ class _Minute:
 
 
 class _References:
-    """The baseline as columns: the pace of each load bin, by how it was counted."""
+    """The baselines as columns: the pace of each load bin, by how it was counted."""
 
-    def __init__(self, baseline: Baseline, minutes: Sequence[_Minute]) -> None:
-        self._baseline = baseline
-        self._columns: list[tuple[int, bool]] = []
+    def __init__(self, baseline: Baseline | Baselines, minutes: Sequence[_Minute]) -> None:
         self._references: list[Reference] = []
-        for bin_, measurement in sorted(baseline.bins.items()):
-            for by_token in (True, False):
-                points = tuple(each for each in measurement.points if each.by_token is by_token)
-                if points:
-                    self._columns.append((bin_, by_token))
-                    self._references.append(_reference(points))
+        self._measures: dict[Environment, tuple[Baseline, dict[tuple[int, bool], int]]] = {}
+        """Of each environment its baseline, and the column of each load bin and way to count."""
+        columns: dict[tuple[int, bool, tuple[Point, ...]], int] = {}
+        for environment in {each.sample.environment: None for each in minutes}:
+            own = baseline if isinstance(baseline, Baseline) else baseline(environment)
+            self._measures[environment] = own, self._places(own, columns)
         rows = {id(each): self._row(each) for each in minutes}
         self._rows = {minute: row for minute, row in rows.items() if row is not None}
         self.known = [each for each in minutes if id(each) in self._rows]
         tokens, covered = (sum(e.pace.tokens for e in group) for group in (minutes, self.known))
         self.covered = covered / tokens if tokens else 0.0
-        """Share of the tokens of ``minutes`` generated at loads that the baseline knows."""
+        """Share of the tokens of ``minutes`` generated at loads that the baselines know."""
+
+    def __bool__(self) -> bool:
+        return any(own for own, _ in self._measures.values())
+
+    def _places(
+        self, own: Baseline, columns: dict[tuple[int, bool, tuple[Point, ...]], int]
+    ) -> dict[tuple[int, bool], int]:
+        found = {}
+        for bin_, measurement in sorted(own.bins.items()):
+            for by_token in (True, False):
+                points = tuple(each for each in measurement.points if each.by_token is by_token)
+                if not points:
+                    continue
+                column = columns.get((bin_, by_token, points))
+                if column is None:
+                    column = columns[bin_, by_token, points] = len(self._references)
+                    self._references.append(_reference(points))
+                found[bin_, by_token] = column
+        return found
 
     @property
     def enough(self) -> bool:
@@ -233,37 +256,38 @@ class _References:
 
     def _row(self, minute: _Minute) -> list[float] | None:
         """Weights of the columns whose rate is the pace at this load; None where unknown."""
-        weights = self._baseline.weights(minute.concurrency)
+        own, places = self._measures[minute.sample.environment]
+        weights = own.weights(minute.concurrency)
         if weights is None:
             return None
-        by_token = minute.pace.by_token
-        if any((bin_, by_token) not in self._columns for bin_ in weights):
-            return None
-        return [weights.get(bin_, 0.0) if each is by_token else 0.0 for bin_, each in self._columns]
+        row = [0.0] * len(self._references)
+        for bin_, weight in weights.items():
+            column = places.get((bin_, minute.pace.by_token))
+            if column is None:
+                return None
+            row[column] = weight
+        return row
 
     def speedup(self, minutes: Sequence[_Minute], seed: int) -> Interval | None:
         """Of the tokens of some minutes, all temperatures together."""
-        return self.interval(
-            minutes, lambda each: each.pace.tokens, lambda each: each.pace.seconds, seed
-        )
+        tokens = [each.pace.tokens for each in minutes]
+        return self.interval(minutes, tokens, [each.pace.seconds for each in minutes], seed)
 
     def interval(
         self,
         minutes: Sequence[_Minute],
-        tokens: Callable[[_Minute], float],
-        seconds: Callable[[_Minute], float],
+        tokens: Sequence[float],
+        seconds: Sequence[float],
         seed: int,
     ) -> Interval | None:
-        """Time that ``tokens`` would have taken without speculation over ``seconds``."""
+        """Time that ``tokens`` would take without speculation, over ``seconds``; by minute."""
         if not minutes:
             return None
-        weights = [tokens(each) for each in minutes]
         parts = [
             [weight * part for part in self._rows[id(each)]]
-            for weight, each in zip(weights, minutes, strict=True)
+            for weight, each in zip(tokens, minutes, strict=True)
         ]
-        ratio = Ratio(parts, [seconds(each) for each in minutes])
-        return interval_of(ratio, self._references, seed=seed)
+        return interval_of(Ratio(parts, seconds), self._references, seed=seed)
 
 
 @lru_cache(maxsize=1024)
@@ -279,8 +303,8 @@ def _bins(minutes: Sequence[_Minute], references: _References, seed: int) -> Ite
         speedup = references.speedup(inside, seed)
         plain = references.interval(
             inside,
-            lambda each: each.pace.tokens / each.tokens_per_step,
-            lambda each: each.pace.seconds,
+            [each.pace.tokens / each.tokens_per_step for each in inside],
+            [each.pace.seconds for each in inside],
             seed,
         )
         drafted = sum(each.sample.tally.draft_tokens or 0 for each in inside)
@@ -317,14 +341,23 @@ def _buckets(
     whole = sum(drafts.values())
     found = {}
     for label, count in drafts.items():
-        took_part = [each for each in minutes if _steps_of(label, each)]
+        part = [(each, steps) for each in minutes if (steps := _steps_of(label, each))]
+        took_part = [each for each, _ in part]
+        tallies = [each.sample.buckets[label] for each in took_part]
         speedup = references.interval(
-            took_part, partial(_tokens_of, label), partial(_seconds_of, label), seed
+            took_part,
+            # Tokens that the bucket got from its steps, and the time that these took.
+            [
+                (steps + (tally.accepted_tokens or 0)) * each.kept
+                for (each, steps), tally in zip(part, tallies, strict=True)
+            ],
+            [steps * each.step_seconds for each, steps in part],
+            seed,
         )
         if speedup is None:
             continue
-        drafted = sum(each.sample.buckets[label].draft_tokens or 0 for each in took_part)
-        accepted = sum(each.sample.buckets[label].accepted_tokens or 0 for each in took_part)
+        drafted = sum(each.draft_tokens or 0 for each in tallies)
+        accepted = sum(each.accepted_tokens or 0 for each in tallies)
         rate = accepted / drafted if drafted else None
         found[label] = BucketSpeedup(speedup, count / whole, rate)
     return found
@@ -333,20 +366,10 @@ def _buckets(
 def _steps_of(label: str, minute: _Minute) -> float:
     """Decoding steps of a bucket: its drafts, and its part of those that did not draft."""
     counted = minute.sample.buckets.get(label)
-    if counted is None or not counted.drafts or not minute.drafting:
+    if counted is None or not counted.drafts:
         return 0.0
-    return counted.drafts / minute.drafting
-
-
-def _tokens_of(label: str, minute: _Minute) -> float:
-    """Tokens that a bucket got from its decoding steps."""
-    accepted = minute.sample.buckets[label].accepted_tokens or 0
-    return (_steps_of(label, minute) + accepted) * minute.kept
-
-
-def _seconds_of(label: str, minute: _Minute) -> float:
-    """Time that a bucket's decoding steps took."""
-    return _steps_of(label, minute) * minute.step_seconds
+    drafting = minute.drafting
+    return counted.drafts / drafting if drafting else 0.0
 
 
 def _best_k(minutes: Sequence[_Minute], references: _References) -> BestK | None:

@@ -44,9 +44,10 @@ def merge_all(histograms: Iterable[Histogram]) -> Histogram | None:
     if len(found) < 2:
         return found[0] if found else None
     bounds = found[0].bounds
-    if any(each.bounds != bounds for each in found):
+    # Mostly they are the same object, which is found out faster.
+    if any(each.bounds is not bounds and each.bounds != bounds for each in found):
         return reduce(merge, found)
-    counts = tuple(map(sum, zip(*(each.counts for each in found), strict=True)))
+    counts = tuple(map(sum, zip(*[each.counts for each in found], strict=True)))
     coarse = any(each.coarsened for each in found)
     return Histogram(bounds, counts, sum(each.sum for each in found), coarse)
 

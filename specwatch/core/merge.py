@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
+from functools import lru_cache
 from itertools import zip_longest
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -37,11 +38,17 @@ def sum_tallies(tallies: Iterable[Tally]) -> Tally:
 
 def sum_fields(tallies: Iterable[Tally], names: Iterable[str]) -> dict[str, Any]:
     """As :func:`sum_tallies`, of some fields only."""
-    among = list(tallies)
-    return {
-        name: _ADDERS[name]([v for each in among if (v := getattr(each, name)) is not None])
-        for name in names
-    }
+    asked = tuple(names)
+    rows = list(map(_getter(asked), tallies))
+    columns = _known(rows) if rows else ([] for _ in asked)
+    return {name: _ADDERS[name](known) for name, known in zip(asked, columns, strict=True)}
+
+
+@lru_cache(maxsize=64)
+def _getter(names: tuple[str, ...]) -> Callable[[Tally], tuple[Any, ...]]:
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda tally: tuple(getattr(tally, name) for name in names)
 
 
 def _known(rows: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:

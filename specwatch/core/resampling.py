@@ -30,6 +30,8 @@ odd window would otherwise count as infinitely sure."""
 _MOST = 50.0
 """How many times e a bound may lie from the estimate: what is wider says nothing either."""
 
+_FEW = 32
+"""Samples up to which what was drawn of a reference is kept."""
 _ROWS = 50
 """Resamples that are drawn at once: all of them take megabytes for a moment."""
 
@@ -96,7 +98,8 @@ def _resampled(reference: Reference, seed: int, stream: int, resamples: int) -> 
     key = (seed, stream, resamples)
     if key not in reference.resampled:
         over, under = (np.array(each, np.float64) for each in (reference.over, reference.under))
-        weights = _draw(f"{seed}/{stream}", len(reference), resamples).astype(np.float64)
+        draw = _draw_few if len(reference) <= _FEW else _draw
+        weights = draw(f"{seed}/{stream}", len(reference), resamples).astype(np.float64)
         reference.resampled[key] = Resampled(
             ((weights @ over) / (weights @ under)).astype(np.float32),
             _variance(weights, over, under).astype(np.float32),
@@ -158,6 +161,12 @@ def _in_order(parts: Matrix, under: Vector) -> tuple[Matrix, Vector]:
 def _weights(seed: int, count: int, resamples: int) -> Counts:
     """How often each of ``count`` windows is drawn: the same for all that have so many."""
     return _draw(f"{seed}", count, resamples)
+
+
+@lru_cache(maxsize=32)
+def _draw_few(seed: str, count: int, resamples: int) -> Counts:
+    """As :func:`_draw`, kept: reports thin the baselines of all targets to as many samples."""
+    return _draw(seed, count, resamples)
 
 
 def _draw(seed: str, count: int, resamples: int) -> Counts:

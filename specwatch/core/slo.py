@@ -88,7 +88,7 @@ class SloBook:
         if start + self._span() <= self._newest:
             return
         hour = self._hour(start - start % HOUR)
-        sums = tuple(_requests(slo, counted) for slo in self._slos)
+        sums = tuple(requests_of(slo, counted) for slo in self._slos)
         if length == HOUR:
             if not hour.whole:
                 hour.sums, hour.whole = self._nothing(), True
@@ -172,7 +172,8 @@ class SloBook:
         return tuple(Requests(*map(math.fsum, zip(*each, strict=True))) for each in by_objective)
 
 
-def _requests(slo: Slo, counted: Tally) -> Requests:
+def requests_of(slo: Slo, counted: Tally) -> Requests:
+    """Requests that a tally counted by what an objective asks of them."""
     observed = getattr(counted, slo.metric)
     if observed is None or not observed.bounds:
         return Requests()

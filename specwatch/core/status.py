@@ -127,6 +127,20 @@ class PagerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliveryStatus:
+    """How it stands with sending the last report by one channel.
+
+    ``undelivered``: somebody does not have it; ``last_delivery`` is the Unix time at which a report
+    was delivered last.
+    """
+
+    channel: str
+    undelivered: bool
+    last_delivery: float | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonStatus:
     """A daemon now."""
 
@@ -141,6 +155,7 @@ class DaemonStatus:
     ready: bool = False
     judging: JudgingStatus = JudgingStatus()
     pagers: tuple[PagerStatus, ...] = ()
+    deliveries: tuple[DeliveryStatus, ...] = ()
 
 
 class Recent:

@@ -5,21 +5,18 @@ from __future__ import annotations
 import enum
 import json
 import ssl
-import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import requests
 import urllib3
-from requests.adapters import HTTPAdapter
 
 from specwatch import __version__
+from specwatch.edges.posting import SHOWN, TlsAdapter, chain, masked, root, secrets_in
 from specwatch.edges.tls import context_for
 from specwatch.errors import ConfigError, SpecwatchError
 from specwatch.policy import Alertmanager
 
 _PATH = "/api/v2/alerts"
-_SHOWN = 300
 _HINTS = {
     401: "; give credentials: bearer_token_file or basic_auth",
     403: "; give other credentials: these may not send alerts",
@@ -101,7 +98,7 @@ class AlertPost:
             stream=True,  # an answer may be of any size
         ) as response:
             if response.status_code == requests.codes.ok:
-                response.raw.read(_SHOWN)  # nothing, usually: then the connection is kept
+                response.raw.read(SHOWN)  # nothing, usually: then the connection is kept
                 return
             raise self._refusal(response, headers)
 
@@ -111,12 +108,12 @@ class AlertPost:
             self._session, self._tls = requests.Session(), tls
             self._session.trust_env = False
             if tls is not None:
-                self._session.mount("https://", _Adapter(tls))
+                self._session.mount("https://", TlsAdapter(tls))
         return self._session
 
     def _refusal(self, response: requests.Response, headers: Mapping[str, str]) -> PostError:
         status = response.status_code
-        said = response.raw.read(_SHOWN * 4).decode("utf-8", "replace")
+        said = response.raw.read(SHOWN * 4).decode("utf-8", "replace")
         hint = _HINTS.get(status, "")
         if 300 <= status < 400:
             hint = "; a redirect is not followed, give the address that it leads to"
@@ -126,8 +123,8 @@ class AlertPost:
         return PostError(reason, f"{self._url} answered {status}{quoted}{hint}")
 
     def _failure(self, error: Exception, headers: Mapping[str, str]) -> PostError:
-        url, detail = self._url, _masked(str(_root(error)), headers)
-        kinds = [type(each) for each in _chain(error)]
+        url, detail = self._url, _masked(str(root(error)), headers)
+        kinds = [type(each) for each in chain(error)]
         if any(issubclass(kind, requests.Timeout | TimeoutError) for kind in kinds):
             seconds = f"{self._section.timeout:g} s"
             return PostError(
@@ -153,22 +150,6 @@ class AlertPost:
         )
 
 
-class _Adapter(HTTPAdapter):
-    """Checks certificates as a context says, and not by the authorities that requests brings."""
-
-    def __init__(self, tls: ssl.SSLContext) -> None:
-        self._tls = tls
-        if tls.verify_mode == ssl.CERT_NONE:  # as the configuration says, which is warning enough
-            warnings.filterwarnings("ignore", category=urllib3.exceptions.InsecureRequestWarning)
-        super().__init__()
-
-    def init_poolmanager(self, *args: Any, **options: Any) -> None:
-        super().init_poolmanager(*args, ssl_context=self._tls, **options)
-
-    def cert_verify(self, *_options: Any) -> None:
-        """Leave it to the context."""
-
-
 def _require_latin1(headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if any(ord(char) > 0xFF for char in value):
@@ -179,28 +160,5 @@ def _require_latin1(headers: Mapping[str, str]) -> None:
             )
 
 
-def _chain(error: BaseException) -> Iterable[BaseException]:
-    """The error and all that it stands for: requests and urllib3 wrap what happened."""
-    seen: list[BaseException] = []
-    waiting: list[object] = [error]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, BaseException) and each not in seen:
-            seen.append(each)
-            waiting += [each.__cause__, each.__context__, getattr(each, "reason", None)]
-            waiting += each.args
-    return seen
-
-
-def _root(error: BaseException) -> BaseException:
-    return next((each for each in _chain(error) if isinstance(each, OSError) and each.errno), error)
-
-
 def _masked(text: str, headers: Mapping[str, str]) -> str:
-    """What somebody else said, short, on one line, and without the secrets that they were told."""
-    secrets = {part for value in headers.values() for part in (value, value.split(" ", 1)[-1])}
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        text = text.replace(secret, "***")
-    plain = "".join(char if char.isprintable() else " " for char in text)
-    line = " ".join(plain.split())
-    return line if len(line) <= _SHOWN else line[: _SHOWN - 3] + "..."
+    return masked(text, secrets_in(headers.values()))

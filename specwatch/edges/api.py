@@ -21,11 +21,15 @@ from specwatch.codegen.alerts import runbook_sections
 from specwatch.core import decisions, summary
 from specwatch.core.decisions import Decision
 from specwatch.core.status import DaemonStatus, TargetStatus
-from specwatch.edges import runbook_page
+from specwatch.edges import report_api, runbook_page
+from specwatch.edges.guard_book import StepRecord
+from specwatch.edges.query import chosen as chosen_of
+from specwatch.edges.report_api import ReportReader
+from specwatch.edges.status_route import StatusRoute
 from specwatch.errors import ConfigError, StoreError
 from specwatch.guard.status import shown as guard_status
 from specwatch.model import HOUR, MINUTE, Window
-from specwatch.scalars import parse_moment, quoted
+from specwatch.scalars import quoted
 
 _MOST_WINDOWS = 10_000
 _MOST_DECISIONS = 1000
@@ -36,6 +40,7 @@ _DIGITS = 20
 
 WindowReader = Callable[..., Iterator[Window]]
 DecisionReader = Callable[..., Sequence[Decision]]
+StepReader = Callable[..., Sequence[StepRecord]]
 
 
 def application(
@@ -43,8 +48,14 @@ def application(
     windows: WindowReader,
     verdicts: DecisionReader,
     metrics: CollectorRegistry,
+    report: ReportReader,
+    *,
+    steps: StepReader = lambda **_: (),
 ) -> Starlette:
-    """The application; ``windows`` and ``verdicts`` are the store's readers of the same names."""
+    """The application; ``windows`` and ``verdicts`` are the store's readers of the same names,
+    ``report`` makes the report of a period, and ``steps`` are read as by
+    :meth:`specwatch.edges.guard_book.GuardBook.history`.
+    """
 
     def page(request: Request) -> Response:
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
@@ -98,7 +109,12 @@ def application(
         shown = [decisions.decision(one) for one in found[: chosen["limit"]]]
         return _json({"decisions": shown, "more": len(found) > chosen["limit"]})
 
-    pages = {
+    def read_report(request: Request) -> Response:
+        found = report_api.page(report, request.query_params, status().now)
+        return _respond(found.body, 200, found.media_type, policy=found.policy)
+
+    pages: dict[str, Callable[[Request], Any]] = {
+        "/": StatusRoute(status, windows, verdicts, steps, reading).answer,
         "/metrics": page,
         "/runbook": advice,
         "/healthz": healthz,
@@ -106,6 +122,7 @@ def application(
         "/api/v1/targets": targets,
         "/api/v1/windows": stored(read_minutes),
         "/api/v1/decisions": stored(read_decisions),
+        "/api/v1/report": stored(read_report),
     }
 
     def refused(request: Request, error: Exception) -> Response:
@@ -153,7 +170,7 @@ def selection(query: Mapping[str, str], now: float) -> dict[str, Any]:
     ``target``, ``model_name``, ``temperature`` and ``daemon`` select.
     """
     names = ("target", "model_name", "temperature", "daemon")
-    chosen = _chosen(query, names, ("length",), now, since="1h")
+    chosen = chosen_of(query, names, ("length", "limit"), now, since="1h")
     chosen["length"] = _one_of("length", query.get("length", str(MINUTE)), (MINUTE, HOUR))
     chosen["limit"] = _limit(query.get("limit"), _MOST_WINDOWS)
     return chosen
@@ -164,43 +181,9 @@ def decision_selection(query: Mapping[str, str], now: float) -> dict[str, Any]:
 
     ``target`` and ``rule`` select; the default is the last day.
     """
-    chosen = _chosen(query, ("target", "rule"), (), now, since="1d")
+    chosen = chosen_of(query, ("target", "rule"), ("limit",), now, since="1d")
     chosen["limit"] = _limit(query.get("limit"), _MOST_DECISIONS)
     return chosen
-
-
-def _chosen(
-    query: Mapping[str, str],
-    names: tuple[str, ...],
-    others: tuple[str, ...],
-    now: float,
-    *,
-    since: str,
-) -> dict[str, Any]:
-    """What selects by name, and the span, which begins ``since`` ago unless it says otherwise."""
-    known = (*names, "since", "until", *others, "limit")
-    for key in query:
-        if key not in known:
-            raise ConfigError(f"{quoted(key)}: unknown parameter; known are {', '.join(known)}")
-    chosen: dict[str, Any] = {key: query[key] for key in names if key in query}
-    for key, name in chosen.items():
-        if "\0" in name:  # which no database takes
-            raise ConfigError(f"{key}: {quoted(name)} has a null character; no name has one")
-    chosen["since"] = _when("since", query.get("since", since), now)
-    chosen["until"] = _when("until", query.get("until", str(now)), now)
-    if chosen["since"] > chosen["until"]:
-        raise ConfigError(
-            f"since: {quoted(query.get('since', since))} is later than until,"
-            f" {quoted(query.get('until', 'now'))}; give an earlier time"
-        )
-    return chosen
-
-
-def _when(key: str, text: str, now: float) -> float:
-    try:
-        return parse_moment(text, now)
-    except ValueError as error:
-        raise ConfigError(f"{key}: {error}") from None
 
 
 def _one_of(key: str, text: str, allowed: tuple[int, ...]) -> int:

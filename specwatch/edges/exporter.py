@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from specwatch.core.status import DaemonStatus
 from specwatch.edges.decision_metrics import of_decisions
 from specwatch.edges.guard_metrics import of_guards, of_pagers
+from specwatch.edges.report_metrics import of_deliveries
 from specwatch.edges.slo_metrics import of_slos
 from specwatch.edges.store_metrics import of_store
 from specwatch.edges.tap_metrics import of_taps
@@ -57,6 +58,7 @@ class DaemonCollector(Collector):
         yield from of_guards(targets, status.now)
         yield from of_pagers(status.pagers)
         yield from of_store(status.store, status.now)
+        yield from of_deliveries(status.deliveries)
 
 
 def registry(status: Callable[[], DaemonStatus], *, proc: str | None = None) -> CollectorRegistry:

@@ -181,19 +181,10 @@ class GuardBook:
         limit: int | None = None,
     ) -> list[StepRecord]:
         """Steps since a time, newest first; of one target or incident, where one is named."""
-        query = sa.select(guard_steps).where(guard_steps.c.at >= since)
-        for column, value in (("target", target), ("incident", incident)):
-            if value is not None:
-                query = query.where(guard_steps.c[column] == storable(value))
-        order = (guard_steps.c.at.desc(), guard_steps.c.version.desc())
         with self._store.reading() as connection:
-            rows: Sequence[sa.Row[Any]] = connection.execute(
-                query.order_by(*order).limit(limit)
-            ).all()
-        return [
-            StepRecord(**{**row._mapping, "inputs": msgspec.json.decode(row.inputs)})
-            for row in rows
-        ]
+            return read_steps(
+                connection, target=target, incident=incident, since=since, limit=limit
+            )
 
     def _changed(self, entry: Entry, step: Step, now: float, by: str) -> GuardState:
         """As :meth:`advance`, but the lease stays as it is."""
@@ -210,6 +201,26 @@ class GuardBook:
                 raise Lost(f"the guard of {step.state.target} was changed by somebody else")
             connection.execute(guard_steps.insert(), _row(entry, step, now, by))
         return step.state
+
+
+def read_steps(
+    connection: sa.Connection,
+    *,
+    target: str | None = None,
+    incident: str | None = None,
+    since: float = 0.0,
+    limit: int | None = None,
+) -> list[StepRecord]:
+    """See :meth:`GuardBook.history`."""
+    query = sa.select(guard_steps).where(guard_steps.c.at >= since)
+    for column, value in (("target", target), ("incident", incident)):
+        if value is not None:
+            query = query.where(guard_steps.c[column] == storable(value))
+    order = (guard_steps.c.at.desc(), guard_steps.c.version.desc())
+    rows: Sequence[sa.Row[Any]] = connection.execute(query.order_by(*order).limit(limit)).all()
+    return [
+        StepRecord(**{**row._mapping, "inputs": msgspec.json.decode(row.inputs)}) for row in rows
+    ]
 
 
 def alike(one: GuardState, other: GuardState) -> bool:

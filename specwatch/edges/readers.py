@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Required, TypedDict, Unpack
 
@@ -172,6 +172,13 @@ class Reader:
         names = [sa.func.pg_total_relation_size(name) for name in schema.metadata.tables]
         return sum(int(size) for size in connection.execute(sa.select(*names)).one())
 
+    def is_set_up(self) -> bool:
+        """Whether a daemon has made the tables yet, of this version or another."""
+        if not self._database.exists():
+            return False
+        with self._database.reading() as connection:
+            return schema.found_revision(connection) is not None
+
     @contextmanager
     def connected(self) -> Iterator[sa.Connection]:
         """A connection to a database of which we know that we can read it."""
@@ -188,6 +195,10 @@ class Reader:
                     f" {schema.CURRENT}: run `specwatch db upgrade`, or start the daemon"
                 )
             yield connection
+
+    def reading(self) -> AbstractContextManager[sa.Connection]:
+        """A connection to a database that was looked at before, by :meth:`connected`."""
+        return self._database.reading()
 
     def _windows(
         self, since: float, until: float, length: int, chosen: Mapping[str, str]

@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Unpack
 
@@ -33,6 +33,8 @@ from specwatch.edges.verdict_rows import VerdictSelection
 from specwatch.errors import StoreError, StoreUnavailable
 from specwatch.model import HOUR, MINUTE, Cursor, SeriesId, Window
 
+Pick = Callable[[sa.Connection, Sequence[PackedWindow]], Sequence[PackedWindow]]
+"""Of windows to write those that shall be, as the database in the transaction says."""
 CLOSE_SECONDS = 1.0
 """How long leaving waits for a write in another thread."""
 
@@ -88,6 +90,11 @@ class Store:
         self._contexts: set[int] = set()
 
     @property
+    def reader(self) -> Reader:
+        """What reads the same database over all daemons."""
+        return self._reader
+
+    @property
     def where(self) -> str:
         """Which database this is, for a person: never with a password."""
         return self._database.where
@@ -122,14 +129,15 @@ class Store:
         not minutes, or do not start with one.
         """
         windows = [window for batch in batches for window in batch]
-        if any(window.length != MINUTE or window.start % MINUTE for window in windows):
-            raise ValueError("only whole minutes are written; hours are rolled up from them")
         cursors = {batch.cursor.target: batch.cursor for batch in batches if batch.cursor}
-        with self._lock:
-            with self.writing(now) as connection:
-                new_contexts, new_series = self._write(connection, windows, cursors)
-            self._contexts |= new_contexts
-            self._series |= new_series
+        self._write_all(windows, cursors, now)
+
+    def add_missing(self, windows: Sequence[PackedWindow], now: float, missing: Pick) -> int:
+        """Write those minutes that ``missing`` picks inside the transaction; returns how many.
+
+        Moves no cursor. Raises ValueError as :meth:`write` does.
+        """
+        return self._write_all(windows, {}, now, missing)
 
     def write_measurements(self, measurements: Sequence[Measurement], now: float) -> None:
         """Write baselines in one transaction; repeating it changes nothing.
@@ -280,6 +288,24 @@ class Store:
             except StoreError:
                 self._forget()
                 raise
+
+    def _write_all(
+        self,
+        windows: Sequence[PackedWindow],
+        cursors: Mapping[str, PackedCursor],
+        now: float,
+        pick: Pick | None = None,
+    ) -> int:
+        if any(window.length != MINUTE or window.start % MINUTE for window in windows):
+            raise ValueError("only whole minutes are written; hours are rolled up from them")
+        with self._lock:
+            with self.writing(now) as connection:
+                if pick is not None:
+                    windows = pick(connection, windows)
+                new_contexts, new_series = self._write(connection, windows, cursors)
+            self._contexts |= new_contexts
+            self._series |= new_series
+        return len(windows)
 
     def _write(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from specwatch.model import ALL_TEMPERATURES
@@ -38,6 +39,100 @@ def break_even(known: dict[str, Any], window: dict[str, Any] | None) -> str:
     least = "any acceptance" if at <= 0 else f"{figures.percent(at)} acceptance"
     least = least if at <= 1 else "out of reach"
     return f"break-even {where}: {least}{now} (a step costs {cost:.2f}x)"
+
+
+def answer(known: dict[str, Any] | None, mode: str | None) -> tuple[str, str]:
+    """Whether speculation pays for a model that serves in a mode: the outcome, and a sentence.
+
+    Outcomes are those of :data:`specwatch.report.model.Outcome`.
+    """
+    if mode == "off":
+        return "off", "Speculation is off."
+    found = None if known is None else known["speedup"]
+    if known is None or found is None:
+        return "no_traffic", "Nothing was generated with speculation yet, so nothing can be said."
+    rests_on = speedup(known)
+    if found["basis"] != "measured":
+        return "unknown", f"Whether speculation pays is not measured: {rests_on}."
+    outcome = "loses" if found["upper"] < 1 else "pays" if found["lower"] > 1 else "even"
+    if outcome == "pays" and found["upper"] < WORTH_IT:
+        outcome = "not_worth_it"
+    return outcome, f"Speculation {_OUTCOMES[outcome]}: {rests_on}."
+
+
+WORTH_IT = 1.3
+"""The speedup below which the default rule ``not-worth-it`` holds speculation for dear."""
+_OUTCOMES = {
+    "pays": "pays",
+    "not_worth_it": "pays, but little",
+    "even": "neither gains nor loses for certain",
+    "loses": "loses",
+}
+
+
+def best_k(known: dict[str, Any]) -> str | None:
+    """What a smaller number of draft tokens would bring; None where it is no better."""
+    best = known["best_k"]
+    if best is None or best["k"] == len(best["speedups"]) - 1:
+        return None
+    now, then = best["speedups"][-1], best["speedups"][best["k"]]
+    if then <= 1.01 * now:
+        return None
+    said = f"best k: {best['k']} of {len(best['speedups']) - 1}, with a predicted speedup"
+    return f"{said} of {then:.2f}, against {now:.2f}"
+
+
+def confirmed(finding: dict[str, Any], now: float) -> str:
+    """A breach and how long it lasts; ``now`` is a Unix time."""
+    said = f"{breach(finding)}, for {figures.span(now - finding['since'])}"
+    if finding["seen"] == "pass":
+        return f"{said}, about to clear"
+    return f"{said}, no data now" if finding["seen"] == "no_data" else said
+
+
+def may_become(finding: dict[str, Any]) -> bool:
+    """Whether a breach is seen, and not confirmed yet."""
+    pending = finding["pending"] is not None and finding["seen"] == "breach"
+    return finding["verdict"] != "breach" and pending
+
+
+def pending(finding: dict[str, Any], now: float) -> str:
+    """What may become a breach, and since when."""
+    return f"{breach(finding)}, for {figures.span(now - finding['pending'])}"
+
+
+def counts(findings: list[dict[str, Any]]) -> str:
+    """``1 in breach, 12 pass, 3 without data``; empty without rules."""
+    found = Counter(each["verdict"] for each in findings)
+    words = {"breach": "in breach", "pass": "pass", "no_data": "without data"}
+    return ", ".join(f"{found[name]} {said}" for name, said in words.items() if found[name])
+
+
+def objective(slo: dict[str, Any]) -> str | None:
+    """What is left of the error budget of an objective; None without requests."""
+    left, burning = slo["budget_left"], slo["burn_rates"].get("1h")
+    if left is None:
+        return None
+    if left < 0:
+        said = f"{1 - left:.1f} times the error budget spent"
+    else:
+        said = f"{left:.0%} of the error budget left"
+    return said if burning is None else f"{said}, burn rate {burning:.1f}"
+
+
+def change(decision: dict[str, Any]) -> str:
+    """A stored change of a verdict: ``too-slow: speedup_ratio 0.91 (0.88 to 0.94), below 1``."""
+    readings = decision["inputs"].get("readings") or [None]
+    told = next((each for each in readings if each is not None and _met(each)), readings[0])
+    return breach({**decision, "leading": told})
+
+
+def _met(reading: dict[str, Any]) -> bool:
+    value = reading["value"]
+    if value is None:
+        return False
+    above, below = reading["above"], reading["below"]
+    return bool(value > above if below is None else value < below)
 
 
 def breach(finding: dict[str, Any]) -> str:

@@ -128,4 +128,15 @@ ITSELF = (
         [Told(WHERE, "About 15 times in the last 15 minutes. That is a defect of specwatch.")],
         begins=1,
     ),
+    Fault(
+        "SpecwatchReportUndelivered",
+        {of("specwatch_report_undelivered", channel="email"): 1},
+        [
+            Told(
+                {"channel": "email"},
+                "For an hour the last report has not reached all that it is for by email "
+                "(undelivered: 1). It is written on the daemon's machine nevertheless.",
+            )
+        ],
+    ),
 )

@@ -301,7 +301,7 @@ NAMES = sorted({alert.name for alert in ALERTS})
 def promtool(*arguments: str | Path) -> str:
     ran = subprocess.run(
         ["promtool", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=60,
+        timeout=300,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout

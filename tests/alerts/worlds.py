@@ -193,3 +193,4 @@ def _itself(made: _Making, last: int) -> None:
     made.add("specwatch_store_verdicts_dropped_total", 0)
     made.add("specwatch_judging_failures_total", 0)
     made.add("specwatch_alertmanager_up", 1, url="http://127.0.0.1:9093")
+    made.add("specwatch_report_undelivered", 0, channel="email")

@@ -48,6 +48,7 @@ EXPECTED = {
     "SpecwatchCoverageLow": "info", "SpecwatchTapLost": "warning",
     "SpecwatchStoreBehind": "warning", "SpecwatchWindowsLost": "warning",
     "SpecwatchAlertmanagerUnreachable": "warning", "SpecwatchJudgingFails": "warning",
+    "SpecwatchReportUndelivered": "warning",
 }  # fmt: skip
 
 

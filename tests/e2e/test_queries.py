@@ -53,6 +53,7 @@ EMPTY: dict[tuple[str, str, str], str] = {
 """Queries that find nothing, by dashboard, panel and letter, and why."""
 EMPTY_RULES = {
     "SpeculationAcceptanceShift": "specwatch has seen an hour, and compares with the day before",
+    "SpecwatchReportUndelivered": "no report is made there",
     "VllmTailWidening": "Prometheus has seen some minutes, and compares with what it recorded",
 }
 """Rules of which a part finds nothing, and why."""

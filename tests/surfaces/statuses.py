@@ -14,6 +14,7 @@ from specwatch.core.status import DaemonStatus, StoreStatus, TargetStatus
 from specwatch.edges import api, exporter
 from specwatch.model import Gauges, Histogram, Mode, SeriesId, Source, Tally, Window
 from specwatch.serving import HttpServer
+from tests.report import sample
 
 NOW = 1_700_000_040.0
 """Some time inside a minute that began 20 s before."""
@@ -149,12 +150,16 @@ class Surface:
         self.status = daemon()
         self.windows: Any = lambda **_: iter(())
         self.verdicts: Any = lambda **_: []
+        self.steps: Any = lambda **_: []
+        self.report: Any = lambda **_: sample.full()
         self.server = HttpServer(
             api.application(
                 lambda: self.status,
                 lambda **selection: self.windows(**selection),
                 lambda **selection: self.verdicts(**selection),
                 exporter.registry(lambda: self.status),
+                lambda **chosen: self.report(**chosen),
+                steps=lambda **selection: self.steps(**selection),
             ),
             "127.0.0.1",
             0,

@@ -31,6 +31,7 @@ PAGES = (
     "/api/v1/targets",
     "/api/v1/windows",
     "/api/v1/decisions",
+    "/api/v1/report",
 )
 
 

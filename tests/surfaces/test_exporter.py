@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_form
 from specwatch.core.coverage import Coverage
 from specwatch.core.status import (
     DaemonStatus,
+    DeliveryStatus,
     Failure,
     JudgingStatus,
     PagerStatus,
@@ -60,6 +61,7 @@ FULL = daemon(
     ),
     target(HOSTILE, models={HOSTILE: Mode.OFF}, recent=(minute(START, model_name=HOSTILE),)),
     pagers=(PagerStatus("http://127.0.0.1:9093", failures={"refused": 1}),),
+    deliveries=(DeliveryStatus("email", False, NOW - 60),),
 )
 """A status in which every family has samples."""
 
@@ -143,6 +145,8 @@ def test_it_has_the_names_and_labels_of_the_contract() -> None:
         "specwatch_actions_total": {"target", "action", "result"},
         "specwatch_alertmanager_up": {"url"},
         "specwatch_alertmanager_failures_total": {"url", "reason"},
+        "specwatch_report_last_delivery_timestamp_seconds": {"channel"},
+        "specwatch_report_undelivered": {"channel"},
     }
 
 

@@ -41,6 +41,7 @@ def _alerts(job: str) -> Iterator[Alert]:
     yield _windows_lost()
     yield _alertmanager_unreachable()
     yield _judging_fails()
+    yield _report_undelivered()
 
 
 def _down(job: str) -> Alert:
@@ -339,6 +340,34 @@ def _judging_fails() -> Alert:
         do=(
             "Report it with that log and the version (`specwatch --version`). Until then watch"
             " the dashboards: what rules and guard say may be old."
+        ),
+    )
+
+
+def _report_undelivered() -> Alert:
+    return Alert(
+        name="SpecwatchReportUndelivered",
+        expr="max by (channel) (specwatch_report_undelivered) == 1",
+        for_="1h",
+        severity="warning",
+        summary="The report of specwatch did not arrive by {{ $labels.channel }}",
+        description=(
+            "For an hour the last report has not reached all that it is for by"
+            " {{ $labels.channel }} (undelivered: {{ $value }}). It is written on the daemon's"
+            " machine nevertheless."
+        ),
+        meaning=(
+            "The mail server or the webhook does not take the report, or not for all who are to"
+            " have it. The service tries again every 15 minutes for 16 hours; nobody gets it twice."
+        ),
+        look=(
+            "`journalctl -u specwatch-report` says what the server said; `specwatch check-config`"
+            " tries to reach it without sending anything."
+        ),
+        do=(
+            "Correct the section report of the configuration, or the server, and run"
+            " `systemctl restart specwatch-report`. Whoever is not to have reports any more:"
+            " remove the address from the configuration."
         ),
     )
 

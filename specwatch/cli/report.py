@@ -1,0 +1,260 @@
+"""``specwatch report``: what decides on Monday."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from specwatch.cli import guard_books, options
+from specwatch.config import Config
+from specwatch.errors import ConfigError
+from specwatch.scalars import quoted
+from specwatch.wording.text import clean_lines, shown
+
+if TYPE_CHECKING:
+    from specwatch.edges.report_reader import Progress
+    from specwatch.report.model import Report
+
+FORMATS = ("text", "md", "html", "json")
+_SUFFIXES = {".txt": "text", ".md": "md", ".html": "html", ".htm": "html", ".json": "json"}
+
+
+@click.command(name="report")
+@click.option(
+    "--since", default="7d", show_default=True, callback=options.moment, metavar="WHEN",
+    help="A duration before now, such as 7d, or a Unix time.",
+)  # fmt: skip
+@click.option(
+    "--until", callback=options.moment, metavar="WHEN", help="The same; now when not given."
+)
+@click.option(
+    "--target", "targets", multiple=True, metavar="NAME", help="Only this target. Repeatable."
+)
+@click.option(
+    "--format", "form", type=click.Choice(FORMATS),
+    help="Text, unless the suffix of the output says otherwise.",
+)  # fmt: skip
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write it to a file instead of standard output.",
+)  # fmt: skip
+@click.option(
+    "--schema", is_flag=True, help="Print the JSON schema of the report, and nothing else."
+)
+@click.option(
+    "--deliver", is_flag=True,
+    help="Write and send the report of the last week, as the configuration's section report says.",
+)  # fmt: skip
+@click.option(
+    "--retry", is_flag=True,
+    help="With --deliver: only send what did not arrive of the last report.",
+)  # fmt: skip
+@options.file_option
+@options.database_option
+@options.json_option
+def command(
+    since: float,
+    until: float | None,
+    targets: tuple[str, ...],
+    form: str | None,
+    output: Path | None,
+    schema: bool,
+    deliver: bool,
+    retry: bool,
+    file: Path | None,
+    database: str | None,
+    as_json: bool,
+) -> None:
+    """Tell whether speculation paid, for which temperatures and loads, and what to do.
+
+    Of each target it says that first, then compares with the period before and with serving
+    without speculation. All is read from the database: no daemon need run.
+    """
+    if deliver or retry:
+        from specwatch.cli import report_delivery
+
+        report_delivery.run(file, deliver=deliver, retry=retry, as_json=as_json)
+        return
+    if as_json and form not in (None, "json"):
+        raise click.UsageError(f"--json and --format {form} exclude each other; give one of them")
+    if schema:
+        from specwatch.report import model
+
+        options.print_json(model.schema())
+        return
+    form = "json" if as_json else form or _form_of(output)
+    if output is not None:
+        _require_writable(output)
+    loaded = guard_books.configured(database, file)
+    with _progress() as progress:
+        report = made(
+            options.database_url(database, file),
+            loaded,
+            since=since,
+            until=until,
+            targets=targets or None,
+            progress=progress,
+        )
+    if output is not None:
+        write(output, rendered(report, form))
+    elif form == "text":
+        _show(report)
+    else:
+        click.echo(rendered(report, form), nl=False)
+
+
+def made(
+    url: str,
+    config: Config | None,
+    *,
+    since: float,
+    until: float | None = None,
+    targets: Sequence[str] | None = None,
+    now: float | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """The report of what the database at a URL has, ``since`` and ``until`` being Unix times.
+
+    Without ``until`` and ``now`` it goes up to this moment. Raises ConfigError, StoreError.
+    """
+    from specwatch.edges.readers import Reader
+    from specwatch.edges.report_reader import read_report
+
+    now = time.time() if now is None else now
+    reader = Reader.of(url)
+    # A fifth of the time would go into looking for cycles among values that have none.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return read_report(
+            reader,
+            since=since,
+            until=now if until is None else until,
+            now=now,
+            targets=targets,
+            config=config,
+            progress=progress or (lambda done, of, name: None),
+        )
+    finally:
+        if collecting:
+            gc.enable()
+        reader.close()
+
+
+def rendered(report: Report, form: str) -> str:
+    """A report in one of :data:`FORMATS`; as text it has no colours and 80 columns."""
+    if form == "json":
+        import msgspec
+
+        return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+    if form == "md":
+        from specwatch.report.markdown import markdown
+
+        return markdown(report)
+    if form == "html":
+        from specwatch.pages.report_html import report_html
+
+        return report_html(report)
+    from specwatch.report.text import plain
+
+    return plain(report)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all: whoever reads it meanwhile has the one before.
+
+    Raises ConfigError where it cannot be written.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name[:50]}.", delete=False
+        ) as temporary:
+            try:
+                temporary.write(text)
+                temporary.flush()
+                os.fchmod(temporary.fileno(), _mode_of(path))
+                os.replace(temporary.name, path)
+            except BaseException:
+                Path(temporary.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise _unwritable(path, str(error.strerror)) from error
+
+
+def _mode_of(path: Path) -> int:
+    """That of the file in whose place another comes, else that of any new one."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _form_of(output: Path | None) -> str:
+    if output is None:
+        return "text"
+    found = _SUFFIXES.get(output.suffix.lower())
+    if found is None:
+        known = ", ".join(_SUFFIXES)
+        raise click.UsageError(
+            f"{quoted(output.name)} does not say which format: give --format, or a name that ends"
+            f" with one of {known}"
+        )
+    return found
+
+
+def _require_writable(output: Path) -> None:
+    """Raise ConfigError before the work for what cannot be written after it."""
+    if output.is_dir():
+        raise _unwritable(output, "it is a directory; name a file in it")
+    if not output.parent.is_dir():
+        raise _unwritable(output, f"there is no directory {output.parent}; create it")
+    if output.exists() and not output.is_file():
+        raise _unwritable(output, "it is no regular file; leave -o away to print the report")
+    if not os.access(output.parent, os.W_OK):
+        raise _unwritable(output, f"nothing can be written in {output.parent}")
+
+
+def _unwritable(path: Path, why: str) -> ConfigError:
+    return ConfigError(f"--output {clean_lines(str(path))}: {why}")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int, str], None]]:
+    """A bar on a terminal's standard error; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield lambda done, of, name: None
+        return
+    import rich.progress
+    from rich.console import Console
+
+    columns = (
+        rich.progress.TextColumn("{task.description}", markup=False),
+        rich.progress.BarColumn(),
+        rich.progress.MofNCompleteColumn(),
+    )
+    with rich.progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=None)
+
+        def advance(done: int, of: int, name: str) -> None:
+            bar.update(task, description=shown(name), completed=done, total=of)
+
+        yield advance
+
+
+def _show(report: Report) -> None:
+    from specwatch.cli.terminal import Terminal
+    from specwatch.report.text import lines
+
+    terminal = Terminal()
+    for parts in lines(report, terminal.width, bar=terminal.bar):
+        terminal.line(*parts)

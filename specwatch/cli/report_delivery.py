@@ -1,0 +1,236 @@
+"""``specwatch report --deliver``: the report of the last days is written to a folder and sent."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+from click.core import ParameterSource
+
+from specwatch.cli import options
+from specwatch.config import Config
+from specwatch.delivery import EMAIL, Delivery
+from specwatch.edges.deliveries import Book, Channel, Entry, Reports, Sent, deliver
+from specwatch.errors import ConfigError
+from specwatch.model import HOUR
+from specwatch.report import letter as letters
+from specwatch.report.letter import Letter
+from specwatch.report.model import Report
+from specwatch.wording.figures import span
+from specwatch.wording.moments import moment
+from specwatch.wording.text import clean
+
+_SAME = 20 * 3600.0
+"""Seconds in which a report is not made anew: what is missing of it is sent."""
+_ELSEWHERE = {"since", "until", "targets", "form", "output", "schema", "database"}
+_EXAMPLE = 'report: {email: {smtp: "smtp://mail.example:587", from: ..., to: [...]}}'
+
+
+_sleep = time.sleep
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What a delivery needs of the world."""
+
+    make: Callable[[Config, float, float, float], Report]
+    """The report of a configuration from, to, and made at a Unix time."""
+    html: Callable[[Report], str]
+    markdown: Callable[[Report], str]
+    now: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = field(default_factory=lambda: _sleep)
+    hostname: Callable[[], str] = socket.gethostname
+
+
+def run(file: Path | None, *, deliver: bool, retry: bool, as_json: bool) -> None:
+    """Deliver as the configuration says; with ``retry`` only what was not delivered of the last
+    report. Exits with 1 when something stayed undelivered."""
+    _require_nothing_else(deliver=deliver)
+    config = options.load(file)
+    section = section_of(config)
+    entry = delivered(config, section, means(), retry=retry)
+    ok = entry is None or all(one.delivered_at is not None for one in entry.channels.values())
+    if as_json:
+        options.print_json(_as_json(section, entry, ok=ok))
+    else:
+        _tell(section, entry)
+    if not ok:
+        raise click.exceptions.Exit(1)
+
+
+def _require_nothing_else(*, deliver: bool) -> None:
+    """Refuse options that would have no effect."""
+    if not deliver:
+        raise click.UsageError("--retry is for --deliver; give both")
+    context = click.get_current_context()
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if given and option.name in _ELSEWHERE:
+            raise click.UsageError(
+                f"{option.opts[0]} and --deliver exclude each other: what is delivered is in the"
+                " configuration's section report"
+            )
+
+
+def means() -> Means:
+    """The database, the renderers and the clock of this machine."""
+    from specwatch.cli.report import made, rendered
+
+    def make(config: Config, since: float, until: float, now: float) -> Report:
+        return made(config.database.connect_url(), config, since=since, until=until, now=now)
+
+    return Means(
+        make, lambda report: rendered(report, "html"), lambda report: rendered(report, "md")
+    )
+
+
+def section_of(config: Config) -> Delivery:
+    """The section ``report``; ConfigError where there is none."""
+    if config.report is None:
+        raise ConfigError(
+            "the configuration does not say where reports go; add the section report, like"
+            f" {_EXAMPLE}"
+        )
+    return config.report
+
+
+def delivered(config: Config, section: Delivery, by: Means, *, retry: bool = False) -> Entry | None:
+    """Make and deliver a report, or what is missing of the last one; how it stands then.
+
+    None where there is nothing to send again. Raises ConfigError, DeliveryError and StoreError.
+    """
+    reports = Reports(section.directory)
+    with reports.locked() as book:
+        entry = book.newest
+        if entry is None or not (retry or _is_of_today(entry, by.now())):
+            if retry:
+                return None
+            entry = _made(config, section, by, reports, book)
+        report, data = _read(reports, entry)
+        letter = Letter(
+            name=entry.name,
+            made=entry.made,
+            subject=_subject(section, report),
+            text=by.markdown(report),
+            html=by.html(report),
+            chat=letters.chat(report),
+            json=data,
+        )
+        deliver(
+            letter,
+            entry,
+            _channels(section, by),
+            keep=lambda: reports.keep(book),
+            now=by.now,
+            sleep=by.sleep,
+        )
+        return entry
+
+
+def _is_of_today(entry: Entry, now: float) -> bool:
+    """Whether another report would have the same name, or be made by the same run of the timer."""
+    return entry.name == _name(now) or 0 <= now - entry.made < _SAME
+
+
+def _name(now: float) -> str:
+    return f"report-{datetime.fromtimestamp(now, UTC):%Y-%m-%d}"
+
+
+def _made(config: Config, section: Delivery, by: Means, reports: Reports, book: Book) -> Entry:
+    """Make the report, write its files, and put it into the book."""
+    now = by.now()
+    until = now // HOUR * HOUR
+    report = by.make(config, until - section.since, until, now)
+    entry = Entry(name=_name(now), made=now)
+    for kind in section.formats:
+        reports.write(f"{entry.name}.{kind}", _FORMATS[kind](report, by))
+    entry.channels = {name: Sent() for name in section.channels}
+    book.reports.append(entry)
+    reports.forget(book, now - section.keep)
+    reports.keep(book)
+    return entry
+
+
+_FORMATS: Mapping[str, Callable[[Report, Means], bytes]] = {
+    "html": lambda report, by: by.html(report).encode("utf-8", "replace"),
+    "json": lambda report, _: msgspec.json.format(msgspec.json.encode(report), indent=2),
+    "md": lambda report, by: by.markdown(report).encode("utf-8", "replace"),
+}
+
+
+def _read(reports: Reports, entry: Entry) -> tuple[Report, bytes]:
+    data = reports.read(entry)
+    try:
+        return msgspec.json.decode(data, type=Report), data
+    except msgspec.MsgspecError as error:
+        raise ConfigError(
+            f"{reports.folder / entry.name}.json is damaged, or of another version of specwatch"
+            f" ({error}); remove it, and {entry.name} from deliveries.json"
+        ) from None
+
+
+def _subject(section: Delivery, report: Report) -> str:
+    template = "{answer}" if section.email is None else section.email.subject
+    return letters.subject(template, report)
+
+
+def _channels(section: Delivery, by: Means) -> dict[str, Channel]:
+    from specwatch.edges.mail import Mail
+    from specwatch.edges.webhook import Hook
+
+    found: dict[str, Channel] = {}
+    if section.email is not None:
+        found[EMAIL] = Mail(section.email, by.hostname())
+    return {**found, **{each.name: Hook(each) for each in section.webhooks}}
+
+
+def _files(section: Delivery, entry: Entry) -> list[str]:
+    return [str(section.directory / f"{entry.name}.{kind}") for kind in section.formats]
+
+
+def _as_json(section: Delivery, entry: Entry | None, *, ok: bool) -> dict[str, Any]:
+    if entry is None:
+        return {"ok": ok, "report": None, "made": None, "files": [], "channels": []}
+    channels = [{"channel": name, **msgspec.to_builtins(one)} for name, one in _sent(entry)]
+    return {
+        "ok": ok, "report": entry.name, "made": entry.made, "files": _files(section, entry),
+        "channels": channels,
+    }  # fmt: skip
+
+
+def _sent(entry: Entry) -> list[tuple[str, Sent]]:
+    return list(entry.channels.items())
+
+
+def _tell(section: Delivery, entry: Entry | None) -> None:
+    if entry is None:
+        click.echo("there is no report yet; `specwatch report --deliver` makes one")
+        return
+    click.echo(f"report of {span(section.since)}, made {moment(entry.made)}")
+    for path in _files(section, entry):
+        click.echo(f"written: {clean(path)}")
+    for name, one in _sent(entry):
+        if one.delivered_at is not None:
+            click.echo(f"{clean(name)}: delivered {moment(one.delivered_at)}{_to(section, name)}")
+            continue
+        tried = f"{one.attempts} attempt{'s' if one.attempts != 1 else ''}"
+        said = clean(one.error or "nothing was tried")
+        click.echo(f"{clean(name)}: NOT DELIVERED after {tried}: {said}", err=True)
+    if any(one.delivered_at is None for _, one in _sent(entry)):
+        click.echo(
+            "send what is missing with `specwatch report --deliver --retry`; nobody gets it twice",
+            err=True,
+        )
+
+
+def _to(section: Delivery, name: str) -> str:
+    if name != EMAIL or section.email is None:
+        return ""
+    return f" to {clean(', '.join(section.email.to))}"

@@ -1,0 +1,90 @@
+"""The last hour of each model, from its minutes: what a page shows beside what is known now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from specwatch.core.acceptance import acceptance_rate
+from specwatch.core.buckets import order_of
+from specwatch.core.coverage import Coverage, coverages
+from specwatch.core.merge import merge_windows
+from specwatch.model import ALL_TEMPERATURES, MINUTE, Mode, Window
+
+Points = tuple[tuple[float, float | None], ...]
+"""Unix times and the acceptance rate of the minute that begins there; None without drafts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHour:
+    """One model over a span of minutes.
+
+    ``whole`` is of all temperatures, ``buckets`` by temperature, both summed over the minutes in
+    which speculation was on throughout, or over all where there are none (``on`` is false).
+    """
+
+    whole: Window | None
+    buckets: tuple[Window, ...]
+    points: Mapping[str, Points]
+    """By temperature, ``all`` among them."""
+    on: bool
+    coverage: Coverage | None
+
+    def share(self, bucket: Window) -> float | None:
+        """Share of a bucket of the drafts whose temperature is known or ``unknown``."""
+        drafts = sum(each.tally.drafts or 0 for each in self.buckets)
+        return (bucket.tally.drafts or 0) / drafts if drafts else None
+
+
+def last_hour(
+    windows: Iterable[Window], since: float, until: float
+) -> dict[str, dict[str, ModelHour]]:
+    """What minutes say, by target and model; ``since`` and ``until`` are Unix seconds.
+
+    Minutes outside that span are left out; a sum of minutes counts as one, as long as it begins in
+    it. Who watched does not matter: there is one minute of a series, whoever had it.
+    """
+    held: dict[str, dict[str, dict[str, list[Window]]]] = {}
+    for window in windows:
+        if since <= window.start < until:
+            one = window.series
+            models = held.setdefault(one.target, {})
+            models.setdefault(one.model_name, {}).setdefault(one.temperature, []).append(
+                replace(window, series=replace(one, daemon=""))
+            )
+    return {
+        target: {model: _model(parts) for model, parts in sorted(models.items())}
+        for target, models in held.items()
+    }
+
+
+def _model(parts: Mapping[str, list[Window]]) -> ModelHour:
+    on = any(window.mode is Mode.ON for windows in parts.values() for window in windows)
+    chosen = {
+        label: [window for window in windows if window.mode is Mode.ON or not on]
+        for label, windows in parts.items()
+    }
+    sums = {label: _sum(windows) for label, windows in chosen.items() if windows}
+    labels = sorted((label for label in sums if label != ALL_TEMPERATURES), key=order_of)
+    starts = [window.start for windows in parts.values() for window in windows]
+    return ModelHour(
+        whole=sums.get(ALL_TEMPERATURES),
+        buckets=tuple(sums[label] for label in labels),
+        points={
+            label: _points(windows, min(starts), max(starts)) for label, windows in parts.items()
+        },
+        on=on,
+        coverage=next(iter(coverages(sums.values(), None).values()), None),
+    )
+
+
+def _sum(windows: list[Window]) -> Window:
+    start = min(window.start for window in windows)
+    end = max(window.start + window.length for window in windows)
+    return merge_windows(windows, start=start, length=end - start)
+
+
+def _points(windows: Iterable[Window], first: int, last: int) -> Points:
+    """One of each minute from the first to the last, so that a gap is one."""
+    rates = {window.start: acceptance_rate(window.tally) for window in windows}
+    return tuple((float(at), rates.get(at)) for at in range(first, last + 1, MINUTE))

@@ -1,0 +1,203 @@
+"""Reading from the store what a report is made of, target by target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from specwatch import __version__
+from specwatch.config import Config
+from specwatch.core.baseline import Measurement
+from specwatch.core.breakeven import DRAFT_COST_RATIO
+from specwatch.core.decisions import Decision
+from specwatch.edges import guard_book, measurement_rows, verdict_rows
+from specwatch.edges.guard_book import StepRecord
+from specwatch.edges.hours import Member, hours_of, members_by_target
+from specwatch.edges.readers import Reader
+from specwatch.errors import ConfigError
+from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, SeriesId, Window
+from specwatch.report.build import build
+from specwatch.report.model import ModelReport, Report
+from specwatch.report.sources import GuardStep, Sources
+from specwatch.ruling.condition import nearest
+from specwatch.scalars import quoted
+from specwatch.sections import Baselines
+from specwatch.target import Target
+from specwatch.wording.moments import moment
+from specwatch.wording.text import shown
+
+SHORT = 6 * HOUR
+"""Seconds up to which a report is made of minutes."""
+_BREACHES_BEFORE = 30 * 86400.0
+"""Seconds before the period in which a breach may have begun that lasts."""
+_NOTHING_YET = "nothing was recorded yet: no daemon has written to this database"
+
+Progress = Callable[[int, int, str], None]
+"""Is told how many targets are done, of how many, and which one comes next."""
+
+
+def read_report(
+    reader: Reader,
+    *,
+    since: float,
+    until: float,
+    now: float,
+    targets: Sequence[str] | None = None,
+    config: Config | None = None,
+    progress: Progress = lambda done, of, name: None,
+) -> Report:
+    """The report of a period, of some targets or of all that were watched or are configured.
+
+    Times are Unix seconds; the period is widened to whole hours, a short one to whole minutes, and
+    ends by ``now``. Raises ConfigError for a target that nobody knows, StoreError where the
+    database cannot be read; one that was never written to makes a report that says so.
+    """
+    since, until = period(since, until, now)
+    configured = {target.name: target for target in config.targets} if config else {}
+    known = members_by_target(reader) if reader.is_set_up() else {}
+    notes = [] if known else [_NOTHING_YET]
+    names = _chosen(targets, configured, known)
+    reading = _Reading(reader, since, until, config)
+    found: list[ModelReport] = []
+    for done, name in enumerate(names):
+        progress(done, len(names), name)
+        members = known.get(name, {})
+        made = build(reading.sources(name, members, configured.get(name)), since, until)
+        found += made
+        expected = name in configured or targets is not None
+        if not made and known and (expected or _watched(members, since, until)):
+            notes.append(_missing(name, members, since))
+    progress(len(names), len(names), "")
+    return Report(
+        version=__version__,
+        generated=now,
+        since=since,
+        until=until,
+        targets=tuple(found),
+        notes=tuple(notes),
+    )
+
+
+def period(since: float, until: float, now: float) -> tuple[float, float]:
+    """A period in whole hours, a short one in whole minutes, that ends by ``now``.
+
+    Raises ConfigError where nothing is left of it.
+    """
+    until = min(until, now)
+    if since >= until:
+        raise ConfigError(
+            f"since {moment(since)} is not before until {moment(until)}; give an earlier since"
+        )
+    unit = MINUTE if until - since <= SHORT else HOUR
+    begin = since // unit * unit
+    end = min(-(-until // unit) * unit, now // MINUTE * MINUTE)
+    return begin, max(end, begin + MINUTE)
+
+
+class _Reading:
+    """Reads what is known of one target after another."""
+
+    def __init__(self, reader: Reader, since: float, until: float, config: Config | None) -> None:
+        self._reader = reader
+        self._since, self._until = since, until
+        self._slos = () if config is None else config.slos
+        self._max_age = (Baselines() if config is None else config.baseline).max_age
+        self._unused = frozenset({"output_length"})
+        # Of single temperatures the whole request matters only where the server does not time it.
+        timed = any(slo.metric == "e2e" for slo in self._slos)
+        self._unused_of_buckets = self._unused | (set() if timed else {"e2e"})
+
+    def sources(self, name: str, members: Mapping[int, Member], target: Target | None) -> Sources:
+        """All that is known of a target; its windows are read when they are used."""
+        measurements: Sequence[Measurement] = ()
+        decisions: Sequence[Decision] = ()
+        steps: Sequence[StepRecord] = ()
+        if members:
+            with self._reader.reading() as connection:
+                measurements = measurement_rows.read(connection, name)
+                decisions = verdict_rows.read(
+                    connection,
+                    since=self._since - _BREACHES_BEFORE,
+                    until=self._until,
+                    target=name,
+                )
+                steps = guard_book.read_steps(connection, target=name)
+        return Sources(
+            target=name,
+            windows=self._windows(name, members),
+            measurements=measurements,
+            decisions=decisions,
+            steps=[
+                GuardStep(
+                    each.at, each.incident, each.phase_before, each.phase, each.reason, each.inputs
+                )
+                for each in reversed(steps)
+                if each.at < self._until
+            ],
+            slos=self._slos,
+            gpus=_gpus(target),
+            draft_cost_ratio=DRAFT_COST_RATIO if target is None else target.draft_cost_ratio,
+            max_age=self._max_age,
+        )
+
+    def _windows(self, name: str, members: Mapping[int, Member]) -> Iterator[Window]:
+        before = 2 * self._since - self._until
+        if self._by_minutes(members, before):
+            yield from self._reader.windows(since=before, until=self._until, target=name)
+            return
+        # The budget of an objective is that of its own window, which may be longer.
+        longest = max((slo.window for slo in self._slos), default=0.0)
+        wholes = {
+            id_: each
+            for id_, each in members.items()
+            if each.series.temperature == ALL_TEMPERATURES
+        }
+        yield from self._hours(wholes, self._until - longest, before)
+        yield from self._hours(members, before, self._until)
+
+    def _hours(self, members: Mapping[int, Member], since: float, until: float) -> Iterator[Window]:
+        return hours_of(self._reader, members, since, until, without=self._without)
+
+    def _without(self, series: SeriesId) -> frozenset[str]:
+        whole = series.temperature == ALL_TEMPERATURES
+        return self._unused if whole else self._unused_of_buckets
+
+    def _by_minutes(self, members: Mapping[int, Member], before: float) -> bool:
+        """Whether a short time is all that is asked for or known, and its minutes are there."""
+        known = members.values()
+        first = max(before, min((each.first_start for each in known), default=before))
+        last = min(self._until, max((each.last_start for each in known), default=0) + MINUTE)
+        short = self._until - self._since <= SHORT or last - first <= SHORT
+        return short and all(each.pruned_until <= first for each in known)
+
+
+def _chosen(
+    targets: Sequence[str] | None, configured: Iterable[str], known: Iterable[str]
+) -> list[str]:
+    """Of what targets to tell: those configured first, in their order."""
+    names = list(configured)
+    names += sorted(set(known) - set(names))
+    for name in targets or ():
+        if name not in names:
+            hint = nearest(name, names) if names else "none is known yet"
+            raise ConfigError(f"no target {quoted(name)} is configured or was ever watched; {hint}")
+    return names if targets is None else [name for name in names if name in targets]
+
+
+def _watched(members: Mapping[int, Member], since: float, until: float) -> bool:
+    return any(each.last_start >= since and each.first_start < until for each in members.values())
+
+
+def _missing(name: str, members: Mapping[int, Member], since: float) -> str:
+    """Why a target has no report."""
+    named = shown(name)
+    if not members:
+        return f"{named}: never watched yet"
+    last = max(each.last_start for each in members.values()) + MINUTE
+    if last <= since:
+        return f"{named}: not watched in this period; last seen {moment(last)}"
+    return f"{named}: not watched in this period"
+
+
+def _gpus(target: Target | None) -> int | None:
+    """How many GPUs the configuration lists; None where it leaves them to the driver."""
+    return len(target.gpus) if target is not None and isinstance(target.gpus, tuple) else None

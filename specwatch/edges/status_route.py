@@ -1,0 +1,184 @@
+"""The status page over HTTP: read at most every few seconds, however many look at it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+
+from specwatch.core.decisions import Decision
+from specwatch.core.status import DaemonStatus
+from specwatch.errors import ConfigError, StoreError
+from specwatch.model import HOUR, Window
+from specwatch.scalars import quoted
+
+if TYPE_CHECKING:
+    from specwatch.edges.guard_book import StepRecord
+    from specwatch.pages.status_html import History
+
+_DAY = 86400.0
+_PAGE_SECONDS = 3.0
+"""How long a page is given to all who ask for it."""
+_HISTORY_SECONDS = 10.0
+"""How long what was read from the store is; a minute closes six times more rarely."""
+_PATIENCE_SECONDS = 3.0
+"""After which the page goes without the store."""
+_MOST_KEPT = 8
+_PACES = range(10, 3601)
+"""Seconds between refreshes that may be asked for, besides 0 for none."""
+
+_Value = TypeVar("_Value")
+
+
+class StatusRoute:
+    """Answers ``/``; nothing can be changed there."""
+
+    def __init__(
+        self,
+        status: Callable[[], DaemonStatus],
+        windows: Callable[..., Iterator[Window]],
+        verdicts: Callable[..., Sequence[Decision]],
+        steps: Callable[..., Sequence[StepRecord]],
+        reading: asyncio.Semaphore,
+    ) -> None:
+        """The readers are the store's, ``reading`` bounds how many use it at once."""
+        self._status = status
+        self._windows = windows
+        self._verdicts = verdicts
+        self._steps = steps
+        self._reading = reading
+        self._pages = _Shared[Response](_PAGE_SECONDS)
+        self._histories = _Shared["History"](_HISTORY_SECONDS)
+
+    async def answer(self, request: Request) -> Response:
+        """The page; 404 for a target that is not watched, 400 for what cannot be asked."""
+        # A page is the same for all, and a page in the making outlives who asked for it.
+        query = tuple(sorted(request.query_params.multi_items()))
+        return await asyncio.shield(self._pages.get(query, partial(self._page, dict(query))))
+
+    async def _page(self, query: Mapping[str, str]) -> Response:
+        status = await run_in_threadpool(self._status)
+        try:
+            chosen, refresh = _selection(query)
+        except ConfigError as error:
+            return await run_in_threadpool(_refused, status, 400, "Not understood", str(error))
+        if chosen is not None and all(each.name != chosen for each in status.targets):
+            said = f"No target is called {quoted(chosen)}."
+            return await run_in_threadpool(_refused, status, 404, "No such target", said)
+        history = await self._history(status, chosen)
+        return await run_in_threadpool(_rendered, status, history, chosen, refresh)
+
+    async def _history(self, status: DaemonStatus, chosen: str | None) -> History:
+        read = self._histories.get(chosen, partial(self._stored, status, chosen))
+        done, _ = await asyncio.wait({read}, timeout=_PATIENCE_SECONDS)
+        if done:
+            return read.result()
+        why = f"The store did not answer within {_PATIENCE_SECONDS:.0f} s."
+        return await run_in_threadpool(_remembered, status, chosen, why)
+
+    async def _stored(self, status: DaemonStatus, chosen: str | None) -> History:
+        async with self._reading:
+            return await run_in_threadpool(self._read, status, chosen)
+
+    def _read(self, status: DaemonStatus, chosen: str | None) -> History:
+        from specwatch.core.last_hour import last_hour
+        from specwatch.pages import status_view
+        from specwatch.pages.status_changes import MOST_CHANGES, last_changes
+        from specwatch.pages.status_html import History
+
+        now = status.now
+        names = status_view.detailed(status, chosen)
+        try:
+            hours: dict[str, Any] = {}
+            for each in (each for each in status.targets if each.name in names):
+                for selection in status_view.selections(each):
+                    found = self._windows(since=now - HOUR, until=now, **selection)
+                    for target, models in last_hour(found, now - HOUR, now).items():
+                        hours.setdefault(target, {}).update(models)
+            verdicts = self._verdicts(
+                since=now - _DAY, until=now + 1, target=chosen, limit=MOST_CHANGES
+            )
+            steps = self._steps(since=now - _DAY, target=chosen, limit=MOST_CHANGES)
+        except StoreError as error:
+            return _remembered(status, chosen, f"The store cannot be read: {error}.")
+        return History(hours, last_changes(verdicts, steps))
+
+
+class _Shared(Generic[_Value]):
+    """What is made once for all who ask for it within some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._made: dict[object, tuple[asyncio.Task[_Value], float]] = {}
+
+    def get(self, key: object, make: Callable[[], Any]) -> asyncio.Task[_Value]:
+        """The task that makes it, or has made it not long ago."""
+        now = monotonic()
+        for each, (task, since) in list(self._made.items()):
+            if task.done() and (now - since > self._seconds or task.exception() is not None):
+                del self._made[each]
+        if key not in self._made:
+            if len(self._made) >= _MOST_KEPT:
+                self._made = {each: kept for each, kept in self._made.items() if not kept[0].done()}
+            self._made[key] = (asyncio.create_task(make()), now)
+        return self._made[key][0]
+
+
+def _selection(query: Mapping[str, str]) -> tuple[str | None, int]:
+    """The target, None for all, and the seconds between refreshes; ConfigError for nonsense."""
+    from specwatch.pages.status_html import REFRESH
+
+    for key in query:
+        if key not in ("target", "refresh"):
+            raise ConfigError(f"{quoted(key)}: unknown parameter; known are target, refresh")
+    pace = query.get("refresh", str(REFRESH))
+    known = pace.isascii() and pace.isdigit() and len(pace) <= 4
+    if not known or (int(pace) and int(pace) not in _PACES):
+        expected = f"a number from {_PACES.start} to {_PACES.stop - 1}, nor 0"
+        raise ConfigError(f"refresh: {quoted(pace)} is not {expected}")
+    return query.get("target"), int(pace)
+
+
+def _remembered(status: DaemonStatus, chosen: str | None, why: str) -> History:
+    """What memory has of the last minutes, in place of the last hour."""
+    from specwatch.core.last_hour import last_hour
+    from specwatch.pages import status_view
+    from specwatch.pages.status_html import History
+    from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+    names = status_view.detailed(status, chosen)
+    recent = [each for one in status.targets if one.name in names for each in one.recent]
+    return History(last_hour(recent, 0, status.now), (), shown(why, LONGEST_SENTENCE))
+
+
+def _rendered(status: DaemonStatus, history: History, chosen: str | None, refresh: int) -> Response:
+    from specwatch.pages.status_html import status_html
+
+    page = status_html(status, history, chosen=chosen, refresh=refresh)
+    # A header: WCAG's checkers take the element for a page that nobody can stop.
+    return _response(page, 200, {"Refresh": str(refresh)} if refresh else {})
+
+
+def _refused(status: DaemonStatus, code: int, title: str, said: str) -> Response:
+    from specwatch.pages.status_html import refusal_html
+
+    return _response(refusal_html(status, title, said), code, {})
+
+
+def _response(page: str, code: int, headers: Mapping[str, str]) -> Response:
+    from specwatch.pages.status_html import policy
+
+    safe = {
+        "Content-Security-Policy": policy(page),
+        "Cache-Control": "no-store",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+    }
+    body = page.encode("utf-8", "replace")  # a lone surrogate is no text
+    return Response(body, code, media_type="text/html", headers={**safe, **headers})

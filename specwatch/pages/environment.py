@@ -1,0 +1,96 @@
+"""The templates of the pages: whatever is put into them is escaped, and has to be given."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from specwatch.charts.scale import finite
+from specwatch.charts.style import STYLE
+from specwatch.wording import figures, moments
+from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+
+def render(template: str, **values: Any) -> str:
+    """The template of that name in ``templates``, with these values.
+
+    Text in values is escaped unless it is ``markupsafe.Markup``. Filters are the functions of
+    :mod:`specwatch.wording.figures`, of which numbers that are none get ``-``, and ``shown``,
+    ``sentence`` and ``clean`` for foreign text, ``moment`` for Unix times in UTC, ``coded`` for
+    sentences in which what stands between backticks is code.
+    """
+    return _environment().get_template(template).render(**values)
+
+
+@functools.cache
+def _environment() -> Environment:
+    # Imported when the first page is asked for: a daemon that nobody looks at goes without.
+    import jinja2
+
+    made = jinja2.Environment(
+        loader=jinja2.PackageLoader("specwatch.pages"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters.update(FILTERS)
+    made.globals["chart_style"] = markup(STYLE)
+    return made
+
+
+def markup(trusted: str) -> Markup:
+    """What is markup already, and ours: it is not escaped."""
+    from markupsafe import Markup
+
+    return Markup(trusted)  # noqa: S704
+
+
+def coded(sentences: str) -> Markup:
+    """Sentences with what stands between backticks as code; one alone is just that."""
+    pieces = sentences.split("`")
+    if len(pieces) % 2 == 0:
+        return markup(escape(sentences))
+    return markup(
+        "".join(
+            f"<code>{escape(piece)}</code>" if index % 2 else escape(piece)
+            for index, piece in enumerate(pieces)
+        )
+    )
+
+
+def _number(function: Callable[..., str]) -> Callable[..., str]:
+    """The function, for numbers from anywhere."""
+
+    @functools.wraps(function)
+    def of(value: float | None, *arguments: Any) -> str:
+        known = finite(value)
+        return figures.UNKNOWN if known is None else function(known, *arguments)
+
+    return of
+
+
+def _sentence(text: str) -> str:
+    return shown(text, LONGEST_SENTENCE)
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    **{
+        each.__name__: _number(each)
+        for each in (
+            figures.number, figures.compact, figures.percent, figures.seconds, figures.span,
+            figures.counted, moments.moment,
+        )
+    },
+    "shown": shown,
+    "coded": coded,
+    "sentence": _sentence,
+    "clean": clean,
+}  # fmt: skip

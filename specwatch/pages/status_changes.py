@@ -1,0 +1,75 @@
+"""The last decisions on the status page: changed verdicts and the guard's steps, in one list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from specwatch.core.decisions import Decision
+from specwatch.wording import guard, speculation
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+MOST_CHANGES = 20
+
+
+class GuardStep(Protocol):
+    """A step of a guard as it is stored; ``at`` is in Unix seconds."""
+
+    @property
+    def target(self) -> str: ...  # noqa: D102
+    @property
+    def at(self) -> float: ...  # noqa: D102
+    @property
+    def incident(self) -> str: ...  # noqa: D102
+    @property
+    def phase_before(self) -> str: ...  # noqa: D102
+    @property
+    def phase(self) -> str: ...  # noqa: D102
+    @property
+    def reason(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What was decided at a Unix time, and why; ``badge`` is the class of what."""
+
+    at: float
+    target: str
+    what: str
+    badge: str
+    why: str
+
+
+def last_changes(verdicts: Iterable[Decision], steps: Iterable[GuardStep]) -> tuple[Change, ...]:
+    """The newest of both, newest first."""
+    found = [*map(_of_verdict, verdicts), *map(_of_step, steps)]
+    return tuple(sorted(found, key=lambda each: -each.at)[:MOST_CHANGES])
+
+
+_VERDICTS = {"breach": "in breach", "pass": "passes", "no_data": "without data"}
+_BADGES = {"breach": "bad", "pass": "good"}
+_PHASES = {"held": "bad", "rolling_back": "bad", "observing": "good"}
+
+
+def _of_verdict(one: Decision) -> Change:
+    model = f"; model {shown(one.model_name)}" if one.model_name else ""
+    verdict = _VERDICTS.get(one.verdict, shown(one.verdict))
+    return Change(
+        at=one.at,
+        target=shown(one.target),
+        what=verdict,
+        badge=_BADGES.get(one.verdict, ""),
+        why=f"{speculation.change(asdict(one))}{model}",
+    )
+
+
+def _of_step(one: GuardStep) -> Change:
+    incident = f" [{shown(one.incident)}]" if one.incident else ""
+    return Change(
+        at=one.at,
+        target=shown(one.target),
+        what=f"guard: {guard.phase(one.phase)}",
+        badge=_PHASES.get(one.phase, "warn"),
+        why=f"{shown(one.reason, LONGEST_SENTENCE)}{incident}",
+    )

@@ -1,0 +1,151 @@
+"""Whether the status page can be relied on: scrapes, the store, judging and Alertmanagers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from specwatch.core.status import DaemonStatus, PagerStatus, TargetStatus
+from specwatch.pages.status_view import MOST_MODELS, in_order
+from specwatch.wording import figures
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+_MOST_FAILING = 20
+"""Targets that fail and are not shown in full."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrapes:
+    """How reading one target goes."""
+
+    target: str
+    scraped: str
+    scrapes: str
+    failed: str
+    skipped: str
+    restarts: str
+    coverage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pager:
+    """How telling one Alertmanager goes."""
+
+    url: str
+    state: str
+    firing: str
+    failed: str
+
+
+def scrapes(status: DaemonStatus, names: Sequence[str]) -> tuple[Scrapes, ...]:
+    """How reading targets goes: of those named, and of others that fail."""
+    failing = [
+        each.name
+        for each in status.targets
+        if (each.failure is not None or each.name in status.stuck) and each.name not in names
+    ]
+    among = {*names, *failing[:_MOST_FAILING]}
+    return tuple(_scrapes(each, status.now) for each in in_order(status) if each.name in among)
+
+
+def _scrapes(target: TargetStatus, now: float) -> Scrapes:
+    ago = None if target.last_success is None else now - target.last_success
+    reasons = sorted(target.failures.items(), key=lambda each: (-each[1], each[0]))
+    failed = ", ".join(
+        f"{figures.number(count)} {shown(str(reason)).replace('_', ' ')}"
+        for reason, count in reasons
+        if count
+    )
+    covered = [each.coverage for each in target.tap.models.values() if each.coverage is not None]
+    tapped = target.tap.source is not None or target.tap.models
+    unknown = "not known yet" if tapped else "no tap"
+    return Scrapes(
+        target=shown(target.name),
+        scraped="never" if ago is None else f"{figures.span(ago)} ago",
+        scrapes=figures.number(target.scrapes),
+        failed=failed or "0",
+        skipped=figures.number(target.skipped),
+        restarts=figures.number(target.restarts),
+        coverage=figures.percent(min(covered)) if covered else unknown,
+    )
+
+
+def store_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
+    """Yield sentences on the store and on judging, and whether each is of something wrong."""
+    store, judging = status.store, status.judging
+    yield shown(store.where, LONGEST_SENTENCE), False
+    facts = f"{figures.counted(store.written, 'window')} written"
+    if store.queued:
+        facts += f", {figures.number(store.queued)} waiting"
+    yield facts, False
+    if store.dropped:
+        yield f"{figures.counted(store.dropped, 'window')} given up", True
+    if store.error:
+        since = store.behind_since
+        behind = "" if since is None else f" for {figures.span(status.now - since)}"
+        yield f"The store fails{behind}: {shown(store.error, LONGEST_SENTENCE)}", True
+    if judging.error:
+        yield f"Changes of verdicts wait: {shown(judging.error, LONGEST_SENTENCE)}", True
+    if judging.dropped:
+        yield f"{figures.counted(judging.dropped, 'change')} of verdicts given up", True
+    if judging.defects:
+        yield (
+            f"{figures.counted(judging.defects, 'failure')} of specwatch itself: see its log",
+            True,
+        )
+
+
+def delivery_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
+    """Yield how sending the report goes by each channel, and whether that is wrong."""
+    for each in status.deliveries:
+        said = f"Report by {shown(each.channel)}: "
+        if each.undelivered:
+            why = shown(each.error or "no reason is known", LONGEST_SENTENCE)
+            yield f"{said}not delivered: {why}", True
+        elif each.last_delivery is None:
+            yield f"{said}none was sent yet", False
+        else:
+            yield f"{said}delivered {figures.span(status.now - each.last_delivery)} ago", False
+
+
+def pagers(status: DaemonStatus) -> tuple[Pager, ...]:
+    """Every Alertmanager."""
+    return tuple(
+        Pager(
+            url=shown(each.url, LONGEST_SENTENCE),
+            state=_pager_state(each, status.now),
+            firing=figures.number(each.firing),
+            failed=figures.number(sum(each.failures.values())),
+        )
+        for each in status.pagers
+    )
+
+
+def _pager_state(pager: PagerStatus, now: float) -> str:
+    if pager.failing_since is not None:
+        why = shown(pager.error or "it does not answer", LONGEST_SENTENCE)
+        return f"failing for {figures.span(now - pager.failing_since)}: {why}"
+    if pager.last_success is None:
+        return "not told anything yet"
+    said = f"told {figures.span(now - pager.last_success)} ago"
+    return f"{said}, has yet to be told of a change" if pager.behind else said
+
+
+def headline(status: DaemonStatus) -> tuple[str, ...]:
+    """What is wrong with the whole, in sentences; none for nothing."""
+    found = []
+    failing = sum(each.failure is not None for each in status.targets)
+    if failing:
+        found.append(
+            f"{failing} of {figures.counted(len(status.targets), 'target')} cannot be read."
+        )
+    if status.stuck:
+        names = ", ".join(map(shown, status.stuck[:MOST_MODELS]))
+        found.append(f"Stuck, no scrape ended for three intervals: {names}.")
+    found += [said for said, wrong in (*store_lines(status), *delivery_lines(status)) if wrong]
+    found += [
+        f"Alertmanager {each.url}: {each.state}"
+        for each in pagers(status)
+        if each.state.startswith("failing")
+    ]
+    return tuple(found)

@@ -1,0 +1,140 @@
+"""The status page: what a daemon knows now, the answer first, as one page without scripts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from urllib.parse import urlencode
+
+from specwatch.charts import sparkline
+from specwatch.charts.style import STYLE
+from specwatch.core.last_hour import Points
+from specwatch.core.status import DaemonStatus
+from specwatch.pages import status_health, status_view
+from specwatch.pages.environment import render
+from specwatch.pages.status_changes import Change
+from specwatch.pages.status_view import Hours
+from specwatch.wording import figures, moments
+from specwatch.wording.text import shown
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+REFRESH = 30
+"""Seconds after which the page asks for itself again, unless it is paused."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the page shows beside the status: the last hour of the targets that it shows in full,
+    and the last changes.
+
+    ``missing`` says why they could not be had; the hours are then those of memory.
+    """
+
+    hours: Hours = field(default_factory=dict)
+    changes: Sequence[Change] = ()
+    missing: str | None = None
+
+
+def status_html(
+    status: DaemonStatus, history: History, *, chosen: str | None = None, refresh: int = REFRESH
+) -> str:
+    """The page of all targets, or of the chosen one, which has to be one of them.
+
+    ``refresh`` is after how many seconds it is asked for again, 0 for never: the page only tells.
+    """
+    names = status_view.detailed(status, chosen)
+    return render(
+        "status.html.j2",
+        chart_style=_markup(STYLE),
+        status=status,
+        chosen=None if chosen is None else shown(chosen),
+        refresh=refresh,
+        other_pace=_address(chosen, 0 if refresh else REFRESH),
+        headline=status_health.headline(status),
+        modes=status_view.modes(status),
+        rows=status_view.rows(status) if chosen is None else (),
+        details=status_view.details(status, names, history.hours),
+        left_out=0 if chosen is not None else len(status.targets) - len(names),
+        history=history,
+        scrapes=status_health.scrapes(status, names),
+        store=(*status_health.store_lines(status), *status_health.delivery_lines(status)),
+        pagers=status_health.pagers(status),
+        spark=_spark,
+        moment=moments.moment,
+        iso=_iso,
+        outcomes=_OUTCOMES,
+    )
+
+
+def refusal_html(status: DaemonStatus, title: str, said: str) -> str:
+    """A page that says why there is none, with the targets that there are."""
+    known = [each.name for each in status.targets[: status_view.MOST_KNOWN]]
+    return render(
+        "status_refusal.html.j2",
+        chart_style="",
+        title=title,
+        said=said,
+        targets=[(shown(name), status_view.page_of(name)) for name in known],
+        left_out=len(status.targets) - len(known),
+    )
+
+
+def policy(page: str) -> str:
+    """The Content-Security-Policy of a page: its own style, by its hash, and nothing else."""
+    style = page.partition("<style>")[2].partition("</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; style-src 'sha256-{digest}'; img-src 'none'; base-uri 'none';"
+        " form-action 'none'; frame-ancestors 'none'"
+    )
+
+
+_OUTCOMES = {
+    "pays": ("good", "pays"),
+    "not_worth_it": ("warn", "pays little"),
+    "even": ("warn", "even"),
+    "loses": ("bad", "loses"),
+    "off": ("", "off"),
+    "no_traffic": ("", "no traffic"),
+    "unknown": ("warn", "not measured"),
+}
+"""Class and words of the answer's badge."""
+
+
+def _spark(points: Points, temperature: str) -> Markup:
+    """The acceptance over an hour, from 0 to 1 so that temperatures compare."""
+    known = [value for _, value in points if value is not None]
+    label = f"Acceptance at {temperature} by the minute: "
+    if known:
+        lowest, highest = figures.percent(min(known)), figures.percent(max(known))
+        label += f"{lowest} to {highest}, last {figures.percent(known[-1])}"
+    else:
+        label += "nothing was drafted"
+    return _markup(sparkline(points, label, low=0.0, high=1.0))
+
+
+def _markup(made: str) -> Markup:
+    from markupsafe import Markup
+
+    return Markup(made)  # noqa: S704 (made by the charts, which escape)
+
+
+def _address(chosen: str | None, refresh: int) -> str:
+    query = {} if chosen is None else {"target": chosen}
+    if refresh != REFRESH:
+        query["refresh"] = str(refresh)
+    return f"/?{urlencode(query, errors='replace')}" if query else "/"
+
+
+def _iso(time: float) -> str:
+    """For ``datetime`` attributes; empty for a day that no calendar has."""
+    try:
+        return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (OverflowError, OSError, ValueError):
+        return ""

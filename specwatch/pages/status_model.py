@@ -1,0 +1,274 @@
+"""One model of one target on the status page, as plain text and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from specwatch.core import decisions, histogram, summary
+from specwatch.core.coverage import leading_reasons
+from specwatch.core.decisions import ModelDecision
+from specwatch.core.histogram import Quantile
+from specwatch.core.last_hour import ModelHour, Points
+from specwatch.core.status import TargetStatus
+from specwatch.model import ALL_TEMPERATURES, Window
+from specwatch.wording import figures, speculation
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+_MOST_RULES = 10
+_MOST_SLOS = 10
+_METRICS = {"ttft": "TTFT", "tpot": "TPOT"}
+_QUANTILES = {"P50": 0.5, "P99": 0.99}
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One temperature over the last hour; ``points`` are None where there is no history."""
+
+    temperature: str
+    points: Points
+    acceptance: str
+    share: str
+    spread: str
+    requests: str
+    ttft: str
+    tpot: str
+    speedup: str
+    loses: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """One quantile of a latency with speculation, and without it at equal load."""
+
+    name: str
+    on: str
+    off: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuleLine:
+    """What a rule says: ``kind`` is ``breach`` or ``pending``."""
+
+    kind: str
+    severity: str
+    said: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One model. ``span`` says over how long its figures are."""
+
+    name: str
+    outcome: str
+    answer: str
+    more: tuple[str, ...]
+    facts: str
+    span: str
+    buckets: tuple[Bucket, ...]
+    coverage: str
+    latencies: tuple[Latency, ...]
+    compared: bool
+    """Whether any latency without speculation is known."""
+    objectives: tuple[tuple[str, str, bool], ...]
+    """Name, what is left of it, and whether it is overspent."""
+    rules: tuple[RuleLine, ...]
+    rules_said: str
+
+
+def note_of(window: Window) -> dict[str, Any]:
+    """The acceptance of a window as the API has it."""
+    return summary.acceptance_of(window.tally)
+
+
+def model_of(
+    target: TargetStatus,
+    name: str,
+    hour: ModelHour | None,
+    recent: Window | None,
+    now: float,
+    answer: tuple[str, str],
+) -> Model:
+    """One model; ``hour`` is None where no minute was seen in it, ``recent`` its last minutes."""
+    known = target.decision.models.get(name)
+    said = None if known is None else decisions.model(known, now)
+    outcome, sentence = answer
+    findings = [
+        decisions.finding(each) for each in target.decision.findings if each.model_name == name
+    ]
+    slos = [decisions.slo(each) for each in target.decision.slos if each.model_name == name]
+    return Model(
+        name=shown(name) or "(no name)",
+        outcome=outcome,
+        answer=sentence,
+        more=tuple(_more(said, recent, outcome)),
+        facts=_facts(str(target.models.get(name, figures.UNKNOWN)), recent),
+        span=_span(hour),
+        buckets=() if hour is None else tuple(_buckets(hour, said)),
+        coverage=_coverage(target, name, hour),
+        latencies=tuple(_latencies(hour, known)),
+        compared=known is not None and bool(known.baseline_latencies),
+        objectives=tuple(_objectives(slos)),
+        rules=tuple(_rules(findings, now)),
+        rules_said=speculation.counts(findings),
+    )
+
+
+def _more(said: dict[str, Any] | None, recent: Window | None, outcome: str) -> Iterator[str]:
+    if said is None or said["speedup"] is None or outcome == "off":
+        return
+    window = None if recent is None else summary.window(recent)
+    yield _sentence(speculation.break_even(said, window))
+    best = speculation.best_k(said)
+    if best is not None:
+        yield _sentence(best)
+
+
+def _sentence(said: str) -> str:
+    return f"{said[:1].upper()}{said[1:]}."
+
+
+def _facts(mode: str, recent: Window | None) -> str:
+    facts = [f"speculation {mode}"]
+    if recent is not None:
+        mean = recent.gauges.running_mean
+        if mean is not None:
+            facts.append(
+                f"{figures.number(mean, 1)} running over the last {figures.span(recent.length)}"
+            )
+        if recent.gauges.kv_cache_usage_max is not None:
+            facts.append(f"KV cache up to {figures.percent(recent.gauges.kv_cache_usage_max)}")
+        if recent.tally.preemptions:
+            facts.append(figures.counted(recent.tally.preemptions, "preemption"))
+    return _sentence(", ".join(facts))
+
+
+def _span(hour: ModelHour | None) -> str:
+    if hour is None:
+        return "no whole minute seen"
+    whole = hour.whole or hour.buckets[0]
+    on = "with speculation" if hour.on else "without speculation throughout"
+    return f"last {figures.span(whole.length)} {on}"
+
+
+def _buckets(hour: ModelHour, said: dict[str, Any] | None) -> Iterator[Bucket]:
+    speedups = _speedups(said)
+    whole = () if hour.whole is None else (hour.whole,)
+    for window in (*whole, *hour.buckets):
+        label = window.series.temperature
+        shares = label != ALL_TEMPERATURES
+        figured = note_of(window)
+        per_request = summary.request_acceptance(window.tally.request_acceptance)
+        ttft, tpot = summary.latency(window.tally.ttft), summary.latency(window.tally.tpot)
+        speedup = speedups.get(label)
+        share = hour.share(window) if shares else 1.0
+        yield Bucket(
+            temperature=shown(label),
+            points=hour.points.get(label, ()),
+            acceptance=figures.percent(figured["acceptance_rate"]),
+            share=figures.UNKNOWN if share is None else f"{share:.0%}",
+            spread=figures.percents(per_request, ("p10", "p50", "p90")).replace("/", " / "),
+            requests=figures.number(sum(window.tally.requests.values())),
+            ttft=_both(ttft),
+            tpot=_both(tpot),
+            speedup=figures.UNKNOWN if speedup is None else figures.number(speedup["value"], 2),
+            loses=speedup is not None and speedup["upper"] < 1,
+        )
+
+
+def _speedups(said: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+    """The measured speedups by temperature, that of all among them."""
+    if said is None:
+        return {}
+    found = {each["temperature"]: each["speedup"] for each in said["buckets"]}
+    if said["speedup"] is not None and said["speedup"]["basis"] == "measured":
+        found[ALL_TEMPERATURES] = said["speedup"]
+    return found
+
+
+def _both(latency: dict[str, Any] | None) -> str:
+    """``235 ms / 1.20 s``: P50 and P99."""
+    found = [figures.quantile(latency, name) for name in ("p50", "p99")]
+    return figures.UNKNOWN if found == [figures.UNKNOWN] * 2 else " / ".join(found)
+
+
+def _coverage(target: TargetStatus, name: str, hour: ModelHour | None) -> str:
+    """How much of the drafts the temperatures are known of."""
+    seen = None if hour is None else hour.coverage
+    if seen is None:
+        if not target.tap.source and target.models.get(name) != "off":
+            return "No tap: temperatures are unknown (specwatch tap flags shows what to add)."
+        return ""
+    who = shown(str(seen.source))
+    if seen.coverage is None:
+        return f"The {who} saw {figures.counted(seen.drafts, 'draft')}, the server counted none."
+    said = f"The {who} covers {figures.percent(seen.coverage)} of drafts"
+    reasons = [
+        f"{figures.counted(count, 'request')} ({shown(reason)})"
+        for count, reason in leading_reasons(seen.uncovered)
+    ]
+    return f"{said}; not covered: {', '.join(reasons)}." if reasons else f"{said}."
+
+
+def _latencies(hour: ModelHour | None, known: ModelDecision | None) -> Iterator[Latency]:
+    """Yield what is known with speculation beside the baseline at equal load."""
+    on = None if hour is None or not hour.on or hour.whole is None else hour.whole.tally
+    baseline = {} if known is None else known.baseline_latencies
+    for metric, name in _METRICS.items():
+        observed = None if on is None else getattr(on, metric)
+        for label, q in _QUANTILES.items():
+            now = None if observed is None else histogram.quantile(observed, q)
+            then = baseline.get((metric, q))
+            if _value(now) is not None or _value(then) is not None:
+                yield Latency(f"{name} {label}", _time(now), _time(then), _change(now, then))
+
+
+def _value(found: Quantile | None) -> float | None:
+    return None if found is None else found.value
+
+
+def _time(found: Quantile | None) -> str:
+    value = _value(found)
+    if found is None or value is None:
+        return figures.UNKNOWN
+    return f"> {value:,.5g} s" if found.open_ended else figures.seconds(value)
+
+
+def _change(now: Quantile | None, then: Quantile | None) -> str:
+    after, before = _value(now), _value(then)
+    if now is None or then is None or after is None or not before:
+        return figures.UNKNOWN
+    if now.open_ended or then.open_ended:
+        return figures.UNKNOWN
+    percents = round(100 * (after / before - 1))
+    if not percents:
+        return "the same"
+    return f"{abs(percents)}% {'slower' if percents > 0 else 'faster'}"
+
+
+def _objectives(slos: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, bool]]:
+    for each in list(slos)[:_MOST_SLOS]:
+        said = speculation.objective(each)
+        yield shown(each["name"]), said or "no requests", (each["budget_left"] or 0.0) < 0
+
+
+def _rules(findings: list[dict[str, Any]], now: float) -> Iterator[RuleLine]:
+    breaches = [each for each in findings if each["verdict"] == "breach"]
+    breaches.sort(key=lambda each: float(each["since"]))
+    pending = list(filter(speculation.may_become, findings))
+    for each in breaches[:_MOST_RULES]:
+        yield _line("breach", each, speculation.confirmed(each, now))
+    for each in pending[:_MOST_RULES]:
+        yield _line("pending", each, speculation.pending(each, now))
+
+
+def _line(kind: str, finding: dict[str, Any], said: str) -> RuleLine:
+    return RuleLine(kind, shown(finding["severity"]), said, _summary(finding["summary"]))
+
+
+def _summary(said: str) -> str:
+    known = shown(said, LONGEST_SENTENCE)
+    return known if not known or known.endswith((".", "!", "?")) else f"{known}."

@@ -1,0 +1,281 @@
+"""What the status page shows, as plain text and figures: all but the markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from specwatch.core import decisions
+from specwatch.core.last_hour import ModelHour
+from specwatch.core.status import DaemonStatus, TargetStatus
+from specwatch.core.verdicts import Verdict
+from specwatch.guard.state import Phase
+from specwatch.guard.status import GuardStatus
+from specwatch.guard.status import shown as guard_json
+from specwatch.model import ALL_TEMPERATURES, Mode, Window
+from specwatch.pages.status_model import Model, model_of, note_of
+from specwatch.wording import figures, guard, moments, speculation
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+MOST_DETAILED = 8
+"""Targets that the page of all shows in full; any other has a page of its own."""
+MOST_MODELS = 5
+"""Models of a target that the table of all shows, and sections of its own page."""
+MOST_KNOWN = 200
+_URGENT = ("critical", "warning")
+
+Hours = Mapping[str, Mapping[str, ModelHour]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One model of one target among all; ``outcome`` and its words are the answer."""
+
+    target: str
+    href: str
+    model: str
+    outcome: str
+    answer: str
+    mode: str
+    acceptance: str
+    running: str
+    guard: str
+    troubles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """One target in full. ``notes`` are sentences about what is wrong."""
+
+    anchor: str
+    name: str
+    facts: str
+    notes: tuple[str, ...]
+    guard: str | None
+    guard_notes: tuple[str, ...]
+    models: tuple[Model, ...]
+    left_out: int
+    links: tuple[tuple[str, str], ...]
+
+
+def detailed(status: DaemonStatus, chosen: str | None) -> tuple[str, ...]:
+    """Which targets are shown in full: the chosen one; else all if they are few, or those that
+    something is wrong with."""
+    if chosen is not None:
+        return (chosen,)
+    ordered = in_order(status)
+    if len(ordered) > MOST_DETAILED:
+        ordered = [each for each in ordered if troubles(each, status.stuck)]
+    return tuple(each.name for each in ordered[:MOST_DETAILED])
+
+
+def in_order(status: DaemonStatus) -> list[TargetStatus]:
+    """All targets: those that cannot be read, those that something else is wrong with, the rest."""
+
+    def place(each: TargetStatus) -> int:
+        if each.failure is not None or each.name in status.stuck:
+            return 0
+        return 1 if troubles(each, status.stuck) else 2
+
+    return sorted(status.targets, key=place)
+
+
+def troubles(target: TargetStatus, stuck: Iterable[str]) -> tuple[str, ...]:
+    """What is wrong with a target, in a few words each."""
+    found = []
+    if target.name in stuck:
+        found.append("stuck")
+    if target.failure is not None:
+        found.append(f"cannot be read: {shown(str(target.failure.reason)).replace('_', ' ')}")
+    if target.tap.proxy is not None and target.tap.proxy.failure is not None:
+        found.append("its proxy cannot be read")
+    breaches = [each for each in target.decision.findings if each.verdict is Verdict.BREACH]
+    if any(_loses(target, model) for model in target.decision.models):
+        found.append("speculation loses")
+    urgent = sum(each.rule.severity in _URGENT for each in breaches)
+    if urgent:
+        found.append(f"{figures.counted(urgent, 'rule')} in breach")
+    found += _guard_troubles(target.guard)
+    spent = sum((each.budget_left or 0.0) < 0 for each in target.decision.slos)
+    if spent:
+        found.append(f"{figures.counted(spent, 'error budget')} spent")
+    if target.tap.trouble:
+        found.append("temperatures in doubt")
+    return tuple(found)
+
+
+def _loses(target: TargetStatus, model: str) -> bool:
+    measured = target.decision.models[model].assessment.speedup
+    return measured is not None and measured.upper < 1 and target.models.get(model) != Mode.OFF
+
+
+def _guard_troubles(found: GuardStatus | None) -> Iterator[str]:
+    if found is None:
+        return
+    if found.error:
+        yield "guard failing"
+    if found.state is not None and found.state.phase is not Phase.OBSERVING:
+        yield f"guard {guard.phase(found.state.phase)}"
+
+
+def selections(target: TargetStatus) -> Iterator[dict[str, str]]:
+    """Yield what to ask the store for: all of a target, or each of its models that is shown."""
+    names = _models_of(target)
+    if len(names) <= MOST_MODELS:
+        yield {"target": target.name}
+    else:
+        yield from ({"target": target.name, "model_name": name} for name in names[:MOST_MODELS])
+
+
+def page_of(target: str) -> str:
+    """Where a target is shown alone."""
+    return f"/?{urlencode({'target': target}, errors='replace')}"
+
+
+def rows(status: DaemonStatus) -> tuple[Row, ...]:
+    """The table of all."""
+    return tuple(row for each in in_order(status) for row in _rows(each, status))
+
+
+def _rows(target: TargetStatus, status: DaemonStatus) -> Iterator[Row]:
+    names = _models_of(target)
+    wrong = troubles(target, status.stuck)
+    state = None if target.guard is None else target.guard.state
+    for name in names[:MOST_MODELS] or [""]:
+        recent = _recent(target, name)
+        outcome, answer = _answer(target, name, status.now)
+        rate = None if recent is None else note_of(recent)["acceptance_rate"]
+        running = None if recent is None else recent.gauges.running_mean
+        yield Row(
+            target=shown(target.name),
+            href=page_of(target.name),
+            model=shown(name) if name else figures.UNKNOWN,
+            outcome=outcome,
+            answer=answer,
+            mode=str(target.models.get(name, figures.UNKNOWN)),
+            acceptance=figures.percent(rate),
+            running=figures.number(running, 1),
+            guard=figures.UNKNOWN if state is None else guard.phase(state.phase),
+            troubles=wrong,
+        )
+
+
+def _models_of(target: TargetStatus) -> list[str]:
+    judged = {each.model_name for each in target.decision.findings}
+    seen = {each.series.model_name for each in target.recent}
+    return sorted({*target.models, *judged, *seen})
+
+
+def _recent(target: TargetStatus, model: str) -> Window | None:
+    """The last minutes of a model, of all temperatures."""
+    return next(
+        (
+            each for each in target.recent
+            if each.series.model_name == model and each.series.temperature == ALL_TEMPERATURES
+        ),
+        None,
+    )  # fmt: skip
+
+
+def _answer(target: TargetStatus, model: str, now: float) -> tuple[str, str]:
+    if target.last_success is None:
+        return "no_traffic", "The target was not read yet, so nothing can be said."
+    known = target.decision.models.get(model)
+    said = None if known is None else decisions.model(known, now)
+    return speculation.answer(said, target.models.get(model))
+
+
+def details(status: DaemonStatus, names: Sequence[str], hours: Hours) -> tuple[Detail, ...]:
+    """The targets of these names in full."""
+    by_name = {each.name: each for each in status.targets}
+    return tuple(
+        _detail(number, by_name[name], status, hours.get(name, {}))
+        for number, name in enumerate(names)
+        if name in by_name
+    )
+
+
+def _detail(
+    number: int, target: TargetStatus, status: DaemonStatus, hours: Mapping[str, ModelHour]
+) -> Detail:
+    now, names = status.now, _models_of(target)
+    found = None if target.guard is None else guard_json(target.guard)
+    state = None if found is None else found["state"]
+    return Detail(
+        anchor=f"target-{number}",
+        name=shown(target.name),
+        facts=_facts(target, now),
+        notes=tuple(_notes(target, status)),
+        guard=None if found is None else guard.standing(found, now),
+        guard_notes=()
+        if state is None
+        else tuple(said for said, _ in guard.notes(state, now, moments.moment)),
+        models=tuple(
+            model_of(
+                target, name, hours.get(name), _recent(target, name), now,
+                _answer(target, name, now),
+            )
+            for name in names[:MOST_MODELS]
+        ),
+        left_out=max(0, len(names) - MOST_MODELS),
+        links=tuple(_links(target.name)),
+    )  # fmt: skip
+
+
+def _facts(target: TargetStatus, now: float) -> str:
+    """``http://127.0.0.1:8000, engine 0.32.0, scraped 3 s ago in 4.20 ms``."""
+    facts = [shown(target.url, LONGEST_SENTENCE)]
+    if target.engine_version:
+        facts.append(f"engine {shown(target.engine_version)}")
+    if target.last_success is None:
+        facts.append("not scraped yet")
+    else:
+        took = figures.seconds(target.scrape_seconds)
+        facts.append(f"scraped {figures.span(now - target.last_success)} ago in {took}")
+    if target.restarts:
+        facts.append(f"{figures.counted(target.restarts, 'restart')} of the engine seen")
+    if target.load is not None:
+        facts.append(f"{figures.counted(target.load, 'request')} running or waiting now")
+    return ", ".join(facts)
+
+
+def _notes(target: TargetStatus, status: DaemonStatus) -> Iterator[str]:
+    """Yield sentences about what is wrong with reading a target."""
+    now = status.now
+    if target.name in status.stuck:
+        yield "Stuck: no scrape ended for three intervals."
+    proxy = target.tap.proxy
+    for what, failure in (("", target.failure), ("Its proxy: ", proxy and proxy.failure)):
+        if failure:
+            detail = shown(failure.detail, LONGEST_SENTENCE)
+            yield f"{what}failing for {figures.span(now - failure.since)}: {detail}"
+    for trouble in target.tap.trouble:
+        model = f" of {shown(trouble.model_name)}" if trouble.model_name else ""
+        yield f"tap{model}: {shown(trouble.text, LONGEST_SENTENCE)}"
+    if target.guard is not None and target.guard.error:
+        yield f"guard failing: {shown(target.guard.error, LONGEST_SENTENCE)}"
+
+
+def _links(target: str) -> Iterator[tuple[str, str]]:
+    chosen = urlencode({"target": target}, errors="replace")
+    yield "minutes of the last hour", f"/api/v1/windows?{chosen}"
+    yield "decisions of the last day", f"/api/v1/decisions?{chosen}"
+    yield "report of the last week", f"/api/v1/report?format=html&{chosen}"
+
+
+def modes(status: DaemonStatus) -> str:
+    """``Watching 3 targets: speculation is on for 2 models and off for 1.``"""
+    counts: dict[Mode, int] = {}
+    for target in status.targets:
+        for mode in target.models.values():
+            counts[mode] = counts.get(mode, 0) + 1
+    said = f"Watching {figures.counted(len(status.targets), 'target')}"
+    if not counts:
+        return f"{said}."
+    parts = [
+        f"{word} for {figures.counted(counts[mode], 'model')}"
+        for mode, word in ((Mode.ON, "on"), (Mode.OFF, "off"), (Mode.MIXED, "mixed"))
+        if mode in counts
+    ]
+    return f"{said}: speculation is {' and '.join(parts)}."

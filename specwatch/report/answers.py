@@ -1,0 +1,102 @@
+"""Did speculation pay: the answer that the rest of the report explains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specwatch.model import ALL_TEMPERATURES, HOUR, UNKNOWN_TEMPERATURE, Mode
+from specwatch.report.ledger import Cell
+from specwatch.report.loads import losing, winning
+from specwatch.report.model import Amount, Answer, Load, Outcome, Ratio, Temperature, Traffic
+from specwatch.report.speedups import Speedups
+
+WORTH_IT = 1.3
+"""The speedup below which a draft model is hardly worth its memory."""
+
+
+def answer(
+    cells: Sequence[Cell],
+    measured: Speedups,
+    traffic: Traffic,
+    temperatures: Sequence[Temperature],
+    loads: Sequence[Load],
+    gpus: int | None,
+) -> Answer:
+    """All of it but the sentences, which are left empty."""
+    by_temperature = [
+        (each.temperature, each.speedup)
+        for each in temperatures
+        if each.temperature not in (ALL_TEMPERATURES, UNKNOWN_TEMPERATURE)
+    ]
+    by_load = [(each.load, each.speedup) for each in loads]
+    ran = _ran(cells)
+    speedup = measured.overall if ran else None
+    hours = _saved(speedup, loads, traffic.busy_on)
+    return Answer(
+        outcome=_outcome(speedup, ran=ran, any_traffic=_any_traffic(traffic)),
+        sentence="",
+        recommendation="",
+        speedup=speedup,
+        missing=measured.missing,
+        hours_saved=hours,
+        gpu_hours_saved=None if hours is None or gpus is None else _times(hours, gpus),
+        gpus=gpus,
+        winning_temperatures=winning(by_temperature),
+        losing_temperatures=losing(by_temperature),
+        winning_loads=winning(by_load),
+        losing_loads=losing(by_load),
+    )
+
+
+def _any_traffic(traffic: Traffic) -> bool:
+    busy = traffic.busy_on or traffic.busy_off
+    return bool(traffic.requests or traffic.generation_tokens or busy)
+
+
+def _ran(cells: Sequence[Cell]) -> bool:
+    """Whether anything was served with speculation."""
+    return any(
+        each.all.drafts or (each.all.generation_tokens and each.place.mode is Mode.ON)
+        for each in cells
+        if each.place.now
+    )
+
+
+def _outcome(speedup: Ratio | None, *, ran: bool, any_traffic: bool) -> Outcome:
+    if not any_traffic and not ran:
+        return "no_traffic"
+    if not ran:
+        return "off"
+    if speedup is None or speedup.lower is None or speedup.upper is None:
+        return "unknown"
+    if speedup.lower > 1.0:
+        return "pays" if speedup.value >= WORTH_IT else "not_worth_it"
+    return "loses" if speedup.upper < 1.0 else "even"
+
+
+def _saved(speedup: Ratio | None, loads: Sequence[Load], busy: float) -> Amount | None:
+    """Hours that the same work would have taken longer without; measured speedups only.
+
+    Load by load: the overall speedup weighs an hour by the requests that ran in it, while an hour
+    of the server is one whatever runs. Loads that were not measured count for nothing. The
+    interval is as wide as if all loads erred together, as they do with an odd baseline.
+    """
+    if speedup is None or speedup.lower is None or speedup.upper is None:
+        return None
+    known = [(each.busy, each.speedup) for each in loads if each.speedup is not None]
+    measured = [
+        (seconds / HOUR, found.value, found.lower, found.upper)
+        for seconds, found in known or [(busy, speedup)]
+        if found.lower is not None and found.upper is not None
+    ]
+    return Amount(
+        value=sum(hours * (value - 1) for hours, value, _, _ in measured),
+        lower=sum(hours * (lower - 1) for hours, _, lower, _ in measured),
+        upper=sum(hours * (upper - 1) for hours, _, _, upper in measured),
+    )
+
+
+def _times(amount: Amount, factor: int) -> Amount:
+    lower = None if amount.lower is None else amount.lower * factor
+    upper = None if amount.upper is None else amount.upper * factor
+    return Amount(value=amount.value * factor, lower=lower, upper=upper)

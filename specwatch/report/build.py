@@ -1,0 +1,127 @@
+"""The report of one target, from one pass over its windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+
+from specwatch.model import Window
+from specwatch.report.answers import answer
+from specwatch.report.breaches import breaches
+from specwatch.report.changes import changes
+from specwatch.report.health import health
+from specwatch.report.incidents import incidents, seconds_off_by_guard
+from specwatch.report.kept import Kept
+from specwatch.report.ledger import Ledger, slices_of
+from specwatch.report.loads import best_k, crossing, loads, present_k, what_if
+from specwatch.report.model import Health, ModelReport
+from specwatch.report.objectives import objectives
+from specwatch.report.sentences import recommendation, sentence
+from specwatch.report.series import Plots
+from specwatch.report.sources import Sources
+from specwatch.report.speedups import speedups
+from specwatch.report.temperatures import temperatures
+from specwatch.report.traffic import traffic
+
+
+class _Model(NamedTuple):
+    """Of one model: its sums, its points, and the windows that are looked at again."""
+
+    ledger: Ledger
+    plots: Plots
+    kept: Kept
+
+
+def build(sources: Sources, since: float, until: float) -> tuple[ModelReport, ...]:
+    """The reports of the models that had windows in ``since`` to ``until`` (Unix seconds), by
+    name.
+
+    What comes before ``since`` is what the figures are compared with.
+    """
+    models = _read(sources, since, until)
+    return tuple(_report(sources, models[name], since, until) for name in sorted(models))
+
+
+def _read(sources: Sources, since: float, until: float) -> dict[str, _Model]:
+    models: dict[str, _Model] = {}
+    found: set[str] = set()
+    for start, windows in groupby(sources.windows, key=attrgetter("start")):
+        if start >= until:
+            continue
+        for name, own in _by_model(list(windows)):
+            model = models.get(name)
+            if model is None:
+                plots = Plots(since, until, own[0].length)
+                model = models[name] = _Model(Ledger(name), plots, Kept())
+            now = start >= since
+            slices = list(slices_of(own, now=now))
+            model.kept.take(slices, now=now)
+            if start >= 2 * since - until:
+                model.ledger.take(slices)
+            if now:
+                model.plots.take(slices)
+                found.add(name)
+    return {name: models[name] for name in found}
+
+
+def _report(sources: Sources, model: _Model, since: float, until: float) -> ModelReport:
+    name, cells, kept = model.ledger.name, model.ledger.cells(), model.kept
+    measured = speedups(
+        model.ledger,
+        cells,
+        sources.measurements,
+        target=sources.target,
+        now=until,
+        max_age=sources.max_age,
+        draft_cost_ratio=sources.draft_cost_ratio,
+    )
+    amount = traffic(cells)
+    by_temperature = temperatures(cells, measured)
+    by_load = loads(cells, measured)
+    of_guard = incidents(sources.steps, since, until)
+    found = ModelReport(
+        target=sources.target,
+        model_name=name,
+        answer=answer(cells, measured, amount, by_temperature, by_load, sources.gpus),
+        traffic=amount,
+        temperatures=by_temperature,
+        loads=by_load,
+        crossing=crossing(by_load),
+        best_k=best_k(measured),
+        what_if=what_if(by_load, measured, present_k(cells, measured)),
+        objectives=objectives(sources.slos, kept.windows, since, until),
+        incidents=of_guard,
+        breaches=breaches(sources.decisions, name, since, until),
+        seconds_off_by_guard=seconds_off_by_guard(of_guard),
+        health=_with(health([*kept.windows, *kept.seen], since, until), measured.caveat),
+        changes=changes(kept.windows, measured.baseline, since, until)
+        # It is as much work as all the rest.
+        if kept.may_have_changed
+        else (),
+        series=model.plots.series(),
+    )
+    said = msgspec.structs.replace(
+        found.answer,
+        sentence=sentence(found),
+        recommendation=recommendation(found),
+    )
+    return msgspec.structs.replace(found, answer=said)
+
+
+def _with(found: Health, caveat: str | None) -> Health:
+    if caveat is None:
+        return found
+    return msgspec.structs.replace(found, warnings=(*found.warnings, caveat))
+
+
+def _by_model(windows: Sequence[Window]) -> Iterator[tuple[str, Sequence[Window]]]:
+    names = {each.series.model_name for each in windows}
+    for name in names:
+        if len(names) == 1:
+            yield name, windows
+        else:
+            yield name, [each for each in windows if each.series.model_name == name]

@@ -1,0 +1,163 @@
+"""When the server became another one, and what that did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
+
+from specwatch.core import histogram
+from specwatch.core.acceptance import acceptance_rate, mean_acceptance_length
+from specwatch.core.baseline import Baseline
+from specwatch.core.breakeven import speedup_of
+from specwatch.core.merge import sum_fields
+from specwatch.core.sample import Sample, samples_of
+from specwatch.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Tally, Window
+from specwatch.report.model import Change, Ratio, Side
+from specwatch.wording.text import shown
+
+SIDE = 24 * HOUR
+"""Seconds before and after a change that are compared, at most."""
+MOST_CHANGES = 20
+"""The latest: a server that changes more often is two behind one address."""
+
+_LONGEST_VERSION = 40
+_FIELDS = ("drafts", "draft_tokens", "accepted_tokens", "tpot")
+_NO_K = ("", "0", "?")
+
+BaselineOf = Callable[[Environment], Baseline]
+
+
+class _Server(NamedTuple):
+    """What is known of a server: ``k`` as its fingerprint has it, None where nothing drafts."""
+
+    version: str | None = None
+    configuration: str | None = None
+    k: str | None = None
+
+    @classmethod
+    def of(cls, environment: Environment) -> _Server:
+        k = (environment.fingerprint or "").partition("-")[2]
+        return cls(environment.engine_version, environment.configuration, None if k in _NO_K else k)
+
+    def updated(self, newer: _Server) -> _Server:
+        """The newer one, and what that does not say as it was."""
+        return _Server(*(old if new is None else new for old, new in zip(self, newer, strict=True)))
+
+    def is_like(self, other: _Server) -> bool:
+        """Whether nothing that is known of both differs."""
+        return all(
+            one is None or another is None or one == another
+            for one, another in zip(self, other, strict=True)
+        )
+
+
+class _Switch(NamedTuple):
+    """A change between two neighbouring samples."""
+
+    at: float
+    before: _Server
+    after: _Server
+
+
+def changes(
+    windows: Sequence[Window], baseline_of: BaselineOf, since: float, until: float
+) -> tuple[Change, ...]:
+    """The changes of version, configuration or k in ``since`` to ``until`` (Unix seconds), by time.
+
+    ``windows`` are hours or minutes of one model, of all temperatures and from before, too.
+    ``baseline_of`` gives what a server of that environment is compared with; an empty baseline
+    leaves the speedups unknown. Speculation switched off or on is no change.
+    """
+    begun = [each for each in windows if each.start < until]
+    switches = list(_switches(begun))
+    ends = [float("-inf"), *(each.at for each in switches), float("inf")]
+    told = [
+        (switch, max(before, switch.at - SIDE), min(after, switch.at + SIDE))
+        for switch, before, after in zip(switches, ends[:-2], ends[2:], strict=True)
+        if since <= switch.at < until
+    ]
+    return tuple(
+        Change(
+            at=switch.at,
+            what=_what(switch.before, switch.after),
+            before=_side(_within(begun, begin, switch.at, switch.before), baseline_of),
+            after=_side(_within(begun, switch.at, end, switch.after), baseline_of),
+        )
+        for switch, begin, end in told[-MOST_CHANGES:]
+    )
+
+
+def _switches(windows: Iterable[Window]) -> Iterator[_Switch]:
+    """Yield the changes. Where a window has both servers, it lies between their shares of it.
+
+    One that is there for a part of two hours at most, and then gone again, is no change.
+    """
+    wholes = [each for each in windows if each.series.temperature == ALL_TEMPERATURES]
+    start = attrgetter("start")
+    slots = [list(group) for _, group in groupby(sorted(wholes, key=start), key=start)]
+    known = _Server()
+    for slot, following in zip(slots, [*slots[1:], []], strict=False):
+        same = _those(slot, known)
+        for each in same:
+            known = known.updated(_Server.of(each.environment))
+        if len(same) == len(slot) or (same and _those(following, known)):
+            continue
+        stayed = sum(each.gauges.sampled_seconds for each in same)
+        at = slot[0].start + min(stayed, float(slot[0].length))
+        others = [_Server.of(each.environment) for each in slot if each not in same]
+        last = next((each for each in others if _those(following, each)), others[-1])
+        yield _Switch(at, known, known.updated(last))
+        known = known.updated(last)
+
+
+def _those(windows: Iterable[Window], server: _Server) -> list[Window]:
+    return [each for each in windows if _Server.of(each.environment).is_like(server)]
+
+
+def _within(windows: Iterable[Window], since: float, until: float, server: _Server) -> list[Sample]:
+    """What one server did between two times, with the windows that reach over them."""
+    near = (each for each in windows if since < each.start + each.length and each.start < until)
+    return samples_of(_those(near, server))
+
+
+def _what(before: _Server, after: _Server) -> str:
+    """``vLLM 0.31.0 -> 0.32.0, k 4 -> 5, configuration``."""
+    said = []
+    if after.version != before.version:
+        versions = [shown(each.version or "", _LONGEST_VERSION) for each in (before, after)]
+        # llama.cpp counts its builds: b4567.
+        engine = "vLLM" if all(each[:1].isdigit() for each in versions) else "version"
+        said.append(f"{engine} {versions[0]} -> {versions[1]}")
+    if after.k != before.k:
+        said.append(f"k {shown(before.k or '?')} -> {shown(after.k or '?')}")
+    if after.configuration != before.configuration:
+        said.append("configuration")
+    return ", ".join(said)
+
+
+def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> Side:
+    """With speculation only, but for the hours: of all that was watched."""
+    ran = [each for each in samples if each.mode is Mode.ON]
+    whole = Tally(**sum_fields((each.tally for each in ran), _FIELDS))
+    tpot = whole.tpot
+    p50, p99 = (
+        None if tpot is None or (found := histogram.quantile(tpot, q)) is None else found.value
+        for q in (0.5, 0.99)
+    )
+    return Side(
+        hours=sum(each.gauges.sampled_seconds for each in samples) / HOUR,
+        acceptance_rate=acceptance_rate(whole),
+        mean_length=mean_acceptance_length(whole),
+        tpot_p50=p50,
+        tpot_p99=p99,
+        speedup=_speedup(ran, baseline_of),
+    )
+
+
+def _speedup(ran: Sequence[Sample], baseline_of: BaselineOf) -> Ratio | None:
+    found = speedup_of(ran, baseline_of(ran[-1].environment)) if ran else None
+    if found is None:
+        return None
+    return Ratio(value=found.value, lower=found.lower, upper=found.upper)

@@ -1,0 +1,191 @@
+"""Whether the figures can be relied on: what was not watched, and whose temperature is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import NamedTuple
+
+import msgspec
+
+from specwatch.core.coverage import LOW_COVERAGE, leading_reasons, share_derived
+from specwatch.core.merge import sum_fields
+from specwatch.model import (
+    ALL_TEMPERATURES,
+    UNKNOWN_TEMPERATURE,
+    Window,
+)
+from specwatch.report.model import Gap, Health
+from specwatch.wording import figures
+from specwatch.wording.moments import moment
+
+MOST_GAPS = 5
+WATCHED = 0.9
+"""Share of its length that a window covers to count as watched throughout: the first minute of a
+daemon is never whole."""
+UNWATCHED = 0.1
+"""Share below which it counts as missing."""
+_MUCH = 0.05
+"""Share of the time, of the scrapes or of the drafts that is worth a warning."""
+_LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "the whole request"}
+
+
+class _Slot(NamedTuple):
+    """A minute or an hour, and how much of it was watched, in seconds."""
+
+    start: int
+    length: int
+    seconds: float
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+    @property
+    def missing(self) -> float:
+        return 0.0 if self.seconds >= WATCHED * self.length else self.length - self.seconds
+
+
+def health(windows: Sequence[Window], since: float, until: float) -> Health:
+    """How well one model was watched from ``since`` to ``until`` (Unix seconds).
+
+    ``windows`` are hours or minutes of it, of all temperatures and from before, too: what nobody
+    watched before the first of them all is no gap, for there was nothing to watch.
+    """
+    inside = [each for each in windows if since <= each.start < until]
+    wholes = [each for each in inside if each.series.temperature == ALL_TEMPERATURES]
+    parts = [each for each in inside if each.series.temperature != ALL_TEMPERATURES]
+    first = min((each.start for each in windows if each.start < until), default=until)
+    begin = min(max(since, first), until)
+    slots = _slots(wholes)
+    gaps = sorted(_gaps(slots, begin, until), key=lambda gap: (gap.start - gap.end, gap.start))
+    observed = sum(each.length - each.missing for each in slots)
+    found = Health(
+        expected=until - begin,
+        observed=min(observed, until - begin),
+        scrapes_ok=sum(each.scrapes_ok for each in wholes),
+        scrapes_failed=sum(each.scrapes_failed for each in wholes),
+        restarts=sum(each.restarts for each in wholes),
+        coverage=_coverage(wholes, parts),
+        source=_source(wholes, parts),
+        uncovered=dict(sum_fields((each.tally for each in parts), ["uncovered"])["uncovered"]),
+        gap_count=len(gaps),
+        gaps=tuple(gaps[:MOST_GAPS]),
+    )
+    late = begin if since < begin < until else None
+    warnings = (*_watching(found, late), *_counting(found, wholes, parts))
+    return msgspec.structs.replace(found, warnings=warnings)
+
+
+def _slots(wholes: Sequence[Window]) -> list[_Slot]:
+    """By start. Of an hour there may be several windows, of several daemons even."""
+    seconds: dict[tuple[int, int], float] = {}
+    for each in wholes:
+        at = (each.start, each.length)
+        seconds[at] = seconds.get(at, 0.0) + each.observed_seconds
+    return [
+        _Slot(start, length, min(found, float(length)))
+        for (start, length), found in sorted(seconds.items())
+    ]
+
+
+def _gaps(slots: Sequence[_Slot], begin: float, until: float) -> Iterator[Gap]:
+    """Yield stretches of missing windows, and of the windows beside them the part that is missing.
+
+    What is missing of a window by itself lies nobody knows where, and is no stretch.
+    """
+    at, before = begin, 0.0
+    for slot in slots:
+        if slot.seconds < UNWATCHED * slot.length:
+            continue
+        if slot.start > at:
+            yield Gap(start=max(at - before, begin), end=slot.start + slot.missing)
+            before = 0.0
+        else:
+            before = slot.missing
+        at = slot.end
+    if at < until:
+        yield Gap(start=max(at - before, begin), end=until)
+
+
+def _coverage(wholes: Sequence[Window], parts: Sequence[Window]) -> float | None:
+    """Share of the drafts that the server counted whose temperature is known."""
+    server = sum(each.tally.drafts or 0 for each in wholes)
+    if not server or not parts:
+        return None
+    known = sum(
+        each.tally.drafts or 0 for each in parts if each.series.temperature != UNKNOWN_TEMPERATURE
+    )
+    # A record comes at the end of its request, so that what was under way may count twice.
+    return min(known / server, 1.0)
+
+
+def _source(wholes: Sequence[Window], parts: Sequence[Window]) -> str | None:
+    """Where temperatures come from now; without any, where all comes from."""
+    last = max(parts or wholes, key=attrgetter("start"), default=None)
+    return None if last is None else str(last.source)
+
+
+def _watching(found: Health, late: float | None) -> Iterator[str]:
+    if not found.expected:
+        yield "it was not watched at all"
+        return
+    if late is not None:
+        yield f"it is watched since {moment(late)} only"
+    missed = found.expected - found.observed
+    if missed > _MUCH * found.expected:
+        yield (
+            f"{missed / found.expected:.0%} of the time was not watched"
+            f" ({figures.span(missed)}): what was served then is not in here"
+        )
+    looks = found.scrapes_ok + found.scrapes_failed
+    if found.scrapes_failed > _MUCH * looks:
+        yield f"{found.scrapes_failed / looks:.0%} of the looks at the server failed"
+
+
+def _counting(found: Health, wholes: Sequence[Window], parts: Sequence[Window]) -> Iterator[str]:
+    if found.coverage is None:
+        if any(each.tally.drafts for each in wholes):
+            yield (
+                "temperatures are not known: nothing but the server's own counters was read;"
+                " `specwatch tap flags` shows what to add to the server's command"
+            )
+    elif found.coverage < 1 - _MUCH:
+        yield _uncovered(found, _first(parts), _first(each for each in wholes if each.tally.drafts))
+    records = sum_fields((each.tally for each in parts), ["records"])["records"]
+    derived = share_derived(records)
+    if derived > _MUCH:
+        yield (
+            f"for {derived:.0%} of the requests the acceptance by temperature is derived from"
+            " streamed steps, as the server keeps no record of it"
+        )
+    coarse = [name for metric, name in _LATENCIES.items() if _coarsened(metric, wholes)]
+    if coarse:
+        yield (
+            f"the buckets of {' and '.join(coarse)} changed within the period: only the bounds"
+            " that they share count, so that quantiles are rougher"
+        )
+
+
+def _coarsened(metric: str, wholes: Sequence[Window]) -> bool:
+    seen = [each for whole in wholes if (each := getattr(whole.tally, metric)) is not None]
+    return any(each.coarsened for each in seen) or len({each.bounds for each in seen}) > 1
+
+
+def _uncovered(found: Health, known: int, drafted: int) -> str:
+    """``known`` and ``drafted`` are the starts of the first windows that have a temperature, and
+    drafts."""
+    share = 1 - (found.coverage or 0.0)
+    much = "more than half" if share > 1 - LOW_COVERAGE else f"{share:.0%}"
+    said = f"{much} of the drafts have no temperature"
+    reasons = leading_reasons(found.uncovered)
+    if reasons:
+        named = ", ".join(f"{count:,} ({reason})" for count, reason in reasons)
+        said += f"; requests not covered: {named}"
+    if known > drafted:
+        return f"{said}; none is known before {moment(known)}"
+    return said if reasons else f"{said}; does all traffic pass through the tap?"
+
+
+def _first(windows: Iterable[Window]) -> int:
+    return min(each.start for each in windows)

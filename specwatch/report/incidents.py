@@ -1,0 +1,186 @@
+"""Incidents of the guard: why it acted, or did not, and how each ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from specwatch.guard.state import Phase
+from specwatch.report.model import Incident, Step
+from specwatch.report.sources import GuardStep
+from specwatch.wording import figures, speculation
+from specwatch.wording.moments import moment
+from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
+
+_OVER = frozenset({Phase.OBSERVING, Phase.SUSPECT})
+_AWAY = frozenset({Phase.RESTARTING, Phase.VERIFYING, Phase.DISABLED, Phase.ROLLING_BACK})
+"""Phases in which nothing is speculated, or the server is not there."""
+_ACTING = frozenset({Phase.DRAINING, *_AWAY, Phase.TRIAL, Phase.HELD})
+WOULD_HAVE = "would have acted"
+"""How the outcome of an incident begins about which nothing was done only because of the mode."""
+_MODE = "guard.mode is "
+"""How the reason begins for which the guard does nothing but look."""
+
+
+def incidents(steps: Iterable[GuardStep], since: float, until: float) -> tuple[Incident, ...]:
+    """The incidents that lie in ``since`` to ``until`` (Unix seconds) or reach in, by beginning.
+
+    ``steps`` are those of one target, in any order: of an incident all that is to be told of it.
+    ``seconds_off`` is of the period alone, until the end of it where speculation is still off.
+    """
+    ordered = sorted((each for each in steps if each.at < until), key=lambda each: each.at)
+    found = (_incident(stretch, since, until) for stretch in _stretches(ordered))
+    return tuple(each for each in found if each.ended is None or each.ended >= since)
+
+
+def seconds_off_by_guard(incidents: Iterable[Incident]) -> float:
+    """Seconds of the period without speculation by the guard, or by a person through it."""
+    return sum(each.seconds_off for each in incidents)
+
+
+class _Stretch(NamedTuple):
+    """Steps of one incident; ``after`` is the target's next step, of another incident or none."""
+
+    steps: list[GuardStep]
+    away: list[tuple[float, float]]
+    """When speculation was off; the last may be until the end of time."""
+    after: GuardStep | None
+
+
+def _stretches(steps: Sequence[GuardStep]) -> Iterator[_Stretch]:
+    """Yield each incident, by its first step."""
+    away = dict(_away(steps))
+    by_id: dict[str, list[int]] = {}
+    for at, step in enumerate(steps):
+        if step.incident:
+            by_id.setdefault(step.incident, []).append(at)
+    for places in by_id.values():
+        after = steps[places[-1] + 1] if places[-1] + 1 < len(steps) else None
+        yield _Stretch(
+            [steps[at] for at in places], [away[at] for at in places if at in away], after
+        )
+
+
+def _away(steps: Sequence[GuardStep]) -> Iterator[tuple[int, tuple[float, float]]]:
+    """Yield which steps were followed by time without speculation, and that time."""
+    settled = bool(steps) and steps[0].phase_before == Phase.DISABLED
+    ends = [*(later.at for _, later in pairwise(steps)), float("inf")]
+    for at, (step, end) in enumerate(zip(steps, ends, strict=False)):
+        off = step.phase in _AWAY
+        if step.phase in (Phase.DRAINING, Phase.HELD):
+            # It serves as before: it waits, or was put back. Else somebody stopped the server.
+            stopped = step.phase == Phase.HELD and step.phase_before == Phase.VERIFYING
+            off = settled is not stopped
+        if step.phase not in (Phase.RESTARTING, Phase.VERIFYING, Phase.ROLLING_BACK):
+            settled = off
+        if off:
+            yield at, (step.at, end)
+
+
+def _incident(found: _Stretch, since: float, until: float) -> Incident:
+    first, last = found.steps[0], found.steps[-1]
+    ended = last.at if last.phase in _OVER else None
+    if ended is None and found.after is not None:
+        ended = found.after.at
+    return Incident(
+        id=shown(first.incident),
+        began=first.at,
+        ended=ended,
+        cause=_cause(found.steps),
+        outcome=_outcome(found, ended),
+        steps=tuple(
+            Step(at=each.at, phase=shown(each.phase), reason=shown(each.reason, LONGEST_SENTENCE))
+            for each in found.steps
+        ),
+        seconds_off=sum(max(min(end, until) - max(begin, since), 0.0) for begin, end in found.away),
+    )
+
+
+def _cause(steps: Sequence[GuardStep]) -> str:
+    """The rule and its reading where one led to it, else what the first step says."""
+    for step in steps:
+        said = _finding(step.inputs)
+        if said is not None:
+            return said
+    return shown(steps[0].reason, LONGEST_SENTENCE)
+
+
+def _finding(inputs: Mapping[str, Any]) -> str | None:
+    if not {"rule", "temperature", "leading"} <= inputs.keys():
+        return None
+    try:
+        said = speculation.breach(dict(inputs))
+    except (KeyError, TypeError, ValueError):  # what another version wrote
+        return f"the rule {shown(str(inputs['rule']))}"
+    summary = clean(str(inputs.get("summary") or ""))[:LONGEST_SENTENCE]
+    return f"{summary} ({said})" if summary else said
+
+
+def _outcome(found: _Stretch, ended: float | None) -> str:
+    acted = any(each.phase in _ACTING for each in found.steps)
+    if not acted:
+        return _looked_on(found.steps, ended)
+    if ended is None:
+        return _going_on(found.steps)
+    return _over(found, ended)
+
+
+def _looked_on(steps: Sequence[GuardStep], ended: float | None) -> str:
+    """Of an incident about which nothing was done."""
+    waited = [each.reason for each in steps if each.phase == Phase.CONFIRMED]
+    why = waited[-1] if len(waited) > 1 else ""
+    if why.startswith(_MODE):
+        said = f"{WOULD_HAVE}: {why.partition(':')[0]}"
+    else:
+        said = f"nothing was done: {why}" if why else "nothing was done"
+    if ended is None:
+        return _cut(f"{said}; still in breach")
+    return _cut(f"{said}; over after {figures.span(ended - steps[0].at)}: {steps[-1].reason}")
+
+
+def _going_on(steps: Sequence[GuardStep]) -> str:
+    last = steps[-1]
+    entered = _entered(steps)
+    if last.phase == Phase.DISABLED:
+        return f"speculation is off since {moment(entered.at)}"
+    if last.phase == Phase.TRIAL:
+        return f"on again for a trial since {moment(entered.at)}"
+    if last.phase == Phase.HELD:
+        return _cut(f"held since {moment(entered.at)}, a person has to look: {entered.reason}")
+    if last.phase == Phase.ROLLING_BACK:
+        return _cut(f"being rolled back: {entered.reason}")
+    return _cut(f"under way: {last.reason}")
+
+
+def _over(found: _Stretch, ended: float) -> str:
+    last = found.steps[-1]
+    rolled = next((each for each in found.steps if each.phase == Phase.ROLLING_BACK), None)
+    said = last.reason
+    if last.phase not in _OVER:
+        said = f"until {moment(ended)}"
+        if found.after is not None:
+            said += f", when {found.after.reason}"
+        if last.phase == Phase.DISABLED:
+            said = f"speculation was off {said}"
+    elif last.phase_before in (Phase.TRIAL, Phase.VERIFYING):
+        said = f"switched on again: {said}"
+    if rolled is not None:
+        said = f"rolled back: {rolled.reason}; {said}"
+    elif any(each.phase == Phase.HELD for each in found.steps):
+        said = f"held; {said}"
+    return _cut(said)
+
+
+def _entered(steps: Sequence[GuardStep]) -> GuardStep:
+    """The step that led into the last phase."""
+    found = steps[-1]
+    for each in reversed(steps):
+        if each.phase != found.phase:
+            break
+        found = each
+    return found
+
+
+def _cut(said: str) -> str:
+    return shown(said, LONGEST_SENTENCE)

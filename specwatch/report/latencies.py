@@ -1,0 +1,56 @@
+"""Latencies from merged counts, and what they are without speculation at equal load."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from typing import TypeVar
+
+from specwatch.core import histogram, quantile
+from specwatch.core.breakeven import LEAST_SHARE
+from specwatch.model import Histogram
+from specwatch.report.model import Quantiles
+
+_QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_Load = TypeVar("_Load", bound=Hashable)
+
+
+def quantiles(observed: Histogram | None, count: int | None = None) -> Quantiles | None:
+    """Of a latency in seconds; None of no request. ``count`` is for a weighted histogram."""
+    if observed is None or not observed.count:
+        return None
+    found = {name: histogram.quantile(observed, q) for name, q in _QUANTILES.items()}
+    values = {name: None if at is None else at.value for name, at in found.items()}
+    return Quantiles(
+        count=observed.count if count is None else count,
+        mean=histogram.mean(observed),
+        p50=values["p50"],
+        p95=values["p95"],
+        p99=values["p99"],
+        beyond=tuple(
+            name for name, at in found.items() if at and at.open_ended and at.value is not None
+        ),
+    )
+
+
+def mixed(measured: Mapping[_Load, Histogram], requests: Mapping[_Load, int]) -> Quantiles | None:
+    """Quantiles of latencies that were measured by load, as the requests at each load weigh.
+
+    None where less than half of the requests were at a load that was measured.
+    """
+    known = {
+        load: observed
+        for load, count in requests.items()
+        if count and (observed := measured.get(load)) is not None and observed.count
+    }
+    whole = sum(requests.values())
+    if not known or sum(requests[load] for load in known) < LEAST_SHARE * whole:
+        return None
+    if len(known) == 1:
+        return quantiles(next(iter(known.values())))
+    put = quantile.mixture((observed, float(requests[load])) for load, observed in known.items())
+    return None if put is None else quantiles(put[0], sum(e.count for e in known.values()))
+
+
+def summed(histograms: Iterable[Histogram | None]) -> Histogram | None:
+    """Added up; None of none."""
+    return histogram.merge_all(each for each in histograms if each is not None)

@@ -1,0 +1,296 @@
+"""One pass over the windows of a model: what they add up to, and how fast each was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, zip_longest
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
+
+from specwatch.core.merge import sum_fields
+from specwatch.core.sample import Pace, Sample, completed, pace_of
+from specwatch.model import (
+    ALL_TEMPERATURES,
+    Environment,
+    Gauges,
+    Histogram,
+    Mode,
+    Tally,
+    Window,
+    load_bin,
+)
+
+_Any = TypeVar("_Any")
+_LONGEST = 1.5
+"""A window that covers more of its length than this made up for a gap."""
+MOST_AT_ONCE = 64
+"""Tallies that wait to be added up: a month of them would fill the memory."""
+_SUMMED = (
+    "drafts", "draft_tokens", "accepted_tokens", "accepted_per_position", "prompt_tokens",
+    "generation_tokens", "requests", "ttft", "tpot", "request_acceptance",
+)  # fmt: skip
+"""Fields of a tally that the report shows."""
+_BEFORE = (
+    "drafts", "draft_tokens", "accepted_tokens", "generation_tokens", "requests", "ttft", "tpot",
+)  # fmt: skip
+"""Those that it shows of the period before."""
+_SAID = attrgetter("drafts", "generation_tokens", "ttft", "tpot")
+"""Fields that tell servers apart that count them from those that leave it to a tap."""
+
+
+class Place(NamedTuple):
+    """Which windows are added up: ``now`` are those of the period, others of the one before.
+
+    ``silent`` are fields that the server does not count, None where it has no window at all.
+    """
+
+    now: bool
+    mode: Mode
+    load_bin: int | None
+    environment: Environment
+    silent: tuple[bool, ...] | None
+
+
+@dataclass(slots=True)
+class Cell:
+    """The windows of one place: tallies by temperature, and what was sampled, in seconds."""
+
+    place: Place
+    tallies: dict[str, Tally]
+    observed: float = 0.0
+    busy: float = 0.0
+    running: float = 0.0
+
+    @property
+    def all(self) -> Tally:
+        """All temperatures; an empty one where the server has no window."""
+        return self.tallies.get(ALL_TEMPERATURES, _NOTHING)
+
+
+class Minute(NamedTuple):
+    """A sound window of all temperatures with its pace: what a speedup is made of.
+
+    ``buckets`` have drafts, draft tokens and accepted tokens.
+    """
+
+    start: int
+    length: int
+    pace: Pace
+    drafts: int | None
+    draft_tokens: int | None
+    accepted_tokens: int | None
+    positions: tuple[int, ...] | None
+    busy: float
+    running: float
+    buckets: dict[str, tuple[int, int, int]]
+
+
+Kind = tuple[Mode, int, Environment, bool, bool]
+"""Mode, load bin, environment, how the pace was counted, and whether drafts are."""
+
+
+class Slice(NamedTuple):
+    """The windows of one start, mode, load bin and environment."""
+
+    place: Place
+    wholes: Sequence[Window]
+    parts: Sequence[Window]
+
+
+class Ledger:
+    """Of one model; slices come in the order of time."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._piles: dict[Place, dict[str, list[Tally]]] = {}
+        self._sampled: dict[Place, list[float]] = {}
+        self.minutes: dict[Kind, list[Minute]] = {}
+        """Of the period with speculation, and of both periods without."""
+        self.present: Environment | None = None
+        """Of the newest window in which speculation ran."""
+
+    def take(self, slices: Iterable[Slice]) -> None:
+        """Add slices of the period, or of the one before."""
+        for each in slices:
+            self._add(each)
+
+    def cells(self) -> list[Cell]:
+        """All that was added, what servers do not count taken from their temperatures."""
+        return [self._cell(place, piles) for place, piles in self._piles.items()]
+
+    def samples(self, most: int) -> list[Sample]:
+        """The period with speculation as samples, of each kind at most so many stretches."""
+        return [
+            _sample(kind, stretch)
+            for kind, minutes in self.minutes.items()
+            if kind[0] is Mode.ON
+            for stretch in stretches(minutes, most)
+        ]
+
+    def _cell(self, place: Place, piles: dict[str, list[Tally]]) -> Cell:
+        tallies = {label: _summed(place, pile) for label, pile in piles.items()}
+        whole = tallies.pop(ALL_TEMPERATURES, None)
+        if whole is not None:
+            tallies = {ALL_TEMPERATURES: completed(whole, tallies.values()), **tallies}
+        return Cell(place, tallies, *self._sampled.get(place, ()))
+
+    def _add(self, one: Slice) -> None:
+        piles = self._piles.setdefault(one.place, {})
+        for window in (*one.wholes, *one.parts):
+            label = window.series.temperature
+            pile = piles.get(label)
+            if pile is None:
+                piles[label] = [window.tally]
+            elif len(pile) < MOST_AT_ONCE:
+                pile.append(window.tally)
+            else:
+                piles[label] = [_summed(one.place, pile), window.tally]
+        if not one.wholes:
+            return
+        sampled = self._sampled.setdefault(one.place, [0.0, 0.0, 0.0])
+        for window in one.wholes:
+            sampled[0] += window.observed_seconds
+            sampled[1] += window.gauges.busy_seconds
+            sampled[2] += window.gauges.running_seconds
+        if one.place.mode is Mode.ON:
+            self.present = one.place.environment
+        if one.place.mode is Mode.OFF or (one.place.mode is Mode.ON and one.place.now):
+            for window in one.wholes:
+                self._time(one, window)
+
+    def _time(self, one: Slice, window: Window) -> None:
+        place = one.place
+        if place.load_bin is None or not _sound(window):
+            return
+        counted = window.tally
+        if place.silent and any(place.silent):
+            counted = completed(counted, [each.tally for each in one.parts])
+        pace = pace_of(counted)
+        if pace is None:
+            return
+        buckets = {
+            part.series.temperature: (
+                part.tally.drafts,
+                part.tally.draft_tokens or 0,
+                part.tally.accepted_tokens or 0,
+            )
+            for part in one.parts
+            if part.tally.drafts
+        }
+        kind = (
+            place.mode, place.load_bin, place.environment, pace.by_token,
+            counted.drafts is not None,
+        )  # fmt: skip
+        self.minutes.setdefault(kind, []).append(
+            Minute(
+                window.start,
+                window.length,
+                pace,
+                counted.drafts,
+                counted.draft_tokens,
+                counted.accepted_tokens,
+                counted.accepted_per_position,
+                window.gauges.busy_seconds,
+                window.gauges.running_seconds,
+                buckets,
+            )
+        )
+
+
+_NOTHING = Tally()
+
+
+def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
+    """What is in the order of time as at most so many runs of neighbours.
+
+    Fewer are quicker to resample, and keep those together that are alike because they follow one
+    another.
+    """
+    count = min(len(ordered), most)
+    ends = [len(ordered) * at // count for at in range(count + 1)] if count else []
+    return [ordered[begin:end] for begin, end in pairwise(ends)]
+
+
+def slices_of(windows: Iterable[Window], *, now: bool) -> Iterator[Slice]:
+    """The slices of the windows of one start; ``now`` are those of the period."""
+    grouped: dict[tuple[Mode, int | None, Environment], tuple[list[Window], list[Window]]] = {}
+    for window in windows:
+        busy = window.gauges.busy_seconds
+        bin_ = load_bin(window.gauges.running_seconds / busy) if busy else None
+        key = (window.mode, bin_, window.environment)
+        group = grouped.get(key)
+        if group is None:
+            group = grouped[key] = ([], [])
+        group[window.series.temperature != ALL_TEMPERATURES].append(window)
+    for (mode, bin_, environment), (wholes, parts) in grouped.items():
+        silent = None
+        if wholes:
+            silent = tuple(each is None for each in _SAID(wholes[0].tally))
+        # A server that does not say that it speculates is given away by what its tap counts.
+        if mode is Mode.OFF and any(each.tally.drafts for each in (*wholes, *parts)):
+            mode = Mode.ON
+        yield Slice(Place(now, mode, bin_, environment, silent), wholes, parts)
+
+
+def _summed(place: Place, tallies: Sequence[Tally]) -> Tally:
+    return Tally(**sum_fields(tallies, _SUMMED if place.now else _BEFORE))
+
+
+def _sound(window: Window) -> bool:
+    """Whether no restart and no gap falls into it."""
+    length = window.observed_seconds
+    return not window.restarts and window.scrapes_ok > 0 and 0 < length <= _LONGEST * window.length
+
+
+def _sample(kind: Kind, minutes: Sequence[Minute]) -> Sample:
+    mode, _, environment, by_token, counts = kind
+    first, last = minutes[0], minutes[-1]
+    seconds = sum(each.pace.seconds for each in minutes)
+    tokens = sum(each.pace.tokens for each in minutes)
+    timed = Histogram((), (round(tokens),), seconds)
+    counted = Tally(
+        drafts=_total(each.drafts for each in minutes) if counts else None,
+        draft_tokens=_total(each.draft_tokens for each in minutes),
+        accepted_tokens=_total(each.accepted_tokens for each in minutes),
+        accepted_per_position=_positions(minutes),
+        generation_tokens=round(tokens) if by_token else None,
+        inter_token=timed if by_token else None,
+        tpot=None if by_token else timed,
+    )
+    return Sample(
+        start=first.start,
+        length=last.start + last.length - first.start,
+        mode=mode,
+        tally=counted,
+        gauges=Gauges(
+            busy_seconds=sum(each.busy for each in minutes),
+            running_seconds=sum(each.running for each in minutes),
+        ),
+        environment=environment,
+        buckets=_buckets(minutes),
+    )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _positions(minutes: Iterable[Minute]) -> tuple[int, ...] | None:
+    known = [each.positions for each in minutes if each.positions is not None]
+    return tuple(map(sum, zip_longest(*known, fillvalue=0))) if known else None
+
+
+def _buckets(minutes: Iterable[Minute]) -> dict[str, Tally]:
+    found: dict[str, list[int]] = {}
+    for minute in minutes:
+        for label, (drafts, drafted, accepted) in minute.buckets.items():
+            sums = found.setdefault(label, [0, 0, 0])
+            sums[0] += drafts
+            sums[1] += drafted
+            sums[2] += accepted
+    return {
+        label: Tally(drafts=drafts, draft_tokens=drafted, accepted_tokens=accepted)
+        for label, (drafts, drafted, accepted) in found.items()
+    }

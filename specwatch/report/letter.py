@@ -1,0 +1,121 @@
+"""A report as it is sent: what it says in one line, in a chat, and all that a mail is made of."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from specwatch.report.model import ModelReport, Report
+from specwatch.wording.figures import counted
+from specwatch.wording.moments import moment
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+LONGEST_CHAT = 39_000
+"""Characters; Slack cuts at 40,000. Source:
+https://api.slack.com/changelog/2018-04-truncating-really-long-messages"""
+_LONGEST_SUBJECT_NAME = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A report that is ready to be sent; ``name`` is that of its files, ``made`` a Unix time."""
+
+    name: str
+    made: float
+    subject: str
+    text: str
+    html: str
+    chat: str
+    json: bytes
+
+    @property
+    def id(self) -> str:
+        """The same whenever the same report is sent, and of no other."""
+        return f"{self.name}.{hashlib.sha256(self.json).hexdigest()[:20]}"
+
+
+def day(time: float) -> str:
+    """The day of a Unix time in UTC, as a subject says it: ``23 Nov 2026``."""
+    found = datetime.fromtimestamp(time, UTC)
+    return f"{found.day} {found:%b %Y}"
+
+
+def answer(report: Report) -> str:
+    """What the report says of all targets, in some words: ``speculation pays on 2 of 3 targets``.
+
+    Models of which nobody can say whether it pays are none of those that are counted.
+    """
+    models = report.targets
+    if not models:
+        return "nothing was watched"
+    pays = sum(each.answer.outcome in ("pays", "not_worth_it") for each in models)
+    loses = sum(each.answer.outcome == "loses" for each in models)
+    if len(models) == 1:
+        return f"speculation {_OF_ONE[models[0].answer.outcome]} on {_name(models[0])}"
+    unit = "target" if len({each.target for each in models}) == len(models) else "model"
+    whole = counted(len(models), unit)
+    if pays and loses:
+        return f"speculation pays on {pays} and loses on {loses} of {whole}"
+    if pays or loses:
+        return f"speculation {'pays' if pays else 'loses'} on {pays or loses} of {whole}"
+    outcomes = {each.answer.outcome for each in models}
+    if len(outcomes) == 1:
+        return f"speculation {_OF_ONE[outcomes.pop()]} on {whole}"
+    return f"no gain was measured on {whole}"
+
+
+_OF_ONE = {
+    "pays": "pays", "not_worth_it": "hardly pays", "even": "makes no difference", "loses": "loses",
+    "off": "was off", "no_traffic": "had no traffic", "unknown": "has not been measured",
+}  # fmt: skip
+
+
+def subject(template: str, report: Report) -> str:
+    """A template with ``{answer}`` and ``{date}`` filled in, the day of the period's end."""
+    return template.format(answer=answer(report), date=day(report.until))
+
+
+def chat(report: Report) -> str:
+    """The answers as Slack's mrkdwn, of at most 39,000 characters."""
+    period = f"{moment(report.since)} to {moment(report.until)}"
+    lines = [f"*specwatch: {_escaped(answer(report))}*", period]
+    length, models = sum(map(len, lines)) + 100, list(report.targets)
+    for index, model in enumerate(models):
+        said = _said(model)
+        length += len(said) + 2
+        if length > LONGEST_CHAT:
+            lines.append(f"\n... and {counted(len(models) - index, 'more answer')}")
+            break
+        lines.append(f"\n{said}")
+    lines += [f"\n_{_escaped(shown(note, LONGEST_SENTENCE))}_" for note in report.notes[:3]]
+    return "\n".join(lines)
+
+
+def _said(model: ModelReport) -> str:
+    parts = [f"*{_escaped(_whole_name(model))}*", _escaped(_cut(model.answer.sentence))]
+    if model.answer.recommendation:
+        parts.append(_escaped(_cut(model.answer.recommendation)))
+    return "\n".join(parts)
+
+
+def _whole_name(model: ModelReport) -> str:
+    return " ".join(_unstyled(f"{shown(model.target)}, {shown(model.model_name)}").split())
+
+
+def _name(model: ModelReport) -> str:
+    return " ".join(shown(model.target, _LONGEST_SUBJECT_NAME).split())
+
+
+def _cut(sentence: str) -> str:
+    return shown(sentence, 3 * LONGEST_SENTENCE)
+
+
+def _unstyled(text: str) -> str:
+    """Without the characters that would end what is bold."""
+    return text.translate(dict.fromkeys(map(ord, "*`"), "'"))
+
+
+def _escaped(text: str) -> str:
+    """Source: https://api.slack.com/reference/surfaces/formatting, "Escaping text"."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,285 @@
+"""The answer and what to do, as sentences: pure functions of the report of one model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from specwatch.model import LOAD_BINS, load_bin_label
+from specwatch.report.incidents import WOULD_HAVE
+from specwatch.report.model import Answer, ModelReport
+from specwatch.wording import figures
+from specwatch.wording.moments import moment
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+WORTH_ANOTHER_K = 0.03
+"""Predicted gain below which no other k is recommended: predictions are wrong by as much."""
+WORTH_A_SETTING = 0.01
+"""Gain below which speculation is not recommended to be off at some loads."""
+_SPARSE = 0.8
+"""Share of the time that has to be watched, and of the drafts whose temperature is known, for
+figures to be relied on."""
+_LEAST_HOURS, _FEW_HOURS = 0.1, 10.0
+"""Hours below which none are told, and below which their tenths are."""
+_MOST = 3
+"""Sentences of a recommendation."""
+_FEW_REQUESTS = 0.01
+"""Share of the requests that are not worth a server of their own."""
+_MOST_NAMES = 6
+_NO_BASELINE = "no baseline"
+"""How the reason begins for which a measurement can be had on purpose."""
+_MOST_LOADS = 8
+
+
+def sentence(report: ModelReport) -> str:
+    """Did speculation pay: the answer first, then for what it does and for what it does not."""
+    said = [_answer(report), *_where(report.answer)]
+    return " ".join(each for each in said if each)
+
+
+def recommendation(report: ModelReport) -> str:
+    """What to do, in one to three sentences, the most urgent first."""
+    found = list(itertools.islice(_advice(report), _MOST))
+    return " ".join(found) if found else _no_advice(report)
+
+
+def _answer(report: ModelReport) -> str:
+    answer, name = report.answer, shown(report.model_name)
+    if answer.outcome == "no_traffic":
+        if not report.health.observed:
+            return f"Nobody knows: {name} was not watched."
+        return f"No traffic: nothing was asked of {name}."
+    if answer.outcome == "off":
+        return _off(report, name)
+    if answer.speedup is None or answer.outcome == "unknown":
+        return _unknown(answer, name)
+    times = f"{answer.speedup.value:.2f}x"
+    within = _within(answer)
+    if answer.outcome == "pays":
+        return f"Yes: speculation made {name} {times} faster ({within}){_saved(answer)}."
+    if answer.outcome == "not_worth_it":
+        return f"Hardly: speculation made {name} only {times} faster ({within}){_saved(answer)}."
+    if answer.outcome == "loses":
+        return f"No: speculation made {name} slower, {times} as fast ({within}){_saved(answer)}."
+    return f"No difference that can be told: speculation made {name} {times} as fast ({within})."
+
+
+def _within(answer: Answer) -> str:
+    found = answer.speedup
+    if found is None or found.lower is None or found.upper is None:
+        return "assumed" if found is None else str(found.basis)
+    return f"{found.lower:.2f} to {found.upper:.2f}, {found.basis}"
+
+
+def _saved(answer: Answer) -> str:
+    """``, which saved 328 GPU hours``; nothing where that is less than a tenth of an hour."""
+    hours, unit = answer.gpu_hours_saved, "GPU hour"
+    if hours is None:
+        hours, unit = answer.hours_saved, "server hour"
+    if hours is None or abs(hours.value) < _LEAST_HOURS:
+        return ""
+    count = abs(hours.value)
+    many = f"{figures.number(count, 1 if count < _FEW_HOURS else 0)} {unit}s"
+    did = f"{'saved' if hours.value > 0 else 'lost'} {many}"
+    # A speedup weighs an hour by its requests, the server's time does not: they may disagree.
+    faster = answer.speedup is not None and answer.speedup.value > 1
+    return f", which {did}" if faster == (hours.value > 0) else f", yet it {did}"
+
+
+def _off(report: ModelReport, name: str) -> str:
+    said = f"Speculation was off all the time for {name}"
+    by = figures.span(report.seconds_off_by_guard)
+    return f"{said}, {by} of it by the guard." if report.seconds_off_by_guard else f"{said}."
+
+
+def _unknown(answer: Answer, name: str) -> str:
+    said = f"Nobody knows yet whether speculation pays for {name}"
+    if answer.missing:
+        there = "there is " if answer.missing.startswith(_NO_BASELINE) else ""
+        said += f": {there}{shown(answer.missing, LONGEST_SENTENCE)}"
+    if answer.speedup is not None:
+        said += f"; a speedup of about {answer.speedup.value:.1f}x is assumed"
+    return f"{said}."
+
+
+def _where(answer: Answer) -> Iterator[str]:
+    """Yield the temperatures and loads at which it pays, and those at which it loses."""
+    for verb, temperatures, loads in (
+        ("pays", answer.winning_temperatures, answer.winning_loads),
+        ("loses", answer.losing_temperatures, answer.losing_loads),
+    ):
+        places = [each for each in (_temperatures(temperatures), _loads(loads)) if each]
+        if places:
+            yield f"It {verb} {', and '.join(places)}."
+
+
+def _temperatures(labels: Sequence[str]) -> str:
+    if not labels:
+        return ""
+    noun = "temperature" if len(labels) == 1 else "temperatures"
+    return f"at {noun} {_listed([shown(each) for each in labels])}"
+
+
+def _loads(labels: Sequence[str]) -> str:
+    if not labels:
+        return ""
+    joined = _joined(labels)
+    return f"with {_listed(joined)} {'request' if joined == ['1'] else 'requests'} running"
+
+
+def _joined(labels: Sequence[str]) -> list[str]:
+    """Load bins with neighbours as one: ``1-16``, ``33 or more``."""
+    order = {load_bin_label(at): at for at in range(len(LOAD_BINS))}
+    known = sorted(order[each] for each in labels if each in order)
+    found = [shown(each) for each in labels if each not in order]
+    runs: list[list[int]] = []
+    for at in known:
+        if runs and runs[-1][-1] == at - 1:
+            runs[-1].append(at)
+        else:
+            runs.append([at])
+    return [*(_run(run) for run in runs), *found]
+
+
+def _run(run: Sequence[int]) -> str:
+    first, last = LOAD_BINS[run[0]][0], LOAD_BINS[run[-1]][1]
+    if last is None:
+        return f"{first} or more"
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) > _MOST_NAMES:
+        names = [*names[:_MOST_NAMES], f"{len(names) - _MOST_NAMES} more"]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else list(names))
+
+
+def _advice(report: ModelReport) -> Iterator[str]:
+    """Yield what is to be done, the most urgent first."""
+    yield from _held(report)
+    yield from _data(report)
+    if report.answer.outcome == "no_traffic":
+        return
+    yield from _measuring(report)
+    yield from _switching(report)
+    yield from _drafting(report)
+    yield from _routing(report)
+    yield from _guarding(report)
+
+
+def _held(report: ModelReport) -> Iterator[str]:
+    for each in report.incidents:
+        if each.ended is None and each.steps and each.steps[-1].phase == "held":
+            yield (
+                f"The guard is held since {moment(each.steps[-1].at)}: look at the server"
+                f" (`specwatch guard explain {shown(each.id)}`), then"
+                f" `specwatch guard resume {shown(report.target)}`."
+            )
+            return
+
+
+def _data(report: ModelReport) -> Iterator[str]:
+    """Yield what makes the figures unreliable."""
+    health = report.health
+    if health.observed < _SPARSE * health.expected:
+        yield (
+            f"First have specwatch watch all the time: it saw"
+            f" {health.observed / health.expected:.0%} of this period."
+        )
+    if health.coverage is not None and health.coverage < _SPARSE:
+        yield (
+            f"First have all traffic pass the tap: the temperature of"
+            f" {1 - health.coverage:.0%} of the drafts is not known."
+        )
+
+
+def _measuring(report: ModelReport) -> Iterator[str]:
+    if report.answer.outcome != "unknown":
+        return
+    missing = report.answer.missing or _NO_BASELINE
+    if not missing.startswith(_NO_BASELINE):
+        yield "Wait for more traffic, or report on a longer period."
+        return
+    loads = sorted({max(round(each.running), 1) for each in report.loads})[:_MOST_LOADS]
+    at = f" --concurrency {','.join(map(str, loads))}" if "load" in missing and loads else ""
+    yield (
+        f"Run `specwatch calibrate{at}`: it measures what serving costs without speculation,"
+        " against which a speedup is measured."
+    )
+
+
+def _switching(report: ModelReport) -> Iterator[str]:
+    """Yield the loads at which speculation is to be off; all of them in the worst case."""
+    answer, found = report.answer, report.what_if
+    if found is not None and found.loads and found.gain - 1 > WORTH_A_SETTING:
+        setting = ", ".join(f"[{first}, {last}, {k}]" for first, last, k in found.setting)
+        most = max((last for _, last, k in found.setting if k), default=0)
+        yield (
+            f"Turn speculation off above {most} running requests: with"
+            f' `"num_speculative_tokens_per_batch_size": [{setting}]` in the speculative'
+            f" configuration the same work would have been done {found.gain:.2f}x as fast."
+        )
+    elif answer.outcome == "loses" and not any(_drafting(report)):
+        said = f"Switch speculation off: `specwatch guard disable {shown(report.target)}`"
+        yield f"{said}." if _missed(report) else f"{said}, or let the guard (`guard.mode: act`)."
+
+
+def _drafting(report: ModelReport) -> Iterator[str]:
+    found = report.best_k
+    if found is None or not found.k or found.k >= len(found.speedups):
+        return
+    now, best = found.speedups[min(found.now, len(found.speedups) - 1)], found.speedups[found.k]
+    if now <= 0 or best / now - 1 <= WORTH_ANOTHER_K:
+        return
+    yield (
+        f"Set `num_speculative_tokens` to {found.k} (now {found.now}): a speedup of {best:.2f}x is"
+        f" predicted in place of {now:.2f}x."
+    )
+
+
+def _routing(report: ModelReport) -> Iterator[str]:
+    labels = report.answer.losing_temperatures
+    if not labels or report.answer.outcome in ("loses", "off"):
+        return
+    share = sum(each.share or 0.0 for each in report.temperatures if each.temperature in labels)
+    if share >= _FEW_REQUESTS:
+        yield (
+            f"Send requests {_temperatures(labels)} ({share:.0%} of all) to a server without"
+            " speculation, if there is one: it can be switched for a whole server only."
+        )
+
+
+def _guarding(report: ModelReport) -> Iterator[str]:
+    missed = _missed(report)
+    if missed:
+        yield (
+            f"The guard only looks on, and would have acted {_times(missed)}: set `guard.mode` to"
+            " `act` to have it switch speculation by itself."
+        )
+
+
+def _missed(report: ModelReport) -> int:
+    """Incidents about which only the mode of the guard kept it from doing something."""
+    return sum(each.outcome.startswith(WOULD_HAVE) for each in report.incidents)
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _no_advice(report: ModelReport) -> str:
+    outcome = report.answer.outcome
+    if outcome == "no_traffic":
+        return "Nothing to do; if there should have been traffic, look where it went."
+    if outcome == "off" and report.seconds_off_by_guard:
+        return "Nothing to do: `specwatch guard status` says when speculation is tried again."
+    if outcome == "off":
+        return (
+            "Nothing to do: what was served meanwhile is a baseline for when speculation is on"
+            " again."
+        )
+    if outcome == "not_worth_it":
+        return "Keep it if the memory of the draft model is not needed for something better."
+    if outcome == "even":
+        return "Keep it for now, and report on a longer period: that narrows the interval."
+    return "Keep it as it is."

@@ -1,0 +1,130 @@
+"""What the plots show: stretches of time, each from the merged counts of its windows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from specwatch.core import histogram
+from specwatch.core.buckets import order_of
+from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode, Tally, Window
+from specwatch.report.latencies import summed
+from specwatch.report.ledger import Slice
+from specwatch.report.model import AcceptancePoint, LatencyPoint, Series
+from specwatch.report.traffic import requests_of
+
+MOST_POINTS = 200
+_STEPS = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE)
+
+
+def step_of(since: float, until: float, length: int) -> int:
+    """Seconds of a point, for windows so long: at most some two hundred points."""
+    span = until - since
+    if length < HOUR:
+        for step in _STEPS:
+            if span <= MOST_POINTS * step:
+                return step
+    return HOUR * max(1, math.ceil(span / (MOST_POINTS * HOUR)))
+
+
+class Plots:
+    """Collects the points of one model; slices come in the order of time."""
+
+    def __init__(self, since: float, until: float, length: int) -> None:
+        self._since = int(since)
+        self._step = step_of(since, until, length)
+        self._at = 0
+        self._slices: list[Slice] = []
+        self._acceptance: dict[str, list[AcceptancePoint]] = {}
+        self._latency: list[LatencyPoint] = []
+
+    def take(self, slices: Iterable[Slice]) -> None:
+        """Add slices of the period."""
+        for each in slices:
+            start = (each.wholes or each.parts)[0].start
+            at = self._since + (start - self._since) // self._step * self._step
+            if at != self._at:
+                self._close()
+                self._at = at
+            self._slices.append(each)
+
+    def series(self) -> Series:
+        """All that was collected."""
+        self._close()
+        labels = sorted(self._acceptance.keys() - {ALL_TEMPERATURES}, key=order_of)
+        ordered = [ALL_TEMPERATURES, *labels] if self._acceptance else []
+        return Series(
+            step=self._step,
+            acceptance={label: tuple(self._acceptance.get(label, ())) for label in ordered},
+            latency=tuple(self._latency),
+        )
+
+    def _close(self) -> None:
+        slices, self._slices = self._slices, []
+        if not slices:
+            return
+        drafts: dict[str, list[int]] = {}
+        for each in slices:
+            for window in _counting(each):
+                _count(drafts, window.series.temperature, window.tally)
+            if each.wholes and each.wholes[0].tally.drafts is None:
+                for window in each.parts:
+                    _count(drafts, ALL_TEMPERATURES, window.tally)
+        for label, (drafted, tokens, accepted) in drafts.items():
+            rate = accepted / tokens if tokens else None
+            point = AcceptancePoint(start=self._at, drafts=drafted, rate=rate)
+            self._acceptance.setdefault(label, []).append(point)
+        for mode in (Mode.ON, Mode.OFF):
+            found = _latency(self._at, mode, [s for s in slices if s.place.mode is mode])
+            if found is not None:
+                self._latency.append(found)
+
+
+def _counting(one: Slice) -> Sequence[Window]:
+    return (*one.wholes, *one.parts)
+
+
+def _count(drafts: dict[str, list[int]], label: str, counted: Tally) -> None:
+    if counted.drafts:
+        sums = drafts.setdefault(label, [0, 0, 0])
+        sums[0] += counted.drafts
+        sums[1] += counted.draft_tokens or 0
+        sums[2] += counted.accepted_tokens or 0
+
+
+def _latency(start: int, mode: Mode, slices: Sequence[Slice]) -> LatencyPoint | None:
+    requests = sum(requests_of(window.tally) for each in slices for window in _asked(each))
+    ttft, tpot = (_observed(slices, metric) for metric in ("ttft", "tpot"))
+    if not requests and ttft is None and tpot is None:
+        return None
+    return LatencyPoint(
+        start=start,
+        mode=str(mode),
+        requests=requests,
+        ttft_p50=_quantile(ttft, 0.5),
+        ttft_p99=_quantile(ttft, 0.99),
+        tpot_p50=_quantile(tpot, 0.5),
+        tpot_p99=_quantile(tpot, 0.99),
+    )
+
+
+def _asked(one: Slice) -> Sequence[Window]:
+    """The windows that count the requests of all temperatures."""
+    said = any(each.tally.requests for each in one.wholes)
+    return one.wholes if said or not one.wholes else one.parts
+
+
+def _observed(slices: Iterable[Slice], metric: str) -> Histogram | None:
+    found = []
+    for each in slices:
+        wholes = [getattr(window.tally, metric) for window in each.wholes]
+        if wholes and wholes[0] is None:
+            wholes = [getattr(window.tally, metric) for window in each.parts]
+        found += wholes
+    whole = summed(found)
+    return whole if whole is not None and whole.count else None
+
+
+def _quantile(observed: Histogram | None, q: float) -> float | None:
+    found = None if observed is None else histogram.quantile(observed, q)
+    return None if found is None else found.value

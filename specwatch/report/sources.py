@@ -1,0 +1,45 @@
+"""What a report is made of, whoever read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from specwatch.core.baseline import MAX_AGE, Measurement
+from specwatch.core.breakeven import DRAFT_COST_RATIO
+from specwatch.core.decisions import Decision
+from specwatch.model import Window
+from specwatch.ruling import Slo
+
+
+@dataclass(frozen=True, slots=True)
+class GuardStep:
+    """A step of the guard as it was stored; ``at`` is a Unix time."""
+
+    at: float
+    incident: str
+    phase_before: str
+    phase: str
+    reason: str
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """All that the report of one target is made of.
+
+    ``windows`` are hours, or minutes of a short period, of all its models and temperatures, by
+    start; they begin a period earlier than the report. They are read once, and not kept.
+    ``decisions`` are changes of verdicts. ``max_age`` is that of a baseline, in seconds.
+    """
+
+    target: str
+    windows: Iterable[Window]
+    measurements: Sequence[Measurement] = ()
+    decisions: Sequence[Decision] = ()
+    steps: Sequence[GuardStep] = ()
+    slos: Sequence[Slo] = ()
+    gpus: int | None = None
+    draft_cost_ratio: float = DRAFT_COST_RATIO
+    max_age: float = MAX_AGE

@@ -1,0 +1,212 @@
+"""What was measured of a period: each window against the baseline of its own environment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+import specwatch.core.baseline as baselines
+from specwatch.core import breakeven, decisions
+from specwatch.core.baseline import (
+    MOST_POINTS,
+    Baseline,
+    BaselineKey,
+    Measurement,
+    Origin,
+    Point,
+)
+from specwatch.core.breakeven import Assessment
+from specwatch.core.interval import Interval
+from specwatch.core.sample import Sample
+from specwatch.model import Environment, Mode
+from specwatch.report.latencies import summed
+from specwatch.report.ledger import Cell, Ledger, stretches
+from specwatch.report.model import Ratio
+
+_STRETCHES = 16
+"""Windows of one load are drawn for the interval by as many stretches."""
+
+_LITTLE = 0.05
+"""Share of the tokens that a speedup may leave out without saying so."""
+
+
+class Chosen:
+    """The baseline of each environment, chosen once; ``now`` is a Unix time in seconds."""
+
+    def __init__(self, known: Sequence[Measurement], now: float, max_age: float) -> None:
+        self._known = known
+        self._now = now
+        self._max_age = max_age
+        self._found: dict[Environment, Baseline] = {}
+
+    def __call__(self, environment: Environment) -> Baseline:
+        """What windows of that environment are compared with."""
+        found = self._found.get(environment)
+        if found is None:
+            chosen = baselines.choose(
+                self._known, environment, now=self._now, max_age=self._max_age
+            )
+            found = self._found[environment] = _thinned(chosen)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Speedups:
+    """The measured speedup, or why there is none, and what may be assumed instead.
+
+    ``samples`` are those with speculation, ``present`` is the newest environment of them, and
+    ``expired`` whether there was a baseline that is too old.
+    """
+
+    assessment: Assessment
+    baseline: Callable[[Environment], Baseline]
+    samples: Sequence[Sample] = ()
+    assumed: float | None = None
+    present: Environment | None = None
+    expired: bool = False
+
+    @property
+    def overall(self) -> Ratio | None:
+        """Measured, else assumed."""
+        if self.assessment.speedup is not None:
+            return ratio(self.assessment.speedup)
+        return None if self.assumed is None else Ratio(value=self.assumed, basis="assumed")
+
+    @property
+    def missing(self) -> str | None:
+        """Why there is no measured speedup."""
+        missing = self.assessment.missing
+        return f"{missing} young enough" if self.expired and missing == "no baseline" else missing
+
+    @property
+    def caveat(self) -> str | None:
+        """What a measured speedup is not of, where that is more than a little."""
+        unknown = 1 - self.assessment.covered
+        if self.assessment.speedup is None or unknown < _LITTLE:
+            return None
+        return (
+            f"{unknown:.0%} of the tokens came at loads of which there is no baseline: the speedup"
+            " and the hours saved are those of the others."
+        )
+
+
+def ratio(found: Interval) -> Ratio:
+    """As reports have it."""
+    return Ratio(value=found.value, lower=found.lower, upper=found.upper)
+
+
+def speedups(
+    ledger: Ledger,
+    cells: Sequence[Cell],
+    stored: Iterable[Measurement],
+    *,
+    target: str,
+    now: float,
+    max_age: float,
+    draft_cost_ratio: float,
+) -> Speedups:
+    """Measure the period; ``now`` (Unix seconds) is the end of it.
+
+    Where the store has no measurement of a load the windows without speculation are one.
+    """
+    samples = ledger.samples(_STRETCHES)
+    known = [each for each in stored if each.key.model_name == ledger.name]
+    baseline = Chosen([*known, *_own(ledger, cells, target, known)], now, max_age)
+    environments = {each.environment for each in samples}
+    assessment = breakeven.assess(samples, baseline)
+    if assessment.best_k is not None and len({e.fingerprint for e in environments}) > 1:
+        # The others may have had another number of draft tokens.
+        newest = [each for each in samples if each.environment == ledger.present]
+        assessment = replace(assessment, best_k=breakeven.assess(newest, baseline).best_k)
+    return Speedups(
+        assessment,
+        baseline,
+        samples,
+        None if assessment.measured else _assumed(cells, draft_cost_ratio),
+        ledger.present,
+        any(baseline(each).expired for each in environments),
+    )
+
+
+def _assumed(cells: Sequence[Cell], draft_cost_ratio: float) -> float | None:
+    counted = [
+        Sample(0, 0, each.place.mode, each.all)
+        for each in cells
+        if each.place.now and each.all.accepted_tokens is not None
+    ]
+    return decisions.prior(counted, draft_cost_ratio)
+
+
+def _own(
+    ledger: Ledger, cells: Sequence[Cell], target: str, stored: Sequence[Measurement]
+) -> list[Measurement]:
+    """What the windows without speculation measured, where the store does not have it."""
+    kept = {
+        (each.key, each.load_bin)
+        for each in stored
+        if each.origin is Origin.WINDOWS and each.enough
+    }
+    points: dict[tuple[BaselineKey, int], list[Point]] = {}
+    for (mode, bin_, environment, _, _), minutes in ledger.minutes.items():
+        key = BaselineKey(
+            target, ledger.name, environment.engine_version, environment.configuration
+        )
+        if mode is Mode.OFF and (key, bin_) not in kept:
+            points.setdefault((key, bin_), []).extend(
+                Point(
+                    float(each.start + each.length),
+                    each.running / each.busy,
+                    each.pace.seconds,
+                    each.pace.tokens,
+                    each.pace.by_token,
+                )
+                for each in minutes
+            )
+    found = []
+    for (key, bin_), own in points.items():
+        off = [
+            each.all
+            for each in cells
+            if each.place.mode is Mode.OFF
+            and each.place.load_bin == bin_
+            and each.place.environment.engine_version == key.engine_version
+            and each.place.environment.configuration == key.configuration
+        ]
+        found.append(
+            Measurement(
+                key,
+                bin_,
+                Origin.WINDOWS,
+                tuple(sorted(own)[-MOST_POINTS:]),
+                summed(each.ttft for each in off),
+                summed(each.tpot for each in off),
+                len(own),
+            )
+        )
+    return found
+
+
+def _thinned(found: Baseline) -> Baseline:
+    """With fewer points that say the same: resampling them all would take most of the time."""
+    bins = {at: replace(each, points=_fewer(each.points)) for at, each in found.bins.items()}
+    return Baseline(bins, found.own, expired=found.expired)
+
+
+def _fewer(points: Sequence[Point]) -> tuple[Point, ...]:
+    found: list[Point] = []
+    for by_token in (True, False):
+        alike = [each for each in points if each.by_token is by_token and each.tokens > 0]
+        found += map(_joined, stretches(sorted(alike, key=attrgetter("at")), _STRETCHES))
+    return tuple(found)
+
+
+def _joined(points: Sequence[Point]) -> Point:
+    tokens = sum(each.tokens for each in points)
+    return Point(
+        points[-1].at,
+        sum(each.concurrency * each.tokens for each in points) / tokens,
+        sum(each.seconds for each in points),
+        tokens,
+        points[-1].by_token,
+    )

@@ -1,0 +1,134 @@
+"""Acceptance, latency and speedup by temperature bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from specwatch.core import acceptance, histogram
+from specwatch.core.buckets import order_of
+from specwatch.core.merge import sum_fields
+from specwatch.model import ALL_TEMPERATURES, Histogram, Mode, Tally
+from specwatch.report import latencies
+from specwatch.report.latencies import summed
+from specwatch.report.ledger import Cell
+from specwatch.report.model import Acceptance, Latency, Quantiles, Ratio, Spread, Temperature
+from specwatch.report.speedups import Speedups, ratio
+from specwatch.report.traffic import requests_of
+
+_COUNTED = (
+    "drafts", "draft_tokens", "accepted_tokens", "accepted_per_position", "requests",
+    "request_acceptance",
+)  # fmt: skip
+
+
+def temperatures(cells: Sequence[Cell], measured: Speedups) -> tuple[Temperature, ...]:
+    """``all`` first, then every bucket that occurs in the period, ascending."""
+    labels = {label for cell in cells if cell.place.now for label in cell.tallies}
+    ordered = (ALL_TEMPERATURES, *sorted(labels - {ALL_TEMPERATURES}, key=order_of))
+    counted = {label: _counted(cells, label, now=True) for label in ordered}
+    requests = {label: requests_of(each) for label, each in counted.items()}
+    # A tap may count requests that the server does not.
+    whole = max(requests[ALL_TEMPERATURES], sum(requests[label] for label in ordered[1:]))
+    requests_in_all = {**dict.fromkeys(ordered, whole), ALL_TEMPERATURES: requests["all"]}
+    return tuple(
+        Temperature(
+            temperature=label,
+            requests=requests[label],
+            share=requests[label] / of if (of := requests_in_all[label]) else None,
+            acceptance=acceptance_of(counted[label]),
+            acceptance_before=acceptance.acceptance_rate(_counted(cells, label, now=False)),
+            ttft=_latency(cells, measured, label, "ttft"),
+            tpot=_latency(cells, measured, label, "tpot"),
+            speedup=_speedup(measured, label),
+        )
+        for label in ordered
+    )
+
+
+def acceptance_of(counted: Tally) -> Acceptance:
+    """Drafts and what became of them."""
+    return Acceptance(
+        drafts=counted.drafts or 0,
+        draft_tokens=counted.draft_tokens or 0,
+        accepted_tokens=counted.accepted_tokens or 0,
+        rate=acceptance.acceptance_rate(counted),
+        mean_length=acceptance.mean_acceptance_length(counted),
+        histogram=acceptance.accepted_length_histogram(
+            counted.drafts, counted.accepted_per_position, counted.accepted_tokens
+        ),
+        per_request=_spread(counted.request_acceptance),
+    )
+
+
+def _spread(observed: Histogram | None) -> Spread | None:
+    if observed is None or not observed.count:
+        return None
+    found = [histogram.quantile(observed, q) for q in (0.1, 0.5, 0.9)]
+    p10, p50, p90 = (None if at is None else at.value for at in found)
+    return Spread(count=observed.count, p10=p10, p50=p50, p90=p90)
+
+
+def _counted(cells: Iterable[Cell], label: str, *, now: bool) -> Tally:
+    inside = [
+        counted
+        for cell in cells
+        if cell.place.now is now and (counted := cell.tallies.get(label)) is not None
+    ]
+    return Tally(**sum_fields(inside, _COUNTED))
+
+
+def _latency(cells: Sequence[Cell], measured: Speedups, label: str, metric: str) -> Latency:
+    ran = [
+        (cell, observed)
+        for cell in cells
+        if cell.place.mode is Mode.ON
+        and (counted := cell.tallies.get(label)) is not None
+        and (observed := getattr(counted, metric)) is not None
+    ]
+    now = [(cell, observed) for cell, observed in ran if cell.place.now]
+    return Latency(
+        on=latencies.quantiles(summed(observed for _, observed in now)),
+        before=latencies.quantiles(summed(each for cell, each in ran if not cell.place.now)),
+        off=without_speculation(cells, measured, label, metric, now),
+    )
+
+
+def without_speculation(
+    cells: Sequence[Cell],
+    measured: Speedups,
+    label: str,
+    metric: str,
+    now: Iterable[tuple[Cell, Histogram]],
+) -> Quantiles | None:
+    """A latency in the windows without speculation, in the load bins of those with it (``now``)
+    and as they weigh; of ``all`` by the baseline's own traffic, where there is such."""
+    requests: dict[tuple[int | None, object], int] = {}
+    found: dict[tuple[int | None, object], Histogram] = {}
+    for cell, observed in now:
+        bin_, environment = cell.place.load_bin, cell.place.environment
+        at = (bin_, environment)
+        requests[at] = requests.get(at, 0) + observed.count
+        if at in found or bin_ is None:
+            continue
+        own = measured.baseline(environment).own.get(bin_) if label == ALL_TEMPERATURES else None
+        off = None if own is None else getattr(own, metric)
+        if off is None:
+            off = summed(
+                getattr(counted, metric)
+                for other in cells
+                if other.place.mode is Mode.OFF
+                and other.place.load_bin == bin_
+                and other.place.environment.resembles(environment)
+                and (counted := other.tallies.get(label)) is not None
+            )
+        if off is not None:
+            found[at] = off
+    return latencies.mixed(found, requests)
+
+
+def _speedup(measured: Speedups, label: str) -> Ratio | None:
+    found = measured.assessment
+    if label == ALL_TEMPERATURES:
+        return None if found.speedup is None else ratio(found.speedup)
+    bucket = found.buckets.get(label)
+    return None if bucket is None else ratio(bucket.speedup)

@@ -1,0 +1,321 @@
+"""A report as lines for a terminal: the answer of each target first, then its tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from specwatch.model import ALL_TEMPERATURES
+from specwatch.report.columns import Bar, Cell, Line, columns, cut, table, wrapped
+from specwatch.report.model import (
+    Acceptance,
+    Amount,
+    Latency,
+    Load,
+    ModelReport,
+    Outcome,
+    Quantiles,
+    Ratio,
+    Report,
+    Temperature,
+)
+from specwatch.report.text_events import event_lines
+from specwatch.wording import figures
+from specwatch.wording.moments import moment
+from specwatch.wording.text import LONGEST_SENTENCE, MOST_COLUMNS, shown
+
+LEAST_WIDTH = 40
+STYLES: dict[Outcome, str] = {"pays": "green", "not_worth_it": "yellow", "loses": "red"}
+_OUTCOMES: dict[Outcome, str] = {
+    "pays": "pays", "not_worth_it": "not worth it", "even": "even", "loses": "loses", "off": "off",
+    "no_traffic": "no traffic", "unknown": "unknown",
+}  # fmt: skip
+_MOST_LENGTHS = 17
+_LEAST_NAME = 8
+_LONGEST_ANSWER = 1000
+_MUCH = 0.1
+"""Change of a latency that is coloured."""
+
+
+def lines(report: Report, width: int, *, bar: str = "#") -> Iterator[Line]:
+    """Yield lines of texts with their styles, none of more than ``width`` columns.
+
+    ``bar`` is the character that bars are made of. All that is foreign in them is clean.
+    """
+    width = max(width, LEAST_WIDTH)
+    span = figures.span(report.until - report.since)
+    yield (("specwatch report", "bold"),)
+    yield from _paragraph(f"{moment(report.since)} to {moment(report.until)} ({span})", width)
+    for note in report.notes:
+        yield from _paragraph(f"note: {shown(note, LONGEST_SENTENCE)}", width, "yellow")
+    if len(report.targets) > 1:
+        yield ()
+        yield from _summary(report.targets, width)
+    for model in report.targets:
+        yield ()
+        yield from _model(model, width, bar)
+
+
+def plain(report: Report, width: int = MOST_COLUMNS) -> str:
+    """The same as text without styles, for a file or a mail."""
+    texts = ("".join(text for text, _ in line).rstrip() for line in lines(report, width, bar="█"))
+    return "\n".join(texts) + "\n"
+
+
+def _paragraph(text: str, width: int, style: str = "", indent: int = 2) -> Iterator[Line]:
+    for line in wrapped(text, width, indent=indent):
+        yield ((line, style),)
+
+
+def _summary(targets: Sequence[ModelReport], width: int) -> Iterator[Line]:
+    names = Counter(each.target for each in targets)
+    headers = ("target", "answer", "speedup", "hours saved", "GPU hours", "requests", "accept")
+    rows = [
+        (
+            Cell(_name(each, alone=names[each.target] == 1)),
+            Cell(_OUTCOMES[each.answer.outcome], STYLES.get(each.answer.outcome, "")),
+            Cell(ratio(each.answer.speedup)),
+            Cell(_signed(each.answer.hours_saved)),
+            Cell(_signed(each.answer.gpu_hours_saved)),
+            Cell(figures.compact(each.traffic.requests)),
+            Cell(figures.percent(_whole_rate(each))),
+        )
+        for each in targets
+    ]
+    yield from table(headers, rows, width)
+
+
+def _name(model: ModelReport, *, alone: bool) -> str:
+    target = shown(model.target)
+    return target if alone else f"{target} {shown(model.model_name)}"
+
+
+def _whole_rate(model: ModelReport) -> float | None:
+    return next(
+        (
+            each.acceptance.rate
+            for each in model.temperatures
+            if each.temperature == ALL_TEMPERATURES
+        ),
+        None,
+    )
+
+
+def _model(model: ModelReport, width: int, bar: str) -> Iterator[Line]:
+    name = cut(shown(model.target), width)
+    room = width - columns(name) - 2
+    of = f"  {cut(shown(model.model_name), room)}" if room >= _LEAST_NAME else ""
+    yield (name, "bold underline"), (of, "")
+    style = STYLES.get(model.answer.outcome, "")
+    for said, how in (
+        (model.answer.sentence, f"bold {style}".strip()),
+        (model.answer.recommendation, "bold"),
+    ):
+        yield from _paragraph(shown(said, _LONGEST_ANSWER), width, how, indent=0)
+    yield from _paragraph(_traffic(model), width, indent=0)
+    yield from _temperatures(model.temperatures, width, bar)
+    yield from _lengths(model.temperatures, width, bar)
+    yield from _latencies(model.temperatures, width)
+    yield from _loads(model, width, bar)
+    yield from event_lines(model, width)
+
+
+def _traffic(model: ModelReport) -> str:
+    counted = model.traffic
+    said = figures.counted(counted.requests, "request")
+    if counted.requests_before:
+        said += f" ({_change(counted.requests, counted.requests_before)} on the period before)"
+    said += f", {figures.compact(counted.generation_tokens)} tokens generated"
+    modes = (
+        (counted.seconds_on, "with speculation"),
+        (counted.seconds_off, "without"),
+        (counted.seconds_mixed, "in between"),
+    )
+    watched = ", ".join(f"{figures.span(length)} {how}" for length, how in modes if length)
+    return f"{said}; watched {watched}" if watched else said
+
+
+def _temperatures(found: Sequence[Temperature], width: int, bar: str) -> Iterator[Line]:
+    headers = (
+        "temp", "share", "requests", "accept", "change", "tau", "P10/50/90", "speedup",
+    )  # fmt: skip
+    rows: list[tuple[Cell, ...]] = []
+    bars: list[Bar] = []
+    for each in found:
+        counted = each.acceptance
+        rows.append(
+            (
+                Cell(shown(each.temperature)),
+                Cell(figures.UNKNOWN if each.share is None else f"{each.share:.0%}"),
+                Cell(figures.compact(each.requests)),
+                Cell(figures.percent(counted.rate)),
+                Cell(_points(counted.rate, each.acceptance_before)),
+                Cell(figures.number(counted.mean_length, 2)),
+                Cell(_spread(counted)),
+                Cell(ratio(each.speedup), _ratio_style(each.speedup)),
+            )
+        )
+        bars.append(Bar(counted.rate, "cyan"))
+    if any(each.requests or each.acceptance.drafts for each in found):
+        yield ()
+        yield from table(headers, rows, width, bars=bars, bar=bar, full=1.0)
+
+
+def _points(now: float | None, before: float | None) -> str:
+    """A change of a rate in percentage points."""
+    if now is None or before is None:
+        return figures.UNKNOWN
+    return f"{100 * (now - before):+.1f} pt"
+
+
+def _spread(counted: Acceptance) -> str:
+    spread = counted.per_request
+    if spread is None:
+        return figures.UNKNOWN
+    return figures.percents(
+        {"p10": spread.p10, "p50": spread.p50, "p90": spread.p90}, ("p10", "p50", "p90")
+    )
+
+
+def _lengths(found: Iterable[Temperature], width: int, bar: str) -> Iterator[Line]:
+    """How many tokens of a draft were accepted, over all temperatures."""
+    whole = next((each for each in found if each.temperature == ALL_TEMPERATURES), None)
+    counts = whole.acceptance.histogram if whole else None
+    if not counts or not sum(counts) or len(counts) > _MOST_LENGTHS:
+        return
+    shares = [count / sum(counts) for count in counts]
+    rows = [
+        (Cell(str(length)), Cell(figures.percent(share))) for length, share in enumerate(shares)
+    ]
+    bars = [Bar(share, "cyan") for share in shares]
+    yield ()
+    yield from table(("accepted", "drafts"), rows, width, bars=bars, bar=bar)
+
+
+def _latencies(found: Iterable[Temperature], width: int) -> Iterator[Line]:
+    headers = ("temp", "", "p50", "p95", "p99", "p50 +/-", "p99 +/-", "off p50", "off p99")
+    rows = [
+        (
+            Cell(shown(each.temperature)),
+            Cell(name),
+            *(Cell(quantile(latency.on, which)) for which in ("p50", "p95", "p99")),
+            _changed(latency, "p50"),
+            _changed(latency, "p99"),
+            Cell(quantile(latency.off, "p50")),
+            Cell(quantile(latency.off, "p99")),
+        )
+        for each in found
+        for name, latency in (("TTFT", each.ttft), ("TPOT", each.tpot))
+        if latency.on is not None or latency.off is not None
+    ]
+    if not rows:
+        return
+    yield ()
+    yield from table(headers, rows, width)
+    words = (
+        ("+/-: change on the period before", 5, 6),
+        ("off: without speculation at the same load", 7, 8),
+    )
+    known = [
+        said
+        for said, *places in words
+        if any(row[at].text != figures.UNKNOWN for row in rows for at in places)
+    ]
+    if known:
+        yield from _paragraph("; ".join(known), width, "dim")
+
+
+def _changed(latency: Latency, which: str) -> Cell:
+    now = None if latency.on is None else getattr(latency.on, which)
+    before = None if latency.before is None else getattr(latency.before, which)
+    if now is None or not before:
+        return Cell(figures.UNKNOWN)
+    share = now / before - 1
+    style = "red" if share > _MUCH else "green" if share < -_MUCH else ""
+    return Cell(_change(now, before), style)
+
+
+def _loads(model: ModelReport, width: int, bar: str) -> Iterator[Line]:
+    if model.loads:
+        headers = (
+            "load", "share", "busy", "running", "accept", "speedup", "step", "break-even",
+        )  # fmt: skip
+        rows = [_load(each) for each in model.loads]
+        bars = [
+            Bar(each.speedup.value if each.speedup else None, _ratio_style(each.speedup), 1.0)
+            for each in model.loads
+        ]
+        yield ()
+        yield from table(headers, rows, width, bars=bars, bar=bar)
+    for said in _load_sentences(model):
+        yield from _paragraph(said, width)
+
+
+def _load(each: Load) -> tuple[Cell, ...]:
+    line = each.break_even_acceptance
+    return (
+        Cell(shown(each.load)),
+        Cell(f"{each.share:.0%}"),
+        Cell(figures.span(each.busy)),
+        Cell(figures.number(each.running, 1)),
+        Cell(figures.percent(each.acceptance_rate)),
+        Cell(ratio(each.speedup), _ratio_style(each.speedup)),
+        Cell(figures.UNKNOWN if each.step_cost is None else f"{each.step_cost.value:.2f}x"),
+        Cell(figures.UNKNOWN if line is None else figures.percent(line.value)),
+    )
+
+
+def _load_sentences(model: ModelReport) -> Iterator[str]:
+    if model.crossing is not None:
+        at = figures.number(model.crossing.running)
+        yield f"the speedup falls below 1 from about {at} running requests on"
+    best = model.best_k
+    if best is not None and 0 <= best.k < len(best.speedups) and 0 <= best.now < len(best.speedups):
+        now = f"with {best.now} now {best.speedups[best.now]:.2f}"
+        if best.k == best.now:
+            yield f"best k: {best.k}, as it is"
+        else:
+            what = "none at all" if best.k == 0 else str(best.k)
+            yield f"best k: {what} (predicted speedup {best.speedups[best.k]:.2f}, {now})"
+    if model.what_if is not None:
+        value = [list(each) for each in model.what_if.setting]
+        yield (
+            f"only at load {', '.join(map(shown, model.what_if.loads))}: speedup"
+            f" {model.what_if.speedup:.2f}, {model.what_if.gain - 1:+.1%};"
+            f" num_speculative_tokens_per_batch_size {value}"
+        )
+
+
+def ratio(found: Ratio | None) -> str:
+    """``1.61 (1.50-1.72)``, or ``~1.6`` where it is assumed."""
+    if found is None:
+        return figures.UNKNOWN
+    if found.basis == "assumed":
+        return f"~{found.value:.1f}"
+    if found.lower is None or found.upper is None:
+        return f"{found.value:.2f}"
+    return f"{found.value:.2f} ({found.lower:.2f}-{found.upper:.2f})"
+
+
+def _ratio_style(found: Ratio | None) -> str:
+    if found is None or found.basis == "assumed":
+        return ""
+    if found.upper is not None and found.upper < 1:
+        return "red"
+    return "green" if found.lower is not None and found.lower > 1 else ""
+
+
+def quantile(found: Quantiles | None, which: str) -> str:
+    """``235 ms``, ``> 10 s`` beyond the last bound."""
+    value: float | None = None if found is None else getattr(found, which)
+    if found is None or value is None:
+        return figures.UNKNOWN
+    return f"> {value:,.5g} s" if which in found.beyond else figures.seconds(value)
+
+
+def _signed(amount: Amount | None) -> str:
+    return figures.UNKNOWN if amount is None else f"{amount.value:+,.1f}"
+
+
+def _change(now: float, before: float) -> str:
+    return f"{now / before - 1:+.1%}"

@@ -1,0 +1,26 @@
+"""What is said of one model, part by part: HTML and Markdown are two ways to set it."""
+
+from __future__ import annotations
+
+from specwatch.report.model import ModelReport
+from specwatch.report.told.answers import OUTCOMES, answer, outcome, overview
+from specwatch.report.told.load import by_load, choices
+from specwatch.report.told.operation import changes, guard, health, objectives
+from specwatch.report.told.parts import Figure, Kind, Listing, Part, Section, Sentence, Table
+from specwatch.report.told.temperatures import by_temperature, latencies
+
+__all__ = [
+    "OUTCOMES", "Figure", "Kind", "Listing", "Part", "Section", "Sentence", "Table",
+    "outcome", "overview", "sections",
+]  # fmt: skip
+
+_SECTIONS = (
+    answer, by_temperature, latencies, by_load, choices, objectives, guard, changes, health,
+)  # fmt: skip
+
+
+def sections(model: ModelReport) -> list[Section]:
+    """All that is said of a model after the sentences of its answer."""
+    if model.answer.outcome == "no_traffic":
+        return [each(model) for each in (answer, guard, changes, health)]
+    return [each(model) for each in _SECTIONS]

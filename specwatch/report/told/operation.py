@@ -1,0 +1,246 @@
+"""Objectives, the guard, changes of the server, and the health of the data, as sections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from specwatch.model import UNCOVERED
+from specwatch.report.model import (
+    Breach,
+    Change,
+    Health,
+    Incident,
+    ModelReport,
+    Objective,
+    Side,
+)
+from specwatch.report.told import cells
+from specwatch.report.told.parts import Listing, Part, Section, Sentence, table
+
+_MOST_INCIDENTS = 20
+_MOST_BREACHES = 30
+_MOST_STEPS = 40
+_MOST_REASONS = 12
+_METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "whole request"}
+_SOURCES = {
+    "server": "the server's own counters, which have no temperatures",
+    "tap": "the tap inside vLLM",
+    "proxy": "the proxy",
+    "probe": "probes",
+}
+
+
+def objectives(model: ModelReport) -> Section:
+    """What the period used up of the budgets, and its worst hours."""
+    return Section("Objectives", [*_objectives(model.objectives)])
+
+
+def guard(model: ModelReport) -> Section:
+    """Incidents with all that was done, rules in breach, and the time off."""
+    return Section("Guard and rules", [*_guard(model)])
+
+
+def changes(model: ModelReport) -> Section:
+    """What became another server, and what that did."""
+    if not model.changes:
+        return Section("Changes", [Sentence("Neither the server nor its configuration changed.")])
+    return Section("Changes", [part for each in model.changes for part in _change(each)])
+
+
+def health(model: ModelReport) -> Section:
+    """Whether the figures can be relied on."""
+    return Section("Health of the data", [*_health(model.health)])
+
+
+def _objectives(found: Sequence[Objective]) -> Iterator[Part]:
+    if not found:
+        yield Sentence("No objectives are configured.")
+        return
+    yield table(
+        "Objectives: how much of the error budget this period used up",
+        "*Objective|*Promise|Requests|Beyond it|Budget spent|Budget left|*Worst hour",
+        [_objective(each) for each in found],
+    )
+
+
+def _objective(each: Objective) -> tuple[str, ...]:
+    metric = _METRICS.get(each.metric, cells.name(each.metric))
+    worst = each.worst_hour
+    hour = (
+        cells.UNKNOWN
+        if worst is None
+        else (
+            f"{cells.moment(worst.start)}: {cells.number(worst.bad)}"
+            f" of {cells.number(worst.requests)}"
+        )
+    )
+    return (
+        cells.name(each.name),
+        f"{_share(each.objective)} {metric} within {cells.seconds(each.threshold)},"
+        f" over {cells.span(each.window)}",
+        cells.number(each.requests),
+        cells.number(each.bad),
+        cells.percent(each.spent),
+        cells.percent(each.budget_left),
+        hour,
+    )
+
+
+def _share(value: float) -> str:
+    """``99%``, ``99.9%``: with the digits that it has."""
+    said = cells.number(100 * value, 3)
+    return f"{said.rstrip('0').rstrip('.')}%" if "." in said else said
+
+
+def _guard(model: ModelReport) -> Iterator[Part]:
+    found = model.incidents
+    if not found:
+        yield Sentence("The guard had nothing to do: no incident.")
+    else:
+        off = model.seconds_off_by_guard
+        yield Sentence(
+            f"The guard had speculation off for {cells.span(off)}." if off
+            else "The guard did not switch speculation off."
+        )  # fmt: skip
+        yield table(
+            "Incidents",
+            "*Incident|*Began|*Ended|Off for|**Cause|**Outcome",
+            [_incident(each) for each in found[-_MOST_INCIDENTS:]],
+        )
+        yield from _left_out(len(found), _MOST_INCIDENTS, "incident", "latest")
+        yield from _steps(found)
+    yield from _breaches(model.breaches)
+
+
+def _incident(each: Incident) -> tuple[str, ...]:
+    return (
+        cells.name(each.id),
+        cells.moment(each.began),
+        "not over" if each.ended is None else cells.moment(each.ended),
+        cells.span(each.seconds_off) if each.seconds_off else cells.UNKNOWN,
+        cells.short(each.cause),
+        cells.short(each.outcome),
+    )
+
+
+def _steps(found: Sequence[Incident]) -> Iterator[Part]:
+    rows = [
+        (
+            cells.moment(step.at),
+            cells.name(each.id),
+            cells.name(step.phase).replace("_", " "),
+            cells.short(step.reason),
+        )
+        for each in found
+        for step in each.steps
+    ]
+    if rows:
+        yield table("What the guard did", "*Time|*Incident|*Step|**Because", rows[-_MOST_STEPS:])
+        yield from _left_out(len(rows), _MOST_STEPS, "step", "latest")
+
+
+def _left_out(count: int, most: int, noun: str, which: str) -> Iterator[Part]:
+    if count > most:
+        yield Sentence(f"These are the {which} {most} of {cells.number(count)} {noun}s.")
+
+
+def _breaches(found: Sequence[Breach]) -> Iterator[Part]:
+    if not found:
+        yield Sentence("No rule was in breach.")
+        return
+    yield table(
+        "Rules in breach",
+        "*Rule|*Temperature|*Severity|Times|In breach for|*Last",
+        [
+            (
+                cells.name(each.rule),
+                cells.name(each.temperature),
+                cells.name(each.severity),
+                cells.number(each.count),
+                cells.span(each.seconds),
+                cells.moment(each.last),
+            )
+            for each in found[:_MOST_BREACHES]
+        ],
+    )
+    yield from _left_out(len(found), _MOST_BREACHES, "rule", "first")
+
+
+def _change(each: Change) -> Iterator[Part]:
+    sides = (each.before, each.after)
+    yield Sentence(f"{cells.moment(each.at)}: {cells.sentence(each.what)}")
+    if not all(side.hours for side in sides):
+        yield Sentence("What that did cannot be told: there is nothing to compare.")
+        return
+    yield table(
+        f"Before and after {cells.moment(each.at)}",
+        "*What|Before|After|Change",
+        [*_sides(*sides)],
+    )
+
+
+def _sides(before: Side, after: Side) -> Iterator[tuple[str, ...]]:
+    old, new = before.acceptance_rate, after.acceptance_rate
+    yield "Acceptance", cells.percent(old), cells.percent(new), cells.points(new, old)
+    yield (
+        "Tokens a step",
+        cells.number(before.mean_length, 2),
+        cells.number(after.mean_length, 2),
+        cells.relative(after.mean_length, before.mean_length),
+    )
+    for which in ("p50", "p99"):
+        one, other = getattr(before, f"tpot_{which}"), getattr(after, f"tpot_{which}")
+        yield (
+            f"TPOT {which.upper()}",
+            cells.seconds(one),
+            cells.seconds(other),
+            cells.relative(other, one),
+        )
+    yield "Speedup", cells.ratio(before.speedup), cells.ratio(after.speedup), cells.UNKNOWN
+    yield "Hours", cells.number(before.hours, 1), cells.number(after.hours, 1), cells.UNKNOWN
+
+
+def _health(found: Health) -> Iterator[Part]:
+    if found.warnings:
+        yield Listing([cells.sentence(each) for each in found.warnings])
+    watched = found.observed / found.expected if found.expected else None
+    source = cells.UNKNOWN if found.source is None else found.source
+    yield table(
+        "How well it was watched",
+        "*What|**Figure",
+        [
+            (
+                "Time watched",
+                f"{cells.percent(watched)} of {cells.length(found.expected)}",
+            ),
+            ("Looks at the server", f"{cells.number(found.scrapes_ok)}, and"
+             f" {cells.number(found.scrapes_failed)} that failed"),
+            ("Restarts of the server", cells.number(found.restarts)),
+            ("Temperatures come from", _SOURCES.get(source, cells.name(source))),
+            ("Drafts whose temperature is known", cells.percent(found.coverage)),
+            ("Gaps", _gaps(found)),
+        ],
+    )  # fmt: skip
+    if found.uncovered:
+        reasons = sorted(found.uncovered.items(), key=lambda each: (-each[1], each[0]))
+        yield table(
+            "Requests whose acceptance is not known",
+            "**Why|Requests",
+            [
+                (UNCOVERED.get(reason, cells.name(reason)), cells.number(count))
+                for reason, count in reasons[:_MOST_REASONS]
+            ],
+        )
+
+
+def _gaps(found: Health) -> str:
+    if not found.gap_count:
+        return "none"
+    longest = "; ".join(
+        f"{cells.moment(each.start)} for {cells.span(each.end - each.start)}" for each in found.gaps
+    )
+    return (
+        f"{cells.number(found.gap_count)}, the longest: {longest}"
+        if longest
+        else str(found.gap_count)
+    )

@@ -1,0 +1,217 @@
+"""The report of a week of a fleet, from hours and from minutes, on SQLite and Postgres.
+
+Each is made in a process of its own, whose memory is looked at when it ends. The rows are those of
+real windows, of which there are a few dozen, so that writing them takes less than reading.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from specwatch.cli import report
+from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.edges import report_reader, schema
+from specwatch.edges.database import Database
+from specwatch.edges.packing import COLUMNS, PackedWindow, pack
+from specwatch.edges.statements import add_contexts, add_rows
+from specwatch.edges.store import Store
+from specwatch.model import HOUR, MINUTE, Environment, Gauges, Mode, SeriesId, Source, Window
+from specwatch.report.model import ModelReport
+from specwatch.report.sources import Sources
+from tests.benchmarks.bench_store import tally
+from tests.benchmarks.figure import Figure
+from tests.postgres import PostgresServer, find_programs
+
+BUCKETS = ("all", "0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1", "unknown")
+TARGETS = 50
+_TARGETS_OF_MINUTES = 5
+DAY = 86400
+T0 = 1_700_000_000 // DAY * DAY
+NOW = T0 + 14 * DAY
+"""The end of two weeks."""
+_MODEL = "llama-3.3-70b"
+_LOAD = 12.0
+_VARIANTS = 61
+_ROWS_AT_ONCE = 50_000
+_MOST_MEGABYTES = 150.0
+
+
+def run() -> list[Figure]:
+    """Seconds and peak memory of each."""
+    figures: list[Figure] = []
+    for name, url in _databases():
+        figures += _figures(name, "hours", url(), HOUR, 14, TARGETS, (2.0, 0.5))
+        figures += _figures(name, "minutes", url(), MINUTE, 7, _TARGETS_OF_MINUTES, (25.0, 5.0))
+    return figures
+
+
+def _figures(
+    name: str, of: str, url: str, length: int, days: int, targets: int, limits: tuple[float, float]
+) -> Iterator[Figure]:
+    fill(url, length, days, targets)
+    found = _measured(url)
+    budget, aim = limits
+    # Targets are read one after another, each as long as the next.
+    times = TARGETS / targets
+    known = "" if times == 1 else f" ({targets} measured)"
+    what = f"report: {TARGETS} targets x 7 days from {of}, {name}{known}"
+    yield Figure(what, found["seconds"] * times, "s", budget=budget, aim=aim)
+    yield Figure(f"{what}: reading alone", found["reading"] * times, "s")
+    yield Figure(f"{what}: peak memory", found["megabytes"], "MB", budget=_MOST_MEGABYTES)
+
+
+def _databases() -> Iterator[tuple[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="specwatch-bench-") as folder:
+        numbers = iter(range(9))
+        yield "SQLite", lambda: f"sqlite:///{folder}/{next(numbers)}.db"
+    programs = find_programs()
+    if programs is None:
+        raise RuntimeError("no Postgres server is installed (Debian: apt install postgresql)")
+    with tempfile.TemporaryDirectory(prefix="specwatch-pg-") as folder:
+        server = PostgresServer(programs, Path(folder))
+        server.start()
+        try:
+            yield "Postgres", server.new_url
+        finally:
+            server.stop(signal.SIGINT)
+
+
+def fill(url: str, length: int, days: int, targets: int = TARGETS) -> None:
+    """Write windows of that length of the last days, up to the last whole hour."""
+    store = Store(url, daemon="bench")
+    store.open(0.0)
+    store.write_measurements([_baseline(f"target-{n}") for n in range(targets)], float(NOW))
+    store.close(0.0)
+    starts = range(NOW - days * DAY, NOW, length)
+    table = schema.hours if length == HOUR else schema.minutes
+    own = ("load_bin",) if length == HOUR else ("run_id",)
+    names = ("start", "series_id", "context_id", *own, *COLUMNS)
+    packed = _packed(length)
+    # The load bin of an hour, or the run of a minute, comes before the columns.
+    variants = {
+        bucket: [(each.context.id, 4 if length == HOUR else 1, *each.columns()) for each in of]
+        for bucket, of in packed.items()
+    }
+    database = Database(url, migrating=True)
+    with database.writing() as connection:
+        ids = [(n, bucket) for n in range(targets) for bucket in BUCKETS]
+        connection.execute(
+            schema.series.insert(),
+            [
+                {
+                    "id": 1 + at, "daemon": "bench", "target": f"target-{n}", "model_name": _MODEL,
+                    "temperature": bucket, "first_start": starts[0], "last_start": starts[-1],
+                    "rolled_until": NOW if length == HOUR else 0, "pruned_until": 0,
+                }
+                for at, (n, bucket) in enumerate(ids)
+            ],
+        )  # fmt: skip
+        add_contexts(connection, {each.context for of in packed.values() for each in of}, set())
+        rows = (
+            (start, at + 1, *variants[bucket][(start // length * 7 + n) % _VARIANTS])
+            for start in starts
+            for at, (n, bucket) in enumerate(ids)
+        )
+        _insert(connection, table, names, rows)
+    if not database.is_sqlite:
+        with database.engine.connect() as connection:
+            connection.exec_driver_sql("ANALYZE")
+    database.dispose()
+
+
+def _insert(connection: Any, table: Any, names: tuple[str, ...], rows: Iterator[Any]) -> None:
+    if connection.dialect.name == "sqlite":
+        while some := list(islice(rows, _ROWS_AT_ONCE)):
+            add_rows(connection, table, names, some)
+        return
+    cursor = connection.connection.cursor()
+    with cursor.copy(f"COPY {table.name} ({', '.join(names)}) FROM STDIN") as copy:
+        for row in rows:
+            copy.write_row(row)
+
+
+def _packed(length: int) -> dict[str, list[PackedWindow]]:
+    chance = random.Random(7)
+    return {
+        bucket: [pack(_window(bucket, length, chance)) for _ in range(_VARIANTS)]
+        for bucket in BUCKETS
+    }
+
+
+def _window(bucket: str, length: int, chance: random.Random) -> Window:
+    whole = bucket == "all"
+    requests = (120 if whole else 20) * length // MINUTE
+    running = Gauges(
+        float(length), float(length), length * _LOAD, 0.0, 20, 0, 0.5, 70 << 30, 80 << 30
+    )
+    return Window(
+        series=SeriesId("bench", "target", _MODEL, bucket),
+        start=T0,
+        length=length,
+        mode=Mode.ON,
+        tally=replace(tally(requests, chance, whole=whole), uncovered={}),
+        gauges=running,
+        environment=Environment("0.32.0", "3f2a9c01d4e5-3"),
+        source=Source.SERVER if whole else Source.TAP,
+        server_drafts=None if whole else requests * 80,
+        source_drafts=None if whole else requests * 78,
+        observed_seconds=float(length),
+        scrapes_ok=length // 5,
+    )
+
+
+def _baseline(target: str) -> Measurement:
+    points = tuple(
+        Point(NOW - 600.0 * at, _LOAD, 30.0 * (1 + at % 3 / 50), 1000.0) for at in range(30)
+    )
+    key = BaselineKey(target, _MODEL, "0.32.0", "3f2a9c01d4e5")
+    return Measurement(key, 4, Origin.CALIBRATION, points)
+
+
+def _measured(url: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "tests.benchmarks.bench_report", url]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    found: dict[str, float] = json.loads(done.stdout)
+    return found
+
+
+def measure(url: str) -> dict[str, float]:
+    """Make the report in this process: seconds, how many of them reading, and peak memory.
+
+    What is imported for the first report is no part of it.
+    """
+    report.made(url, None, since=NOW - HOUR, until=NOW, now=NOW, targets=["target-0"])
+    report.made(url, None, since=NOW - DAY, until=NOW, now=NOW, targets=["target-0"])
+    began = time.perf_counter()
+    made = report.made(url, None, since=NOW - 7 * DAY, until=NOW, now=NOW)
+    seconds = time.perf_counter() - began
+    megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    assert made.targets, made.notes
+    assert all(each.answer.speedup for each in made.targets)
+    setattr(report_reader, "build", _only_read)  # noqa: B010
+    began = time.perf_counter()
+    report.made(url, None, since=NOW - 7 * DAY, until=NOW, now=NOW)
+    reading = time.perf_counter() - began
+    return {"seconds": seconds, "reading": reading, "megabytes": megabytes}
+
+
+def _only_read(sources: Sources, since: float, until: float) -> tuple[ModelReport, ...]:
+    for _ in sources.windows:
+        pass
+    return ()
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(sys.argv[1])))

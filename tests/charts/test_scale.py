@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from specwatch.charts.scale import (
+    Scale,
+    finite,
+    logarithmic_ticks,
+    moment,
+    moments,
+    nice_step,
+    ticks,
+)
+from tests.report.sample import SINCE, UNTIL
+
+
+@pytest.mark.parametrize("bad", [None, math.nan, math.inf, -math.inf, 1e300, -1e300])
+def test_what_is_no_number_is_not_drawn(bad: float | None) -> None:
+    assert finite(bad) is None
+
+
+def test_a_scale_holds_what_lies_beyond_it() -> None:
+    scale = Scale(0, 10, 100, 200)
+    assert [scale.at(value) for value in (-5, 0, 2.5, 10, 99)] == [100, 100, 125, 200, 200]
+    assert Scale(0, 10, 200, 100).at(2.5) == 175  # downward
+
+
+def test_a_scale_without_extent_has_one_place() -> None:
+    assert Scale(3, 3, 0, 10).at(3) == 5
+
+
+def test_a_logarithmic_scale_has_equal_steps_for_equal_ratios() -> None:
+    scale = Scale(0.01, 1, 0, 100, logarithmic=True)
+    assert scale.at(0.1) == pytest.approx(50)
+
+
+@pytest.mark.parametrize(
+    ("span", "most", "step"), [(1, 5, 0.2), (7, 5, 2), (100, 4, 50), (0.03, 5, 0.01), (5, 5, 1)]
+)
+def test_steps_are_1_2_or_5(span: float, most: int, step: float) -> None:
+    assert nice_step(span, most) == pytest.approx(step)
+
+
+@pytest.mark.parametrize("high", [0.001, 0.7, 1.0, 3.14, 97, 12_345.6])
+def test_ticks_enclose_the_values_and_are_few(high: float) -> None:
+    found = ticks(0, high, 5)
+    assert found[0] == 0
+    assert found[-1] >= high * (1 - 1e-6)
+    assert found[-2] < high
+    assert len(found) <= 7
+
+
+def test_ticks_of_one_value_are_some() -> None:
+    assert len(ticks(0, 0)) > 1
+    assert len(ticks(4, 4)) > 1
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.002, 30), (1, 40), (1e-9, 1e9), (0.011, 0.3)])
+def test_logarithmic_ticks_are_few_and_near_the_ends(low: float, high: float) -> None:
+    found = logarithmic_ticks(low, high)
+    assert 2 <= len(found) <= 8
+    assert found == sorted(set(found))
+    assert found[0] <= low * 10
+    assert found[-1] >= high / 1000
+
+
+def test_a_week_is_told_in_days_of_utc() -> None:
+    found = moments(SINCE, UNTIL)
+    assert [label for _, label in found][:3] == ["Mon 2", "Tue 3", "Wed 4"]
+    assert found[1][0] == SINCE + 86400
+
+
+@pytest.mark.parametrize(
+    ("length", "first"), [(86400, "00:00"), (3600, "00:00"), (30 * 86400, "2 Nov")]
+)
+def test_moments_fit_the_length(length: int, first: str) -> None:
+    found = moments(SINCE, SINCE + length)
+    assert found[0][1] == first
+    assert 2 <= len(found) <= 8
+
+
+@pytest.mark.parametrize(("since", "until"), [(0, 0), (math.nan, 5), (0, 1e300), (5, 4)])
+def test_moments_of_no_span_are_none_or_few(since: float, until: float) -> None:
+    assert len(moments(since, until)) <= 8
+
+
+def test_a_moment_is_in_utc() -> None:
+    assert moment(SINCE) == "2026-11-02 00:00"
+    assert moment(math.inf) == "-"

@@ -1,0 +1,274 @@
+"""``specwatch backfill``: what it asks of a (simulated) Prometheus, says, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from rich.console import Console
+
+from specwatch.cli.backfill_progress import Progress
+from specwatch.edges import prometheus as api
+from specwatch.edges.readers import Reader
+from specwatch.edges.store import Store
+from specwatch.errors import StoreUnavailable
+from specwatch.model import HOUR, Window
+from tests import pages
+from tests.cli.conftest import Run
+from tests.simulated_prometheus import SimulatedPrometheus
+
+BEGUN = int(time.time() // HOUR - 30) * HOUR
+INSTANCE = "127.0.0.1:8000"
+NAME = f"{socket.gethostname()}:8000"
+DAYS = ("--since", "2d")
+"""The default are thirty, of which the simulated server makes heavy weather."""
+FOREVER = {"since": 0.0, "until": 4e9}
+
+
+def page(number: int) -> str:
+    running = pages.gauge("vllm:num_requests_running", 1.0, model_name="m", engine="0")
+    return pages.page(running) + pages.speculation(number, (number,), model="m")
+
+
+@pytest.fixture
+def prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedPrometheus]:
+    """Two hours of one server, the first scrape half a minute into an hour."""
+    monkeypatch.setattr(api, "_DELAYS", (0.0, 0.0))
+    with SimulatedPrometheus() as server:
+        for number in range(120):
+            at = BEGUN + 30.0 + 60 * number
+            server.recording.scrape(page(number), at, instance=INSTANCE, job="vllm")
+        yield server
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/specwatch.db"
+
+
+def windows(database: str) -> list[Window]:
+    reader = Reader.of(database)
+    try:
+        return list(reader.windows(**FOREVER))  # type: ignore[arg-type]
+    finally:
+        reader.close()
+
+
+def said(done: Result) -> str:
+    return " ".join((done.stdout + done.stderr).split())
+
+
+def test_it_fills_the_store(run: Run, prometheus: SimulatedPrometheus, database: str) -> None:
+    """Under the name that `run --target` gives, and rolled up into hours."""
+    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == (
+        f"{NAME}: 120 minutes written, 0 minutes there already, of 2 hours with pages\n"
+    )
+    found = windows(database)
+    assert [w.start for w in found] == list(range(BEGUN, BEGUN + 2 * HOUR, 60))
+    assert {(w.series.daemon, w.series.target) for w in found} == {(socket.gethostname(), NAME)}
+    reader = Reader.of(database)
+    hours = list(reader.windows(**FOREVER, length=HOUR))  # type: ignore[arg-type]
+    reader.close()
+    assert sum(w.tally.drafts or 0 for w in hours) == 119
+
+
+def test_json_says_what_became_of_each_target(
+    run: Run, prometheus: SimulatedPrometheus, database: str
+) -> None:
+    words = ("backfill", "--prometheus", prometheus.url, "--database", database, "--json")
+    first, again = (json.loads(run(*words, "--target", "chat").stdout) for _ in range(2))
+    (target,) = first["targets"]
+    until = target.pop("until")
+    assert target == {
+        "target": "chat", "instance": INSTANCE, "hours": 2, "minutes_written": 120,
+        "minutes_kept": 0, "skipped_hours": 0,
+    }  # fmt: skip
+    assert until == first["until"] == pytest.approx(time.time() - 900, abs=120)
+    assert first["since"] % HOUR == 0
+    assert first["since"] == pytest.approx(time.time() - 30 * 86400, abs=2 * HOUR)
+    (target,) = again["targets"]
+    assert (target["minutes_written"], target["minutes_kept"]) == (0, 120)
+    assert target["skipped_hours"] == 2
+
+
+def test_the_configuration_names_targets_daemon_and_database(
+    run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "specwatch.yml"
+    targets = [{"name": "chat", "url": "http://localhost:8000"}]
+    config.write_text(json.dumps({"daemon": "box", "database": database, "targets": targets}))
+    done = run("backfill", "--prometheus", prometheus.url, "--config", config, *DAYS)
+    assert done.exit_code == 0, done.stderr
+    assert {(w.series.daemon, w.series.target) for w in windows(database)} == {("box", "chat")}
+
+
+def test_a_dry_run_creates_nothing(
+    run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
+) -> None:
+    done = run(
+        "backfill", "--prometheus", prometheus.url, "--database", database, *DAYS, "--dry-run"
+    )
+    assert done.exit_code == 0, done.stderr
+    assert "120 minutes would be written" in done.stdout
+    assert list(tmp_path.glob("*.db*")) == []
+    assert prometheus.page_queries() == 0
+
+
+def test_it_is_asked_with_headers_and_credentials(
+    run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
+) -> None:
+    """Thanos is told to answer with all or nothing, and not to thin out."""
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    run(
+        "backfill", "--prometheus", f"{prometheus.url}/", "--database", database, "--header",
+        "X-Scope-OrgID: team a", "--bearer-token-file", token, "--since", "1d",
+    )  # fmt: skip
+    for _, asked, headers in prometheus.asked:
+        assert headers["X-Scope-OrgID"] == "team a"
+        assert headers["Authorization"] == "Bearer s3cret"
+        assert asked["partial_response"] == "false"
+        assert asked["max_source_resolution"] == "0s"
+
+
+def test_nothing_found_is_said_with_what_there_is(
+    run: Run, prometheus: SimulatedPrometheus, database: str
+) -> None:
+    until = BEGUN + 2 * HOUR
+    words = ("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
+    done = run(*words, "--selector", '{job="llm"}', "--since", BEGUN, "--until", until)
+    assert done.exit_code == 1
+    assert 'for {__name__=~"vllm:num_requests_running|llamacpp:requests_processing",job="llm"}' in (
+        said(done)
+    )
+    assert 'these jobs have: "vllm"' in said(done)
+    done = run(*words, "--since", "2h")
+    assert done.exit_code == 1
+    assert "nor has any job in the hour before" in said(done)
+
+
+def error(status: int, kind: str, text: str) -> tuple[int, bytes, dict[str, str]]:
+    body = {"status": "error", "errorType": kind, "error": text}
+    return status, json.dumps(body).encode(), {}
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code", "expected"),
+    [
+        (error(400, "bad_data", 'parse error: unexpected "x"'), 2,
+         'answered 400: parse error: unexpected "x"; see that --selector is one'),
+        ((401, b"", {}), 2, "answered 401; give credentials: --bearer-token-file, or --user"),
+        ((403, b"no", {}), 2, "answered 403: no; give other credentials, or the tenant"),
+        ((404, b"404 page not found\n", {}), 2, "Mimir's ends in /prometheus"),
+        ((302, b"", {"Location": "/login"}), 2, "a redirect is not followed"),
+        ((200, b"<!doctype html><title>Sign in</title>", {}), 2,
+         "answered something that is not of the API of Prometheus (<!doctype html>"),
+        ((200, b'{"status": "success", "data": {"res', {}), 1, "broke off after 35 bytes"),
+        ((503, b"", {}), 1, "answered 503"),
+        ((429, b"slow down", {"Retry-After": "0"}), 1, "answered 429: slow down"),
+        (error(422, "execution", "too many chunks"), 1, "too many chunks"),
+    ],
+)  # fmt: skip
+def test_what_the_server_refuses_is_said_with_a_remedy(
+    run: Run, prometheus: SimulatedPrometheus, database: str,
+    refusal: tuple[int, bytes, dict[str, str]], code: int, expected: str,
+) -> None:  # fmt: skip
+    prometheus.refusals = [refusal] * 100
+    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
+    assert done.exit_code == code
+    assert expected in said(done)
+    assert "Traceback" not in said(done)
+
+
+def test_what_fails_for_a_while_is_tried_again(
+    run: Run, prometheus: SimulatedPrometheus, database: str
+) -> None:
+    prometheus.refusals = [(503, b"", {}), (200, b'{"status": "succ', {})]
+    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
+    assert done.exit_code == 0, done.stderr
+    assert len(windows(database)) == 120
+
+
+def test_a_server_that_is_not_there_is_said(
+    run: Run, prometheus: SimulatedPrometheus, database: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    done = run("backfill", "--prometheus", url, "--database", database)
+    assert done.exit_code == 1
+    assert f"nothing listens at {url}; is Prometheus up, on this port?" in said(done)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (("--selector", 'job="vllm"'), "is not a selector; write labels in braces"),
+        (("--step", "5m"), "outside 1s to 1m"),
+        (("--header", "X"), "write it like 'X-Scope-OrgID: tenant'"),
+        (("--user", "me"), "--user and --password-file go together"),
+        (("--since", "1h", "--until", "2h"), "--until is not after --since"),
+        (("--since", "yesterday"), "neither a Unix time"),
+        (("--prometheus", "ftp://x"), "does not begin with http://"),
+        (("--bearer-token-file", "/nowhere/token"), "cannot read /nowhere/token"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    run: Run, prometheus: SimulatedPrometheus, database: str, more: tuple[str, ...], expected: str
+) -> None:
+    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS, *more)
+    assert done.exit_code == 2
+    assert expected in said(done)
+    assert prometheus.asked == []
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), StoreUnavailable("the disk is full")])
+def test_it_tells_where_it_stopped_and_goes_on_there(
+    run: Run, prometheus: SimulatedPrometheus, database: str, monkeypatch: pytest.MonkeyPatch,
+    fault: BaseException,
+) -> None:  # fmt: skip
+    write = Store.add_missing
+
+    def fail(self: Store, packed: list[Window], *rest: object) -> int:
+        if packed[0].start >= BEGUN + HOUR:
+            raise fault
+        return write(self, packed, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("specwatch.backfill._DELAYS", ())
+    words = ("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "add_missing", fail)
+        done = run(*words)
+    assert done.exit_code == 1
+    assert f"of {NAME}; the same command goes on" in said(done)
+    assert len(windows(database)) == 60
+    assert run(*words).exit_code == 0
+    found = windows(database)
+    assert sum(w.tally.drafts or 0 for w in found) == 119
+    assert len(found) == 120
+
+
+def test_in_a_pipe_it_tells_now_and_then_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    progress = Progress(monotonic=lambda: now[0])
+    with progress.over(100):
+        for number in range(50):
+            now[0] += 1.0
+            progress.hour("chat", BEGUN + HOUR * number, 60)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert "15 of 100 hours, 900 minutes written, 1 hours a second" in lines[0]
+
+
+def test_on_a_terminal_it_shows_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(Console(stderr=True, force_terminal=True, width=120))
+    with progress.over(2):
+        progress.hour("chat", BEGUN, 60)
+        progress.hour("chat", BEGUN + HOUR, 60)
+    assert "2/2" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+"""The last hour of each model from its minutes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specwatch.core.last_hour import last_hour
+from specwatch.model import Mode
+from tests.surfaces.statuses import minute, of_tap
+
+AT = 1_699_999_200
+SINCE, UNTIL = AT, AT + 3600
+
+
+def test_minutes_add_up_by_temperature_and_model() -> None:
+    windows = [
+        each
+        for n in range(3)
+        for each in (
+            minute(AT + 60 * n),
+            of_tap(AT + 60 * n, ">1", drafts=10, of=90, server=100),
+            of_tap(AT + 60 * n, "0", drafts=80, of=90, server=100),
+        )
+    ]
+    found = last_hour([*windows, minute(AT, model_name="b")], SINCE, UNTIL)["chat"]
+    assert sorted(found) == ["b", "llama"]
+    one = found["llama"]
+    assert one.whole is not None
+    assert one.whole.tally.drafts == 300
+    assert [each.series.temperature for each in one.buckets] == ["0", ">1"]
+    assert [one.share(each) for each in one.buckets] == pytest.approx([8 / 9, 1 / 9])
+    assert one.coverage is not None
+    assert one.coverage.coverage == 0.9
+
+
+def test_what_lies_outside_the_hour_is_left_out() -> None:
+    windows = [minute(AT - 60), minute(AT), minute(AT + 3600)]
+    one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
+    assert one.whole is not None
+    assert one.whole.tally.drafts == 100
+    assert last_hour(windows[:1], SINCE, UNTIL) == {}
+
+
+def test_a_minute_that_is_missing_is_a_gap() -> None:
+    """So is one without drafts; and all temperatures have the same minutes."""
+    idle = minute(AT + 60, drafts=0)
+    late = of_tap(AT + 180, "0", drafts=1, of=1, server=1)
+    one = last_hour([minute(AT), idle, minute(AT + 180), late], SINCE, UNTIL)["chat"]["llama"]
+    assert one.points["all"] == ((AT, 0.5), (AT + 60, None), (AT + 120, None), (AT + 180, 0.5))
+    assert one.points["0"] == ((AT, None), (AT + 60, None), (AT + 120, None), (AT + 180, 0.5))
+
+
+def test_minutes_without_speculation_do_not_water_down_those_with_it() -> None:
+    off = [minute(AT + 60 * n, mode=mode) for n, mode in ((1, Mode.OFF), (2, Mode.MIXED))]
+    one = last_hour([minute(AT), *off], SINCE, UNTIL)["chat"]["llama"]
+    assert one.on
+    assert one.whole is not None
+    assert one.whole.tally.drafts == 100
+    without = last_hour(off, SINCE, UNTIL)["chat"]["llama"]
+    assert not without.on
+    assert without.whole is not None
+    assert without.whole.length == 120
+
+
+def test_who_watched_does_not_matter() -> None:
+    """The store has one minute of a series, now of this daemon and then of that."""
+    other = minute(AT + 60)
+    other = replace(other, series=replace(other.series, daemon="right"))
+    one = last_hour([minute(AT), other], SINCE, UNTIL)["chat"]["llama"]
+    assert one.whole is not None
+    assert one.whole.tally.drafts == 200

@@ -1,0 +1,258 @@
+"""A backfill from a real Prometheus, against a daemon that watched the same real vLLM.
+
+Prometheus and the daemon scrape a vLLM with the tap every second, each in a phase of its own. So
+what they count of a span of minutes is equal where nothing happens at its edges. That a killed
+backfill goes on without a gap is seen at a Prometheus with a longer history, which is written into
+its blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specwatch.errors import StoreError
+from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Window
+from tests.e2e.api import settled
+from tests.e2e.conftest import StartVllm, unavailable
+from tests.e2e.processes import DaemonProcess, Specwatch, specwatch, windows_of
+from tests.e2e.prometheuses import RunningPrometheus
+from tests.e2e.tap_traffic import covered, with_usage
+from tests.e2e.waiting import eventually, next_minute, sleep_until
+from tests.e2e.witness import Counts, stored
+from tests.lab.traffic import send_all
+from tests.lab.vllm_server import VllmServer
+from tests.simulated_prometheus import Recording
+from tests.store.test_backfill import page
+
+TARGET, MODEL = "tiny", "tiny"
+AT_ONCE = 4
+HOURS = 12
+EVERY = 30
+"""Seconds between scrapes of the history that is written."""
+
+Rows = dict[tuple[int, str, str], Window]
+"""Windows by start, model and temperature."""
+
+
+@dataclass
+class Told:
+    """Two records of the same, and from when to when they can be compared."""
+
+    begun: int
+    ended: int
+    live: Rows
+    filled: Rows
+    again: Rows
+    reports: list[dict[str, Any]]
+
+
+def rows(windows: Sequence[Window]) -> Rows:
+    found = {(w.start, w.series.model_name, w.series.temperature): w for w in windows}
+    assert len(found) == len(windows), "a window is there twice"
+    return found
+
+
+def backfilled(prometheus: str, database: str, *more: str) -> dict[str, Any]:
+    done = specwatch(
+        "backfill", "--prometheus", prometheus, "--database", database, "--json", *more
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def ask_until(server: VllmServer, until: float) -> None:
+    """Requests of every kind, as fast as they are answered."""
+    number = 0
+    while time.time() < until:
+        asked = with_usage(covered(AT_ONCE, number, max_tokens=16))
+        outcomes = send_all(server.url, asked, AT_ONCE)
+        assert all(each.ok for each in outcomes), [each.error for each in outcomes]
+        number += AT_ONCE
+
+
+@pytest.fixture(scope="module")
+def told(
+    start_vllm: StartVllm, tap: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> Told:
+    """Two minutes, with traffic over the edge between them."""
+    folder = tmp_path_factory.mktemp("backfill")
+    databases = [f"sqlite:///{folder}/{name}.db" for name in ("live", "filled")]
+    with ExitStack() as stack:
+        server = stack.enter_context(start_vllm(*tap, speculation="draft-good"))
+        watched = {"name": TARGET, "url": server.url, "interval": "1s"}
+        daemon = stack.enter_context(
+            DaemonProcess.configured(
+                folder / "live", databases[0], {"daemon": "live", "targets": [watched]}
+            )
+        )
+        prometheus = stack.enter_context(
+            RunningPrometheus(folder / "prometheus", {"vllm": [server.url]})
+        )
+        daemon.wait_scraped(time.time())
+        eventually(
+            lambda: prometheus.query("vllm:num_requests_running"),
+            what="Prometheus scrapes vLLM", within=60,
+        )  # fmt: skip
+        begun = next_minute(time.time())
+        ended = begun + 2 * MINUTE
+        sleep_until(begun + 2)
+        ask_until(server, begun + MINUTE + 35)
+        settled(server.metrics, [daemon])
+        assert time.time() < ended - 3, "the machine is too slow for this test"
+        sleep_until(ended)
+        daemon.wait_written(ended)
+        span = ("--since", str(begun), "--until", str(ended), "--target", TARGET)
+        reports = [backfilled(prometheus.url, databases[1], *span)]
+        filled = rows(windows_of(databases[1]))
+        reports.append(backfilled(prometheus.url, databases[1], *span))
+        again = rows(windows_of(databases[1]))
+        # Into the daemon's own database, while it runs.
+        reports.append(backfilled(prometheus.url, databases[0], *span, "--dry-run"))
+        daemon.stop()
+        live = rows(daemon.windows())
+    return Told(begun, ended, live, filled, again, reports)
+
+
+def of_span(found: Rows, temperature: str, since: int, until: int) -> Counts:
+    return stored(
+        w for (start, _, t), w in found.items() if since <= start < until and t == temperature
+    )
+
+
+def test_counts_between_idle_edges_are_those_of_the_daemon(told: Told) -> None:
+    """Of every counter and every bucket of every histogram, at every temperature: exactly."""
+    temperatures = {t for (start, _, t) in told.live if told.begun <= start < told.ended}
+    assert temperatures > {ALL_TEMPERATURES, "0", ">1"}
+    for temperature in temperatures:
+        live = of_span(told.live, temperature, told.begun, told.ended)
+        assert of_span(told.filled, temperature, told.begun, told.ended) == live
+        assert sum(live.values()) > 0
+
+
+def test_amid_traffic_they_differ_by_what_happens_between_two_scrapes(told: Told) -> None:
+    """One minute, with an edge in traffic: scrapes are a second apart, of sixty, and some late."""
+    edge = told.begun + MINUTE
+    live, filled = (
+        of_span(found, ALL_TEMPERATURES, told.begun, edge) for found in (told.live, told.filled)
+    )
+    for name in ("drafts", "generation_tokens", "accepted_tokens"):
+        assert filled[name] == pytest.approx(live[name], rel=0.15)
+
+
+def test_windows_say_the_same_of_all_else(told: Told) -> None:
+    for start in range(told.begun, told.ended, MINUTE):
+        live, filled = (found[start, MODEL, ALL_TEMPERATURES] for found in (told.live, told.filled))
+        assert (filled.mode, filled.source, filled.restarts) == (live.mode, live.source, 0)
+        assert filled.environment.fingerprint == live.environment.fingerprint
+        assert filled.scrapes_ok == pytest.approx(live.scrapes_ok, abs=10)
+        assert filled.observed_seconds == pytest.approx(MINUTE, abs=5)
+        assert filled.gauges.running_mean == pytest.approx(live.gauges.running_mean, rel=0.3)
+
+
+def test_a_second_backfill_adds_nothing(told: Told) -> None:
+    first, second, _ = (report["targets"][0] for report in told.reports)
+    assert told.again == told.filled
+    assert first["minutes_written"] >= 2
+    assert (second["minutes_written"], second["minutes_kept"]) == (0, first["minutes_written"])
+
+
+def test_beside_a_daemon_that_has_them_nothing_is_to_be_written(told: Told) -> None:
+    """What one daemon watched is in the store, whoever fills it in."""
+    *_, beside = told.reports
+    assert all(not each["minutes_written"] for each in beside["targets"])
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int, int]]:
+    """A real Prometheus with twelve hours of two models in its blocks: URL, beginning and end."""
+    folder = tmp_path_factory.mktemp("history")
+    prometheus = RunningPrometheus(folder, {})
+    end = int(time.time() // HOUR) * HOUR - HOUR
+    since = end - HOURS * HOUR
+    recording = Recording()
+    for number, at in enumerate(range(since + 5, end, EVERY)):
+        text = page(number % 500, process=number // 500)
+        recording.scrape(text, at, instance="gpu-1:8000", job="vllm")
+    written = folder / "history.om"
+    written.write_text("\n".join([*exposition(recording), "# EOF", ""]))
+    made = subprocess.run(
+        ["promtool", "tsdb", "create-blocks-from", "openmetrics", written, folder / "data"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    if made.returncode:
+        unavailable(f"promtool wrote no blocks: {made.stderr}")
+    with prometheus:
+        yield prometheus.url, since, end
+
+
+def exposition(recording: Recording) -> Iterator[str]:
+    """The samples of each name together, as OpenMetrics wants them."""
+    by_name = sorted(recording.series.items(), key=lambda item: dict(item[0])["__name__"])
+    for key, points in by_name:
+        labels = {name: value for name, value in key if name != "__name__"}
+        text = ",".join(f"{name}={json.dumps(value)}" for name, value in labels.items())
+        for at, value in points:
+            yield f"{dict(key)['__name__']}{{{text}}} {value!r} {at}"
+
+
+def test_killed_in_the_middle_it_goes_on_without_a_gap_or_a_double(
+    history: tuple[str, int, int], tmp_path: Path
+) -> None:
+    """As often as it takes: what is there at last is what one that was let alone writes."""
+    url, since, end = history
+    databases = [f"sqlite:///{tmp_path}/{name}.db" for name in ("whole", "killed")]
+    span = ("--since", str(since), "--until", str(end))
+    whole = backfilled(url, databases[0], *span)
+    expected = rows(windows_of(databases[0]))
+    assert {start for start, *_ in expected} == set(range(since, end, MINUTE))
+    arguments = ("backfill", "--prometheus", url, "--database", databases[1], *span)
+    seen: list[int] = []
+    for wanted in (1, HOURS // 2):
+        with Specwatch(tmp_path / f"log-{wanted}", *arguments) as process:
+            eventually(
+                lambda n=wanted: hours_in(tmp_path / "killed.db", databases[1]) >= n,  # type: ignore[misc]
+                what=f"{wanted} hours are written", within=120, every=0.02,
+            )  # fmt: skip
+            os.kill(process.pid, signal.SIGKILL)
+        seen.append(hours_in(tmp_path / "killed.db", databases[1]))
+        found = rows(windows_of(databases[1]))
+        assert found == {key: expected[key] for key in found}
+        assert {start for start, *_ in found} == set(range(since, since + seen[-1] * HOUR, MINUTE))
+    assert 1 <= seen[0] < seen[1] < HOURS
+    last = backfilled(url, databases[1], *span)
+    assert rows(windows_of(databases[1])) == expected
+    (target,) = last["targets"]
+    assert target["skipped_hours"] == seen[1]
+    assert target["minutes_written"] + target["minutes_kept"] == HOURS * 60
+    assert whole["targets"][0]["minutes_written"] == HOURS * 60
+    assert hours_of(databases[1]) == hours_of(databases[0])
+
+
+def hours_in(file: Path, database: str) -> int:
+    """How many hours have minutes."""
+    if not file.exists():
+        return 0
+    try:
+        return len({w.start // HOUR for w in windows_of(database, temperature=ALL_TEMPERATURES)})
+    except StoreError:
+        return 0  # its tables are being made
+
+
+def hours_of(database: str) -> dict[Any, Any]:
+    windows = windows_of(database, length=HOUR)
+    return {
+        (w.start, w.series.model_name, w.series.temperature, w.load_bin, w.mode): stored([w])
+        for w in windows
+    }

@@ -1,0 +1,253 @@
+"""The report and the status page in a real browser: on a phone, in the dark, on paper, and safe.
+
+With SPECWATCH_SCREENSHOTS=FOLDER the pages are left there as pictures, to be looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from specwatch.pages.report_html import report_html
+from specwatch.report.model import Report
+from tests.e2e import axe, browser
+from tests.e2e.browser import Chromium, Page
+from tests.e2e.conftest import unavailable
+from tests.e2e.processes import DaemonProcess, SimulatedVllm
+from tests.e2e.waiting import eventually
+from tests.report import sample
+
+SAMPLES: dict[str, Callable[[], Report]] = {
+    "full": sample.full, "empty": sample.empty, "partial": sample.partial,
+    "hostile": sample.hostile,
+}  # fmt: skip
+STATUS = "status"
+WIDTHS = (360, 768, 1440)
+SCHEMES = ("light", "dark")
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    if browser.program() is None:
+        unavailable("no Chromium is installed (Debian: chromium)")
+    with Chromium(tmp_path_factory.mktemp("chromium")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core."""
+    return axe.install(tmp_path_factory.mktemp("axe"))
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    """One that watches a simulated vLLM with traffic at several temperatures."""
+    folder = tmp_path_factory.mktemp("daemon")
+    flags = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 4}',
+             "--middleware", "specwatch.tap.Tap", "--per-request-spec-decode-metrics", "summary",
+             "--simulated-rate", "4"]  # fmt: skip
+    with SimulatedVllm(folder / "vllm.log", *flags) as vllm:
+        vllm.wait_healthy()
+        config = {"targets": [{"name": "chat", "url": vllm.url, "interval": "1s"}]}
+        database = f"sqlite:///{folder}/specwatch.db"
+        with DaemonProcess.configured(folder / "own", database, config) as running:
+            running.wait(
+                lambda status: all(each["last_success"] for each in status["targets"]),
+                what="it has seen the server",
+            )
+            yield running
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory, daemon: DaemonProcess) -> dict[str, str]:
+    """URLs of all pages."""
+    folder = tmp_path_factory.mktemp("reports")
+    found = {STATUS: f"{daemon.url}/"}
+    for name, made in SAMPLES.items():
+        file = folder / f"{name}.html"
+        file.write_text(report_html(made()), encoding="utf-8")
+        found[name] = file.as_uri()
+    return found
+
+
+@pytest.fixture(scope="module")
+def lived(daemon: DaemonProcess) -> None:
+    """Return when there is something to show on the status page: a whole minute of traffic."""
+    eventually(
+        lambda: (
+            {each.series.temperature for each in daemon.windows() if each.tally.drafts} > {"all"}
+        ),
+        what="a minute by temperature is stored",
+        within=180.0,
+        every=1.0,
+    )
+
+
+def keep(page: Page, name: str) -> None:
+    """Leave a picture where somebody wants to look at them."""
+    if wanted := os.environ.get("SPECWATCH_SCREENSHOTS"):
+        Path(wanted).mkdir(parents=True, exist_ok=True)
+        page.screenshot(Path(wanted) / f"{name}.png")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", [*SAMPLES, STATUS])
+def test_a_page_is_sound(
+    chromium: Chromium,
+    places: dict[str, str],
+    rules: str,
+    name: str,
+    width: int,
+    scheme: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Nothing on the console, nothing refused or missing, nothing wider than the window, and
+    readable by everybody: at any width, light and dark."""
+    if name == STATUS:
+        request.getfixturevalue("lived")
+    with chromium.page(width=width, scheme=scheme) as page:
+        page.open(places[name])
+        keep(page, f"{name}-{width}-{scheme}")
+        assert page.overflow() == []
+        assert page.violations(rules) == []
+        assert page.problems() == []
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, STATUS])
+def test_a_page_is_dark_where_people_want_it_dark(
+    chromium: Chromium, places: dict[str, str], name: str
+) -> None:
+    with chromium.page(scheme="light") as page:
+        page.open(places[name])
+        assert brightness(page) > 0.8
+        page.view(scheme="dark")
+        assert brightness(page) < 0.25
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_report_prints_on_white_paper(
+    chromium: Chromium, places: dict[str, str], name: str
+) -> None:
+    """Even from a browser that is dark; and no table or plot is cut off at the right."""
+    with chromium.page(width=700, scheme="dark", media="print") as page:
+        page.open(places[name])
+        keep(page, f"{name}-print")
+        assert brightness(page) > 0.8
+        assert page.overflow() == []
+        assert page.evaluate(HIDDEN) == []
+        assert page.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("name", [*SAMPLES, STATUS])
+def test_a_page_says_the_same_without_scripts(
+    chromium: Chromium, places: dict[str, str], name: str
+) -> None:
+    """There are none in it: not one that it brought, and not one that came in a name."""
+    with chromium.page(scripts=False) as page:
+        page.open(places[name])
+        assert len(page.text()) > 100
+        assert page.evaluate("document.scripts.length") == 0
+        assert page.evaluate(HANDLERS) == []
+        assert page.happened("Page.javascriptDialogOpening") == []
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_report_is_one_file(chromium: Chromium, places: dict[str, str], name: str) -> None:
+    """It asks nobody for anything: not even a mail client or a machine without a network."""
+    with chromium.page() as page:
+        page.open(places[name])
+        asked = {each["request"]["url"] for each in page.happened("Network.requestWillBeSent")}
+        assert asked == {places[name]}
+
+
+def test_the_status_page_refreshes_itself(chromium: Chromium, daemon: DaemonProcess) -> None:
+    """Without scripts, and what it shows then is newer."""
+    with chromium.page(scripts=False) as page:
+        page.open(f"{daemon.url}/")
+        before = page.text()
+        page.wait_loaded(2, what="it is loaded again", within=90.0)
+        assert page.text() != before
+
+
+def test_the_status_page_may_load_nothing_and_send_nothing(
+    chromium: Chromium, daemon: DaemonProcess
+) -> None:
+    """Its policy is strict, nothing on it can be changed, and all its links lead to the daemon."""
+    with chromium.page() as page:
+        page.open(f"{daemon.url}/")
+        (answer,) = (
+            each["response"]
+            for each in page.happened("Network.responseReceived")
+            if each["response"]["url"] == f"{daemon.url}/"
+        )
+        headers = {name.lower(): value for name, value in answer["headers"].items()}
+        policy = dict(
+            each.strip().partition(" ")[::2]
+            for each in headers["content-security-policy"].split(";")
+        )
+        assert policy["default-src"] == "'none'"
+        assert "script-src" not in policy
+        for name in ("base-uri", "form-action", "frame-ancestors"):
+            assert policy[name] == "'none'", name
+        assert headers["x-content-type-options"] == "nosniff"
+        assert page.evaluate("document.querySelectorAll('form, input, button').length") == 0
+        links = page.evaluate("[...document.links].map(each => each.href)")
+        assert any("/api/v1/" in each for each in links)
+        assert [each for each in links if not each.startswith(daemon.url)] == []
+
+
+def test_every_chart_and_table_says_what_it_is(chromium: Chromium, places: dict[str, str]) -> None:
+    """To those who do not see it: charts have a name and figures in words, tables have headers."""
+    with chromium.page() as page:
+        page.open(places["full"])
+        charts, tables = page.evaluate(CHARTS), page.evaluate(TABLES)
+        assert len(charts) >= 4
+        assert [each for each in charts if not (each["title"] and each["words"])] == []
+        assert tables
+        assert [each for each in tables if not each["headers"]] == []
+
+
+def brightness(page: Page) -> float:
+    """Of the background, 0 for black to 1 for white."""
+    colour = page.evaluate(BACKGROUND)
+    red, green, blue = (int(each) for each in re.findall(r"\d+", colour)[:3])
+    return (red + green + blue) / 765
+
+
+BACKGROUND = """
+[document.body, document.documentElement].map(each => getComputedStyle(each).backgroundColor)
+    .filter(each => !/, 0\\)$/.test(each)).concat("rgb(255, 255, 255)")[0]
+"""
+HANDLERS = """
+[...document.querySelectorAll("*")].flatMap(each => each.getAttributeNames()
+    .filter(name => name.startsWith("on") || /^\\s*javascript:/i.test(each.getAttribute(name)))
+    .map(name => `${each.tagName} ${name}`))
+"""
+HIDDEN = """
+[...document.querySelectorAll("table, svg")].filter(each => {
+    const box = each.getBoundingClientRect();
+    if (!box.width) return false;
+    for (let up = each.parentElement; up; up = up.parentElement)
+        if (getComputedStyle(up).overflowX !== "visible"
+            && box.right > up.getBoundingClientRect().right + 1) return true;
+    return false;
+}).map(each => each.outerHTML.slice(0, 120))
+"""
+CHARTS = """
+[...document.querySelectorAll("svg")].filter(each => each.getAttribute("aria-hidden") !== "true")
+    .map(each => ({
+        title: each.querySelector("title")?.textContent.trim(),
+        words: each.querySelector("desc")?.textContent.trim(),
+    }))
+"""
+TABLES = """
+[...document.querySelectorAll("table")].map(each => ({
+    headers: each.querySelectorAll("th[scope]").length,
+}))
+"""

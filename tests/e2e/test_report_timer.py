@@ -1,0 +1,152 @@
+"""The report under a real systemd: the timer starts it, and what did not arrive is sent later.
+
+The unit files are used as they are; a drop-in shows the service the checkout and makes its waits
+shorter. Its mail goes to a real mail server outside of the machine, on the same loopback.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.delivery.smtp import MailServer
+from tests.e2e.processes import CHECKOUT
+from tests.e2e.unit_lab import UNITS, install
+from tests.e2e.waiting import eventually
+from tests.lab.systemd_machine import SystemdMachine
+
+UNIT, TIMER = "specwatch-report.service", "specwatch-report.timer"
+CONFIG_FILE = "/etc/specwatch/specwatch.yml"
+REPORTS = "/var/lib/private/specwatch/reports"
+DROP_IN = f"""\
+[Service]
+Environment=PYTHONPATH={CHECKOUT}
+RestartSec=1
+"""
+NOW = """\
+[Timer]
+OnCalendar=
+OnActiveSec=1
+AccuracySec=1s
+RandomizedDelaySec=0
+"""
+MAKE_DATABASE = """\
+import sys
+from specwatch.edges.store import Store
+store = Store("sqlite:///" + sys.argv[1], daemon="d")
+store.open(1.8e9)
+store.close(1.8e9)
+"""
+
+
+class Reporting:
+    """The units in a machine."""
+
+    def __init__(self, machine: SystemdMachine, mail: MailServer) -> None:
+        self.machine = machine
+        self.mail = mail
+        install(machine, UNIT, DROP_IN)
+        machine.write_file(f"{UNITS}/{TIMER}", (CHECKOUT / "systemd" / TIMER).read_text())
+        email = {"smtp": mail.url, "from": "specwatch@gpu.example", "to": ["ops@example.com"]}
+        document = {
+            "database": "sqlite:////var/lib/specwatch/specwatch.db",
+            "targets": [{"url": "http://127.0.0.1:1", "name": "chat"}],
+            "report": {"email": email},
+        }
+        machine.write_file(CONFIG_FILE, json.dumps(document))
+        machine.run("systemctl", "daemon-reload")
+
+    def show(self, name: str, unit: str = UNIT) -> str:
+        return self.machine.run("systemctl", "show", "-P", name, unit).stdout.strip()
+
+    def make_database(self) -> None:
+        """As the daemon does that runs beside: by a unit with its user and its folder."""
+        self.machine.write_file("/opt/specwatch/database.py", MAKE_DATABASE)
+        self.machine.run(
+            "systemd-run", "--wait", "--collect", "-pDynamicUser=yes", "-pUser=specwatch",
+            "-pStateDirectory=specwatch", f"-pEnvironment=PYTHONPATH={CHECKOUT}",
+            *self._bound(), self._python(), "/opt/specwatch/database.py",
+            "/var/lib/specwatch/specwatch.db",
+        )  # fmt: skip
+
+    def _bound(self) -> list[str]:
+        text = self.machine.shell(f"cat {UNITS}/{UNIT}.d/lab.conf")
+        return [f"-p{line}" for line in text.splitlines() if line.startswith(("Bind", "Protect"))]
+
+    def _python(self) -> str:
+        launcher = self.machine.shell("cat /opt/specwatch/bin/specwatch")
+        found = re.search(r"exec (\S+) ", launcher)
+        assert found is not None
+        return found[1]
+
+
+@pytest.fixture(scope="module")
+def reporting(systemd_machine: SystemdMachine) -> Iterator[Reporting]:
+    with MailServer() as mail:
+        found = Reporting(systemd_machine, mail)
+        found.make_database()
+        yield found
+
+
+def test_the_units_are_ones_that_systemd_finds_nothing_wrong_with(reporting: Reporting) -> None:
+    done = reporting.machine.run("systemd-analyze", "verify", f"{UNITS}/{TIMER}")
+    assert done.stdout + done.stderr == ""
+    # The drop-in of this test is no part of what is judged.
+    reporting.machine.write_file(f"/tmp/{UNIT}", (CHECKOUT / "systemd" / UNIT).read_text())
+    done = reporting.machine.run(
+        "systemd-analyze", "security", "--no-pager", "--offline=true", f"/tmp/{UNIT}"
+    )
+    level = re.search(r"Overall exposure level for .*: ([\d.]+)", done.stdout)
+    assert level is not None, done.stdout
+    assert float(level[1]) <= 2.0
+
+
+def test_it_is_for_monday_morning() -> None:
+    text = (CHECKOUT / "systemd" / TIMER).read_text()
+    assert "OnCalendar=Mon *-*-* 07:00\n" in text
+    assert "Persistent=true\n" in text
+
+
+def test_the_timer_has_it_delivered_though_the_mail_server_fails_at_first(
+    reporting: Reporting,
+) -> None:
+    """The service fails, is started again by systemd, and delivers once; as the daemon's user."""
+    machine, box = reporting.machine, reporting.mail.box
+    box.refused = {"ops@example.com": "550 not today"}
+    machine.write_file(f"{UNITS}/{TIMER}.d/lab.conf", NOW)
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", TIMER)
+    eventually(
+        lambda: "NOT DELIVERED after" in machine.journal(UNIT), what="it says that it failed",
+        within=60,
+    )  # fmt: skip
+    box.refused = {}
+    eventually(lambda: len(box.sent) == 1, what="the report arrives", within=60)
+    eventually(
+        lambda: reporting.show("ActiveState") == "inactive", what="the service ends", within=60
+    )
+    assert reporting.show("Result") == "success"
+    assert int(reporting.show("NRestarts")) >= 1
+    assert "ops@example.com (550 not today)" in machine.journal(UNIT)
+    (_, _, message) = box.sent[0]
+    assert message["Subject"].startswith("specwatch: nothing was watched, ")
+    owner = machine.shell(f"stat -c %u {REPORTS}/../specwatch.db").strip()
+    listed = machine.shell(f"stat -c '%u %a' {REPORTS}/*").splitlines()
+    assert listed == [f"{owner} 600"] * 3
+    machine.run("systemctl", "start", UNIT)
+    assert len(box.sent) == 1
+
+
+def test_a_refused_configuration_is_not_tried_again(reporting: Reporting) -> None:
+    machine = reporting.machine
+    machine.run("systemctl", "reset-failed", UNIT, check=False)
+    machine.write_file(CONFIG_FILE, "targets: [{url: 'http://127.0.0.1:1'}]\n")
+    before = reporting.show("NRestarts")
+    done = machine.run("systemctl", "start", UNIT, check=False)
+    assert done.returncode != 0
+    assert (reporting.show("ActiveState"), reporting.show("ExecMainStatus")) == ("failed", "2")
+    assert reporting.show("NRestarts") == before
+    assert "add the section report" in machine.journal(UNIT)

@@ -1,0 +1,339 @@
+"""Models of reports, made by hand: one that pays, one that loses, one that nobody knows of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from specwatch.report.model import (
+    Amount,
+    Answer,
+    BestK,
+    Breach,
+    Change,
+    Crossing,
+    Gap,
+    Health,
+    Latency,
+    ModelReport,
+    Objective,
+    Ratio,
+    Series,
+    Side,
+    Temperature,
+    Traffic,
+    WhatIf,
+    WorstHour,
+)
+from tests.report.pieces import (
+    BUCKETS,
+    HOUR,
+    PAYS,
+    SINCE,
+    UNTIL,
+    Recipe,
+    acceptance,
+    incident,
+    loads,
+    measured,
+    series,
+    temperature,
+    temperatures,
+)
+
+
+def pays() -> ModelReport:
+    return ModelReport(
+        target="chat-70b",
+        model_name="meta-llama/Llama-3.3-70B-Instruct",
+        answer=Answer(
+            outcome="pays",
+            sentence=(
+                "Yes: speculation made meta-llama/Llama-3.3-70B-Instruct 1.62x faster (1.55 to"
+                " 1.69, measured), which saved 165 GPU hours. It pays at temperatures 0, (0,0.3],"
+                " (0.3,0.7] and (0.7,1] and with 1-32 requests running. It loses at temperature >1"
+                " and with 33-64 requests running."
+            ),
+            recommendation=(
+                "Turn speculation off above 32 running requests: with"
+                ' `"num_speculative_tokens_per_batch_size": [[1, 32, 4], [33, 512, 0]]` in the'
+                " speculative configuration the same work would have been done 1.02x as fast."
+                " Send requests at temperature >1 to a server without speculation, if there is one:"
+                " it can be switched for a whole server only."
+            ),
+            speedup=Ratio(value=1.62, lower=1.55, upper=1.69),
+            hours_saved=Amount(value=41.2, lower=37.6, upper=44.9),
+            gpu_hours_saved=Amount(value=164.8, lower=150.4, upper=179.6),
+            gpus=4,
+            winning_temperatures=BUCKETS[:4],
+            losing_temperatures=(">1",),
+            winning_loads=("1", "2", "3-4", "5-8", "9-16", "17-32"),
+            losing_loads=("33-64",),
+        ),
+        traffic=Traffic(
+            requests=284_310,
+            prompt_tokens=312_440_118,
+            generation_tokens=71_883_902,
+            seconds_on=555_600.0,
+            seconds_off=28_800.0,
+            seconds_mixed=3600.0,
+            busy_on=402_120.0,
+            busy_off=25_380.0,
+            requests_before=261_002,
+            generation_tokens_before=66_100_450,
+        ),
+        temperatures=temperatures(PAYS, 284_310, off=True),
+        loads=loads(),
+        crossing=Crossing(running=31.6),
+        best_k=BestK(k=3, now=4, speedups=(1.0, 1.36, 1.58, 1.66, 1.62)),
+        what_if=WhatIf(
+            loads=("1", "2", "3-4", "5-8", "9-16", "17-32"),
+            setting=((1, 32, 4), (33, 512, 0)),
+            speedup=1.66,
+            gain=1.024,
+        ),
+        objectives=_objectives(),
+        incidents=(incident(SINCE + 57 * HOUR), incident(UNTIL - 50_000, over=False)),
+        breaches=(
+            Breach(
+                rule="net-negative",
+                temperature="all",
+                severity="critical",
+                count=2,
+                seconds=4380.0,
+                last=UNTIL - 50_600.0,
+            ),
+            Breach(
+                rule="losing-bucket",
+                temperature=">1",
+                severity="warning",
+                count=9,
+                seconds=96_400.0,
+                last=UNTIL - 4000.0,
+            ),
+        ),
+        seconds_off_by_guard=72_200.0,
+        health=Health(
+            expected=604_800.0,
+            observed=586_500.0,
+            scrapes_ok=117_310,
+            scrapes_failed=212,
+            restarts=3,
+            coverage=0.973,
+            source="tap",
+            uncovered={"several": 5120, "disconnected": 1873, "no_record": 41},
+            gap_count=3,
+            gaps=(
+                Gap(start=SINCE + 74 * HOUR, end=SINCE + 79 * HOUR),
+                Gap(start=SINCE + 101 * HOUR, end=SINCE + 101 * HOUR + 240),
+            ),
+            warnings=("the tap was away for 12 minutes on 2026-11-05",),
+        ),
+        changes=(
+            Change(
+                at=SINCE + 79 * HOUR,
+                what="vLLM 0.31.0 became 0.32.0; draft tokens 5 became 4",
+                before=Side(
+                    hours=24.0,
+                    acceptance_rate=0.583,
+                    mean_length=3.91,
+                    tpot_p50=0.0129,
+                    tpot_p99=0.0521,
+                    speedup=measured(1.51),
+                ),
+                after=Side(
+                    hours=24.0,
+                    acceptance_rate=0.594,
+                    mean_length=3.37,
+                    tpot_p50=0.0121,
+                    tpot_p99=0.0466,
+                    speedup=measured(1.64),
+                ),
+            ),
+        ),
+        series=series(PAYS),
+    )
+
+
+def _objectives() -> tuple[Objective, ...]:
+    return (
+        Objective(
+            name="first-token",
+            metric="ttft",
+            threshold=0.5,
+            objective=0.99,
+            window=30 * 86400.0,
+            requests=284_310,
+            bad=3321.4,
+            spent=0.272,
+            budget_left=0.611,
+            worst_hour=WorstHour(start=SINCE + 61 * HOUR, requests=2950, bad=411.2),
+        ),
+        Objective(
+            name="pace",
+            metric="tpot",
+            threshold=0.05,
+            objective=0.999,
+            window=7 * 86400.0,
+            requests=283_900,
+            bad=401.0,
+            spent=1.412,
+            budget_left=-0.412,
+            worst_hour=WorstHour(start=SINCE + 62 * HOUR, requests=2871, bad=88.0),
+        ),
+    )
+
+
+def loses() -> ModelReport:
+    recipes = {
+        label: Recipe(each.share, each.rate * 0.7, each.speed * 1.4, each.speedup * 0.52)
+        for label, each in PAYS.items()
+    }
+    return ModelReport(
+        target="code-32b",
+        model_name="Qwen/Qwen2.5-Coder-32B-Instruct",
+        answer=Answer(
+            outcome="loses",
+            sentence=(
+                "No: speculation made Qwen/Qwen2.5-Coder-32B-Instruct slower, 0.88x as fast (0.84"
+                " to 0.92, measured), which lost 19 server hours. It pays with 1-8 requests"
+                " running. It loses with 9-64 requests running."
+            ),
+            recommendation=(
+                "Turn speculation off above 8 running requests: with"
+                ' `"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 512, 0]]` in the'
+                " speculative configuration the same work would have been done 1.24x as fast."
+            ),
+            speedup=Ratio(value=0.88, lower=0.84, upper=0.92),
+            hours_saved=Amount(value=-19.3, lower=-26.1, upper=-12.2),
+            winning_temperatures=BUCKETS[:2],
+            losing_temperatures=BUCKETS[2:],
+            winning_loads=("1", "2", "3-4", "5-8"),
+            losing_loads=("9-16", "17-32", "33-64"),
+        ),
+        traffic=Traffic(
+            requests=96_120,
+            prompt_tokens=211_004_388,
+            generation_tokens=40_233_871,
+            seconds_on=601_200.0,
+            seconds_off=3600.0,
+            seconds_mixed=0.0,
+            busy_on=522_300.0,
+            busy_off=3100.0,
+        ),
+        temperatures=temperatures(recipes, 96_120, off=True),
+        loads=loads(scale=0.6),
+        crossing=Crossing(running=9.4),
+        best_k=BestK(k=0, now=4, speedups=(1.0, 0.97, 0.95, 0.92, 0.88)),
+        what_if=WhatIf(
+            loads=("1", "2", "3-4", "5-8"),
+            setting=((1, 8, 4), (9, 512, 0)),
+            speedup=1.09,
+            gain=1.241,
+        ),
+        incidents=(incident(SINCE + 100 * HOUR),),
+        seconds_off_by_guard=22_200.0,
+        health=Health(
+            expected=604_800.0,
+            observed=604_800.0,
+            scrapes_ok=120_960,
+            scrapes_failed=0,
+            restarts=0,
+            coverage=1.0,
+            source="proxy",
+        ),
+        series=series(recipes, seed=8),
+    )
+
+
+def assumed() -> ModelReport:
+    return ModelReport(
+        target="embed-and-chat",
+        model_name="mistralai/Mistral-Small-3.2-24B-Instruct-2506",
+        answer=Answer(
+            outcome="unknown",
+            sentence=(
+                "Nobody knows yet whether speculation pays for"
+                " mistralai/Mistral-Small-3.2-24B-Instruct-2506: no baseline at any load that there"
+                " was; a speedup of about 1.4x is assumed."
+            ),
+            recommendation=(
+                "Run `specwatch calibrate --concurrency 1,2,3`: it measures what serving costs"
+                " without speculation, against which a speedup is measured."
+            ),
+            speedup=Ratio(value=1.4, basis="assumed"),
+            missing="no baseline at any load that there was",
+        ),
+        traffic=Traffic(
+            requests=12_004,
+            prompt_tokens=5_220_119,
+            generation_tokens=2_101_340,
+            seconds_on=603_000.0,
+            seconds_off=0.0,
+            seconds_mixed=0.0,
+            busy_on=88_200.0,
+            busy_off=0.0,
+        ),
+        temperatures=temperatures({}, 12_004, off=False)[:0]
+        + (temperature("all", Recipe(1.0, 0.52, 1.0, 1.4), 12_004, off=False),),
+        loads=tuple(replace(each, step_cost=None) for each in loads(off=False)[:3]),
+        health=Health(
+            expected=604_800.0,
+            observed=603_000.0,
+            scrapes_ok=120_600,
+            scrapes_failed=31,
+            restarts=1,
+            coverage=None,
+            source="server",
+        ),
+        series=Series(
+            step=HOUR,
+            acceptance={"all": series(PAYS, seed=9).acceptance["all"]},
+            latency=series(PAYS, off=False, seed=9).latency,
+        ),
+    )
+
+
+def blank(target: str = "quiet", model_name: str = "tiny", outcome: str = "no_traffic") -> Any:
+    """A model of which next to nothing is known."""
+    return ModelReport(
+        target=target,
+        model_name=model_name,
+        answer=Answer(
+            outcome=outcome,  # type: ignore[arg-type]
+            sentence="There was no traffic.",
+            recommendation="Nothing to do.",
+        ),
+        traffic=Traffic(
+            requests=0,
+            prompt_tokens=0,
+            generation_tokens=0,
+            seconds_on=0.0,
+            seconds_off=0.0,
+            seconds_mixed=0.0,
+            busy_on=0.0,
+            busy_off=0.0,
+        ),
+        temperatures=(
+            Temperature(
+                temperature="all",
+                requests=0,
+                share=None,
+                acceptance=acceptance(0, 0.0),
+                acceptance_before=None,
+                ttft=Latency(),
+                tpot=Latency(),
+            ),
+        ),
+        health=Health(
+            expected=604_800.0,
+            observed=0.0,
+            scrapes_ok=0,
+            scrapes_failed=0,
+            restarts=0,
+            coverage=None,
+            source=None,
+        ),
+        series=Series(step=HOUR),
+    )

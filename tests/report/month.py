@@ -1,0 +1,377 @@
+"""A month of a simulated server in virtual time, watched and stored as the daemon does it.
+
+Each working hour has some minutes of traffic at a rate of its own; a weekend is idle, some days are
+served without speculation, once the server is restarted and once it gets another draft length. What
+is known of every request is in the log, from which :mod:`tests.report.truth` computes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+from specwatch.core.exposition import PageReader
+from specwatch.core.judge import Judge
+from specwatch.core.watch import Moment, Watch
+from specwatch.edges import upkeep
+from specwatch.edges.packing import PackedBatch, pack_batch
+from specwatch.edges.store import Store
+from specwatch.model import HOUR, MINUTE, Batch, Series
+from specwatch.simulated.acceptance import SimulatedAcceptance
+from specwatch.simulated.costs import SimulatedCosts
+from specwatch.simulated.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS, SimulatedHistogram
+from specwatch.simulated.engine import SimulatedEngine
+from specwatch.simulated.page import SimulatedPage
+from specwatch.simulated.sequence import SimulatedSequence
+from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulated.workload import SimulatedTraffic, SimulatedWorkload
+from specwatch.temperature import Buckets
+
+DAY = 24 * HOUR
+TARGET, MODEL = "chat", "simulated"
+START = int(datetime(2026, 10, 5, tzinfo=UTC).timestamp())
+"""A Monday, 0:00 UTC."""
+DAYS = 28
+END = START + DAYS * DAY
+OFF_DAYS = (1, 2, 16)
+IDLE_DAYS = (12, 13)
+"""A weekend."""
+RESTART = 9 * DAY + 13 * HOUR
+"""Seconds after the start at which the server is started again as it was."""
+SHORTER, SHORTER_K = 23 * DAY, 3
+"""And those after which it drafts fewer tokens at a time."""
+K = 4
+
+OPEN = range(10, 14)
+"""Hours of the day with traffic, UTC."""
+BURST_AT, BURST = 5 * MINUTE, 3 * MINUTE
+"""Seconds in such an hour at which it begins, and that it lasts."""
+RATES = (0.15, 0.4, 0.9, 1.6, 2.4, 3.6)
+"""Requests a second: each hour has one, and each hour of the day has all of them in turn."""
+OFF_RATES = (0.5, 1.2, 2.0, 3.2, 4.8, 6.4)
+"""The same of days without speculation: as much at once as there is with it."""
+SCRAPE, IDLE_SCRAPE = 10.0, 30 * MINUTE
+"""Seconds from look to look; a minute without a look has no window, its hour is whole."""
+
+COSTS = SimulatedCosts(
+    base=0.1, per_sequence=0.0005, per_token=0.006, free_tokens=8, prefill_per_token=0.00002,
+    draft_base=0.008, draft_per_sequence=0.0001,
+)  # fmt: skip
+"""A large model on a small machine: it pays at one or two requests, and loses at eight."""
+_SINGLES = ("drafts", "draft_tokens", "accepted_tokens", "generation_tokens")
+
+
+class Request(NamedTuple):
+    """An entry of the request log; times are Unix seconds."""
+
+    arrival: float
+    scheduled: float
+    first: float
+    last: float
+    temperature: float
+    prompt_tokens: int
+    tokens: int
+    k: int
+    """Draft tokens of a draft; 0 without speculation."""
+    accepted: tuple[int, ...]
+    """Drafts that had 0, 1, .. k tokens accepted."""
+    draft_tokens: int
+    reason: str
+
+
+@dataclass
+class Month:
+    """What is left of it: a database, and the request log."""
+
+    url: str
+    log: list[Request] = field(default_factory=list)
+    pages: int = 0
+
+
+def rate(at: float) -> float:
+    """Requests a second, so many seconds after the start."""
+    day, second = divmod(at, DAY)
+    hour, second = divmod(second, HOUR)
+    if day in IDLE_DAYS or hour not in OPEN or not BURST_AT <= second < BURST_AT + BURST:
+        return 0.0
+    rates = OFF_RATES if day in OFF_DAYS else RATES
+    return rates[int(hour + day) % len(rates)]
+
+
+class _Workload(SimulatedWorkload):
+    """Arrivals at :func:`rate`, without a draw for the hours in which there are none."""
+
+    def _arrival_after(self, time: float) -> float:
+        while time < DAYS * DAY:
+            now = rate(time)
+            if now:
+                drawn = time + self._random.expovariate(now)
+                if rate(drawn) == now:
+                    return drawn
+            hour = math.floor(time / HOUR)
+            begins = hour * HOUR + BURST_AT
+            time = begins if time < begins else begins + HOUR
+            time = next((at for at in _hours_from(time) if rate(at)), math.inf)
+            if time < math.inf:
+                time = math.nextafter(time, math.inf)
+                drawn = time + self._random.expovariate(rate(time))
+                if rate(drawn):
+                    return drawn
+        return math.inf
+
+
+def _hours_from(time: float) -> Iterator[float]:
+    while time < DAYS * DAY:
+        yield time
+        time += HOUR
+
+
+def engine(seed: int) -> SimulatedEngine:
+    settings = SimulatedSettings(
+        model=MODEL,
+        speculation=SimulatedSpeculation(K),
+        costs=COSTS,
+        acceptance=SimulatedAcceptance(scale=0.85),
+        traffic=SimulatedTraffic(
+            rate=1.0, prompt_tokens=60.0, output_tokens=18.0, length_shape=0.5, max_tokens=60,
+            temperatures=((0.0, 0.45), (0.6, 0.35), (1.2, 0.2)), shared_prefix=0.0,
+        ),
+        seed=seed,
+        keep_log=True,
+    )  # fmt: skip
+    made = SimulatedEngine(settings, process_start=float(START))
+    made.workload = _Workload(settings.traffic, seed, settings.max_model_len)
+    return made
+
+
+def run(folder: Path, seed: int = 1, progress: Callable[[int], object] = lambda day: None) -> Month:
+    """Simulate it, watch it, store it."""
+    month = Month(f"sqlite:///{folder}/month-{seed}.db")
+    store = Store(month.url, daemon="d", host="h", pid=1)
+    store.open(START)
+    server, daemon = Server(engine(seed), month.log), _Daemon(store)
+    try:
+        for day in range(DAYS):
+            progress(day)
+            server.begin(day)
+            for at in _looks(day):
+                if at == RESTART:
+                    server.restart(at)
+                daemon.look(server.page(at), START + at)
+                month.pages += 1
+            daemon.write(START + (day + 1) * DAY)
+        daemon.look(server.page(DAYS * DAY + 0.5), END + 0.5)
+        daemon.write(END + DAY)
+        assert not server.running, "a request would be half in the month"
+    finally:
+        store.close(END + DAY)
+    return month
+
+
+def _looks(day: int) -> Iterator[float]:
+    """When the daemon looks: now and then, and as usual while there is traffic."""
+    at = float(day * DAY)
+    while at < (day + 1) * DAY:
+        yield at
+        after = at % HOUR - BURST_AT
+        if rate(at - after) and 0 <= after < BURST + MINUTE:
+            at += SCRAPE
+        else:
+            at += IDLE_SCRAPE if at % HOUR else BURST_AT
+            at -= at % HOUR % BURST_AT
+
+
+class _Daemon:
+    """Watches, judges and writes as ``specwatch run`` does."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._watch = Watch("d", TARGET, max_gap=3 * SCRAPE)
+        self._judge = Judge(TARGET, (), ())
+        self._packed: list[PackedBatch] = []
+
+    def look(self, page: Mapping[Series, float], wall: float) -> None:
+        seen = self._watch.observe(page, Moment(wall, wall - START))
+        assert seen.error is None
+        assert seen.problems == ()
+        if seen.batch is not None:
+            self._close(seen.batch, wall)
+
+    def write(self, now: float) -> None:
+        """Write a day."""
+        self._store.write(self._packed, now)
+        self._packed = []
+        self._store.write_measurements(self._judge.take_measurements(), now)
+        with mock.patch.object(upkeep, "_PAUSE", 0.0):  # nobody else is there
+            self._store.roll_up(now)
+
+    def _close(self, batch: Batch, now: float) -> None:
+        self._packed.append(pack_batch(Batch(batch.windows, None)))
+        self._judge.observe(batch.windows, now)
+
+
+class Server:
+    """The engine and its tap, as the samples of a page."""
+
+    def __init__(self, engine: SimulatedEngine, log: list[Request]) -> None:
+        self._engine = engine
+        self._log = log
+        self._text = SimulatedPage(engine)
+        self._restarted()
+
+    @property
+    def running(self) -> int:
+        return self._engine.running + self._engine.waiting
+
+    def begin(self, day: int) -> None:
+        """The night before a day: what it is to be served with."""
+        if day * DAY == SHORTER:
+            self._begin(day * DAY, SimulatedSpeculation(SHORTER_K))
+        elif day in OFF_DAYS or day - 1 in OFF_DAYS:
+            speculation = False if day in OFF_DAYS else SimulatedSpeculation(K)
+            self._begin(day * DAY, speculation)
+
+    def restart(self, at: float) -> None:
+        self._begin(at, None)
+
+    def page(self, at: float) -> Mapping[Series, float]:
+        """Its samples, so many seconds after the start."""
+        self._engine.advance(at)
+        if self._engine.log or self.running or self._stale:
+            self._stale = bool(self._engine.log)
+            self._read()
+        return self._samples
+
+    def _begin(self, at: float, speculation: bool | SimulatedSpeculation | None) -> None:
+        self._engine.advance(at)
+        assert not self.running, "requests would be lost"
+        self._engine.restart(speculation)
+        self._restarted()
+
+    def _restarted(self) -> None:
+        template = PageReader().read(self._text.render())
+        self._fixed = dict(template)
+        self._paths = [(s, reader) for s in template if (reader := _reader_of(s)) is not None]
+        self._taps: dict[str, _Tap] = {}
+        self._stale = True
+        self._samples: Mapping[Series, float] = {}
+
+    def _read(self) -> None:
+        ended = [each for each in self._engine.log if each.finished_reason is not None]
+        self._engine.log[:] = [e for e in self._engine.log if e.finished_reason is None]
+        for each in ended:
+            label = _BUCKETS.of(each.request.temperature)
+            if label not in self._taps:
+                self._taps[label] = _Tap(label, self._engine.cores[0].k)
+            self._taps[label].add(each)
+            self._log.append(_entry(each))
+        core = self._engine.cores[0]
+        found = dict(self._fixed)
+        for series, read in self._paths:
+            found[series] = read(core)
+        for tap in self._taps.values():
+            found.update(tap.samples())
+        self._samples = found
+
+
+_BUCKETS = Buckets()
+
+
+def _entry(sequence: SimulatedSequence) -> Request:
+    moments = (sequence.arrival, sequence.scheduled, sequence.first_token, sequence.last_token)
+    assert None not in moments
+    return Request(
+        *(START + (each or 0.0) for each in moments),
+        temperature=sequence.request.temperature,
+        prompt_tokens=sequence.request.prompt_tokens,
+        tokens=sequence.generation_tokens,
+        k=len(sequence.accepted_histogram) - 1,
+        accepted=tuple(sequence.accepted_histogram),
+        draft_tokens=sequence.draft_tokens,
+        reason=sequence.finished_reason or "",
+    )
+
+
+def _reader_of(series: Series) -> Callable[[Any], float] | None:
+    """How to read a sample that changes from an engine core; None of one that does not."""
+    quantity, part, key = series.quantity, series.part, series.key
+    if quantity in ("process_start", "cache_config"):
+        return None
+    if quantity == "running":
+        return lambda core: float(len(core.running))
+    if quantity == "waiting":
+        return lambda core: float(len(core.waiting))
+    if quantity == "kv_cache_usage":
+        return lambda core: float(core.kv_cache_usage)
+    if part:
+        name = {"decode_time": "decode_time"}.get(quantity, quantity)
+        return _of_histogram(name, part, key)
+    if quantity == "requests":
+        return lambda core: float(core.counters.requests[key])
+    if quantity == "accepted_per_position":
+        return lambda core: float(core.counters.accepted_per_position[int(key)])
+    return lambda core: float(getattr(core.counters, quantity))
+
+
+def _of_histogram(name: str, part: str, key: str) -> Callable[[Any], float]:
+    if part == "sum":
+        return lambda core: float(getattr(core.counters, name).sum)
+    if part == "count" or key == "+Inf":
+        return lambda core: float(getattr(core.counters, name).count)
+    bound = float(key)
+
+    def read(core: Any) -> float:
+        observed = getattr(core.counters, name)
+        return float(sum(observed.counts[: observed.bounds.index(bound) + 1]))
+
+    return read
+
+
+class _Tap:
+    """What a tap counts for one temperature bucket: requests that ended."""
+
+    def __init__(self, label: str, k: int) -> None:
+        self._label, self._k = label, k
+        self._plain: dict[tuple[str, str], float] = {}
+        self._histograms = {
+            "ttft": SimulatedHistogram(TTFT_BOUNDS),
+            "tpot": SimulatedHistogram(INTER_TOKEN_BOUNDS),
+        }
+        if k:
+            bounds = tuple(step / 20 for step in range(1, 21))
+            self._histograms["request_acceptance"] = SimulatedHistogram(bounds)
+
+    def add(self, ended: SimulatedSequence) -> None:
+        counts = {("generation_tokens", ""): ended.generation_tokens,
+                  ("requests", ended.finished_reason or ""): 1}  # fmt: skip
+        if self._k:
+            counts |= {(name, ""): getattr(ended, name) for name in _SINGLES[:3]}
+            counts |= {
+                ("accepted_per_position", str(at)): sum(ended.accepted_histogram[at + 1 :])
+                for at in range(self._k)
+            }
+            counts["records", "record"] = 1
+        for key, count in counts.items():
+            self._plain[key] = self._plain.get(key, 0.0) + count
+        self._histograms["ttft"].observe(ended.ttft or 0.0)
+        if ended.generation_tokens > 1:
+            self._histograms["tpot"].observe(ended.tpot or 0.0)
+        if ended.draft_tokens:
+            rate = ended.accepted_tokens / ended.draft_tokens
+            self._histograms["request_acceptance"].observe(rate)
+
+    def samples(self) -> Iterator[tuple[Series, float]]:
+        for (quantity, key), value in self._plain.items():
+            yield Series(quantity, "", MODEL, "", key, self._label), value
+        for quantity, observed in self._histograms.items():
+            below = itertools.accumulate(observed.counts)
+            for bound, count in zip((*observed.bounds, "+Inf"), below, strict=True):
+                yield Series(quantity, "bucket", MODEL, "", str(bound), self._label), float(count)
+            yield Series(quantity, "sum", MODEL, "", "", self._label), observed.sum
+            yield Series(quantity, "count", MODEL, "", "", self._label), float(observed.count)

@@ -1,0 +1,66 @@
+"""An HTML page taken apart, strictly: what is not closed, or closed twice, fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+
+_EMPTY = {"meta", "br", "hr", "img", "link", "input"}
+_SELF_CLOSED = {"line", "circle", "rect", "path"}
+
+
+@dataclass
+class Element:
+    """One element; ``children`` are elements and texts."""
+
+    name: str
+    attributes: dict[str, str]
+    children: list[Element | str] = field(default_factory=list)
+
+    def all(self, *names: str) -> Iterator[Element]:
+        for child in self.children:
+            if isinstance(child, Element):
+                if not names or child.name in names:
+                    yield child
+                yield from child.all(*names)
+
+    @property
+    def text(self) -> str:
+        return "".join(c if isinstance(c, str) else c.text for c in self.children)
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Element("", {})
+        self.open = [self.root]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(set(names)) == len(names), f"<{tag}> has an attribute twice: {names}"
+        made = Element(tag, {name: value or "" for name, value in attrs})
+        self.open[-1].children.append(made)
+        if tag not in _EMPTY:
+            self.open.append(made)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in _SELF_CLOSED, f"<{tag}/> does not close itself"
+        self.open[-1].children.append(Element(tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open[-1].name == tag, f"</{tag}> ends <{self.open[-1].name}>"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.open[-1].children.append(data)
+
+
+def read(html: str) -> Element:
+    """The page as a tree."""
+    assert html.startswith("<!DOCTYPE html>\n")
+    reader = _Reader()
+    reader.feed(html)
+    reader.close()
+    assert reader.open == [reader.root], f"not closed: {[each.name for each in reader.open[1:]]}"
+    return reader.root

@@ -1,0 +1,193 @@
+"""Reports made by hand, for whatever draws, prints or sends them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+from msgspec.structs import replace
+
+from specwatch.report.model import (
+    Answer,
+    Change,
+    Latency,
+    Ratio,
+    Report,
+    Side,
+)
+from tests.report.models import assumed, blank, loses, pays
+from tests.report.pieces import BUCKETS, HOUR, PAYS, SINCE, UNTIL, loads, series
+
+__all__ = [
+    "BUCKETS",
+    "HOSTILE",
+    "HOUR",
+    "SINCE",
+    "UNTIL",
+    "blank",
+    "broken_numbers",
+    "empty",
+    "full",
+    "hostile",
+    "loads",
+    "many",
+    "partial",
+]
+HOSTILE = (
+    '</title><script>alert("x")</script><img src=x onerror=alert(1)> \'"&`|*_[a](javascript:b)'
+    "\n\n# not a heading\r\n| a | b |\n\x1b[31m\x00\u202ertl\u2066\u200f \U0001f98a " + "y" * 10_000
+)
+"""A name that nobody should have."""
+
+
+@functools.cache
+def full() -> Report:
+    """A week of three targets: one pays, one loses at high load, one has no baseline."""
+    return Report(
+        version="0.5.0",
+        generated=UNTIL + 300.0,
+        since=SINCE,
+        until=UNTIL,
+        targets=(pays(), loses(), assumed()),
+        notes=("history of chat-70b begins on 2026-10-20: some comparisons have less to go by",),
+    )
+
+
+def empty() -> Report:
+    """Nothing was ever watched."""
+    return Report(
+        version="0.5.0",
+        generated=UNTIL + 300.0,
+        since=SINCE,
+        until=UNTIL,
+        targets=(),
+        notes=("there is no history: nothing was watched from 2026-11-02 to 2026-11-09",),
+    )
+
+
+@functools.cache
+def partial() -> Report:
+    """A day of one target, of which the last hours were watched, and one without any traffic."""
+    whole = pays()
+    short = series(PAYS, hours=6)
+    some = replace(
+        whole,
+        answer=Answer(
+            outcome="even",
+            sentence="Speculation makes no difference that can be told: 1.02 (0.91 to 1.13).",
+            recommendation="Wait for more traffic.",
+            speedup=Ratio(value=1.02, lower=0.91, upper=1.13),
+        ),
+        temperatures=tuple(
+            replace(
+                each,
+                acceptance=replace(each.acceptance, histogram=None, per_request=None),
+                acceptance_before=None,
+                ttft=replace(each.ttft, before=None),
+                tpot=Latency(on=each.tpot.on),
+                speedup=None,
+            )
+            for each in whole.temperatures[:3]
+        ),
+        loads=whole.loads[3:4],
+        crossing=None,
+        best_k=None,
+        what_if=None,
+        objectives=(
+            replace(
+                whole.objectives[0],
+                requests=0.0,
+                bad=0.0,
+                spent=None,
+                budget_left=None,
+                worst_hour=None,
+            ),
+        ),
+        incidents=(),
+        breaches=(),
+        seconds_off_by_guard=0.0,
+        health=replace(whole.health, expected=86400.0, observed=21_600.0, gaps=(), gap_count=0),
+        changes=(
+            Change(
+                at=SINCE + 2 * HOUR,
+                what="the configuration became another one",
+                before=Side(
+                    hours=0.0, acceptance_rate=None, mean_length=None, tpot_p50=None, tpot_p99=None
+                ),
+                after=Side(
+                    hours=4.0, acceptance_rate=0.5, mean_length=3.0, tpot_p50=0.01, tpot_p99=0.03
+                ),
+            ),
+        ),
+        series=replace(short, acceptance={k: v[-2:] for k, v in short.acceptance.items()}),
+    )
+    return replace(
+        full(),
+        until=SINCE + 86400,
+        generated=SINCE + 86400 + 300.0,
+        targets=(some, blank(), blank("away", "tiny", "unknown")),
+        notes=("history begins at 18:00 UTC",),
+    )
+
+
+@functools.cache
+def hostile() -> Report:
+    """As :func:`full`, with whatever is text being :data:`HOSTILE`, and numbers that are none."""
+    bad: Any = _poisoned(full())
+    return replace(bad, version="0.5.0")
+
+
+@functools.cache
+def broken_numbers() -> Report:
+    """As :func:`full`, with each number in turn being no number, infinite, huge or negative."""
+    return _broken(full(), [0])  # type: ignore[no-any-return]
+
+
+def many(count: int = 50) -> Report:
+    """As :func:`full`, with so many targets."""
+    known = full().targets
+    return replace(
+        full(),
+        targets=tuple(
+            replace(known[i % len(known)], target=f"gpu-{i:02}.example.com:8000")
+            for i in range(count)
+        ),
+    )
+
+
+def _poisoned(value: Any, name: str = "") -> Any:
+    if isinstance(value, str):
+        # What is one of a closed set in the model stays one of it.
+        return value if name in ("outcome", "basis") and value in _CLOSED else HOSTILE
+    if isinstance(value, tuple):
+        return tuple(_poisoned(each) for each in value)
+    if isinstance(value, dict):
+        return {f"{key}{HOSTILE}": _poisoned(each) for key, each in value.items()}
+    if hasattr(value, "__struct_fields__"):
+        return replace(
+            value,
+            **{each: _poisoned(getattr(value, each), each) for each in value.__struct_fields__},
+        )
+    return value
+
+
+def _broken(value: Any, turn: list[int]) -> Any:
+    if isinstance(value, float):
+        turn[0] += 1
+        return (math.nan, math.inf, -math.inf, 1e300, -1e300, -value, 0.0)[turn[0] % 7]
+    if isinstance(value, tuple):
+        return tuple(_broken(each, turn) for each in value)
+    if isinstance(value, dict):
+        return {key: _broken(each, turn) for key, each in value.items()}
+    if hasattr(value, "__struct_fields__"):
+        return replace(
+            value,
+            **{each: _broken(getattr(value, each), turn) for each in value.__struct_fields__},
+        )
+    return value
+
+
+_CLOSED = {
+    "measured", "assumed", "pays", "not_worth_it", "even", "loses", "off", "no_traffic", "unknown",
+}  # fmt: skip

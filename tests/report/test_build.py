@@ -1,0 +1,359 @@
+"""The report of a target: one pass over its windows, and every count in it exact."""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specwatch.model import (
+    ALL_TEMPERATURES,
+    HOUR,
+    MINUTE,
+    Environment,
+    Gauges,
+    Histogram,
+    Mode,
+    SeriesId,
+    Tally,
+    Window,
+)
+from specwatch.report.build import build
+from specwatch.report.health import health
+from specwatch.report.model import ModelReport
+from specwatch.report.objectives import objectives
+from specwatch.report.sources import GuardStep, Sources
+from specwatch.ruling import Slo
+from tests.core.samples import TPOT_BOUNDS, TTFT_BOUNDS, observed
+from tests.report.history import MODEL, OFF, ON, SINCE, TARGET, bucket, counted, flat, hour
+from tests.report.history import measurement as measured
+
+HOURS = 24
+UNTIL = SINCE + HOURS * HOUR
+LABELS = ("0", "(0,0.3]", "(0.7,1]", ">1", "unknown")
+
+
+def report(windows: list[Window], **others: Any) -> ModelReport:
+    (found,) = build(Sources(target=TARGET, windows=iter(windows), **others), SINCE, UNTIL)
+    return found
+
+
+def lived(seed: int = 5) -> list[Window]:
+    """Two days of hours of unlike load, mode, traffic and acceptance, some hours in two parts."""
+    random = Random(seed)
+    found = []
+    for at in range(-HOURS, HOURS):
+        for running in random.sample((1.0, 3.0, 6.0, 12.0), random.choice((1, 2))):
+            mode = random.choice((Mode.ON, Mode.ON, Mode.ON, Mode.OFF, Mode.MIXED))
+            rate = None if mode is Mode.OFF else random.uniform(0.3, 0.8)
+            parts = {
+                label: bucket(
+                    random.randrange(1, 30),
+                    rate or 0.5,
+                    random.randrange(100, 900),
+                    ttft=observed(
+                        [random.expovariate(5) for _ in range(random.randrange(20))], TTFT_BOUNDS
+                    ),
+                )
+                for label in random.sample(LABELS, 3)
+            }
+            if mode is Mode.OFF:
+                parts = {
+                    label: replace(
+                        part, drafts=None, draft_tokens=None, accepted_tokens=None,
+                        accepted_per_position=None,
+                    )
+                    for label, part in parts.items()
+                }  # fmt: skip
+            whole = counted(
+                rate=rate,
+                tokens=random.randrange(1000, 20_000),
+                requests=random.randrange(10, 200),
+                tpot=random.uniform(0.01, 0.04),
+            )
+            found.append(hour(at, whole, mode=mode, running=running, buckets=parts))
+    return flat(found)
+
+
+def inside(windows: list[Window], label: str = ALL_TEMPERATURES) -> list[Window]:
+    return [e for e in windows if e.start >= SINCE and e.series.temperature == label]
+
+
+def earlier(windows: list[Window], label: str = ALL_TEMPERATURES) -> list[Window]:
+    return [e for e in windows if e.start < SINCE and e.series.temperature == label]
+
+
+def test_every_count_is_the_sum_over_the_windows_of_the_period():
+    windows = lived()
+    found = report(windows)
+    for row in found.temperatures:
+        tallies = [each.tally for each in inside(windows, row.temperature)]
+        drafting = [each for each in tallies if each.drafts is not None]
+        assert row.requests == sum(each.requests["stop"] for each in tallies)
+        assert row.acceptance.drafts == sum(each.drafts for each in drafting)
+        assert row.acceptance.draft_tokens == sum(each.draft_tokens for each in drafting)
+        assert row.acceptance.accepted_tokens == sum(each.accepted_tokens for each in drafting)
+        kept: Counter[int] = Counter()
+        for each in drafting:
+            at_least = (each.drafts, *each.accepted_per_position, 0)
+            for length in range(5):
+                kept[length] += at_least[length] - at_least[length + 1]
+        assert row.acceptance.histogram == tuple(kept[length] for length in range(5))
+    wholes = [each.tally for each in inside(windows)]
+    assert found.traffic.requests == sum(each.requests["stop"] for each in wholes)
+    assert found.traffic.prompt_tokens == sum(each.prompt_tokens for each in wholes)
+    assert found.traffic.generation_tokens == sum(each.generation_tokens for each in wholes)
+    before = [each.tally for each in earlier(windows)]
+    assert found.traffic.requests_before == sum(each.requests["stop"] for each in before)
+    assert found.traffic.generation_tokens_before == sum(e.generation_tokens for e in before)
+
+
+def test_time_is_told_apart_by_mode():
+    windows = lived()
+    amount = report(windows).traffic
+    for mode, watched in (
+        (Mode.ON, amount.seconds_on), (Mode.OFF, amount.seconds_off),
+        (Mode.MIXED, amount.seconds_mixed),
+    ):  # fmt: skip
+        assert watched == sum(e.observed_seconds for e in inside(windows) if e.mode is mode)
+    for mode, busy in ((Mode.ON, amount.busy_on), (Mode.OFF, amount.busy_off)):
+        assert busy == sum(e.gauges.busy_seconds for e in inside(windows) if e.mode is mode)
+
+
+def bucket_of(value: float, bounds: tuple[float, ...]) -> int:
+    return bisect.bisect_left(bounds, value)
+
+
+@pytest.mark.parametrize("period", ["on", "before"])
+def test_quantiles_lie_in_the_bucket_of_the_true_ones(period):
+    """Of what the requests really took, sorted by hand."""
+    random = Random(11)
+    values: list[float] = []
+    windows = []
+    first = 0 if period == "on" else -HOURS
+    for at in range(first, first + HOURS):
+        took = [random.lognormvariate(-3, 0.8) for _ in range(random.randrange(1, 300))]
+        values += took
+        windows.append(hour(at, _of(took)))
+    if period == "before":
+        windows.append(hour(0))
+    found = getattr(report(flat(windows)).temperatures[0].tpot, period)
+    values.sort()
+    assert found.count == len(values)
+    assert found.mean == pytest.approx(sum(values) / len(values))
+    for q, shown in ((0.5, found.p50), (0.95, found.p95), (0.99, found.p99)):
+        true = values[min(int(q * len(values)), len(values) - 1)]
+        assert abs(bucket_of(shown, TPOT_BOUNDS) - bucket_of(true, TPOT_BOUNDS)) <= 1
+
+
+def _of(took: list[float]) -> Tally:
+    return replace(counted(), tpot=observed(took, TPOT_BOUNDS))
+
+
+def test_what_lies_outside_both_periods_counts_nowhere():
+    windows = lived()
+    strangers = [hour(-HOURS - 1), hour(-5 * HOURS), hour(HOURS), hour(2 * HOURS)]
+    more = flat([*strangers, windows])
+    assert msgspec.structs.replace(report(more), health=None) == msgspec.structs.replace(
+        report(windows), health=None
+    )
+
+
+def test_models_are_reported_by_name_and_only_those_of_the_period():
+    windows = flat(
+        [hour(0, model="b"), hour(1, model="a"), hour(-2, model="gone"), hour(3, model="a")]
+    )
+    found = build(Sources(target=TARGET, windows=windows), SINCE, UNTIL)
+    assert [each.model_name for each in found] == ["a", "b"]
+    assert [each.traffic.requests for each in found] == [200, 100]
+
+
+def test_no_windows_no_report():
+    assert build(Sources(target=TARGET, windows=()), SINCE, UNTIL) == ()
+
+
+def test_nothing_before_is_not_nothing():
+    failed = hour(-1, Tally(), busy=0.0, observed_seconds=0.0, scrapes_ok=0, scrapes_failed=720)
+    found = report(flat([hour(0), failed]))
+    assert found.traffic.requests_before is None
+    assert found.temperatures[0].acceptance_before is None
+    assert found.temperatures[0].ttft.before is None
+
+
+def test_a_server_that_counts_nothing_is_counted_by_its_tap():
+    """llama.cpp: no acceptance, no latency, no mode; all that is known comes from its proxy."""
+    silent = Tally(prompt_tokens=1000, generation_tokens=5000)
+    parts = {"0": bucket(10, 0.8, 2000), ">1": bucket(30, 0.4, 1000)}
+    windows = flat(
+        hour(at, silent, mode=Mode.OFF, environment=Environment(), buckets=parts)
+        for at in range(-3, 3)
+    )
+    found = report(windows)
+    whole, zero, hot = found.temperatures
+    assert whole.requests == 3 * 40
+    assert whole.acceptance.drafts == 3 * (parts["0"].drafts + parts[">1"].drafts)
+    assert whole.acceptance.accepted_tokens == sum(
+        each.acceptance.accepted_tokens for each in (zero, hot)
+    )
+    assert whole.tpot.on.count == 3 * 40
+    assert (found.traffic.seconds_on, found.traffic.seconds_off) == (3 * HOUR, 0)
+    assert [each.drafts for each in found.series.acceptance["all"]] == [
+        whole.acceptance.drafts / 3
+    ] * 3
+    assert [each.requests for each in found.series.latency] == [40] * 3
+    assert found.answer.outcome == "unknown"
+
+
+def test_the_other_parts_are_in_it():
+    steps = [
+        GuardStep(SINCE + 60.0, "i1", "observing", "suspect", "acceptance fell"),
+        GuardStep(SINCE + 120.0, "i1", "suspect", "observing", "it came back"),
+    ]
+    found = report(flat(hour(at) for at in range(HOURS)), steps=steps, gpus=2)
+    assert [each.id for each in found.incidents] == ["i1"]
+    assert found.health.observed == HOURS * HOUR
+    assert found.answer.sentence
+    assert found.answer.gpus == 2
+    assert found.changes == ()
+
+
+def test_a_change_of_version_is_told():
+    newer = Environment("0.33.0", "cafe-4")
+    windows = flat(hour(at, environment=ON if at < 12 else newer) for at in range(-HOURS, HOURS))
+    (change,) = report(windows).changes
+    assert change.at == SINCE + 12 * HOUR
+
+
+def test_switching_speculation_off_is_no_change():
+    windows = flat(
+        hour(at, mode=Mode.OFF if at % 3 else Mode.ON, environment=OFF if at % 3 else ON)
+        for at in range(HOURS)
+    )
+    assert report(windows).changes == ()
+
+
+def test_the_order_of_the_windows_of_an_hour_does_not_matter():
+    windows = lived()
+    random = Random(1)
+    shuffled = sorted(windows, key=lambda each: (each.start, random.random()))
+    one, other = report(windows), report(shuffled)
+    assert one.traffic == other.traffic
+    assert one.series.acceptance == other.series.acceptance
+    for row, again in zip(one.temperatures, other.temperatures, strict=True):
+        assert (row.acceptance, row.requests) == (again.acceptance, again.requests)
+
+
+counts = st.none() | st.integers(0, 50)
+latencies = st.none() | st.sampled_from(
+    [
+        Histogram((), (0,), 0.0),
+        Histogram((), (7,), 0.3),
+        Histogram((0.1, 1.0), (0, 0, 0), 0.0),
+        Histogram((0.1, 1.0), (3, 0, 9), 99.0),
+        Histogram((0.1, 2.0), (1, 4, 0), 2.0),
+        observed([0.01, 0.02, 0.7], TPOT_BOUNDS),
+    ]
+)
+tallies = st.builds(
+    Tally,
+    drafts=counts,
+    draft_tokens=counts,
+    accepted_tokens=counts,
+    accepted_per_position=st.none() | st.lists(st.integers(0, 9), max_size=3).map(tuple),
+    generation_tokens=counts,
+    requests=st.dictionaries(st.sampled_from(["stop", "abort"]), st.integers(0, 9)),
+    ttft=latencies,
+    tpot=latencies,
+    inter_token=latencies,
+    request_acceptance=latencies,
+)
+environments = st.builds(
+    Environment,
+    st.sampled_from([None, "0.31.0", "0.32.0"]),
+    st.sampled_from([None, "cafe-4", "cafe-0", "beef-2", "cafe-?", ""]),
+)
+odd_windows = st.builds(
+    Window,
+    series=st.builds(
+        SeriesId, st.just("d"), st.just(TARGET), st.just(MODEL),
+        st.sampled_from([ALL_TEMPERATURES, ALL_TEMPERATURES, "0", ">1", "unknown", "<b>"]),
+    ),
+    start=st.integers(-HOURS, HOURS).map(lambda at: SINCE + at * HOUR),
+    length=st.just(HOUR),
+    mode=st.sampled_from(Mode),
+    tally=tallies,
+    gauges=st.sampled_from(
+        [Gauges(), Gauges(60.0, 0.0), Gauges(60.0, 60.0, 90.0), Gauges(60.0, 1.0, 200.0)]
+    ),
+    environment=environments,
+    observed_seconds=st.sampled_from([0.0, 10.0, 3600.0, 9999.0]),
+    scrapes_ok=st.integers(0, 2),
+    restarts=st.sampled_from([0, 0, 1]),
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(odd_windows, max_size=25), st.booleans(), st.none() | st.integers(0, 8))
+def test_whatever_the_windows_there_is_a_report_that_can_be_read_back(windows, known, gpus):
+    """Odd ones: nothing counted, no gauges, counters that contradict one another."""
+    ordered = sorted(windows, key=lambda each: each.start)
+    measurements = [measured(1.0), measured(2.0, 0.04, environment=Environment())] if known else []
+    sources = Sources(target=TARGET, windows=ordered, measurements=measurements, gpus=gpus)
+    found = build(sources, SINCE, UNTIL)
+    assert bool(found) == any(SINCE <= each.start < UNTIL for each in windows)
+    for one in found:
+        assert msgspec.json.decode(msgspec.json.encode(one), type=ModelReport) == one
+        assert all(row.share is None or 0 <= row.share <= 1 for row in one.temperatures)
+
+
+def test_minutes_of_a_short_period():
+    windows = flat(hour(at, length=MINUTE, busy=60.0, scrapes_ok=12) for at in range(-30, 30))
+    (found,) = build(Sources(target=TARGET, windows=windows), SINCE, SINCE + 30 * MINUTE)
+    assert found.traffic.requests == found.traffic.requests_before == 30 * 100
+    assert len(found.series.latency) == 30
+
+
+@pytest.mark.parametrize("length", [HOUR, MINUTE])
+def test_health_and_objectives_are_those_of_all_the_windows(length):
+    """Although what a tap saw of each temperature is only kept in sums."""
+    slos = [Slo(name="first", metric="ttft", threshold="100ms", objective="90%")]
+    random = Random(3)
+    windows = flat(
+        hour(
+            at,
+            length=length,
+            busy=length / 2,
+            buckets={
+                label: bucket(
+                    drafts=random.randrange(200),
+                    records={"record": 1, "derived": random.randrange(3)},
+                    uncovered={"several": random.randrange(4)},
+                )
+                for label in random.sample(LABELS, 4)
+            },
+        )
+        for at in range(-200, 200)
+        if at % 7
+    )
+    until = SINCE + 200 * length
+    sources = Sources(target=TARGET, windows=iter(windows), slos=slos)
+    (found,) = build(sources, SINCE, until)
+    assert found.health == health(windows, SINCE, until)
+    assert found.health.uncovered["several"] > 100
+    assert found.objectives == objectives(slos, windows, SINCE, until)
+    labels = {each.series.temperature for each in windows}
+    assert {each.temperature: each.requests for each in found.temperatures} == {
+        label: sum(
+            each.tally.requests["stop"]
+            for each in windows
+            if each.series.temperature == label and SINCE <= each.start < until
+        )
+        for label in labels
+    }

@@ -1,0 +1,202 @@
+"""Whether what a report says can be relied on."""
+
+from __future__ import annotations
+
+import pytest
+
+from specwatch.model import MINUTE, Histogram, Mode, Source, Tally
+from specwatch.report.health import MOST_GAPS, health
+from specwatch.report.model import Gap
+from tests.report.hours import T0, at, drafted, window
+
+
+def hours(*numbers, **others):
+    return [window(each, **others) for each in numbers]
+
+
+def test_a_period_that_was_watched_throughout_needs_no_warning():
+    found = health(hours(*range(-2, 4), running=0.0), at(0), at(4))
+    assert (found.expected, found.observed) == (4 * 3600, 4 * 3600)
+    assert (found.gap_count, found.gaps, found.warnings) == (0, (), ())
+    assert (found.scrapes_ok, found.scrapes_failed, found.restarts) == (4 * 720, 0, 0)
+
+
+def test_scrapes_and_restarts_are_of_the_period_and_of_all_temperatures_together():
+    windows = [
+        *hours(-1, scrapes_failed=7, restarts=7),
+        *hours(0, scrapes_failed=1, restarts=2),
+        *hours(0, scrapes_failed=2, mode=Mode.OFF, seconds=0.0, restarts=1),
+        *hours(0, scrapes_failed=1, restarts=2, temperature="0"),
+    ]
+    found = health(windows, at(0), at(1))
+    assert (found.scrapes_ok, found.scrapes_failed, found.restarts) == (1440, 3, 3)
+
+
+def test_missing_hours_are_a_gap():
+    found = health(hours(-1, 0, 1, 4, 5), at(0), at(6))
+    assert found.gaps == (Gap(start=at(2), end=at(4)),)
+    assert (found.gap_count, found.expected, found.observed) == (1, 6 * 3600, 4 * 3600)
+    assert found.warnings == (
+        "33% of the time was not watched (2 h): what was served then is not in here",
+    )
+
+
+def test_what_is_missing_of_the_hours_beside_a_gap_is_part_of_it():
+    windows = [*hours(-1, 0), *hours(1, seconds=1200.0), *hours(4, seconds=600.0), *hours(5)]
+    found = health(windows, at(0), at(6))
+    assert found.gaps == (Gap(start=at(1) + 1200, end=at(5) - 600),)
+    assert found.observed == 2 * 3600 + 1800
+
+
+def test_an_hour_that_lacks_little_was_watched_and_one_that_lacks_much_only_in_part():
+    """What lies nobody knows where in an hour is missed, and still no stretch."""
+    windows = [*hours(-1), *hours(0, seconds=3300.0), *hours(1, seconds=1800.0)]
+    found = health(windows, at(0), at(2))
+    assert (found.gaps, found.observed) == ((), 3600 + 1800)
+
+
+def test_an_hour_that_was_hardly_watched_is_missing():
+    windows = [*hours(-1, 0), *hours(1, seconds=60.0, scrapes_failed=600), *hours(2)]
+    assert health(windows, at(0), at(3)).gaps == (Gap(start=at(1), end=at(2)),)
+
+
+def test_a_gap_at_either_end_is_one():
+    found = health(hours(-1, 2, 3), at(0), at(6))
+    assert found.gaps == (Gap(start=at(0), end=at(2)), Gap(start=at(4), end=at(6)))
+
+
+def test_before_a_target_was_there_nobody_could_watch_it():
+    found = health(hours(2, 3), at(0), at(4))
+    assert (found.expected, found.observed, found.gap_count) == (2 * 3600, 2 * 3600, 0)
+    assert found.warnings == ("it is watched since 2026-11-02 02:00 UTC only",)
+
+
+def test_parts_of_an_hour_and_what_made_up_for_a_gap_are_no_more_than_the_hour():
+    windows = [
+        *hours(0, seconds=1800.0),
+        *hours(0, seconds=1800.0, running=9.0),
+        *hours(1, seconds=9000.0),
+        *hours(2),
+        *hours(2, daemon="other"),
+    ]
+    found = health([*hours(-1), *windows], at(0), at(3))
+    assert (found.observed, found.expected) == (3 * 3600, 3 * 3600)
+    windows = hours(-1), hours(0, seconds=9000.0), hours(1, seconds=1800.0)
+    assert health([each for one in windows for each in one], at(0), at(2)).observed == 5400
+
+
+def test_minutes_are_exact():
+    minutes = [
+        window(each, length=MINUTE, seconds=60.0) for each in range(-1, 60) if each not in (7, 8)
+    ]
+    found = health(minutes, T0, at(1))
+    assert found.gaps == (Gap(start=T0 + 420, end=T0 + 540),)
+    assert found.observed == 58 * 60
+
+
+def test_the_longest_gaps_are_told_and_all_of_them_counted():
+    watched = {0, 2, 5, 7, 9, 11, 13, 15, 20, 22}
+    found = health(hours(-1, *watched), at(0), at(23))
+    assert found.gap_count == 9
+    assert len(found.gaps) == MOST_GAPS
+    assert found.gaps[:2] == (Gap(start=at(16), end=at(20)), Gap(start=at(3), end=at(5)))
+    assert found.gaps[2] == Gap(start=at(1), end=at(2))
+
+
+def test_nothing_at_all():
+    found = health([], at(0), at(4))
+    assert (found.expected, found.observed, found.gap_count) == (0, 0, 0)
+    assert found.coverage is found.source is None
+    assert found.warnings == ("it was not watched at all",)
+    found = health(hours(-3), at(0), at(4))
+    assert (found.expected, found.observed) == (4 * 3600, 0)
+    assert found.gaps == (Gap(start=at(0), end=at(4)),)
+
+
+def tapped(hour, *, server, known, unknown=0, **others):
+    """An hour of which a tap saw so many drafts."""
+    parts = {"0": known // 2, ">1": known - known // 2, "unknown": unknown}
+    return [
+        window(hour, drafted(server)),
+        *(
+            window(
+                hour,
+                drafted(drafts, **others),
+                temperature=label,
+                server_drafts=server,
+                source_drafts=known + unknown,
+            )
+            for label, drafts in parts.items()
+            if drafts
+        ),
+    ]
+
+
+def test_coverage_is_of_all_hours_with_each_draft_once():
+    """Buckets that were silent for a part of an hour do not shift it."""
+    windows = [*tapped(0, server=3000, known=3000), *tapped(1, server=1000, known=500, unknown=300)]
+    found = health([*hours(-1), *windows], at(0), at(2))
+    assert found.coverage == pytest.approx(3500 / 4000)
+    assert found.source == "tap"
+    assert found.warnings == (
+        "12% of the drafts have no temperature; does all traffic pass through the tap?",
+    )
+
+
+def test_a_request_under_way_makes_no_more_than_all_of_it():
+    found = health([*hours(-1), *tapped(0, server=1000, known=1004)], at(0), at(1))
+    assert (found.coverage, found.warnings) == (1.0, ())
+
+
+def test_why_requests_are_not_covered_is_said():
+    windows = tapped(0, server=1000, known=400, uncovered={"several": 30, "refused": 2})
+    found = health([*hours(-1), *windows], at(0), at(1))
+    assert found.uncovered == {"several": 60, "refused": 4}
+    (warning,) = found.warnings
+    assert warning.startswith("more than half of the drafts have no temperature; requests not")
+    assert "60 (more than one completion was asked for" in warning
+
+
+def test_from_when_on_temperatures_are_known_is_said():
+    windows = [window(0, drafted(500)), *tapped(1, server=1500, known=1500)]
+    found = health([*hours(-1), *windows], at(0), at(2))
+    assert found.warnings == (
+        "25% of the drafts have no temperature; none is known before 2026-11-02 01:00 UTC",
+    )
+
+
+def test_without_a_tap_there_are_no_temperatures():
+    found = health([*hours(-1), window(0, drafted(10))], at(0), at(1))
+    assert (found.coverage, found.source) == (None, "server")
+    (warning,) = found.warnings
+    assert "`specwatch tap flags`" in warning
+    quiet = health(hours(-1, 0, fingerprint="aaaa-0"), at(0), at(1))
+    assert quiet.warnings == ()
+
+
+def test_the_source_is_the_one_that_there_is_now():
+    windows = [
+        window(0, drafted(1), temperature="0", source=Source.PROXY),
+        window(1, drafted(1), temperature="0", source=Source.TAP),
+    ]
+    assert health(windows, at(0), at(2)).source == "tap"
+
+
+def test_looks_that_failed_are_told():
+    found = health(hours(-1, 0, scrapes_ok=600, scrapes_failed=120), at(0), at(1))
+    assert found.warnings == ("17% of the looks at the server failed",)
+
+
+def test_acceptance_that_was_derived_is_told():
+    windows = tapped(0, server=10, known=10, records={"derived": 1, "record": 1})
+    (warning,) = health([*hours(-1), *windows], at(0), at(1)).warnings
+    assert warning.startswith("for 50% of the requests the acceptance by temperature is derived")
+
+
+def test_other_buckets_of_a_latency_are_told():
+    old, new = (Tally(ttft=Histogram((bound, 1.0), (1, 1, 0), 1.0)) for bound in (0.25, 0.5))
+    (warning,) = health([*hours(-1), window(0, old), window(1, new)], at(0), at(2)).warnings
+    assert warning.startswith("the buckets of TTFT changed")
+    coarse = Tally(tpot=Histogram((1.0,), (1, 0), 1.0, coarsened=True))
+    (warning,) = health([*hours(-1), window(0, coarse)], at(0), at(1)).warnings
+    assert warning.startswith("the buckets of TPOT changed")

@@ -1,0 +1,327 @@
+"""What the guard did, why, and how it ended."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specwatch.guard.state import GuardState
+from specwatch.guard.step import Step
+from specwatch.report.incidents import incidents, seconds_off_by_guard
+from specwatch.report.sources import GuardStep
+from tests.guard.wandering import Wandering
+from tests.report.hours import at
+
+FINDING = {
+    "rule": "net-negative",
+    "summary": "Speculation makes this server slower than it is without",
+    "model_name": "model",
+    "temperature": "all",
+    "readings": [],
+    "leading": {
+        "metric": "speedup_ratio", "value": 0.91, "lower": 0.88, "upper": 0.94,
+        "above": None, "below": 1,
+    },
+}  # fmt: skip
+CAUSE = (
+    "Speculation makes this server slower than it is without"
+    " (net-negative: speedup_ratio 0.91 (0.88 to 0.94), below 1)"
+)
+BREACH = (0, "confirmed", "the rule net-negative is in breach", FINDING)
+OFF = (
+    BREACH,
+    (0.1, "draining", "speculation is to be off"),
+    (0.2, "restarting", "no request runs, after 3s"),
+    (0.3, "verifying", "the server was restarted"),
+    (0.5, "disabled", "no slower than before"),
+)
+TRIAL = (
+    *OFF,
+    (6, "draining", "it is time for a trial"),
+    (6.1, "restarting", "no request runs, after 3s"),
+    (6.2, "verifying", "the server was restarted"),
+    (6.5, "trial", "healthy after 2m"),
+)
+
+
+def story(*told, incident="chat-1", before="observing"):
+    """Steps at hours, each with phase, reason, and its inputs where there are any."""
+    found = []
+    for hour, phase, reason, *inputs in told:
+        found.append(GuardStep(at(hour), incident, before, phase, reason, *inputs))
+        before = phase
+    return found
+
+
+def only(steps, since=0.0, until=24.0):
+    (found,) = incidents(steps, at(since), at(until))
+    return found
+
+
+OUTCOMES = {
+    "off and still so": (OFF, 24 - 0.2, "speculation is off since 2026-11-02 00:30 UTC"),
+    "on again": (
+        (*TRIAL, (7, "observing", "the trial was won: speedup 1.20 (1.10 to 1.30)")),
+        6.5 - 0.2,
+        "switched on again: the trial was won: speedup 1.20 (1.10 to 1.30)",
+    ),
+    "on trial": (TRIAL, 6.5 - 0.2, "on again for a trial since 2026-11-02 06:30 UTC"),
+    "a lost trial": (
+        (
+            *TRIAL,
+            (7, "draining", "the trial was lost: speedup 0.90 (0.85 to 0.95)"),
+            (7.1, "restarting", "drained for 2m"),
+            (7.2, "verifying", "the server was restarted"),
+            (7.5, "disabled", "healthy after 2m"),
+        ),
+        6.5 - 0.2 + 24 - 7.1,
+        "speculation is off since 2026-11-02 07:30 UTC",
+    ),
+    "being switched": (OFF[:3], 24 - 0.2, "under way: no request runs, after 3s"),
+    "being rolled back": (
+        (*OFF[:4], (0.5, "rolling_back", "vLLM died 3 times after the restart")),
+        24 - 0.2,
+        "being rolled back: vLLM died 3 times after the restart",
+    ),
+    "held": (
+        (
+            *OFF[:4],
+            (0.5, "rolling_back", "vLLM does not run"),
+            (0.6, "rolling_back", "the server was put back as it was"),
+            (0.7, "held", "vLLM does not run; it runs again as before"),
+        ),
+        0.7 - 0.2,
+        "held since 2026-11-02 00:42 UTC, a person has to look:"
+        " vLLM does not run; it runs again as before",
+    ),
+    "held, because somebody stopped the server": (
+        (*OFF[:4], (0.5, "held", "somebody stopped the server after the restart")),
+        24 - 0.2,
+        "held since 2026-11-02 00:30 UTC, a person has to look:"
+        " somebody stopped the server after the restart",
+    ),
+    "held before anything was done": (
+        (*OFF[:2], (0.2, "held", "nothing was done: no manager")),
+        0,
+        "held since 2026-11-02 00:12 UTC, a person has to look: nothing was done: no manager",
+    ),
+    "rolled back and resumed": (
+        (
+            *OFF[:4],
+            (0.5, "rolling_back", "vLLM does not run"),
+            (0.7, "held", "vLLM does not run; it runs again as before"),
+            (2, "observing", "resumed by ann"),
+        ),
+        0.7 - 0.2,
+        "rolled back: vLLM does not run; resumed by ann",
+    ),
+    "a trial rolled back": (
+        (
+            *OFF,
+            (6, "draining", "it is time for a trial"),
+            (6.1, "restarting", "drained for 2m"),
+            (6.2, "rolling_back", "it would not start"),
+            (6.3, "held", "it would not start; it runs again as before"),
+        ),
+        24 - 0.2,
+        "held since 2026-11-02 06:18 UTC, a person has to look:"
+        " it would not start; it runs again as before",
+    ),
+    "given up": (
+        (*OFF[:2], (0.2, "observing", "given up: paused by ann")),
+        0,
+        "given up: paused by ann",
+    ),
+    "switched by somebody else": (
+        (*OFF, (3, "observing", "speculation was switched on by somebody else")),
+        3 - 0.2,
+        "speculation was switched on by somebody else",
+    ),
+    "looked on": (
+        (
+            BREACH,
+            (0, "confirmed", "guard.mode is observe: nothing is done"),
+            (3, "observing", "no rule is in breach any more"),
+        ),
+        0,
+        "would have acted: guard.mode is observe; over after 3 h: no rule is in breach any more",
+    ),
+    "looks on": (
+        (BREACH, (0, "confirmed", "guard.mode is observe: nothing is done")),
+        0,
+        "would have acted: guard.mode is observe; still in breach",
+    ),
+    "kept from it": (
+        (
+            BREACH,
+            (0, "confirmed", "paused by ann"),
+            (1, "confirmed", "cooling down for 30m after the last action"),
+            (2, "observing", "no rule is in breach any more"),
+        ),
+        0,
+        "nothing was done: cooling down for 30m after the last action; over after 2 h:"
+        " no rule is in breach any more",
+    ),
+    "over at once": (
+        (BREACH, (0.02, "observing", "no rule is in breach any more")),
+        0,
+        "nothing was done; over after 72 s: no rule is in breach any more",
+    ),
+}
+
+
+@pytest.mark.parametrize(("told", "hours", "outcome"), OUTCOMES.values(), ids=OUTCOMES)
+def test_how_an_incident_ends_is_told_in_words(told, hours, outcome):
+    found = only(story(*told))
+    assert found.outcome == outcome
+    assert found.cause == CAUSE
+    assert found.seconds_off == pytest.approx(hours * 3600)
+    over = told[-1][1] == "observing"
+    assert (found.began, found.ended) == (at(0), at(told[-1][0]) if over else None)
+    assert [(each.at, each.phase, each.reason) for each in found.steps] == [
+        (at(hour), phase, reason) for hour, phase, reason, *_ in told
+    ]
+
+
+def test_what_a_person_ordered_is_told_by_its_reason():
+    told = (
+        (0, "draining", "ann switched speculation off: it garbles"),
+        (0.1, "restarting", "drained for 2m"),
+        (0.2, "verifying", "the server was restarted"),
+        (0.3, "disabled", "healthy after 2m"),
+    )
+    assert only(story(*told)).cause == "ann switched speculation off: it garbles"
+
+
+def test_an_incident_that_another_takes_the_place_of_is_over():
+    """Who enables what the guard disabled begins an incident of his own."""
+    second = (
+        (5, "draining", "ann switched speculation on"),
+        (5.1, "restarting", "drained for 2m"),
+        (5.2, "verifying", "the server was restarted"),
+        (5.3, "observing", "healthy after 2m"),
+    )
+    steps = [*story(*OFF), *story(*second, incident="chat-2", before="disabled")]
+    random.Random(1).shuffle(steps)
+    first, last = incidents(steps, at(0), at(24))
+    assert (first.id, first.ended) == ("chat-1", at(5))
+    assert first.outcome == (
+        "speculation was off until 2026-11-02 05:00 UTC, when ann switched speculation on"
+    )
+    assert first.seconds_off == pytest.approx(4.8 * 3600)
+    assert (last.id, last.began, last.ended) == ("chat-2", at(5), at(5.3))
+    assert last.outcome == "switched on again: healthy after 2m"
+    assert last.seconds_off == pytest.approx(0.3 * 3600), "it was off while that was prepared"
+    assert seconds_off_by_guard((first, last)) == pytest.approx(5.1 * 3600)
+
+
+def test_where_the_first_step_finds_it_off_it_was_off():
+    told = (
+        (5, "draining", "it is time for a trial"),
+        (6, "disabled", "given up: paused by ann"),
+    )
+    found = only(story(*told, before="disabled"))
+    assert found.seconds_off == pytest.approx(19 * 3600)
+
+
+def test_only_the_period_counts():
+    steps = story(*TRIAL, (7, "observing", "the trial was won"))
+    assert only(steps, since=3).seconds_off == pytest.approx(3.5 * 3600)
+    assert only(steps, since=3, until=5).seconds_off == pytest.approx(2 * 3600)
+    assert only(steps, until=5).outcome == "speculation is off since 2026-11-02 00:30 UTC"
+    assert incidents(steps, at(8), at(9)) == ()
+    assert incidents(steps, at(-2), at(0)) == ()
+
+
+def test_an_incident_that_lasts_is_told_however_long_ago_it_began():
+    found = only(story(*OFF), since=200, until=224)
+    assert (found.began, found.ended, found.seconds_off) == (at(0), None, 24 * 3600)
+
+
+def test_steps_of_no_incident_are_none():
+    steps = [
+        *story((0, "observing", "speculation is on"), (1, "suspect", "in breach"), incident=""),
+        *story((2, "observing", "paused by ann: a deploy"), incident=""),
+    ]
+    assert incidents(steps, at(0), at(3)) == ()
+    assert incidents([], at(0), at(3)) == ()
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {},
+        {"rule": "x"},
+        {"speedup": {"value": 1}},
+        {"rule": "x", "temperature": "all", "leading": {"metric": "m"}},
+        {"rule": "x", "temperature": 3, "leading": "?"},
+    ],
+)
+def test_inputs_of_another_version_are_told_as_far_as_they_can_be(inputs):
+    found = only(story((0, "confirmed", "the rule x is in breach", inputs)))
+    assert "the rule x" in found.cause
+
+
+def test_foreign_text_is_clean_and_short():
+    bad = "\x1b[31m" + "y" * 10_000
+    finding = {**FINDING, "rule": bad, "summary": bad}
+    found = only(story((0, "confirmed", bad, finding), (1, "held", bad), incident=bad))
+    texts = [found.id, found.cause, found.outcome, *(each.reason for each in found.steps)]
+    assert all(len(each) < 700 and each.isprintable() for each in texts)
+
+
+@dataclass
+class Recorded(Wandering):
+    """A walk of the guard whose steps are stored, as the daemon stores them."""
+
+    steps: list[GuardStep] = field(default_factory=list)
+
+    def _take(self, step: Step) -> None:
+        before = self.state
+        super()._take(step)
+        self._store(before, step.reason)
+
+    def _person(self) -> None:
+        before = self.state
+        super()._person()
+        if self.state is not before:
+            self._store(before, "by ann")
+
+    def _store(self, before: GuardState, reason: str) -> None:
+        incident = self.state.incident or before.incident
+        self.steps.append(
+            GuardStep(
+                self.now,
+                incident.id if incident else "",
+                before.phase,
+                self.state.phase,
+                reason,
+            )
+        )
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_whatever_the_guard_does_time_without_speculation_counts_once(seed):
+    walk = Recorded(random.Random(seed))
+    for _ in range(150):
+        walk.turn()
+    steps = walk.steps
+    since, until = walk.entered, walk.now + 100
+    found = incidents(steps, since, until)
+    assert {each.id for each in found} == {each.incident for each in steps if each.incident}
+    assert all(each.outcome and each.cause for each in found)
+    assert all(each.ended is None or each.began <= each.ended for each in found)
+    spent: dict[str, float] = {}
+    for step, end in zip(steps, [*(each.at for each in steps[1:]), until], strict=True):
+        if step.incident:
+            spent[step.phase] = spent.get(step.phase, 0.0) + end - step.at
+    surely = sum(
+        spent.get(each, 0.0) for each in ("restarting", "verifying", "disabled", "rolling_back")
+    )
+    perhaps = spent.get("draining", 0.0) + spent.get("held", 0.0)
+    assert surely - 1e-3 <= seconds_off_by_guard(found) <= surely + perhaps + 1e-3

@@ -1,0 +1,175 @@
+"""By load: the speedup of each, where it crosses 1, and what stopping there would be worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from specwatch.model import HOUR, Environment, Mode, Window
+from specwatch.report.build import build
+from specwatch.report.loads import crossing
+from specwatch.report.model import Load, ModelReport, Ratio
+from specwatch.report.sources import Sources
+from tests.report.history import SINCE, TARGET, counted, flat, hour, measurement
+
+HOURS = 24
+UNTIL = SINCE + HOURS * HOUR
+PLAIN = {1.0: 0.02, 3.0: 0.03, 6.0: 0.04, 12.0: 0.05, 100.0: 0.2}
+"""Seconds per token without speculation, by running requests."""
+
+
+def report(windows: list[Window], *measurements: Any) -> ModelReport:
+    sources = Sources(target=TARGET, windows=windows, measurements=measurements)
+    (found,) = build(sources, SINCE, UNTIL)
+    return found
+
+
+def at_loads(speedups: Mapping[float, float], tokens: int = 10_000) -> ModelReport:
+    """Hours at each load in turn, as much faster there as asked for."""
+    windows = []
+    for at in range(HOURS):
+        running = list(speedups)[at % len(speedups)]
+        whole = counted(tpot=PLAIN[running] / speedups[running], tokens=tokens)
+        windows.append(hour(at, whole, running=running))
+    return report(flat(windows), *(measurement(each, PLAIN[each]) for each in speedups))
+
+
+def test_each_load_has_the_speedup_that_it_had():
+    found = at_loads({1.0: 1.6, 3.0: 1.3, 12.0: 0.9})
+    assert [each.load for each in found.loads] == ["1", "3-4", "9-16"]
+    assert [each.speedup.value for each in found.loads] == pytest.approx([1.6, 1.3, 0.9])
+    assert [each.running for each in found.loads] == pytest.approx([1, 3, 12])
+    assert [each.busy for each in found.loads] == [8 * 3000.0] * 3
+    assert sum(each.share for each in found.loads) == pytest.approx(1)
+
+
+def test_the_line_of_each_load():
+    """o = tau / S, alpha* = (o - 1) / k."""
+    (one, *_) = at_loads({1.0: 1.6, 3.0: 1.3}).loads
+    whole = counted()
+    tau = 10_000 / (10_000 - whole.accepted_tokens)
+    assert one.step_cost.value == pytest.approx(tau / 1.6, rel=1e-3)
+    assert one.break_even_acceptance.value == pytest.approx((tau / 1.6 - 1) / 4, rel=1e-2)
+    assert one.acceptance_rate == pytest.approx(whole.accepted_tokens / whole.draft_tokens)
+
+
+def test_latencies_of_a_load_beside_those_without_speculation_there():
+    windows = flat(
+        [
+            hour(-1, counted(rate=None, tpot=0.08, requests=40), mode=Mode.OFF, running=12.0),
+            hour(0, counted(tpot=0.02), running=3.0),
+            hour(1, counted(tpot=0.05, requests=60), running=12.0),
+        ]
+    )
+    low, high = report(windows).loads
+    assert (low.tpot_on.count, low.tpot_off) == (100, None)
+    assert (high.tpot_on.count, high.tpot_off.count) == (60, 40)
+    assert high.tpot_off.mean == pytest.approx(0.08)
+
+
+def test_loads_without_speculation_have_no_row():
+    windows = flat([hour(0, running=3.0), hour(1, mode=Mode.OFF, running=12.0)])
+    assert [each.load for each in report(windows).loads] == ["3-4"]
+
+
+def test_without_a_baseline_a_load_has_traffic_and_no_speedup():
+    (only,) = report(flat(hour(at) for at in range(HOURS))).loads
+    assert (only.share, only.speedup, only.break_even_acceptance) == (1.0, None, None)
+
+
+def row(running: float, speedup: float | None) -> Load:
+    measured = None if speedup is None else Ratio(value=speedup, lower=0.0, upper=9.0)
+    return Load(
+        load=str(running), share=0.1, busy=1.0, running=running, acceptance_rate=0.5,
+        speedup=measured,
+    )  # fmt: skip
+
+
+CROSSINGS = {
+    "half way, in logarithms": ([(4.0, 1.25), (16.0, 0.8)], 8.0),
+    "nearer to what is nearer to 1": ([(4.0, 1.1), (16.0, 1 / 1.1**3)], 4 * math.sqrt(2)),
+    "at a load that is exactly even": ([(4.0, 1.0), (16.0, 0.8)], 4.0),
+    "a load that was not measured lies between": ([(2.0, 1.25), (4.0, None), (8.0, 0.8)], 4.0),
+    "the last time, where it dips before": (
+        [(1.0, 1.2), (2.0, 0.9), (4.0, 1.25), (16.0, 0.8)], 8.0,
+    ),
+    "never: it pays everywhere": ([(4.0, 1.25), (16.0, 1.1)], None),
+    "never: it loses everywhere": ([(4.0, 0.9), (16.0, 0.8)], None),
+    "never for good: it pays at the highest load": ([(2.0, 1.2), (4.0, 0.9), (16.0, 1.1)], None),
+    "one load": ([(4.0, 0.9)], None),
+    "no load": ([], None),
+    "nothing measured": ([(4.0, None), (8.0, None)], None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("loads", "at"), CROSSINGS.values(), ids=CROSSINGS.keys())
+def test_the_crossing(loads, at):
+    found = crossing([row(*each) for each in loads])
+    assert (None if found is None else found.running) == (at if at is None else pytest.approx(at))
+
+
+def test_what_if_it_stopped_at_the_winning_loads():
+    """Equal tokens at 3 loads; 20 ms/1.6 and 30 ms/1.3 stay, 50 ms/0.8 becomes 50 ms."""
+    found = at_loads({1.0: 1.6, 3.0: 1.3, 12.0: 0.8})
+    kept = 0.02 / 1.6 + 0.03 / 1.3
+    assert found.what_if.loads == ("1", "3-4")
+    assert found.what_if.setting == ((1, 4, 4), (5, 256, 0))
+    assert found.what_if.gain == pytest.approx((kept + 0.05 / 0.8) / (kept + 0.05))
+    assert found.what_if.speedup == pytest.approx((0.02 + 0.03 + 0.05) / (kept + 0.05))
+    assert found.what_if.speedup == pytest.approx(found.answer.speedup.value * found.what_if.gain)
+
+
+def test_where_nothing_loses_there_is_nothing_to_stop():
+    assert at_loads({1.0: 1.6, 3.0: 1.3}).what_if is None
+
+
+def test_where_every_load_loses_speculation_is_off_at_all():
+    found = at_loads({1.0: 0.9, 3.0: 0.8}).what_if
+    assert (found.loads, found.setting) == ((), ((1, 256, 0),))
+    assert found.speedup == pytest.approx(1.0)
+
+
+def test_a_losing_load_below_winning_ones_stays_where_that_gains_more():
+    """A schedule by batch size has one end."""
+    found = at_loads({1.0: 0.95, 3.0: 1.5, 12.0: 0.7}).what_if
+    assert found.setting == ((1, 4, 4), (5, 256, 0))
+
+
+def test_the_open_load_bin_is_above_all_others():
+    found = at_loads({12.0: 1.2, 100.0: 0.7}).what_if
+    assert found.setting == ((1, 16, 4), (17, 256, 0))
+
+
+def test_unmeasured_loads_stay_as_they_are():
+    windows = flat(
+        hour(at, counted(tpot=tpot), running=running)
+        for at, (running, tpot) in (
+            (at, [(1.0, 0.0125), (12.0, 0.0625), (100.0, 0.0625)][at % 3]) for at in range(HOURS)
+        )
+    )
+    found = report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05)).what_if
+    same = 0.0125 + 0.0625
+    assert found.gain == pytest.approx((same + 0.0625) / (same + 0.05))
+
+
+def test_the_best_k_is_predicted_from_what_each_position_kept():
+    """Every draft keeps two of four: a third and a fourth only cost."""
+    windows = flat(hour(at, counted(rate=0.5)) for at in range(HOURS))
+    found = report(windows, measurement()).best_k
+    assert (found.k, found.now, len(found.speedups)) == (2, 4, 5)
+    assert found.speedups[0] == 1.0
+    assert found.speedups[4] == pytest.approx(1.5, rel=1e-3)
+
+
+def test_the_best_k_is_that_of_the_present_drafter():
+    """Sixteen hours with another k, which are of no use to tell."""
+    two = counted(rate=None, drafts=4000, draft_tokens=8000, accepted_tokens=6000,
+                  accepted_per_position=(3500, 2500))  # fmt: skip
+    windows = flat(
+        hour(at) if at < 16 else hour(at, two, environment=Environment("0.32.0", "cafe-2"))
+        for at in range(HOURS)
+    )
+    assert report(windows, measurement()).best_k.now == 2

@@ -1,0 +1,145 @@
+"""As a reader of CommonMark with GitHub's tables sees it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from msgspec.structs import replace
+
+from specwatch.report.markdown import markdown
+from specwatch.report.model import Report
+from tests.report import sample
+
+SAMPLES: dict[str, Callable[[], Report]] = {
+    "full": sample.full,
+    "empty": sample.empty,
+    "partial": sample.partial,
+    "hostile": sample.hostile,
+    "broken numbers": sample.broken_numbers,
+}
+KNOWN = {
+    "heading_open", "heading_close", "paragraph_open", "paragraph_close", "inline", "hr",
+    "bullet_list_open", "bullet_list_close", "list_item_open", "list_item_close",
+    "table_open", "table_close", "thead_open", "thead_close", "tbody_open", "tbody_close",
+    "tr_open", "tr_close", "th_open", "th_close", "td_open", "td_close",
+}  # fmt: skip
+KNOWN_INLINE = {"text", "text_special", "code_inline", "strong_open", "strong_close", "softbreak"}
+
+
+@functools.cache
+def tokens(text: str) -> list[Token]:
+    """What it is read as; nobody changes it."""
+    return MarkdownIt("commonmark").enable("table").enable("strikethrough").parse(text)
+
+
+def inline(found: list[Token]) -> list[Token]:
+    return [child for each in found for child in each.children or ()]
+
+
+def headings(text: str) -> list[tuple[str, str]]:
+    found = tokens(text)
+    return [
+        (each.tag, "".join(c.content for c in found[at + 1].children or ()))
+        for at, each in enumerate(found)
+        if each.type == "heading_open"
+    ]
+
+
+def rows(text: str) -> list[list[str]]:
+    made: list[list[str]] = []
+    found = tokens(text)
+    for at, each in enumerate(found):
+        if each.type == "tr_open":
+            made.append([])
+        if each.type in ("td_open", "th_open"):
+            made[-1].append("".join(c.content for c in found[at + 1].children or ()))
+    return made
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_it_is_headings_sentences_lists_and_tables(name: str) -> None:
+    """No HTML, no picture, no link, no code block: whatever name there is."""
+    found = tokens(markdown(SAMPLES[name]()))
+    assert {each.type for each in found} <= KNOWN
+    assert {each.type for each in inline(found)} <= KNOWN_INLINE
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_headings_are_in_order(name: str) -> None:
+    levels = [int(tag[1]) for tag, _ in headings(markdown(SAMPLES[name]()))]
+    assert levels.count(1) == 1
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+
+
+def test_hostile_names_make_no_headings_of_their_own() -> None:
+    """Nor rows, nor cells: those of a harmless report are all there are."""
+    harmless, hostile = markdown(sample.full()), markdown(sample.hostile())
+    assert [tag for tag, _ in headings(hostile)] == [tag for tag, _ in headings(harmless)]
+    assert [len(each) for each in rows(hostile)] == [len(each) for each in rows(harmless)]
+
+
+def test_hostile_names_are_cut_and_clean() -> None:
+    text = markdown(sample.hostile())
+    assert len(text) < 200_000
+    assert not set(text) & set("\x1b\x00\u202e\u2066\u200f\r\t")
+    assert "<script" not in text
+    assert "<img" not in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a|b", "`x`", "``", "`", "a\\", "\\|", "**b**", "_i_", "~~s~~", "<b>", "&lt;", "# h",
+        "- l", "1. l", "> q", "![i](u)", "[l](u)", "<http://u>", "http://example.com", "@team",
+        "a`b|c`d", "---", "===", "+ l", "$x$", ":smile:", "#12", "x\n\n# h", "|---|",
+    ],
+)  # fmt: skip
+def test_a_name_is_read_as_it_is(name: str) -> None:
+    """In a heading, in the cell of a table, and in a sentence."""
+    first = sample.full().targets[0]
+    model = replace(
+        first,
+        target=name,
+        temperatures=(replace(first.temperatures[0], temperature=name), *first.temperatures[1:]),
+        health=replace(first.health, warnings=(name,)),
+    )
+    text = markdown(replace(sample.full(), targets=(model, first)))
+    expected = name.replace("\n", "\\n")
+    assert any(heading.startswith(expected) for _, heading in headings(text))
+    firsts = [row[0] for row in rows(text)]
+    # Between backticks is code, where a bar would end the cell.
+    plain = expected if expected.count("`") % 2 else expected.replace("`", "")
+    assert plain in [each.replace("¦", "|") for each in firsts]
+    assert {each.type for each in inline(tokens(text))} <= KNOWN_INLINE
+
+
+def test_it_says_what_the_page_says() -> None:
+    text = markdown(sample.full())
+    found = rows(text)
+    assert ["chat-70b", "meta-llama/Llama-3.3-70B-Instruct", "pays", "1.62x (1.55 to 1.69)"] in [
+        row[:4] for row in found
+    ]
+    assert [heading for tag, heading in headings(text) if tag == "h3"][:5] == [
+        "The answer in figures", "Temperatures", "Latency", "Load", "Draft tokens, and what if",
+    ]  # fmt: skip
+    assert "about 1.4x, assumed" in text
+    setting = '`"num_speculative_tokens_per_batch_size": [[1, 32, 4], [33, 512, 0]]`'
+    assert setting in text, "code can be copied as it is"
+
+
+def test_of_nothing_it_says_so() -> None:
+    text = markdown(sample.empty())
+    assert "# Nothing was watched" in text
+    assert "there is no history" in text
+
+
+def test_lines_have_no_space_at_their_end() -> None:
+    text = markdown(sample.full())
+    assert text.endswith("\n")
+    assert not [line for line in text.splitlines() if line != line.rstrip()]

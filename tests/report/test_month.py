@@ -1,0 +1,411 @@
+"""A month whose every request is known: what a report says of it is what the requests say.
+
+The way is that of the product: samples of pages, minutes, the store and its hours, the report. The
+truth is computed from the request log by :mod:`tests.report.truth`, which shares nothing with that
+way but the definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specwatch.config import Config
+from specwatch.core.exposition import PageReader
+from specwatch.edges.readers import Reader
+from specwatch.edges.report_reader import read_report
+from specwatch.report.model import Load, ModelReport, Quantiles, Report
+from specwatch.simulated.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS
+from specwatch.simulated.page import SimulatedPage
+from tests.report import month as months
+from tests.report import truth
+from tests.report.month import DAY, END, START, TARGET, Month, Request
+from tests.report.truth import BUCKETS, Timeline
+
+GPUS = 2
+LIMIT, OBJECTIVE = 0.25, 0.9
+"""Of an objective for TTFT, in seconds: a bound of vLLM's buckets."""
+WEEKS = tuple(range(4))
+PERIODS = {"the last week": (21, 28), "the month": (0, 28)}
+BOUNDS = {"ttft": TTFT_BOUNDS, "tpot": INTER_TOKEN_BOUNDS}
+VALUES: dict[str, Callable[[Request], float]] = {"ttft": truth.ttft, "tpot": truth.tpot}
+CONFIG = Config.model_validate(
+    {
+        "daemon": "d",
+        "database": "sqlite:////nowhere/specwatch.db",
+        "targets": [{"name": TARGET, "url": "http://127.0.0.1:8000", "gpus": list(range(GPUS))}],
+        "slos": [{"name": "first token", "metric": "ttft", "threshold": f"{LIMIT}s",
+                  "objective": f"{OBJECTIVE:.0%}", "window": "7d"}],
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Told:
+    """A report of some days, and what is known of their requests."""
+
+    report: Report
+    month: Month
+    first: int
+    last: int
+
+    @property
+    def model(self) -> ModelReport:
+        (found,) = self.report.targets
+        return found
+
+    @property
+    def span(self) -> tuple[float, float]:
+        return START + self.first * DAY, START + self.last * DAY
+
+    @property
+    def log(self) -> list[Request]:
+        return truth.during(self.month.log, *self.span)
+
+    @property
+    def log_before(self) -> list[Request]:
+        since, until = self.span
+        return truth.during(self.month.log, 2 * since - until, since)
+
+
+@pytest.fixture(scope="module")
+def month(tmp_path_factory: pytest.TempPathFactory) -> Month:
+    return months.run(tmp_path_factory.mktemp("month"))
+
+
+@pytest.fixture(scope="module")
+def tell(month: Month) -> Iterator[Callable[[int, int], Told]]:
+    """Reads the report of some days."""
+    reader = Reader.of(month.url)
+    known: dict[tuple[int, int], Told] = {}
+
+    def read(first: int, last: int) -> Told:
+        if (first, last) not in known:
+            report = read_report(
+                reader, since=START + first * DAY, until=START + last * DAY, now=END + DAY,
+                config=CONFIG,
+            )  # fmt: skip
+            known[first, last] = Told(report, month, first, last)
+        return known[first, last]
+
+    yield read
+    reader.close()
+
+
+@pytest.fixture(params=PERIODS)
+def told(tell: Callable[[int, int], Told], request: pytest.FixtureRequest) -> Told:
+    return tell(*PERIODS[request.param])
+
+
+@pytest.fixture(scope="module")
+def timeline(month: Month) -> Timeline:
+    return Timeline(month.log)
+
+
+def of(log: Sequence[Request], label: str) -> list[Request]:
+    """Those of a temperature bucket."""
+    return [each for each in log if label in ("all", BUCKETS[each.temperature])]
+
+
+def test_the_daemon_is_shown_what_stands_on_the_servers_page() -> None:
+    """The month goes without the text of pages; what it takes instead is the same samples."""
+    engine = months.engine(seed=3)
+    server = months.Server(engine, [])
+    at = months.OPEN[0] * months.HOUR + months.BURST_AT + 60.0
+    samples = server.page(at)
+    read = PageReader().read(SimulatedPage(engine).render())
+    assert read == {series: value for series, value in samples.items() if not series.temperature}
+    assert {series.temperature for series in samples} > {"0", ">1"}
+
+
+def test_the_month_is_one_worth_judging(month: Month) -> None:
+    """Every load, with speculation and without; every temperature; requests enough."""
+    assert len(month.log) > 15000
+    days = {int((each.arrival - START) // DAY) for each in month.log}
+    assert days == set(range(28)) - set(months.IDLE_DAYS)
+    off = {int((each.arrival - START) // DAY) for each in month.log if not each.k}
+    assert off == set(months.OFF_DAYS)
+    assert {each.k for each in month.log} == {0, months.K, months.SHORTER_K}
+    assert {each.reason for each in month.log} == {"stop", "length"}
+    assert {BUCKETS[each.temperature] for each in month.log} == set(BUCKETS.values())
+
+
+def test_totals_are_exact(told: Told) -> None:
+    known, before = truth.counts(told.log), truth.counts(told.log_before)
+    traffic = told.model.traffic
+    assert traffic.requests == known.requests
+    assert traffic.prompt_tokens == known.prompt_tokens
+    assert traffic.generation_tokens == known.generation_tokens
+    assert (traffic.requests_before or 0) == before.requests
+    assert (traffic.generation_tokens_before or 0) == before.generation_tokens
+
+
+def test_acceptance_is_exact_at_every_temperature(told: Told) -> None:
+    """And so are the histogram of accepted lengths, the share and the week before."""
+    rows = {each.temperature: each for each in told.model.temperatures}
+    assert list(rows) == ["all", *BUCKETS.values()]
+    for label, row in rows.items():
+        known = truth.counts(of(told.log, label))
+        assert row.requests == known.requests
+        assert row.share == pytest.approx(known.requests / len(told.log))
+        found = row.acceptance
+        assert found.drafts == known.drafts
+        assert found.draft_tokens == known.draft_tokens
+        assert found.accepted_tokens == known.accepted_tokens
+        assert found.histogram == known.histogram
+        assert found.rate == pytest.approx(known.rate)
+        assert found.mean_length == pytest.approx(1 + known.accepted_tokens / known.drafts)
+        before = of(told.log_before, label)
+        rate = truth.counts(before).rate if before else None
+        assert row.acceptance_before == (None if rate is None else pytest.approx(rate))
+
+
+def test_quantiles_are_in_the_right_bucket(told: Told) -> None:
+    """Of every latency and temperature, with speculation, now and before."""
+    for row in told.model.temperatures:
+        for metric in ("ttft", "tpot"):
+            latency = getattr(row, metric)
+            ran = [each for each in of(told.log, row.temperature) if each.k]
+            assert_quantiles(latency.on, ran, metric)
+            ran = [each for each in of(told.log_before, row.temperature) if each.k]
+            assert (latency.before is None) is (not ran)
+            if ran:
+                assert_quantiles(latency.before, ran, metric)
+
+
+def assert_quantiles(found: Quantiles, log: Sequence[Request], metric: str) -> None:
+    values = [VALUES[metric](each) for each in log]
+    assert found.count == len(values)
+    assert found.mean == pytest.approx(sum(values) / len(values))
+    assert found.beyond == ()
+    for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+        low, high = truth.bucket(BOUNDS[metric], truth.nearest_rank(values, q))
+        assert low <= getattr(found, name) <= high, (metric, name)
+
+
+def test_the_spread_of_requests_is_in_the_right_bucket(told: Told) -> None:
+    """Of the acceptance rates of single requests, in twentieths."""
+    bounds = [step / 20 for step in range(1, 21)]
+    for row in told.model.temperatures:
+        drafted = [each for each in of(told.log, row.temperature) if each.draft_tokens]
+        rates = [truth.counts([each]).rate for each in drafted]
+        spread = row.acceptance.per_request
+        assert spread is not None
+        assert spread.count == len(rates)
+        for name, q in (("p10", 0.1), ("p50", 0.5), ("p90", 0.9)):
+            low, high = truth.bucket(bounds, truth.nearest_rank(rates, q))
+            assert low <= getattr(spread, name) <= high, (row.temperature, name)
+
+
+def test_latencies_without_speculation_are_those_of_requests_without(
+    told: Told, timeline: Timeline
+) -> None:
+    """At equal load: as those with speculation are spread over the loads."""
+    for row in told.model.temperatures:
+        off = of([each for each in told.month.log if not each.k], row.temperature)
+        on = of([each for each in told.log if each.k], row.temperature)
+        spent = np.array([truth.tpot(each) for each in off])
+        loads, weights = timeline.loads_of(off), np.bincount(timeline.loads_of(on))
+        known = [at for at, weight in enumerate(weights) if weight and (loads == at).any()]
+        means = [spent[loads == at].mean() for at in known]
+        assert row.tpot.off is not None
+        assert row.tpot.off.mean == pytest.approx(
+            np.average(means, weights=weights[known]), rel=0.1
+        )
+
+
+Figure = tuple[str, Any, float]
+"""What it is of, the ratio with its interval that the report has, and the truth."""
+
+
+def figures(told: Told, timeline: Timeline) -> Iterator[Figure]:
+    """Every measured speedup of a report, and what it really was."""
+    where = timeline.chosen(*told.span)
+    temperatures = {label: each for each, label in BUCKETS.items()}
+    yield "all", told.model.answer.speedup, timeline.speedup(where)
+    for row in told.model.temperatures[1:]:
+        if row.speedup is not None:
+            chosen = [temperatures[row.temperature]]
+            yield row.temperature, row.speedup, timeline.speedup(where, chosen)
+    for load in told.model.loads:
+        if load.speedup is not None:
+            yield load.load, load.speedup, timeline.speedup(where & (timeline.load == bin_of(load)))
+
+
+def bin_of(load: Load) -> int:
+    first = int(load.load.split("-")[0].rstrip("+"))
+    return next(at for at, (begin, _) in enumerate(truth.BINS) if begin == first)
+
+
+def test_the_speedup_is_inside_its_interval(told: Told, timeline: Timeline) -> None:
+    _, found, known = next(figures(told, timeline))
+    assert found.basis == "measured"
+    assert found.lower <= known <= found.upper
+    assert found.value == pytest.approx(known, rel=0.05)
+
+
+def test_intervals_of_speedups_hold_the_truth_as_often_as_they_say(
+    tell: Callable[[int, int], Told], timeline: Timeline
+) -> None:
+    """Of each week, temperature and load: 95 % of very many, of these few nearly as many."""
+    all_of_them = [
+        (week, *figure)
+        for week in WEEKS
+        for figure in figures(tell(7 * week, 7 * week + 7), timeline)
+    ]
+    assert len(all_of_them) >= 30
+    outside = [
+        (week, name, known, ratio)
+        for week, name, ratio, known in all_of_them
+        if not truth.inside(ratio, known)
+    ]
+    assert len(outside) <= 0.1 * len(all_of_them), outside
+    for _, name, ratio, known in all_of_them:
+        assert ratio.value == pytest.approx(known, rel=0.15), name
+
+
+def test_the_hours_saved_are_those_that_the_same_work_would_have_taken_longer(
+    told: Told, timeline: Timeline
+) -> None:
+    """As far as minutes can tell: within one, what is saved of a light moment outweighs what is
+    lost of a heavy one by more than their means say."""
+    where = timeline.chosen(*told.span)
+    saved = timeline.seconds_saved(where, step=60.0) / 3600
+    answer = told.model.answer
+    assert answer.hours_saved is not None
+    assert answer.gpu_hours_saved is not None
+    assert answer.gpus == GPUS
+    assert truth.inside(answer.hours_saved, saved), saved
+    assert truth.inside(answer.gpu_hours_saved, GPUS * saved)
+    assert answer.hours_saved.value == pytest.approx(timeline.seconds_saved(where) / 3600, rel=0.3)
+
+
+def test_the_answer_is_the_true_one(tell: Callable[[int, int], Told], timeline: Timeline) -> None:
+    told = tell(*PERIODS["the month"])
+    answer = told.model.answer
+    assert answer.outcome == "pays"
+    true = {name: known for name, _, known in figures(told, timeline)}
+    assert {name for name in answer.winning_loads if true[name] < 1} == set()
+    assert {name for name in answer.losing_loads if true[name] > 1} == set()
+    assert "1" in answer.winning_loads
+    assert all(true[name] > 1 for name in answer.winning_temperatures)
+    assert all(true[name] < 1 for name in answer.losing_temperatures)
+
+
+def test_time_is_that_of_the_clock(told: Told, timeline: Timeline) -> None:
+    """On and off from look to look; busy as well as looks every few seconds can tell."""
+    traffic = told.model.traffic
+    off = DAY * len([day for day in months.OFF_DAYS if told.first <= day < told.last])
+    assert traffic.seconds_off == off
+    on = (told.last - told.first) * DAY - off
+    assert traffic.seconds_on == pytest.approx(on, abs=months.IDLE_SCRAPE)
+    assert traffic.seconds_mixed == 0
+    busy = timeline.busy(timeline.chosen(*told.span))
+    assert traffic.busy_on == pytest.approx(busy, rel=0.1)
+    loads = told.model.loads
+    assert sum(each.busy for each in loads) == pytest.approx(traffic.busy_on)
+    assert sum(each.share for each in loads) == pytest.approx(1)
+    for each in loads:
+        where = timeline.chosen(*told.span) & (timeline.load == bin_of(each))
+        if timeline.busy(where) > 60:  # a look every ten seconds sees more of them
+            assert each.running == pytest.approx(timeline.running(where), rel=0.25)
+
+
+def test_the_objective_is_counted_to_the_request(told: Told) -> None:
+    (found,) = told.model.objectives
+    slow = [each for each in told.log if truth.ttft(each) > LIMIT]
+    assert found.requests == len(told.log)
+    assert found.bad == len(slow)
+    assert found.spent == pytest.approx(len(slow) / (len(told.log) * (1 - OBJECTIVE)))
+    hours = dict(truth.by_hour(told.log, lambda each: each.first))
+    bad = {at: sum(truth.ttft(e) > LIMIT for e in each) for at, each in hours.items()}
+    assert found.worst_hour is not None
+    assert found.worst_hour.bad == max(bad.values())
+    assert bad[found.worst_hour.start] == max(bad.values())
+    assert found.worst_hour.requests == len(hours[found.worst_hour.start])
+
+
+def test_the_budget_left_is_that_of_the_objectives_own_window(told: Told) -> None:
+    """Of seven days, however long the report is."""
+    (found,) = told.model.objectives
+    last = truth.during(told.month.log, END - 7 * DAY, END)
+    slow = sum(truth.ttft(each) > LIMIT for each in last)
+    assert found.budget_left == pytest.approx(1 - slow / (len(last) * (1 - OBJECTIVE)))
+
+
+def test_the_month_was_watched_throughout(tell: Callable[[int, int], Told], month: Month) -> None:
+    health = tell(*PERIODS["the month"]).model.health
+    assert health.observed == pytest.approx(health.expected, abs=months.IDLE_SCRAPE)
+    assert health.gaps == ()
+    assert health.coverage == 1.0
+    assert health.source == "tap"
+    assert health.scrapes_failed == 0
+    assert health.scrapes_ok == month.pages
+    # To off and on again twice, to fewer draft tokens, and once for nothing.
+    assert health.restarts == 6
+    assert health.warnings == ()
+
+
+def test_another_draft_length_is_told_with_its_effect(told: Told) -> None:
+    (found,) = told.model.changes
+    at = START + months.SHORTER
+    assert found.at == at
+    for side, since in ((found.before, at - DAY), (found.after, at)):
+        known = truth.counts(truth.during(told.month.log, since, since + DAY))
+        assert side.acceptance_rate == pytest.approx(known.rate)
+        assert side.mean_length == pytest.approx(1 + known.accepted_tokens / known.drafts)
+
+
+def test_speculation_stops_to_pay_where_it_does(
+    tell: Callable[[int, int], Told], timeline: Timeline
+) -> None:
+    """Within the width of a load bin, where the interpolated truth crosses 1."""
+    told = tell(0, 21)
+    where = timeline.chosen(*told.span)
+    found = told.model.crossing
+    assert found is not None
+    wheres = [where & (timeline.load == bin_of(each)) for each in told.model.loads]
+    true = {
+        timeline.running(each): timeline.speedup(each)
+        for each in wheres
+        if timeline.busy(each) > 60
+    }
+    last_win = max(running for running, speedup in true.items() if speedup > 1)
+    first_loss = min(running for running, speedup in true.items() if speedup < 1)
+    assert last_win < found.running < first_loss * 1.1
+
+
+@pytest.mark.parametrize("days", [(12, 14), (1, 3)], ids=["idle", "without speculation"])
+def test_days_with_nothing_to_measure_say_so(
+    tell: Callable[[int, int], Told], days: tuple[int, int]
+) -> None:
+    told = tell(*days)
+    answer = told.model.answer
+    assert answer.outcome == ("no_traffic" if days[0] == 12 else "off")
+    assert answer.speedup is None
+    assert answer.hours_saved is None
+    assert told.model.traffic.requests == len(told.log)
+    assert told.model.health.observed == pytest.approx(2 * DAY)
+    if days[0] == 1:
+        assert told.model.temperatures[0].acceptance.drafts == 0
+        assert told.model.traffic.seconds_off == 2 * DAY
+
+
+def test_a_short_period_is_read_from_minutes(
+    tell: Callable[[int, int], Told], month: Month
+) -> None:
+    """One hour of a busy day, to the last token."""
+    reader = Reader.of(month.url)
+    since = START + 21 * DAY + months.OPEN[1] * months.HOUR
+    try:
+        report = read_report(reader, since=since, until=since + 3600, now=END + DAY)
+    finally:
+        reader.close()
+    (found,) = report.targets
+    known = truth.counts(truth.during(month.log, since, since + 3600))
+    assert found.traffic.requests == known.requests > 0
+    assert found.temperatures[0].acceptance.histogram == known.histogram

@@ -1,0 +1,90 @@
+"""What a period used up of its error budgets, and what is left of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from specwatch.model import HOUR, MINUTE, Mode
+from specwatch.report.model import WorstHour
+from specwatch.report.objectives import objectives
+from specwatch.ruling import Slo
+from tests.report.hours import T0, at, slow, window
+
+
+def slo(**others):
+    given = {"name": "first", "metric": "ttft", "threshold": "500ms", "objective": "99%"}
+    return Slo(**{**given, **others})
+
+
+def test_the_period_counts_for_what_is_spent_and_all_that_there_is_for_what_is_left():
+    windows = [window(-1, slow(900, 100)), window(0, slow(995, 5)), window(1, slow(980, 20))]
+    (found,) = objectives([slo()], windows, at(0), at(2))
+    assert (found.name, found.metric, found.threshold) == ("first", "ttft", 0.5)
+    assert (found.objective, found.window) == (0.99, 30 * 86400.0)
+    assert (found.requests, found.bad) == (2000, 25)
+    assert found.spent == pytest.approx(25 / (2000 * 0.01))
+    assert found.budget_left == pytest.approx(1 - 125 / (3000 * 0.01))
+
+
+def test_the_budget_left_is_of_the_objectives_own_window():
+    windows = [window(0, slow(900, 100)), *(window(h, slow(999, 1)) for h in range(1, 4))]
+    (found,) = objectives([slo(window="3h")], windows, at(0), at(4))
+    assert found.bad == 103
+    assert found.budget_left == pytest.approx(1 - 3 / (3000 * 0.01))
+
+
+def test_the_worst_hour_has_the_most_bad_requests_of_all_its_parts():
+    """Parts of an hour, by mode and load, count together, and so do its minutes."""
+    parts = [window(2, slow(5, 6)), window(2, slow(5, 5), mode=Mode.OFF, running=9.0)]
+    windows = [window(1, slow(50, 10)), *parts, window(3, slow(1, 0))]
+    (found,) = objectives([slo()], windows, at(0), at(4))
+    assert found.worst_hour == WorstHour(start=at(2), requests=21, bad=11)
+    minutes = [window(m, slow(5, 1), length=MINUTE, seconds=60.0) for m in range(70)]
+    (found,) = objectives([slo()], minutes, T0, T0 + 2 * HOUR)
+    assert found.worst_hour == WorstHour(start=T0, requests=360, bad=60)
+
+
+def test_requests_inside_a_bucket_lie_evenly():
+    (found,) = objectives([slo(threshold="750ms")], [window(0, slow(90, 10))], at(0), at(1))
+    assert found.bad == pytest.approx(5)
+
+
+def test_without_requests_nothing_is_known():
+    for windows in ([], [window(0)], [window(0, slow(0, 0))]):
+        (found,) = objectives([slo()], windows, at(0), at(1))
+        assert (found.requests, found.bad) == (0, 0)
+        assert found.spent is found.budget_left is found.worst_hour is None
+
+
+def test_what_lies_outside_the_period_is_not_of_it():
+    windows = [window(0, slow(1, 9)), window(1, slow(10, 0)), window(2, slow(1, 9))]
+    (found,) = objectives([slo()], windows, at(1), at(2))
+    assert (found.requests, found.bad, found.spent) == (10, 0, 0)
+    assert found.worst_hour is None
+
+
+def test_what_the_server_does_not_count_is_from_its_buckets():
+    """llama.cpp counts no latency, its proxy does."""
+    windows = [
+        window(0),
+        window(0, slow(8, 2), temperature="0"),
+        window(0, slow(9, 1), temperature=">1"),
+    ]
+    (found,) = objectives([slo()], windows, at(0), at(1))
+    assert (found.requests, found.bad) == (20, 3)
+
+
+def test_buckets_do_not_count_beside_the_whole():
+    windows = [window(0, slow(8, 2)), window(0, slow(8, 2), temperature="0")]
+    (found,) = objectives([slo()], windows, at(0), at(1))
+    assert found.requests == 10
+
+
+def test_each_objective_is_for_itself():
+    both = [slo(), slo(name="pace", metric="tpot", threshold="1s", objective="50%")]
+    found = objectives(both, [window(0, slow(8, 2, "tpot"))], at(0), at(1))
+    assert [(each.name, each.requests, each.bad) for each in found] == [
+        ("first", 0, 0),
+        ("pace", 10, 0),
+    ]
+    assert objectives([], [window(0)], at(0), at(1)) == ()

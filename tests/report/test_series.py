@@ -1,0 +1,106 @@
+"""The points of the plots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from specwatch.core import histogram
+from specwatch.core.merge import merge_tallies
+from specwatch.model import HOUR, MINUTE, Mode, Window
+from specwatch.report.build import build
+from specwatch.report.model import Series
+from specwatch.report.series import step_of
+from specwatch.report.sources import Sources
+from tests.core.samples import TTFT_BOUNDS, observed
+from tests.report.history import SINCE, TARGET, bucket, counted, flat, hour
+
+DAY = 86400
+
+
+def series(windows: list[Window], hours: int = 24, **others: Any) -> Series:
+    (found,) = build(Sources(target=TARGET, windows=windows), SINCE, SINCE + hours * HOUR)
+    return found.series
+
+
+STEPS = {
+    "a week of hours": (7 * DAY, HOUR, HOUR),
+    "eight days": (8 * DAY, HOUR, HOUR),
+    "a month": (30 * DAY, HOUR, 4 * HOUR),
+    "a year": (365 * DAY, HOUR, 44 * HOUR),
+    "one hour of hours": (HOUR, HOUR, HOUR),
+    "an hour of minutes": (HOUR, MINUTE, MINUTE),
+    "four hours of minutes": (4 * HOUR, MINUTE, 2 * MINUTE),
+    "a day of minutes": (DAY, MINUTE, 10 * MINUTE),
+    "a week of minutes": (7 * DAY, MINUTE, HOUR),
+}
+
+
+@pytest.mark.parametrize(("span", "length", "step"), STEPS.values(), ids=STEPS.keys())
+def test_the_step_keeps_to_some_two_hundred_points(span, length, step):
+    assert step_of(SINCE, SINCE + span, length) == step
+
+
+def test_a_point_an_hour_from_its_own_counts():
+    windows = flat(
+        [
+            hour(0, running=2.0, buckets={"0": bucket(rate=0.9)}),
+            hour(0, counted(rate=0.3), running=12.0, buckets={"0": bucket(rate=0.5)}),
+            hour(3, buckets={">1": bucket(rate=0.2)}),
+            hour(-1),
+        ]
+    )
+    found = series(windows)
+    first, last = found.acceptance["all"]
+    assert (first.start, last.start) == (SINCE, SINCE + 3 * HOUR)
+    one, other = (each.tally for each in windows if each.start == SINCE and _whole(each))
+    assert first.drafts == one.drafts + other.drafts
+    accepted = one.accepted_tokens + other.accepted_tokens
+    assert first.rate == accepted / (4 * first.drafts)
+    assert list(found.acceptance) == ["all", "0", ">1"]
+    assert [each.start for each in found.acceptance["0"]] == [SINCE]
+    assert [each.start for each in found.acceptance[">1"]] == [SINCE + 3 * HOUR]
+
+
+def _whole(window: Window) -> bool:
+    return window.series.temperature == "all"
+
+
+def test_latencies_are_told_apart_by_mode_and_quantiles_are_of_merged_counts():
+    slow = replace(counted(requests=10), ttft=observed([2.0] * 10, TTFT_BOUNDS))
+    windows = flat(
+        [
+            hour(0, running=2.0),
+            hour(0, slow, running=12.0),
+            hour(0, mode=Mode.OFF),
+            hour(1, mode=Mode.MIXED),
+            hour(2, mode=Mode.OFF),
+        ]
+    )
+    found = series(windows).latency
+    assert [(each.start - SINCE, each.mode) for each in found] == [
+        (0, "on"), (0, "off"), (2 * HOUR, "off"),
+    ]  # fmt: skip
+    merged = merge_tallies(counted(), slow)
+    assert found[0].requests == 110
+    assert found[0].ttft_p99 == histogram.quantile(merged.ttft, 0.99).value
+    assert found[0].tpot_p50 == histogram.quantile(merged.tpot, 0.5).value
+
+
+def test_of_no_traffic_there_is_no_point():
+    nothing = counted(tokens=0, requests=0, rate=None, drafts=0, draft_tokens=0, accepted_tokens=0)
+    found = series(flat(hour(at, nothing, busy=0.0) for at in range(24)))
+    assert (found.acceptance, found.latency) == ({}, ())
+    assert found.step == HOUR
+
+
+def test_points_of_a_month_hold_several_hours():
+    windows = flat(hour(at) for at in range(30 * 24))
+    found = series(windows, hours=30 * 24)
+    points = found.acceptance["all"]
+    assert len(points) == 180
+    assert {each.drafts for each in points} == {4 * windows[0].tally.drafts}
+    assert [each.start for each in points[:2]] == [SINCE, SINCE + 4 * HOUR]
+    assert {each.requests for each in found.latency} == {400}

@@ -1,0 +1,137 @@
+"""A report on a terminal: the answer first, aligned, within its columns, and clean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from specwatch.report import columns
+from specwatch.report.columns import Bar, Cell, Line
+from specwatch.report.model import Quantiles, Ratio, Report
+from specwatch.report.text import lines, plain, quantile, ratio
+from tests.report import sample
+
+REPORTS = ("full", "partial", "hostile", "empty")
+
+
+def _texts(found: Sequence[Line]) -> list[str]:
+    return ["".join(text for text, _ in line) for line in found]
+
+
+@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("width", [40, 57, 80, 120])
+def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
+    report: Report = getattr(sample, name)()
+    for text in _texts(list(lines(report, width, bar="█"))):
+        assert columns.columns(text) <= width
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_nothing_can_command_a_terminal(name: str) -> None:
+    for text in _texts(list(lines(getattr(sample, name)(), 80))):
+        assert text.isprintable()
+
+
+def test_the_answer_of_each_target_comes_before_its_tables() -> None:
+    report = sample.full()
+    text = " ".join(plain(report).split())
+    places = [
+        text.index(" ".join(said.split()))
+        for each in report.targets
+        for said in (each.answer.sentence, each.answer.recommendation)
+    ]
+    assert places == sorted(places)
+    assert places[1] < text.index("temp share requests") < places[2]
+
+
+def test_several_targets_are_summed_up_first_and_a_single_one_is_not() -> None:
+    report = sample.full()
+    (header,) = [text for text in plain(report).split("\n") if text.startswith("target ")]
+    assert header.split()[:3] == ["target", "answer", "speedup"]
+    one = msgspec.structs.replace(report, targets=report.targets[:1])
+    assert "hours saved" not in plain(one)
+
+
+def test_tables_are_aligned_and_changes_are_those_on_the_period_before() -> None:
+    text = plain(sample.full(), 100)
+    table = text[text.index("temp               p50") :].split("\n")
+    header, ttft, tpot = table[:3]
+    assert header.index("p99 +/-") + 7 == ttft.index("-3.8%", ttft.index("-3.8%") + 1) + 5
+    assert re.search(r"\+3\.1% +\+3\.1%", tpot)
+
+
+def test_what_loses_is_red_and_what_pays_green() -> None:
+    report = sample.full()
+    begins = {each.answer.outcome: each.answer.sentence[:30] for each in report.targets}
+    styles = {
+        outcome: style
+        for line in lines(report, 80)
+        for text, style in line
+        for outcome, begin in begins.items()
+        if text.startswith(begin)
+    }
+    assert (styles["pays"], styles["loses"]) == ("bold green", "bold red")
+    found = [line for line in lines(sample.full(), 80) if line and line[0][0].startswith(">1 ")]
+    assert any("red" in [style for _, style in line] for line in found)
+
+
+def test_bars_are_as_long_as_what_they_stand_for_with_a_mark_where_asked() -> None:
+    rows = [[Cell("a")], [Cell("b")], [Cell("c")]]
+    bars = [Bar(2.0, mark=1.0), Bar(0.5, mark=1.0), Bar(None)]
+    found = _texts(list(columns.table(["x"], rows, 19, bars=bars)))
+    assert found == ["x", "a ########|#######", "b ####    |", "c"]
+
+
+def test_the_first_column_gives_way_and_then_the_last_ones_go() -> None:
+    rows = [[Cell("a-long-name-of-something"), Cell("1234"), Cell("56789")]]
+    wide, narrow, least = (
+        _texts(list(columns.table(["name", "one", "two"], rows, width)))[1]
+        for width in (40, 25, 14)
+    )
+    assert wide == "a-long-name-of-something 1234 56789"
+    assert narrow == "a-long-name... 1234 56789"[: len(narrow)]
+    assert "56789" not in least
+    assert "1234" in least
+
+
+def test_columns_in_which_nothing_is_known_are_left_out() -> None:
+    rows = [[Cell("a"), Cell("-"), Cell("1")]]
+    assert _texts(list(columns.table(["x", "gone", "y"], rows, 40))) == ["x y", "a 1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "expected"),
+    [
+        ("one two three", 8, ["one two", "  three"]),
+        ("  one two three", 9, ["  one two", "    three"]),
+        ("x" * 10, 4, ["xxxx", "  xx", "  xx", "  xx"]),
+        ("日本語 日本", 6, ["日本語", "  日本"]),
+        ("a\nb", 80, [r"a\nb"]),
+        ("", 80, []),
+    ],
+)
+def test_paragraphs_are_wrapped(text: str, width: int, expected: list[str]) -> None:
+    assert list(columns.wrapped(text, width, indent=2)) == expected
+
+
+def test_wide_characters_are_cut_by_their_columns() -> None:
+    assert columns.cut("日本語日本語", 7) == "日本..."
+    assert columns.cut("abc", 3) == "abc"
+
+
+def test_an_assumed_ratio_shows_no_interval() -> None:
+    assert ratio(Ratio(value=1.38, basis="assumed")) == "~1.4"
+    assert ratio(Ratio(value=1.618, lower=1.5, upper=1.72)) == "1.62 (1.50-1.72)"
+    assert ratio(None) == "-"
+
+
+def test_a_quantile_beyond_the_last_bound_says_so() -> None:
+    found = Quantiles(count=9, mean=0.1, p50=0.1, p95=0.2, p99=0.39, beyond=("p99",))
+    assert (quantile(found, "p50"), quantile(found, "p99")) == ("100 ms", "> 0.39 s")
+
+
+def test_a_report_without_targets_says_why() -> None:
+    assert "note: there is no history" in plain(sample.empty())

@@ -1,0 +1,469 @@
+"""The status page at ``/``: what it tells, that it is safe, and that it costs little."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from specwatch.core.status import (
+    DaemonStatus,
+    DeliveryStatus,
+    Failure,
+    JudgingStatus,
+    PagerStatus,
+    StoreStatus,
+    TapStatus,
+)
+from specwatch.core.taps import Trouble
+from specwatch.edges import status_route
+from specwatch.edges.guard_book import StepRecord
+from specwatch.errors import ScrapeReason, StoreUnavailable
+from specwatch.guard.state import Cause, GuardState, Incident, Phase
+from specwatch.guard.status import GuardStatus
+from specwatch.model import Histogram, Mode, Window
+from tests.surfaces.decided import change, decided
+from tests.surfaces.statuses import (
+    NOW,
+    Answer,
+    Surface,
+    daemon,
+    minute,
+    of_tap,
+    serving,
+    target,
+)
+
+START = 1_699_999_980
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+HTML = "<script>alert(1)</script>\n\"'><img src=x onerror=alert(1)>\u202e😀&amp;"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Surface]:
+    """One that makes every page anew."""
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(status_route, "_PAGE_SECONDS", -1.0)
+            patched.setattr(status_route, "_HISTORY_SECONDS", -1.0)
+            found = stack.enter_context(serving())
+        yield found
+
+
+@pytest.fixture
+def surface(server: Surface) -> Surface:
+    """As at first, whatever the test before did."""
+    server.status = daemon()
+    server.windows = lambda **_: iter(())
+    server.verdicts = server.steps = lambda **_: []
+    return server
+
+
+class Read(HTMLParser):
+    """Elements with their attributes and all text of a page whose elements are all closed."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.links: dict[str, str] = {}
+        self.raw = ""
+        self._open: list[str] = []
+        self.feed(answer.body.decode())
+        assert self._open == []
+        self.text = re.sub(r"\s+", " ", self.raw)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+        if tag in ("td", "th", "li", "span", "svg"):
+            self.raw += " "
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self._open:
+            return
+        self.raw += data
+        if "a" in self._open:
+            self.links[data] = str(
+                next(attrs["href"] for tag, attrs in reversed(self.elements) if tag == "a")
+            )
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.elements)
+
+
+def read(surface: Surface, path: str = "/", status: int = 200) -> Read:
+    answer = surface.get(path)
+    assert answer.status == status
+    return Read(answer)
+
+
+def hour(**selection: Any) -> Iterator[Window]:
+    """Minutes of a tap's two temperatures and of all, which accept half."""
+    for number in range(30):
+        start = START - 60 * (29 - number)
+        whole = {"target": selection["target"], "model_name": selection.get("model_name", "llama")}
+        yield minute(start, **whole)
+        for label, drafts in (("0", 60), ("(0.7,1]", 30)):
+            yield of_tap(start, label, drafts=drafts, of=90, server=100, **whole)
+
+
+def with_all(surface: Surface) -> None:
+    """A measured target with a history, a guard and decisions."""
+    state = GuardState("chat", phase=Phase.DISABLED, since=NOW - 3600, goal=Mode.OFF,
+                       rearm_at=NOW + 7200, incident=Incident("i-1", Cause.RULE, 0))  # fmt: skip
+    guarded = GuardStatus("act", state, ours=True)
+    surface.status = daemon(target(decision=decided(), guard=guarded))
+    surface.windows = hour
+    surface.verdicts = lambda **_: [change()]
+    surface.steps = lambda **_: [
+        StepRecord("chat", 3, NOW - 30, "left", "i-1", "suspect", "confirmed", "it lasts", {})
+    ]
+
+
+def test_the_answer_comes_first_and_says_what_it_rests_on(surface: Surface) -> None:
+    with_all(surface)
+    page = read(surface)
+    answer = (
+        "Speculation pays: speedup 2.00 (1.96 to 2.04), measured against a baseline 12 min old."
+    )
+    assert answer in page.text
+    assert page.text.index(answer) < page.text.index("By temperature")
+    assert page.count("h1") == 1
+    assert "Break-even at 3-4 running: 12.5% acceptance" in page.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"decision": decided(measured=False)}, "not measured: speedup about 2.1, assumed"),
+        ({"models": {"llama": Mode.OFF}, "decision": decided()}, "Speculation is off."),
+        ({}, "Nothing was generated with speculation yet"),
+        ({"last_success": None, "recent": (), "models": {}}, "The target was not read yet"),
+    ],
+)
+def test_it_says_plainly_what_is_not_known(
+    surface: Surface, changes: dict[str, Any], words: str
+) -> None:
+    surface.status = daemon(target(**changes))
+    assert words in read(surface).text
+
+
+def test_temperatures_come_with_their_numbers_and_a_small_chart(surface: Surface) -> None:
+    with_all(surface)
+    page = read(surface)
+    # Share of drafts; of 1 in 5 requests at most half was accepted: P10 lies there.
+    assert "(0.7,1] Acceptance at (0.7,1] by the minute: 50.0% to 50.0%, last 50.0%" in page.text
+    assert "50.0% 33% 25 / 69 / 94 270" in page.text
+    assert page.count("svg") == 3
+    assert "covers 90.0% of drafts; not covered: 120 requests (more than one" in page.text
+    assert "last 30 min" in page.text
+
+
+def test_latency_stands_beside_that_without_speculation(surface: Surface) -> None:
+    with_all(surface)
+    text = read(surface).text
+    assert "TPOT P50 10.0 ms 20.0 ms 50% faster" in text
+    surface.status = daemon(target("b", decision=decided(measured=False)))
+    text = read(surface, "/?target=b").text
+    assert "is not known yet" in text
+    assert "TPOT P50 10.0 ms" in text
+
+
+def test_rules_objectives_guard_and_decisions_are_explained(surface: Surface) -> None:
+    with_all(surface)
+    text = read(surface).text
+    assert "breach too-slow: speedup_ratio 2 (1.96 to 2.04), below 2.5, for" in text
+    assert "pending soon: acceptance_ratio 0.5, below 0.9" in text
+    assert "Rules: 1 in breach, 1 pass, 2 without data." in text
+    assert "Objective first-token: overspent 50.0 times the error budget spent" in text
+    assert "Guard: disabled for 60 min, a trial in 2 h." in text
+    newest, older = text.index("guard: confirmed it lasts [i-1]"), text.index("in breach too-slow")
+    assert newest < older
+
+
+def test_what_is_wrong_is_told_at_the_top_and_with_its_target(surface: Surface) -> None:
+    failure = Failure(ScrapeReason.REFUSED, "nothing listens", NOW - 600)
+    surface.status = daemon(
+        target("good"),
+        target("down", failure=failure, failures={ScrapeReason.REFUSED: 300}),
+        target("odd", tap=TapStatus(trouble=(Trouble("x", "it counts twice", "llama"),))),
+        stuck=("odd",),
+        store=StoreStatus("SQLite", error="disk full", behind_since=NOW - 300, queued=7),
+        judging=JudgingStatus(defects=2),
+        pagers=(PagerStatus("http://a:9093", failing_since=NOW - 60, error="no route"),),
+        deliveries=(
+            DeliveryStatus("mail", undelivered=True, error="it was refused"),
+            DeliveryStatus("webhook", undelivered=False, last_delivery=NOW - 60),
+        ),
+    )
+    text = read(surface).text
+    top = text[: text.index("All targets, those with trouble")]
+    for said in ("1 of 3 targets cannot be read", "interval", "disk full", "2 failures of",
+                 "Report by mail: not delivered: it was refused",
+                 "Alertmanager http://a:9093: failing for 60 s: no route"):  # fmt: skip
+        assert said in top
+    assert text.index(" odd ", len(top)) < text.index(" good ", len(top))
+    assert "failing for 10 min: nothing listens" in text
+    assert "300 refused" in text
+    assert "Report by webhook: delivered 60 s ago" in text
+    assert "tap of llama: it counts twice" in text
+
+
+def test_without_targets_it_says_so(surface: Surface) -> None:
+    surface.status = daemon()
+    surface.status = DaemonStatus(**{**_fields(surface.status), "targets": ()})
+    assert "No target is watched" in read(surface).text
+
+
+def _fields(status: DaemonStatus) -> dict[str, Any]:
+    return {name: getattr(status, name) for name in status.__dataclass_fields__}
+
+
+def _away(**_: object) -> Any:
+    raise StoreUnavailable("the database is locked")
+
+
+@pytest.mark.parametrize("reader", ["windows", "verdicts", "steps"])
+def test_without_its_store_it_shows_what_memory_has(surface: Surface, reader: str) -> None:
+    with_all(surface)
+    setattr(surface, reader, _away)
+    text = read(surface).text
+    assert "from memory The store cannot be read: the database is locked." in text
+    assert "Speculation pays" in text
+    assert "last 60 s" in text
+
+
+def test_a_store_that_hangs_holds_no_page_for_long(
+    surface: Surface, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_route, "_PATIENCE_SECONDS", 0.05)
+    over = threading.Event()
+
+    def hangs(**_: object) -> Iterator[Window]:
+        over.wait(30)
+        return iter(())
+
+    surface.windows = hangs
+    try:
+        assert "The store did not answer within" in read(surface).text
+    finally:
+        over.set()
+
+
+def test_many_viewers_cost_one_reading() -> None:
+    asked: list[Any] = []
+    with serving() as fresh:
+        with_all(fresh)
+        fresh.windows = lambda **selection: asked.append(selection) or hour(**selection)
+        viewers = [threading.Thread(target=fresh.get, args=("/",)) for _ in range(8)]
+        for each in viewers:
+            each.start()
+        for each in viewers:
+            each.join()
+        read(fresh, "/?refresh=0")
+    assert asked == [{"since": NOW - 3600, "until": NOW, "target": "chat"}]
+
+
+def test_a_page_grows_old(surface: Surface) -> None:
+    assert "chat" in read(surface).text
+    surface.status = daemon(target("other"))
+    assert "other" in read(surface).text
+
+
+def test_head_says_what_get_would_and_nothing_can_be_changed(surface: Surface) -> None:
+    full, head = surface.get("/"), surface.get("/", "HEAD")
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers["content-length"] == str(len(full.body))
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        assert surface.get("/", method).status == 405
+
+
+def test_its_policy_lets_in_nothing_but_its_own_style(surface: Surface) -> None:
+    with_all(surface)
+    for path, status in (("/", 200), ("/?target=x", 404), ("/?x=1", 400)):
+        answer = surface.get(path)
+        assert answer.status == status
+        style = re.findall(r"<style>(.*?)</style>", answer.body.decode(), re.DOTALL)
+        assert len(style) == 1
+        digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
+        assert answer.headers["content-security-policy"].split("; ") == [
+            "default-src 'none'", f"style-src 'sha256-{digest}'", "img-src 'none'",
+            "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+        ]  # fmt: skip
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+
+
+def hostile_status(name: str) -> DaemonStatus:
+    odd = minute(START, target=name, model_name=name)
+    state = GuardState(name, phase=Phase.HELD, why=name, waiting=name)
+    failure = Failure(name, name, NOW - 5)  # type: ignore[arg-type]
+    return daemon(
+        target(
+            name, models={name: Mode.ON}, recent=(odd,), engine_version=name, failure=failure,
+            failures={name: 3}, decision=decided(target=name, model_name=name),
+            tap=TapStatus(trouble=(Trouble(name, name, name),)),
+            guard=GuardStatus(name, state, holder=name, error=name),
+        ),
+        daemon=name, version=name, stuck=(name,), store=StoreStatus(name, error=name),
+        judging=JudgingStatus(error=name),
+        pagers=(PagerStatus(name, failing_since=NOW, error=name),),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [HTML, HTML + "y" * 10_000, "\ud800", "javascript:alert(1)"])
+def test_whatever_comes_from_outside_is_text(surface: Surface, name: str) -> None:
+    surface.status = hostile_status(name)
+    surface.windows = lambda **_: iter(
+        [minute(START, target=name, model_name=name),
+         of_tap(START, name, target=name, model_name=name, drafts=5, of=5, server=5)]
+    )  # fmt: skip
+    surface.verdicts = lambda **_: [
+        change(target=name, model_name=name, temperature=name, rule=name, verdict=name)
+    ]
+    surface.steps = lambda **_: [StepRecord(name, 1, NOW, name, name, name, name, name, {})]
+    answer = surface.get("/")
+    assert answer.status == 200
+    assert len(answer.body) < 300_000
+    assert "\u202e" not in answer.body.decode()
+    page = Read(answer)
+    tags = {tag for tag, _ in page.elements}
+    assert tags.isdisjoint({"script", "img", "form", "input", "iframe", "object", "button", "base"})
+    for _, attributes in page.elements:
+        assert not any(key.startswith("on") or key in ("style", "src") for key in attributes)
+    for href in page.links.values():
+        assert href.startswith(("/", "#"))
+        assert not href.startswith("//")
+
+
+def test_a_target_has_a_page_of_its_own(surface: Surface) -> None:
+    name = "a b&c=d/é?#"
+    surface.status = daemon(target(), target(name))
+    href = read(surface).links[name]
+    assert parse_qs(urlsplit(href).query) == {"target": [name]}
+    page = read(surface, href)
+    assert page.count("h2") == 3
+    assert f"specwatch: {name}" in page.text
+    own = parse_qs(urlsplit(page.links["minutes of the last hour"]).query)
+    assert own == {"target": [name]}
+    assert surface.get(page.links["minutes of the last hour"]).status == 200
+
+
+def test_a_target_that_is_not_watched_is_not_found(surface: Surface) -> None:
+    page = read(surface, "/?target=%3Cb%3Enope", status=404)
+    assert 'No target is called "<b>nope"' in page.text
+    assert page.links["chat"] == "/?target=chat"
+    assert page.count("b") == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("x=1", '"x": unknown parameter; known are target, refresh'),
+        ("refresh=3", 'refresh: "3" is not a number from 10 to 3600, nor 0'),
+        ("refresh=-1", "is not a number"),
+        ("refresh=" + "9" * 5000, "is not a number"),
+        ("refresh=%D9%A3%D9%A0", "is not a number"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(surface: Surface, query: str, words: str) -> None:
+    assert words in read(surface, f"/?{query}", status=400).text
+
+
+def test_it_asks_for_itself_again_until_it_is_paused(surface: Surface) -> None:
+    assert surface.get("/").headers["refresh"] == "30"
+    assert surface.get("/?refresh=60").headers["refresh"] == "60"
+    page = read(surface)
+    assert "every 30 s" in page.text
+    paused = surface.get(page.links["pause"])
+    assert "refresh" not in paused.headers
+    assert Read(paused).links["refresh it by itself again"] == "/"
+    of_one = read(surface, "/?target=chat")
+    assert of_one.links["pause"] == "/?target=chat&refresh=0"
+    assert of_one.links["All targets"] == "/"
+
+
+def test_it_leads_to_all_other_pages(surface: Surface) -> None:
+    links = set(read(surface).links.values())
+    assert {"/api/v1/targets", "/api/v1/windows", "/api/v1/decisions", "/metrics", "/runbook",
+            "/api/v1/report?format=html"} <= links  # fmt: skip
+
+
+def test_every_table_is_told_and_can_be_reached(surface: Surface) -> None:
+    """With a caption, headers of columns and rows, and by the keyboard where it scrolls."""
+    with_all(surface)
+    page = read(surface)
+    assert page.count("table") == page.count("caption") == 5
+    assert all(attrs["scope"] in ("col", "row") for tag, attrs in page.elements if tag == "th")
+    regions = [attrs for _, attrs in page.elements if attrs.get("role") == "region"]
+    assert len(regions) == 5
+    ids = {attrs["id"] for _, attrs in page.elements if "id" in attrs}
+    assert all(each["tabindex"] == "0" for each in regions)
+    names = [str(each["aria-labelledby"]) for each in regions]
+    assert {part for name in names for part in name.split()} <= ids
+    assert len(set(names)) == 5
+    assert ("html", {"lang": "en"}) in page.elements
+    times = [attrs["datetime"] for tag, attrs in page.elements if tag == "time"]
+    assert times[0] == "2023-11-14T22:14:00Z"
+
+
+def test_two_hundred_targets_are_one_small_page(surface: Surface) -> None:
+    """All in the table, and in full only some of those with trouble."""
+    failure = Failure(ScrapeReason.TIMEOUT, "z" * 400, NOW - 60)
+    surface.status = daemon(
+        *(
+            target(f"t{n:03}", decision=decided(), failure=failure if n % 3 == 0 else None)
+            for n in range(200)
+        )
+    )
+    asked: list[str] = []
+    surface.windows = lambda **chosen: asked.append(chosen["target"]) or hour(**chosen)
+    answer = surface.get("/")
+    assert len(answer.body) < 400_000
+    page = Read(answer)
+    assert len([href for href in page.links.values() if href.startswith("/?target=t")]) == 200
+    assert page.count("h2") == 8 + 3
+    assert len(asked) == 8
+    assert "In full below: those with trouble" in page.text
+
+
+def test_a_target_with_many_models_shows_and_reads_few(surface: Surface) -> None:
+    models = {f"m{n:03}": Mode.ON for n in range(500)}
+    surface.status = daemon(target(models=models, recent=()))
+    asked: list[str] = []
+    surface.windows = lambda **chosen: asked.append(chosen["model_name"]) or iter(())
+    text = read(surface).text
+    assert asked == ["m000", "m001", "m002", "m003", "m004"]
+    assert "495 more models" in text
+
+
+def test_numbers_that_are_none_are_no_figures(surface: Surface) -> None:
+    odd = minute(START, ttft=Histogram((1.0,), (1, 0), float("inf")))
+    surface.status = daemon(target(recent=(odd,), scrape_seconds=None, load=float("nan")))
+    surface.windows = lambda **_: iter([odd])
+    assert "chat" in read(surface).text
+
+
+def test_templates_are_not_loaded_before_somebody_looks() -> None:
+    """A daemon that nobody looks at goes without the memory."""
+    code = "import sys, specwatch.daemon; print({'jinja2', 'specwatch.pages'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
