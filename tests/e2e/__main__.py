@@ -31,7 +31,7 @@ WAITING = (
     # The first beside what measures latency: they hardly take any time of a processor.
     "test_stores.py", "test_alertmanager.py", "test_guard.py", "test_guard_failures.py",
     "test_systemd.py", "test_guard_helper.py", "test_systemd_words.py", "test_guard_killed.py",
-    "test_supervised.py", "test_tap_daemon.py",
+    "test_supervised.py", "test_tap_daemon.py", "test_report_timer.py", "test_backfill.py",
 )  # fmt: skip
 MEASURING = ("test_calibrate.py", "test_tap_clients.py")
 """Of the others those that come first."""

@@ -116,12 +116,13 @@ def _comparable(found: Mapping[Any, Window]) -> dict[Any, str]:
 
 def _sorted(tally: Tally) -> Tally:
     names = ("requests", "records", "uncovered")
-    return replace(tally, **{name: dict(sorted(getattr(tally, name).items())) for name in names})
+    ordered: dict[str, Any] = {name: dict(sorted(getattr(tally, name).items())) for name in names}
+    return replace(tally, **ordered)
 
 
 def _history() -> list[Window]:
     """Three hours with a change of mode, of load, of version, and of bounds."""
-    changes = {
+    changes: dict[int, dict[str, Any]] = {
         20: {"mode": Mode.OFF},
         40: {"concurrency": 6.0},
         70: {"engine_version": "0.12.0"},
@@ -153,7 +154,7 @@ def _hours(store: Store, until: float = FOREVER["until"], since: float = 0) -> l
 
 def _rolled_up(store: Store) -> list[Window]:
     store.roll_up(T0 + 30 * HOUR)
-    return _in_order(store.windows(**FOREVER, length=HOUR, target="chat"))
+    return _in_order(store.windows(since=0, until=10**11, length=HOUR, target="chat"))
 
 
 def test_hours_are_those_of_rolling_up_before_and_after_it(store: Store) -> None:
@@ -200,7 +201,7 @@ def test_of_two_daemons_that_with_more_good_scrapes_counts(url: str, open_store:
     left.roll_up(T0 + 30 * HOUR)
     assert {each.series.daemon for each in _hours(left)} == {"right"}
     right.roll_up(T0 + 30 * HOUR)
-    assert _hours(left) == _in_order(left.windows(**FOREVER, length=HOUR))
+    assert _hours(left) == _in_order(left.windows(since=0, until=10**11, length=HOUR))
 
 
 def test_two_runs_of_one_daemon_add_up(url: str, open_store: OpenStore) -> None:
