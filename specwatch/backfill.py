@@ -10,28 +10,45 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from specwatch.core import prometheus_pages
 from specwatch.core.minute_set import MinuteSet
 from specwatch.core.prometheus_pages import Page, Server
 from specwatch.core.prometheus_targets import Source
 from specwatch.core.watch import Moment, Watch
-from specwatch.edges.packing import pack, storable
+from specwatch.edges.packing import PackedWindow, pack, storable
 from specwatch.edges.prometheus import Prometheus, TooMuch
 from specwatch.edges.store import Store
-from specwatch.edges.taken import daemon_runs, free_of, is_backfilled, taken, watched_models
+from specwatch.edges.taken import (
+    Hold,
+    backfilled,
+    daemon_runs,
+    free_of,
+    holds,
+    taken,
+    watched_models,
+    writer,
+)
 from specwatch.errors import NoAnswer, StoreUnavailable
 from specwatch.model import HOUR, MINUTE, Window
 
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
 MARGIN = 900
 """Seconds before now that are left to a daemon that runs, and to samples that come late."""
+OLD = 24 * HOUR
+"""Seconds after which the cursor of a daemon that has ended may be passed."""
 _DAY = 24 * HOUR
 _SLICE = 900.0
 _SHORTEST_SLICE = 15.0
+_GOOD_SLICES = 16
+"""Slices in a row that were not too long, after which longer ones are tried again."""
 _INTERVALS = (1.0, 120.0)
 """Seconds between scrapes that are believed."""
 _DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -51,6 +68,10 @@ class Filled(NamedTuple):
     """Hours of which nothing was missing."""
     until: int
     """Where it ended: before ``until`` of all where a daemon counts the rest itself."""
+    queries: int
+    """How many queries that takes, where the server gives as much at once as is asked for."""
+    held_by: Hold | None = None
+    """The daemon that counts the rest, where there is one."""
 
 
 class Progress(Protocol):
@@ -68,8 +89,16 @@ class Span:
     until: int
 
 
-def discover(prometheus: Prometheus, selector: str, span: Span) -> list[Server]:
-    """The servers that a selector of presence finds in a span, and an hour before it."""
+def discover(
+    prometheus: Prometheus,
+    selector: str,
+    span: Span,
+    looked: Callable[[int], None] = lambda _: None,
+) -> list[Server]:
+    """The servers that a selector of presence finds in a span, and an hour before it.
+
+    ``looked`` is told how far it is.
+    """
     found: list[Server] = []
     at = span.since - HOUR
     expr = f"count_over_time({selector}[1m])"
@@ -77,6 +106,7 @@ def discover(prometheus: Prometheus, selector: str, span: Span) -> list[Server]:
         end = min(at + _DAY, span.until)
         found = prometheus_pages.merged(found, _servers(prometheus, expr, at, end))
         at = end
+        looked(at)
     return found
 
 
@@ -114,12 +144,14 @@ class Backfill:
         progress: Progress,
         step: float | None = None,
         write: bool = True,
+        past_cursors: bool = False,
         now: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """``step`` is the time between two looks in seconds, None for every scrape.
 
-        Without ``write`` nothing is fetched nor written, and it is told what would be.
+        Without ``write`` nothing is fetched nor written, and it is told what would be. With
+        ``past_cursors`` the old cursor of a daemon that has ended holds nothing back.
         """
         self._prometheus = prometheus
         self._store = store
@@ -129,13 +161,14 @@ class Backfill:
         self._write = write and store is not None
         self._now = now
         self._sleep = sleep
-        self._slice = _SLICE
+        self._past_cursors = past_cursors
+        self._slices: dict[str, _Slice] = defaultdict(_Slice)
 
     def fill(self, source: Source, span: Span) -> Filled:
         """Fill in one target. Raises what :class:`Prometheus` and :class:`Store` do; what was
         written stays."""
         books = self._books(source, span)
-        hours = written = kept = skipped = 0
+        hours = written = kept = skipped = queries = 0
         filling = _Filling(self, source, books)
         for hour in books.present.within(span.since, books.until).hours:
             hours += 1
@@ -146,12 +179,20 @@ class Backfill:
                 filling.skip()
             elif self._write:
                 minutes = filling.hour(hour)
+                queries += self._queries(hour, books.until)
             else:
+                queries += self._queries(hour, books.until)
                 minutes = len(books.missing(hour))
             written += minutes
             kept += max(len(seen) - minutes, 0)
             self._progress.hour(source.target, hour, minutes)
-        return Filled(source.target, source.instance, hours, written, kept, skipped, books.until)
+        return Filled(
+            source.target, source.instance, hours, written, kept, skipped, books.until, queries,
+            books.held_by,
+        )  # fmt: skip
+
+    def _queries(self, hour: int, until: int) -> int:
+        return -int(-(min(hour + HOUR, until) - hour) // _SLICE)
 
     def hours(self, source: Source, span: Span) -> int:
         """How many hours of a target there are to look at."""
@@ -160,34 +201,36 @@ class Backfill:
     def _books(self, source: Source, span: Span) -> _Books:
         known: dict[str, MinuteSet] = {}
         until, unnamed = span.until, source.target
+        held_by: Hold | None = None
+        gone: list[Hold] = []
         if self._store is not None:
             known = taken(self._store, source.target, span.since - HOUR)
             unnamed = next(iter(watched_models(self._store, source.target)), unnamed)
-            cursor = self._store.cursors().get(source.target)
-            if cursor is not None:
-                # What came after it the daemon counts itself, also if it is down now.
-                until = min(until, int(cursor.wall // MINUTE) * MINUTE)
+            for hold in holds(self._store, source.target):
+                if self._past_cursors and not hold.runs and hold.wall < self._now() - OLD:
+                    gone.append(hold)
+                elif int(hold.wall // MINUTE) * MINUTE < until:
+                    # What came after it the daemon counts itself, also if it is down now.
+                    until, held_by = int(hold.wall // MINUTE) * MINUTE, hold
         present = {storable(m or unnamed): minutes for m, minutes in source.models.items()}
-        return _Books(present, known, Span(span.since, until), unnamed)
+        return _Books(present, known, Span(span.since, until), unnamed, held_by=held_by, gone=gone)
 
     def pages(self, source: Source, since: float, until: float) -> Iterator[list[Page]]:
         """The pages of a span, in their order, in lists that fit into memory."""
         at = since
+        slice_ = self._slices[source.target]
         while at < until:
-            end = min(at + self._slice, until)
-            last = at - 1.0
-            found: list[Page] = []
+            end = min(at + slice_.seconds, until)
             try:
-                for server in source.between(at, end):
-                    new = self._slice_of(server, at, end)
-                    # Should labels have changed, the pages under the new ones follow.
-                    found += [page for page in new if page.at > last]
-                    last = found[-1].at if found else last
+                found = prometheus_pages.joined(
+                    [self._slice_of(server, at, end) for server in source.between(at, end)]
+                )
             except TooMuch as error:
                 if end - at <= _SHORTEST_SLICE:
                     raise NoAnswer(str(error)) from None
-                self._slice = (end - at) / 2
+                slice_.was_too_long(end - at)
                 continue
+            slice_.was_good()
             yield found
             at = end
 
@@ -197,21 +240,36 @@ class Backfill:
             window = f"[{(until - since) * 1000:.0f}ms]"
             found = self._prometheus.query(selector + window, until - 0.001)
         else:
-            first = -(-since // self._step) * self._step
+            # The end of each step: what happened in a minute is then counted in that minute.
+            first = (since // self._step + 1) * self._step - 0.001
             if first >= until:
                 return []
             found = self._prometheus.query_range(selector, first, until - 0.001, self._step)
         return prometheus_pages.pages(found, server.labels, since, until)
 
-    def add(self, source: Source, hour: int, windows: Sequence[Window]) -> int:
-        """Write the windows of an hour at once; returns how many were not there meanwhile."""
+    def add(
+        self, source: Source, hour: int, windows: Sequence[Window], gone: Sequence[Hold] = ()
+    ) -> list[Window]:
+        """Write the windows of an hour at once; returns those that were not there meanwhile.
+
+        The cursors of ``gone`` are deleted with the first window after them."""
         store = self._store
         if store is None:
-            return 0
-        packed = [pack(window) for window in windows]
+            return []
+        whose = writer(store, source.target, hour) or self._daemon
+        packed = [pack(replace(w, series=replace(w.series, daemon=whose))) for w in windows]
+        by_packed = dict(zip(packed, windows, strict=True))
+        free = free_of(source.target, hour, gone)
+        chosen: list[PackedWindow] = []
+
+        def pick(connection: sa.Connection, offered: Sequence[PackedWindow]) -> list[PackedWindow]:
+            chosen[:] = free(connection, offered)
+            return chosen
+
         for delay in (*_DELAYS, None):
             try:
-                return store.add_missing(packed, self._now(), free_of(source.target, hour))
+                store.add_missing(packed, self._now(), pick)
+                return [by_packed[each] for each in chosen]
             except StoreUnavailable:
                 if delay is None:
                     raise
@@ -224,9 +282,29 @@ class Backfill:
         watch.unnamed_model = unnamed
         return watch
 
-    def was_backfilled(self, source: Source, minute: int) -> bool:
-        """Whether a minute in the store comes from a backfill."""
-        return self._store is not None and is_backfilled(self._store, source.target, minute)
+    def backfilled(self, source: Source, since: int, until: int) -> MinuteSet:
+        """Minutes in the store that come from a backfill."""
+        if self._store is None:
+            return MinuteSet()
+        return backfilled(self._store, source.target, since, until)
+
+
+class _Slice:
+    """How much of a target is asked for at once."""
+
+    def __init__(self) -> None:
+        self.seconds = _SLICE
+        self._good = 0
+
+    def was_too_long(self, seconds: float) -> None:
+        """The server gave no answer of that length."""
+        self.seconds, self._good = seconds / 2, 0
+
+    def was_good(self) -> None:
+        """The server answered."""
+        self._good += 1
+        if self._good >= _GOOD_SLICES:
+            self.seconds, self._good = min(self.seconds * 2, _SLICE), 0
 
 
 class _Books:
@@ -238,6 +316,9 @@ class _Books:
         known: Mapping[str, MinuteSet],
         span: Span,
         unnamed: str,
+        *,
+        held_by: Hold | None = None,
+        gone: Sequence[Hold] = (),
     ) -> None:
         self._by_model = present
         self.present = MinuteSet()
@@ -247,6 +328,7 @@ class _Books:
         self._known = dict(known)
         self._since, self.until = span.since, span.until
         self.unnamed = unnamed
+        self.held_by, self.gone = held_by, gone
         self.ours = MinuteSet()
         """Minutes that were filled in: what follows them in Prometheus follows them exactly."""
 
@@ -266,12 +348,13 @@ class _Books:
         """Whether a minute of a model is in the store, or counted in what is."""
         return minute in self._known.get(model, ())
 
-    def take(self, windows: Sequence[Window]) -> None:
-        """Note minutes that were written."""
+    def take(self, windows: Sequence[Window], *, ours: bool) -> None:
+        """Note minutes that are in the store now, by us or by another."""
         for window in windows:
             model = storable(window.series.model_name)
             self._known.setdefault(model, MinuteSet()).add(window.start)
-            self.ours.add(window.start)
+            if ours:
+                self.ours.add(window.start)
 
 
 class _Filling:
@@ -296,6 +379,7 @@ class _Filling:
         if self._watch is None:
             self._watch = self._begin(hour)
         end = min(hour + HOUR, self._books.until)
+        self._books.ours.update(self._backfill.backfilled(self._source, hour, end))
         self._before = {}
         windows = self._observe(self._watch, hour, end)
         closed = self._watch.close().batch
@@ -304,9 +388,10 @@ class _Filling:
         if not fresh:
             return 0
         # Not before it is certain: a failure leaves the hour as it was.
-        if self._backfill.add(self._source, hour, fresh):
-            self._books.take(fresh)
-        return len({window.start for window in fresh})
+        written = self._backfill.add(self._source, hour, fresh, self._books.gone)
+        self._books.take(fresh, ours=False)
+        self._books.take(written, ours=True)
+        return len({window.start for window in written})
 
     def _begin(self, hour: int) -> Watch:
         """A watch that has seen the last pages before an hour, so that counts across its edge are
@@ -316,8 +401,8 @@ class _Filling:
         minute = self._books.present.last_before(hour)
         if minute is not None:
             self._observe(watch, minute, minute + MINUTE)
-            if self._backfill.was_backfilled(self._source, minute):
-                self._books.ours.add(minute)
+            ours = self._backfill.backfilled(self._source, minute, minute + MINUTE)
+            self._books.ours.update(ours)
         return watch
 
     def _observe(self, watch: Watch, since: float, until: float) -> list[Window]:

@@ -87,13 +87,17 @@ class NoAnswer(SpecwatchError):
 class DeliveryError(SpecwatchError):
     """A report did not reach all that it was for.
 
-    ``done`` are those of the recipients that it did reach.
+    ``done`` are those of the recipients that it did reach; ``sent`` says that the server has all
+    of it and never answered.
     """
 
-    def __init__(self, message: str, *, retry: bool, done: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, *, retry: bool, done: tuple[str, ...] = (), sent: bool = False
+    ) -> None:
         super().__init__(message)
         self.retry = retry
         self.done = done
+        self.sent = sent
 
 
 class ActuatorError(SpecwatchError):

@@ -10,7 +10,7 @@ from specwatch.charts.scale import Scale, finite, logarithmic_ticks, moment, tic
 from specwatch.charts.style import GREY
 from specwatch.charts.svg import document, sentence
 from specwatch.charts.values import Latencies, Series
-from specwatch.wording.figures import seconds
+from specwatch.wording.figures import bounded, seconds
 from specwatch.wording.text import shown
 
 Metric = Literal["ttft", "tpot"]
@@ -29,6 +29,8 @@ class _Line(NamedTuple):
     mode: str
     quantile: str
     points: list[tuple[float, float | None]]
+    beyond: bool
+    """Whether some of it lies beyond the last bound of its histogram."""
 
     @property
     def ink(self) -> Ink:
@@ -38,6 +40,11 @@ class _Line(NamedTuple):
     @property
     def values(self) -> list[float]:
         return [value for _, value in self.points if value is not None]
+
+    @property
+    def greatest(self) -> float:
+        """The greatest of them."""
+        return max(self.values)
 
 
 def latency(
@@ -57,7 +64,14 @@ def latency(
     # The medians are drawn last: on top.
     for line in sorted(found, key=lambda each: each.quantile, reverse=True):
         drawn.append(line.ink.drawn(broken(line.points, 1.5 * series.step, field)))
-    entries = [(line.ink, f"{line.quantile} {shown(line.mode, 12)}") for line in found]
+    entries = [
+        (
+            line.ink,
+            f"{line.quantile} {shown(line.mode, 12)}"
+            + (f" (> {_short(line.greatest)})" if line.beyond else ""),
+        )
+        for line in found
+    ]
     listed, bottom = legend(entries, _BOTTOM + 36)
     told = "; ".join(_told(line) for line in found)
     scale = " The scale is logarithmic." if down.logarithmic else ""
@@ -83,6 +97,7 @@ def _lines(series: Series, metric: Metric) -> Iterator[_Line]:
                 mode,
                 name,
                 [(each.start + series.step / 2, _positive(read(each))) for each in points],
+                any(f"{metric}_{name.lower()}" in each.beyond for each in points),
             )
             if line.values:
                 yield line
@@ -115,5 +130,5 @@ def _told(line: _Line) -> str:
     middle = values[len(values) // 2]
     return (
         f"{line.quantile} with speculation {line.mode}: {seconds(values[0])} to"
-        f" {seconds(values[-1])}, mostly about {seconds(middle)}"
+        f" {bounded(values[-1], beyond=line.beyond)}, mostly about {seconds(middle)}"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 
@@ -32,6 +32,8 @@ class Latencies(Protocol):
     def tpot_p50(self) -> float | None: ...  # noqa: D102
     @property
     def tpot_p99(self) -> float | None: ...  # noqa: D102
+    @property
+    def beyond(self) -> Collection[str]: ...  # noqa: D102
 
 
 class Series(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from specwatch import __version__, config
 from specwatch.cli import options
-from specwatch.errors import ConfigError, NoAnswer, SpecwatchError, StoreError
-from specwatch.model import HOUR
-from specwatch.scalars import format_duration, quoted
+from specwatch.errors import ConfigError, NoAnswer, SpecwatchError, StoreError, StoreUnavailable
+from specwatch.model import HOUR, MINUTE
+from specwatch.scalars import format_duration, is_loopback, quoted, server_address
 from specwatch.sections import Surroundings
 from specwatch.target import Target
 from specwatch.wording.figures import counted
@@ -27,12 +27,19 @@ from specwatch.wording.text import shown
 if TYPE_CHECKING:
     from specwatch.backfill import Filled, Span
     from specwatch.cli.backfill_progress import Progress
-    from specwatch.core.prometheus_targets import Source
+    from specwatch.core.prometheus_targets import Found, Source
     from specwatch.edges.prometheus import Prometheus
     from specwatch.edges.store import Store
 
 _SHORTEST_STEP, _LONGEST_STEP = 1.0, 60.0
 _LOOK_BACK = "1h"
+_MOST_FAILURES = 3
+"""Targets in a row without an answer, after which the rest is not tried."""
+_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
+_LATE_HOURS = (
+    "while the hours were rolled up: every minute is written; the same command, or the daemon,"
+    " does the rest"
+)
 
 
 class Stopped(SpecwatchError):
@@ -72,16 +79,25 @@ def _header(_: click.Context, __: click.Parameter, values: Sequence[str]) -> Map
 )  # fmt: skip
 @click.option(
     "--step", callback=_step, metavar="TIME",
-    help="Look so often, for history that was thinned out.  [default: every scrape]",
+    help="Look so often, which is less to fetch.  [default: every scrape]",
 )  # fmt: skip
 @click.option(
     "--selector", default="{}", metavar="SELECTOR",
-    help="Which servers, like '{job=\"vllm\"}'.  [default: all with vLLM's metrics]",
+    help="Which servers, like '{job=\"vllm\"}'.  [default: the configuration's targets; without"
+    " one, all with vLLM's metrics]",
 )  # fmt: skip
 @click.option(
     "--target", metavar="NAME",
     help="Which target it is, where that is one.  [default: the configuration's with the host and"
     " port of the instance, or HOST:PORT]",
+)  # fmt: skip
+@click.option(
+    "--all", "everything", is_flag=True,
+    help="All that Prometheus has, also what is no target of the configuration.",
+)  # fmt: skip
+@click.option(
+    "--past-cursor", "past_cursors", is_flag=True,
+    help="Go past where a daemon stopped that ended, and read last more than a day ago.",
 )  # fmt: skip
 @click.option(
     "--header", "headers", multiple=True, callback=_header, metavar="'NAME: VALUE'",
@@ -109,12 +125,16 @@ def command(**given: Any) -> None:
     What the daemon saw itself is never written over. It can be stopped at any time: the same
     command goes on where it was. Beside a running daemon it leaves the last 15 minutes alone.
 
-    Exit code 1 where there is nothing, or Prometheus or the database fails; 2 where it cannot be
-    asked like that.
+    Every sample is read as it was scraped: not what Thanos has thinned out, nor the temperatures
+    that only a `specwatch tap proxy` shows.
+
+    Exit code 1 where there is nothing, or Prometheus or the database fails, be it for one target; 2
+    where it cannot be asked like that.
     """
     from specwatch.backfill import MARGIN, Span, end_of
     from specwatch.cli.backfill_progress import Progress
     from specwatch.core import prometheus_pages
+    from specwatch.core.prometheus_targets import named
 
     now = time.time()
     loaded = options.loaded(given["file"])
@@ -129,20 +149,37 @@ def command(**given: Any) -> None:
     wanted = now - MARGIN if given["until"] is None else given["until"]
     with _prometheus(given) as prometheus, _store(given, daemon, now) as store:
         span = Span(since, max(end_of(store, wanted, now), since))
-        found = _sources(prometheus, selector, span, given, loaded)
         progress = Progress()
-        filled = _fill(prometheus, store, found, span, daemon, progress, given)
+        found = _found(prometheus, selector, span, given, loaded, progress)
+        if not found.sources:
+            raise ConfigError("\n".join(found.refused))
+        filled, failed = _fill(prometheus, store, found.sources, span, daemon, progress, given)
     report = {
         "since": span.since,
         "until": span.until,
         "dry_run": given["dry_run"],
-        "targets": [each._asdict() for each in filled],
+        "targets": [_told(each) for each in filled],
+        "passed_over": found.passed_over,
+        "failed": [*failed, *found.refused],
     }
     if given["as_json"]:
         options.print_json(report)
     else:
-        for line in _lines(filled, span, dry_run=given["dry_run"]):
+        proxied = {each.name for each in (loaded.targets if loaded else ()) if each.proxy}
+        for line in _lines(filled, span, proxied, dry_run=given["dry_run"]):
             click.echo(line)
+        if found.passed_over:
+            over = named([quoted(each) for each in found.passed_over])
+            click.echo(f"passed over, as no target of the configuration: {over}; --all fills them")
+    if failed:
+        raise Stopped("\n".join([*failed, *found.refused]))
+    if found.refused:
+        raise ConfigError("\n".join(found.refused))
+
+
+def _told(filled: Filled) -> dict[str, Any]:
+    held = filled.held_by
+    return filled._asdict() | {"held_by": None if held is None else held._asdict()}
 
 
 def _fill(
@@ -153,25 +190,55 @@ def _fill(
     daemon: str,
     progress: Progress,
     given: Mapping[str, Any],
-) -> list[Filled]:
+) -> tuple[list[Filled], list[str]]:
+    """What became of each target, and why some failed."""
     from specwatch.backfill import Backfill
 
     backfill = Backfill(
         prometheus, store, daemon=daemon, progress=progress, step=given["step"],
-        write=not given["dry_run"],
+        write=not given["dry_run"], past_cursors=given["past_cursors"],
     )  # fmt: skip
+    filled: list[Filled] = []
+    failed: list[str] = []
+    in_a_row = 0
     try:
         with progress.over(sum(backfill.hours(source, span) for source in sources)):
-            filled = [backfill.fill(source, span) for source in sources]
+            for source in sources:
+                try:
+                    filled.append(backfill.fill(source, span))
+                    in_a_row = 0
+                except NoAnswer as error:
+                    in_a_row += 1
+                    if in_a_row == _MOST_FAILURES or len(sources) == 1:
+                        raise
+                    failed.append(f"{shown(source.target)}: {error}; the same command goes on")
         if store is not None and not given["dry_run"]:
-            store.roll_up(time.time())
+            _roll_up(store, progress)
     except KeyboardInterrupt:
         raise Stopped(f"interrupted{_after(progress)}") from None
     except SpecwatchError as error:
-        if isinstance(error, ConfigError):
+        if isinstance(error, ConfigError | Stopped):
             raise
-        raise Stopped(f"{error}\nstopped{_after(progress)}") from error
-    return filled
+        raise Stopped("\n".join([*failed, f"{error}", f"stopped{_after(progress)}"])) from error
+    return filled, failed
+
+
+def _roll_up(store: Store, progress: Progress) -> None:
+    """Bring the hours up to date, of whichever daemon: minutes went under several names."""
+    progress.note("every minute is written; rolling up the hours")
+    try:
+        for delay in (*_DELAYS, None):
+            try:
+                store.roll_up(time.time(), everybody=True)
+                return
+            except StoreUnavailable:
+                if delay is None:
+                    raise
+                time.sleep(delay)
+    except KeyboardInterrupt:
+        raise Stopped(f"interrupted {_LATE_HOURS}") from None
+    except StoreError as error:
+        raise Stopped(f"{error}\nstopped {_LATE_HOURS}") from error
 
 
 def _after(progress: Progress) -> str:
@@ -199,10 +266,8 @@ def _prometheus(given: Mapping[str, Any]) -> Iterator[Prometheus]:
     access = options.section(
         "--prometheus", Access, {name: value for name, value in written.items() if value}
     )
-    # Thanos: all or nothing, and every sample unless thinned ones are asked for.
-    parameters = {"partial_response": "false"}
-    if given["step"] is None:
-        parameters["max_source_resolution"] = "0s"
+    # Thanos: all or nothing, and nothing that was thinned out: counters in it are not as scraped.
+    parameters = {"partial_response": "false", "max_source_resolution": "0s"}
     prometheus = Prometheus(access, parameters=parameters)
     try:
         yield prometheus
@@ -230,33 +295,53 @@ def _store(given: Mapping[str, Any], daemon: str, now: float) -> Iterator[Store 
             store.close(time.time())
 
 
-def _sources(
+def _found(
     prometheus: Prometheus,
     selector: str,
     span: Span,
     given: Mapping[str, Any],
     loaded: config.Config | None,
-) -> list[Source]:
+    progress: Progress,
+) -> Found:
     from specwatch.backfill import discover
-    from specwatch.core.prometheus_targets import sources
+    from specwatch.core.prometheus_targets import named, sources
 
     servers = [
         server
-        for server in discover(prometheus, selector, span)
+        for server in discover(prometheus, selector, span, progress.looked)
         if len(server.present.within(span.since, span.until))
     ]
     if not servers:
         raise NoAnswer(
             f"{prometheus.url} has no page of vLLM from {moment(span.since)} to"
-            f" {moment(span.until)} for {selector}; {_jobs(prometheus, span.until)}"
+            f" {moment(span.until)} for {given['selector']}{_margin(given, span)};"
+            f" {_jobs(prometheus, span.until)}"
         )
-    return sources(
+    hostname = socket.gethostname()
+    host, _ = server_address(prometheus.url)
+    chosen = given["everything"] or given["target"] or given["selector"].strip() != "{}"
+    found = sources(
         servers,
         () if loaded is None else loaded.targets,
         name=given["target"],
-        hostname=socket.gethostname(),
+        hostname=hostname,
         default_name=_default_name(),
+        near=is_loopback(host) or host.lower() == hostname.lower(),
+        configured_only=loaded is not None and not chosen,
     )
+    if not found.sources and not found.refused:
+        raise ConfigError(
+            "no target of the configuration is in Prometheus, which has"
+            f" {named([quoted(each) for each in found.passed_over])}; give --target NAME with"
+            " --selector, or --all"
+        )
+    return found
+
+
+def _margin(given: Mapping[str, Any], span: Span) -> str:
+    if given["until"] is not None and given["until"] < span.until + MINUTE:
+        return ""
+    return " (the last 15 minutes are left out: give it more time)"
 
 
 def _jobs(prometheus: Prometheus, at: float) -> str:
@@ -292,16 +377,31 @@ def _default_name() -> Callable[[str], str]:
     return name
 
 
-def _lines(filled: Sequence[Filled], span: Span, *, dry_run: bool) -> Iterator[str]:
+def _lines(
+    filled: Sequence[Filled], span: Span, proxied: Collection[str], *, dry_run: bool
+) -> Iterator[str]:
     would = "would be written" if dry_run else "written"
     for each in filled:
         yield (
             f"{shown(each.target)}: {counted(each.minutes_written, 'minute')} {would},"
             f" {counted(each.minutes_kept, 'minute')} there already, of"
             f" {counted(each.hours, 'hour')} with pages"
+            + (f"; {each.queries} or more queries" if dry_run else "")
         )
+        if each.target in proxied:
+            yield "  without temperatures: those of a `specwatch tap proxy` are not read"
         if each.until < span.until:
-            yield (
-                f"  not after {moment(each.until)}, where the daemon stands: it counts the rest"
-                " itself, when it runs"
-            )
+            yield f"  {_held(each)}"
+
+
+def _held(filled: Filled) -> str:
+    hold = filled.held_by
+    if hold is None:
+        return f"not after {moment(filled.until)}"
+    stands = f"not after {moment(filled.until)}: daemon {quoted(hold.daemon)} read it last then"
+    if hold.runs:
+        return f"{stands}, has not said that it ended, and counts the rest itself"
+    return (
+        f"{stands} and has ended; it counts the rest when it runs again. Where it never will,"
+        " --past-cursor fills that in, a day after it read last"
+    )

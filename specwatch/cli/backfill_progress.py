@@ -15,6 +15,8 @@ from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _EVERY = 15.0
 """Seconds between lines."""
+_EVERY_LOOK = 3.0
+"""Seconds between lines while servers are looked for."""
 
 
 class Progress:
@@ -32,7 +34,8 @@ class Progress:
         self._bar: rich.progress.Progress | None = None
         self._task = rich.progress.TaskID(0)
         self._hours = self._done = self._minutes = 0
-        self._begun = self._told = 0.0
+        self._begun = 0.0
+        self._told = monotonic()
         self.at: tuple[str, int] | None = None
         """The target and the hour that ended last."""
 
@@ -71,6 +74,12 @@ class Progress:
                 f"{target} {moment(hour)}: {self._done} of {counted(self._hours, 'hour')},"
                 f" {counted(self._minutes, 'minute')} written, {self._rate()}"
             )
+
+    def looked(self, at: int) -> None:
+        """The search for servers has come to a time."""
+        if self._monotonic() - self._told >= _EVERY_LOOK:
+            self._told = self._monotonic()
+            self.note(f"looking for servers: until {moment(at)}")
 
     def note(self, text: str) -> None:
         """Something worth a line."""

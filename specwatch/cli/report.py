@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from specwatch.cli import guard_books, options
 from specwatch.config import Config
@@ -84,14 +86,12 @@ def command(
 
         report_delivery.run(file, deliver=deliver, retry=retry, as_json=as_json)
         return
+    if schema:
+        _schema(output)
+        return
     if as_json and form not in (None, "json"):
         raise click.UsageError(f"--json and --format {form} exclude each other; give one of them")
-    if schema:
-        from specwatch.report import model
-
-        options.print_json(model.schema())
-        return
-    form = "json" if as_json else form or _form_of(output)
+    form = _agreed("json" if as_json else form, output, "--json" if as_json else f"--format {form}")
     if output is not None:
         _require_writable(output)
     loaded = guard_books.configured(database, file)
@@ -197,6 +197,40 @@ def _mode_of(path: Path) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
+
+
+def _schema(output: Path | None) -> None:
+    """The schema of the report, to a file or not; options that would have no effect are refused."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        given = context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+        if given and option.name not in ("schema", "output", "as_json"):
+            raise click.UsageError(
+                f"--schema and {option.opts[0]} exclude each other: the schema is that of every"
+                " report; leave one of them out"
+            )
+    from specwatch.report import model
+
+    if output is None:
+        options.print_json(model.schema())
+        return
+    _agreed("json", output, "--schema")
+    _require_writable(output)
+    write(output, json.dumps(model.schema(), indent=2) + "\n")
+
+
+def _agreed(form: str | None, output: Path | None, asked: str) -> str:
+    """The format that was asked for, else that of the file; ConfigError where they contradict."""
+    if form is None:
+        return _form_of(output)
+    suffix = "" if output is None else output.suffix
+    if _SUFFIXES.get(suffix.lower(), form) != form:
+        name = "" if output is None else clean_lines(str(output))
+        raise ConfigError(
+            f"{asked} writes {form}, and --output {name} says {_SUFFIXES[suffix.lower()]}; leave"
+            f" {asked} out, or give another name"
+        )
+    return form
 
 
 def _form_of(output: Path | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ from specwatch.cli import options
 from specwatch.config import Config
 from specwatch.delivery import EMAIL, Delivery
 from specwatch.edges.deliveries import Book, Channel, Entry, Reports, Sent, deliver
-from specwatch.errors import ConfigError
+from specwatch.errors import ConfigError, DeliveryError
 from specwatch.model import HOUR
 from specwatch.report import letter as letters
 from specwatch.report.letter import Letter
@@ -29,6 +30,7 @@ from specwatch.wording.text import clean
 
 _SAME = 20 * 3600.0
 """Seconds in which a report is not made anew: what is missing of it is sent."""
+_UNFINISHED = "it is being made, or its making was cut off; `journalctl -u specwatch-report` knows"
 _ELSEWHERE = {"since", "until", "targets", "form", "output", "schema", "database"}
 _EXAMPLE = 'report: {email: {smtp: "smtp://mail.example:587", from: ..., to: [...]}}'
 
@@ -51,18 +53,20 @@ class Means:
 
 def run(file: Path | None, *, deliver: bool, retry: bool, as_json: bool) -> None:
     """Deliver as the configuration says; with ``retry`` only what was not delivered of the last
-    report. Exits with 1 when something stayed undelivered."""
+    report. Exits with 1 when something is missing that may arrive later, with 2 when nothing of
+    it can before somebody corrects something."""
     _require_nothing_else(deliver=deliver)
     config = options.load(file)
-    section = section_of(config)
-    entry = delivered(config, section, means(), retry=retry)
-    ok = entry is None or all(one.delivered_at is not None for one in entry.channels.values())
+    section, by = section_of(config), means()
+    began = by.now()
+    entry = delivered(config, section, by, retry=retry)
+    missing = [] if entry is None else [one for one in entry.channels.values() if one.missing]
     if as_json:
-        options.print_json(_as_json(section, entry, ok=ok))
+        options.print_json(_as_json(section, entry, ok=not missing))
     else:
-        _tell(section, entry)
-    if not ok:
-        raise click.exceptions.Exit(1)
+        _tell(section, entry, began)
+    if missing:
+        raise click.exceptions.Exit(1 if any(one.later for one in missing) else 2)
 
 
 def _require_nothing_else(*, deliver: bool) -> None:
@@ -109,9 +113,12 @@ def delivered(config: Config, section: Delivery, by: Means, *, retry: bool = Fal
     reports = Reports(section.directory)
     with reports.locked() as book:
         entry = book.newest
+        if entry is None and retry:
+            return None
+        if entry is not None and entry.error is not None:
+            reports.drop(book, entry)
+            entry = None
         if entry is None or not (retry or _is_of_today(entry, by.now())):
-            if retry:
-                return None
             entry = _made(config, section, by, reports, book)
         report, data = _read(reports, entry)
         letter = Letter(
@@ -144,15 +151,29 @@ def _name(now: float) -> str:
 
 
 def _made(config: Config, section: Delivery, by: Means, reports: Reports, book: Book) -> Entry:
-    """Make the report, write its files, and put it into the book."""
+    """Put a report into the book, make it, and write its files.
+
+    One that is not made stays in the book, with the reason, until it is.
+    """
     now = by.now()
     until = now // HOUR * HOUR
-    report = by.make(config, until - section.since, until, now)
-    entry = Entry(name=_name(now), made=now)
-    for kind in section.formats:
-        reports.write(f"{entry.name}.{kind}", _FORMATS[kind](report, by))
-    entry.channels = {name: Sent() for name in section.channels}
+    entry = Entry(
+        name=_name(now), made=now, since=until - section.since, until=until,
+        formats=section.formats, error=_UNFINISHED,
+        channels={name: Sent() for name in section.channels},
+    )  # fmt: skip
     book.reports.append(entry)
+    reports.keep(book)
+    try:
+        report = by.make(config, until - section.since, until, now)
+        for kind in section.formats:
+            reports.write(f"{entry.name}.{kind}", _FORMATS[kind](report, by))
+    except Exception as error:
+        entry.error = f"it could not be made: {error or type(error).__name__}"
+        with suppress(DeliveryError):  # a full disk: what is in the book is enough
+            reports.keep(book)
+        raise
+    entry.error = None
     reports.forget(book, now - section.keep)
     reports.keep(book)
     return entry
@@ -192,16 +213,22 @@ def _channels(section: Delivery, by: Means) -> dict[str, Channel]:
 
 
 def _files(section: Delivery, entry: Entry) -> list[str]:
-    return [str(section.directory / f"{entry.name}.{kind}") for kind in section.formats]
+    return [str(section.directory / f"{entry.name}.{kind}") for kind in entry.formats]
 
 
 def _as_json(section: Delivery, entry: Entry | None, *, ok: bool) -> dict[str, Any]:
     if entry is None:
-        return {"ok": ok, "report": None, "made": None, "files": [], "channels": []}
-    channels = [{"channel": name, **msgspec.to_builtins(one)} for name, one in _sent(entry)]
+        return {
+            "ok": ok, "report": None, "made": None, "since": None, "until": None, "files": [],
+            "channels": [],
+        }  # fmt: skip
+    channels = [
+        {"channel": name, **msgspec.to_builtins(one), "unconfirmed": one.unconfirmed}
+        for name, one in _sent(entry)
+    ]
     return {
-        "ok": ok, "report": entry.name, "made": entry.made, "files": _files(section, entry),
-        "channels": channels,
+        "ok": ok, "report": entry.name, "made": entry.made, "since": entry.since,
+        "until": entry.until, "files": _files(section, entry), "channels": channels,
     }  # fmt: skip
 
 
@@ -209,25 +236,38 @@ def _sent(entry: Entry) -> list[tuple[str, Sent]]:
     return list(entry.channels.items())
 
 
-def _tell(section: Delivery, entry: Entry | None) -> None:
+def _tell(section: Delivery, entry: Entry | None, began: float) -> None:
+    """Say how it stands; what was made before a Unix time is kept, and was not written now."""
     if entry is None:
         click.echo("there is no report yet; `specwatch report --deliver` makes one")
         return
-    click.echo(f"report of {span(section.since)}, made {moment(entry.made)}")
+    period = "report"
+    if entry.since is not None and entry.until is not None:
+        period = f"report of {span(entry.until - entry.since)}"
+    click.echo(f"{period}, made {moment(entry.made)}")
+    kept = "written" if entry.made >= began else f"kept from {moment(entry.made)}"
     for path in _files(section, entry):
-        click.echo(f"written: {clean(path)}")
+        click.echo(f"{kept}: {clean(path)}")
     for name, one in _sent(entry):
-        if one.delivered_at is not None:
-            click.echo(f"{clean(name)}: delivered {moment(one.delivered_at)}{_to(section, name)}")
-            continue
-        tried = f"{one.attempts} attempt{'s' if one.attempts != 1 else ''}"
-        said = clean(one.error or "nothing was tried")
-        click.echo(f"{clean(name)}: NOT DELIVERED after {tried}: {said}", err=True)
-    if any(one.delivered_at is None for _, one in _sent(entry)):
+        _tell_of(section, name, one)
+    missing = [one for _, one in _sent(entry) if one.missing]
+    if missing:
+        first = "" if any(one.later for one in missing) else "correct what is said above, and "
         click.echo(
-            "send what is missing with `specwatch report --deliver --retry`; nobody gets it twice",
+            f"{first}send what is missing with `specwatch report --deliver --retry`; who is known"
+            " to have it is left out",
             err=True,
         )
+
+
+def _tell_of(section: Delivery, name: str, one: Sent) -> None:
+    if one.delivered_at is not None:
+        click.echo(f"{clean(name)}: delivered {moment(one.delivered_at)}{_to(section, name)}")
+        return
+    tried = f"{one.attempts} attempt{'s' if one.attempts != 1 else ''}"
+    said = clean(one.error or "nothing was tried")
+    what = "SENT, NEVER CONFIRMED" if one.unconfirmed else "NOT DELIVERED"
+    click.echo(f"{clean(name)}: {what} after {tried}: {said}", err=True)
 
 
 def _to(section: Delivery, name: str) -> str:

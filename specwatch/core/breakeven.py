@@ -125,17 +125,22 @@ def speedup_of(samples: Iterable[Sample], baseline: Baseline, *, seed: int = 0) 
 
 
 def assess(
-    samples: Iterable[Sample], baseline: Baseline | Baselines, *, seed: int = 0
+    samples: Iterable[Sample],
+    baseline: Baseline | Baselines,
+    *,
+    seed: int = 0,
+    given_loads: bool = False,
 ) -> Assessment:
     """Measure the speedup over samples against a baseline; what is not ``on`` is passed over.
 
     Samples of several environments are each compared with the baseline of their own. The order of
-    samples does not matter, nor does the unit of time.
+    samples does not matter, nor does the unit of time. With ``given_loads`` it is asked what was
+    gained in the very time that each load, and each environment, had: it is no noise how they mix.
     """
     ran = [each for each in map(_Minute.of, samples) if each is not None]
     if not ran:
         return Assessment(missing="nothing was generated with speculation")
-    references = _References(baseline, ran)
+    references = _References(baseline, ran, given_loads=given_loads)
     known, covered = references.known, references.covered
     tokens = sum(each.pace.tokens for each in ran)
     found = Assessment(samples=len(ran), tokens=tokens, covered=covered)
@@ -210,7 +215,13 @@ class _Minute:
 class _References:
     """The baselines as columns: the pace of each load bin, by how it was counted."""
 
-    def __init__(self, baseline: Baseline | Baselines, minutes: Sequence[_Minute]) -> None:
+    def __init__(
+        self,
+        baseline: Baseline | Baselines,
+        minutes: Sequence[_Minute],
+        *,
+        given_loads: bool = False,
+    ) -> None:
         self._references: list[Reference] = []
         self._measures: dict[Environment, tuple[Baseline, dict[tuple[int, bool], int]]] = {}
         """Of each environment its baseline, and the column of each load bin and way to count."""
@@ -224,6 +235,8 @@ class _References:
         tokens, covered = (sum(e.pace.tokens for e in group) for group in (minutes, self.known))
         self.covered = covered / tokens if tokens else 0.0
         """Share of the tokens of ``minutes`` generated at loads that the baselines know."""
+        places = sorted({_place(each) for each in minutes}) if given_loads else []
+        self._strata = {place: at for at, place in enumerate(places)}
 
     def __bool__(self) -> bool:
         return any(own for own, _ in self._measures.values())
@@ -287,7 +300,14 @@ class _References:
             [weight * part for part in self._rows[id(each)]]
             for weight, each in zip(tokens, minutes, strict=True)
         ]
-        return interval_of(Ratio(parts, seconds), self._references, seed=seed)
+        strata = [self._strata[_place(each)] for each in minutes] if self._strata else ()
+        return interval_of(Ratio(parts, seconds, strata), self._references, seed=seed)
+
+
+def _place(minute: _Minute) -> tuple[str, str, int]:
+    """What its pace depends on."""
+    own = minute.sample.environment
+    return own.engine_version or "", own.fingerprint or "", minute.load_bin
 
 
 @lru_cache(maxsize=1024)

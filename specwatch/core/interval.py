@@ -72,11 +72,14 @@ class Reference:
 class Ratio:
     """sum over r of (sum of ``parts[...][r]``) * rate of reference r, over the sum of ``under``.
 
-    ``parts`` has a row for each sample, and in it a column for each reference.
+    ``parts`` has a row for each sample, and in it a column for each reference. Where ``strata`` has
+    a number for each sample, samples are drawn within those of one number, whose sums of ``under``
+    are taken to be given: what is unlike between strata is no noise.
     """
 
     parts: Sequence[Sequence[float]]
     under: Sequence[float]
+    strata: Sequence[int] = ()
 
 
 def interval_of(
@@ -98,6 +101,8 @@ def interval_of(
         raise ValueError(
             f"parts of shape {shape} for {count} samples and {len(references)} references"
         )
+    if ratio.strata and len(ratio.strata) != count:
+        raise ValueError(f"strata of {len(ratio.strata)} samples for {count} samples")
     used = [at for at in range(len(references)) if any(row[at] for row in ratio.parts)]
     fewest = min([count, *(len(references[at]) for at in used)])
     if not used or fewest < LEAST_SAMPLES or sum(ratio.under) <= 0:
@@ -107,4 +112,6 @@ def interval_of(
 
     parts = [[row[at] for at in used] for row in ratio.parts]
     known = [(at, references[at]) for at in used]
-    return resampling.interval_of(parts, ratio.under, known, seed, confidence, resamples)
+    return resampling.interval_of(
+        parts, ratio.under, known, seed, confidence, resamples, strata=ratio.strata
+    )

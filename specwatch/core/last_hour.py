@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from specwatch.core import histogram
 from specwatch.core.acceptance import acceptance_rate
 from specwatch.core.buckets import order_of
 from specwatch.core.coverage import Coverage, coverages
 from specwatch.core.merge import merge_windows
-from specwatch.model import ALL_TEMPERATURES, MINUTE, Mode, Window
+from specwatch.model import ALL_TEMPERATURES, MINUTE, Histogram, Mode, Window
 
 Points = tuple[tuple[float, float | None], ...]
 """Unix times and the acceptance rate of the minute that begins there; None without drafts."""
@@ -29,6 +30,14 @@ class ModelHour:
     """By temperature, ``all`` among them."""
     on: bool
     coverage: Coverage | None
+    start: int
+    """Unix time at which the first of the minutes that were summed begins."""
+    end: int
+    """Unix time at which the last of them ends; between the two some may be missing."""
+    seconds: int
+    """How long they are together."""
+    request_acceptance: Histogram | None
+    """Of single requests at any temperature: of the buckets where only their source has it."""
 
     def share(self, bucket: Window) -> float | None:
         """Share of a bucket of the drafts whose temperature is known or ``unknown``."""
@@ -67,6 +76,7 @@ def _model(parts: Mapping[str, list[Window]]) -> ModelHour:
     sums = {label: _sum(windows) for label, windows in chosen.items() if windows}
     labels = sorted((label for label in sums if label != ALL_TEMPERATURES), key=order_of)
     starts = [window.start for windows in parts.values() for window in windows]
+    spans = sorted({_span(window) for windows in chosen.values() for window in windows})
     return ModelHour(
         whole=sums.get(ALL_TEMPERATURES),
         buckets=tuple(sums[label] for label in labels),
@@ -75,6 +85,34 @@ def _model(parts: Mapping[str, list[Window]]) -> ModelHour:
         },
         on=on,
         coverage=next(iter(coverages(sums.values(), None).values()), None),
+        start=spans[0][0],
+        end=max(end for _, end in spans),
+        seconds=_covered(spans),
+        request_acceptance=_request_acceptance(sums),
+    )
+
+
+def _span(window: Window) -> tuple[int, int]:
+    return window.start, window.start + window.length
+
+
+def _covered(spans: Iterable[tuple[int, int]]) -> int:
+    """Seconds that lie in any of the spans, which come in order; sums of minutes may overlap."""
+    seconds = reached = 0
+    for start, end in spans:
+        seconds += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return seconds
+
+
+def _request_acceptance(sums: Mapping[str, Window]) -> Histogram | None:
+    own = None if ALL_TEMPERATURES not in sums else sums[ALL_TEMPERATURES].tally.request_acceptance
+    if own is not None and own.count:
+        return own
+    return histogram.merge_all(
+        one.tally.request_acceptance
+        for label, one in sums.items()
+        if label != ALL_TEMPERATURES and one.tally.request_acceptance is not None
     )
 
 

@@ -77,6 +77,10 @@ class MinuteSet:
                 found._hours[hour] = kept
         return found
 
+    def common(self, other: MinuteSet) -> int:
+        """How many are in another too."""
+        return len(self) - len(self.without(other))
+
     def last_before(self, start: int) -> int | None:
         """The latest that starts before another; None where there is none."""
         for hour in sorted(self._hours, reverse=True):

@@ -147,6 +147,26 @@ def pages(found: Iterable[Found], labels: Labels, since: float, until: float) ->
     return [Page(at, by_time[at]) for at in sorted(by_time)]
 
 
+def joined(found: Sequence[Sequence[Page]]) -> list[Page]:
+    """The pages of servers that follow one another, in their order.
+
+    In the minute of a change both may have some: of the new one those that came after the old.
+    """
+    by_minute: dict[int, list[list[Page]]] = {}
+    for of_server in found:
+        mine: dict[int, list[Page]] = {}
+        for page in of_server:
+            mine.setdefault(int(page.at // MINUTE), []).append(page)
+        for minute, some in mine.items():
+            by_minute.setdefault(minute, []).append(some)
+    every: list[Page] = []
+    for minute in sorted(by_minute):
+        for some in sorted(by_minute[minute], key=lambda pages: pages[0].at):
+            last = every[-1].at if every else -1.0
+            every += [page for page in some if page.at > last]
+    return every
+
+
 def _matcher(name: str, operator: str, value: str) -> str:
     quoted = json.dumps(value, ensure_ascii=False)
     plain = name if _PLAIN_NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from specwatch.core.minute_set import MinuteSet
 from specwatch.core.prometheus_pages import Server, shown
 from specwatch.errors import ConfigError
 from specwatch.model import MINUTE
-from specwatch.scalars import host_port, is_loopback, server_address
+from specwatch.scalars import host_port, is_loopback, quoted, server_address
 from specwatch.target import Target
 
 _MOST_NAMED = 8
@@ -59,6 +60,17 @@ class Source:
         return [(server, seen.first or 0, seen.last or 0) for server, seen in known]
 
 
+class Found(NamedTuple):
+    """What servers are."""
+
+    sources: list[Source]
+    """Those that can be filled in, by name."""
+    passed_over: list[str]
+    """Instances that are none of the configured targets, where only those are wanted."""
+    refused: list[str]
+    """Why others cannot be filled in, a sentence each."""
+
+
 def sources(
     servers: Sequence[Server],
     targets: Sequence[Target],
@@ -66,19 +78,42 @@ def sources(
     name: str | None,
     hostname: str,
     default_name: Callable[[str], str],
-) -> list[Source]:
+    near: bool = True,
+    configured_only: bool = False,
+) -> Found:
     """The targets that servers are, by name.
 
     ``name`` is the one that the user gave; ``targets`` are the configured ones, of which the host
-    and port say which it is; ``default_name`` names any other by its instance. ``hostname`` is what
-    this machine calls itself. Raises ConfigError where two servers would be one target at a time.
+    and port say which it is; ``default_name`` names any other by its instance, or raises
+    ConfigError. ``hostname`` is what this machine calls itself; a loopback instance is on it only
+    where Prometheus is ``near``: on it too.
     """
     configured = {_place(*server_address(each.url), hostname): each.name for each in targets}
     by_name: dict[str, list[Server]] = {}
+    passed_over: list[str] = []
+    refused: list[str] = []
     for server in servers:
-        own = name or configured.get(_place_of(server.instance, hostname))
-        by_name.setdefault(own or default_name(server.instance), []).append(server)
-    return [_source(target, by_name[target], name) for target in sorted(by_name)]
+        far = not near and _is_loopback(server.instance)
+        own = name or (None if far else configured.get(_place_of(server.instance, hostname)))
+        if own is None and configured_only:
+            passed_over.append(server.instance)
+        elif own is None and far:
+            refused.append(
+                f"{quoted(server.instance)} is on the machine of Prometheus, which is not this one;"
+                f" give --target NAME with --selector '{shown(server.labels)}'"
+            )
+        else:
+            try:
+                by_name.setdefault(own or default_name(server.instance), []).append(server)
+            except ConfigError as error:
+                refused.append(str(error))
+    found: list[Source] = []
+    for target in sorted(by_name):
+        try:
+            found.append(_source(target, by_name[target], name))
+        except ConfigError as error:
+            refused.append(str(error))
+    return Found(found, list(dict.fromkeys(passed_over)), refused)
 
 
 def _source(target: str, servers: Sequence[Server], name: str | None) -> Source:
@@ -86,7 +121,7 @@ def _source(target: str, servers: Sequence[Server], name: str | None) -> Source:
     for index, later in enumerate(ordered):
         for earlier in ordered[:index]:
             # A server whose labels changed may show both in the minute of the change.
-            if (later.present.first or 0) < (earlier.present.last or 0):
+            if later.present.common(earlier.present) > 1:
                 raise ConfigError(_both(target, earlier, later, name))
     return Source(target, tuple(ordered))
 
@@ -115,6 +150,13 @@ def _place_of(instance: str, hostname: str) -> str:
         return _place(*server_address(f"http://{instance.lower()}"), hostname)
     except ValueError:
         return instance
+
+
+def _is_loopback(instance: str) -> bool:
+    try:
+        return is_loopback(server_address(f"http://{instance.lower()}")[0])
+    except ValueError:
+        return False
 
 
 def _place(host: str, port: int, hostname: str) -> str:

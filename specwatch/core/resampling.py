@@ -1,6 +1,7 @@
 """The interval of a ratio of sums, by resampling its windows and its references.
 
-Windows are drawn with replacement, those of the baseline within their load bins; the interval is
+Windows are drawn with replacement, those of the baseline within their load bins, and where strata
+are given those of each stratum by themselves; the interval is
 studentized (*bootstrap-t*: B. Efron, R. Tibshirani, *An Introduction to the Bootstrap*, 1993, ch.
 12.5), on the logarithm of the ratio, because it stays honest with as few as a handful of windows,
 where percentiles are too narrow. It is never narrower than Student's, whatever chance made of the
@@ -21,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specwatch.core.interval import Interval, Reference
+from specwatch.core.interval import LEAST_SAMPLES, Interval, Reference
 
 _ROUNDING = 1e-20
 _LEAST = 0.25
@@ -37,6 +38,7 @@ _ROWS = 50
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
+Places = npt.NDArray[np.intp]
 Counts = npt.NDArray[np.uint16]
 Singles = npt.NDArray[np.float32]
 
@@ -58,30 +60,37 @@ def interval_of(
     seed: int,
     confidence: float,
     resamples: int,
+    strata: Sequence[int] = (),
 ) -> Interval | None:
     """As :func:`specwatch.core.interval.interval_of`, of what is known to be enough.
 
     The references come with the number that keeps apart what is drawn of them.
     """
-    parts, under = _in_order(np.array(rows, np.float64), np.array(sums, np.float64))
+    parts, under, numbers = _in_order(
+        np.array(rows, np.float64),
+        np.array(sums, np.float64),
+        np.array(strata or [0] * len(sums), np.intp),
+    )
     count = len(under)
+    inside = _joined(numbers)
     rates = np.array([each.rate for _, each in references])
     over = parts @ rates
     if over.sum() <= 0:
         return None
     estimate = math.log(over.sum() / under.sum())
     shares = parts.sum(axis=0) * rates / over.sum()
-    own = float(_variance(np.ones((1, count)), over, under)[0])
+    own = _variances(np.ones((1, count)), over, under, inside)[0].tolist()
     known = [_resampled(each, seed, at, resamples) for at, each in references]
-    variances = [own, *(shares**2 * [each.whole for each in known]).tolist()]
+    variances = [*own, *(shares**2 * [each.whole for each in known]).tolist()]
     error = math.sqrt(sum(variances))
-    pivots = _pivots(_weights(seed, count, resamples), parts, over, under, known, estimate, error)
+    weights = _weights(seed, [int(each.sum()) for each in inside.T], resamples)
+    pivots = _pivots(weights, inside, parts, over, under, known, estimate, error)
     if error == 0 or not len(pivots):  # windows that are all alike
         value = math.exp(estimate)
         return Interval(value, value, value, count, confidence)
     tail = (1 - confidence) / 2
     low, high = np.quantile(pivots, [tail, 1 - tail])
-    counts = [count, *(len(each) for _, each in references)]
+    counts = [*map(int, inside.sum(axis=0)), *(len(each) for _, each in references)]
     least = _student(1 - tail, _freedom(variances, counts))
     down, up = (min(max(x, least) * error, _MOST) for x in (float(high), -float(low)))
     return Interval(
@@ -110,6 +119,7 @@ def _resampled(reference: Reference, seed: int, stream: int, resamples: int) -> 
 
 def _pivots(
     counts: Counts,
+    inside: Matrix,
     parts: Matrix,
     over: Vector,
     under: Vector,
@@ -121,19 +131,21 @@ def _pivots(
     weights = counts.astype(np.float64)
     drawn = np.column_stack([each.rates for each in known])
     varied = np.column_stack([each.variances for each in known])
+    own = _variances(weights, over, under, inside).sum(axis=1)
+    if inside.shape[1] > 1:  # each stratum has the time that it had
+        drawn_time = weights @ (inside * under[:, None])
+        weights = weights * (((under @ inside) / drawn_time) @ inside.T)
     pieces = (weights @ parts) * drawn
     overs, unders = pieces.sum(axis=1), weights @ under
     with np.errstate(divide="ignore", invalid="ignore"):
-        errors = np.sqrt(
-            _variance(weights, over, under) + ((pieces / overs[:, None]) ** 2 * varied).sum(axis=1)
-        )
+        errors = np.sqrt(own + ((pieces / overs[:, None]) ** 2 * varied).sum(axis=1))
         pivots = (np.log(overs / unders) - estimate) / np.maximum(errors, _LEAST * error)
     return np.asarray(pivots[np.isfinite(pivots)], dtype=np.float64)
 
 
 def _freedom(variances: Sequence[float], counts: Sequence[int]) -> float:
     """Degrees of freedom of a sum of variances (B. L. Welch, *Biometrika* 34, 1947)."""
-    parts = (v**2 / (count - 1) for v, count in zip(variances, counts, strict=True))
+    parts = (v**2 / (count - 1) for v, count in zip(variances, counts, strict=True) if v)
     return float(sum(variances) ** 2 / sum(parts))
 
 
@@ -151,19 +163,44 @@ def _student(probability: float, freedom: float) -> float:
     return float(z + sum(term / freedom**power for power, term in enumerate(terms, start=1)))
 
 
-def _in_order(parts: Matrix, under: Vector) -> tuple[Matrix, Vector]:
-    """By content, so that the order of windows does not matter."""
-    order = np.lexsort(np.column_stack([parts, under]).T)
-    return parts[order], under[order]
+def _in_order(parts: Matrix, under: Vector, strata: Places) -> tuple[Matrix, Vector, Places]:
+    """By stratum and content, so that the order of windows does not matter."""
+    order = np.lexsort(np.column_stack([parts, under, strata]).T)
+    return parts[order], under[order], strata[order]
+
+
+def _joined(strata: Places) -> Matrix:
+    """Which samples, in order, are in which stratum: a column for each.
+
+    Those of too few samples are joined with the next, and the last with the one before (W. G.
+    Cochran, *Sampling Techniques*, 1977, 5A.12): a single sample would seem to be without error.
+    """
+    ends: list[int] = []
+    count, begin = len(strata), 0
+    for end in (*(np.flatnonzero(np.diff(strata)) + 1).tolist(), count):
+        if end - begin >= LEAST_SAMPLES:
+            ends.append(end)
+            begin = end
+    ends[-1:] = [count]
+    column = np.searchsorted(ends, np.arange(count), side="right")
+    return np.asarray(column[:, None] == np.arange(len(ends)), dtype=np.float64)
 
 
 @lru_cache(maxsize=16)
-def _weights(seed: int, count: int, resamples: int) -> Counts:
+def _alone(seed: int, count: int, resamples: int) -> Counts:
     """How often each of ``count`` windows is drawn: the same for all that have so many."""
     return _draw(f"{seed}", count, resamples)
 
 
-@lru_cache(maxsize=32)
+def _weights(seed: int, counts: Sequence[int], resamples: int) -> Counts:
+    """How often each window is drawn, of strata with so many."""
+    if len(counts) == 1:
+        return _alone(seed, counts[0], resamples)
+    drawn = [_draw_few(f"{seed}/stratum {at}", count, resamples) for at, count in enumerate(counts)]
+    return np.concatenate(drawn, axis=1)
+
+
+@lru_cache(maxsize=64)
 def _draw_few(seed: str, count: int, resamples: int) -> Counts:
     """As :func:`_draw`, kept: reports thin the baselines of all targets to as many samples."""
     return _draw(seed, count, resamples)
@@ -183,6 +220,24 @@ def _draw(seed: str, count: int, resamples: int) -> Counts:
         counts = np.bincount(places, minlength=rows * count)
         found[first : first + rows] = counts.reshape(rows, count)
     return found
+
+
+def _variances(weights: Matrix, over: Vector, under: Vector, inside: Matrix) -> Matrix:
+    """What each stratum adds to the variance of the log of the sum of their ratios, as their time
+    weighs, for each row of weights."""
+    strata = inside.shape[1]
+    if strata == 1:
+        return _variance(weights, over, under)[:, None]
+    columns = np.stack([over, under, over**2, over * under, under**2], axis=1)
+    spread = (columns[:, :, None] * inside[:, None, :]).reshape(len(under), -1)
+    a, b, aa, ab, bb = np.moveaxis((weights @ spread).reshape(len(weights), 5, strata), 1, 0)
+    counts = inside.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        squares = aa / a**2 - 2 * ab / (a * b) + bb / b**2
+        shares = (under @ inside) * a / b
+        shares /= shares.sum(axis=1)[:, None]
+    squares[~(squares > _ROUNDING)] = 0.0
+    return np.asarray(shares**2 * squares * counts / (counts - 1), dtype=np.float64)
 
 
 def _variance(weights: Matrix, over: Vector, under: Vector) -> Vector:

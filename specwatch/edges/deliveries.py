@@ -1,8 +1,9 @@
 """The folder of written reports, and the book of what was sent of them: ``deliveries.json``.
 
-The book is written after each attempt, so that a run that was killed goes on where it was. Between
-what a server took and its line in the book a kill would send once more: mail has the same
-Message-ID then.
+A report is in the book before it is made, so that one which never is gets seen. The book is written
+after each attempt, so that a run that was killed goes on where it was. Between what a server took
+and its line in the book a kill would send once more: mail has the same Message-ID then, and what
+is posted the same Idempotency-Key.
 """
 
 from __future__ import annotations
@@ -29,25 +30,51 @@ if TYPE_CHECKING:
 BOOK = "deliveries.json"
 DELAYS = (10.0, 30.0, 80.0)
 """Seconds between the attempts of one run."""
+UNANSWERED = 2
+"""Times that a report is posted to a server which takes it and does not answer, in all."""
 _NAME = re.compile(r"report-\d{4}-\d{2}-\d{2}")
 _FORMAT = 1
 _REMEDY = "; see report.directory, and that the user that runs specwatch may write there"
 
 
 class Sent(Struct, kw_only=True):
-    """One report by one channel; times are Unix seconds. ``done`` are recipients that have it."""
+    """One report by one channel; times are Unix seconds. ``done`` are recipients that have it.
+
+    ``unanswered`` counts the times that a server had all of it and did not answer; ``later`` says
+    that what failed may work later as it is.
+    """
 
     delivered_at: float | None = None
     attempts: int = 0
     error: str | None = None
     done: tuple[str, ...] = ()
+    unanswered: int = 0
+    later: bool = True
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Whether it was sent, and nobody will know whether it arrived."""
+        return self.delivered_at is None and self.unanswered >= UNANSWERED
+
+    @property
+    def missing(self) -> bool:
+        """Whether it is still to be sent."""
+        return self.delivered_at is None and not self.unconfirmed
 
 
 class Entry(Struct, kw_only=True):
-    """One report: ``name`` is that of its files, without what tells the format."""
+    """One report: ``name`` is that of its files, without what tells the format in ``formats``.
+
+    ``since`` and ``until`` are those of its period as Unix times. ``error`` says why it could not
+    be made; there is none of it then.
+    """
 
     name: str
     made: float
+    since: float | None = None
+    until: float | None = None
+    formats: tuple[str, ...] = ("json",)
+    error: str | None = None
     channels: dict[str, Sent] = field(default_factory=dict)
 
 
@@ -150,11 +177,15 @@ class Reports:
     def forget(self, book: Book, before: float) -> None:
         """Remove reports that were made before a Unix time, but never the newest."""
         for entry in [each for each in book.reports[:-1] if each.made < before]:
-            if _NAME.fullmatch(entry.name):
-                for path in self.folder.glob(f"{entry.name}.*"):
-                    with suppress(OSError):
-                        path.unlink()
-            book.reports.remove(entry)
+            self.drop(book, entry)
+
+    def drop(self, book: Book, entry: Entry) -> None:
+        """Remove a report and its files."""
+        if _NAME.fullmatch(entry.name):
+            for path in self.folder.glob(f"{entry.name}.*"):
+                with suppress(OSError):
+                    path.unlink()
+        book.reports.remove(entry)
 
     def _unusable(self, error: OSError) -> DeliveryError:
         where = error.filename or self.folder
@@ -170,7 +201,7 @@ def deliver(
     now: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> bool:
-    """Send what is not delivered; returns whether all is.
+    """Send what is not delivered; returns whether nothing is missing.
 
     What may work later is tried again after 10, 30 and 80 seconds. ``keep`` writes down how
     it stands, after each attempt.
@@ -179,7 +210,7 @@ def deliver(
     # What the configuration does not name any more is not waited for.
     entry.channels = sent
     keep()
-    waiting = [name for name, one in sent.items() if one.delivered_at is None]
+    waiting = [name for name, one in sent.items() if one.missing]
     for delay in (*DELAYS, None):
         waiting = [
             name
@@ -189,7 +220,7 @@ def deliver(
         if not waiting or delay is None:
             break
         sleep(delay)
-    return all(one.delivered_at is not None for one in sent.values())
+    return not any(one.missing for one in sent.values())
 
 
 def _attempt(
@@ -202,49 +233,66 @@ def _attempt(
 ) -> bool:
     """Send once; returns whether to try again soon."""
     sent.attempts += 1
-    retry = False
+    sent.later = False
     try:
         channel.send(letter, sent.done)
     except DeliveryError as error:
-        sent.error, retry = str(error), error.retry
+        sent.unanswered += error.sent
+        sent.error, sent.later = str(error), error.retry and not sent.unconfirmed
         sent.done = tuple(dict.fromkeys((*sent.done, *error.done)))
     except ConfigError as error:
         sent.error = str(error)
     else:
         sent.delivered_at, sent.error = now(), None
     keep()
-    return retry
+    return sent.later
 
 
 class Watched:
     """What a daemon shows of deliveries that another process makes."""
 
     def __init__(self) -> None:
-        self._read: tuple[Path, int, tuple[DeliveryStatus, ...]] | None = None
+        self._read: tuple[Path, int, Book | str] | None = None
 
     def status(self, section: Delivery | None) -> tuple[DeliveryStatus, ...]:
-        """How it stands with each channel; nothing where no report was made or none is wanted."""
+        """How it stands with each channel; nothing where no report was begun or none is wanted.
+
+        With a book that cannot be read, nothing is known to have arrived.
+        """
         if section is None:
             return ()
         folder = section.directory
         try:
             changed = os.stat(folder / BOOK).st_mtime_ns
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return ()
+        except OSError:
+            changed = -1  # and reading it says why
         if self._read is None or self._read[:2] != (folder, changed):
-            try:
-                found = tuple(_statuses(Reports(folder).book()))
-            except SpecwatchError:
-                found = ()
-            self._read = folder, changed, found
-        return tuple(each for each in self._read[2] if each.channel in section.channels)
+            self._read = folder, changed, _book_or_error(folder)
+        found = self._read[2]
+        if isinstance(found, str):
+            return tuple(DeliveryStatus(name, True, None, found) for name in section.channels)
+        return tuple(each for each in _statuses(found) if each.channel in section.channels)
+
+
+def _book_or_error(folder: Path) -> Book | str:
+    try:
+        return Reports(folder).book()
+    except SpecwatchError as error:
+        return shown(str(error), LONGEST_SENTENCE)
 
 
 def _statuses(book: Book) -> Iterator[DeliveryStatus]:
     newest = book.newest
-    for name, sent in ({} if newest is None else newest.channels).items():
+    if newest is None:
+        return
+    for name, sent in newest.channels.items():
         before = [each.channels[name].delivered_at for each in book.reports
                   if name in each.channels]  # fmt: skip
         last = max((at for at in before if at is not None), default=None)
-        error = None if sent.error is None else shown(sent.error, LONGEST_SENTENCE)
-        yield DeliveryStatus(name, sent.delivered_at is None, last, error)
+        error = newest.error or sent.error
+        if error is not None and sent.unconfirmed:
+            error = f"sent, never confirmed: {error}"
+        said = None if error is None else shown(error, LONGEST_SENTENCE)
+        yield DeliveryStatus(name, sent.missing, last, said)

@@ -1,4 +1,4 @@
-"""Adding up thousands of stored minutes into hours without making a window of each.
+"""Adding up thousands of stored rows without making a window of each.
 
 The sums are those of :func:`specwatch.core.merge.merge_windows`, to the last digit. Importing this
 imports numpy.
@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from specwatch.core import histogram
-from specwatch.edges import quick
 from specwatch.edges.packing import (
     MODES,
     SOURCES,
@@ -25,16 +24,29 @@ from specwatch.edges.packing import (
     decoded,
     shared_of,
 )
-from specwatch.model import HISTOGRAMS, HOUR, LOAD_BINS, MAPPINGS, Histogram, SeriesId, Window
+from specwatch.model import (
+    HISTOGRAMS,
+    HOUR,
+    LOAD_BINS,
+    MAPPINGS,
+    Gauges,
+    Histogram,
+    SeriesId,
+    Tally,
+    Window,
+)
 
 _Ints = npt.NDArray[np.int64]
 _Sum = Callable[[Sequence[Any]], list[Any]]
 
-_DATA = attrgetter(
+_COUNTED = attrgetter(
     "accepted_per_position", "prompt_tokens", "preemptions", "prefix_cache_queries",
-    "prefix_cache_hits", "mappings", "histograms", "sampled_seconds", "busy_seconds",
-    "running_seconds", "waiting_seconds", "running_max", "waiting_max", "kv_cache_usage_max",
-    "gpu_memory_used_max", "server_drafts", "source_drafts", "observed_seconds", "restarts",
+    "prefix_cache_hits", "mappings", "histograms",
+)  # fmt: skip
+_SAMPLED = attrgetter(
+    "sampled_seconds", "busy_seconds", "running_seconds", "waiting_seconds", "running_max",
+    "waiting_max", "kv_cache_usage_max", "gpu_memory_used_max", "server_drafts", "source_drafts",
+    "observed_seconds", "restarts",
 )  # fmt: skip
 _LAST_OF_BINS = np.array([last for _, last in LOAD_BINS if last is not None])
 _EXACT = 2**53
@@ -66,47 +78,84 @@ def fold(
         start, _, context, mode, source, drafts, draft_tokens, accepted, generation, good, bad,
         blobs,
     ) = zip(*rows, strict=True)  # fmt: skip
-    size = b"\xdd" + len(blobs).to_bytes(4)
-    data = zip(*map(_DATA, decode_many(size + b"".join(blobs))), strict=True)
+    counts = (drafts, draft_tokens, accepted, generation)
+    data = _decoded(blobs)
     (
-        positions, prompts, preemptions, queries, hits, mappings, histograms, sampled, busy,
-        running, waiting, running_max, waiting_max, kv_cache, gpu_used, server, seen, observed,
-        restarts,
-    ) = data  # fmt: skip
+        sampled, busy, running, waiting, running_max, waiting_max, kv_cache, gpu_used, server, seen,
+        observed, restarts,
+    ) = zip(*map(_SAMPLED, data), strict=True)  # fmt: skip
     places, group = _places(start, context, mode, busy, running)
     count = len(places)
     total, seconds = _totals(group, count), _seconds(group, count)
     most = _most(group, count)
     contexts = [shared_of(contents[place.context]) for place in places]
     last = dict(zip(group.tolist(), source, strict=True))
-    tallies = zip(
+    gauges = zip(
+        *map(seconds, (sampled, busy, running, waiting)),
+        *map(most, (running_max, waiting_max, kv_cache, gpu_used)),
+        [shared.gpu_memory_total for shared in contexts],
+        strict=True,
+    )
+    rest = zip(*map(total, (server, seen, good, bad, restarts)), seconds(observed), strict=True)
+    tallies = _tallies(counts, data, group, contexts, without)
+    for at, (place, shared, tally, sampling, others) in enumerate(
+        zip(places, contexts, tallies, gauges, rest, strict=True)
+    ):
+        of_server, of_source, ok, failed, restarted, watched = others
+        made = Window(
+            series, place.start, HOUR, MODES[place.mode], tally,
+            Gauges(*sampling), shared.environment, SOURCES[last[at]], of_server, of_source,
+            watched, ok, failed, restarted,
+        )  # fmt: skip
+        yield place, made
+
+
+def sum_rows(
+    rows: Sequence[tuple[Any, ...]],
+    group: Sequence[int],
+    contexts: Sequence[str],
+    without: Collection[str] = (),
+) -> list[Tally]:
+    """What the rows of each group count together.
+
+    A row is the columns of a packed window; ``group`` has the index of the group of each, and
+    ``contexts`` the content of the context that the rows of a group share.
+    ``without`` names histograms that are not wanted.
+    """
+    _, _, drafts, draft_tokens, accepted, generation, _, _, blobs = zip(*rows, strict=True)
+    counts = (drafts, draft_tokens, accepted, generation)
+    shared = [shared_of(content) for content in contexts]
+    return list(_tallies(counts, _decoded(blobs), np.array(group), shared, without))
+
+
+def _decoded(blobs: Sequence[bytes]) -> list[Any]:
+    return decode_many(b"\xdd" + len(blobs).to_bytes(4) + b"".join(blobs))
+
+
+def _tallies(
+    counts: Sequence[Sequence[int | None]],
+    data: Sequence[Any],
+    group: _Ints,
+    contexts: Sequence[Shared],
+    without: Collection[str],
+) -> Iterator[Tally]:
+    """Yield the tally of each group; ``counts`` are the four that have columns of their own."""
+    drafts, draft_tokens, accepted, generation = counts
+    positions, prompts, preemptions, queries, hits, mappings, histograms = zip(
+        *map(_COUNTED, data), strict=True
+    )
+    count = len(contexts)
+    total = _totals(group, count)
+    for *counted, (requests, records, uncovered), latencies in zip(
         *map(total, (drafts, draft_tokens, accepted)),
         _positions(positions, group, count),
         *map(total, (prompts, generation, preemptions, queries, hits)),
         _mappings(mappings, group, count),
         _histograms(histograms, group, contexts, without),
         strict=True,
-    )
-    gauges = zip(
-        *map(seconds, (sampled, busy, running, waiting)),
-        *map(most, (running_max, waiting_max, kv_cache, gpu_used)),
-        strict=True,
-    )
-    rest = zip(*map(total, (server, seen, good, bad, restarts)), seconds(observed), strict=True)
-    for at, (place, shared, counted, sampling, others) in enumerate(
-        zip(places, contexts, tallies, gauges, rest, strict=True)
     ):
-        *counts, mapped, latencies = counted
-        requests, records, uncovered = mapped
-        of_server, of_source, ok, failed, restarted, watched = others
-        made = quick.window(
-            series, place.start, HOUR, MODES[place.mode],
-            quick.tally(*counts, requests, *latencies, records, uncovered),
-            quick.gauges(*sampling, shared.gpu_memory_total),
-            shared.environment, SOURCES[last[at]], of_server, of_source, watched, ok, failed,
-            restarted,
-        )  # fmt: skip
-        yield place, made
+        values = (*counted, requests, *latencies, records, uncovered)
+        yield Tally(*values)
 
 
 def _places(
@@ -121,38 +170,48 @@ def _places(
     seconds, integral = np.fromiter(busy, float), np.fromiter(running, float)
     mean = np.divide(integral, seconds, out=np.zeros(len(starts)), where=seconds != 0)
     bins = np.where(mean > 0, np.searchsorted(_LAST_OF_BINS, np.rint(mean)), -1)
-    found: dict[tuple[int, int, int, int], int] = {}
-    keys = zip((starts - starts % HOUR).tolist(), context, mode, bins.tolist(), strict=True)
-    group = [found.setdefault(key, len(found)) for key in keys]
-    return [Place(*key) for key in found], np.array(group)
+    columns = (starts - starts % HOUR, np.fromiter(context, np.int64), np.fromiter(mode, int), bins)
+    keys = np.stack(columns, axis=1)
+    # Neighbours are mostly of one place, so that a comparison with the row before finds most.
+    heads = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]).any(axis=1)])
+    found: dict[tuple[int, ...], int] = {}
+    runs = [found.setdefault(tuple(key), len(found)) for key in keys[heads].tolist()]
+    group = np.repeat(np.array(runs), np.diff(heads, append=len(keys)))
+    return [Place(*key) for key in found], group
 
 
 def _totals(group: _Ints, count: int) -> _Sum:
     """Adds up whole numbers by group; None where none is known."""
 
     def total(values: Sequence[int | None]) -> list[int | None]:
-        unknown = values.count(None)
-        if unknown == len(values):
-            return [None] * count
-        if not unknown:
-            return list(_whole(values, group, count))
+        if values[0] is not None and (whole := _whole(values, group, count)) is not None:
+            return list(whole)
         known = [at for at, value in enumerate(values) if value is not None]
+        if not known:
+            return [None] * count
         some = group[known]
-        sums = _whole([values[at] for at in known], some, count)
+        sums = _whole([values[at] for at in known], some, count) or []
         present = np.bincount(some, minlength=count).tolist()
         return [each if here else None for each, here in zip(sums, present, strict=True)]
 
     return total
 
 
-def _whole(values: Sequence[Any], group: _Ints, count: int) -> list[int]:
+def _whole(values: Sequence[Any], group: _Ints, count: int) -> list[int] | None:
+    """The sums; None where a value is not known."""
     try:
         numbers = np.fromiter(values, np.int64, len(values))
+    except TypeError:
+        return None
     except OverflowError:
-        numbers = None
-    if numbers is not None and int(numbers.max()) * len(values) < _EXACT:
+        return None if None in values else _large(values, group, count)
+    if int(numbers.max()) * len(values) < _EXACT:
         sums = np.bincount(group, weights=numbers, minlength=count)
         return list(map(int, sums.tolist()))
+    return _large(values, group, count)
+
+
+def _large(values: Sequence[int], group: _Ints, count: int) -> list[int]:
     exact = [0] * count
     for at, value in zip(group.tolist(), values, strict=True):
         exact[at] += value
@@ -175,7 +234,7 @@ def _most(group: _Ints, count: int) -> _Sum:
 
     def greatest(values: Sequence[Any]) -> list[Any]:
         found: list[Any] = [None] * count
-        if values.count(None) == len(values):
+        if values[0] is None and values.count(None) == len(values):
             return found
         for at, value in zip(places, values, strict=True):
             if value is not None and (found[at] is None or value > found[at]):
@@ -272,7 +331,7 @@ def _summed(
     for index in np.unique(group).tolist():
         layout = layouts[index]
         row = counts[index, : layout.size].astype(np.int64).tolist()
-        yield index, quick.histogram(layout.bounds, tuple(row), sums[index], layout.coarsened)
+        yield index, Histogram(layout.bounds, tuple(row), sums[index], layout.coarsened)
 
 
 def _summed_one_by_one(

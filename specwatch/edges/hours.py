@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -23,7 +23,10 @@ _MINUTES_AT_ONCE = 24
 
 _WHAT = attrgetter("start", "series.model_name", "series.temperature")
 Without = Callable[[SeriesId], Collection[str]]
-_Row = tuple[Any, ...]
+Row = tuple[Any, ...]
+"""Start, series, context, and the columns; of an hour the load bin before them."""
+Summed = Callable[[Sequence[Row], Mapping[int, "Member"], Mapping[int, str]], Iterable[Window]]
+"""The windows that rows of the hours are, from all series and the contents of contexts by id."""
 
 
 def _nothing(_: SeriesId) -> Collection[str]:
@@ -78,6 +81,7 @@ def hours_of(
     until: float,
     *,
     without: Without = _nothing,
+    summed: Summed | None = None,
 ) -> Iterator[Window]:
     """Yield the hours of series of one target that start in ``since <= start < until``.
 
@@ -85,6 +89,9 @@ def hours_of(
     got before ``until``: of an hour there is a window for each mode, load bin and environment, by
     start, and of two daemons that with more good scrapes counts. ``without`` names the histograms
     of a series that are not wanted. Raises StoreError.
+
+    ``summed`` gives, of what is rolled up, sums of temperature buckets in place of each hour's
+    windows, where only sums are wanted; it is asked where one daemon watched.
     """
     if not members:
         return
@@ -98,7 +105,7 @@ def hours_of(
         # What is rolled up of all series is read in long strides.
         far = _HOURS_AT_ONCE if at < rolled else _MINUTES_AT_ONCE
         stop = min(at + far * HOUR, rolled if at < rolled else end, end)
-        yield from _between(reader, members, at, stop, contents, without)
+        yield from _between(reader, members, at, stop, contents, without, summed)
         at = _hour(stop + HOUR - 1)
 
 
@@ -109,6 +116,7 @@ def _between(
     stop: int,
     contents: dict[int, str],
     without: Without,
+    summed: Summed | None,
 ) -> Iterator[Window]:
     """The hours that start in a span, whether they are rolled up or not."""
     late = {id_: each for id_, each in members.items() if each.pending and each.rolled_until < stop}
@@ -117,6 +125,9 @@ def _between(
         stored = _rows(connection, schema.hours, at, stop, HOUR, members)
         needed = {row[2] for row in (*minutes, *stored)} - contents.keys()
         contents |= contents_of(connection, needed)
+    if summed is not None and not minutes and len({m.series.daemon for m in members.values()}) == 1:
+        yield from summed(stored, members, contents)
+        return
     minutes = [row for row in minutes if row[0] >= late[row[1]].rolled_until]
     # What is stored of an hour counts only where its minutes are not all there to be added up.
     rebuilt = {
@@ -148,8 +159,8 @@ def _between(
     yield from _settled(found)
 
 
-def _by_series(rows: Iterable[_Row]) -> dict[int, list[_Row]]:
-    found: dict[int, list[_Row]] = defaultdict(list)
+def _by_series(rows: Iterable[Row]) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = defaultdict(list)
     for row in rows:
         found[row[1]].append(row)
     return found
@@ -175,7 +186,7 @@ def _rows(
     stop: int,
     length: int,
     ids: Collection[int],
-) -> list[_Row]:
+) -> list[Row]:
     """Rows of series that start in a span: start, series, context, and their columns."""
     hours = length == HOUR
     names = ("start", "series_id", "context_id", *(["load_bin"] if hours else []), *COLUMNS)
@@ -184,7 +195,7 @@ def _rows(
         f"SELECT {', '.join(names)} FROM {table.name}"  # noqa: S608
         f" WHERE start IN ({', '.join(map(str, range(at, stop, length)))})"
         f" AND series_id IN ({', '.join(map(str, ids))})"
-        f" ORDER BY start, series_id{'' if hours else ', run_id'}"
+        f" ORDER BY start, series_id, {'context_id, mode, load_bin' if hours else 'run_id'}"
     )
     # The driver's own rows: wrapping a million of them takes as long as reading them.
     return list(result.cursor.fetchall())

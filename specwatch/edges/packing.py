@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from specwatch.edges import quick
 from specwatch.model import (
     HISTOGRAMS,
     MAPPINGS,
@@ -25,6 +24,7 @@ from specwatch.model import (
     Counters,
     Cursor,
     Environment,
+    Gauges,
     Histogram,
     Mode,
     Series,
@@ -249,12 +249,12 @@ def assemble(
     requests, records, uncovered = map(
         decoded, (*data.mappings, *_NO_MAPPINGS[len(data.mappings) :])
     )
-    return quick.window(
+    return Window(
         series,
         start,
         length,
         MODES[mode],
-        quick.tally(
+        Tally(
             drafts,
             draft_tokens,
             accepted,
@@ -274,7 +274,7 @@ def assemble(
             records,
             uncovered,
         ),
-        quick.gauges(
+        Gauges(
             data.sampled_seconds,
             data.busy_seconds,
             data.running_seconds,
@@ -404,7 +404,7 @@ class HistogramLayout(NamedTuple):
             counts = (0,) * int(trimmed[1]) + trimmed[2:]
             missing -= len(counts)
         counts += (0,) * missing
-        return quick.histogram(self.bounds, counts, float(trimmed[0]), self.coarsened)
+        return Histogram(self.bounds, counts, float(trimmed[0]), self.coarsened)
 
 
 class Shared(NamedTuple):

@@ -87,6 +87,8 @@ class _Answer(msgspec.Struct, gc=False):
     data: _Data | None = None
     error: str = ""
     error_type: str = msgspec.field(default="", name="errorType")
+    warnings: list[str] = []
+    """Why something may be missing; what is only worth knowing is in `infos`."""
 
 
 _DECODER = msgspec.json.Decoder(_Answer)
@@ -156,7 +158,7 @@ class Prometheus:
             except _Again as error:
                 if delay is None:
                     raise NoAnswer(str(error)) from None
-                self._sleep(delay if error.after is None else error.after)
+                self._sleep(max(delay, error.after or 0.0))
         raise AssertionError("the last try ends it")
 
     def _once(self, what: str, asked: Mapping[str, str]) -> list[Found]:
@@ -173,27 +175,34 @@ class Prometheus:
             ) as response:
                 body = _body(response)
                 if response.status_code == requests.codes.ok:
-                    return self._read(body)
+                    return self._read(body, headers)
                 raise self._refusal(response, body, headers)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise self._failure(error, headers) from None  # the cause may hold a secret
 
-    def _read(self, body: bytes) -> list[Found]:
+    def _read(self, body: bytes, headers: Mapping[str, str]) -> list[Found]:
+        secrets = secrets_in(headers.values())
         try:
             answer = _DECODER.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             start = body[:200].lstrip()
+            said = masked(start.decode("utf-8", "replace"), secrets)
             if start[:1] == b"{" and not body.rstrip().endswith(b"}"):
                 raise _Again(
                     f"the answer of {self.url} broke off after {len(body)} bytes"
                 ) from None
             raise ConfigError(
                 f"{self.url} answered something that is not of the API of Prometheus"
-                f" ({masked(start.decode('utf-8', 'replace'), ())[:80]}); give the base URL of the"
+                f" ({said[:80]}); give the base URL of the"
                 " API, as a data source in Grafana has it; Mimir's ends in /prometheus"
             ) from None
         if answer.status != "success" or answer.data is None:
-            raise ConfigError(f"{self.url} answered {answer.status}: {masked(answer.error, ())}")
+            raise ConfigError(
+                f"{self.url} answered {answer.status}: {masked(answer.error, secrets)}"
+            )
+        if answer.warnings:
+            said = masked("; ".join(answer.warnings), secrets)
+            raise _Again(f"{self.url} gave only a part of the answer: {said}")
         return [
             (each.metric, each.values if each.value is None else [each.value])
             for each in answer.data.result

@@ -10,6 +10,7 @@ from specwatch.core.baseline import Measurement
 from specwatch.core.breakeven import DRAFT_COST_RATIO
 from specwatch.core.decisions import Decision
 from specwatch.edges import guard_book, measurement_rows, verdict_rows
+from specwatch.edges.bucket_sums import BucketSums
 from specwatch.edges.guard_book import StepRecord
 from specwatch.edges.hours import Member, hours_of, members_by_target
 from specwatch.edges.readers import Reader
@@ -51,9 +52,10 @@ def read_report(
     ends by ``now``. Raises ConfigError for a target that nobody knows, StoreError where the
     database cannot be read; one that was never written to makes a report that says so.
     """
-    since, until = period(since, until, now)
     configured = {target.name: target for target in config.targets} if config else {}
     known = members_by_target(reader) if reader.is_set_up() else {}
+    starts = (each.first_start for members in known.values() for each in members.values())
+    since, until = period(since, until, now, first=min(starts, default=None))
     notes = [] if known else [_NOTHING_YET]
     names = _chosen(targets, configured, known)
     reading = _Reading(reader, since, until, config)
@@ -77,10 +79,14 @@ def read_report(
     )
 
 
-def period(since: float, until: float, now: float) -> tuple[float, float]:
+def period(
+    since: float, until: float, now: float, first: float | None = None
+) -> tuple[float, float]:
     """A period in whole hours, a short one in whole minutes, that ends by ``now``.
 
-    Raises ConfigError where nothing is left of it.
+    One in hours ends with the last whole hour, so that the period before it is as long; but with
+    the last minute where all that is known, from ``first`` on, is short. Raises ConfigError where
+    nothing is left of it.
     """
     until = min(until, now)
     if since >= until:
@@ -89,7 +95,10 @@ def period(since: float, until: float, now: float) -> tuple[float, float]:
         )
     unit = MINUTE if until - since <= SHORT else HOUR
     begin = since // unit * unit
-    end = min(-(-until // unit) * unit, now // MINUTE * MINUTE)
+    last = now // unit * unit
+    if first is not None and last - first < SHORT:
+        last = now // MINUTE * MINUTE
+    end = min(-(-until // unit) * unit, last)
     return begin, max(end, begin + MINUTE)
 
 
@@ -141,9 +150,6 @@ class _Reading:
 
     def _windows(self, name: str, members: Mapping[int, Member]) -> Iterator[Window]:
         before = 2 * self._since - self._until
-        if self._by_minutes(members, before):
-            yield from self._reader.windows(since=before, until=self._until, target=name)
-            return
         # The budget of an objective is that of its own window, which may be longer.
         longest = max((slo.window for slo in self._slos), default=0.0)
         wholes = {
@@ -151,11 +157,17 @@ class _Reading:
             for id_, each in members.items()
             if each.series.temperature == ALL_TEMPERATURES
         }
+        if self._by_minutes(members, before):
+            hour = before // HOUR * HOUR
+            yield from self._hours(wholes, self._until - longest, hour)
+            yield from self._reader.windows(since=hour, until=self._until, target=name)
+            return
         yield from self._hours(wholes, self._until - longest, before)
         yield from self._hours(members, before, self._until)
 
     def _hours(self, members: Mapping[int, Member], since: float, until: float) -> Iterator[Window]:
-        return hours_of(self._reader, members, since, until, without=self._without)
+        summed = BucketSums(self._since, self._without)
+        return hours_of(self._reader, members, since, until, without=self._without, summed=summed)
 
     def _without(self, series: SeriesId) -> frozenset[str]:
         whole = series.temperature == ALL_TEMPERATURES

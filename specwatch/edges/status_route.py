@@ -29,7 +29,13 @@ _HISTORY_SECONDS = 10.0
 """How long what was read from the store is; a minute closes six times more rarely."""
 _PATIENCE_SECONDS = 3.0
 """After which the page goes without the store."""
+_STATUS_SECONDS = 1.0
+"""How long what the daemon knows is taken for what it knows now."""
 _MOST_KEPT = 8
+_MOST_MAKING = 16
+"""Different pages, and readings of the store, that may be under way at once."""
+_MOST_RENDERED = 2
+"""Pages rendered at once, in threads that the rest of the surface needs too."""
 _PACES = range(10, 3601)
 """Seconds between refreshes that may be asked for, besides 0 for none."""
 
@@ -53,32 +59,47 @@ class StatusRoute:
         self._verdicts = verdicts
         self._steps = steps
         self._reading = reading
+        self._rendering = asyncio.Semaphore(_MOST_RENDERED)
+        self._statuses = _Shared[DaemonStatus](_STATUS_SECONDS)
         self._pages = _Shared[Response](_PAGE_SECONDS)
         self._histories = _Shared["History"](_HISTORY_SECONDS)
 
     async def answer(self, request: Request) -> Response:
-        """The page; 404 for a target that is not watched, 400 for what cannot be asked."""
-        # A page is the same for all, and a page in the making outlives who asked for it.
-        query = tuple(sorted(request.query_params.multi_items()))
-        return await asyncio.shield(self._pages.get(query, partial(self._page, dict(query))))
-
-    async def _page(self, query: Mapping[str, str]) -> Response:
-        status = await run_in_threadpool(self._status)
+        """The page; 404 for a target that is not watched, 400 for what cannot be asked, 503 where
+        too many different pages are asked for at once."""
+        reading = self._statuses.get(None, partial(run_in_threadpool, self._status))
+        if reading is None:
+            return _busy()
+        status = await asyncio.shield(reading)
         try:
-            chosen, refresh = _selection(query)
+            chosen, refresh = _selection(dict(request.query_params))
         except ConfigError as error:
-            return await run_in_threadpool(_refused, status, 400, "Not understood", str(error))
+            return await self._render(_refused, status, 400, "Not understood", str(error))
         if chosen is not None and all(each.name != chosen for each in status.targets):
             said = f"No target is called {quoted(chosen)}."
-            return await run_in_threadpool(_refused, status, 404, "No such target", said)
+            return await self._render(_refused, status, 404, "No such target", said)
+        # A page is the same for all, and a page in the making outlives who asked for it.
+        page = self._pages.get((chosen, refresh), partial(self._page, status, chosen, refresh))
+        return _busy() if page is None else await asyncio.shield(page)
+
+    async def _page(self, status: DaemonStatus, chosen: str | None, refresh: int) -> Response:
         history = await self._history(status, chosen)
-        return await run_in_threadpool(_rendered, status, history, chosen, refresh)
+        return await self._render(_rendered, status, history, chosen, refresh)
+
+    async def _render(self, make: Callable[..., Response], *values: object) -> Response:
+        async with self._rendering:
+            return await run_in_threadpool(make, *values)
 
     async def _history(self, status: DaemonStatus, chosen: str | None) -> History:
-        read = self._histories.get(chosen, partial(self._stored, status, chosen))
-        done, _ = await asyncio.wait({read}, timeout=_PATIENCE_SECONDS)
-        if done:
-            return read.result()
+        from specwatch.pages import status_view
+
+        # By what is read: a target that trouble brings onto the page waits for no other's history.
+        key = (chosen, frozenset(status_view.detailed(status, chosen)))
+        read = self._histories.get(key, partial(self._stored, status, chosen))
+        if read is not None:
+            done, _ = await asyncio.wait({read}, timeout=_PATIENCE_SECONDS)
+            if done:
+                return read.result()
         why = f"The store did not answer within {_PATIENCE_SECONDS:.0f} s."
         return await run_in_threadpool(_remembered, status, chosen, why)
 
@@ -111,23 +132,45 @@ class StatusRoute:
 
 
 class _Shared(Generic[_Value]):
-    """What is made once for all who ask for it within some seconds."""
+    """What is made once for all who ask for it until some seconds after it was done."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._made: dict[object, tuple[asyncio.Task[_Value], float]] = {}
+        self._made: dict[object, _Made[_Value]] = {}
 
-    def get(self, key: object, make: Callable[[], Any]) -> asyncio.Task[_Value]:
-        """The task that makes it, or has made it not long ago."""
+    def get(self, key: object, make: Callable[[], Any]) -> asyncio.Task[_Value] | None:
+        """The task that makes it, or has made it not long ago; None where too many are at it."""
         now = monotonic()
-        for each, (task, since) in list(self._made.items()):
-            if task.done() and (now - since > self._seconds or task.exception() is not None):
+        for each, one in list(self._made.items()):
+            if one.over(now, self._seconds):
                 del self._made[each]
         if key not in self._made:
             if len(self._made) >= _MOST_KEPT:
-                self._made = {each: kept for each, kept in self._made.items() if not kept[0].done()}
-            self._made[key] = (asyncio.create_task(make()), now)
-        return self._made[key][0]
+                self._made = {each: one for each, one in self._made.items() if not one.task.done()}
+            if len(self._made) >= _MOST_MAKING:
+                return None
+            self._made[key] = _Made(asyncio.create_task(make()))
+        return self._made[key].task
+
+
+class _Made(Generic[_Value]):
+    """A task, and when it was done."""
+
+    def __init__(self, task: asyncio.Task[_Value]) -> None:
+        self.task = task
+        self._at: float | None = None
+        task.add_done_callback(self._done)
+
+    def _done(self, _: asyncio.Task[_Value]) -> None:
+        self._at = monotonic()
+
+    def over(self, now: float, seconds: float) -> bool:
+        """Whether it failed, or was done more than so many seconds ago."""
+        if not self.task.done():
+            return False
+        if self.task.cancelled() or self.task.exception() is not None:
+            return True
+        return self._at is not None and now - self._at > seconds
 
 
 def _selection(query: Mapping[str, str]) -> tuple[str | None, int]:
@@ -169,6 +212,13 @@ def _refused(status: DaemonStatus, code: int, title: str, said: str) -> Response
     from specwatch.pages.status_html import refusal_html
 
     return _response(refusal_html(status, title, said), code, {})
+
+
+def _busy() -> Response:
+    """In a sentence, for making a page of it is what there is no time for."""
+    said = "Too many different pages are asked for at once; ask again in a few seconds.\n"
+    headers = {"Retry-After": "5", "Cache-Control": "no-store"}
+    return Response(said, 503, media_type="text/plain", headers=headers)
 
 
 def _response(page: str, code: int, headers: Mapping[str, str]) -> Response:

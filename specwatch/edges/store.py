@@ -172,14 +172,18 @@ class Store:
             for row in rows
         }
 
-    def roll_up(self, now: float) -> int:
-        """Bring the hours of this daemon up to date; returns how many series-hours were built.
+    def roll_up(self, now: float, *, everybody: bool = False) -> int:
+        """Bring the hours of this daemon, or of all, up to date; returns how many series-hours
+        were built.
 
         An hour is built 5 minutes after its end, and again when late minutes were written.
         """
         self.open(now)
         return upkeep.roll_up(
-            self._database, upkeep.closed_until(now), self._stopping, daemon=self.daemon
+            self._database,
+            upkeep.closed_until(now),
+            self._stopping,
+            daemon=None if everybody else self.daemon,
         )
 
     def prune(

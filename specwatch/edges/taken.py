@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import sqlalchemy as sa
 
@@ -11,14 +12,17 @@ from specwatch.core.minute_set import MinuteSet
 from specwatch.edges import schema
 from specwatch.edges.packing import PackedWindow
 from specwatch.edges.store import Store
+from specwatch.errors import ConfigError
 from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Window
+from specwatch.scalars import quoted
 
 BACKFILL = " backfill"
 """How the version of a run that fills in ends."""
 _FAR = 1e11
 _LOCK = 0x73706266  # "spbf": one backfill writes at a time into one Postgres
 
-_minutes, _hours, _series, _runs = schema.minutes, schema.hours, schema.series, schema.runs
+_minutes, _hours, _series = schema.minutes, schema.hours, schema.series
+_runs, _cursors = schema.runs, schema.cursors
 
 
 def taken(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
@@ -60,36 +64,82 @@ def watched_models(store: Store, target: str) -> list[str]:
     return list(dict.fromkeys(each.model_name for each in ordered))
 
 
-def is_backfilled(store: Store, target: str, start: int) -> bool:
-    """Whether a minute of a target was filled in, from the very pages that we see."""
+def backfilled(store: Store, target: str, since: int, until: int) -> MinuteSet:
+    """Minutes of a target in a span that were filled in, from the very pages that we see."""
     query = (
-        sa.select(_runs.c.version)
+        sa.select(_minutes.c.start, _runs.c.version)
         .select_from(_minutes.join(_series).join(_runs, _runs.c.id == _minutes.c.run_id))
-        .where(_minutes.c.start == start, _series.c.target == target)
+        .where(_minutes.c.start >= since, _minutes.c.start < until, _series.c.target == target)
+        .distinct()
     )
     with store.reading() as connection:
-        versions = connection.execute(query).scalars().all()
-    return bool(versions) and all(version.endswith(BACKFILL) for version in versions)
+        rows = connection.execute(query).all()
+    watched = {row.start for row in rows if not row.version.endswith(BACKFILL)}
+    return MinuteSet(row.start for row in rows if row.start not in watched)
 
 
 def daemon_runs(store: Store) -> bool:
-    """Whether a run of the store's daemon has not ended, as far as the store knows."""
-    query = sa.select(_runs.c.version).where(
-        _runs.c.daemon == store.daemon, _runs.c.ended_at.is_(None)
+    """Whether a run of any daemon has not ended, as far as the store knows."""
+    with store.reading() as connection:
+        return any(_running(connection, None))
+
+
+class Hold(NamedTuple):
+    """Where a daemon stands with a target: what comes after it counts itself."""
+
+    daemon: str
+    wall: float
+    """When it read the target last (Unix seconds)."""
+    runs: bool
+    """Whether a run of it has not ended, as far as the store knows."""
+
+
+def holds(store: Store, target: str) -> list[Hold]:
+    """Every daemon that has a cursor at a target, the earliest first."""
+    with store.reading() as connection:
+        return _holds(connection, target)
+
+
+def writer(store: Store, target: str, hour: int) -> str | None:
+    """The daemon whose an hour of a target is, or else the one that had the target last.
+
+    None where nobody had it. An hour is read of one daemon, so that there has to be one.
+    """
+    grid = _minutes.c.start >= hour, _minutes.c.start < hour + HOUR
+    here = (
+        sa.select(_series.c.daemon)
+        .select_from(_minutes.join(_series))
+        .where(*grid, _series.c.target == target)
+        .group_by(_series.c.daemon)
+        .order_by(sa.func.count(_minutes.c.start.distinct()).desc(), _series.c.daemon)
+    )
+    latest = (
+        sa.select(_series.c.daemon)
+        .where(_series.c.target == target)
+        .order_by(_series.c.last_start.desc(), _series.c.daemon)
     )
     with store.reading() as connection:
-        versions = connection.execute(query).scalars().all()
-    return any(not version.endswith(BACKFILL) for version in versions)
+        for query in (here, latest):
+            found = connection.execute(query.limit(1)).scalar()
+            if found is not None:
+                return str(found)
+    return None
 
 
 def free_of(
-    target: str, hour: int
+    target: str, hour: int, gone: Sequence[Hold] = ()
 ) -> Callable[[sa.Connection, Sequence[PackedWindow]], list[PackedWindow]]:
-    """Picks, inside a transaction, the windows of an hour that nobody else wrote meanwhile."""
+    """Picks, inside a transaction, the windows of an hour that nobody else wrote meanwhile.
+
+    Cursors of daemons that are ``gone`` are deleted with the first window that lies after them.
+    Raises ConfigError where one of them has come back.
+    """
 
     def pick(connection: sa.Connection, windows: Sequence[PackedWindow]) -> list[PackedWindow]:
         if connection.dialect.name != "sqlite":
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        last = max((window.start for window in windows), default=0)
+        _let_go(connection, target, [hold for hold in gone if hold.wall < last + MINUTE])
         grid = range(hour, hour + HOUR, MINUTE)
         query = (
             sa.select(_series.c.model_name, _minutes.c.start)
@@ -105,11 +155,11 @@ def free_of(
             .where(_hours.c.start == hour, _series.c.target == target)
             .distinct()
         )
-        gone = {m for m in connection.execute(rolled).scalars() if pruned.get(m, 0) > hour}
+        lost = {m for m in connection.execute(rolled).scalars() if pruned.get(m, 0) > hour}
         return [
             each
             for each in windows
-            if each.series.model_name not in gone
+            if each.series.model_name not in lost
             and (each.series.model_name, each.start) not in there
         ]
 
@@ -124,3 +174,35 @@ def _pruned_until(connection: sa.Connection, target: str) -> dict[str, int]:
         .group_by(_series.c.model_name)
     )
     return {row[0]: int(row[1]) for row in connection.execute(query)}
+
+
+def _running(connection: sa.Connection, daemon: str | None) -> list[str]:
+    """Versions of the daemon's runs (of all where it is None) that have not ended."""
+    query = sa.select(_runs.c.version).where(_runs.c.ended_at.is_(None))
+    if daemon is not None:
+        query = query.where(_runs.c.daemon == daemon)
+    versions = connection.execute(query).scalars().all()
+    return [version for version in versions if not version.endswith(BACKFILL)]
+
+
+def _holds(connection: sa.Connection, target: str) -> list[Hold]:
+    query = sa.select(_cursors.c.daemon, _cursors.c.wall).where(_cursors.c.target == target)
+    return [
+        Hold(row.daemon, row.wall, bool(_running(connection, row.daemon)))
+        for row in connection.execute(query.order_by(_cursors.c.wall)).all()
+    ]
+
+
+def _let_go(connection: sa.Connection, target: str, gone: Sequence[Hold]) -> None:
+    now = {hold.daemon: hold for hold in _holds(connection, target)} if gone else {}
+    for hold in gone:
+        found = now.get(hold.daemon)
+        if found is None:
+            continue  # with an earlier hour
+        if found != hold:
+            raise ConfigError(
+                f"daemon {quoted(hold.daemon)} has come back to {quoted(target)} meanwhile; leave"
+                " --past-cursor out"
+            )
+        mine = _cursors.c.daemon == hold.daemon, _cursors.c.target == target
+        connection.execute(_cursors.delete().where(*mine))

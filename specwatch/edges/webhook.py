@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import socket
 import ssl
@@ -44,10 +45,16 @@ class Hook:
         """Post the report; raises DeliveryError or ConfigError."""
         url, headers = self._section.address(), self._section.request_headers()
         tls = context_for(self._section, url, f"report.webhooks ({self._section.name})")
+        body = io.BytesIO(self._body(letter))
+        # By which a program knows what it has already.
+        known = {"Idempotency-Key": letter.id, "X-Specwatch-Delivery": letter.id}
         try:
-            self._post(url, headers, tls, self._body(letter))
+            self._post(url, {**known, **headers}, tls, body)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as e:
-            raise self._failure(e, url, headers) from None  # the cause may hold a secret
+            error = self._failure(e, url, headers)
+            # What timed out before, such as a connection, left some of it unread.
+            error.sent = _is_timeout(e) and 0 < len(body.getbuffer()) == body.tell()
+            raise error from None  # the cause may hold a secret
 
     def probe(self, timeout: float) -> str:
         """Connect, and post nothing.
@@ -74,7 +81,7 @@ class Hook:
         return json.dumps({"text": letter.chat}).encode()
 
     def _post(
-        self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, body: bytes
+        self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, body: io.BytesIO
     ) -> None:
         own = {"Content-Type": "application/json", "User-Agent": f"specwatch/{__version__}"}
         with requests.Session() as session:
@@ -108,7 +115,7 @@ class Hook:
     def _failure(self, error: Exception, url: str, headers: Mapping[str, str]) -> DeliveryError:
         where, said = _shown(url), masked(str(root(error)), _secrets(url, headers))
         causes = list(chain(error))
-        if any(isinstance(each, requests.Timeout | TimeoutError) for each in causes):
+        if _is_timeout(error):
             detail = f"{where} did not answer within {self._section.timeout:g} s; is it hung, or"
             return DeliveryError(f"{detail} behind a firewall?", retry=True)
         if any(isinstance(each, requests.exceptions.SSLError | ssl.SSLError) for each in causes):
@@ -122,6 +129,10 @@ class Hook:
             )
         detail = f"cannot reach {where}: {said}; check its host name and the network"
         return DeliveryError(detail, retry=True)
+
+
+def _is_timeout(error: Exception) -> bool:
+    return any(isinstance(each, requests.Timeout | TimeoutError) for each in chain(error))
 
 
 def _shown(url: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from specwatch.core.status import DaemonStatus, PagerStatus, TargetStatus
+from specwatch.pages.status_model import unread
 from specwatch.pages.status_view import MOST_MODELS, in_order
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -45,10 +46,11 @@ def scrapes(status: DaemonStatus, names: Sequence[str]) -> tuple[Scrapes, ...]:
         if (each.failure is not None or each.name in status.stuck) and each.name not in names
     ]
     among = {*names, *failing[:_MOST_FAILING]}
-    return tuple(_scrapes(each, status.now) for each in in_order(status) if each.name in among)
+    return tuple(_scrapes(each, status) for each in in_order(status) if each.name in among)
 
 
-def _scrapes(target: TargetStatus, now: float) -> Scrapes:
+def _scrapes(target: TargetStatus, status: DaemonStatus) -> Scrapes:
+    now = status.now
     ago = None if target.last_success is None else now - target.last_success
     reasons = sorted(target.failures.items(), key=lambda each: (-each[1], each[0]))
     failed = ", ".join(
@@ -59,6 +61,8 @@ def _scrapes(target: TargetStatus, now: float) -> Scrapes:
     covered = [each.coverage for each in target.tap.models.values() if each.coverage is not None]
     tapped = target.tap.source is not None or target.tap.models
     unknown = "not known yet" if tapped else "no tap"
+    if unread(target, status.stuck, now) is not None:
+        covered, unknown = [], figures.UNKNOWN
     return Scrapes(
         target=shown(target.name),
         scraped="never" if ago is None else f"{figures.span(ago)} ago",
@@ -102,6 +106,8 @@ def delivery_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
         if each.undelivered:
             why = shown(each.error or "no reason is known", LONGEST_SENTENCE)
             yield f"{said}not delivered: {why}", True
+        elif each.error is not None:
+            yield f"{said}{shown(each.error, LONGEST_SENTENCE)}", True
         elif each.last_delivery is None:
             yield f"{said}none was sent yet", False
         else:

@@ -103,8 +103,9 @@ _OUTCOMES = {
     "off": ("", "off"),
     "no_traffic": ("", "no traffic"),
     "unknown": ("warn", "not measured"),
+    "not_read": ("bad", "not read"),
 }
-"""Class and words of the answer's badge."""
+"""Class of the answer's badge, and its words where the answer has none of its own."""
 
 
 def _spark(points: Points, temperature: str) -> Markup:

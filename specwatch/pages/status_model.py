@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from specwatch.core import decisions, histogram, summary
 from specwatch.core.coverage import leading_reasons
@@ -12,7 +13,7 @@ from specwatch.core.decisions import ModelDecision
 from specwatch.core.histogram import Quantile
 from specwatch.core.last_hour import ModelHour, Points
 from specwatch.core.status import TargetStatus
-from specwatch.model import ALL_TEMPERATURES, Window
+from specwatch.model import ALL_TEMPERATURES, Source, Window
 from specwatch.wording import figures, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -20,6 +21,29 @@ _MOST_RULES = 10
 _MOST_SLOS = 10
 _METRICS = {"ttft": "TTFT", "tpot": "TPOT"}
 _QUANTILES = {"P50": 0.5, "P99": 0.99}
+_LATE = 120.0
+"""Seconds since the last minute shown after which it is said when that was."""
+_COUNTED_BY = {Source.SERVER: "the engine"}
+
+
+class Answer(NamedTuple):
+    """Whether speculation pays: the badge's outcome, a sentence, and the badge's own words."""
+
+    outcome: str
+    said: str
+    badge: str = ""
+
+
+def unread(target: TargetStatus, stuck: Iterable[str], now: float) -> float | None:
+    """Seconds since a target that cannot be read was read; infinite if it never was.
+
+    None of one that can: what is known of any other is of before.
+    """
+    if target.last_success is None:
+        return math.inf
+    if target.failure is None and target.name not in stuck:
+        return None
+    return max(0.0, now - target.last_success)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +87,12 @@ class Model:
     """One model. ``span`` says over how long its figures are."""
 
     name: str
-    outcome: str
-    answer: str
+    answer: Answer
     more: tuple[str, ...]
     facts: str
     span: str
+    sources: str
+    """Who counted what the buckets say."""
     buckets: tuple[Bucket, ...]
     coverage: str
     latencies: tuple[Latency, ...]
@@ -90,23 +115,25 @@ def model_of(
     hour: ModelHour | None,
     recent: Window | None,
     now: float,
-    answer: tuple[str, str],
+    answer: Answer,
 ) -> Model:
-    """One model; ``hour`` is None where no minute was seen in it, ``recent`` its last minutes."""
+    """One model; ``hour`` is None where no minute was seen in it, ``recent`` its last minutes,
+    None of a target that cannot be read."""
     known = target.decision.models.get(name)
-    said = None if known is None else decisions.model(known, now)
-    outcome, sentence = answer
+    dead = answer.outcome == "not_read"
+    said = None if known is None or dead else decisions.model(known, now)
     findings = [
         decisions.finding(each) for each in target.decision.findings if each.model_name == name
     ]
     slos = [decisions.slo(each) for each in target.decision.slos if each.model_name == name]
+    mode = str(target.models.get(name, figures.UNKNOWN))
     return Model(
         name=shown(name) or "(no name)",
-        outcome=outcome,
-        answer=sentence,
-        more=tuple(_more(said, recent, outcome)),
-        facts=_facts(str(target.models.get(name, figures.UNKNOWN)), recent),
-        span=_span(hour),
+        answer=answer,
+        more=tuple(_more(said, recent, answer.outcome)),
+        facts="" if dead else _facts(mode, recent),
+        span=_span(hour, now, before=dead),
+        sources="" if hour is None else _sources(hour),
         buckets=() if hour is None else tuple(_buckets(hour, said)),
         coverage=_coverage(target, name, hour),
         latencies=tuple(_latencies(hour, known)),
@@ -146,12 +173,43 @@ def _facts(mode: str, recent: Window | None) -> str:
     return _sentence(", ".join(facts))
 
 
-def _span(hour: ModelHour | None) -> str:
+def _span(hour: ModelHour | None, now: float, *, before: bool) -> str:
+    """``last 30 min with speculation``; ``before``: since then the target cannot be read."""
     if hour is None:
         return "no whole minute seen"
-    whole = hour.whole or hour.buckets[0]
     on = "with speculation" if hour.on else "without speculation throughout"
-    return f"last {figures.span(whole.length)} {on}"
+    late = now - hour.end
+    whole = hour.seconds >= hour.end - hour.start
+    said = f"{figures.span(hour.seconds)} {on}"
+    if late <= _LATE and whole:
+        said = f"last {said}"
+    else:
+        if not whole:
+            said += f" within {figures.span(hour.end - hour.start)}"
+        if late > _LATE:
+            said += f", which ended {figures.span(late)} ago"
+    return f"{said}; of before the target could not be read" if before else said
+
+
+def _sources(hour: ModelHour) -> str:
+    """Who counted the row of all temperatures, and who the others."""
+    whole = None if hour.whole is None else _counter(hour.whole)
+    parts = sorted({_counter(each) for each in hour.buckets})
+    if not parts or parts == [whole]:
+        return f"Counted by {whole or parts[0]}." if whole or parts else ""
+    said = f"Rows of temperatures are counted by {' and '.join(parts)}"
+    if whole is None:
+        return f"{said}."
+    own = hour.whole.tally.request_acceptance if hour.whole is not None else None
+    spread = "" if own is not None and own.count else ", but per request the others together"
+    return (
+        f"Row {ALL_TEMPERATURES} is counted by {whole}{spread}; its latencies lie in"
+        f" {whole}'s buckets, which are coarser. {said}."
+    )
+
+
+def _counter(window: Window) -> str:
+    return _COUNTED_BY.get(window.source, f"the {shown(str(window.source))}")
 
 
 def _buckets(hour: ModelHour, said: dict[str, Any] | None) -> Iterator[Bucket]:
@@ -161,7 +219,8 @@ def _buckets(hour: ModelHour, said: dict[str, Any] | None) -> Iterator[Bucket]:
         label = window.series.temperature
         shares = label != ALL_TEMPERATURES
         figured = note_of(window)
-        per_request = summary.request_acceptance(window.tally.request_acceptance)
+        observed = window.tally.request_acceptance if shares else hour.request_acceptance
+        per_request = summary.request_acceptance(observed)
         ttft, tpot = summary.latency(window.tally.ttft), summary.latency(window.tally.tpot)
         speedup = speedups.get(label)
         share = hour.share(window) if shares else 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
@@ -14,7 +15,7 @@ from specwatch.guard.state import Phase
 from specwatch.guard.status import GuardStatus
 from specwatch.guard.status import shown as guard_json
 from specwatch.model import ALL_TEMPERATURES, Mode, Window
-from specwatch.pages.status_model import Model, model_of, note_of
+from specwatch.pages.status_model import Answer, Model, model_of, note_of, unread
 from specwatch.wording import figures, guard, moments, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -30,13 +31,12 @@ Hours = Mapping[str, Mapping[str, ModelHour]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model of one target among all; ``outcome`` and its words are the answer."""
+    """One model of one target among all."""
 
     target: str
     href: str
     model: str
-    outcome: str
-    answer: str
+    answer: Answer
     mode: str
     acceptance: str
     running: str
@@ -91,7 +91,8 @@ def troubles(target: TargetStatus, stuck: Iterable[str]) -> tuple[str, ...]:
     if target.tap.proxy is not None and target.tap.proxy.failure is not None:
         found.append("its proxy cannot be read")
     breaches = [each for each in target.decision.findings if each.verdict is Verdict.BREACH]
-    if any(_loses(target, model) for model in target.decision.models):
+    read = target.failure is None and target.name not in stuck
+    if read and any(_loses(target, model) for model in target.decision.models):
         found.append("speculation loses")
     urgent = sum(each.rule.severity in _URGENT for each in breaches)
     if urgent:
@@ -142,18 +143,17 @@ def _rows(target: TargetStatus, status: DaemonStatus) -> Iterator[Row]:
     names = _models_of(target)
     wrong = troubles(target, status.stuck)
     state = None if target.guard is None else target.guard.state
+    dead = unread(target, status.stuck, status.now) is not None
     for name in names[:MOST_MODELS] or [""]:
-        recent = _recent(target, name)
-        outcome, answer = _answer(target, name, status.now)
+        recent = None if dead else _recent(target, name)
         rate = None if recent is None else note_of(recent)["acceptance_rate"]
         running = None if recent is None else recent.gauges.running_mean
         yield Row(
             target=shown(target.name),
             href=page_of(target.name),
             model=shown(name) if name else figures.UNKNOWN,
-            outcome=outcome,
-            answer=answer,
-            mode=str(target.models.get(name, figures.UNKNOWN)),
+            answer=_answer(target, name, status),
+            mode=figures.UNKNOWN if dead else str(target.models.get(name, figures.UNKNOWN)),
             acceptance=figures.percent(rate),
             running=figures.number(running, 1),
             guard=figures.UNKNOWN if state is None else guard.phase(state.phase),
@@ -178,12 +178,16 @@ def _recent(target: TargetStatus, model: str) -> Window | None:
     )  # fmt: skip
 
 
-def _answer(target: TargetStatus, model: str, now: float) -> tuple[str, str]:
-    if target.last_success is None:
-        return "no_traffic", "The target was not read yet, so nothing can be said."
+def _answer(target: TargetStatus, model: str, status: DaemonStatus) -> Answer:
+    silent = unread(target, status.stuck, status.now)
+    if silent == math.inf:
+        return Answer("not_read", "The target was not read yet, so nothing can be said.")
+    if silent is not None:
+        said = "The target cannot be read, so nothing can be said of now."
+        return Answer("not_read", said, f"not read for {figures.span(silent)}")
     known = target.decision.models.get(model)
-    said = None if known is None else decisions.model(known, now)
-    return speculation.answer(said, target.models.get(model))
+    found = None if known is None else decisions.model(known, status.now)
+    return Answer(*speculation.answer(found, target.models.get(model)))
 
 
 def details(status: DaemonStatus, names: Sequence[str], hours: Hours) -> tuple[Detail, ...]:
@@ -200,12 +204,13 @@ def _detail(
     number: int, target: TargetStatus, status: DaemonStatus, hours: Mapping[str, ModelHour]
 ) -> Detail:
     now, names = status.now, _models_of(target)
+    dead = unread(target, status.stuck, now) is not None
     found = None if target.guard is None else guard_json(target.guard)
     state = None if found is None else found["state"]
     return Detail(
         anchor=f"target-{number}",
         name=shown(target.name),
-        facts=_facts(target, now),
+        facts=_facts(target, now, dead=dead),
         notes=tuple(_notes(target, status)),
         guard=None if found is None else guard.standing(found, now),
         guard_notes=()
@@ -213,8 +218,8 @@ def _detail(
         else tuple(said for said, _ in guard.notes(state, now, moments.moment)),
         models=tuple(
             model_of(
-                target, name, hours.get(name), _recent(target, name), now,
-                _answer(target, name, now),
+                target, name, hours.get(name), None if dead else _recent(target, name), now,
+                _answer(target, name, status),
             )
             for name in names[:MOST_MODELS]
         ),
@@ -223,7 +228,7 @@ def _detail(
     )  # fmt: skip
 
 
-def _facts(target: TargetStatus, now: float) -> str:
+def _facts(target: TargetStatus, now: float, *, dead: bool) -> str:
     """``http://127.0.0.1:8000, engine 0.32.0, scraped 3 s ago in 4.20 ms``."""
     facts = [shown(target.url, LONGEST_SENTENCE)]
     if target.engine_version:
@@ -235,7 +240,7 @@ def _facts(target: TargetStatus, now: float) -> str:
         facts.append(f"scraped {figures.span(now - target.last_success)} ago in {took}")
     if target.restarts:
         facts.append(f"{figures.counted(target.restarts, 'restart')} of the engine seen")
-    if target.load is not None:
+    if target.load is not None and not dead:
         facts.append(f"{figures.counted(target.load, 'request')} running or waiting now")
     return ", ".join(facts)
 
@@ -265,17 +270,23 @@ def _links(target: str) -> Iterator[tuple[str, str]]:
 
 
 def modes(status: DaemonStatus) -> str:
-    """``Watching 3 targets: speculation is on for 2 models and off for 1.``"""
+    """``Watching 3 targets: speculation is on for 2 models; 1 is not read.``"""
     counts: dict[Mode, int] = {}
+    silent = 0
     for target in status.targets:
+        if unread(target, status.stuck, status.now) is not None:
+            silent += 1
+            continue
         for mode in target.models.values():
             counts[mode] = counts.get(mode, 0) + 1
-    said = f"Watching {figures.counted(len(status.targets), 'target')}"
-    if not counts:
-        return f"{said}."
+    words = ((Mode.ON, "on"), (Mode.OFF, "off"), (Mode.MIXED, "mixed"))
     parts = [
         f"{word} for {figures.counted(counts[mode], 'model')}"
-        for mode, word in ((Mode.ON, "on"), (Mode.OFF, "off"), (Mode.MIXED, "mixed"))
+        for mode, word in words
         if mode in counts
     ]
-    return f"{said}: speculation is {' and '.join(parts)}."
+    said = [f"speculation is {' and '.join(parts)}"] if parts else []
+    if silent:
+        said.append(f"{figures.number(silent)} {'is' if silent == 1 else 'are'} not read")
+    told = f": {'; '.join(said)}" if said else ""
+    return f"Watching {figures.counted(len(status.targets), 'target')}{told}."

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from specwatch.model import ALL_TEMPERATURES, HOUR, UNKNOWN_TEMPERATURE, Mode
+from specwatch.model import ALL_TEMPERATURES, HOUR, UNKNOWN_TEMPERATURE, Mode, load_bin_label
 from specwatch.report.ledger import Cell
 from specwatch.report.loads import losing, winning
 from specwatch.report.model import Amount, Answer, Load, Outcome, Ratio, Temperature, Traffic
@@ -31,7 +31,7 @@ def answer(
     by_load = [(each.load, each.speedup) for each in loads]
     ran = _ran(cells)
     speedup = measured.overall if ran else None
-    hours = _saved(speedup, loads, traffic.busy_on)
+    hours = _saved(speedup, loads, _measured(cells, measured))
     return Answer(
         outcome=_outcome(speedup, ran=ran, any_traffic=_any_traffic(traffic)),
         sentence="",
@@ -74,19 +74,35 @@ def _outcome(speedup: Ratio | None, *, ran: bool, any_traffic: bool) -> Outcome:
     return "loses" if speedup.upper < 1.0 else "even"
 
 
-def _saved(speedup: Ratio | None, loads: Sequence[Load], busy: float) -> Amount | None:
+def _measured(cells: Sequence[Cell], measured: Speedups) -> dict[str, float]:
+    """Busy seconds with speculation by load, in the environments that have a baseline of it."""
+    found: dict[str, float] = {}
+    for cell in cells:
+        place = cell.place
+        if not place.now or place.mode is not Mode.ON or place.load_bin is None:
+            continue
+        if measured.knows(place.environment, place.load_bin):
+            label = load_bin_label(place.load_bin)
+            found[label] = found.get(label, 0.0) + cell.busy
+    return found
+
+
+def _saved(
+    speedup: Ratio | None, loads: Sequence[Load], busy: Mapping[str, float]
+) -> Amount | None:
     """Hours that the same work would have taken longer without; measured speedups only.
 
     Load by load: the overall speedup weighs an hour by the requests that ran in it, while an hour
-    of the server is one whatever runs. Loads that were not measured count for nothing. The
-    interval is as wide as if all loads erred together, as they do with an odd baseline.
+    of the server is one whatever runs. Loads that were not measured count for nothing, nor does
+    the time of servers without a baseline, which ``busy`` lacks. The interval is as wide as if all
+    loads erred together, as they do with an odd baseline.
     """
     if speedup is None or speedup.lower is None or speedup.upper is None:
         return None
-    known = [(each.busy, each.speedup) for each in loads if each.speedup is not None]
+    known = [(busy.get(each.load, 0.0), each.speedup) for each in loads if each.speedup is not None]
     measured = [
         (seconds / HOUR, found.value, found.lower, found.upper)
-        for seconds, found in known or [(busy, speedup)]
+        for seconds, found in known or [(sum(busy.values()), speedup)]
         if found.lower is not None and found.upper is not None
     ]
     return Amount(

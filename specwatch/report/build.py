@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
@@ -43,7 +43,26 @@ def build(sources: Sources, since: float, until: float) -> tuple[ModelReport, ..
     What comes before ``since`` is what the figures are compared with.
     """
     models = _read(sources, since, until)
-    return tuple(_report(sources, models[name], since, until) for name in sorted(models))
+    spans = {name: model.kept.span(since) for name, model in models.items()}
+    return tuple(
+        _report(sources, models[name], _own_span(name, spans, since, until), since, until)
+        for name in sorted(models)
+    )
+
+
+def _own_span(
+    name: str, spans: Mapping[str, tuple[float, float] | None], since: float, until: float
+) -> tuple[float, float]:
+    """The period, or the part of it in which a model was there, others before it or after it."""
+    own = spans[name]
+    others = [each for other, each in spans.items() if other != name and each is not None]
+    if own is None or not others:
+        return since, until
+    begin, end = own
+    return (
+        begin if any(first < begin for first, _ in others) else since,
+        min(end, until) if any(last > end for _, last in others) else until,
+    )
 
 
 def _read(sources: Sources, since: float, until: float) -> dict[str, _Model]:
@@ -52,12 +71,11 @@ def _read(sources: Sources, since: float, until: float) -> dict[str, _Model]:
     for start, windows in groupby(sources.windows, key=attrgetter("start")):
         if start >= until:
             continue
+        now = start >= since
         for name, own in _by_model(list(windows)):
             model = models.get(name)
             if model is None:
-                plots = Plots(since, until, own[0].length)
-                model = models[name] = _Model(Ledger(name), plots, Kept())
-            now = start >= since
+                model = models[name] = _Model(Ledger(name), Plots(since, until), Kept())
             slices = list(slices_of(own, now=now))
             model.kept.take(slices, now=now)
             if start >= 2 * since - until:
@@ -68,7 +86,10 @@ def _read(sources: Sources, since: float, until: float) -> dict[str, _Model]:
     return {name: models[name] for name in found}
 
 
-def _report(sources: Sources, model: _Model, since: float, until: float) -> ModelReport:
+def _report(
+    sources: Sources, model: _Model, span: tuple[float, float], since: float, until: float
+) -> ModelReport:
+    """``span`` is when the model was there."""
     name, cells, kept = model.ledger.name, model.ledger.cells(), model.kept
     measured = speedups(
         model.ledger,
@@ -82,10 +103,11 @@ def _report(sources: Sources, model: _Model, since: float, until: float) -> Mode
     amount = traffic(cells)
     by_temperature = temperatures(cells, measured)
     by_load = loads(cells, measured)
-    of_guard = incidents(sources.steps, since, until)
+    of_guard = incidents(sources.steps, *span)
     found = ModelReport(
         target=sources.target,
         model_name=name,
+        engine_version=None if measured.present is None else measured.present.engine_version,
         answer=answer(cells, measured, amount, by_temperature, by_load, sources.gpus),
         traffic=amount,
         temperatures=by_temperature,
@@ -97,7 +119,7 @@ def _report(sources: Sources, model: _Model, since: float, until: float) -> Mode
         incidents=of_guard,
         breaches=breaches(sources.decisions, name, since, until),
         seconds_off_by_guard=seconds_off_by_guard(of_guard),
-        health=_with(health([*kept.windows, *kept.seen], since, until), measured.caveat),
+        health=_with(health([*kept.windows, *kept.seen], since, span[1]), measured.caveats),
         changes=changes(kept.windows, measured.baseline, since, until)
         # It is as much work as all the rest.
         if kept.may_have_changed
@@ -112,10 +134,8 @@ def _report(sources: Sources, model: _Model, since: float, until: float) -> Mode
     return msgspec.structs.replace(found, answer=said)
 
 
-def _with(found: Health, caveat: str | None) -> Health:
-    if caveat is None:
-        return found
-    return msgspec.structs.replace(found, warnings=(*found.warnings, caveat))
+def _with(found: Health, caveats: Sequence[str]) -> Health:
+    return msgspec.structs.replace(found, warnings=(*found.warnings, *caveats))
 
 
 def _by_model(windows: Sequence[Window]) -> Iterator[tuple[str, Sequence[Window]]]:

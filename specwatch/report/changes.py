@@ -14,6 +14,7 @@ from specwatch.core.breakeven import speedup_of
 from specwatch.core.merge import sum_fields
 from specwatch.core.sample import Sample, samples_of
 from specwatch.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Tally, Window
+from specwatch.report import latencies
 from specwatch.report.model import Change, Ratio, Side
 from specwatch.wording.text import shown
 
@@ -142,10 +143,11 @@ def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> Side:
     ran = [each for each in samples if each.mode is Mode.ON]
     whole = Tally(**sum_fields((each.tally for each in ran), _FIELDS))
     tpot = whole.tpot
-    p50, p99 = (
-        None if tpot is None or (found := histogram.quantile(tpot, q)) is None else found.value
-        for q in (0.5, 0.99)
-    )
+    found = {
+        name: None if tpot is None else histogram.quantile(tpot, q)
+        for name, q in (("tpot_p50", 0.5), ("tpot_p99", 0.99))
+    }
+    p50, p99 = (None if each is None else each.value for each in found.values())
     return Side(
         hours=sum(each.gauges.sampled_seconds for each in samples) / HOUR,
         acceptance_rate=acceptance_rate(whole),
@@ -153,6 +155,7 @@ def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> Side:
         tpot_p50=p50,
         tpot_p99=p99,
         speedup=_speedup(ran, baseline_of),
+        beyond=latencies.beyond(found),
     )
 
 

@@ -35,6 +35,12 @@ class Kept:
                 for part in each.parts:
                     self._see(part)
 
+    def span(self, since: float) -> tuple[float, float] | None:
+        """From when to when there were windows of the period that begins at ``since`` (Unix
+        seconds); None where all that is known is what a tap saw."""
+        first = next((each.start for each in self.windows if each.start >= since), None)
+        return None if first is None else (first, self.windows[-1].start + self.windows[-1].length)
+
     @property
     def seen(self) -> list[Window]:
         """What a tap saw in the period beside the windows: of each temperature the first window,

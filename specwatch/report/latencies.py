@@ -6,11 +6,14 @@ from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
 from specwatch.core import histogram, quantile
-from specwatch.core.breakeven import LEAST_SHARE
+from specwatch.core.histogram import Quantile
 from specwatch.model import Histogram
 from specwatch.report.model import Quantiles
 
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_NEARLY_ALL = 0.95
+"""Share of the requests whose load must have been measured: the rest would be compared with
+requests at another load."""
 _Load = TypeVar("_Load", bound=Hashable)
 
 
@@ -26,16 +29,21 @@ def quantiles(observed: Histogram | None, count: int | None = None) -> Quantiles
         p50=values["p50"],
         p95=values["p95"],
         p99=values["p99"],
-        beyond=tuple(
-            name for name, at in found.items() if at and at.open_ended and at.value is not None
-        ),
+        beyond=beyond(found),
+    )
+
+
+def beyond(found: Mapping[str, Quantile | None]) -> tuple[str, ...]:
+    """The names of quantiles that lie beyond the last bound, and have its value."""
+    return tuple(
+        name for name, at in found.items() if at and at.open_ended and at.value is not None
     )
 
 
 def mixed(measured: Mapping[_Load, Histogram], requests: Mapping[_Load, int]) -> Quantiles | None:
     """Quantiles of latencies that were measured by load, as the requests at each load weigh.
 
-    None where less than half of the requests were at a load that was measured.
+    None where not nearly all of the requests were at a load that was measured.
     """
     known = {
         load: observed
@@ -43,7 +51,7 @@ def mixed(measured: Mapping[_Load, Histogram], requests: Mapping[_Load, int]) ->
         if count and (observed := measured.get(load)) is not None and observed.count
     }
     whole = sum(requests.values())
-    if not known or sum(requests[load] for load in known) < LEAST_SHARE * whole:
+    if not known or sum(requests[load] for load in known) < _NEARLY_ALL * whole:
         return None
     if len(known) == 1:
         return quantiles(next(iter(known.values())))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from specwatch.report.model import ModelReport, Report
+from specwatch.report.told import OUTCOMES
 from specwatch.wording.figures import counted
 from specwatch.wording.moments import moment
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -14,7 +15,9 @@ from specwatch.wording.text import LONGEST_SENTENCE, shown
 LONGEST_CHAT = 39_000
 """Characters; Slack cuts at 40,000. Source:
 https://api.slack.com/changelog/2018-04-truncating-really-long-messages"""
-_LONGEST_SUBJECT_NAME = 40
+_LONGEST_SUBJECT_NAME, _LEAST_SUBJECT_NAME = 40, 12
+_LONGEST_SUBJECT = 78
+"""Characters of a line of a mail. Source: RFC 5322, 2.1.1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +44,11 @@ def day(time: float) -> str:
     return f"{found.day} {found:%b %Y}"
 
 
-def answer(report: Report) -> str:
+def answer(report: Report, longest: int = _LONGEST_SUBJECT_NAME) -> str:
     """What the report says of all targets, in some words: ``speculation pays on 2 of 3 targets``.
 
-    Models of which nobody can say whether it pays are none of those that are counted.
+    The name of a single one has at most ``longest`` characters. Models of which nobody can say
+    whether it pays are none of those that are counted.
     """
     models = report.targets
     if not models:
@@ -52,7 +56,8 @@ def answer(report: Report) -> str:
     pays = sum(each.answer.outcome in ("pays", "not_worth_it") for each in models)
     loses = sum(each.answer.outcome == "loses" for each in models)
     if len(models) == 1:
-        return f"speculation {_OF_ONE[models[0].answer.outcome]} on {_name(models[0])}"
+        verb = OUTCOMES[models[0].answer.outcome].verb
+        return f"speculation {verb} on {_name(models[0], longest)}"
     unit = "target" if len({each.target for each in models}) == len(models) else "model"
     whole = counted(len(models), unit)
     if pays and loses:
@@ -61,19 +66,23 @@ def answer(report: Report) -> str:
         return f"speculation {'pays' if pays else 'loses'} on {pays or loses} of {whole}"
     outcomes = {each.answer.outcome for each in models}
     if len(outcomes) == 1:
-        return f"speculation {_OF_ONE[outcomes.pop()]} on {whole}"
+        return f"speculation {OUTCOMES[outcomes.pop()].verb} on {whole}"
     return f"no gain was measured on {whole}"
 
 
-_OF_ONE = {
-    "pays": "pays", "not_worth_it": "hardly pays", "even": "makes no difference", "loses": "loses",
-    "off": "was off", "no_traffic": "had no traffic", "unknown": "has not been measured",
-}  # fmt: skip
-
-
 def subject(template: str, report: Report) -> str:
-    """A template with ``{answer}`` and ``{date}`` filled in, the day of the period's end."""
-    return template.format(answer=answer(report), date=day(report.until))
+    """A template with ``{answer}`` and ``{date}`` filled in, the day of the period's end.
+
+    A long name is cut to keep the subject of one line.
+    """
+    ends = day(report.until)
+    found = template.format(answer=answer(report), date=ends)
+    over = len(found) - _LONGEST_SUBJECT
+    if over <= 0 or len(report.targets) != 1:
+        return found
+    longest = len(_name(report.targets[0], _LONGEST_SUBJECT_NAME)) - over
+    said = answer(report, max(longest, _LEAST_SUBJECT_NAME))
+    return template.format(answer=said, date=ends)
 
 
 def chat(report: Report) -> str:
@@ -103,8 +112,8 @@ def _whole_name(model: ModelReport) -> str:
     return " ".join(_unstyled(f"{shown(model.target)}, {shown(model.model_name)}").split())
 
 
-def _name(model: ModelReport) -> str:
-    return " ".join(shown(model.target, _LONGEST_SUBJECT_NAME).split())
+def _name(model: ModelReport, longest: int) -> str:
+    return " ".join(shown(model.target, longest).split())
 
 
 def _cut(sentence: str) -> str:

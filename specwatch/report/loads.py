@@ -17,7 +17,7 @@ from specwatch.report.speedups import Speedups, ratio
 from specwatch.report.temperatures import without_speculation
 
 LARGEST_BATCH = 256
-"""Where a schedule by batch size ends, unless its load bins reach further."""
+"""Where a schedule by batch size ends."""
 _COUNTED = ("draft_tokens", "accepted_tokens", "generation_tokens")
 
 
@@ -81,10 +81,11 @@ def best_k(measured: Speedups) -> BestK | None:
 
 
 def what_if(rows: Sequence[Load], measured: Speedups, k: int | None) -> WhatIf | None:
-    """Speculation with ``k`` draft tokens up to the load that is best to stop at, none above.
+    """Speculation with ``k`` draft tokens below the loads at which it loses, none from there on.
 
-    The time of the requests at a load above becomes that which its speedup says they take
-    without. None where nothing would be gained, or nothing was measured.
+    It loses where the whole interval is below 1, and so it has to at every load above that was
+    measured; the time of their requests becomes that which the speedup says they take without.
+    Where nothing was measured all stays as it was. None where there is no such load.
     """
     seconds: dict[str, float] = {}
     for sample in measured.samples:
@@ -92,39 +93,33 @@ def what_if(rows: Sequence[Load], measured: Speedups, k: int | None) -> WhatIf |
             label = load_bin_label(sample.load_bin)
             seconds[label] = seconds.get(label, 0.0) + sample.pace.seconds
     known = [
-        (each.load, seconds[each.load], each.speedup.value)
-        for each in rows
+        (at, seconds[each.load], each.speedup)
+        for at, each in enumerate(rows)
         if each.speedup is not None and seconds.get(each.load)
     ]
-    if not known or not k:
+    dropped = list(
+        itertools.takewhile(
+            lambda each: each[2].upper is not None and each[2].upper < 1.0, reversed(known)
+        )
+    )
+    if not dropped or not k:
         return None
     took = sum(each for _, each, _ in known)
-    plain = sum(each * speedup for _, each, speedup in known)
-    times = [
-        sum(each if at < kept else each * speedup for at, (_, each, speedup) in enumerate(known))
-        for kept in range(len(known) + 1)
-    ]
-    best = min(range(len(times)), key=lambda kept: (times[kept], -kept))
-    if best == len(known) or times[best] >= took:
-        return None
-    other = sum(seconds.values()) - took
-    labels = tuple(load for load, _, _ in known[:best])
+    plain = sum(each * speedup.value for _, each, speedup in known)
+    saved = sum(each * (1.0 - speedup.value) for _, each, speedup in dropped)
+    kept = rows[: dropped[-1][0]]
     return WhatIf(
-        loads=labels,
-        setting=_setting(labels[-1] if labels else None, k),
-        speedup=plain / times[best],
-        gain=(took + other) / (times[best] + other),
+        loads=tuple(each.load for each in kept),
+        setting=_setting(rows[dropped[-1][0]].load, k) if kept else (),
+        speedup=plain / (took - saved),
+        gain=sum(seconds.values()) / (sum(seconds.values()) - saved),
     )
 
 
-def _setting(last: str | None, k: int) -> tuple[tuple[int, int, int], ...]:
-    """``k`` draft tokens up to the end of a load bin, and none above."""
-    if last is None:
-        return ((1, LARGEST_BATCH, 0),)
-    end = next(end for at, (_, end) in enumerate(LOAD_BINS) if load_bin_label(at) == last)
-    if end is None:
-        raise AssertionError("nothing is above the last load bin")
-    return (1, end, k), (end + 1, max(LARGEST_BATCH, end + 1), 0)
+def _setting(losing: str, k: int) -> tuple[tuple[int, int, int], ...]:
+    """``k`` draft tokens below a load bin, and none from there on."""
+    begin = next(first for at, (first, _) in enumerate(LOAD_BINS) if load_bin_label(at) == losing)
+    return (1, begin - 1, k), (begin, max(LARGEST_BATCH, begin), 0)
 
 
 def present_k(cells: Sequence[Cell], measured: Speedups) -> int | None:

@@ -159,9 +159,10 @@ class BestK(Struct, frozen=True, kw_only=True):
 
 
 class WhatIf(Struct, frozen=True, kw_only=True):
-    """Speculation at the winning loads only. ``setting`` is the value for vLLM's
-    ``num_speculative_tokens_per_batch_size``; ``gain`` how many times as fast
-    the same work would have been done as it was: 1.24 is 24 % more."""
+    """Speculation below the losing loads only; at none where ``loads`` is empty. ``setting`` is the
+    value for vLLM's ``num_speculative_tokens_per_batch_size``, empty where it is better switched
+    off; ``gain`` how many times as fast the same work would have been done as it was: 1.24 is 24 %
+    more."""
 
     loads: tuple[str, ...]
     setting: tuple[tuple[int, int, int], ...]
@@ -249,7 +250,8 @@ class Health(Struct, frozen=True, kw_only=True):
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """Some hours before or after a change."""
+    """Some hours before or after a change; ``beyond`` names latencies that lie beyond the last
+    bound, and have its value."""
 
     hours: float
     acceptance_rate: float | None
@@ -257,6 +259,7 @@ class Side(Struct, frozen=True, kw_only=True):
     tpot_p50: float | None
     tpot_p99: float | None
     speedup: Ratio | None = None
+    beyond: tuple[str, ...] = ()
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -277,7 +280,8 @@ class AcceptancePoint(Struct, frozen=True, kw_only=True):
 
 
 class LatencyPoint(Struct, frozen=True, kw_only=True):
-    """The latencies of a stretch of time in one mode."""
+    """The latencies of a stretch of time in one mode; ``beyond`` names those that lie beyond the
+    last bound, and have its value."""
 
     start: int
     mode: str
@@ -286,6 +290,7 @@ class LatencyPoint(Struct, frozen=True, kw_only=True):
     ttft_p99: float | None
     tpot_p50: float | None
     tpot_p99: float | None
+    beyond: tuple[str, ...] = ()
 
 
 class Series(Struct, frozen=True, kw_only=True):
@@ -302,6 +307,8 @@ class ModelReport(Struct, frozen=True, kw_only=True):
 
     target: str
     model_name: str
+    engine_version: str | None = None
+    """The newest with speculation."""
     answer: Answer
     traffic: Traffic
     temperatures: tuple[Temperature, ...]

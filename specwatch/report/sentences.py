@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterator, Sequence
 
 from specwatch.model import LOAD_BINS, load_bin_label
+from specwatch.report import schedule
 from specwatch.report.incidents import WOULD_HAVE
-from specwatch.report.model import Answer, ModelReport
+from specwatch.report.model import Answer, BestK, ModelReport, WhatIf
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 WORTH_ANOTHER_K = 0.03
-"""Predicted gain below which no other k is recommended: predictions are wrong by as much."""
+"""Predicted gain on the present k, and on none, below which no other is recommended: predictions
+are wrong by as much."""
 WORTH_A_SETTING = 0.01
 """Gain below which speculation is not recommended to be off at some loads."""
 _SPARSE = 0.8
@@ -28,7 +31,7 @@ _FEW_REQUESTS = 0.01
 _MOST_NAMES = 6
 _NO_BASELINE = "no baseline"
 """How the reason begins for which a measurement can be had on purpose."""
-_MOST_LOADS = 8
+_MOST_LOADS = 3
 
 
 def sentence(report: ModelReport) -> str:
@@ -162,7 +165,6 @@ def _advice(report: ModelReport) -> Iterator[str]:
         return
     yield from _measuring(report)
     yield from _switching(report)
-    yield from _drafting(report)
     yield from _routing(report)
     yield from _guarding(report)
 
@@ -200,40 +202,80 @@ def _measuring(report: ModelReport) -> Iterator[str]:
     if not missing.startswith(_NO_BASELINE):
         yield "Wait for more traffic, or report on a longer period."
         return
-    loads = sorted({max(round(each.running), 1) for each in report.loads})[:_MOST_LOADS]
+    unmeasured = sorted(
+        (each for each in report.loads if each.speedup is None), key=lambda each: -each.share
+    )
+    loads = sorted({max(round(each.running), 1) for each in unmeasured[:_MOST_LOADS]})
     at = f" --concurrency {','.join(map(str, loads))}" if "load" in missing and loads else ""
+    whose = shlex.quote(shown(report.target))
     yield (
-        f"Run `specwatch calibrate{at}`: it measures what serving costs without speculation,"
-        " against which a speedup is measured."
+        f"Run `specwatch calibrate --off URL --target {whose}{at}`, with the URL of a server"
+        " without speculation: it measures what serving costs there, against which a speedup is"
+        " measured."
     )
 
 
 def _switching(report: ModelReport) -> Iterator[str]:
-    """Yield the loads at which speculation is to be off; all of them in the worst case."""
-    answer, found = report.answer, report.what_if
-    if found is not None and found.loads and found.gain - 1 > WORTH_A_SETTING:
-        setting = ", ".join(f"[{first}, {last}, {k}]" for first, last, k in found.setting)
-        most = max((last for _, last, k in found.setting if k), default=0)
-        yield (
-            f"Turn speculation off above {most} running requests: with"
-            f' `"num_speculative_tokens_per_batch_size": [{setting}]` in the speculative'
-            f" configuration the same work would have been done {found.gain:.2f}x as fast."
-        )
-    elif answer.outcome == "loses" and not any(_drafting(report)):
+    """Yield what is to become of speculation: one change, as the gains of two do not add up."""
+    setting, k = _gain_of_setting(report), _gain_of_k(report)
+    if report.what_if is not None and setting > max(k, 1.0):
+        yield _restricted(report, report.what_if)
+    elif report.best_k is not None and k > 1.0:
+        yield _drafting(report.best_k)
+    elif report.answer.outcome == "loses":
         said = f"Switch speculation off: `specwatch guard disable {shown(report.target)}`"
         yield f"{said}." if _missed(report) else f"{said}, or let the guard (`guard.mode: act`)."
 
 
-def _drafting(report: ModelReport) -> Iterator[str]:
+def _gain_of_setting(report: ModelReport) -> float:
+    """How many times as fast it would be off at some loads; 1 where that is not worth it, or no
+    better than off at all."""
+    found = report.what_if
+    if found is None or not found.loads or not found.gain - 1 > WORTH_A_SETTING:
+        return 1.0
+    if report.answer.outcome == "loses" and not found.speedup - 1 > WORTH_A_SETTING:
+        return 1.0
+    return found.gain
+
+
+def _gain_of_k(report: ModelReport) -> float:
+    """The same of the best k, where that is better than the present one and than none."""
     found = report.best_k
     if found is None or not found.k or found.k >= len(found.speedups):
-        return
+        return 1.0
     now, best = found.speedups[min(found.now, len(found.speedups) - 1)], found.speedups[found.k]
-    if now <= 0 or best / now - 1 <= WORTH_ANOTHER_K:
-        return
-    yield (
+    worth = 1 + WORTH_ANOTHER_K
+    return best / now if now > 0 and best / now > worth and best > worth else 1.0
+
+
+def _restricted(report: ModelReport, found: WhatIf) -> str:
+    most, version = schedule.limit(found), report.engine_version
+    faster = f"the same work would have been done {found.gain:.2f}x as fast"
+    key = f"`{schedule.setting(found)}` in the speculative configuration"
+    has = schedule.support(version)
+    if has == "never":
+        said = f"Switch speculation off while more than {most} requests run: {faster}."
+    elif has == "old":
+        said = (
+            f"Switch speculation off while more than {most} requests run: {faster}. The server"
+            f" does so by itself with {key} ({schedule.needs(version)})."
+        )
+    else:
+        said = (
+            f"Turn speculation off above {most} running requests: with {key}"
+            f" ({schedule.needs(version)}) {faster}."
+        )
+    unmeasured = schedule.unmeasured(report, found)
+    if unmeasured:
+        said += f" It stays on {_loads(unmeasured)}, where nothing was measured."
+    return said
+
+
+def _drafting(found: BestK) -> str:
+    now, best = found.speedups[min(found.now, len(found.speedups) - 1)], found.speedups[found.k]
+    return (
         f"Set `num_speculative_tokens` to {found.k} (now {found.now}): a speedup of {best:.2f}x is"
-        f" predicted in place of {now:.2f}x."
+        f" predicted in place of {now:.2f}x; off is 1.00x."
     )
 
 
@@ -251,7 +293,7 @@ def _routing(report: ModelReport) -> Iterator[str]:
 
 def _guarding(report: ModelReport) -> Iterator[str]:
     missed = _missed(report)
-    if missed:
+    if missed and report.answer.outcome in ("loses", "even"):
         yield (
             f"The guard only looks on, and would have acted {_times(missed)}: set `guard.mode` to"
             " `act` to have it switch speculation by itself."

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from specwatch.core import histogram
 from specwatch.core.buckets import order_of
 from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode, Tally, Window
+from specwatch.report import latencies
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import Slice
 from specwatch.report.model import AcceptancePoint, LatencyPoint, Series
@@ -30,9 +31,10 @@ def step_of(since: float, until: float, length: int) -> int:
 class Plots:
     """Collects the points of one model; slices come in the order of time."""
 
-    def __init__(self, since: float, until: float, length: int) -> None:
+    def __init__(self, since: float, until: float) -> None:
         self._since = int(since)
-        self._step = step_of(since, until, length)
+        self._until = until
+        self._step = 0
         self._at = 0
         self._slices: list[Slice] = []
         self._acceptance: dict[str, list[AcceptancePoint]] = {}
@@ -41,7 +43,10 @@ class Plots:
     def take(self, slices: Iterable[Slice]) -> None:
         """Add slices of the period."""
         for each in slices:
-            start = (each.wholes or each.parts)[0].start
+            first = (each.wholes or each.parts)[0]
+            start = first.start
+            if not self._step:
+                self._step = step_of(self._since, self._until, first.length)
             at = self._since + (start - self._since) // self._step * self._step
             if at != self._at:
                 self._close()
@@ -97,14 +102,17 @@ def _latency(start: int, mode: Mode, slices: Sequence[Slice]) -> LatencyPoint | 
     ttft, tpot = (_observed(slices, metric) for metric in ("ttft", "tpot"))
     if not requests and ttft is None and tpot is None:
         return None
+    found = {
+        f"{metric}_{name}": None if observed is None else histogram.quantile(observed, q)
+        for metric, observed in (("ttft", ttft), ("tpot", tpot))
+        for name, q in (("p50", 0.5), ("p99", 0.99))
+    }
     return LatencyPoint(
         start=start,
         mode=str(mode),
         requests=requests,
-        ttft_p50=_quantile(ttft, 0.5),
-        ttft_p99=_quantile(ttft, 0.99),
-        tpot_p50=_quantile(tpot, 0.5),
-        tpot_p99=_quantile(tpot, 0.99),
+        **{name: None if at is None else at.value for name, at in found.items()},
+        beyond=latencies.beyond(found),
     )
 
 
@@ -123,8 +131,3 @@ def _observed(slices: Iterable[Slice], metric: str) -> Histogram | None:
         found += wholes
     whole = summed(found)
     return whole if whole is not None and whole.count else None
-
-
-def _quantile(observed: Histogram | None, q: float) -> float | None:
-    found = None if observed is None else histogram.quantile(observed, q)
-    return None if found is None else found.value

@@ -17,9 +17,9 @@ from specwatch.core.baseline import (
     Point,
 )
 from specwatch.core.breakeven import Assessment
-from specwatch.core.interval import Interval
+from specwatch.core.interval import LEAST_SAMPLES, Interval
 from specwatch.core.sample import Sample
-from specwatch.model import Environment, Mode
+from specwatch.model import HOUR, Environment, Mode
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import Cell, Ledger, stretches
 from specwatch.report.model import Ratio
@@ -36,19 +36,28 @@ class Chosen:
 
     def __init__(self, known: Sequence[Measurement], now: float, max_age: float) -> None:
         self._known = known
+        self._past = [each for one in known if (each := _until(one, now + HOUR)).points]
         self._now = now
         self._max_age = max_age
         self._found: dict[Environment, Baseline] = {}
+        self.later: set[Environment] = set()
+        """Those of whose loads some were measured after ``now`` only."""
 
     def __call__(self, environment: Environment) -> Baseline:
         """What windows of that environment are compared with."""
         found = self._found.get(environment)
         if found is None:
-            chosen = baselines.choose(
-                self._known, environment, now=self._now, max_age=self._max_age
-            )
+            chosen = self._chosen(self._past, environment)
+            # What was measured later is better than nothing, load by load.
+            later = self._chosen(self._known, environment)
+            if later.bins.keys() - chosen.bins.keys():
+                self.later.add(environment)
+                chosen = Baseline({**later.bins, **chosen.bins}, {**later.own, **chosen.own})
             found = self._found[environment] = _thinned(chosen)
         return found
+
+    def _chosen(self, among: Sequence[Measurement], environment: Environment) -> Baseline:
+        return baselines.choose(among, environment, now=self._now, max_age=self._max_age)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +65,8 @@ class Speedups:
     """The measured speedup, or why there is none, and what may be assumed instead.
 
     ``samples`` are those with speculation, ``present`` is the newest environment of them, and
-    ``expired`` whether there was a baseline that is too old.
+    ``expired`` whether there was a baseline that is too old; ``later`` whether one was measured
+    after the period.
     """
 
     assessment: Assessment
@@ -65,6 +75,12 @@ class Speedups:
     assumed: float | None = None
     present: Environment | None = None
     expired: bool = False
+    later: bool = False
+
+    def knows(self, environment: Environment, bin_: int) -> bool:
+        """Whether there is a baseline of a load of that environment, or of both beside it."""
+        bins = self.baseline(environment).bins
+        return bin_ in bins or (bin_ - 1 in bins and bin_ + 1 in bins)
 
     @property
     def overall(self) -> Ratio | None:
@@ -80,15 +96,23 @@ class Speedups:
         return f"{missing} young enough" if self.expired and missing == "no baseline" else missing
 
     @property
-    def caveat(self) -> str | None:
+    def caveats(self) -> tuple[str, ...]:
         """What a measured speedup is not of, where that is more than a little."""
+        said: list[str] = []
         unknown = 1 - self.assessment.covered
-        if self.assessment.speedup is None or unknown < _LITTLE:
-            return None
-        return (
-            f"{unknown:.0%} of the tokens came at loads of which there is no baseline: the speedup"
-            " and the hours saved are those of the others."
-        )
+        if self.assessment.speedup is None:
+            return ()
+        if self.later:
+            said.append(
+                "some of what is compared with was measured after this period, as there was"
+                " nothing before"
+            )
+        if unknown >= _LITTLE:
+            said.append(
+                f"{unknown:.0%} of the tokens came at loads of which there is no baseline: the"
+                " speedup and the hours saved are those of the others."
+            )
+        return tuple(said)
 
 
 def ratio(found: Interval) -> Ratio:
@@ -112,9 +136,10 @@ def speedups(
     """
     samples = ledger.samples(_STRETCHES)
     known = [each for each in stored if each.key.model_name == ledger.name]
-    baseline = Chosen([*known, *_own(ledger, cells, target, known)], now, max_age)
+    own = _own(ledger, cells, target, known, (now - max_age, now + HOUR))
+    baseline = Chosen([*known, *own], now, max_age)
     environments = {each.environment for each in samples}
-    assessment = breakeven.assess(samples, baseline)
+    assessment = breakeven.assess(samples, baseline, given_loads=True)
     if assessment.best_k is not None and len({e.fingerprint for e in environments}) > 1:
         # The others may have had another number of draft tokens.
         newest = [each for each in samples if each.environment == ledger.present]
@@ -126,6 +151,7 @@ def speedups(
         None if assessment.measured else _assumed(cells, draft_cost_ratio),
         ledger.present,
         any(baseline(each).expired for each in environments),
+        bool(baseline.later & environments),
     )
 
 
@@ -139,13 +165,22 @@ def _assumed(cells: Sequence[Cell], draft_cost_ratio: float) -> float | None:
 
 
 def _own(
-    ledger: Ledger, cells: Sequence[Cell], target: str, stored: Sequence[Measurement]
+    ledger: Ledger,
+    cells: Sequence[Cell],
+    target: str,
+    stored: Sequence[Measurement],
+    span: tuple[float, float],
 ) -> list[Measurement]:
-    """What the windows without speculation measured, where the store does not have it."""
+    """What the windows without speculation measured, where the store does not have it.
+
+    What it has counts as far as it is of ``span`` (Unix seconds).
+    """
+    oldest, newest = span
     kept = {
         (each.key, each.load_bin)
         for each in stored
-        if each.origin is Origin.WINDOWS and each.enough
+        if each.origin is Origin.WINDOWS
+        and sum(oldest <= point.at <= newest for point in each.points) >= LEAST_SAMPLES
     }
     points: dict[tuple[BaselineKey, int], list[Point]] = {}
     for (mode, bin_, environment, _, _), minutes in ledger.minutes.items():
@@ -185,6 +220,13 @@ def _own(
             )
         )
     return found
+
+
+def _until(one: Measurement, end: float) -> Measurement:
+    """Without points of after a time."""
+    if all(each.at <= end for each in one.points):
+        return one
+    return replace(one, points=tuple(each for each in one.points if each.at <= end))
 
 
 def _thinned(found: Baseline) -> Baseline:

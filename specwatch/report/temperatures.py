@@ -101,15 +101,19 @@ def without_speculation(
     now: Iterable[tuple[Cell, Histogram]],
 ) -> Quantiles | None:
     """A latency in the windows without speculation, in the load bins of those with it (``now``)
-    and as they weigh; of ``all`` by the baseline's own traffic, where there is such."""
+    and as they weigh; of ``all`` by the baseline's own traffic, where there is such.
+
+    What ran between two looks at the server has no load: it was alone, or nearly.
+    """
     requests: dict[tuple[int | None, object], int] = {}
     found: dict[tuple[int | None, object], Histogram] = {}
     for cell, observed in now:
         bin_, environment = cell.place.load_bin, cell.place.environment
         at = (bin_, environment)
         requests[at] = requests.get(at, 0) + observed.count
-        if at in found or bin_ is None:
+        if at in found:
             continue
+        bin_ = bin_ or 0
         own = measured.baseline(environment).own.get(bin_) if label == ALL_TEMPERATURES else None
         off = None if own is None else getattr(own, metric)
         if off is None:
@@ -117,7 +121,7 @@ def without_speculation(
                 getattr(counted, metric)
                 for other in cells
                 if other.place.mode is Mode.OFF
-                and other.place.load_bin == bin_
+                and (other.place.load_bin or 0) == bin_
                 and other.place.environment.resembles(environment)
                 and (counted := other.tallies.get(label)) is not None
             )

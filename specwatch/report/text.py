@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from specwatch.model import ALL_TEMPERATURES
+from specwatch.report import schedule, told
 from specwatch.report.columns import Bar, Cell, Line, columns, cut, table, wrapped
 from specwatch.report.model import (
     Acceptance,
@@ -14,22 +15,19 @@ from specwatch.report.model import (
     Load,
     ModelReport,
     Outcome,
-    Quantiles,
     Ratio,
     Report,
     Temperature,
+    WhatIf,
 )
 from specwatch.report.text_events import event_lines
+from specwatch.report.told import cells
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
 from specwatch.wording.text import LONGEST_SENTENCE, MOST_COLUMNS, shown
 
 LEAST_WIDTH = 40
 STYLES: dict[Outcome, str] = {"pays": "green", "not_worth_it": "yellow", "loses": "red"}
-_OUTCOMES: dict[Outcome, str] = {
-    "pays": "pays", "not_worth_it": "not worth it", "even": "even", "loses": "loses", "off": "off",
-    "no_traffic": "no traffic", "unknown": "unknown",
-}  # fmt: skip
 _MOST_LENGTHS = 17
 _LEAST_NAME = 8
 _LONGEST_ANSWER = 1000
@@ -73,7 +71,7 @@ def _summary(targets: Sequence[ModelReport], width: int) -> Iterator[Line]:
     rows = [
         (
             Cell(_name(each, alone=names[each.target] == 1)),
-            Cell(_OUTCOMES[each.answer.outcome], STYLES.get(each.answer.outcome, "")),
+            Cell(told.outcome(each), STYLES.get(each.answer.outcome, "")),
             Cell(ratio(each.answer.speedup)),
             Cell(_signed(each.answer.hours_saved)),
             Cell(_signed(each.answer.gpu_hours_saved)),
@@ -198,11 +196,11 @@ def _latencies(found: Iterable[Temperature], width: int) -> Iterator[Line]:
         (
             Cell(shown(each.temperature)),
             Cell(name),
-            *(Cell(quantile(latency.on, which)) for which in ("p50", "p95", "p99")),
+            *(Cell(cells.quantile(latency.on, which)) for which in ("p50", "p95", "p99")),
             _changed(latency, "p50"),
             _changed(latency, "p99"),
-            Cell(quantile(latency.off, "p50")),
-            Cell(quantile(latency.off, "p99")),
+            Cell(cells.quantile(latency.off, "p50")),
+            Cell(cells.quantile(latency.off, "p99")),
         )
         for each in found
         for name, latency in (("TTFT", each.ttft), ("TPOT", each.tpot))
@@ -226,13 +224,11 @@ def _latencies(found: Iterable[Temperature], width: int) -> Iterator[Line]:
 
 
 def _changed(latency: Latency, which: str) -> Cell:
-    now = None if latency.on is None else getattr(latency.on, which)
-    before = None if latency.before is None else getattr(latency.before, which)
-    if now is None or not before:
-        return Cell(figures.UNKNOWN)
-    share = now / before - 1
-    style = "red" if share > _MUCH else "green" if share < -_MUCH else ""
-    return Cell(_change(now, before), style)
+    said = cells.change(latency.on, latency.before, which)
+    if latency.on is None or latency.before is None or said == figures.UNKNOWN:
+        return Cell(said)
+    share = getattr(latency.on, which) / getattr(latency.before, which) - 1
+    return Cell(said, "red" if share > _MUCH else "green" if share < -_MUCH else "")
 
 
 def _loads(model: ModelReport, width: int, bar: str) -> Iterator[Line]:
@@ -252,7 +248,6 @@ def _loads(model: ModelReport, width: int, bar: str) -> Iterator[Line]:
 
 
 def _load(each: Load) -> tuple[Cell, ...]:
-    line = each.break_even_acceptance
     return (
         Cell(shown(each.load)),
         Cell(f"{each.share:.0%}"),
@@ -261,7 +256,7 @@ def _load(each: Load) -> tuple[Cell, ...]:
         Cell(figures.percent(each.acceptance_rate)),
         Cell(ratio(each.speedup), _ratio_style(each.speedup)),
         Cell(figures.UNKNOWN if each.step_cost is None else f"{each.step_cost.value:.2f}x"),
-        Cell(figures.UNKNOWN if line is None else figures.percent(line.value)),
+        Cell(cells.rate(each.break_even_acceptance)),
     )
 
 
@@ -278,12 +273,23 @@ def _load_sentences(model: ModelReport) -> Iterator[str]:
             what = "none at all" if best.k == 0 else str(best.k)
             yield f"best k: {what} (predicted speedup {best.speedups[best.k]:.2f}, {now})"
     if model.what_if is not None:
-        value = [list(each) for each in model.what_if.setting]
-        yield (
-            f"only at load {', '.join(map(shown, model.what_if.loads))}: speedup"
-            f" {model.what_if.speedup:.2f}, {model.what_if.gain - 1:+.1%};"
-            f" num_speculative_tokens_per_batch_size {value}"
-        )
+        yield _restricted(model, model.what_if)
+
+
+def _restricted(model: ModelReport, found: WhatIf) -> str:
+    """What speculation at some loads only would be worth, and how that is set."""
+    if not schedule.limit(found):
+        return f"it loses at every load that was measured: switch it off, {found.gain - 1:+.1%}"
+    said = (
+        f"only at load {', '.join(map(shown, found.loads))}: speedup {found.speedup:.2f},"
+        f" {found.gain - 1:+.1%}"
+    )
+    unmeasured = schedule.unmeasured(model, found)
+    if unmeasured:
+        said += f" (not measured: {', '.join(map(shown, unmeasured))})"
+    if schedule.support(model.engine_version) == "never":
+        return said
+    return f"{said}; {schedule.setting(found)}, {schedule.needs(model.engine_version)}"
 
 
 def ratio(found: Ratio | None) -> str:
@@ -303,14 +309,6 @@ def _ratio_style(found: Ratio | None) -> str:
     if found.upper is not None and found.upper < 1:
         return "red"
     return "green" if found.lower is not None and found.lower > 1 else ""
-
-
-def quantile(found: Quantiles | None, which: str) -> str:
-    """``235 ms``, ``> 10 s`` beyond the last bound."""
-    value: float | None = None if found is None else getattr(found, which)
-    if found is None or value is None:
-        return figures.UNKNOWN
-    return f"> {value:,.5g} s" if which in found.beyond else figures.seconds(value)
 
 
 def _signed(amount: Amount | None) -> str:

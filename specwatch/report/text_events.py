@@ -124,8 +124,10 @@ def _side(side: Side) -> tuple[str, ...]:
     return (
         figures.percent(side.acceptance_rate),
         figures.number(side.mean_length, 2),
-        figures.seconds(side.tpot_p50),
-        figures.seconds(side.tpot_p99),
+        *(
+            figures.bounded(getattr(side, name), beyond=name in side.beyond)
+            for name in ("tpot_p50", "tpot_p99")
+        ),
         figures.UNKNOWN if side.speedup is None else f"{side.speedup.value:.2f}",
     )
 

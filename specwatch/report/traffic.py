@@ -8,6 +8,9 @@ from specwatch.model import Mode, Tally
 from specwatch.report.ledger import Cell
 from specwatch.report.model import Traffic
 
+_ENOUGH = 0.9
+"""The time watched in the period before, by that in this one, from which their amounts compare."""
+
 
 def requests_of(counted: Tally) -> int:
     """Requests that finished, however they did."""
@@ -15,9 +18,12 @@ def requests_of(counted: Tally) -> int:
 
 
 def traffic(cells: Sequence[Cell]) -> Traffic:
-    """Of all temperatures; the figures of the period before are None where nobody watched it."""
+    """Of all temperatures; the figures of the period before are None where it was not
+    watched nearly as long."""
     now = [each for each in cells if each.place.now]
     before = [each for each in cells if not each.place.now and each.observed]
+    if sum(each.observed for each in before) < _ENOUGH * sum(each.observed for each in now):
+        before = []
     observed = {mode: _seconds(now, mode, busy=False) for mode in Mode}
     return Traffic(
         requests=_requests(now),

@@ -50,13 +50,18 @@ def seconds(value: float | None) -> str:
     return f"{scaled:,.{decimals}f} {unit}"
 
 
+def bounded(value: float | None, *, beyond: bool) -> str:
+    """Seconds, as a histogram knows them; ``> 10 s`` where they lie beyond its last bound."""
+    return f"> {value:,.5g} s" if beyond and value is not None else seconds(value)
+
+
 def quantile(latency: dict[str, Any] | None, name: str) -> str:
     """A quantile of a latency as the API gives it; ``> 10 s`` beyond the last bound."""
-    if latency is None or latency[name] is None:
+    if latency is None:
         return UNKNOWN
     # Beyond the last bound every quantile has that bound for its value.
     beyond = latency["open_ended"] and latency[name] == latency["p99"]
-    return f"> {latency[name]:,.5g} s" if beyond else seconds(latency[name])
+    return bounded(latency[name], beyond=beyond)
 
 
 def mean(latency: dict[str, Any] | None) -> str:

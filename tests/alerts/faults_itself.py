@@ -135,7 +135,19 @@ ITSELF = (
             Told(
                 {"channel": "email"},
                 "For an hour the last report has not reached all that it is for by email "
-                "(undelivered: 1). It is written on the daemon's machine nevertheless.",
+                "(undelivered: 1).",
+            )
+        ],
+    ),
+    Fault(
+        "SpecwatchReportOverdue",
+        # The clock of these worlds begins at zero.
+        {of("specwatch_report_last_delivery_timestamp_seconds", channel="email"): -9 * 86400},
+        [
+            Told(
+                {"channel": "email"},
+                "The last one that is known to have arrived by email did so 9d 1h 0m 0s ago; "
+                "there is one each week.",
             )
         ],
     ),

@@ -194,3 +194,4 @@ def _itself(made: _Making, last: int) -> None:
     made.add("specwatch_judging_failures_total", 0)
     made.add("specwatch_alertmanager_up", 1, url="http://127.0.0.1:9093")
     made.add("specwatch_report_undelivered", 0, channel="email")
+    made.add("specwatch_report_last_delivery_timestamp_seconds", 0, channel="email")

@@ -12,12 +12,15 @@ import pytest
 from click.testing import Result
 from rich.console import Console
 
+from specwatch.backfill import Backfill, Filled, Span
 from specwatch.cli.backfill_progress import Progress
+from specwatch.core.prometheus_targets import Source
 from specwatch.edges import prometheus as api
+from specwatch.edges.packing import pack_batch
 from specwatch.edges.readers import Reader
 from specwatch.edges.store import Store
-from specwatch.errors import StoreUnavailable
-from specwatch.model import HOUR, Window
+from specwatch.errors import NoAnswer, StoreUnavailable
+from specwatch.model import HOUR, Batch, Cursor, Window
 from tests import pages
 from tests.cli.conftest import Run
 from tests.simulated_prometheus import SimulatedPrometheus
@@ -88,7 +91,7 @@ def test_json_says_what_became_of_each_target(
     until = target.pop("until")
     assert target == {
         "target": "chat", "instance": INSTANCE, "hours": 2, "minutes_written": 120,
-        "minutes_kept": 0, "skipped_hours": 0,
+        "minutes_kept": 0, "skipped_hours": 0, "queries": 8, "held_by": None,
     }  # fmt: skip
     assert until == first["until"] == pytest.approx(time.time() - 900, abs=120)
     assert first["since"] % HOUR == 0
@@ -117,6 +120,7 @@ def test_a_dry_run_creates_nothing(
     )
     assert done.exit_code == 0, done.stderr
     assert "120 minutes would be written" in done.stdout
+    assert "8 or more queries" in done.stdout
     assert list(tmp_path.glob("*.db*")) == []
     assert prometheus.page_queries() == 0
 
@@ -145,13 +149,12 @@ def test_nothing_found_is_said_with_what_there_is(
     words = ("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
     done = run(*words, "--selector", '{job="llm"}', "--since", BEGUN, "--until", until)
     assert done.exit_code == 1
-    assert 'for {__name__=~"vllm:num_requests_running|llamacpp:requests_processing",job="llm"}' in (
-        said(done)
-    )
+    assert 'UTC for {job="llm"}; in the hour' in said(done)
     assert 'these jobs have: "vllm"' in said(done)
     done = run(*words, "--since", "2h")
     assert done.exit_code == 1
     assert "nor has any job in the hour before" in said(done)
+    assert "(the last 15 minutes are left out: give it more time)" in said(done)
 
 
 def error(status: int, kind: str, text: str) -> tuple[int, bytes, dict[str, str]]:
@@ -185,6 +188,160 @@ def test_what_the_server_refuses_is_said_with_a_remedy(
     assert done.exit_code == code
     assert expected in said(done)
     assert "Traceback" not in said(done)
+
+
+def test_a_partial_answer_is_never_written(
+    run: Run, prometheus: SimulatedPrometheus, database: str
+) -> None:
+    """What only informs is no reason."""
+    partial = {"status": "success", "data": {"result": []}, "warnings": ["no store matched"]}
+    prometheus.refusals = [(200, json.dumps(partial).encode(), {})] * 3
+    words = ("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
+    done = run(*words)
+    assert done.exit_code == 1
+    assert "gave only a part of the answer: no store matched" in said(done)
+    fine = {"status": "success", "data": {"result": []}, "infos": ["fine"]}
+    prometheus.refusals = [(200, json.dumps(fine).encode(), {})]
+    assert "only a part" not in said(run(*words))
+
+
+@pytest.mark.parametrize(
+    "body", [b"<p>Bearer s3cret</p>", b'{"status": "error", "error": "bad token s3cret"}']
+)
+def test_secrets_are_in_no_error(
+    run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path, body: bytes
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    prometheus.refusals = [(200, body, {})]
+    done = run(
+        "backfill", "--prometheus", prometheus.url, "--database", database,
+        "--bearer-token-file", token,
+    )  # fmt: skip
+    assert done.exit_code == 2
+    assert "***" in said(done)
+    assert "s3cret" not in said(done)
+
+
+def test_no_try_follows_another_at_once(
+    prometheus: SimulatedPrometheus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the server says: Retry-After can only make it longer."""
+    monkeypatch.setattr(api, "_DELAYS", (1.0, 2.0))
+    slept: list[float] = []
+    client = api.Prometheus(api.Access(url=prometheus.url), sleep=slept.append)
+    prometheus.refusals = [(503, b"", {"Retry-After": after}) for after in ("0", "7")]
+    client.query("{}[1000ms]", float(BEGUN))
+    client.close()
+    assert slept == [1.0, 7.0]
+
+
+def configured(tmp_path: Path, database: str, **target: str) -> Path:
+    config = tmp_path / "specwatch.yml"
+    targets = [{"name": "chat", "url": "http://localhost:8000", **target}]
+    config.write_text(json.dumps({"daemon": "box", "database": database, "targets": targets}))
+    return config
+
+
+def test_only_targets_of_the_configuration_are_filled_unless_asked(
+    run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
+) -> None:
+    prometheus.recording.scrape(page(1), BEGUN + 30.0, instance="gpu-9:8000", job="vllm")
+    config = configured(tmp_path, database)
+    words = ("backfill", "--prometheus", prometheus.url, "--config", config, *DAYS)
+    done = run(*words)
+    assert done.exit_code == 0, done.stderr
+    assert 'no target of the configuration: "gpu-9:8000"; --all fills them' in said(done)
+    assert {w.series.target for w in windows(database)} == {"chat"}
+    assert run(*words, "--selector", '{job="vllm"}', "--dry-run").stdout.count("minute") > 2
+    done = run(*words, "--all", "--json")
+    assert [each["target"] for each in json.loads(done.stdout)["targets"]] == ["chat", "gpu-9:8000"]
+
+
+def test_a_proxys_temperatures_are_said_to_be_missing(
+    run: Run, prometheus: SimulatedPrometheus, database: str, tmp_path: Path
+) -> None:
+    config = configured(tmp_path, database, proxy="http://localhost:8001")
+    done = run("backfill", "--prometheus", prometheus.url, "--config", config, *DAYS)
+    assert "those of a `specwatch tap proxy` are not read" in said(done)
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_the_daemon_that_holds_the_rest_is_named(
+    run: Run, prometheus: SimulatedPrometheus, database: str, *, ended: bool
+) -> None:
+    """With where it stopped, and what can be done: nothing while it may run."""
+    store = Store(database, daemon="old box", version="1")
+    store.open(BEGUN)
+    cursor = Cursor(NAME, {}, None, BEGUN + 1000.0)
+    store.write([pack_batch(Batch((), cursor))], BEGUN)
+    if ended:
+        store.close(BEGUN + 1000.0)
+    words = ("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
+    text = said(run(*words))
+    assert ': daemon "old box" read it last then' in text
+    assert ("--past-cursor" in text) == ended
+    assert ("has not said that it ended" in text) != ended
+    assert len(windows(database)) == 16
+    run(*words, "--past-cursor")
+    assert len(windows(database)) == (120 if ended else 16)
+    store.close(BEGUN + 1000.0)
+
+
+def test_one_target_that_fails_does_not_end_the_others(
+    run: Run, prometheus: SimulatedPrometheus, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        at = BEGUN + 30.0 + 60 * number
+        prometheus.recording.scrape(page(number), at, instance="a:8000", job="vllm")
+    fill = Backfill.fill
+
+    def fail(self: Backfill, source: Source, span: Span) -> Filled:
+        if source.target == "a:8000":
+            raise NoAnswer("too many samples")
+        return fill(self, source, span)
+
+    monkeypatch.setattr(Backfill, "fill", fail)
+    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
+    assert done.exit_code == 1
+    assert "a:8000: too many samples" in said(done)
+    assert f"{NAME}: 120 minutes written" in said(done)
+
+
+def test_replicas_stop_only_their_own_target(
+    run: Run, prometheus: SimulatedPrometheus, database: str
+) -> None:
+    for replica in ("x", "y"):
+        for number in range(3):
+            at = BEGUN + 30.0 + 60 * number
+            prometheus.recording.scrape(page(number), at, instance="a:8000", replica=replica)
+    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
+    assert done.exit_code == 2
+    assert "both target a:8000 at the same time" in said(done)
+    assert {w.series.target for w in windows(database)} == {NAME}
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt(), StoreUnavailable("locked")])
+def test_the_roll_up_is_waited_for_and_told_truthfully(
+    run: Run, prometheus: SimulatedPrometheus, database: str, monkeypatch: pytest.MonkeyPatch,
+    fault: BaseException,
+) -> None:  # fmt: skip
+    roll_up, faults = Store.roll_up, [fault]
+
+    def busy(self: Store, now: float, **more: bool) -> int:
+        if faults:
+            raise faults.pop()
+        return roll_up(self, now, **more)
+
+    monkeypatch.setattr(Store, "roll_up", busy)
+    monkeypatch.setattr("specwatch.cli.backfill._DELAYS", (0.0,))
+    done = run("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
+    assert "every minute is written; rolling up the hours" in said(done)
+    interrupted = isinstance(fault, KeyboardInterrupt)
+    assert done.exit_code == int(interrupted)
+    told = "interrupted while the hours were rolled up: every minute is written"
+    assert (told in said(done)) == interrupted
+    assert len(windows(database)) == 120
 
 
 def test_what_fails_for_a_while_is_tried_again(
@@ -264,6 +421,18 @@ def test_in_a_pipe_it_tells_now_and_then_how_far_it_is(capsys: pytest.CaptureFix
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3
     assert "15 of 100 hours, 900 minutes written, 1 hours a second" in lines[0]
+
+
+def test_while_it_looks_for_servers_it_tells_how_far_it_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = [0.0]
+    progress = Progress(monotonic=lambda: now[0])
+    for number in range(5):
+        now[0] += 1.0
+        progress.looked(BEGUN + HOUR * number)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("looking for servers: until 20")
 
 
 def test_on_a_terminal_it_shows_a_bar(capsys: pytest.CaptureFixture[str]) -> None:

@@ -82,10 +82,47 @@ def test_the_suffix_of_the_file_chooses_the_format(
     assert file.read_text().lower().startswith(start)
 
 
-def test_a_format_that_is_given_outranks_the_suffix(run: Run, url: str, tmp_path: Path) -> None:
-    file = tmp_path / "r.md"
+@pytest.mark.parametrize("name", ["r", "r.out", "r.JSON"])
+def test_a_name_that_says_no_other_format_takes_the_one_given(
+    run: Run, url: str, tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / name
     assert run("report", "--database", url, *PERIOD, "-o", file, "--json").exit_code == 0
     assert json.loads(file.read_text())["format"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--json"], "--json writes json, and --output"),
+        (["--format", "md"], "--format md writes md, and --output"),
+        (["--schema"], "--schema writes json, and --output"),
+    ],
+)
+def test_a_format_and_a_suffix_that_contradict_are_refused(
+    run: Run, url: str, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    file = tmp_path / "x.html"
+    source = [] if arguments == ["--schema"] else ["--database", url]
+    done = run("report", *source, "-o", file, *arguments)
+    assert done.exit_code == 2
+    assert said in done.stderr
+    assert "x.html says html" in done.stderr
+    assert not file.exists()
+
+
+def test_the_schema_goes_to_the_file_that_is_named(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    done = run("report", "--schema", "-o", file)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert json.loads(file.read_text()) == json.loads(msgspec.json.encode(schema()))
+
+
+@pytest.mark.parametrize("arguments", [("--target", "x"), ("--since", "1d"), ("--format", "md")])
+def test_the_schema_takes_no_options_without_effect(run: Run, arguments: tuple[str, ...]) -> None:
+    done = run("report", "--schema", *arguments)
+    assert done.exit_code == 2
+    assert f"--schema and {arguments[0]} exclude each other" in " ".join(done.stderr.split())
 
 
 def test_a_file_is_replaced_as_a_whole_and_keeps_its_mode(

@@ -48,7 +48,7 @@ EXPECTED = {
     "SpecwatchCoverageLow": "info", "SpecwatchTapLost": "warning",
     "SpecwatchStoreBehind": "warning", "SpecwatchWindowsLost": "warning",
     "SpecwatchAlertmanagerUnreachable": "warning", "SpecwatchJudgingFails": "warning",
-    "SpecwatchReportUndelivered": "warning",
+    "SpecwatchReportUndelivered": "warning", "SpecwatchReportOverdue": "warning",
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specwatch.core.last_hour import last_hour
-from specwatch.model import Mode
+from specwatch.model import Histogram, Mode
 from tests.surfaces.statuses import minute, of_tap
 
 AT = 1_699_999_200
@@ -71,3 +71,31 @@ def test_who_watched_does_not_matter() -> None:
     one = last_hour([minute(AT), other], SINCE, UNTIL)["chat"]["llama"]
     assert one.whole is not None
     assert one.whole.tally.drafts == 200
+
+
+def test_minutes_are_counted_and_not_the_time_between_them() -> None:
+    """Of two whole minutes half an hour apart there are two."""
+    windows = [minute(AT), minute(AT + 60, mode=Mode.OFF), minute(AT + 1800)]
+    one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
+    assert (one.seconds, one.start, one.end) == (120, AT, AT + 1860)
+
+
+def test_a_minute_of_many_temperatures_and_a_sum_of_minutes_count_once() -> None:
+    summed = replace(of_tap(AT + 60, "0", drafts=1, of=1, server=1), length=240)
+    windows = [replace(minute(AT), length=300), summed, minute(AT + 600)]
+    one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
+    assert (one.seconds, one.start, one.end) == (360, AT, AT + 660)
+
+
+def test_single_requests_of_all_temperatures_are_those_of_the_buckets() -> None:
+    """The engine counts no single requests; a source that does so at all of them is believed."""
+    parts = [of_tap(AT, label, drafts=9, of=18, server=18) for label in ("0", ">1")]
+    one = last_hour([minute(AT), *parts], SINCE, UNTIL)["chat"]["llama"]
+    assert one.request_acceptance == Histogram((0.5, 1.0), (2, 8, 0), 8.0)
+    own = minute(AT)
+    own = replace(
+        own, tally=replace(own.tally, request_acceptance=Histogram((0.5, 1.0), (3, 0, 0), 1.0))
+    )
+    one = last_hour([own, *parts], SINCE, UNTIL)["chat"]["llama"]
+    assert one.request_acceptance == Histogram((0.5, 1.0), (3, 0, 0), 1.0)
+    assert last_hour([minute(AT)], SINCE, UNTIL)["chat"]["llama"].request_acceptance is None

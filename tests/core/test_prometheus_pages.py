@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from specwatch.core.minute_set import MinuteSet
 from specwatch.core.prometheus_pages import (
     Found,
+    Page,
     Server,
+    joined,
     merged,
     page_selector,
     pages,
@@ -144,7 +146,9 @@ def server(instance: str, *minutes: int, **more: str) -> Server:
 
 def names(*found: Server, name: str | None = None) -> dict[str, str]:
     got = sources(found, TARGETS, name=name, hostname="box", default_name="new {}".format)
-    return {source.target: source.instance for source in got}
+    if got.refused:
+        raise ConfigError("; ".join(got.refused))
+    return {source.target: source.instance for source in got.sources}
 
 
 def test_a_configured_target_is_known_by_host_and_port() -> None:
@@ -165,7 +169,7 @@ def test_a_given_name_is_that_of_all_that_follow_one_another() -> None:
 @pytest.mark.parametrize("name", [None, "chat"])
 def test_two_at_a_time_are_refused(name: str | None) -> None:
     with pytest.raises(ConfigError) as refused:
-        names(server("a:1", 0, 3, replica="x"), server("a:1", 1, replica="y"), name=name)
+        names(server("a:1", 0, 1, 2, 3, replica="x"), server("a:1", 1, 2, replica="y"), name=name)
     assert str(refused.value) == (
         '{instance="a:1",replica="x"} and {instance="a:1",replica="y"} are both target'
         f" {name or 'new a:1'} at the same time, and would be counted twice; choose one, like"
@@ -175,8 +179,30 @@ def test_two_at_a_time_are_refused(name: str | None) -> None:
 
 def test_two_instances_under_one_name_are_refused_with_both_ways_out() -> None:
     with pytest.raises(ConfigError) as refused:
-        names(server("a:1", 0, 3), server("b:1", 1), name="chat")
+        names(server("a:1", 0, 1, 3), server("b:1", 0, 1), name="chat")
     assert str(refused.value).endswith("""'{instance="a:1"}', or leave --target out""")
+
+
+def test_a_loopback_instance_is_on_the_machine_of_prometheus() -> None:
+    """Which is this one only where Prometheus is reached over loopback."""
+    got = sources(
+        [server("localhost:8000", 0), server("gpu-1:8000", 0)], TARGETS, name=None,
+        hostname="box", default_name=str, near=False,
+    )  # fmt: skip
+    assert [each.target for each in got.sources] == ["chat"]
+    assert got.refused == [
+        '"localhost:8000" is on the machine of Prometheus, which is not this one; give --target'
+        " NAME with --selector '{instance=\"localhost:8000\"}'"
+    ]
+
+
+def test_labels_that_change_back_are_one_history() -> None:
+    """Which servers share minutes counts, not when they were first and last."""
+    old, new = server("a:1", 0, 1, 5, 6, pod="old"), server("a:1", 1, 2, 3, 4, pod="new")
+    assert names(old, new) == {"new a:1": "a:1"}
+    pages_of = [[Page(T0 + 60.0 * n + 5, {}) for n in some] for some in ((0, 1, 5, 6), (2, 3, 4))]
+    got = joined([*pages_of, [Page(T0 + 1.0, {}), Page(T0 + 5.0, {}), Page(T0 + 70.0, {})]])
+    assert [page.at - T0 for page in got] == [1, 5, 65, 70, 125, 185, 245, 305, 365]
 
 
 def test_many_names_are_cut() -> None:

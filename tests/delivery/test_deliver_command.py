@@ -91,6 +91,49 @@ def test_what_did_not_arrive_is_one_with_the_reason_and_the_remedy(
 
 
 @pytest.mark.parametrize(
+    ("answers", "code"), [([404], 2), ([401], 2), ([500] * 4, 1), ([404, *[500] * 4], 1)]
+)
+def test_what_is_refused_for_good_is_told_apart_from_what_may_arrive_later(
+    run: Run, tmp_path: Path, hook: Receiver, answers: list[int], code: int
+) -> None:
+    """By the exit code: systemd starts the service again for 1, and not for 2."""
+    hook.answers = answers
+    hooks = [{"name": "a", "url": hook.url}]
+    if answers[1:2] == [500] and answers[0] != 500:
+        hooks.append({"name": "b", "url": hook.url})
+    done = run("report", "--deliver", "--config", written(tmp_path, webhooks=hooks))
+    assert done.exit_code == code
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("correct what is said above, and ") is (code == 2)
+    assert (
+        run("report", "--deliver", "--retry", "--config", tmp_path / "specwatch.yml").exit_code == 0
+    )
+
+
+def test_one_that_never_answers_is_sent_and_never_confirmed(
+    run: Run, tmp_path: Path, hook: Receiver
+) -> None:
+    hook.answers = [0, 0]
+    file = written(tmp_path, webhooks=[{"url": hook.url, "timeout": "1s"}])
+    done = run("report", "--deliver", "--config", file)
+    assert "webhook: SENT, NEVER CONFIRMED after 2 attempts: " in done.stderr
+    found = json.loads(run("report", "--deliver", "--config", file, "--json").stdout)
+    assert (done.exit_code, found["ok"], found["channels"][0]["unconfirmed"]) == (0, True, True)
+    assert len(hook.posted) == 2
+
+
+def test_only_files_that_are_there_are_told_of(run: Run, tmp_path: Path) -> None:
+    """And those of before are not told of as written, nor as of the period configured since."""
+    run("report", "--deliver", "--config", written(tmp_path, formats=["json"]))
+    file = written(tmp_path, formats=["html", "json", "md"], since="30d")
+    first, *files = run("report", "--deliver", "--config", file).stdout.splitlines()
+    assert first.startswith("report of 7 days, made ")
+    (only,) = files
+    assert only.startswith("kept from 20")
+    assert Path(only[only.index("/") :]).is_file()
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--retry"], "--retry is for --deliver; give both"),

@@ -19,7 +19,7 @@ from specwatch.cli.report_delivery import Means, delivered, section_of
 from specwatch.config import Config, parse
 from specwatch.core.status import DeliveryStatus
 from specwatch.edges.deliveries import Entry, Reports, Watched
-from specwatch.errors import ConfigError, DeliveryError
+from specwatch.errors import ConfigError, DeliveryError, StoreError
 from specwatch.report.letter import Letter
 from specwatch.report.model import Report
 from tests.delivery.conftest import MADE, NAME, StartMail, html, markdown
@@ -282,7 +282,87 @@ def test_a_book_that_cannot_be_read_sends_nothing(
     with pytest.raises(ConfigError, match=r"deliveries\.json is damaged.*remove the file"):
         world.deliver(config)
     assert hook.posted == []
-    assert Watched().status(config.report) == ()
+    (shown,) = Watched().status(config.report)
+    assert (shown.channel, shown.undelivered, shown.last_delivery) == ("hook-0", True, None)
+    assert "deliveries.json is damaged" in str(shown.error)
+
+
+def test_a_server_that_never_answers_gets_it_twice_in_all(
+    world: World, configured: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In however many runs; that it was sent and not confirmed is shown."""
+    from specwatch.edges import webhook
+
+    sent: list[str] = []
+
+    def slow(_: object, letter: Letter, __: Sequence[str]) -> None:
+        sent.append(letter.id)
+        raise DeliveryError("it did not answer", retry=True, sent=True)
+
+    monkeypatch.setattr(webhook.Hook, "send", slow)
+    config = configured(None, "http://h/x")
+    for _ in range(3):
+        one = world.deliver(config).channels["hook-0"]
+    assert (len(sent), len(set(sent)), world.slept) == (2, 1, [10.0])
+    assert (one.unconfirmed, one.missing, one.delivered_at) == (True, False, None)
+    assert Watched().status(config.report) == (
+        DeliveryStatus("hook-0", False, None, "sent, never confirmed: it did not answer"),
+    )
+
+
+@pytest.mark.parametrize(
+    "failure", [StoreError("no disk"), ValueError("a defect"), KeyboardInterrupt()]
+)
+def test_a_report_that_cannot_be_made_is_undelivered_and_made_by_the_next_run(
+    world: World, configured: Callable[..., Config], hook: Receiver, failure: BaseException,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    config, watched = configured(None, hook.url), Watched()
+    world.deliver(config)
+    world.now = MADE + WEEK
+
+    def fails(*_: object) -> Report:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world, "make", fails)
+        with pytest.raises(type(failure)):
+            world.deliver(config)
+    (one,) = watched.status(config.report)
+    assert (one.undelivered, one.last_delivery) == (True, MADE)
+    assert (str(failure) or "its making was cut off") in str(one.error)
+    world.now += 900
+    assert world.deliver(config, retry=True).made == world.now
+    assert watched.status(config.report) == (DeliveryStatus("hook-0", False, world.now),)
+    folder = section_of(config).directory
+    assert len(Reports(folder).book().reports) == 2
+    assert len(hook.posted) == 2
+
+
+def test_files_that_cannot_be_written_make_it_undelivered(
+    world: World, configured: Callable[..., Config], hook: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, write = configured(None, hook.url), Reports.write
+
+    def full(self: Reports, name: str, data: bytes) -> Path:
+        if name.endswith(".html"):
+            raise DeliveryError("No space left on device", retry=True)
+        return write(self, name, data)
+
+    monkeypatch.setattr(Reports, "write", full)
+    with pytest.raises(DeliveryError):
+        world.deliver(config)
+    (one,) = Watched().status(config.report)
+    assert (one.undelivered, one.error) == (True, "it could not be made: No space left on device")
+
+
+def test_a_report_keeps_its_period_and_formats_when_the_configuration_changes(
+    world: World, configured: Callable[..., Config]
+) -> None:
+    world.deliver(configured(formats=["json"]))
+    entry = world.deliver(configured(since="30d", formats=["html", "json", "md"]))
+    assert (entry.until, entry.since) == (MADE - 300, MADE - 300 - WEEK)
+    assert entry.formats == ("json",)
 
 
 def test_a_report_that_was_removed_is_not_sent_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from specwatch.report.model import ModelReport, Report
 from tests.report import sample
 
 
-def report(*outcomes: str, names: str = "abcdef") -> Report:
+def report(*outcomes: str, names: Sequence[str] = "abcdef") -> Report:
     (model, *_) = sample.full().targets
     return replace(sample.full(), targets=tuple(map(_of, [model] * len(outcomes), names, outcomes)))
 
@@ -47,6 +48,13 @@ def test_a_subject_has_the_answer_and_the_day_of_the_end() -> None:
     found = subject("[ops] {answer} ({date})", report("pays", "pays"))
     assert found == "[ops] speculation pays on 2 of 2 targets (9 Nov 2026)"
     assert day(0) == "1 Jan 1970"
+
+
+def test_a_subject_is_a_line_of_a_mail_whatever_the_name() -> None:
+    found = subject("specwatch: {answer}, {date}", report("unknown", names=("x" * 200,)))
+    assert found.startswith("specwatch: speculation has not been measured on xx")
+    assert found.endswith("xx, 9 Nov 2026")
+    assert len(found) <= 78
 
 
 def test_a_long_chat_is_cut_between_answers_and_says_so() -> None:

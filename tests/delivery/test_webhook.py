@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -99,7 +100,24 @@ def test_one_that_hangs_is_waited_for_so_long_and_no_longer(letter: Letter, hook
     section = Webhook.model_validate({"url": hook.url}).model_copy(update={"timeout": 0.1})
     error = refused(Hook(section), letter)
     assert "did not answer within 0.1 s" in str(error)
-    assert error.retry is True
+    assert (error.retry, error.sent) == (True, True)
+
+
+def test_what_is_posted_again_can_be_known_by_its_id(letter: Letter, hook: Receiver) -> None:
+    for _ in range(2):
+        of(hook.url).send(letter, ())
+    for _, headers, _ in hook.posted:
+        assert headers["Idempotency-Key"] == headers["X-Specwatch-Delivery"] == letter.id
+
+
+def test_one_that_takes_no_connection_has_nothing_of_it(letter: Letter) -> None:
+    """It may be tried as often as it is down."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        section = Webhook.model_validate({"url": f"https://127.0.0.1:{port}/hunter2hunter2"})
+        error = refused(Hook(section.model_copy(update={"timeout": 0.1})), letter)
+    assert "did not answer" in str(error)
+    assert (error.retry, error.sent) == (True, False)
 
 
 def test_one_that_is_not_there_may_be_later(letter: Letter) -> None:

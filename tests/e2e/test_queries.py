@@ -53,6 +53,7 @@ EMPTY: dict[tuple[str, str, str], str] = {
 """Queries that find nothing, by dashboard, panel and letter, and why."""
 EMPTY_RULES = {
     "SpeculationAcceptanceShift": "specwatch has seen an hour, and compares with the day before",
+    "SpecwatchReportOverdue": "no report is made there",
     "SpecwatchReportUndelivered": "no report is made there",
     "VllmTailWidening": "Prometheus has seen some minutes, and compares with what it recorded",
 }

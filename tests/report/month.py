@@ -310,8 +310,7 @@ def _reader_of(series: Series) -> Callable[[Any], float] | None:
     if quantity == "kv_cache_usage":
         return lambda core: float(core.kv_cache_usage)
     if part:
-        name = {"decode_time": "decode_time"}.get(quantity, quantity)
-        return _of_histogram(name, part, key)
+        return _of_histogram(quantity, part, key)
     if quantity == "requests":
         return lambda core: float(core.counters.requests[key])
     if quantity == "accepted_per_position":

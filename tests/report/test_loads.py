@@ -116,7 +116,7 @@ def test_what_if_it_stopped_at_the_winning_loads():
     found = at_loads({1.0: 1.6, 3.0: 1.3, 12.0: 0.8})
     kept = 0.02 / 1.6 + 0.03 / 1.3
     assert found.what_if.loads == ("1", "3-4")
-    assert found.what_if.setting == ((1, 4, 4), (5, 256, 0))
+    assert found.what_if.setting == ((1, 8, 4), (9, 256, 0))
     assert found.what_if.gain == pytest.approx((kept + 0.05 / 0.8) / (kept + 0.05))
     assert found.what_if.speedup == pytest.approx((0.02 + 0.03 + 0.05) / (kept + 0.05))
     assert found.what_if.speedup == pytest.approx(found.answer.speedup.value * found.what_if.gain)
@@ -128,19 +128,43 @@ def test_where_nothing_loses_there_is_nothing_to_stop():
 
 def test_where_every_load_loses_speculation_is_off_at_all():
     found = at_loads({1.0: 0.9, 3.0: 0.8}).what_if
-    assert (found.loads, found.setting) == ((), ((1, 256, 0),))
+    assert (found.loads, found.setting) == ((), ())
     assert found.speedup == pytest.approx(1.0)
 
 
 def test_a_losing_load_below_winning_ones_stays_where_that_gains_more():
     """A schedule by batch size has one end."""
     found = at_loads({1.0: 0.95, 3.0: 1.5, 12.0: 0.7}).what_if
-    assert found.setting == ((1, 4, 4), (5, 256, 0))
+    assert found.setting == ((1, 8, 4), (9, 256, 0))
+
+
+def test_a_load_that_loses_by_chance_is_not_dropped():
+    """Its interval contains 1, whatever its estimate."""
+    tpots = [0.02 / 1.6, *(0.05 / each for each in (0.6, 1.5, 0.9))]
+    windows = flat(
+        hour(at, counted(tpot=tpots[at % 4]), running=12.0 if at % 4 else 1.0)
+        for at in range(HOURS)
+    )
+    found = report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05))
+    last = found.loads[-1].speedup
+    assert last.lower < last.value < 1 < last.upper
+    assert found.what_if is None
+
+
+def test_an_unmeasured_load_below_those_that_lose_stays_on():
+    tpots = {1.0: 0.0125, 12.0: 0.025, 30.0: 0.0625}
+    windows = flat(
+        hour(at, counted(tpot=list(tpots.values())[at % 3]), running=list(tpots)[at % 3])
+        for at in range(HOURS)
+    )
+    found = report(windows, measurement(1.0, 0.02), measurement(30.0, 0.05)).what_if
+    assert found.loads == ("1", "9-16")
+    assert found.setting == ((1, 16, 4), (17, 256, 0))
 
 
 def test_the_open_load_bin_is_above_all_others():
     found = at_loads({12.0: 1.2, 100.0: 0.7}).what_if
-    assert found.setting == ((1, 16, 4), (17, 256, 0))
+    assert found.setting == ((1, 64, 4), (65, 256, 0))
 
 
 def test_unmeasured_loads_stay_as_they_are():

@@ -12,7 +12,7 @@ from markdown_it.token import Token
 from msgspec.structs import replace
 
 from specwatch.report.markdown import markdown
-from specwatch.report.model import Report
+from specwatch.report.model import Report, WhatIf
 from tests.report import sample
 
 SAMPLES: dict[str, Callable[[], Report]] = {
@@ -143,3 +143,21 @@ def test_lines_have_no_space_at_their_end() -> None:
     text = markdown(sample.full())
     assert text.endswith("\n")
     assert not [line for line in text.splitlines() if line != line.rstrip()]
+
+
+def test_what_was_not_measured_is_not_said_to_pay() -> None:
+    (model, *_) = sample.full().targets
+    low = replace(model.loads[0], speedup=None)
+    found = replace(model, crossing=None, loads=(low, *model.loads[1:3]))
+    text = markdown(replace(sample.full(), targets=(found,)))
+    assert "At no load that was measured does speculation lose." in text
+    assert "Of these loads nothing was measured: 1." in text
+    assert "overlap" in text
+
+
+def test_all_zeros_are_no_setting() -> None:
+    (model, *_) = sample.full().targets
+    off = WhatIf(loads=(), setting=(), speedup=1.0, gain=1.25)
+    text = markdown(replace(sample.full(), targets=(replace(model, what_if=off),)))
+    assert "switch it off: the same work would have been done 1.25x" in text
+    assert "The setting for that" not in text

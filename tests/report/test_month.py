@@ -212,7 +212,12 @@ def test_latencies_without_speculation_are_those_of_requests_without(
         loads, weights = timeline.loads_of(off), np.bincount(timeline.loads_of(on))
         known = [at for at, weight in enumerate(weights) if weight and (loads == at).any()]
         means = [spent[loads == at].mean() for at in known]
-        assert row.tpot.off is not None
+        if row.tpot.off is None:
+            # Not nearly all loads occurred without speculation in this week or the one before.
+            plain = [each for each in (*told.log, *told.log_before) if not each.k]
+            seen = set(timeline.loads_of(plain)) if plain else set()
+            assert sum(weights[at] for at in known if at in seen) < 0.97 * weights.sum()
+            continue
         assert row.tpot.off.mean == pytest.approx(
             np.average(means, weights=weights[known]), rel=0.1
         )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 from msgspec.structs import replace
 
+from specwatch.cli.calibrate import command
 from specwatch.report.model import Amount, BestK, Incident, Load, Ratio, Step, Temperature, WhatIf
 from specwatch.report.sentences import recommendation, sentence
 from tests.report import pieces, sample
@@ -133,13 +136,15 @@ def test_the_answer_comes_first(given, said):
 
 
 CALIBRATE = (
-    "it measures what serving costs without speculation, against which a speedup is measured."
+    "with the URL of a server without speculation: it measures what serving costs there, against"
+    " which a speedup is measured."
 )
 WHAT_IF = WhatIf(loads=("1", "2"), setting=((1, 2, 4), (3, 256, 0)), speedup=1.7, gain=1.05)
 RESTRICT = (
     "Turn speculation off above 2 running requests: with"
     ' `"num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 256, 0]]` in the speculative'
-    " configuration the same work would have been done 1.05x as fast."
+    " configuration (needs vLLM 0.24 or later, no data parallelism) the same work would have been"
+    " done 1.05x as fast."
 )
 ROUTE = (
     "Send requests at temperature >1 (4% of all) to a server without speculation, if there is one:"
@@ -189,20 +194,20 @@ ADVICE = {
     ),
     "calibrate": (
         report("unknown", missing="no baseline", others={"loads": LOADS}),
-        f"Run `specwatch calibrate`: {CALIBRATE}",
+        f"Run `specwatch calibrate --off URL --target chat`, {CALIBRATE}",
     ),
     "calibrate again": (
         report("unknown", missing="no baseline that is young enough"),
-        f"Run `specwatch calibrate`: {CALIBRATE}",
+        f"Run `specwatch calibrate --off URL --target chat`, {CALIBRATE}",
     ),
     "calibrate for a reason not given": (
-        report("unknown"), f"Run `specwatch calibrate`: {CALIBRATE}",
+        report("unknown"), f"Run `specwatch calibrate --off URL --target chat`, {CALIBRATE}",
     ),
     "calibrate at the loads that there are": (
         report(
             "unknown", missing="no baseline at the load that there was", others={"loads": LOADS},
         ),
-        f"Run `specwatch calibrate --concurrency 1,12,23`: {CALIBRATE}",
+        f"Run `specwatch calibrate --off URL --target chat --concurrency 1,12,23`, {CALIBRATE}",
     ),
     "wait": (
         report("unknown", missing="too few minutes of traffic"),
@@ -219,8 +224,11 @@ ADVICE = {
         " would have acted 2 times: set `guard.mode` to `act` to have it switch speculation by"
         " itself.",
     ),
+    "the guard would, and it pays": (
+        report("pays", speedup=FASTER, others={"incidents": (LOOKED_ON,)}), "Keep it as it is.",
+    ),
     "the guard would": (
-        report("pays", speedup=FASTER, others={"incidents": (LOOKED_ON,)}),
+        report("even", speedup=EVEN, others={"incidents": (LOOKED_ON,)}),
         "The guard only looks on, and would have acted once: set `guard.mode` to `act` to have it"
         " switch speculation by itself.",
     ),
@@ -237,7 +245,7 @@ ADVICE = {
     "off at every load": (
         report(
             "loses", speedup=SLOWER,
-            others={"what_if": replace(WHAT_IF, loads=(), setting=((1, 256, 0),))},
+            others={"what_if": replace(WHAT_IF, loads=(), setting=())},
         ),
         "Switch speculation off: `specwatch guard disable chat`, or let the guard"
         " (`guard.mode: act`).",
@@ -245,7 +253,7 @@ ADVICE = {
     "another k": (
         report("pays", speedup=FASTER, others={"best_k": ANOTHER_K}),
         "Set `num_speculative_tokens` to 2 (now 4): a speedup of 1.70x is predicted in place of"
-        " 1.62x.",
+        " 1.62x; off is 1.00x.",
     ),
     "another k for what loses": (
         report(
@@ -253,7 +261,51 @@ ADVICE = {
             others={"best_k": BestK(k=1, now=2, speedups=(1.0, 1.1, 0.92))},
         ),
         "Set `num_speculative_tokens` to 1 (now 2): a speedup of 1.10x is predicted in place of"
-        " 0.92x.",
+        " 0.92x; off is 1.00x.",
+    ),
+    "no other k where off is as good": (
+        report(
+            "loses", speedup=SLOWER,
+            others={"best_k": BestK(k=1, now=2, speedups=(1.0, 1.02, 0.92))},
+        ),
+        "Switch speculation off: `specwatch guard disable chat`, or let the guard"
+        " (`guard.mode: act`).",
+    ),
+    "off, where what pays at some loads does not make up for it": (
+        report("loses", speedup=SLOWER, others={"what_if": replace(WHAT_IF, speedup=1.0)}),
+        "Switch speculation off: `specwatch guard disable chat`, or let the guard"
+        " (`guard.mode: act`).",
+    ),
+    "the better of two gains that overlap": (
+        report(
+            "pays", speedup=FASTER,
+            others={"what_if": replace(WHAT_IF, gain=1.2), "best_k": ANOTHER_K},
+        ),
+        RESTRICT.replace("1.05x", "1.20x"),
+    ),
+    "restrict it, on a vLLM that can": (
+        report("pays", speedup=FASTER, others={"what_if": WHAT_IF, "engine_version": "0.24.0"}),
+        RESTRICT.replace("vLLM 0.24 or later, ", ""),
+    ),
+    "restrict it, on a vLLM that is too old": (
+        report("pays", speedup=FASTER, others={"what_if": WHAT_IF, "engine_version": "0.20.1"}),
+        "Switch speculation off while more than 2 requests run: the same work would have been done"
+        " 1.05x as fast. The server does so by itself with"
+        ' `"num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 256, 0]]` in the speculative'
+        " configuration (needs vLLM 0.24 or later, this is 0.20.1, no data parallelism).",
+    ),
+    "restrict it, on llama.cpp": (
+        report("pays", speedup=FASTER, others={"what_if": WHAT_IF, "engine_version": "b4567"}),
+        "Switch speculation off while more than 2 requests run: the same work would have been done"
+        " 1.05x as fast.",
+    ),
+    "restrict it, with a load of which nothing is known": (
+        report(
+            "pays", speedup=FASTER,
+            others={"what_if": WHAT_IF, "loads": LOADS[:1], "engine_version": "b4567"},
+        ),
+        "Switch speculation off while more than 2 requests run: the same work would have been done"
+        " 1.05x as fast. It stays on with 1 request running, where nothing was measured.",
     ),
     "k by chance": (
         report(
@@ -301,7 +353,7 @@ ADVICE = {
     "cover first": (
         report("unknown", missing="no baseline", health={"coverage": 0.4}),
         "First have all traffic pass the tap: the temperature of 60% of the drafts is not known."
-        f" Run `specwatch calibrate`: {CALIBRATE}",
+        f" Run `specwatch calibrate --off URL --target chat`, {CALIBRATE}",
     ),
     "no tap at all": (
         report("pays", speedup=FASTER, health={"coverage": None}), "Keep it as it is.",
@@ -321,11 +373,14 @@ ADVICE = {
     "three at most": (
         report(
             "pays", speedup=FASTER, **HOT, health={"observed": 60_480.0},
-            others={"what_if": WHAT_IF, "best_k": ANOTHER_K, "temperatures": SHARES},
+            others={
+                "what_if": WHAT_IF, "temperatures": SHARES,
+                "incidents": (incident("held", "held"),),
+            },
         ),
-        f"First have specwatch watch all the time: it saw 10% of this period. {RESTRICT} Set"
-        " `num_speculative_tokens` to 2 (now 4): a speedup of 1.70x is predicted in place of"
-        " 1.62x.",
+        "The guard is held since 2026-11-02 00:00 UTC: look at the server (`specwatch guard explain"
+        " chat-1`), then `specwatch guard resume chat`. First have specwatch watch all the time: it"
+        f" saw 10% of this period. {RESTRICT}",
     ),
 }  # fmt: skip
 
@@ -333,6 +388,28 @@ ADVICE = {
 @pytest.mark.parametrize(("given", "said"), ADVICE.values(), ids=ADVICE)
 def test_what_is_to_be_done_is_said(given, said):
     assert recommendation(given) == said
+
+
+def test_the_calibration_that_is_advised_has_few_loads_and_those_with_most_traffic():
+    loads = tuple(
+        Load(load=load, share=share, busy=1.0, running=running, acceptance_rate=None)
+        for load, share, running in (
+            ("1", 0.02, 1.0), ("2", 0.3, 2.0), ("3-4", 0.2, 3.4), ("5-8", 0.4, 6.2),
+            ("9-16", 0.08, 11.0),
+        )
+    )  # fmt: skip
+    found = report("unknown", missing="no baseline at that load", others={"loads": loads})
+    assert "--concurrency 2,3,6`" in recommendation(found)
+
+
+def test_a_calibration_that_is_advised_is_a_command_that_runs():
+    """Its options are those of the command, and a target's name is one word."""
+    found = replace(report("unknown", missing="no baseline at that load"), target="my chat")
+    said = recommendation(replace(found, loads=LOADS)).split("`")[1]
+    asked = shlex.split(said)[2:]
+    context = command.make_context("calibrate", asked, resilient_parsing=True)
+    assert context.params["target"] == "my chat"
+    assert context.params["off"] == "URL"
 
 
 @pytest.mark.parametrize("given", [*sample.full().targets, *sample.partial().targets])

@@ -10,8 +10,9 @@ import pytest
 
 from specwatch.report import columns
 from specwatch.report.columns import Bar, Cell, Line
-from specwatch.report.model import Quantiles, Ratio, Report
-from specwatch.report.text import lines, plain, quantile, ratio
+from specwatch.report.model import Latency, Quantiles, Ratio, Report, WhatIf
+from specwatch.report.text import lines, plain, ratio
+from specwatch.report.told import cells
 from tests.report import sample
 
 REPORTS = ("full", "partial", "hostile", "empty")
@@ -59,8 +60,8 @@ def test_tables_are_aligned_and_changes_are_those_on_the_period_before() -> None
     text = plain(sample.full(), 100)
     table = text[text.index("temp               p50") :].split("\n")
     header, ttft, tpot = table[:3]
-    assert header.index("p99 +/-") + 7 == ttft.index("-3.8%", ttft.index("-3.8%") + 1) + 5
-    assert re.search(r"\+3\.1% +\+3\.1%", tpot)
+    assert header.index("p99 +/-") + 7 == ttft.index("-4%", ttft.index("-4%") + 1) + 3
+    assert re.search(r"\+3% +\+3%", tpot)
 
 
 def test_what_loses_is_red_and_what_pays_green() -> None:
@@ -130,7 +131,52 @@ def test_an_assumed_ratio_shows_no_interval() -> None:
 
 def test_a_quantile_beyond_the_last_bound_says_so() -> None:
     found = Quantiles(count=9, mean=0.1, p50=0.1, p95=0.2, p99=0.39, beyond=("p99",))
-    assert (quantile(found, "p50"), quantile(found, "p99")) == ("100 ms", "> 0.39 s")
+    assert (cells.quantile(found, "p50"), cells.quantile(found, "p99")) == ("100 ms", "> 0.39 s")
+
+
+def _only(**changed: object) -> str:
+    (model, *_) = sample.full().targets
+    report = msgspec.structs.replace(
+        sample.full(), targets=(msgspec.structs.replace(model, **changed),)
+    )
+    return " ".join(plain(report, 200).split())
+
+
+def test_a_change_of_what_lies_beyond_the_last_bound_is_not_known() -> None:
+    (model, *_) = sample.full().targets
+    (whole, *_) = model.temperatures
+    slow = Quantiles(count=9, mean=7.0, p50=5.0, p95=5.0, p99=5.0, beyond=("p50", "p95", "p99"))
+    fast = Quantiles(count=9, mean=0.1, p50=0.1, p95=0.1, p99=0.1)
+    latency = Latency(on=slow, before=fast)
+    text = _only(temperatures=(msgspec.structs.replace(whole, ttft=latency, tpot=latency),))
+    assert "all TTFT > 5 s > 5 s > 5 s" in text
+    assert "4900" not in text
+
+
+def test_a_line_that_cannot_be_reached_is_told_in_words() -> None:
+    (model, *_) = sample.full().targets
+    load = model.loads[0]
+    texts = [
+        _only(loads=(msgspec.structs.replace(load, break_even_acceptance=Ratio(value=value)),))
+        for value in (-0.108, 1.37)
+    ]
+    assert " any " in texts[0]
+    assert "-10.8%" not in texts[0]
+    assert " out of reach " in texts[1]
+
+
+def test_where_every_load_loses_the_text_says_to_switch_it_off() -> None:
+    found = WhatIf(loads=(), setting=(), speedup=1.0, gain=1.25)
+    text = _only(what_if=found)
+    assert "it loses at every load that was measured: switch it off, +25.0%" in text
+    assert "per_batch_size" not in text.partition("best k")[2]
+
+
+def test_the_setting_is_not_offered_to_a_server_without_it() -> None:
+    assert "needs vLLM 0.24 or later" in _only()
+    assert "this is 0.19.1" in _only(engine_version="0.19.1")
+    assert "only at load" in _only(engine_version="b4567")
+    assert "per_batch_size" not in _only(engine_version="b4567").partition("best k")[2]
 
 
 def test_a_report_without_targets_says_why() -> None:

@@ -9,14 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.backfill import MARGIN, Backfill, Filled, Span, discover, end_of
+from specwatch.backfill import (
+    _GOOD_SLICES,
+    MARGIN,
+    OLD,
+    Backfill,
+    Filled,
+    Span,
+    _Slice,
+    discover,
+    end_of,
+)
 from specwatch.core.prometheus_pages import presence_selector
 from specwatch.core.prometheus_targets import Source, sources
 from specwatch.core.watch import Moment, Watch
-from specwatch.edges.packing import pack_batch
+from specwatch.edges.packing import PackedBatch, pack_batch
 from specwatch.edges.prometheus import Access, Prometheus
 from specwatch.edges.store import Store
-from specwatch.edges.taken import BACKFILL
+from specwatch.edges.taken import BACKFILL, Hold
 from specwatch.errors import ConfigError, NoAnswer, StoreUnavailable
 from specwatch.model import HOUR, MINUTE, SeriesId, Window
 from tests import pages
@@ -97,6 +107,10 @@ def ordered(windows: Sequence[Window]) -> list[Window]:
     return sorted(windows, key=lambda w: (w.start, w.series.model_name, w.series.temperature))
 
 
+def in_all(window: Window) -> bool:
+    return (window.series.model_name, window.series.temperature) == ("llama", "all")
+
+
 def drafts(windows: Sequence[Window]) -> int:
     return sum(w.tally.drafts or 0 for w in windows if w.series.temperature == "all")
 
@@ -153,12 +167,15 @@ def client(server: SimulatedPrometheus) -> Prometheus:
 def found(server: SimulatedPrometheus, span: Span = SPAN, name: str | None = None) -> list[Source]:
     api = client(server)
     try:
-        return sources(
+        got = sources(
             discover(api, presence_selector("{}"), span), (),
             name=name, hostname="here", default_name=str,
         )  # fmt: skip
     finally:
         api.close()
+    if got.refused:
+        raise ConfigError("; ".join(got.refused))
+    return got.sources
 
 
 def fill(
@@ -168,12 +185,14 @@ def fill(
     *,
     step: float | None = None,
     write: bool = True,
+    past_cursors: bool = False,
+    now: float = NOW,
 ) -> Filled:
     api = client(server)
     try:
         backfill = Backfill(
             api, store, daemon=DAEMON, progress=Silent(), step=step, write=write,
-            now=lambda: NOW, sleep=lambda _: None,
+            past_cursors=past_cursors, now=lambda: now, sleep=lambda _: None,
         )  # fmt: skip
         (source,) = found(server, span)
         return backfill.fill(source, span)
@@ -192,7 +211,7 @@ def test_windows_are_those_that_a_daemon_would_have_written(
     filled = fill(full, store)
     assert ordered(read(store)) == ordered(expected)
     minutes = len({w.start for w in expected})
-    assert filled == Filled(TARGET, TARGET, 2, minutes, 0, 0, SPAN.until)
+    assert filled == Filled(TARGET, TARGET, 2, minutes, 0, 0, SPAN.until, 8)
 
 
 def test_again_it_fetches_and_adds_nothing(full: SimulatedPrometheus, store: Store) -> None:
@@ -344,7 +363,8 @@ def test_minutes_written_meanwhile_are_not_written_twice(
         return write(self, *given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Store, "add_missing", late)
-    fill(full, store)
+    filled = fill(full, store)
+    assert filled.minutes_written == 0, "another wrote them"
     assert ordered(read(store)) == ordered(as_live())
     with store.reading() as connection:
         rows = connection.exec_driver_sql("SELECT count(*) FROM minutes").scalar()
@@ -365,6 +385,79 @@ def test_nothing_is_written_after_where_the_daemon_stopped(
     assert filled.until == T0 + 960
     assert max(starts(read(store))) == T0 + 960
     assert len(set(starts(read(store)))) == 17
+
+
+def stopped_at(at: float) -> PackedBatch:
+    """What a daemon wrote that stopped then."""
+    watch = Watch(DAEMON, TARGET, max_gap=60)
+    watch.observe(pages.read(page(1)), Moment(at, at))
+    last = watch.close().batch
+    assert last is not None
+    return pack_batch(last)
+
+
+@each_database
+def test_nor_after_where_a_daemon_of_another_name_stopped(
+    full: SimulatedPrometheus, store: Store, open_store: OpenStore
+) -> None:
+    """It may run or not; who holds it is told."""
+    open_store(store.url, daemon="right", now=T0).write([stopped_at(T0 + 1000.0)], NOW)
+    filled = fill(full, store)
+    assert filled.until == T0 + 960
+    assert filled.held_by == Hold("right", T0 + 1000.0, runs=True)
+    assert max(starts(read(store))) == T0 + 960
+
+
+@each_database
+def test_past_the_old_cursor_of_a_daemon_that_ended(
+    full: SimulatedPrometheus, store: Store, open_store: OpenStore
+) -> None:
+    """With the first window after it the cursor goes, so that the daemon counts none of it again;
+    one that may run is never passed."""
+    right = open_store(store.url, daemon="right", now=T0)
+    right.write([stopped_at(T0 + 1000.0)], NOW)
+    much_later = NOW + OLD
+    assert fill(full, store, past_cursors=True, now=much_later).until == T0 + 960
+    right.close(T0 + 1000.0)
+    assert fill(full, store, past_cursors=True).until == T0 + 960, "too young"
+    filled = fill(full, store, past_cursors=True, now=much_later)
+    assert (filled.until, filled.held_by) == (SPAN.until, None)
+    assert right.cursors() == {}
+    assert max(starts(read(store))) == max(starts(as_live()))
+
+
+@each_database
+def test_an_hour_is_completed_under_the_name_that_has_it(
+    full: SimulatedPrometheus, store: Store, open_store: OpenStore
+) -> None:
+    """An hour is read of one daemon: one of two would be lost, once they are rolled up."""
+    right = [
+        replace(w, series=replace(w.series, daemon="right"))
+        for w in as_live()
+        if T0 + 600 <= w.start < T0 + 1200
+    ]
+    open_store(store.url, daemon="right").write([batch(*right)], NOW)
+    fill(full, store)
+    assert {w.series.daemon for w in read(store)} == {"right"}
+    store.roll_up(NOW, everybody=True)
+    assert drafts(read(store, length=HOUR)) == drafts(as_live())
+
+
+def test_all_that_a_backfill_wrote_of_an_hour_is_known_as_such(
+    server: SimulatedPrometheus, url: str, open_store: OpenStore
+) -> None:
+    """Not only its last minute before an hour: a gap after any of them is counted."""
+    scrapes = [
+        (float(T0 + at), page(at // 10 - 300))
+        for first, last in ((3000, 3080), (3210, 3246))
+        for at in range(first, last, 10)
+    ]
+    for at, text in scrapes:
+        server.recording.scrape(text, at, **LABELS)
+    store = open_store(url, version=f"1{BACKFILL}")
+    fill(server, store, Span(T0, T0 + 3180))
+    fill(server, store, Span(T0, T0 + HOUR))
+    assert ordered(read(store)) == ordered(watched(scrapes, 10.0))
 
 
 @each_database
@@ -424,7 +517,20 @@ def test_a_thinned_out_history_counts_the_same(full: SimulatedPrometheus, store:
     fill(full, store, step=60.0)
     minutely = read(store)
     assert drafts(minutely) == pytest.approx(drafts(as_live()), rel=0.02)
+    of_minute = {w.start: w.tally for w in as_live() if in_all(w)}
+    apart = {w.start - T0 for w in minutely if in_all(w) and w.tally != of_minute[w.start]}
+    assert apart <= {0, 1200}, "only where there is no look before, and at the restart"
     assert {w.scrapes_ok for w in minutely if w.series.temperature == "all"} == {1}
+
+
+def test_slices_grow_again() -> None:
+    one = _Slice()
+    one.was_too_long(900.0)
+    one.was_too_long(450.0)
+    assert one.seconds == 225.0
+    for _ in range(2 * _GOOD_SLICES):
+        one.was_good()
+    assert one.seconds == 900.0
 
 
 def test_replicas_are_refused_with_a_selector_that_chooses(server: SimulatedPrometheus) -> None:

@@ -53,8 +53,8 @@ def _config(*targets: str, **settings: Any) -> Config:
     ("since", "until", "expected"),
     [
         (T0 + 10, T0 + DAY + 10, (T0, T0 + DAY + HOUR)),
-        (T0 + 10, NOW, (T0, NOW // MINUTE * MINUTE)),
-        (T0 + 10, NOW + 9 * DAY, (T0, NOW // MINUTE * MINUTE)),
+        (T0 + 10, NOW, (T0, NOW // HOUR * HOUR)),
+        (T0 + 10, NOW + 9 * DAY, (T0, NOW // HOUR * HOUR)),
         (T0 + 70, T0 + 3601, (T0 + 60, T0 + 3660)),
         (NOW - 2 * HOUR, NOW, ((NOW - 2 * HOUR) // MINUTE * MINUTE, NOW // MINUTE * MINUTE)),
         (NOW - 3, NOW, (NOW // MINUTE * MINUTE, NOW // MINUTE * MINUTE + MINUTE)),
@@ -65,6 +65,11 @@ def test_a_period_is_in_whole_hours_or_minutes_and_ends_by_now(
     since: float, until: float, expected: tuple[float, float]
 ) -> None:
     assert period(since, until, NOW) == expected
+
+
+def test_a_short_history_is_told_to_the_last_minute() -> None:
+    assert period(NOW - 7 * DAY, NOW, NOW, first=NOW - HOUR)[1] == NOW // MINUTE * MINUTE
+    assert period(NOW - 7 * DAY, NOW, NOW, first=NOW - DAY)[1] == NOW // HOUR * HOUR
 
 
 def test_a_period_that_has_not_begun_is_refused() -> None:
@@ -149,6 +154,18 @@ def test_the_budget_of_an_objective_is_read_as_far_back_as_it_goes(
     }
     assert first == {"all": T0 + 2 * DAY, "0": T0 + 6 * DAY}
     assert [window.start for window in found] == sorted(window.start for window in found)
+
+
+def test_a_short_period_has_the_whole_budget_of_an_objective_too(store: Store, taken: Any) -> None:
+    store.write([batch(*(minute(T0 + HOUR * at) for at in range(8 * 24)))], now=0)
+    slo = {"name": "a", "metric": "ttft", "threshold": "1s", "objective": "99%", "window": "6d"}
+    _read(store, NOW - 5 * HOUR, NOW, config=_config("chat", slos=[slo]))
+    _, found = taken["chat"]
+    assert found[0].start == T0 + 2 * DAY + HOUR
+    starts = [window.start for window in found]
+    assert starts == sorted(set(starts))
+    assert {w.length for w in found if w.start < NOW - 11 * HOUR} == {HOUR}
+    assert {w.length for w in found if w.start >= NOW - 10 * HOUR} == {MINUTE}
 
 
 def test_targets_are_those_configured_and_then_all_that_were_watched(

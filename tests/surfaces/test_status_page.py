@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from html.parser import HTMLParser
@@ -16,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from specwatch.core.coverage import Coverage
 from specwatch.core.status import (
     DaemonStatus,
     DeliveryStatus,
@@ -31,7 +34,7 @@ from specwatch.edges.guard_book import StepRecord
 from specwatch.errors import ScrapeReason, StoreUnavailable
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.guard.status import GuardStatus
-from specwatch.model import Histogram, Mode, Window
+from specwatch.model import Histogram, Mode, Source, Window
 from tests.surfaces.decided import change, decided
 from tests.surfaces.statuses import (
     NOW,
@@ -54,8 +57,8 @@ def server() -> Iterator[Surface]:
     """One that makes every page anew."""
     with ExitStack() as stack:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(status_route, "_PAGE_SECONDS", -1.0)
-            patched.setattr(status_route, "_HISTORY_SECONDS", -1.0)
+            for name in ("_STATUS_SECONDS", "_PAGE_SECONDS", "_HISTORY_SECONDS"):
+                patched.setattr(status_route, name, -1.0)
             found = stack.enter_context(serving())
         yield found
 
@@ -226,6 +229,87 @@ def test_what_is_wrong_is_told_at_the_top_and_with_its_target(surface: Surface) 
     assert "tap of llama: it counts twice" in text
 
 
+def dead(name: str = "chat", **changes: Any) -> Any:
+    """A target that was read last 10 minutes ago, when it was busy and speculation paid."""
+    failure = Failure(ScrapeReason.REFUSED, "nothing listens", NOW - 595)
+    known = {"failure": failure, "last_success": NOW - 600, "load": 8, "decision": decided()}
+    return target(name, **{**known, **changes})
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_target_that_cannot_be_read_does_not_look_alive(surface: Surface, stuck: bool) -> None:
+    """Nor does one whose loop is stuck: what is known of either is of before."""
+    alone = dead(failure=None) if stuck else dead()
+    surface.status = daemon(alone, stuck=("chat",) if stuck else ())
+    surface.windows = hour
+    text = read(surface).text
+    assert "Watching 1 target: 1 is not read." in text
+    assert text.count("not read for 10 min The target cannot be read, so nothing") == 2
+    row = text[text.index("chat not read") : text.index("By temperature")]
+    assert " llama - - - - " in row
+    assert "speculation loses" not in text
+    for stale in ("pays:", "speculation on", "1.5 running", "running or waiting", "Break-even at"):
+        assert stale not in text
+    assert "; of before the target could not be read." in text
+    assert "50.0% 33% 25 / 69 / 94 270" in text
+    assert "2.00" not in text
+
+
+def test_what_is_not_read_is_not_counted_as_on(surface: Surface) -> None:
+    surface.status = daemon(target("a"), dead("b"), target("c", last_success=None), target("d"))
+    assert "Watching 4 targets: speculation is on for 2 models; 2 are not read." in read(
+        surface
+    ).text  # fmt: skip
+
+
+def test_temperatures_seen_of_a_dead_target_are_not_of_now(surface: Surface) -> None:
+    seen = TapStatus(source=Source.TAP, models={"llama": Coverage(Source.TAP, 90, 100, {}, {})})
+    surface.status = daemon(target(tap=seen))
+    assert "90.0%" in read(surface).text
+    surface.status = daemon(dead(tap=seen))
+    assert "90.0%" not in read(surface).text
+
+
+@pytest.mark.parametrize("models", [{}, {"llama": Mode.ON}])
+def test_a_target_that_was_never_read_is_not_one_without_traffic(
+    surface: Surface, models: dict[str, Mode]
+) -> None:
+    surface.status = daemon(target(last_success=None, recent=(), models=models))
+    text = read(surface).text
+    assert "chat not read The target was not read yet" in text
+    assert "no traffic" not in text
+
+
+@pytest.mark.parametrize(
+    ("minutes", "said"),
+    [
+        ((0, 1, 2), "By temperature, last 3 min with speculation. "),
+        ((0, 1, 10, 29), "By temperature, 4 min with speculation within 30 min. "),
+        ((28, 29), "By temperature, 2 min with speculation, which ended 29 min ago. "),
+        ((20, 29), "By temperature, 2 min with speculation within 10 min, which ended 21 min ago."),
+    ],
+)
+def test_it_says_over_how_many_minutes_its_figures_are(
+    surface: Surface, minutes: tuple[int, ...], said: str
+) -> None:
+    """The minutes that there were, and when they ended if that was not just now."""
+    surface.windows = lambda **_: (minute(START - 60 * (1 + ago)) for ago in minutes)
+    assert said in read(surface).text
+
+
+def test_the_table_of_temperatures_says_who_counted_what(surface: Surface) -> None:
+    with_all(surface)
+    text = read(surface).text
+    assert (
+        "Row all is counted by the engine, but per request the others together; its latencies lie"
+        " in the engine's buckets, which are coarser. Rows of temperatures are counted by the tap."
+    ) in text
+    # Per request the row of all temperatures is the sum of the others.
+    assert "last 50.0% 50.0% 100% 25 / 69 / 94 270" in text
+    surface.windows = lambda **_: iter([minute(START)])
+    assert "Counted by the engine." in read(surface).text
+
+
 def test_without_targets_it_says_so(surface: Surface) -> None:
     surface.status = daemon()
     surface.status = DaemonStatus(**{**_fields(surface.status), "targets": ()})
@@ -279,6 +363,150 @@ def test_many_viewers_cost_one_reading() -> None:
             each.join()
         read(fresh, "/?refresh=0")
     assert asked == [{"since": NOW - 3600, "until": NOW, "target": "chat"}]
+
+
+def making(monkeypatch: pytest.MonkeyPatch, over: threading.Event) -> list[list[Any]]:
+    """Rendering that lasts until ``over``: lists of what was begun, and of how many ran at once."""
+    rendered, begun, at_once = status_route._rendered, [], [0]
+    lock = threading.Lock()
+
+    def waits(*values: Any) -> Any:
+        with lock:
+            begun.append(values[2:])
+            at_once.append(at_once[-1] + 1)
+        over.wait(30)
+        with lock:
+            at_once.append(at_once[-1] - 1)
+        return rendered(*values)
+
+    monkeypatch.setattr(status_route, "_rendered", waits)
+    return [begun, at_once]
+
+
+def asking(surface: Surface, paths: list[str]) -> tuple[list[threading.Thread], list[int]]:
+    """Threads that each ask for one of the paths, and the codes that were answered."""
+    codes: list[int] = []
+    threads = [
+        threading.Thread(target=lambda path=path: codes.append(surface.get(path).status))
+        for path in paths
+    ]
+    for each in threads:
+        each.start()
+    return threads, codes
+
+
+def test_equal_questions_are_one_page_however_they_are_put(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over = threading.Event()
+    over.set()
+    begun, _ = making(monkeypatch, over)
+    with serving() as fresh:
+        for query in ("target=chat&refresh=60", "refresh=60&target=chat", "refresh=060&target=chat",
+                      "target=x&target=chat&refresh=60"):  # fmt: skip
+            assert fresh.get(f"/?{query}").status == 200
+    assert begun == [("chat", 60)]
+
+
+def test_only_a_few_pages_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many different ones are asked for; beyond some more, who asks is told to wait."""
+    over = threading.Event()
+    _, at_once = making(monkeypatch, over)
+    with serving() as fresh:
+        most = status_route._MOST_MAKING
+        threads, codes = asking(fresh, [f"/?refresh={n}" for n in range(10, 10 + most + 4)])
+        try:
+            until = time.monotonic() + 10
+            while time.monotonic() < until and (len(codes) < 4 or max(at_once) < 2):
+                time.sleep(0.01)
+            assert codes == [503] * 4
+        finally:
+            over.set()
+            for each in threads:
+                each.join()
+    assert sorted(codes) == [200] * most + [503] * 4
+    assert max(at_once) == status_route._MOST_RENDERED
+
+
+def test_what_cannot_be_asked_takes_no_place_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, _ = making(monkeypatch, over := threading.Event())
+    over.set()
+    with serving() as fresh:
+        assert fresh.get("/").status == 200
+        for n in range(12):
+            assert fresh.get(f"/?x{n}=1").status == 400
+            assert fresh.get(f"/?target=x{n}").status == 404
+        assert fresh.get("/").status == 200
+    assert len(begun) == 1
+
+
+def test_a_page_is_as_old_as_the_time_since_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What took long to make is not old at once."""
+    now = 0.0
+    monkeypatch.setattr(status_route, "monotonic", lambda: now)
+
+    async def look() -> None:
+        nonlocal now
+        kept, made, done = status_route._Shared[int](10.0), [], asyncio.Event()
+
+        async def make() -> int:
+            await done.wait()
+            made.append(len(made))
+            return made[-1]
+
+        first = kept.get("x", make)
+        assert first is not None
+        assert kept.get("x", make) is first
+        now = 60.0
+        done.set()
+        assert await first == 0
+        now = 69.0
+        assert kept.get("x", make) is first
+        now = 71.0
+        again = kept.get("x", make)
+        assert again is not None
+        assert await again == 1
+
+    asyncio.run(look())
+
+
+def test_what_failed_is_made_again() -> None:
+    async def look() -> None:
+        kept = status_route._Shared[int](10.0)
+
+        async def fails() -> int:
+            raise StoreUnavailable("away")
+
+        first = kept.get("x", fails)
+        assert first is not None
+        with pytest.raises(StoreUnavailable):
+            await first
+        again = kept.get("x", fails)
+        assert again is not None
+        assert again is not first
+        again.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await again
+        assert kept.get("x", fails) is not again
+
+    asyncio.run(look())
+
+
+def test_a_target_newly_in_trouble_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However lately the history of the others was read."""
+    for name in ("_STATUS_SECONDS", "_PAGE_SECONDS"):
+        monkeypatch.setattr(status_route, name, -1.0)
+    names = [f"t{n}" for n in range(9)]
+    asked: list[str] = []
+    with serving() as fresh:
+        fresh.windows = lambda **chosen: asked.append(chosen["target"]) or hour(**chosen)
+        fresh.status = daemon(dead("t0"), *map(target, names[1:]))
+        read(fresh)
+        read(fresh)
+        assert asked == ["t0"]
+        fresh.status = daemon(dead("t0"), dead("t1"), *map(target, names[2:]))
+        assert read(fresh).text.count("50.0% 33% 25 / 69 / 94 270") == 2
+    assert asked[1:] == ["t0", "t1"]
 
 
 def test_a_page_grows_old(surface: Surface) -> None:

@@ -21,6 +21,8 @@ from specwatch.guard.state import Phase
 _DURATION = "humanizeDuration"
 _WHOLE = 'printf "%.0f"'
 _DASHBOARD = 'The dashboard "Guard and specwatch itself".'
+_OVERDUE_DAYS = 8
+"""Since the last delivery: a week, and a day in which what fails at first may arrive."""
 _LOOPBACK = r'"https?://(localhost|127[.].*|\\[::1\\])([:/].*)?"'
 _RESTARTS = "|".join((Phase.RESTARTING, Phase.VERIFYING, Phase.ROLLING_BACK))
 
@@ -42,6 +44,7 @@ def _alerts(job: str) -> Iterator[Alert]:
     yield _alertmanager_unreachable()
     yield _judging_fails()
     yield _report_undelivered()
+    yield _report_overdue()
 
 
 def _down(job: str) -> Alert:
@@ -353,21 +356,56 @@ def _report_undelivered() -> Alert:
         summary="The report of specwatch did not arrive by {{ $labels.channel }}",
         description=(
             "For an hour the last report has not reached all that it is for by"
-            " {{ $labels.channel }} (undelivered: {{ $value }}). It is written on the daemon's"
-            " machine nevertheless."
+            " {{ $labels.channel }} (undelivered: {{ $value }})."
         ),
         meaning=(
-            "The mail server or the webhook does not take the report, or not for all who are to"
-            " have it. The service tries again every 15 minutes for 16 hours; nobody gets it twice."
+            "The report could not be made; or the mail server or the webhook does not take it, or"
+            " not for all who are to have it; or the book of deliveries is damaged. What may"
+            " arrive later is sent every 15 minutes for 16 hours, to those only who are not known"
+            " to have it; what was refused for good waits for you. A webhook that takes it twice"
+            " without an answer counts as sent, and is told as never confirmed."
         ),
         look=(
-            "`journalctl -u specwatch-report` says what the server said; `specwatch check-config`"
+            "The status page has the reason. `journalctl -u specwatch-report` says what the"
+            " server said, or why no report was made; `specwatch check-config`"
             " tries to reach it without sending anything."
         ),
         do=(
             "Correct the section report of the configuration, or the server, and run"
             " `systemctl restart specwatch-report`. Whoever is not to have reports any more:"
             " remove the address from the configuration."
+        ),
+    )
+
+
+def _report_overdue() -> Alert:
+    return Alert(
+        name="SpecwatchReportOverdue",
+        expr=joined(
+            "time()",
+            "  - max by (channel) (specwatch_report_last_delivery_timestamp_seconds)",
+            f"> {_OVERDUE_DAYS} * 86400",
+        ),
+        for_="1h",
+        severity="warning",
+        summary="No report of specwatch has arrived by {{ $labels.channel }} for over a week",
+        description=(
+            f"The last one that is known to have arrived by {{{{ $labels.channel }}}} did so"
+            f" {said(_DURATION)} ago; there is one each week."
+        ),
+        meaning=(
+            "The timer is stopped or its machine was off, the service ends before it has begun a"
+            " report (a full disk, a refused configuration), or a webhook never confirms what it"
+            " gets."
+        ),
+        look=(
+            "`systemctl list-timers specwatch-report.timer`, `systemctl status specwatch-report`"
+            " and its journal; `specwatch check-config`; room on the disk of report.directory."
+        ),
+        do=(
+            "Mend what they say, and run `systemctl start specwatch-report`. If reports are made"
+            " less often than each week on purpose, silence this alert, or drop it where the"
+            " rules are loaded."
         ),
     )
 

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
-from specwatch.report.model import ModelReport, Report
+from specwatch.report.model import ModelReport, Outcome, Report
 from specwatch.report.told import cells
 from specwatch.report.told.parts import Part, Section, Sentence, Table, table
 
-OUTCOMES = {
-    "pays": "pays",
-    "not_worth_it": "hardly pays",
-    "even": "no difference",
-    "loses": "loses",
-    "off": "off",
-    "no_traffic": "no traffic",
-    "unknown": "not known",
+
+class Words(NamedTuple):
+    """An outcome by itself, and as what is said of speculation."""
+
+    alone: str
+    verb: str
+
+
+OUTCOMES: dict[Outcome, Words] = {
+    "pays": Words("pays", "pays"),
+    "not_worth_it": Words("hardly pays", "hardly pays"),
+    "even": Words("no difference", "makes no difference"),
+    "loses": Words("loses", "loses"),
+    "off": Words("off", "was off"),
+    "no_traffic": Words("no traffic", "had no traffic"),
+    "unknown": Words("not known", "has not been measured"),
 }
 """Outcomes in words."""
 _CAPTION = "All models: does speculation pay, and what to do"
@@ -23,7 +32,7 @@ _CAPTION = "All models: does speculation pay, and what to do"
 
 def outcome(model: ModelReport) -> str:
     """The outcome in a word or two."""
-    return OUTCOMES.get(model.answer.outcome, cells.name(model.answer.outcome))
+    return OUTCOMES[model.answer.outcome].alone
 
 
 def overview(report: Report) -> Table:

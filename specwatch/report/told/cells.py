@@ -94,12 +94,16 @@ def length(value: float | None) -> str:
     return UNKNOWN if known is None else f"{known / HOUR:,.1f} h"
 
 
+def bounded(value: float | None, *, beyond: bool) -> str:
+    """Seconds; ``> 10 s`` where they lie beyond the last bound of their histogram."""
+    return figures.bounded(finite(value), beyond=beyond)
+
+
 def quantile(found: Quantiles | None, which: str) -> str:
-    """``235 ms``, ``> 10.0 s`` beyond the last bound."""
+    """``235 ms``, ``> 10 s`` beyond the last bound."""
     if found is None:
         return UNKNOWN
-    said = seconds(getattr(found, which))
-    return f"> {said}" if which in found.beyond and said != UNKNOWN else said
+    return bounded(getattr(found, which), beyond=which in found.beyond)
 
 
 def change(now: Quantiles | None, other: Quantiles | None, which: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from specwatch.charts.scale import finite
-from specwatch.report.model import BestK, Load, ModelReport, WhatIf
+from specwatch.report import schedule
+from specwatch.report.model import BestK, Load, ModelReport
 from specwatch.report.told import cells
 from specwatch.report.told.parts import Figure, Part, Section, Sentence, table
 
@@ -17,7 +18,7 @@ def by_load(model: ModelReport) -> Section:
 
 def choices(model: ModelReport) -> Section:
     """The best number of draft tokens; speculation at some loads only."""
-    return Section("Draft tokens, and what if", [*_best_k(model.best_k), *_what_if(model.what_if)])
+    return Section("Draft tokens, and what if", [*_best_k(model.best_k), *_what_if(model)])
 
 
 def _loads(model: ModelReport) -> Iterator[Part]:
@@ -45,16 +46,17 @@ def _crossing(model: ModelReport) -> str:
         return f"Speculation pays up to about {running:.0f} running requests, and loses above that."
     known = [value for each in model.loads if (value := _value(each)) is not None]
     if not known:
-        return "No speedup is known at any load."
+        return "No speedup was measured at any load."
     if min(known) > 1:
-        return "At no load that there was does speculation lose."
+        return "At no load that was measured does speculation lose."
     if max(known) < 1:
-        return "At no load that there was does speculation pay."
+        return "At no load that was measured does speculation pay."
     return "There is no one load at which speculation stops to pay."
 
 
 def _value(each: Load) -> float | None:
-    return None if each.speedup is None else finite(each.speedup.value)
+    found = each.speedup
+    return None if found is None or found.basis != "measured" else finite(found.value)
 
 
 def _row(each: Load) -> tuple[str, ...]:
@@ -92,21 +94,35 @@ def _best_k(found: BestK | None) -> Iterator[Part]:
         )
 
 
-def _what_if(found: WhatIf | None) -> Iterator[Part]:
+def _what_if(model: ModelReport) -> Iterator[Part]:
+    found = model.what_if
     if found is None:
         yield Sentence("Nothing is known to be gained by speculation at some loads only.")
         return
-    setting = ", ".join(f"[{first}, {last}, {k}]" for first, last, k in found.setting)
-    kept = ", ".join(f"{first}-{last}" for first, last, k in found.setting if k > 0)
-    where = f"with {kept} running requests only" if kept else "at no load"
+    most = schedule.limit(found)
+    if not most:
+        yield Sentence(
+            "It loses at every load that was measured, so switch it off: the same work would have"
+            f" been done {_times(found.gain)} as fast as it was."
+        )
+        return
     yield Sentence(
-        f"Speculation {where} would have given a speedup of {_times(found.speedup)}: the same work"
-        f" {_times(found.gain)} as fast as it was done."
+        f"Speculation with 1-{most} running requests only would have given a speedup of"
+        f" {_times(found.speedup)}: the same work {_times(found.gain)} as fast as it was done."
     )
-    yield Sentence(
-        f'The setting for that: `"num_speculative_tokens_per_batch_size": [{setting}]` in the'
-        " speculative configuration."
-    )
+    unmeasured = schedule.unmeasured(model, found)
+    if unmeasured:
+        loads = ", ".join(map(cells.name, unmeasured))
+        yield Sentence(f"Of these loads nothing was measured: {loads}.")
+    if schedule.support(model.engine_version) == "never":
+        yield Sentence("This server has no setting for that.")
+    else:
+        yield Sentence(
+            f"The setting for that: `{schedule.setting(found)}` in the speculative configuration;"
+            f" it {schedule.needs(model.engine_version)}."
+        )
+    if model.best_k is not None and model.best_k.k not in (0, model.best_k.now):
+        yield Sentence("What this gains and what another number of draft tokens does overlap.")
 
 
 def _times(value: float) -> str:

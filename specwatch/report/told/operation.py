@@ -189,12 +189,15 @@ def _sides(before: Side, after: Side) -> Iterator[tuple[str, ...]]:
         cells.relative(after.mean_length, before.mean_length),
     )
     for which in ("p50", "p99"):
-        one, other = getattr(before, f"tpot_{which}"), getattr(after, f"tpot_{which}")
+        name = f"tpot_{which}"
+        one, other = getattr(before, name), getattr(after, name)
         yield (
             f"TPOT {which.upper()}",
-            cells.seconds(one),
-            cells.seconds(other),
-            cells.relative(other, one),
+            cells.bounded(one, beyond=name in before.beyond),
+            cells.bounded(other, beyond=name in after.beyond),
+            cells.UNKNOWN
+            if name in (*before.beyond, *after.beyond)
+            else cells.relative(other, one),
         )
     yield "Speedup", cells.ratio(before.speedup), cells.ratio(after.speedup), cells.UNKNOWN
     yield "Hours", cells.number(before.hours, 1), cells.number(after.hours, 1), cells.UNKNOWN

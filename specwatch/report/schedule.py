@@ -1,0 +1,60 @@
+"""Speculation up to some batch size only: the setting for it, and which engines have that."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from specwatch.report.model import ModelReport, WhatIf
+from specwatch.wording.text import shown
+
+_SINCE = (0, 24)
+"""Version of vLLM; with data parallelism it turns the setting off."""
+_VLLM = re.compile(r"v?(\d+)\.(\d+)(?=$|[^0-9])")
+_UNTAGGED = re.compile(r"v?0\.[01]\.dev")
+_LLAMA = re.compile(r"b\d+")
+_LONGEST_VERSION = 40
+
+Support = Literal["yes", "old", "never", "unknown"]
+
+
+def support(version: str | None) -> Support:
+    """Whether an engine has the setting: ``never`` is llama.cpp, which counts its builds."""
+    said = version or ""
+    if _LLAMA.match(said):
+        return "never"
+    found = _VLLM.match(said)
+    if found is None or _UNTAGGED.match(said):
+        return "unknown"
+    return "yes" if (int(found[1]), int(found[2])) >= _SINCE else "old"
+
+
+def needs(version: str | None) -> str:
+    """What the setting needs, as an aside."""
+    since = "vLLM {}.{} or later".format(*_SINCE)
+    alone = "no data parallelism"
+    has = support(version)
+    if has == "yes":
+        return f"needs {alone}"
+    this = f", this is {shown(version or '', _LONGEST_VERSION)}" if has == "old" else ""
+    return f"needs {since}{this}, {alone}"
+
+
+def setting(found: WhatIf) -> str:
+    """``"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 256, 0]]``."""
+    parts = ", ".join(f"[{first}, {last}, {k}]" for first, last, k in found.setting)
+    return f'"num_speculative_tokens_per_batch_size": [{parts}]'
+
+
+def limit(found: WhatIf) -> int:
+    """The most running requests with which there is speculation; 0 where there is to be none."""
+    return max((last for _, last, k in found.setting if k > 0), default=0)
+
+
+def unmeasured(model: ModelReport, found: WhatIf) -> list[str]:
+    """The loads that keep speculation although nobody measured what it does there."""
+    measured = {
+        each.load for each in model.loads if each.speedup and each.speedup.basis == "measured"
+    }
+    ran = {each.load for each in model.loads}
+    return [each for each in found.loads if each in ran and each not in measured]

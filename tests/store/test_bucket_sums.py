@@ -1,0 +1,78 @@
+"""A report says the same of sums of temperature buckets as of the hours that they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from specwatch.edges.bucket_sums import BucketSums
+from specwatch.edges.hours import hours_of, members_by_target
+from specwatch.edges.store import Store
+from specwatch.model import HOUR, Histogram, Mode, Source, Window
+from specwatch.report.build import build
+from specwatch.report.sources import Sources
+
+from .examples import T0, batch, minute
+
+HOURS = 12
+SINCE, UNTIL = T0 + HOURS // 2 * HOUR, T0 + HOURS * HOUR
+LABELS = ("0", "(0.7,1]", "unknown")
+
+
+def _history(silent: tuple[str, ...] = (), **more: Any) -> Iterator[Window]:
+    """Two loads, two versions and some time without speculation; ``silent`` is what the server
+    leaves to its buckets."""
+    for at in range(HOURS * 4):
+        start = T0 + at * HOUR // 4
+        mode = Mode.OFF if at % 13 == 5 else Mode.ON
+        for place, label in enumerate(("all", *LABELS)):
+            window = minute(
+                start,
+                temperature=label,
+                drafts=0 if mode is Mode.OFF else 40 + at * 7 % 11 + place,
+                concurrency=1.0 + at % 3 * 4,
+                mode=mode,
+                engine_version="0.11.0" if at < 30 else "0.12.0",
+                **more,
+            )
+            tally = replace(
+                window.tally,
+                tpot=Histogram((0.01, 0.03), (place, 20 + at, 3), 0.5 + at / 4),
+                request_acceptance=None if label == "all" else Histogram((0.5,), (at, 2), 1.5),
+                prompt_tokens=1000 + at,
+                records={} if label == "all" else {"record": at, "derived": place},
+                uncovered={} if label == "all" else {"refused": at % 2},
+            )
+            if label == "all":
+                tally = replace(tally, **dict.fromkeys(silent))
+            source = Source.SERVER if label == "all" else Source.TAP
+            yield replace(window, tally=tally, source=source)
+
+
+def _read(store: Store, summed: BucketSums | None) -> list[Window]:
+    members = members_by_target(store.reader)["chat"]
+    return list(hours_of(store.reader, members, T0, UNTIL, summed=summed))
+
+
+@pytest.mark.parametrize("silent", [(), ("drafts",), ("generation_tokens",), ("ttft", "tpot")])
+def test_a_report_of_sums_is_that_of_the_hours(store: Store, silent: tuple[str, ...]) -> None:
+    store.write([batch(*_history(silent))], now=0)
+    store.roll_up(UNTIL + HOUR)
+    hours, sums = _read(store, None), _read(store, BucketSums(SINCE, lambda _: ()))
+    found, expected = (
+        build(Sources(target="chat", windows=windows), SINCE, UNTIL) for windows in (sums, hours)
+    )
+    assert expected
+    assert msgspec.to_builtins(found) == msgspec.to_builtins(expected)
+    # Where the server says all there are fewer, else they are the same.
+    assert (sums == hours) if silent else (len(sums) < len(hours))
+
+
+def test_the_hours_of_two_daemons_are_not_summed(store: Store) -> None:
+    store.write([batch(*_history(), *_history(daemon="right", scrapes_ok=13))], now=0)
+    store.roll_up(UNTIL + HOUR)
+    assert _read(store, BucketSums(SINCE, lambda _: ())) == _read(store, None)
