@@ -8,7 +8,7 @@ from specwatch.charts.frame import LEFT, RIGHT, TOP, WIDTH, Field, Ink, broken, 
 from specwatch.charts.scale import Scale, finite, known, moment, ticks
 from specwatch.charts.style import INK
 from specwatch.charts.svg import document, sentence
-from specwatch.charts.values import Rate, Series
+from specwatch.report.model import AcceptancePoint, Series
 from specwatch.wording.figures import percent
 from specwatch.wording.text import shown
 
@@ -47,7 +47,9 @@ def acceptance(series: Series, since: float, until: float, prefix: str = "accept
     return document(prefix, (WIDTH, round(bottom)), title, f"{between}. {told}.", [*drawn, listed])
 
 
-def _chosen(by_bucket: Mapping[str, Sequence[Rate]]) -> list[tuple[str, Sequence[Rate]]]:
+def _chosen(
+    by_bucket: Mapping[str, Sequence[AcceptancePoint]],
+) -> list[tuple[str, Sequence[AcceptancePoint]]]:
     """The buckets to draw, in their order, ``all`` last: on top of the others."""
     some = {label: points for label, points in by_bucket.items() if _rates(points)}
     busiest = sorted(
@@ -61,11 +63,11 @@ def _chosen(by_bucket: Mapping[str, Sequence[Rate]]) -> list[tuple[str, Sequence
     return [(label, some[label]) for label in names]
 
 
-def _rates(points: Sequence[Rate]) -> list[float]:
+def _rates(points: Sequence[AcceptancePoint]) -> list[float]:
     return known(each.rate for each in points)
 
 
-def _told(label: str, points: Sequence[Rate]) -> str:
+def _told(label: str, points: Sequence[AcceptancePoint]) -> str:
     rates = _rates(points)
     drafts = sum(each.drafts for each in points if finite(each.rate) is not None)
     whole = sum(each.drafts * (finite(each.rate) or 0.0) for each in points)

@@ -9,7 +9,7 @@ from specwatch.charts.frame import AXIS, WIDTH
 from specwatch.charts.scale import Scale, ticks
 from specwatch.charts.style import FILLS
 from specwatch.charts.svg import SIZE, document, element, rule, sentence, words
-from specwatch.charts.values import Temperature
+from specwatch.report.model import Temperature
 from specwatch.wording.text import shown
 
 _MOST = 9

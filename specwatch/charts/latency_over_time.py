@@ -9,7 +9,7 @@ from specwatch.charts.frame import LEFT, RIGHT, TOP, WIDTH, Field, Ink, broken, 
 from specwatch.charts.scale import Scale, finite, logarithmic_ticks, moment, ticks
 from specwatch.charts.style import GREY
 from specwatch.charts.svg import document, sentence
-from specwatch.charts.values import Latencies, Series
+from specwatch.report.model import LatencyPoint, Series
 from specwatch.wording.figures import bounded, seconds
 from specwatch.wording.text import shown
 
@@ -22,7 +22,7 @@ _LOGARITHMIC_FROM = 25.0
 """The ratio of the greatest to the least from which on a level scale would hide the least."""
 _BOTTOM = 190.0
 
-Read = Callable[[Latencies], float | None]
+Read = Callable[[LatencyPoint], float | None]
 
 
 class _Line(NamedTuple):
@@ -91,7 +91,7 @@ def _lines(series: Series, metric: Metric) -> Iterator[_Line]:
         else {"P50": lambda each: each.tpot_p50, "P99": lambda each: each.tpot_p99}
     )
     for mode in _MODES:
-        points: Sequence[Latencies] = [each for each in series.latency if each.mode == mode]
+        points: Sequence[LatencyPoint] = [each for each in series.latency if each.mode == mode]
         for name, read in readers.items():
             line = _Line(
                 mode,

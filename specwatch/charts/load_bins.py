@@ -20,7 +20,7 @@ from specwatch.charts.svg import (
     text_width,
     words,
 )
-from specwatch.charts.values import Load, Ratio
+from specwatch.report.model import Load, Ratio
 from specwatch.wording.text import shown
 
 _BOTTOM = 186.0
