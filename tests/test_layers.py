@@ -31,7 +31,7 @@ LAYERS = (
         "config",
     ),
     ("core", "guard"),
-    ("stripping", "codegen", "wording"),
+    ("stripping", "codegen", "wording", "experiments", "advice"),
     ("report", "charts"),
     ("pages",),
     ("serving",),
@@ -50,7 +50,7 @@ ASIDE = {
 
 PURE = {
     "errors", "model", "names", "temperature", "measures", "core", "stripping", "codegen", "guard",
-    "wording", "charts", "report", "pages",
+    "experiments", "advice", "wording", "charts", "report", "pages",
 }  # fmt: skip
 """Rooms that do no I/O and are told the time."""
 

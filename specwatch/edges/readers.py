@@ -13,12 +13,13 @@ import sqlalchemy as sa
 from specwatch.core.baseline import Measurement
 from specwatch.core.decisions import Decision
 from specwatch.core.merge import merge_windows
-from specwatch.edges import measurement_rows, schema, verdict_rows
+from specwatch.edges import experiment_rows, measurement_rows, schema, verdict_rows
 from specwatch.edges.database import Database
 from specwatch.edges.packing import COLUMNS, assemble
 from specwatch.edges.statements import contents_of
 from specwatch.edges.verdict_rows import VerdictSelection
 from specwatch.errors import StoreUnavailable
+from specwatch.experiments.model import Experiment
 from specwatch.model import HOUR, MINUTE, SeriesId, Window
 
 TABLES = {MINUTE: schema.minutes, HOUR: schema.hours}
@@ -143,6 +144,18 @@ class Reader:
         """The baselines of a target, or of all, by key, load bin and origin, whoever wrote them."""
         with self.connected() as connection:
             return measurement_rows.read(connection, target)
+
+    def experiment(self, number: int) -> Experiment | None:
+        """A stored probe, bench or comparison. Raises ConfigError for one of another specwatch."""
+        with self.connected() as connection:
+            return experiment_rows.fetch(connection, number)
+
+    def experiments(
+        self, since: float, until: float, target: str | None = None
+    ) -> list[experiment_rows.Stored]:
+        """Those that ended in ``since <= at < until`` (Unix seconds), oldest first."""
+        with self.connected() as connection:
+            return experiment_rows.between(connection, since, until, target)
 
     def verdicts(self, **selection: Unpack[VerdictSelection]) -> list[Decision]:
         """Changes of verdicts in ``since <= at < until`` (Unix seconds), newest first."""

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from specwatch.errors import SchemaMismatch
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Every schema revision that this code knows, oldest first."""
 
 CURRENT = REVISIONS[-1]
@@ -173,6 +173,18 @@ guard_steps = sa.Table(
     sa.Column("phase", sa.Text, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("inputs", sa.Text, nullable=False),
+)
+
+# What was measured on purpose: a row for each probe, bench and comparison, as JSON.
+experiments = sa.Table(
+    "experiments",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("model_name", sa.Text, nullable=False),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("ended_at", Int64, nullable=False, index=True),
+    sa.Column("data", sa.LargeBinary, nullable=False),
 )
 
 

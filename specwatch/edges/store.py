@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from specwatch import __version__
 from specwatch.core.baseline import MAX_AGE, Measurement
 from specwatch.core.decisions import Decision
-from specwatch.edges import measurement_rows, schema, upkeep, verdict_rows
+from specwatch.edges import experiment_rows, measurement_rows, schema, upkeep, verdict_rows
 from specwatch.edges.creation import create
 from specwatch.edges.database import Database
 from specwatch.edges.packing import (
@@ -31,6 +31,7 @@ from specwatch.edges.statements import add_contexts, add_rows, insert, lock_seri
 from specwatch.edges.upkeep import Pruned
 from specwatch.edges.verdict_rows import VerdictSelection
 from specwatch.errors import StoreError, StoreUnavailable
+from specwatch.experiments.model import Experiment
 from specwatch.model import HOUR, MINUTE, Cursor, SeriesId, Window
 
 Pick = Callable[[sa.Connection, Sequence[PackedWindow]], Sequence[PackedWindow]]
@@ -147,6 +148,11 @@ class Store:
         """
         with self.writing(now) as connection:
             measurement_rows.put(connection, measurements)
+
+    def add_experiment(self, experiment: Experiment, now: float) -> int:
+        """Store a probe, bench or comparison; returns its number."""
+        with self.writing(now) as connection:
+            return experiment_rows.add(connection, experiment)
 
     def write_verdicts(self, decisions: Sequence[Decision], now: float) -> None:
         """Write changes of verdicts in one transaction; repeating it changes nothing."""

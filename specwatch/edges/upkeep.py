@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from specwatch.core.merge import merge_windows
-from specwatch.edges import measurement_rows, schema, verdict_rows
+from specwatch.edges import experiment_rows, measurement_rows, schema, verdict_rows
 from specwatch.edges.database import Database
 from specwatch.edges.packing import COLUMNS, assemble, pack
 from specwatch.edges.statements import add_contexts, contents_of, lock_series
@@ -45,6 +45,7 @@ class Pruned(NamedTuple):
     baselines: int = 0
     verdicts: int = 0
     guard_steps: int = 0
+    experiments: int = 0
 
 
 def closed_until(now: float) -> int:
@@ -113,6 +114,7 @@ def prune(
             baselines=measurement_rows.prune(connection, baselines_before),
             verdicts=verdict_rows.prune(connection, hours_before),
             guard_steps=_prune_steps(connection, hours_before),
+            experiments=experiment_rows.prune(connection, hours_before),
         )
     if database.is_sqlite:
         _shrink(database, stopping)

@@ -65,7 +65,8 @@ def test_pruning_makes_hours_of_old_minutes_and_says_what_it_did(run: Run, url: 
     done = run("db", "prune", "--database", url)
     assert done.exit_code == 0
     assert done.stdout.startswith(
-        "deleted 3 minutes, 0 hours, 0 runs, 0 baselines, 0 verdicts, 0 guard steps from "
+        "deleted 3 minutes, 0 hours, 0 runs, 0 baselines, 0 verdicts, 0 guard steps,"
+        " 0 experiments from "
     )
     info = json.loads(run("db", "current", "--database", url, "--json").stdout)
     assert (info["rows"]["minutes"], info["rows"]["hours"]) == (0, 1)
@@ -89,7 +90,7 @@ def test_pruned_baselines_and_verdicts_are_told_too(run: Run, tmp_path: Path) ->
     )
     store.close(long_ago)
     done = run("db", "prune", "--database", url)
-    assert ", 1 baseline, 2 verdicts, 0 guard steps from SQLite database " in done.stdout
+    assert ", 1 baseline, 2 verdicts, 0 guard steps, 0 experiments from SQLite database " in done.stdout
 
 
 def test_how_long_to_keep_can_be_given_or_configured(run: Run, tmp_path: Path) -> None:

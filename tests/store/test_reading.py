@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from specwatch.core.merge import merge_windows
-from specwatch.edges import readers
+from specwatch.edges import readers, schema
 from specwatch.edges.readers import Reader, Watched
 from specwatch.edges.store import Store
 from specwatch.errors import StoreUnavailable
@@ -154,7 +154,7 @@ def test_targets_lists_what_was_watched(url: str, open_store: OpenStore) -> None
 def test_info_counts_rows_and_bytes(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.write([batch(minute(T0), minute(T0 + 60))], now=0)
     info = store.info()
-    assert (info.revision, info.rows["minutes"], info.rows["hours"]) == ("0001", 2, 0)
+    assert (info.revision, info.rows["minutes"], info.rows["hours"]) == (schema.CURRENT, 2, 0)
     assert info.size > 10_000
     assert "minutes" in info.exact
     monkeypatch.setattr(readers, "_MOST_COUNTED", 2)

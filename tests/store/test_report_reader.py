@@ -8,7 +8,7 @@ import pytest
 
 from specwatch.config import Config, from_targets
 from specwatch.core.decisions import Decision
-from specwatch.edges import report_reader
+from specwatch.edges import report_reader, schema
 from specwatch.edges.guard_book import GuardBook
 from specwatch.edges.readers import Reader
 from specwatch.edges.report_reader import period, read_report
@@ -225,8 +225,8 @@ def test_an_empty_database_is_the_same_as_none(store: Store) -> None:
 def test_a_database_that_cannot_be_read_is_an_error(
     url: str, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.edges.schema.CURRENT", "0002")
-    monkeypatch.setattr("specwatch.edges.schema.REVISIONS", ("0001", "0002"))
+    monkeypatch.setattr("specwatch.edges.schema.CURRENT", "next")
+    monkeypatch.setattr("specwatch.edges.schema.REVISIONS", (*schema.REVISIONS, "next"))
     reader = Reader.of(url)
     monkeypatch.setattr(reader, "is_set_up", lambda: True)
     with pytest.raises(StoreUnavailable):

@@ -1,0 +1,1 @@
+"""Is a pairing of target and draft sound, before anything is started."""

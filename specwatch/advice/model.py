@@ -1,0 +1,98 @@
+"""What ``specwatch advise`` says, as plain values: what ``--json`` prints, and lines are made of.
+
+Memory is bytes, context and lengths tokens, rates and shares 0 to 1. None is what is not known.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+FORMAT = 1
+"""Grows when a program that reads advice would have to be changed."""
+
+Level = Literal["ok", "note", "doubt", "wrong"]
+"""``wrong`` is a reason not to start it: exit code 1; ``doubt`` one to measure first."""
+Topic = Literal["tokenizer", "pairing", "memory", "k", "quantization", "method", "use", "model"]
+LEVELS: tuple[Level, ...] = ("wrong", "doubt", "note", "ok")
+"""Gravest first."""
+
+
+class Finding(Struct, frozen=True, kw_only=True):
+    """One line of advice. ``source`` says who says so: a file, a formula, or a report cited."""
+
+    topic: Topic
+    level: Level
+    text: str
+    reason: str = ""
+    source: str = ""
+    remedy: str = ""
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """A target or a draft. ``weights`` are bytes in memory; ``kv_per_token`` bytes of KV cache that
+    one token takes over all its full-attention layers and GPUs."""
+
+    name: str
+    parameters: int | None
+    active_parameters: int | None = None
+    """Of a mixture of experts: those that one token uses."""
+    weights: int | None
+    quantization: str | None
+    kv_per_token: float | None = None
+    context: int | None = None
+    """The longest that it was trained for."""
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """Of each GPU, with the draft and without; ``requests`` of the wanted context fit at once."""
+
+    gpus: int
+    gpu_memory: int
+    usable: int
+    """``gpu_memory`` times ``--gpu-memory-utilization``."""
+    target_weights: int
+    draft_weights: int
+    reserved: int
+    """Activations, CUDA graphs and the runtime: assumed."""
+    kv_without: int
+    kv_with: int
+    tokens_without: int
+    tokens_with: int
+    requests_without: int
+    requests_with: int
+
+
+class Expected(Struct, frozen=True, kw_only=True):
+    """The speedup at an acceptance rate: an assumption, S = tau / (1 + k c)."""
+
+    acceptance: float
+    mean_length: float
+    speedup: float
+
+
+class Advice(Struct, frozen=True, kw_only=True):
+    """All of it; ``sound`` is False where any finding is ``wrong``."""
+
+    format: int = FORMAT
+    version: str
+    method: str | None
+    k: int | None
+    target: Model | None
+    draft: Model | None
+    memory: Memory | None
+    expected: tuple[Expected, ...]
+    findings: tuple[Finding, ...]
+    """Gravest first."""
+    sound: bool
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (2020-12) of :class:`Advice`."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "specwatch advise",
+        **msgspec.json.schema(Advice),
+    }

@@ -1,0 +1,75 @@
+"""Rows of the table ``experiments``: what was measured on purpose, as its own JSON."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from specwatch.edges.packing import storable
+from specwatch.edges.schema import experiments
+from specwatch.errors import ConfigError
+from specwatch.experiments.model import Comparison, Experiment, Subject, read
+
+
+class Stored(NamedTuple):
+    """An experiment and the number it is stored under."""
+
+    id: int
+    experiment: Experiment
+
+
+def add(connection: sa.Connection, experiment: Experiment) -> int:
+    """Store one; returns its number."""
+    subject = subject_of(experiment)
+    added = connection.execute(
+        experiments.insert().values(
+            target=storable(subject.target),
+            model_name=storable(subject.model_name),
+            kind=experiment.__struct_config__.tag,
+            ended_at=int(experiment.ended),
+            data=msgspec.json.encode(experiment),
+        )
+    )
+    return int(added.inserted_primary_key[0])
+
+
+def fetch(connection: sa.Connection, number: int) -> Experiment | None:
+    """The one stored under a number. Raises ConfigError for one of another specwatch."""
+    query = sa.select(experiments.c.data).where(experiments.c.id == number)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else read(bytes(row.data), f"stored result {number}")
+
+
+def between(
+    connection: sa.Connection, since: float, until: float, target: str | None = None
+) -> list[Stored]:
+    """Those that ended from ``since`` up to ``until`` (Unix seconds), oldest first.
+
+    What another specwatch stored in a format of its own is passed over.
+    """
+    query = (
+        sa.select(experiments.c.id, experiments.c.data)
+        .where(experiments.c.ended_at >= since, experiments.c.ended_at < until)
+        .order_by(experiments.c.ended_at, experiments.c.id)
+    )
+    if target is not None:
+        query = query.where(experiments.c.target == storable(target))
+    found = []
+    for row in connection.execute(query):
+        try:
+            found.append(Stored(row.id, read(bytes(row.data), "")))
+        except ConfigError:
+            continue
+    return found
+
+
+def prune(connection: sa.Connection, before: float) -> int:
+    """Delete what ended before a time (Unix seconds); returns how many rows."""
+    return connection.execute(experiments.delete().where(experiments.c.ended_at < before)).rowcount
+
+
+def subject_of(experiment: Experiment) -> Subject:
+    """Whose result it is; of a comparison the server that speculates."""
+    return experiment.on if isinstance(experiment, Comparison) else experiment.subject

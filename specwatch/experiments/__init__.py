@@ -1,0 +1,1 @@
+"""What a probe or a bench measured on purpose, and what follows from it."""

@@ -1,0 +1,259 @@
+"""What experiments found, as plain values: what ``--json`` prints, files hold and the store keeps.
+
+Times are Unix seconds, durations and latencies seconds, rates and shares 0 to 1, speedups ratios,
+throughput output tokens per second. None is what is not known.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from specwatch.errors import ConfigError
+
+FORMAT = 1
+"""Grows when a program that reads results would have to be changed."""
+
+Basis = Literal["measured", "assumed"]
+Zone = Literal["loses", "near", "wins", "unknown"]
+"""Of an acceptance rate against the break-even line: ``near`` is what the interval cannot tell."""
+Verdict = Literal["ship", "not_worth_it", "do_not", "unknown"]
+"""``ship``: faster by 1.3 and more; ``not_worth_it``: below that; ``do_not``: slower."""
+LEAST_SPEEDUP = 1.3
+"""Below it speculation is not worth shipping: a practitioner's rule, reported, not measured."""
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """A value and its 95 % interval, where there is one."""
+
+    value: float
+    lower: float | None = None
+    upper: float | None = None
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """The acceptance rate at which speculation neither gains nor loses, at one load."""
+
+    acceptance: Estimate
+    basis: Basis
+    load: str | None = None
+    """The load bin that it was measured at."""
+
+
+class Subject(Struct, frozen=True, kw_only=True):
+    """The server that was asked. ``k`` is the number of draft tokens, where the page tells."""
+
+    target: str
+    url: str
+    model_name: str
+    engine_version: str | None = None
+    configuration: str | None = None
+    """The fingerprint."""
+    mode: Literal["on", "off"]
+    k: int | None = None
+
+
+class Workload(Struct, frozen=True, kw_only=True):
+    """What was sent; two runs with the same are comparable. ``digest`` is that of all prompts."""
+
+    endpoint: str
+    source: str
+    """Where the prompts come from: ``built-in``, or the name of a file or data set."""
+    prompts: int
+    digest: str
+    max_tokens: int
+    temperatures: tuple[float | None, ...]
+    seed: int
+
+
+class Distribution(Struct, frozen=True, kw_only=True):
+    """Exact quantiles of what clients saw."""
+
+    count: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+class Acceptance(Struct, frozen=True, kw_only=True):
+    """Drafts and what became of them. ``histogram`` has the drafts that had 0, 1, .. k tokens
+    accepted, ``per_position`` the share of drafts that had each position accepted."""
+
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
+    rate: Estimate | None = None
+    mean_length: float | None = None
+    histogram: tuple[int, ...] | None = None
+    per_position: tuple[float, ...] | None = None
+
+
+class ProbeTemperature(Struct, frozen=True, kw_only=True):
+    """One temperature of a sweep."""
+
+    temperature: float
+    requests: int
+    """Answered."""
+    errors: dict[str, int]
+    tokens: int
+    source: Literal["records", "counters", "none"]
+    """Whether acceptance comes from per-request records or from the server's counters."""
+    acceptance: Acceptance | None
+    ttft: Distribution | None
+    tpot: Distribution | None
+    speedup: Estimate | None
+    """Against the baseline at this load, where there is one."""
+    zone: Zone
+
+
+class Probe(Struct, frozen=True, kw_only=True, tag_field="kind", tag="probe"):
+    """A sweep over temperatures. ``alone`` is None where it could not be told."""
+
+    format: int = FORMAT
+    version: str
+    began: float
+    ended: float
+    complete: bool
+    subject: Subject
+    workload: Workload
+    concurrency: int
+    temperatures: tuple[ProbeTemperature, ...]
+    line: Line | None
+    alone: bool | None
+    notes: tuple[str, ...] = ()
+
+
+class Batch(Struct, frozen=True, kw_only=True, array_like=True):
+    """Some requests that ended one after another: what bootstraps draw. Sums over them."""
+
+    requests: int
+    tokens: int
+    request_seconds: float
+    """From sending (in an open loop: from when it was due) to the last byte."""
+    decode_tokens: int
+    """After the first of each request."""
+    decode_seconds: float
+    first_seconds: float
+    """To the first content."""
+
+
+class Level(Struct, frozen=True, kw_only=True):
+    """One load on one server, the warm-up left out.
+
+    Closed loop: ``concurrency`` clients that ask again as soon as they are answered. Open loop:
+    ``rate`` requests a second come independently of each other, and latencies count from when a
+    request was due.
+    """
+
+    concurrency: int | None
+    rate: float | None
+    seconds: float
+    requests: int
+    """That ended well in this time."""
+    errors: dict[str, int]
+    prompt_tokens: int
+    tokens: int
+    throughput: float
+    per_user: Distribution | None
+    """Tokens per second that each request got after its first: 1 / TPOT."""
+    ttft: Distribution | None
+    tpot: Distribution | None
+    latency: Distribution | None
+    """Of whole requests."""
+    running: float | None
+    """Mean number of requests in flight, ours."""
+    lateness: Distribution | None = None
+    """Open loop: how much later than due requests were sent; it is part of the latencies."""
+    acceptance: Acceptance | None = None
+    alone: bool | None = None
+    batches: tuple[Batch, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Bench(Struct, frozen=True, kw_only=True, tag_field="kind", tag="bench"):
+    """A sweep over loads of one server."""
+
+    format: int = FORMAT
+    version: str
+    began: float
+    ended: float
+    complete: bool
+    subject: Subject
+    workload: Workload
+    levels: tuple[Level, ...]
+    notes: tuple[str, ...] = ()
+
+
+class ComparedLevel(Struct, frozen=True, kw_only=True):
+    """The same load on both. ``speedup`` is that of whole requests: request seconds per token off,
+    divided by those on; ``decode`` the same of the time after the first token (S of the report)."""
+
+    concurrency: int | None
+    rate: float | None
+    speedup: Estimate | None
+    decode: Estimate | None
+    ttft: Estimate | None
+    """Mean TTFT on, divided by that off: above 1 is slower."""
+    throughput_off: float
+    throughput_on: float
+    per_user_off: float | None
+    per_user_on: float | None
+    tpot_p99_off: float | None
+    tpot_p99_on: float | None
+    acceptance_rate: float | None
+    verdict: Verdict
+    missing: str | None = None
+    """Why there is no speedup."""
+
+
+class Comparison(Struct, frozen=True, kw_only=True, tag_field="kind", tag="comparison"):
+    """Speculation on against off. ``crossing`` is the load at which the speedup falls to 1."""
+
+    format: int = FORMAT
+    version: str
+    began: float
+    ended: float
+    complete: bool
+    off: Subject
+    on: Subject
+    workload: Workload
+    interleaved: bool
+    levels: tuple[ComparedLevel, ...]
+    speedup: Estimate | None
+    """Over all levels, each counted alike (geometric mean)."""
+    crossing: float | None
+    verdict: Verdict
+    sentence: str
+    notes: tuple[str, ...] = ()
+
+
+Experiment = Probe | Bench | Comparison
+
+
+def read(data: str | bytes, where: str) -> Experiment:
+    """A result from JSON. Raises ConfigError, naming ``where``, for anything else."""
+    try:
+        found: Experiment = msgspec.json.decode(data, type=Experiment)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{where}: no result of specwatch probe or bench ({error}); give a file written with"
+            " --json or -o"
+        ) from None
+    if found.format != FORMAT:
+        raise ConfigError(
+            f"{where}: format {found.format}, and this specwatch reads {FORMAT}; measure again, or"
+            " install the specwatch that wrote it"
+        )
+    return found
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema (2020-12) of :data:`Experiment`."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "specwatch probe and bench",
+        **msgspec.json.schema(Experiment),
+    }

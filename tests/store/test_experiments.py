@@ -1,0 +1,92 @@
+"""What was measured on purpose: stored whole, found by time and target, pruned."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+
+from specwatch.edges import schema
+from specwatch.edges.store import Store
+from specwatch.errors import ConfigError
+from specwatch.experiments.model import Bench, Comparison, Experiment, Subject, Workload, read
+from specwatch.model import HOUR
+
+from .examples import T0
+
+SUBJECT = Subject(target="chat", url="http://127.0.0.1:8000", model_name="llama", mode="on", k=4)
+WORKLOAD = Workload(
+    endpoint="chat", source="built-in", prompts=2, digest="d", max_tokens=64,
+    temperatures=(0.0, None), seed=0,
+)  # fmt: skip
+
+
+def bench(ended: float, target: str = "chat") -> Bench:
+    return Bench(
+        version="1", began=ended - 60, ended=ended, complete=True,
+        subject=msgspec.structs.replace(SUBJECT, target=target), workload=WORKLOAD, levels=(),
+    )  # fmt: skip
+
+
+def comparison(ended: float) -> Comparison:
+    return Comparison(
+        version="1", began=ended - 60, ended=ended, complete=False,
+        off=msgspec.structs.replace(SUBJECT, mode="off"), on=SUBJECT, workload=WORKLOAD,
+        interleaved=True, levels=(), speedup=None, crossing=None, verdict="unknown", sentence="-",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("found", [bench(T0 + 0.5), comparison(T0), bench(T0, "nul \0")])
+def test_what_is_stored_is_read_again(store: Store, found: Experiment) -> None:
+    number = store.add_experiment(found, T0)
+    assert store.reader.experiment(number) == found
+    assert store.reader.experiment(number + 1) is None
+
+
+def test_they_are_found_by_time_and_target_in_their_order(store: Store) -> None:
+    for each in (bench(T0 + HOUR), bench(T0), bench(T0 + 1, "other"), comparison(T0 + 2 * HOUR)):
+        store.add_experiment(each, T0)
+    assert [each.experiment.ended for each in store.reader.experiments(T0, T0 + 2 * HOUR)] == [
+        T0, T0 + 1, T0 + HOUR,
+    ]  # fmt: skip
+    (found,) = store.reader.experiments(T0, T0 + HOUR, "other")
+    assert (found.id, found.experiment) == (3, bench(T0 + 1, "other"))
+
+
+def test_the_result_of_another_specwatch_is_passed_over_and_named_when_asked_for(
+    store: Store,
+) -> None:
+    number = store.add_experiment(bench(T0), T0)
+    with store.writing(T0) as connection:
+        connection.execute(
+            sa.update(schema.experiments).values(data=b'{"kind":"bench","format":2}')
+        )
+    assert store.reader.experiments(0, T0 + 1) == []
+    with pytest.raises(ConfigError, match=f"stored result {number}: "):
+        store.reader.experiment(number)
+
+
+def test_old_ones_are_pruned_with_the_hours(store: Store) -> None:
+    store.add_experiment(bench(T0 - 3 * HOUR), T0)
+    store.add_experiment(bench(T0), T0)
+    assert store.prune(T0, HOUR, 2 * HOUR).experiments == 1
+    assert [each.experiment.ended for each in store.reader.experiments(0, T0 + 1)] == [T0]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ("", "x: no result of specwatch probe or bench"),
+        ("[]", "x: no result of specwatch probe or bench"),
+        ('{"kind": "bunch"}', "x: no result of specwatch probe or bench"),
+        (b"\xff\xfe", "x: no result of specwatch probe or bench"),
+        (
+            msgspec.json.encode(msgspec.structs.replace(bench(T0), format=2)),
+            "x: format 2, and this specwatch reads 1; measure again",
+        ),
+    ],
+)
+def test_what_is_no_result_is_refused_with_its_place(data: str | bytes, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read(data, "x")
+    assert str(refused.value).startswith(said)
