@@ -6,7 +6,6 @@ import gc
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import click
 from click.core import ParameterSource
 
 from specwatch.cli import guard_books, options
+from specwatch.cli.output_file import require_writable, write
 from specwatch.config import Config
 from specwatch.errors import ConfigError
 from specwatch.scalars import quoted
@@ -93,7 +93,7 @@ def command(
         raise click.UsageError(f"--json and --format {form} exclude each other; give one of them")
     form = _agreed("json" if as_json else form, output, "--json" if as_json else f"--format {form}")
     if output is not None:
-        _require_writable(output)
+        require_writable(output)
     loaded = guard_books.configured(database, file)
     with _progress() as progress:
         report = made(
@@ -126,6 +126,8 @@ def made(
 
     Without ``until`` and ``now`` it goes up to this moment. Raises ConfigError, StoreError.
     """
+    # Its matrices are small: threads for them take longer than they save.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from specwatch.edges.readers import Reader
     from specwatch.edges.report_reader import read_report
 
@@ -169,36 +171,6 @@ def rendered(report: Report, form: str) -> str:
     return plain(report)
 
 
-def write(path: Path, text: str) -> None:
-    """Write a file as a whole or not at all: whoever reads it meanwhile has the one before.
-
-    Raises ConfigError where it cannot be written.
-    """
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name[:50]}.", delete=False
-        ) as temporary:
-            try:
-                temporary.write(text)
-                temporary.flush()
-                os.fchmod(temporary.fileno(), _mode_of(path))
-                os.replace(temporary.name, path)
-            except BaseException:
-                Path(temporary.name).unlink(missing_ok=True)
-                raise
-    except OSError as error:
-        raise _unwritable(path, str(error.strerror)) from error
-
-
-def _mode_of(path: Path) -> int:
-    """That of the file in whose place another comes, else that of any new one."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
 def _schema(output: Path | None) -> None:
     """The schema of the report, to a file or not; options that would have no effect are refused."""
     context = click.get_current_context()
@@ -215,7 +187,7 @@ def _schema(output: Path | None) -> None:
         options.print_json(model.schema())
         return
     _agreed("json", output, "--schema")
-    _require_writable(output)
+    require_writable(output)
     write(output, json.dumps(model.schema(), indent=2) + "\n")
 
 
@@ -244,22 +216,6 @@ def _form_of(output: Path | None) -> str:
             f" with one of {known}"
         )
     return found
-
-
-def _require_writable(output: Path) -> None:
-    """Raise ConfigError before the work for what cannot be written after it."""
-    if output.is_dir():
-        raise _unwritable(output, "it is a directory; name a file in it")
-    if not output.parent.is_dir():
-        raise _unwritable(output, f"there is no directory {output.parent}; create it")
-    if output.exists() and not output.is_file():
-        raise _unwritable(output, "it is no regular file; leave -o away to print the report")
-    if not os.access(output.parent, os.W_OK):
-        raise _unwritable(output, f"nothing can be written in {output.parent}")
-
-
-def _unwritable(path: Path, why: str) -> ConfigError:
-    return ConfigError(f"--output {clean_lines(str(path))}: {why}")
 
 
 @contextmanager

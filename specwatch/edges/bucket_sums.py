@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from specwatch.edges.hours import Member, Row, Without
-from specwatch.edges.packing import SOURCES, assemble, shared_of
+from specwatch.edges.packing import MODES, SOURCES, Shared, assemble, shared_of
 from specwatch.model import ALL_TEMPERATURES, HOUR, Mode, SeriesId, Tally, Window
+
+if TYPE_CHECKING:
+    from specwatch.edges.row_columns import RowColumns
+    from specwatch.edges.side_by_side import Ints
 
 _NOT_BEFORE = frozenset({"request_acceptance"})
 """Histograms of buckets of which a report shows nothing from before its period."""
 _IN_ORDER = attrgetter("start", "series.model_name", "series.temperature")
-
-_Slice = tuple[int, str, int, int, int]
-"""Start, model, environment, load bin and mode: what windows of one server have in common."""
-_Group = tuple[bool, int, int, int, int]
-"""Rows that are added up: whether they are of the period, series, context, load bin and mode."""
 
 
 class BucketSums:
@@ -41,37 +41,15 @@ class BucketSums:
         self, rows: Sequence[Row], members: Mapping[int, Member], contents: Mapping[int, str]
     ) -> list[Window]:
         """The windows of rows that one daemon wrote, by start, model and temperature."""
-        of_all = {
-            id_ for id_, each in members.items() if each.series.temperature == ALL_TEMPERATURES
-        }
-        slices = _slices(rows, members, contents)
-        found: list[Window] = []
-        complete: dict[_Slice, Window] = {}
-        for row, at in zip(rows, slices, strict=True):
-            if row[1] in of_all:
-                window = self._window(row, members, contents)
-                found.append(window)
-                if _is_complete(window):
-                    complete[at] = window
-        groups: dict[_Group, list[Row]] = {}
-        last: dict[_Group, Window] = {}
-        for row, at in zip(rows, slices, strict=True):
-            start, id_, context, load_bin, mode = row[:5]
-            if id_ in of_all:
-                continue
-            whole = complete.get(at)
-            if whole is None:
-                found.append(self._window(row, members, contents))
-                continue
-            now = start >= self._since
-            group = (now, id_, context, load_bin, mode)
-            groups.setdefault(group, []).append(row)
-            last[group] = whole
-            if now:
-                found.append(_of_bucket(members[id_].series, row, whole, Tally(*row[6:9])))
-        for group, tally in self._sums(groups, members, contents):
-            series = members[group[1]].series
-            found.append(_of_bucket(series, groups[group][-1], last[group], tally))
+        if not rows:
+            return []
+        # A report of nothing but this hour's minutes has no use for numpy.
+        from specwatch.edges.side_by_side import UnusualError
+
+        try:
+            found = self._summed(rows, members, contents)
+        except UnusualError:
+            found = [self._window(row, members, contents) for row in rows]
         return sorted(found, key=_IN_ORDER)
 
     def _window(
@@ -82,48 +60,80 @@ class BucketSums:
             series, row[0], HOUR, contents[row[2]], row[4:], without=self._without(series)
         )
 
-    def _sums(
-        self,
-        groups: Mapping[_Group, Sequence[Row]],
-        members: Mapping[int, Member],
-        contents: Mapping[int, str],
-    ) -> list[tuple[_Group, Tally]]:
-        # A report of nothing but this hour's minutes has no use for numpy.
-        from specwatch.edges.folding import sum_rows
+    def _summed(
+        self, rows: Sequence[Row], members: Mapping[int, Member], contents: Mapping[int, str]
+    ) -> list[Window]:
+        import numpy as np
 
-        found: list[tuple[_Group, Tally]] = []
-        for now in (False, True):
-            own = [group for group in groups if group[0] is now]
-            if not own:
-                continue
-            unused = frozenset(self._without(members[own[0][1]].series))
-            tallies = sum_rows(
-                [row[4:] for group in own for row in groups[group]],
-                [at for at, group in enumerate(own) for _ in groups[group]],
-                [contents[group[2]] for group in own],
-                unused if now else unused | _NOT_BEFORE,
-            )
-            if now:
-                tallies = [_without_drafts(each) for each in tallies]
-            found += zip(own, tallies, strict=True)
-        return found
+        from specwatch.edges.folding import Group, sums
+        from specwatch.edges.row_columns import RowColumns, ints, numbered
+
+        unused = {id_: frozenset(self._without(each.series)) for id_, each in members.items()}
+        starts, ids, contexts, bins, *stored = zip(*rows, strict=True)
+        columns = RowColumns(stored, frozenset.intersection(*unused.values()))
+        shared = {id_: shared_of(contents[id_]) for id_ in set(contexts)}
+        whole = _wholes(rows, members, shared, columns)
+        now = ints(starts) >= self._since
+        # Rows that are added up are alike in all of these, any other is like none.
+        added = whole >= 0
+        alone = np.where(added, -1, np.arange(len(rows)))
+        alike = (now, ints(ids), ints(contexts), ints(bins), columns.mode)
+        first, group = numbered([alone, *(np.where(added, each, 0) for each in alike)])
+        last = np.zeros(len(first), np.int64)
+        last[group] = np.arange(len(rows))
+        groups = []
+        for at in last.tolist():
+            start, id_, context, _, mode = rows[at][:5]
+            own = unused[id_] | _NOT_BEFORE if added[at] and not now[at] else unused[id_]
+            groups.append(Group(members[id_].series, start, MODES[mode], shared[context], own))
+        found = sums(columns, group, groups)
+        hours = []
+        for at in np.flatnonzero(added & now).tolist():
+            row, beside = rows[at], found[group[whole[at]]]
+            series = members[row[1]].series
+            hours.append(_of_bucket(series, row, beside, Tally(*row[6:9])))
+        for number, at in enumerate(last.tolist()):
+            if added[at]:
+                series, counted = found[number].series, found[number].tally
+                rest = _without_drafts(counted) if now[at] else counted
+                found[number] = _of_bucket(series, rows[at], found[group[whole[at]]], rest)
+        return [*found, *hours]
 
 
-def _slices(
-    rows: Sequence[Row], members: Mapping[int, Member], contents: Mapping[int, str]
-) -> list[_Slice]:
-    environments = {id_: shared_of(contents[id_]).environment for id_ in {row[2] for row in rows}}
-    distinct = list(dict.fromkeys(environments.values()))
-    number = {id_: distinct.index(each) for id_, each in environments.items()}
+def _wholes(
+    rows: Sequence[Row],
+    members: Mapping[int, Member],
+    shared: Mapping[int, Shared],
+    columns: RowColumns,
+) -> Ints:
+    """Of each row of a bucket that of all temperatures beside it, -1 where there is none, or where
+    speculation is off, or the server does not count itself all that a report looks for."""
+    import numpy as np
+
+    from specwatch.edges.row_columns import ints, numbered
+
     model = {id_: each.series.model_name for id_, each in members.items()}
-    return [(row[0], model[row[1]], number[row[2]], row[3], row[4]) for row in rows]
-
-
-def _is_complete(whole: Window) -> bool:
-    """Whether speculation ran, and the server counts itself all that a report looks for."""
-    counted = whole.tally
-    known = (counted.drafts, counted.generation_tokens, counted.ttft, counted.tpot)
-    return whole.mode is not Mode.OFF and None not in known and any(counted.requests.values())
+    models = list(dict.fromkeys(model.values()))
+    environments = list(dict.fromkeys(each.environment for each in shared.values()))
+    of_series = {id_: models.index(name) for id_, name in model.items()}
+    of_context = {id_: environments.index(each.environment) for id_, each in shared.items()}
+    of_all = {id_ for id_, each in members.items() if each.series.temperature == ALL_TEMPERATURES}
+    # What windows of one server have in common.
+    first, place = numbered(
+        [
+            ints([row[0] for row in rows]),
+            ints([of_series[row[1]] for row in rows]),
+            ints([of_context[row[2]] for row in rows]),
+            ints([row[3] for row in rows]),
+            columns.mode,
+        ]
+    )
+    all_temperatures = np.array([row[1] in of_all for row in rows])
+    ran = columns.mode != MODES.index(Mode.OFF)
+    complete = np.flatnonzero(all_temperatures & ran & columns.all_counted())
+    found = np.full(len(first), -1)
+    found[place[complete]] = complete
+    return np.where(all_temperatures, -1, found[place])
 
 
 def _of_bucket(series: SeriesId, row: Row, whole: Window, counted: Tally) -> Window:

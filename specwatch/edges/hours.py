@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -21,6 +20,7 @@ _HOURS_AT_ONCE = 14 * 24
 _MINUTES_AT_ONCE = 24
 """Hours of minutes that are read at once: a busy target has ten thousand of a day."""
 
+_CONTEXT = itemgetter(2)
 _WHAT = attrgetter("start", "series.model_name", "series.temperature")
 Without = Callable[[SeriesId], Collection[str]]
 Row = tuple[Any, ...]
@@ -123,12 +123,13 @@ def _between(
     with reader.reading() as connection:
         minutes = _rows(connection, schema.minutes, at, stop, MINUTE, late) if late else []
         stored = _rows(connection, schema.hours, at, stop, HOUR, members)
-        needed = {row[2] for row in (*minutes, *stored)} - contents.keys()
+        needed = {*map(_CONTEXT, minutes), *map(_CONTEXT, stored)} - contents.keys()
         contents |= contents_of(connection, needed)
     if summed is not None and not minutes and len({m.series.daemon for m in members.values()}) == 1:
         yield from summed(stored, members, contents)
         return
-    minutes = [row for row in minutes if row[0] >= late[row[1]].rolled_until]
+    if any(at < each.rolled_until for each in late.values()):
+        minutes = [row for row in minutes if row[0] >= late[row[1]].rolled_until]
     # What is stored of an hour counts only where its minutes are not all there to be added up.
     rebuilt = {
         (row[0] - row[0] % HOUR, row[1])
@@ -148,22 +149,16 @@ def _between(
         found[start, rank, context, mode, load_bin] = assemble(
             series, start, HOUR, contents[context], row[4:], without=unused
         )
-    for id_, rows in _by_series(minutes).items():
-        rank, series, unused = ranked[id_]
+    if minutes:
         from specwatch.edges.folding import fold
 
-        for place, window in fold(series, rows, contents, unused):
+        wanted = {id_: (series, unused) for id_, (_, series, unused) in ranked.items()}
+        for place, window in fold(minutes, wanted, contents):
+            rank = ranked[place.series_id][0]
             key = (place.start, rank, place.context, place.mode, place.load_bin)
             known = [found[key]] if key in found else []
             found[key] = merge_windows([*known, window], start=place.start, length=HOUR)
     yield from _settled(found)
-
-
-def _by_series(rows: Iterable[Row]) -> dict[int, list[Row]]:
-    found: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        found[row[1]].append(row)
-    return found
 
 
 def _settled(found: Mapping[_Key, Window]) -> Iterator[Window]:

@@ -215,14 +215,22 @@ def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
 def slices_of(windows: Iterable[Window], *, now: bool) -> Iterator[Slice]:
     """The slices of the windows of one start; ``now`` are those of the period."""
     grouped: dict[tuple[Mode, int | None, Environment], tuple[list[Window], list[Window]]] = {}
+    group: tuple[list[Window], list[Window]] = ([], [])
+    before: Window | None = None
     for window in windows:
-        busy = window.gauges.busy_seconds
-        bin_ = load_bin(window.gauges.running_seconds / busy) if busy else None
-        key = (window.mode, bin_, window.environment)
-        group = grouped.get(key)
-        if group is None:
-            group = grouped[key] = ([], [])
+        # Mostly the same objects, of which nothing need be looked up again.
+        if (
+            before is None
+            or window.gauges is not before.gauges
+            or window.environment is not before.environment
+            or window.mode is not before.mode
+        ):
+            busy = window.gauges.busy_seconds
+            bin_ = load_bin(window.gauges.running_seconds / busy) if busy else None
+            key = (window.mode, bin_, window.environment)
+            group = grouped.setdefault(key, ([], []))
         group[window.series.temperature != ALL_TEMPERATURES].append(window)
+        before = window
     for (mode, bin_, environment), (wholes, parts) in grouped.items():
         silent = None
         if wholes:

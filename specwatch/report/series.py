@@ -80,7 +80,8 @@ class Plots:
             point = AcceptancePoint(start=self._at, drafts=drafted, rate=rate)
             self._acceptance.setdefault(label, []).append(point)
         for mode in (Mode.ON, Mode.OFF):
-            found = _latency(self._at, mode, [s for s in slices if s.place.mode is mode])
+            inside = [each for each in slices if each.place.mode is mode]
+            found = _latency(self._at, mode, inside) if inside else None
             if found is not None:
                 self._latency.append(found)
 

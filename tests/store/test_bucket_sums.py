@@ -72,6 +72,13 @@ def test_a_report_of_sums_is_that_of_the_hours(store: Store, silent: tuple[str, 
     assert (sums == hours) if silent else (len(sums) < len(hours))
 
 
+def test_numbers_too_large_to_be_added_up_at_once_are_so_one_by_one(store: Store) -> None:
+    large = [replace(each, tally=replace(each.tally, prompt_tokens=2**62)) for each in _history()]
+    store.write([batch(*large[::8])], now=0)
+    store.roll_up(UNTIL + HOUR)
+    assert _read(store, BucketSums(SINCE, lambda _: ())) == _read(store, None)
+
+
 def test_the_hours_of_two_daemons_are_not_summed(store: Store) -> None:
     store.write([batch(*_history(), *_history(daemon="right", scrapes_ok=13))], now=0)
     store.roll_up(UNTIL + HOUR)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from specwatch.core.merge import merge_windows
+from specwatch.edges import folding
 from specwatch.edges.folding import fold
 from specwatch.edges.hours import hours_of, members_by_target
 from specwatch.edges.packing import MODES, pack, unpack
@@ -56,9 +57,26 @@ def test_minutes_fold_into_what_merging_them_one_by_one_gives(seed: int) -> None
     contents = {each.context.id: each.context.content for each in packed}
     found = {
         (place.start, place.context, MODES[place.mode], place.load_bin): window
-        for place, window in fold(SERIES, rows, contents)
+        for place, window in fold(rows, {1: (SERIES, ())}, contents)
     }
     assert _comparable(found) == _comparable(expected)
+
+
+@pytest.mark.parametrize("reason", ["stop", "of a later vLLM", "x" * 40, "\u00e9" * 150])
+def test_minutes_of_a_server_are_folded_all_at_once(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever reasons it knows: one by one would take ten times as long."""
+    monkeypatch.setattr(folding, "_one_by_one", lambda *_: pytest.fail("one by one"))
+    packed = []
+    for at in range(3):
+        window = minute(T0 + 60 * at, temperature="all", drafts=300 * at)
+        counts = {reason: 70_000 * at, "length": at}
+        packed.append(pack(replace(window, tally=replace(window.tally, requests=counts))))
+    rows = [(each.start, 1, each.context.id, *each.columns()) for each in packed]
+    contents = {each.context.id: each.context.content for each in packed}
+    ((_, found),) = folding.fold(rows, {1: (SERIES, ())}, contents)
+    assert (found.tally.drafts, found.tally.requests) == (900, {reason: 210_000, "length": 3})
 
 
 def _any(start: int, chance: random.Random, *, most: int) -> Window:

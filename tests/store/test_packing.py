@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from specwatch.edges.packing import pack, pack_cursor, unpack, unpack_cursor
 from specwatch.model import Cursor, Histogram, Series, SeriesId, Tally, Window
@@ -13,13 +13,11 @@ from specwatch.model import Cursor, Histogram, Series, SeriesId, Tally, Window
 from .examples import T0, cursors, minute, windows
 
 
-@settings(max_examples=150, deadline=None)
 @given(windows)
 def test_a_window_comes_back_equal_in_every_field(window: Window) -> None:
     assert unpack(pack(window)) == window
 
 
-@settings(deadline=None)
 @given(cursors)
 def test_a_cursor_comes_back_equal(cursor: Cursor) -> None:
     assert unpack_cursor(pack_cursor(cursor)) == cursor

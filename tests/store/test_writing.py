@@ -24,7 +24,7 @@ from .examples import T0, batch, cursor, cursors, minute, read, windows
 def test_any_window_comes_back_equal(store: Store) -> None:
     written: list[Window] = []
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(windows)
     def check(window: Window) -> None:
         own = dataclasses.replace(window.series, target=f"t{len(written)}")

@@ -1,0 +1,148 @@
+"""Thousands of msgpack arrays of one form, read side by side: the same value of each at once.
+
+Read one after another they become Python objects number by number, which takes longer than all
+else that a report does. Importing this imports numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Here = npt.NDArray[np.bool_]
+"""Of each array whether it has what is read."""
+
+UNKNOWN = -1
+"""What nil is among counts."""
+
+# The first byte of a value (https://github.com/msgpack/msgpack/blob/master/spec.md).
+_LAST_SMALL, _NIL, _FLOAT, _ARRAY16 = 0x7F, 0xC0, 0xCB, 0xDC
+_MAPS, _ARRAYS = 0x80 >> 4, 0x90 >> 4
+_NUMBERS = {_NIL: 0, _FLOAT: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+"""Bytes that follow the first one of a number; small ones have but one."""
+_OTHER = 99
+_WIDTH = np.array([0 if at <= _LAST_SMALL else _NUMBERS.get(at, _OTHER) for at in range(256)])
+_SHIFT = np.array([64 - 8 * (_NUMBERS.get(at, 8) or 8) for at in range(256)], np.uint64)
+_WORD = 8
+_TOO_LARGE = np.uint64(1 << 63)
+
+
+class UnusualError(Exception):
+    """A value that no counter, gauge or latency has: negative, or beyond 2^63."""
+
+
+class SideBySide:
+    """Arrays of one form; each of its methods reads the next value of all of them.
+
+    What is read may be missing in some: these stay where they are, and have 0. Raises
+    UnusualError, after which nothing is to be read.
+    """
+
+    def __init__(self, blobs: Sequence[bytes]) -> None:
+        self._joined = b"".join(blobs) + bytes(_WORD)
+        self._bytes = np.frombuffer(self._joined, np.uint8)
+        # The eight bytes from each byte on as one number, so that a gather reads any width.
+        words = len(self._joined) - _WORD + 1
+        self._words = np.ndarray(words, ">u8", self._joined, strides=(1,))
+        lengths = np.fromiter(map(len, blobs), np.int64, len(blobs))
+        self._at = np.cumsum(lengths) - lengths
+
+    def lengths(self, here: Here | None = None) -> Ints:
+        """Elements of an array, or entries of a mapping; ``UNKNOWN`` of nil."""
+        first = self._first(here)
+        found = (first & 0x0F).astype(np.int64)
+        kind = first >> 4
+        others = np.flatnonzero((kind != _ARRAYS) & (kind != _MAPS) & (first > 0))
+        if len(others):
+            which = first[others]
+            if not np.isin(which, (_NIL, _ARRAY16)).all():
+                raise UnusualError
+            long = others[which == _ARRAY16]
+            found[others] = UNKNOWN
+            found[long] = self._words[self._at[long]] >> np.uint64(48)
+            self._at[long] += 2
+        return found
+
+    def counts(self, here: Here | None = None) -> Ints:
+        """Whole numbers; ``UNKNOWN`` of nil."""
+        first = self._first(here)
+        found = first.astype(np.int64)
+        wide = np.flatnonzero(first > _LAST_SMALL)
+        if len(wide):
+            kind, bits = self._wide(first, wide)
+            nil = kind == _NIL
+            if (kind == _FLOAT).any() or (bits[~nil] >= _TOO_LARGE).any():
+                raise UnusualError
+            found[wide] = np.where(nil, UNKNOWN, bits.astype(np.int64))
+        return found
+
+    def numbers(self, here: Here | None = None) -> Floats:
+        """Numbers of any kind; NaN of nil."""
+        first = self._first(here)
+        found = first.astype(np.float64)
+        wide = np.flatnonzero(first > _LAST_SMALL)
+        if len(wide):
+            kind, bits = self._wide(first, wide)
+            found[wide] = np.where(kind == _FLOAT, bits.view(np.float64), bits)
+            found[wide[kind == _NIL]] = np.nan
+        return found
+
+    def row(self, lengths: Ints) -> Iterator[Ints]:
+        """Yield the counts of arrays whose lengths were read, place by place."""
+        for at in range(int(lengths.max(initial=0))):
+            here = lengths > at
+            yield self.counts(None if here.all() else here)
+
+    def skip(self, lengths: Ints) -> None:
+        """Pass over as many numbers."""
+        for at in range(int(lengths.max(initial=0))):
+            here = lengths > at
+            width = _WIDTH.take(self._first(here))
+            if width.max() == _OTHER:
+                raise UnusualError
+            self._at += width
+
+    def keys(self, here: Here, names: dict[str, int]) -> Ints:
+        """Keys that are whole numbers, or texts: those by the number that ``names`` has of them,
+        which is a new one below zero for a new one."""
+        first = self._bytes.take(self._at)
+        texts = here & ((first >> 5 == 0xA0 >> 5) | (first == 0xD9) | (first == 0xDA))
+        rows = np.flatnonzero(texts).tolist()
+        found = self.counts(here & ~texts if rows else here)
+        for row in rows:
+            found[row] = self._text(row, names)
+        return found
+
+    def _text(self, row: int, names: dict[str, int]) -> int:
+        at = int(self._at[row])
+        first = self._joined[at]
+        more = {0xD9: 1, 0xDA: 2}.get(first, 0)
+        begin = at + 1 + more
+        length = int.from_bytes(self._joined[at + 1 : begin]) if more else first & 0x1F
+        self._at[row] = begin + length
+        return names.setdefault(self._joined[begin : begin + length].decode(), -1 - len(names))
+
+    def _first(self, here: Here | None) -> npt.NDArray[np.uint8]:
+        """The first bytes of values, behind which all then stand."""
+        found = self._bytes.take(self._at)
+        if here is None:
+            self._at += 1
+            return found
+        self._at += here
+        return found * here
+
+    def _wide(
+        self, first: npt.NDArray[np.uint8], wide: npt.NDArray[np.intp]
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
+        """What begins the numbers that are more than a byte, and the bits that follow."""
+        kind = first[wide]
+        width = _WIDTH[kind]
+        if width.max() == _OTHER:
+            raise UnusualError
+        at = self._at[wide]
+        self._at[wide] = at + width
+        return kind, self._words[at].astype(np.uint64) >> _SHIFT[kind]
