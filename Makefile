@@ -6,6 +6,8 @@ python := $(VENV)/bin/python
 pip := $(python) -m pip --disable-pip-version-check --quiet
 # The fast tests wait for more than half of their time: for a disk, a timeout, a second look.
 WORKERS ?= $(shell expr 2 \* $$(getconf _NPROCESSORS_ONLN))
+# Tests start many processes, each of which would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
 # In CI the plugin turns skips into failures; elsewhere it does nothing.
 pytest := $(python) -m pytest -p tests.plugins.no_skips
 
@@ -19,7 +21,7 @@ demo: $(VENV)/installed ## watch a simulated vLLM, for about a minute and a half
 	$(VENV)/bin/specwatch demo
 
 test: $(VENV)/installed-dev ## the fast tests
-	$(pytest) --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+	$(pytest) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lab: $(VENV)/installed-dev ## install what e2e needs: a real CPU vLLM, AIPerf, tiny models (4.6 GB)
 	$(python) -m tests.lab.vllm_install

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import gc
+
+import pytest
 import structlog
+from hypothesis import settings
 
 from tests.postgres import postgres
 
 __all__ = ["postgres"]
+
+LONGEST = (
+    "tests/report/test_month.py", "tests/test_wheel.py", "tests/store/test_backfill.py",
+    "tests/cli/test_calibrate.py", "tests/alerts/test_stock.py", "tests/worlds/test_worlds.py",
+    "tests/guard/test_guardian.py", "tests/guard/test_guarding.py",
+    "tests/tap/test_proxy_process.py", "tests/cli/test_run.py", "tests/daemon/test_process.py",
+)  # fmt: skip
+"""Files that take longest, which begin first: a worker has a file to itself, up to the end."""
+
+# No property is one of time, which others on the machine have a say in. Every run draws anew.
+settings.register_profile("specwatch", deadline=None, max_examples=50)
+settings.load_profile("specwatch")
 
 # What is logged is shown with a failure: plainly, for the colours take longer than many a test.
 structlog.configure(
@@ -16,3 +32,14 @@ structlog.configure(
         structlog.processors.KeyValueRenderer(key_order=["level", "event"], repr_native_str=False),
     ]
 )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In the order of their names, but for the longest."""
+    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves stay to the end: no collection of garbage need look at them again."""
+    gc.collect()
+    gc.freeze()

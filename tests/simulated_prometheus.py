@@ -7,6 +7,7 @@ Prometheus 2; the real one is met in the end-to-end tests.
 from __future__ import annotations
 
 import bisect
+import functools
 import json
 import math
 import re
@@ -35,10 +36,9 @@ class Recording:
 
     def scrape(self, page: str, at: float, **labels: str) -> None:
         """Take in a page that a server with these labels showed at a time."""
-        for family in text_string_to_metric_families(page):
-            for sample in family.samples:
-                own = {"__name__": sample.name, **sample.labels, **labels}
-                self.series.setdefault(tuple(sorted(own.items())), []).append((at, sample.value))
+        for own, value in _samples(page):
+            key = tuple(sorted({**own, **labels}.items()))
+            self.series.setdefault(key, []).append((at, value))
 
     def add(self, other: Recording, since: float = 0.0, until: float = 1e11, **more: str) -> None:
         """Take in a span of another, under further labels."""
@@ -47,6 +47,16 @@ class Recording:
             if inside:
                 labels = tuple(sorted({**dict(key), **more}.items()))
                 self.series.setdefault(labels, []).extend(inside)
+
+
+@functools.cache
+def _samples(page: str) -> list[tuple[Labels, float]]:
+    """Several recordings are of the same pages."""
+    return [
+        ({"__name__": sample.name, **sample.labels}, sample.value)
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    ]
 
 
 class SimulatedPrometheus(ThreadingHTTPServer):

@@ -73,7 +73,11 @@ class AlertPost:
             self._send(alerts, headers, tls)
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             self.close()
-            raise self._failure(error, headers) from None  # the cause may hold a secret
+            failure = self._failure(error, headers)
+        else:
+            return
+        # Out here it does not have the cause with it: that holds secrets, and half a connection.
+        raise failure
 
     def close(self) -> None:
         """Close the connection; the next letter opens another."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -301,7 +302,7 @@ NAMES = sorted({alert.name for alert in ALERTS})
 def promtool(*arguments: str | Path) -> str:
     ran = subprocess.run(
         ["promtool", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        timeout=300,
+        timeout=300, env={**os.environ, "GOGC": "400"},  # a third less time for more memory
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout

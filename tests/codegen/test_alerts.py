@@ -57,6 +57,7 @@ def files() -> dict[str, str]:
     return dict(alert_files())
 
 
+@cache
 def rules(name: str) -> list[dict[str, Any]]:
     return [rule for group in yaml.safe_load(files()[name])["groups"] for rule in group["rules"]]
 

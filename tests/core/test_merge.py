@@ -159,7 +159,7 @@ def test_modes_that_differ_are_mixed(mode):
     assert merge_modes(Mode.ON, Mode.OFF) is merge_modes(mode, Mode.MIXED) is Mode.MIXED
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(windows, st.randoms(use_true_random=False), st.integers(1, 4))
 def test_an_hour_is_the_same_from_minutes_and_from_parts_of_hours(parts, rng, cut):
     """Except for environment and source, which are those of the latest window."""

@@ -283,7 +283,7 @@ def play(world: World, script: list[tuple[Any, ...]]) -> None:
     world.end()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80)
 @given(st.booleans(), st.lists(steps, min_size=15, max_size=50))
 def test_windows_by_temperature_add_up_to_what_the_tap_counted(proxied, script):
     """Through restarts of engine, proxy and daemon, and pages that could not be read."""
@@ -292,7 +292,7 @@ def test_windows_by_temperature_add_up_to_what_the_tap_counted(proxied, script):
     assert_adds_up(world)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.one_of(*without_restarts), min_size=15, max_size=50))
 def test_they_add_up_where_pages_name_no_process(script):
     """Multi-process mode of an engine with a tap inside."""

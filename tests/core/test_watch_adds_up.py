@@ -192,7 +192,7 @@ def play(world: World, script: list[tuple]) -> None:
     world.ledger.lose()  # what close() did not hand out does not exist
 
 
-@settings(max_examples=250)
+@settings(max_examples=100)
 @given(st.booleans(), st.lists(steps, min_size=20, max_size=60))
 def test_windows_add_up_to_what_the_server_counted(multiprocess, script):
     """Through restarts, failures, gaps, clock steps, stops and kills of the daemon."""
@@ -201,7 +201,7 @@ def test_windows_add_up_to_what_the_server_counted(multiprocess, script):
     assert_adds_up(world.windows, world.ledger.total)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(some_seconds, st.booleans()), min_size=1, max_size=40))
 def test_windows_cover_the_time_from_the_first_page_to_the_last(script):
     """Failed scrapes lose no time: the next page brings what happened meanwhile."""

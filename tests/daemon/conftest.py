@@ -82,7 +82,7 @@ def server_tls() -> ssl.SSLContext:
 
 def target_of(url: str, name: str = "t", **settings: Any) -> Target:
     """A target with settings as they are inside: numbers of seconds, paths."""
-    return Target(url=url, name=name).model_copy(update={"timeout": 2.0, **settings})
+    return Target(url=url, name=name).model_copy(update={"timeout": 20.0, **settings})
 
 
 def events(log: Log, event: str) -> Log:

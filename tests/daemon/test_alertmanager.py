@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from specwatch.edges import alertmanager
-from specwatch.edges.alert_post import PostReason
+from specwatch.edges.alert_post import AlertPost, PostError, PostReason
 from specwatch.edges.alertmanager import Alertmanagers, Delivery
 from specwatch.guard.alert import Alert
 from specwatch.policy import Alertmanager
@@ -266,6 +266,18 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
         assert set(delivery.failures) == {PostReason.TLS}
         assert "name the authority in ca_file" in str(delivery.last_error)
         assert secure.asked == []
+        # Before the server: a handshake that meets its end leaves a socket to Python's gc.
+        alertmanagers.close(60)
+
+
+def test_a_failure_that_is_kept_holds_on_to_nothing_of_its_cause() -> None:
+    """Neither to a connection that was half made, nor to the request and its secrets."""
+    with Receiver() as gone:
+        pass
+    post = AlertPost(Alertmanager(urls=[gone.url]), gone.url)
+    with pytest.raises(PostError, match="nothing listens") as failed:
+        post.send([])
+    assert (failed.value.__cause__, failed.value.__context__) == (None, None)
 
 
 def test_credentials_are_sent_and_read_anew_for_each_letter(

@@ -206,6 +206,13 @@ def test_llama_cpp_without_a_record_has_none(serve: Serve) -> None:
     assert found.acceptance is None
 
 
+def test_llama_cpp_tells_steps_by_its_tokens(serve: Serve) -> None:
+    """Of 20 tokens the first is the prompt's, and 12 were accepted: 7 steps."""
+    timings = {"predicted_n": 20, "draft_n": 28, "draft_n_accepted": 12}
+    found = send(serve(streamed(piece("a"), {**USAGE, "timings": timings})))
+    assert found.acceptance == Acceptance(7, 28, 12)
+
+
 def test_a_record_that_tells_no_lengths_is_taken(serve: Serve) -> None:
     record = {"num_spec_steps": 2, "num_draft_tokens": 8, "num_accepted_draft_tokens": 3}
     metrics = {"metrics": {"speculative_decoding": record}}

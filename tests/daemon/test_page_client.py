@@ -395,7 +395,7 @@ def test_nothing_that_listens_is_refused(client_of: ClientOf) -> None:
             0,
         ),
         raw(b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n", keep=True),
-        body(gzip.compress(b"a 1\n" * (25 * MEGABYTE), 1), GZIP),
+        body(gzip.compress(b"a 1\n" * (3 * MEGABYTE), 1), GZIP),
         trickling(
             f"HTTP/1.1 200 OK\r\n{GZIP}\r\n".encode() + gzip.compress(b"a 1\n"),
             lambda: itertools.repeat(gzip.compress(b"") * 3000, 1600),

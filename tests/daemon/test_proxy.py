@@ -158,7 +158,7 @@ def test_a_proxy_that_fails_fails_nothing_else_and_is_told_once(
 
 def test_a_proxy_is_given_what_the_server_left_of_the_time(bench: MakeBench) -> None:
     """Both pages together take no longer than one scrape may."""
-    one = bench()
+    one = bench(timeout=2.0)
 
     def slow(visit: Visit) -> None:
         one.now = Moment(one.now.wall + 5.0, one.now.monotonic + 5.0)  # longer than the timeout

@@ -170,7 +170,7 @@ def test_a_longer_trace_on_disk_serves_for_a_shorter_one(tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def steady() -> dict[Mode, list[Sample]]:
-    return {mode: samples_in(record(STEADY, mode, 4)) for mode in (Mode.ON, Mode.OFF)}
+    return {mode: samples_in(record(STEADY, mode, 3)) for mode in (Mode.ON, Mode.OFF)}
 
 
 def test_intervals_contain_the_truth(steady: dict[Mode, list[Sample]]) -> None:
