@@ -59,18 +59,27 @@ class Memory(Struct, frozen=True, kw_only=True):
     """Activations, CUDA graphs and the runtime: assumed."""
     kv_without: int
     kv_with: int
-    tokens_without: int
-    tokens_with: int
-    requests_without: int
-    requests_with: int
+    tokens_without: int | None
+    """None where the shape of the target is not known."""
+    tokens_with: int | None
+    requests_without: int | None
+    requests_with: int | None
 
 
 class Expected(Struct, frozen=True, kw_only=True):
-    """The speedup at an acceptance rate: an assumption, S = tau / (1 + k c)."""
+    """The speedup at an acceptance rate: an assumption, S = tau / (1 + k c) at low load."""
 
     acceptance: float
+    """alpha: accepted / draft tokens, so an average over the k positions, at the k asked for."""
+    per_token: float
+    """The chance that a token is accepted after those before it were, taken as the same at each
+    position: it gives this alpha, and so what alpha and tau are at another k."""
     mean_length: float
+    """tau, in tokens per step."""
     speedup: float
+    best_k: int | None
+    """Where the speedup is highest; None where drafts cost nothing, so that more is never worse."""
+    best_speedup: float | None
 
 
 class Advice(Struct, frozen=True, kw_only=True):
@@ -83,9 +92,13 @@ class Advice(Struct, frozen=True, kw_only=True):
     target: Model | None
     draft: Model | None
     memory: Memory | None
+    draft_cost: float | None
+    """c: what a draft token costs, in plain steps of the target: assumed from the weights read."""
     expected: tuple[Expected, ...]
     findings: tuple[Finding, ...]
     """Gravest first."""
+    sources: dict[str, str]
+    """What the letters in brackets stand for in the sources of the findings."""
     sound: bool
 
 

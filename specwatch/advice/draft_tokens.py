@@ -1,0 +1,149 @@
+"""How many tokens to draft, and what that is expected to bring."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from specwatch.advice.asked import Asked
+from specwatch.advice.candidate import Candidate
+from specwatch.advice.expected import acceptance_for
+from specwatch.advice.methods import LOOKUPS
+from specwatch.advice.model import Expected, Finding, Level
+from specwatch.advice.sources import reported
+from specwatch.core.breakeven import DRAFT_COST_RATIO
+
+COMMON_K = 5
+WORTH_IT = 1.3
+"""A speedup below this is not worth shipping."""
+_TYPICAL = 0.7
+_HEAD_COST = 0.05
+"""Of a head whose size is not known: about one layer of the target and its output head."""
+_AT_ONCE = frozenset({"medusa", "mlp_speculator", "dflash", "dspark"})
+"""Methods that draft all k tokens in one pass."""
+_TWO_BYTES = 2
+_WORTH_A_LOOK = 1.05
+_MOST_USUAL = 7
+_PAPER = "[L] equation 1 and theorem 3.8, as expected at low load"
+
+
+def draft_cost(
+    method: str, k: int, target: Candidate, draft: Candidate | None, asked: Asked
+) -> float:
+    """Return c, what a draft token costs in plain steps of the target.
+
+    The time of a step at low load is that of reading the weights of one token, so c is the share
+    of bytes read, on the GPU that has most to read.
+    """
+    if method in LOOKUPS:
+        return 0.0
+    read, parallel = target.read_per_step, asked.tensor_parallel or 1
+    if method == "mtp" and draft is None:
+        layers = 0 if target.architecture is None else len(target.architecture.layers)
+        return 1 / layers + _output_head(target) if layers else _HEAD_COST
+    if draft is None or not draft.read_per_step or not read:
+        return DRAFT_COST_RATIO if method == "draft_model" else _HEAD_COST
+    ratio = draft.read_per_step / read
+    if asked.speculation.get("draft_tensor_parallel_size") in (1, "1"):
+        ratio *= parallel
+    if method in ("eagle", "mtp"):
+        ratio += _output_head(target)
+    return ratio / k if method in _AT_ONCE else ratio
+
+
+def _output_head(target: Candidate) -> float:
+    """The share of a step that the target's output head takes, which a head uses too."""
+    shape = target.architecture
+    if shape is None or not target.read_per_step:
+        return 0.0
+    return _TWO_BYTES * shape.vocabulary * shape.hidden_size / target.read_per_step
+
+
+def findings(
+    method: str, k: int | None, cost: float, expected: Sequence[Expected], asked: Asked
+) -> Iterator[Finding]:
+    """Yield whether k is in range, and whether speculation can pay at all with this draft."""
+    if k is None:
+        return
+    if asked.k is not None and method not in ("suffix", "medusa"):
+        yield _range(method, k, at_most=asked.server == "llama.cpp")
+    if cost:
+        yield _break_even(k, cost)
+    else:
+        yield Finding(
+            topic="k",
+            level="note",
+            text="a step whose lookup finds nothing drafts nothing, and gains nothing",
+            reason="the speedups expected are those of the steps that draft",
+            source=_PAPER,
+            remedy="let specwatch tell which share of the steps drafts in your traffic",
+        )
+    best = next((each for each in expected if each.acceptance == _TYPICAL), None)
+    if best is not None and best.best_k is not None and best.best_speedup is not None:
+        gain = best.best_speedup / best.speedup
+        # Reports speak against more than 7, which this model knows nothing of.
+        pays = best.best_speedup > 1
+        if pays and gain > _WORTH_A_LOOK and best.best_k <= max(k, _MOST_USUAL):
+            yield Finding(
+                topic="k",
+                level="note",
+                text=f"at acceptance {_TYPICAL} k = {best.best_k} is expected to be best:"
+                f" {best.best_speedup:.2f}x, against {best.speedup:.2f}x with k = {k}",
+                reason="if every position is accepted alike",
+                source=_PAPER,
+                remedy=f"compare k = {best.best_k}: specwatch bench compare",
+            )
+
+
+def _range(method: str, k: int, *, at_most: bool) -> Finding:
+    level, text, letters = _judged(method, k, at_most=at_most)
+    remedy = "" if level == "ok" else f"start with {COMMON_K}, and let specwatch calibrate tell"
+    if method == "mtp" and level != "ok":
+        remedy = "start with the number of layers that the target brings"
+    return Finding(
+        topic="k",
+        level=level,
+        text=f"k = {k}: {text}",
+        source=reported(letters),
+        remedy=remedy,
+    )
+
+
+def _judged(method: str, k: int, *, at_most: bool) -> tuple[Level, str, str]:
+    if at_most and k >= 3:
+        return "ok", "the most that llama-server drafts: it stops where the draft is unsure", "P"
+    if k <= 2 and method == "mtp":
+        return "ok", "usual for layers that the target brings", "G"
+    if k <= 2:
+        return "doubt", "below 3 the overhead of a step dominates", "T"
+    if k <= _MOST_USUAL:
+        return "ok", "in the usual range, 3 to 7", "GT"
+    if k == 8:
+        return "note", "the upper end: 3 to 7 is usual, above 8 acceptance collapsed", "GT"
+    if k <= 10:
+        return "doubt", "pays at high acceptance only; above 8 it collapsed for others", "TP"
+    return "doubt", "more than anyone reports to pay", "TP"
+
+
+def _break_even(k: int, cost: float) -> Finding:
+    even, worth = acceptance_for(1, k, cost), acceptance_for(WORTH_IT, k, cost)
+    said = f"a draft token costs {cost:.2g} times a step of the target"
+    reason = "the least it can cost, as reading its weights does: small drafts cost more"
+    if even >= 1:
+        return Finding(
+            topic="k",
+            level="wrong",
+            text=f"{said}: no acceptance makes up for that",
+            reason=reason,
+            source=_PAPER,
+            remedy="take a smaller draft, or quantise it",
+        )
+    level: Level = "doubt" if worth > 0.9 else "note" if worth > _TYPICAL else "ok"
+    reach = f"{worth:.0%}" if worth < 1 else "out of reach"
+    return Finding(
+        topic="k",
+        level=level,
+        text=f"{said}: break-even at {even:.0%} acceptance, worth it ({WORTH_IT}x) at {reach}",
+        reason=reason,
+        source=f"{_PAPER}; {WORTH_IT}x: reported [P]",
+        remedy="" if level == "ok" else "take a smaller draft, or fewer draft tokens",
+    )

@@ -1,0 +1,157 @@
+"""What a format of weights costs: bits per weight, with the scales that come along.
+
+Block formats follow from their definition: a group of weights shares a scale, of *g* weights of
+*b* bits and a scale of *s* bits each takes b + s / g. AWQ and GPTQ: 4 bits, 128 weights, a scale
+of 16 and a zero point of 4 bits; NVFP4: 16 weights, a scale of 8 bits; MXFP4: 32 weights, a scale
+of 8 bits. GGUF: what ``llama-quantize`` reports for Llama 3.1 8B, all tensors together
+(llama.cpp, tools/quantize/README.md; with two digits: from the sizes in its help); its mixtures
+differ a little from model to model.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from specwatch.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format of weights."""
+
+    bits: float
+    covers: Literal["all", "linear", "experts"] = "linear"
+    """What of a model it is used for: ``all``, ``linear`` layers (embeddings and output head
+    stay), or the routed ``experts`` alone."""
+
+
+_GROUPED = 4 + (16 + 4) / 128
+FORMATS: Mapping[str, Format] = {
+    "fp32": Format(32, "all"), "bf16": Format(16, "all"), "fp16": Format(16, "all"),
+    "fp8": Format(8), "int8": Format(8), "w8a8": Format(8), "mxfp8": Format(8 + 8 / 32),
+    "gptq-int8": Format(8 + (16 + 8) / 128), "bnb-int8": Format(8),
+    "int4": Format(4), "awq": Format(_GROUPED), "gptq": Format(_GROUPED),
+    "w4a16": Format(4 + 16 / 128), "bnb-int4": Format(4 + 32 / 64), "hqq": Format(4 + 32 / 64),
+    "nvfp4": Format(4 + 8 / 16), "mxfp4": Format(4 + 8 / 32, "experts"),
+}  # fmt: skip
+"""Formats of vLLM. ``int4`` is the bare 4 bits of the rules of thumb."""
+GGUF: Mapping[str, float] = {
+    "IQ1_S": 2.0042, "IQ1_M": 2.1460, "IQ2_XXS": 2.3824, "IQ2_XS": 2.5882, "IQ2_S": 2.7403,
+    "IQ2_M": 2.9294, "IQ3_XXS": 3.2548, "IQ3_XS": 3.4977, "IQ3_S": 3.6606, "IQ3_M": 3.7628,
+    "IQ4_XS": 4.4597, "IQ4_NL": 4.6818, "Q2_K_S": 2.9697, "Q2_K": 3.1593, "Q3_K_S": 3.6429,
+    "Q3_K_M": 4.00, "Q3_K_L": 4.2979, "Q4_0": 4.64, "Q4_1": 5.11, "Q4_K_S": 4.6672,
+    "Q4_K_M": 4.8944, "Q5_0": 5.57, "Q5_1": 6.04, "Q5_K_S": 5.5704, "Q5_K_M": 5.7036,
+    "Q6_K": 6.5633, "Q8_0": 8.5008, "F16": 16.0005, "BF16": 16.0005, "F32": 32.0,
+}  # fmt: skip
+_OTHER_NAMES: Mapping[str, str] = {
+    "float32": "fp32", "f32": "fp32", "float": "fp32", "float16": "fp16", "f16": "fp16",
+    "half": "fp16", "bfloat16": "bf16", "float8": "fp8", "fbgemm_fp8": "fp8", "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8", "float8_e4m3fn": "fp8", "ptpc_fp8": "fp8", "int8_w8a8": "w8a8",
+    "w8a16": "int8", "w4a16_awq": "awq", "awq_marlin": "awq", "gptq_marlin": "gptq",
+    "auto-round": "gptq", "auto_round": "gptq", "gptq_int8": "gptq-int8",
+    "bitsandbytes": "bnb-int4", "bnb": "bnb-int4", "nf4": "bnb-int4", "modelopt": "fp8",
+    "modelopt_fp4": "nvfp4", "experts_int8": "int8", "gpt_oss_mxfp4": "mxfp4",
+}  # fmt: skip
+
+
+class Counted(Protocol):
+    """As much of :class:`specwatch.advice.parameters.Parameters` as sizes depend on."""
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+
+    @property
+    def embedding(self) -> int:
+        """Those of embeddings and output head."""
+
+    @property
+    def routed(self) -> int:
+        """Those of routed experts."""
+
+
+def known(name: str) -> str:
+    """The name of a format as it is written here; ConfigError names the nearest."""
+    plain = name.strip().lower()
+    plain = _OTHER_NAMES.get(plain, plain)
+    if plain in FORMATS:
+        return plain
+    if (upper := name.strip().upper()) in GGUF:
+        return upper
+    every = [*FORMATS, *GGUF, *_OTHER_NAMES]
+    lowered = {each.lower(): each for each in every}
+    near = difflib.get_close_matches(plain, lowered, n=1, cutoff=0.4)
+    hint = f"; did you mean {lowered[near[0]]}?" if near else ""
+    raise ConfigError(
+        f"{name!r} is no format of weights that is known here: expected one of "
+        f"{', '.join(FORMATS)}, or one of llama.cpp's such as Q4_K_M{hint}"
+    )
+
+
+def bits(name: str) -> float:
+    """Bits per weight that a format covers, its scales included.
+
+    Raises ConfigError with the nearest name where there is no such format.
+    """
+    found = known(name)
+    return FORMATS[found].bits if found in FORMATS else GGUF[found]
+
+
+def weight_bytes(parameters: Counted, name: str, *, rest: str = "bf16") -> int:
+    """Bytes of a model's weights in a format; what the format does not cover is ``rest``."""
+    found = known(name)
+    covers = FORMATS[found].covers if found in FORMATS else "all"
+    covered = parameters.total
+    if covers == "experts" and parameters.routed:
+        covered = parameters.routed
+    elif covers != "all":
+        covered -= parameters.embedding
+    others = parameters.total - covered
+    return round((covered * bits(found) + others * bits(rest)) / 8)
+
+
+def of_config(config: Mapping[str, Any]) -> str | None:
+    """The format that a ``config.json`` declares, as :func:`bits` takes it.
+
+    None where it declares none; the method's own name where it is one not known here.
+    """
+    declared = config.get("quantization_config") or config.get("compression_config")
+    if not isinstance(declared, Mapping):
+        return None
+    method = str(declared.get("quant_method") or declared.get("quant_algo") or "unknown").lower()
+    if method in ("compressed-tensors", "compressed_tensors"):
+        return _of_groups(declared)
+    if method in ("modelopt", "modelopt_fp4", "nvfp4", "fp8"):
+        said = str(declared.get("quant_algo") or method)
+        return "nvfp4" if "FP4" in said.upper() else "fp8"
+    if method == "bitsandbytes":
+        return "bnb-int8" if declared.get("load_in_8bit") else "bnb-int4"
+    if method in ("gptq", "gptq_marlin", "auto-round", "awq", "awq_marlin"):
+        return _grouped(_OTHER_NAMES.get(method, method), declared)
+    return _OTHER_NAMES.get(method, method)
+
+
+def _grouped(method: str, declared: Mapping[str, Any]) -> str:
+    width = declared.get("bits", declared.get("w_bit", 4))
+    return "gptq-int8" if width == 8 else method
+
+
+def _of_groups(declared: Mapping[str, Any]) -> str:
+    """Of compressed-tensors: what its first group of layers says."""
+    groups = declared.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) and groups else None
+    weights = first.get("weights") if isinstance(first, Mapping) else None
+    if not isinstance(weights, Mapping):
+        return "unknown"
+    width, kind = weights.get("num_bits"), str(weights.get("type", "int"))
+    activations = bool(isinstance(first, Mapping) and first.get("input_activations"))
+    if width == 4:
+        if kind != "float":
+            return "w4a16"
+        return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"
+    if width == 8:
+        return "fp8" if kind == "float" else ("w8a8" if activations else "int8")
+    return "unknown"

@@ -1,0 +1,46 @@
+"""Models as their publishers describe them: ``data/models.json``.
+
+``config`` are the values of the published ``config.json`` that sizes depend on, ``parameters`` the
+exact number that its model card shows (the hub counts it from the headers of the weights; tied
+embeddings once), ``by_class`` what the model class of transformers 5.19 has on the meta device,
+with the routers' correction biases, which that keeps as buffers.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specwatch.advice import architecture
+from specwatch.advice.architecture import Architecture
+
+DATA = Path(__file__).parent / "data" / "models.json"
+
+
+@dataclass(frozen=True)
+class Published:
+    """A model with the figures that it is known by."""
+
+    name: str
+    parameters: int | None
+    by_class: int
+    config: dict[str, Any]
+
+    @property
+    def architecture(self) -> Architecture:
+        return architecture.read(self.config, self.name)
+
+
+MODELS = {
+    each["name"].partition("/")[2]: Published(
+        each["name"], each["parameters"], each["by_class"], each["config"]
+    )
+    for each in json.loads(DATA.read_text())
+}
+"""By name, without the publisher's."""
+
+
+def shape(name: str) -> Architecture:
+    return MODELS[name].architecture

@@ -1,0 +1,218 @@
+"""Advice as a whole: what is put together from all that is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from specwatch.advice import advise as advising
+from specwatch.advice.advise import Request
+from specwatch.advice.asked import Asked, Hints
+from specwatch.advice.candidate import Candidate, of_folder, of_name, of_size
+from specwatch.advice.model import LEVELS, Advice, schema
+from specwatch.advice.model_files import ModelFolder, Weights
+from specwatch.advice.naming import plain_size
+from specwatch.errors import ConfigError
+from tests.advice.shapes import LLAMA, candidate
+
+GB = 10**9
+
+
+def sized(text: str, quantized: str | None = None) -> Candidate:
+    size = plain_size(text)
+    assert size is not None
+    return of_size(text, size, dtype=None, quantized=quantized)
+
+
+def advise(target: Candidate, draft: Candidate | None = None, **given: Any) -> Advice:
+    hints = {name: given.pop(name) for name in list(given) if name in Hints.__slots__}
+    gpus = {name: given.pop(name) for name in ("gpus", "gpu_memory") if name in given}
+    named = {"target": target.name, "draft": None if draft is None else draft.name}
+    asked = Asked(**{**named, **given})
+    return advising.advise(
+        Request(
+            version="1",
+            asked=asked,
+            hints=Hints(**hints),
+            target=target,
+            draft=draft,
+            gpus=gpus.get("gpus"),
+            gpu_memory=gpus.get("gpu_memory"),
+        )
+    )
+
+
+REPORTED = {
+    "BF16 and BF16 on 2 x 80": (None, None, 80, False),
+    "INT8 and BF16 on 2 x 80": ("int8", None, 80, True),
+    "INT8 and INT8 on 2 x 80": ("int8", "int8", 80, True),
+    "INT4 and BF16 on 2 x 80": ("int4", None, 80, True),
+    "INT4 and INT4 on 2 x 80": ("int4", "int4", 80, True),
+    "BF16 and BF16 on 2 x 141": (None, None, 141, True),
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "draft", "memory", "sound"), REPORTED.values(), ids=REPORTED.keys()
+)
+def test_the_report_s_memory_table(
+    target: str | None, draft: str | None, memory: int, sound: bool
+) -> None:
+    """70B with 8B: 156 GB of weights leave nothing of 2 x 80 GB, the others leave enough [F]."""
+    found = advise(sized("70B", target), sized("8B", draft), gpus=2, gpu_memory=memory * GB, k=5)
+    assert found.sound == sound, found.findings
+    plan = found.memory
+    assert plan is not None
+    weights = 2 * (plan.target_weights + plan.draft_weights) / GB
+    expected = {None: 140, "int8": 70, "int4": 35}[target] + (
+        8 if draft == "int8" else 4 if draft == "int4" else 16
+    )
+    assert weights == pytest.approx(expected, abs=0.1)
+
+
+def test_findings_come_gravest_first_and_name_their_sources() -> None:
+    found = advise(
+        sized("3B"), sized("2B"), gpus=1, gpu_memory=8 * GB, k=12, workload="creative",
+        saturated=True, output_tokens=10,
+    )  # fmt: skip
+    ranks = [LEVELS.index(each.level) for each in found.findings]
+    assert ranks == sorted(ranks)
+    assert not found.sound
+    cited = {
+        letter for each in found.findings for letter in "FGLPT" if f"[{letter}]" in each.source
+    }
+    assert set(found.sources) == cited | {"G", "L"}
+    for each in found.findings:
+        if each.level in ("wrong", "doubt"):
+            assert each.remedy, each
+        assert each.source, each
+
+
+def test_only_wrong_is_unsound() -> None:
+    doubtful = advise(sized("8B"), sized("1B"), k=5)
+    assert any(each.level == "doubt" for each in doubtful.findings)
+    assert doubtful.sound
+
+
+def test_it_is_what_its_schema_says() -> None:
+    found = advise(candidate(8, name="T", config=LLAMA), sized("1B"), k=5, gpus=1,
+                   gpu_memory=80 * GB)  # fmt: skip
+    text = msgspec.json.encode(found)
+    assert msgspec.json.decode(text, type=Advice) == found
+    assert {"findings", "memory", "expected", "sound"} <= set(
+        schema()["$defs"]["Advice"]["required"]
+    )
+
+
+def test_without_a_method_nothing_is_expected() -> None:
+    found = advise(sized("70B"))
+    assert found.method is None
+    assert found.expected == ()
+    assert found.sound
+    assert any("nothing will be drafted" in each.text for each in found.findings)
+
+
+def test_a_k_that_nobody_gave_is_said_to_be_taken() -> None:
+    found = advise(sized("70B"), sized("7B"))
+    assert found.k == 5
+    assert any(each.text == "k = 5 is taken for what follows, as none is given"
+               for each in found.findings)  # fmt: skip
+
+
+def test_lookups_have_no_tokenizer_and_cost_nothing() -> None:
+    found = advise(sized("70B"), method="ngram", k=4)
+    assert not [each for each in found.findings if each.topic == "tokenizer"]
+    assert found.draft_cost == 0
+    assert [each.speedup for each in found.expected] == [
+        each.mean_length for each in found.expected
+    ]
+
+
+def test_memory_needs_gpus_and_sizes() -> None:
+    assert advise(sized("70B"), gpus=2).memory is None
+    unknown = of_name("org/mystery")
+    found = advise(unknown, gpus=1, gpu_memory=80 * GB, method="ngram", k=3)
+    assert found.memory is None
+    assert any("the size of the target is not known" in each.text for each in found.findings)
+    on_cpu = advise(sized("70B"), gpus=1, gpu_memory=80 * GB, server="llama.cpp",
+                    speculation={"on_cpu": True})  # fmt: skip
+    assert on_cpu.memory is None
+    assert any("-ngl leaves layers to the CPU" in each.text for each in on_cpu.findings)
+
+
+def test_the_shape_of_the_target_gives_requests() -> None:
+    target = candidate(8.03, name="T", config=LLAMA)
+    whole = advise(target, gpus=1, gpu_memory=80 * GB, method="ngram", k=3, context=8192).memory
+    eight = advise(target, gpus=1, gpu_memory=80 * GB, method="ngram", k=3, context=8192,
+                   kv_dtype="fp8").memory  # fmt: skip
+    assert whole is not None
+    assert eight is not None
+    assert whole.requests_with is not None
+    assert eight.requests_with is not None
+    assert eight.requests_with >= 1.9 * whole.requests_with
+    assert whole.tokens_with == whole.tokens_without
+
+
+@pytest.mark.parametrize(("temperature", "level"), [(0.6, "note"), (1.0, "doubt"), (0.2, "ok")])
+def test_the_model_s_own_temperature_counts_where_nobody_said_one(
+    temperature: float, level: str
+) -> None:
+    base = candidate(70, name="T", config=LLAMA)
+    assert base.folder is not None
+    folder = ModelFolder(
+        name="T", where="here", kind="folder", config=LLAMA, weights=None, tokenizer=None,
+        generation_config={"temperature": temperature}, vocabulary_size=None,
+    )  # fmt: skip
+    target = of_folder(folder, name="T")
+    found = [each for each in advise(target, method="ngram", k=3).findings if each.topic == "use"]
+    assert [each.level for each in found] == [level]
+    assert "generation_config.json" in found[0].source
+    told = advise(target, method="ngram", k=3, temperatures=((0.0, 1.0),)).findings
+    assert all("generation_config" not in each.source for each in told)
+
+
+def stored(**dtypes: int) -> ModelFolder:
+    """A folder with so many elements of each type."""
+    width = {"F32": 4, "BF16": 2, "F16": 2, "I32": 4}
+    sizes = {name: count * width[name] for name, count in dtypes.items()}
+    weights = Weights(
+        bytes=sum(sizes.values()), parameters=sum(dtypes.values()), tensors=1,
+        bytes_by_dtype=sizes, elements_by_dtype=dtypes, files=("model.safetensors",),
+    )  # fmt: skip
+    return ModelFolder(
+        name="m", where="here", kind="folder", config=LLAMA, generation_config=None,
+        weights=weights, tokenizer=None, vocabulary_size=128256,
+    )  # fmt: skip
+
+
+def test_weights_take_what_they_are_served_in() -> None:
+    """vLLM serves float32 as 16 bits unless told, and quantises at load where asked to."""
+    assert of_folder(stored(BF16=1000), name="m").weights == 2000
+    assert of_folder(stored(F32=1000), name="m").weights == 2000
+    assert of_folder(stored(F32=1000), name="m", dtype="float32").weights == 4000
+    assert of_folder(stored(BF16=1000), name="m", dtype="float32").weights == 4000
+    eight = of_folder(stored(BF16=8_030_261_248), name="m", quantized="fp8").weights
+    assert eight is not None
+    assert 8.0e9 < eight < 9.5e9
+
+
+def test_the_count_of_the_headers_goes_before_that_of_the_shape() -> None:
+    found = of_folder(stored(BF16=7_000_000_000), name="m")
+    assert (found.total, found.active, found.told_by) == (
+        7_000_000_000, 7_000_000_000, "the headers of its weights",
+    )  # fmt: skip
+
+
+def test_a_name_alone_is_marked_as_such() -> None:
+    found = of_name("meta-llama/Llama-3.1-70B-Instruct")
+    assert (found.total, found.weights, found.told_by) == (70 * GB, 140 * GB, "its name")
+    assert "its size is read off its name" in found.findings[0].text
+    mixture = of_name("mistralai/Mixtral-8x7B-v0.1")
+    assert "at most 56B parameters" in mixture.findings[1].text
+
+
+def test_a_format_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ConfigError, match="is no format of weights"):
+        sized("70B", "int5")

@@ -1,0 +1,290 @@
+"""Which method will draft, what it needs, and what vLLM makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specwatch.advice import draft_tokens, expected, methods, vllm_rules
+from specwatch.advice.asked import Asked
+from specwatch.advice.candidate import Candidate
+from specwatch.advice.model import Finding
+from specwatch.errors import ConfigError
+from tests.advice.shapes import LLAMA, candidate
+
+EAGLE = LLAMA | {"num_hidden_layers": 1, "architectures": ["EagleLlamaForCausalLM"]}
+EAGLE3 = LLAMA | {
+    "num_hidden_layers": 1, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 32000,
+}  # fmt: skip
+MEDUSA = {
+    "model_type": "medusa", "architectures": ["MedusaModel"], "hidden_size": 4096,
+    "vocab_size": 128256, "medusa_num_heads": 4, "medusa_num_layers": 1,
+}  # fmt: skip
+DEEPSEEK = LLAMA | {
+    "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next",
+    "num_nextn_predict_layers": 1, "num_experts": 8, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+    "linear_num_value_heads": 32, "linear_num_key_heads": 16, "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128, "linear_conv_kernel_dim": 4, "head_dim": 256,
+}  # fmt: skip
+TARGET = candidate(8, name="target", config=LLAMA)
+
+
+def asked(method: str | None = None, **keys: Any) -> Asked:
+    """What a command with these keys in its ``--speculative-config`` asks."""
+    speculation = {key: value for key, value in keys.items() if key not in Asked.__slots__}
+    others = {key: value for key, value in keys.items() if key in Asked.__slots__}
+    if method is not None:
+        speculation["method"] = method
+    if "k" in others:
+        speculation["num_speculative_tokens"] = others["k"]
+    return Asked(**{"written": True, "method": method, "speculation": speculation, **others})
+
+
+def test_a_draft_says_itself_what_it_is() -> None:
+    """As SpeculativeConfig of vLLM finds the method that nobody names."""
+
+    def detected(name: str, config: dict[str, Any]) -> str | None:
+        draft = candidate(1, name=name, config=config)
+        return methods.method_of(asked(draft=name), draft)
+
+    assert detected("Llama-3.2-1B", LLAMA) == "draft_model"
+    assert detected("yuhuili/EAGLE-LLaMA3-Instruct-8B", EAGLE) == "eagle"
+    assert detected("AngelSlim/Qwen3-8B_eagle3", EAGLE3) == "eagle3"
+    assert detected("medusa-8b", MEDUSA) == "medusa"
+    assert methods.method_of(asked(draft="[ngram]"), None) == "ngram"
+    assert methods.method_of(asked("deepseek_mtp"), None) == "mtp"
+    assert methods.method_of(Asked(), None) is None
+
+
+def test_a_mistyped_method_gets_the_nearest() -> None:
+    with pytest.raises(ConfigError, match=r"method 'eagel3' is not known; did you mean \"eagle3\""):
+        methods.method_of(asked("eagel3"), None)
+
+
+def gravest(method: str, draft: Candidate | None, given: Asked, target: Candidate = TARGET) -> str:
+    """Those findings of a method that speak against it."""
+    found = methods.findings(method, target, draft, given)
+    return "\n".join(f"{e.level}: {e.text}" for e in found if e.level in ("wrong", "doubt"))
+
+
+NEEDS = {
+    "a model without one": (
+        "draft_model", None, asked(k=5), "wrong: draft_model has no draft",
+    ),
+    "eagle without a head": ("eagle", None, asked("eagle", k=5), "wrong: eagle has no draft"),
+    "a head named a model": (
+        "draft_model", EAGLE, asked(k=5), "is no model by itself but a head (eagle)",
+    ),
+    "a head of another width": (
+        "eagle", EAGLE | {"hidden_size": 5120, "num_attention_heads": 40}, asked("eagle", k=5),
+        "made for a target of hidden size 5120, and this target's is 4096",
+    ),
+    "eagle3 tells its target's width": (
+        "eagle3", EAGLE3 | {"target_hidden_size": 8192}, asked("eagle3", k=5),
+        "made for a target of hidden size 8192",
+    ),
+    "the third named as the first": (
+        "eagle", EAGLE3, asked("eagle", k=5), "wrong: the head is one of EAGLE-3",
+    ),
+    "the first named as the third": (
+        "eagle3", EAGLE, asked("eagle3", k=5), "doubt: nothing in the head's config.json says",
+    ),
+    "a whole model as a head": (
+        "eagle3", LLAMA | {"draft_vocab_size": 32000, "architectures": ["LlamaForCausalLM"]},
+        asked("eagle3", k=5), "",
+    ),
+    "more than there are heads": (
+        "medusa", MEDUSA, asked("medusa", k=5), "k = 5, and there are 4 Medusa heads",
+    ),
+    "prediction that the target lacks": (
+        "mtp", None, asked("mtp", k=1), "vLLM knows no multi-token prediction for llama",
+    ),
+    "a speculator": (
+        "mlp_speculator", None, asked("mlp_speculator", k=3, draft="x"), "and then does not start",
+    ),
+    "suffix": ("suffix", None, asked("suffix"), "doubt: suffix needs the package arctic-inference"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "config", "given", "said"), NEEDS.values(), ids=NEEDS.keys())
+def test_what_methods_need(
+    method: str, config: dict[str, Any] | None, given: Asked, said: str
+) -> None:
+    draft = None if config is None else candidate(0.5, name="draft", config=config)
+    assert said in gravest(method, draft, given)
+
+
+def test_what_fits_is_fine() -> None:
+    for method, config in (("eagle", EAGLE), ("eagle3", EAGLE3), ("medusa", MEDUSA)):
+        draft = candidate(0.5, name="draft", config=config)
+        assert gravest(method, draft, asked(method, k=4)) == "", method
+    for method in ("ngram", "ngram_gpu"):
+        assert gravest(method, None, asked(method, k=4)) == ""
+
+
+@pytest.mark.parametrize(
+    ("layers", "k", "said"),
+    [(1, 1, ""), (1, 3, ""), (2, 3, "wrong: k = 3 is no multiple of the target's 2 layers"),
+     (2, 4, ""), (0, 1, "doubt: the target's config.json names no layers")],
+)  # fmt: skip
+def test_multi_token_prediction_counts_layers(layers: int, k: int, said: str) -> None:
+    target = candidate(80, config=DEEPSEEK | {"num_nextn_predict_layers": layers})
+    found = gravest("mtp", None, asked("mtp", k=k), target)
+    assert found.startswith(said)
+    assert bool(found) == bool(said)
+
+
+def refused(method: str, given: Asked, draft: Candidate | None = None) -> list[str]:
+    found = vllm_rules.findings(method, TARGET, draft, given)
+    return [each.text for each in found if each.level == "wrong"]
+
+
+DRAFT = candidate(1, name="draft", config=LLAMA | {"num_attention_heads": 14,
+                  "num_key_value_heads": 2, "hidden_size": 896})  # fmt: skip
+REFUSALS = {
+    "no k": ("ngram", asked("ngram"), "the number of draft tokens is missing"),
+    "k = 0": ("ngram", asked("ngram", num_speculative_tokens=0), "is not a whole number above 0"),
+    "k of words": (
+        "ngram", asked("ngram", num_speculative_tokens="five"), "'five' is not a whole number",
+    ),
+    "a mistyped key": (
+        "ngram", asked("ngram", k=3, prompt_lookup_maxi=3), "has no key prompt_lookup_maxi",
+    ),
+    "a key of older versions": (
+        "ngram", asked("ngram", k=3, disable_by_batch_size=8), "disable_by_batch_size is gone",
+    ),
+    "the wrong parallelism": (
+        "draft_model", asked(k=3, tensor_parallel_size=1), "tensor_parallel_size is no key",
+    ),
+    "a parallelism between": (
+        "draft_model", asked(k=3, tensor_parallel=4, draft_tensor_parallel_size=2),
+        "draft_tensor_parallel_size 2 is neither 1 nor the target's 4",
+    ),
+    "heads that cannot be shared out": (
+        "draft_model", asked(k=3, tensor_parallel=4),
+        "the draft's 14 attention heads cannot be shared out among 4 GPUs",
+    ),
+    "a longer draft": (
+        "draft_model", asked(k=3, max_model_len=8192, context=4096), "above the target's 4096",
+    ),
+    "crossed lookups": (
+        "ngram", asked("ngram", k=3, prompt_lookup_min=5, prompt_lookup_max=2),
+        "prompt_lookup_min 5 is above prompt_lookup_max 2",
+    ),
+    "lookup and asynchronous scheduling": (
+        "ngram", asked("ngram", k=3, async_scheduling=True), "--async-scheduling does not go with",
+    ),
+    "another vocabulary without a model": (
+        "ngram", asked("ngram", k=3, use_heterogeneous_vocab=True), "does not go with ngram",
+    ),
+    "another vocabulary, sampled": (
+        "draft_model",
+        asked(k=3, use_heterogeneous_vocab=True, draft_sample_method="probabilistic"),
+        "goes with draft_sample_method greedy only",
+    ),
+    "drafts accepted by lot": (
+        "ngram", asked("ngram", k=3, rejection_sample_method="synthetic"), "garbage",
+    ),
+    "LoRA and too few tokens": (
+        "ngram", asked("ngram", k=3, lora=True, batched_tokens=64, slots=32), "which LoRA needs",
+    ),
+    "a schedule with a hole at its start": (
+        "ngram", asked("ngram", k=3, num_speculative_tokens_per_batch_size=[[2, 8, 3]]),
+        "[2, 8, 3] does not follow",
+    ),
+    "a schedule that overlaps": (
+        "ngram", asked("ngram", k=3, num_speculative_tokens_per_batch_size=[[1, 8, 3], [8, 9, 1]]),
+        "[8, 9, 1] does not follow",
+    ),
+    "a schedule of another form": (
+        "ngram", asked("ngram", k=3, num_speculative_tokens_per_batch_size={"8": 3}),
+        "is no list of [from, to, k]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "given", "said"), REFUSALS.values(), ids=REFUSALS.keys())
+def test_what_vllm_refuses(method: str, given: Asked, said: str) -> None:
+    (found,) = refused(method, given, DRAFT if method == "draft_model" else None)
+    assert said in found
+
+
+def test_what_vllm_takes() -> None:
+    for given in (
+        asked("ngram", k=3),
+        asked("ngram", num_speculative_tokens="4", prompt_lookup_min=2, prompt_lookup_max=4),
+        asked("ngram", k=3, num_speculative_tokens_per_batch_size=[[1, 8, 3], [9, 32, 0]]),
+        asked("ngram", k=3, lora=True, batched_tokens=8192, slots=256),
+        asked("suffix"),
+    ):
+        assert refused(str(given.method), given) == []
+    assert refused("draft_model", asked(k=3, tensor_parallel=2), DRAFT) == []
+
+
+def test_options_alone_need_no_k() -> None:
+    """They are no command that would be started."""
+    assert refused("ngram", Asked(method="ngram")) == []
+
+
+def test_a_draft_on_one_gpu_of_several_is_a_doubt() -> None:
+    given = asked(k=3, tensor_parallel=4, draft_tensor_parallel_size=1)
+    found = vllm_rules.findings("draft_model", TARGET, candidate(1, config=LLAMA), given)
+    assert any(e.level == "doubt" and "draft_tensor_parallel_size 1" in e.text for e in found)
+
+
+def about_k(method: str, k: int, cost: float = 0.1, **given: Any) -> list[Finding]:
+    table = expected.table(k, cost)
+    return list(draft_tokens.findings(method, k, cost, table, Asked(k=k, **given)))
+
+
+@pytest.mark.parametrize(
+    ("k", "level"),
+    [(1, "doubt"), (2, "doubt"), (3, "ok"), (5, "ok"), (7, "ok"), (8, "note"), (9, "doubt"),
+     (16, "doubt")],
+)  # fmt: skip
+def test_k_in_range(k: int, level: str) -> None:
+    assert about_k("draft_model", k)[0].level == level
+
+
+def test_llama_cpp_stops_by_itself_and_prediction_layers_are_few() -> None:
+    assert about_k("draft_model", 16, server="llama.cpp")[0].level == "ok"
+    assert about_k("mtp", 1)[0].level == "ok"
+
+
+def test_a_draft_that_costs_a_step_cannot_pay() -> None:
+    found = about_k("draft_model", 5, 1.1)
+    assert any(e.level == "wrong" and "no acceptance makes up for that" in e.text for e in found)
+    said = next(e.text for e in about_k("draft_model", 5, 0.11) if "break-even" in e.text)
+    assert "break-even at 11% acceptance, worth it (1.3x) at 20%" in said
+
+
+def test_a_smaller_k_is_proposed_where_it_is_expected_to_be_better() -> None:
+    assert any("k = 3 is expected to be best" in e.text for e in about_k("draft_model", 7, 0.5))
+    assert not any("to be best" in e.text for e in about_k("draft_model", 5, 0.02))
+
+
+def test_what_drafting_costs() -> None:
+    """Bytes of weights read, on the GPU that has most to read."""
+
+    def cost(method: str, draft: Candidate | None, k: int = 5, **given: Any) -> float:
+        return draft_tokens.draft_cost(method, k, candidate(70), draft, Asked(**given))
+
+    assert cost("ngram", None) == 0
+    assert cost("draft_model", candidate(7)) == pytest.approx(0.1)
+    assert cost("draft_model", candidate(7, bits=4)) == pytest.approx(0.025)
+    alone = {"draft_tensor_parallel_size": 1}
+    assert cost("draft_model", candidate(7), tensor_parallel=4, speculation=alone) == (
+        pytest.approx(0.4)
+    )
+    assert cost("medusa", candidate(7)) == pytest.approx(0.02), "one pass for all k"
+    mixture = candidate(30, active=3_000_000_000)
+    assert draft_tokens.draft_cost("draft_model", 5, mixture, candidate(0.6), Asked()) == (
+        pytest.approx(0.2)
+    )
+
+
+def test_lists_of_vllm_hold_no_name_twice_or_unknown() -> None:
+    assert len(set(methods.KNOWN)) == len(methods.KNOWN)
+    assert set(methods.LOOKUPS) | set(methods.HEADS) <= set(methods.KNOWN)

@@ -1,0 +1,120 @@
+"""Formats of weights: bits per weight, and what a configuration declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specwatch.advice.parameters import Parameters, count
+from specwatch.advice.quantization import FORMATS, GGUF, bits, of_config, weight_bytes
+from specwatch.errors import ConfigError
+from tests.advice.published import shape
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bf16", 16), ("bfloat16", 16), ("fp16", 16), ("half", 16), ("fp32", 32), ("fp8", 8),
+        ("int8", 8), ("w8a8", 8), ("int4", 4), ("awq", 4.15625), ("gptq", 4.15625),
+        ("AWQ_Marlin", 4.15625), ("nvfp4", 4.5), ("mxfp4", 4.25), ("Q4_K_M", 4.8944),
+        ("q8_0", 8.5008), (" IQ4_XS ", 4.4597),
+    ],
+)  # fmt: skip
+def test_bits_of_a_weight(name: str, expected: float) -> None:
+    assert bits(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("awk", "awq"), ("Q4_KM", "Q4_K_M"), ("fb8", "fp8"), ("int5", "int")]
+)
+def test_an_unknown_format_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^'{name}' is no format .*did you mean {nearest}"):
+        bits(name)
+
+
+def test_what_is_like_nothing_is_refused_without() -> None:
+    with pytest.raises(ConfigError, match="expected one of") as raised:
+        bits("zzzzzz")
+    assert "did you mean" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq"),
+        ({"quant_method": "gptq", "bits": 4}, "gptq"),
+        ({"quant_method": "gptq", "bits": 8}, "gptq-int8"),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8"),
+        ({"quant_method": "fbgemm_fp8"}, "fp8"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bnb-int4"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bnb-int8"),
+        ({"quant_method": "brand_new"}, "brand_new"),
+        ({}, None),
+        ("fp8", None),
+    ],
+)
+def test_what_a_config_declares(declared: Any, expected: str | None) -> None:
+    assert of_config({"quantization_config": declared}) == expected
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "expected"),
+    [
+        ({"num_bits": 8, "type": "int"}, {"num_bits": 8}, "w8a8"),
+        ({"num_bits": 8, "type": "int"}, None, "int8"),
+        ({"num_bits": 8, "type": "float"}, {"num_bits": 8}, "fp8"),
+        ({"num_bits": 4, "type": "int", "group_size": 128}, None, "w4a16"),
+        ({"num_bits": 4, "type": "float", "group_size": 16}, None, "nvfp4"),
+        ({"num_bits": 4, "type": "float", "group_size": 32}, None, "mxfp4"),
+        ({"num_bits": 3}, None, "unknown"),
+        (None, None, "unknown"),
+    ],
+)
+def test_what_compressed_tensors_declare(
+    weights: dict[str, Any] | None, activations: dict[str, Any] | None, expected: str
+) -> None:
+    group = {"weights": weights, "input_activations": activations}
+    declared = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+    assert of_config({"quantization_config": declared}) == expected
+
+
+def test_no_declaration_is_no_format() -> None:
+    assert of_config({}) is None
+
+
+def parameters(name: str) -> Parameters:
+    found = count(shape(name))
+    assert found is not None
+    return found
+
+
+def test_embeddings_stay_as_they_are_in_the_formats_of_vllm() -> None:
+    llama = parameters("Llama-3.1-8B")
+    embedding = 2 * 128256 * 4096
+    assert weight_bytes(llama, "bf16") == 2 * 8_030_261_248
+    assert weight_bytes(llama, "int8") == 8_030_261_248 + embedding
+    assert weight_bytes(llama, "int8", rest="fp32") == 8_030_261_248 + 3 * embedding
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "gigabytes"),
+    [
+        ("gpt-oss-20b", "mxfp4", 13.8),  # only experts: the published files have 13.8 GB
+        ("gpt-oss-120b", "mxfp4", 65.2),  # 65.2 GB
+        ("Qwen2.5-32B", "awq", 19.3),  # Qwen/Qwen2.5-32B-Instruct-AWQ: 19.3 GB
+        ("Qwen2.5-72B", "awq", 41.6),  # Qwen/Qwen2.5-72B-Instruct-AWQ: 41.6 GB
+        ("Llama-3.1-8B", "Q4_K_M", 4.9),  # llama.cpp, tools/quantize/README.md
+        ("Llama-3.1-70B", "Q4_K_M", 43.1),
+    ],
+)
+def test_sizes_are_those_of_published_files(name: str, form: str, gigabytes: float) -> None:
+    assert weight_bytes(parameters(name), form) / 1e9 == pytest.approx(gigabytes, rel=0.02)
+
+
+def test_every_format_has_fewer_bits_than_what_it_replaces() -> None:
+    assert all(1 < each.bits <= 32 for each in FORMATS.values())
+    assert all(1 < each <= 32 for each in GGUF.values())
