@@ -4,50 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from specwatch.cli import calibration_sources, options
+from specwatch.cli import calibration_sources, load_sources, options
 from specwatch.cli.calibration_sources import Sources
-from specwatch.errors import ConfigError, SpecwatchError, StoreError
+from specwatch.cli.load_sources import LEAST_TOKENS, TooLittle, numbers, opened_store
+from specwatch.errors import ConfigError, StoreError
 from specwatch.temperature import Buckets
 
 if TYPE_CHECKING:
-    from specwatch.cli.calibrate_run import Calibration, Note, Server, Step
+    from specwatch.cli.calibrate_run import Calibration, Note, Step
+    from specwatch.cli.load_server import Server
     from specwatch.core.baseline import Measurement, Point
     from specwatch.core.calibration import Stage
     from specwatch.edges.store import Store
 
-_LEAST_TOKENS = 8
-_MOST = 100_000
+_DAEMON = "specwatch calibrate"
 _OF_ALL = (
     "a result does not say of which engine version and configuration it is: it is taken for any of"
     " the target's until it expires"
 )
-
-
-class TooLittle(SpecwatchError):
-    """It ran, and did not measure all that it should have."""
-
-
-def _numbers(kind: Callable[[str], Any], least: float, example: str) -> Callable[..., Any]:
-    """Callback of options such as ``1,2,4``: ascending, each once."""
-
-    def parse(_: click.Context, __: click.Parameter, text: str) -> tuple[Any, ...]:
-        try:
-            found = {kind(part) for part in text.split(",")}
-        except ValueError:
-            raise click.BadParameter(f"{text!r}: write numbers like {example}") from None
-        if not all(least <= each < _MOST for each in found):
-            raise click.BadParameter(f"{text!r}: expected numbers from {least:g} to {_MOST - 1}")
-        return tuple(sorted(found))
-
-    return parse
 
 
 @click.command(name="calibrate")
@@ -65,7 +46,7 @@ def _numbers(kind: Callable[[str], Any], least: float, example: str) -> Callable
 )  # fmt: skip
 @click.option("--model", metavar="NAME", help="Which model, where there are several.")
 @click.option(
-    "--concurrency", metavar="N,N,...", callback=_numbers(int, 1, "1,2,4"), default="1,2,4,8,16",
+    "--concurrency", metavar="N,N,...", callback=numbers(int, 1, "1,2,4"), default="1,2,4,8,16",
     show_default=True, help="Requests at once; with --import one number, in place of the file's.",
 )  # fmt: skip
 @click.option(
@@ -81,11 +62,11 @@ def _numbers(kind: Callable[[str], Any], least: float, example: str) -> Callable
     help="Prompts of your own, one a line; JSON strings may hold line feeds.",
 )  # fmt: skip
 @click.option(
-    "--max-tokens", type=click.IntRange(min=_LEAST_TOKENS), default=128, show_default=True,
+    "--max-tokens", type=click.IntRange(min=LEAST_TOKENS), default=128, show_default=True,
     metavar="N", help="Tokens of each answer.",
 )  # fmt: skip
 @click.option(
-    "--temperature", "temperatures", metavar="T,T,...", callback=_numbers(float, 0, "0,0.7,1"),
+    "--temperature", "temperatures", metavar="T,T,...", callback=numbers(float, 0, "0,0.7,1"),
     default="0,0.7", show_default=True, help="Sampling temperatures, equally often.",
 )  # fmt: skip
 @click.option(
@@ -128,7 +109,7 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
     from specwatch.core.baseline import BaselineKey
 
     plan = Plan(
-        given["concurrency"], given["temperatures"], calibration_sources.prompts(given["prompts"]),
+        given["concurrency"], given["temperatures"], load_sources.prompts(given["prompts"]),
         given["duration"], given["warm_up"], given["max_tokens"], given["seed"], given["endpoint"],
     )  # fmt: skip
     off, on = _servers(sources, given)
@@ -138,7 +119,7 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
         sources.target, off.engine.model_name, environment.engine_version, environment.configuration
     )
     buckets = Buckets(sources.edges)
-    with _store(sources, given) as store:
+    with opened_store(sources.database, daemon=_DAEMON, dry_run=given["dry_run"]) as store:
         stages = _run(lambda note, step: Calibration(plan, off, on, buckets, note, step))
         found = calibration.measurements(key, stages)
         report = {
@@ -156,7 +137,7 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
 
 def _servers(sources: Sources, given: Mapping[str, Any]) -> tuple[Server, Server | None]:
     """The servers, asked who they are. Raises ConfigError where others use them."""
-    from specwatch.cli.calibrate_run import Server
+    from specwatch.cli.load_server import Server
 
     found = []
     for where, target in (("--off", sources.off), ("--on", sources.on)):
@@ -173,7 +154,7 @@ def _servers(sources: Sources, given: Mapping[str, Any]) -> tuple[Server, Server
 
 
 def _run(prepare: Callable[[Note, Step], Calibration]) -> list[Stage]:
-    from specwatch.cli.calibrate_progress import Progress
+    from specwatch.cli.load_progress import Progress
 
     progress = Progress()
     try:
@@ -213,7 +194,7 @@ def _import(context: click.Context, sources: Sources, given: Mapping[str, Any]) 
     points: list[Point] = []
     names: set[str | None] = set()
     for file in given["imported"]:
-        text, written = calibration_sources.text_of(file)
+        text, written = load_sources.text_of(file)
         for result in bench_results.read(text, str(file), concurrency=chosen[0]):
             points += result.points(calibration_sources.ended(result.ended, written, time.time()))
             names.add(result.model_name)
@@ -227,27 +208,8 @@ def _import(context: click.Context, sources: Sources, given: Mapping[str, Any]) 
         "doubts": [_OF_ALL],
         "imported": [str(file) for file in given["imported"]],
     }
-    with _store(sources, given) as store:
+    with opened_store(sources.database, daemon=_DAEMON, dry_run=given["dry_run"]) as store:
         _finish(store, found, report, problems, as_json=given["as_json"])
-
-
-@contextmanager
-def _store(sources: Sources, given: Mapping[str, Any]) -> Iterator[Store | None]:
-    """The database, seen to be writable; None with --dry-run. Raises ConfigError."""
-    if given["dry_run"]:
-        yield None
-        return
-    from specwatch.edges.store import Store
-
-    store = Store(sources.database, daemon="specwatch calibrate")
-    try:
-        try:
-            store.open(time.time())
-        except StoreError as error:
-            raise ConfigError(f"{error}; with --dry-run nothing is stored") from error
-        yield store
-    finally:
-        store.close(time.time())
 
 
 def _finish(

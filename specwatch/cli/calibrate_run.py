@@ -1,28 +1,20 @@
-"""Running a calibration: servers, stages, slices, and where it stands."""
+"""Running a calibration: stages, slices, and where it stands."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Self
 
-from specwatch.core.calibration import Engine, Meter, Stage, engine_of
-from specwatch.core.exposition import PageReader
-from specwatch.core.load import Ask, ErrorKind
+from specwatch.cli.load_server import Server
+from specwatch.core.calibration import Stage
+from specwatch.core.load import Ask
 from specwatch.core.prompts import endless
-from specwatch.edges import engine_info
-from specwatch.edges.closed_loop import ClosedLoop
-from specwatch.edges.load_client import LoadClient
-from specwatch.edges.page_client import PageClient
-from specwatch.edges.tls import tls_context
-from specwatch.errors import ConfigError, NoAnswer
-from specwatch.model import Mode, Series
+from specwatch.errors import ConfigError
+from specwatch.model import Mode
 from specwatch.scalars import format_duration
-from specwatch.target import Target
 from specwatch.temperature import Buckets
 
 SLICES = 12
@@ -31,8 +23,6 @@ LEAST_OF_TEMPERATURE = 6
 """Slices that each temperature gets at least, where it has slices of its own."""
 LEAST_SLICE = 0.1
 """Seconds: with less a slice holds no step of a large model."""
-_PATIENCE = 10.0
-"""Seconds that a page may take under load."""
 
 Note = Callable[[str], None]
 Step = Callable[[str, int], None]
@@ -67,72 +57,6 @@ class Plan:
                 f"{of}; make it at least {format_duration(LEAST_SLICE * slices)}"
             )
         return self.duration / slices
-
-
-class Server:
-    """A server under calibration; an async context manager."""
-
-    def __init__(self, target: Target, *, model: str | None, endpoint: str, where: str) -> None:
-        """Asks the engine who it is. ``where`` is the option that names it.
-
-        Raises ScrapeError when it does not answer, ConfigError when it is no engine.
-        """
-        self.where = where
-        self.url = target.url
-        self._page = PageClient(
-            target.url,
-            timeout=_PATIENCE,
-            max_size=target.max_page_size,
-            headers=target.request_headers,
-            tls=tls_context(target),
-        )
-        self._path = target.metrics_path
-        self._reader = PageReader()
-        try:
-            info = engine_info.ask(self._page.fetch)
-            samples = self._reader.read(self._page.fetch(self._path))
-        finally:
-            self._page.close()
-        self.engine: Engine = engine_of(
-            samples, info.version, info.models, model=model, where=f"{where}: {target.url}"
-        )
-        self.meter = Meter(self.engine)
-        self._client = LoadClient(
-            target.url,
-            model=self.engine.model_name,
-            endpoint=endpoint,
-            headers=target.request_headers,
-            tls=tls_context(target),
-        )
-        self.loop = ClosedLoop(self._client, self._read)
-
-    async def __aenter__(self) -> Self:
-        await self._client.__aenter__()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._page.close()
-        await self._client.__aexit__(None, None, None)
-
-    async def try_out(self, ask: Ask) -> None:
-        """Send one request. Raises ConfigError when it is refused, NoAnswer when it fails."""
-        answer = await self._client.send(ask)
-        if answer.error is ErrorKind.REFUSED:
-            remedy = {
-                401: "give its key with --bearer-token-file",
-                403: "give another key with --bearer-token-file",
-                404: "see that the address is the engine's, and the model's name right (--model)",
-            }.get(answer.status or 0, "a model without a chat template: --endpoint completions")
-            raise ConfigError(
-                f"{self.where}: {self.url} refuses requests: {answer.detail}; {remedy}"
-            )
-        if not answer.ok:
-            raise NoAnswer(f"{self.url} did not answer a request: {answer.error}, {answer.detail}")
-        if answer.tokens is None:
-            raise NoAnswer(f"{self.url} does not say how many tokens it generated (stream_options)")
-
-    async def _read(self) -> Mapping[Series, float]:
-        return self._reader.read(await asyncio.to_thread(self._page.fetch, self._path))
 
 
 class Calibration:

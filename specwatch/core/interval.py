@@ -7,10 +7,11 @@ known of it without numpy.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from specwatch.core.resampling import Resampled
@@ -44,6 +45,34 @@ class Interval:
         return Interval(
             1 / self.value, 1 / self.upper, 1 / self.lower, self.samples, self.confidence
         )
+
+    def over(self, other: Interval) -> Interval:
+        """The quotient of two independent figures: relative errors add up as squares do."""
+        value = self.value / other.value
+        return Interval(
+            value,
+            value * math.exp(-math.hypot(self.down, other.up)),
+            value * math.exp(math.hypot(self.up, other.down)),
+            min(self.samples, other.samples),
+            self.confidence,
+        )
+
+    @property
+    def down(self) -> float:
+        """How far the lower end lies below the value, as a logarithm."""
+        return math.log(self.value / self.lower) if self.lower > 0 else math.inf
+
+    @property
+    def up(self) -> float:
+        """How far the upper end lies above the value, as a logarithm."""
+        return math.log(self.upper / self.value)
+
+
+class Pair(NamedTuple):
+    """What a ratio of sums adds up of one sample."""
+
+    over: float
+    under: float
 
 
 class Reference:
@@ -115,3 +144,26 @@ def interval_of(
     return resampling.interval_of(
         parts, ratio.under, known, seed, confidence, resamples, strata=ratio.strata
     )
+
+
+def paired_interval(
+    over: Sequence[Pair],
+    under: Sequence[Pair],
+    *,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+) -> Interval | None:
+    """One ratio of sums by another, of samples that were taken in turns: resampled together.
+
+    What troubles both samples of a turn is then no noise. None for too few turns, or where there
+    is nothing to divide. Raises ValueError for sequences of unlike lengths.
+    """
+    turns = list(zip(over, under, strict=True))
+    known = [(a, b) for a, b in turns if min(*a, *b) > 0]
+    if len(known) < LEAST_SAMPLES:
+        return None
+    from specwatch.core import resampling
+
+    rows = sorted((*a, *b) for a, b in known)
+    return resampling.paired_interval(rows, seed, confidence, resamples)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 class ErrorKind(enum.StrEnum):
@@ -22,6 +24,13 @@ class ErrorKind(enum.StrEnum):
     """What came is no stream of completions."""
 
 
+class Prompt(NamedTuple):
+    """What a request begins with: a text, or the messages of a conversation."""
+
+    text: str
+    messages: tuple[Mapping[str, str], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """What to ask for: exactly ``max_tokens``, from servers that heed ``ignore_eos``."""
@@ -30,6 +39,8 @@ class Ask:
     max_tokens: int
     temperature: float | None = None
     """None leaves it to the server's default."""
+    messages: tuple[Mapping[str, str], ...] = ()
+    """A conversation, in place of the prompt; of the chat endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +78,8 @@ class Answer:
     error: ErrorKind | None = None
     detail: str = ""
     """What the server, or the network, said of the error."""
+    due: float | None = None
+    """When it should have been sent, where that was known before: latencies count from then."""
 
     @property
     def ok(self) -> bool:
@@ -74,9 +87,19 @@ class Answer:
         return self.error is None
 
     @property
+    def began(self) -> float:
+        """What latencies count from."""
+        return self.sent if self.due is None else self.due
+
+    @property
+    def latency(self) -> float:
+        """Of the whole request, in seconds."""
+        return self.ended - self.began
+
+    @property
     def ttft(self) -> float | None:
         """Time to the first content, in seconds."""
-        return None if self.first is None else self.first - self.sent
+        return None if self.first is None else self.first - self.began
 
     @property
     def tpot(self) -> float | None:

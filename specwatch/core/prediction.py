@@ -73,7 +73,7 @@ class Experience:
         for _ in range(_TURNS):
             cost = self._cost_at(_while_busy(running / speedup))
             speedup = math.sqrt(speedup * tau.value / cost.value)
-        return _quotient(tau, cost)
+        return tau.over(cost)
 
     def _length_at(self, mix: Mapping[str, float]) -> Interval | None:
         """tau at a mix: the harmonic mean, as what has few tokens a step takes more steps."""
@@ -83,8 +83,8 @@ class Experience:
         steps = {label: mix[label] / each.value for label, each in known.items()}
         total = sum(steps.values())
         value = sum(mix[label] for label in known) / total
-        down = math.hypot(*(steps[at] / total * _down(each) for at, each in known.items()))
-        up = math.hypot(*(steps[at] / total * _up(each) for at, each in known.items()))
+        down = math.hypot(*(steps[at] / total * each.down for at, each in known.items()))
+        up = math.hypot(*(steps[at] / total * each.up for at, each in known.items()))
         count = sum(each.samples for each in known.values())
         return Interval(value, value * math.exp(-down), value * math.exp(up), count)
 
@@ -236,19 +236,3 @@ def _between(first: Interval, second: Interval, share: float) -> Interval:
         at(first.upper, second.upper),
         first.samples + second.samples,
     )
-
-
-def _quotient(tau: Interval, cost: Interval) -> Interval:
-    """Of two independent figures: their relative errors add up as squares do."""
-    value = tau.value / cost.value
-    lower = value * math.exp(-math.hypot(_down(tau), _up(cost)))
-    upper = value * math.exp(math.hypot(_up(tau), _down(cost)))
-    return Interval(value, lower, upper, min(tau.samples, cost.samples))
-
-
-def _down(of: Interval) -> float:
-    return math.log(of.value / of.lower) if of.lower > 0 else math.inf
-
-
-def _up(of: Interval) -> float:
-    return math.log(of.upper / of.value)

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+_Prompt = TypeVar("_Prompt")
 
 _CODE = (
     "Write a Python function that merges two sorted lists without using sort.",
@@ -78,7 +81,7 @@ PROMPTS: tuple[str, ...] = (*_CODE, *_CHAT, *_SUMMARY, *_EXTRACTION, *_CREATIVE)
 """All of them, kind by kind."""
 
 
-def endless(prompts: Sequence[str], seed: int) -> Iterator[str]:
+def endless(prompts: Sequence[_Prompt], seed: int) -> Iterator[_Prompt]:
     """The prompts over and over, each round in another order; the same for the same seed.
 
     Raises ValueError for none.

@@ -102,6 +102,46 @@ def interval_of(
     )
 
 
+def paired_interval(
+    rows: Sequence[tuple[float, float, float, float]],
+    seed: int,
+    confidence: float,
+    resamples: int,
+) -> Interval:
+    """As :func:`specwatch.core.interval.paired_interval`, of what is known to be enough: each row
+    has what is over and under in one ratio, and then in the other."""
+    columns = np.array(rows, np.float64)
+    count = len(columns)
+    estimate, variance = (float(each[0]) for each in _paired(np.ones((1, count)), columns))
+    error = math.sqrt(variance)
+    if error == 0:
+        value = math.exp(estimate)
+        return Interval(value, value, value, count, confidence)
+    drawn = _alone(seed, count, resamples).astype(np.float64)
+    estimates, variances = _paired(drawn, columns)
+    pivots = (estimates - estimate) / np.maximum(np.sqrt(variances), _LEAST * error)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(pivots, [tail, 1 - tail])
+    least = _student(1 - tail, count - 1)
+    down, up = (min(max(x, least) * error, _MOST) for x in (float(high), -float(low)))
+    return Interval(
+        math.exp(estimate), math.exp(estimate - down), math.exp(estimate + up), count, confidence
+    )
+
+
+def _paired(weights: Matrix, columns: Matrix) -> tuple[Vector, Vector]:
+    """The log of one ratio of weighted sums by another, and its variance, linearized, for each row
+    of weights."""
+    count = len(columns)
+    sums = weights @ columns
+    estimates = np.log(sums[:, 0] / sums[:, 1]) - np.log(sums[:, 2] / sums[:, 3])
+    signs = np.array([1.0, -1.0, -1.0, 1.0])
+    apart = (columns[None, :, :] * (signs / sums)[:, None, :]).sum(axis=2)
+    squares = (weights * apart**2).sum(axis=1)
+    squares[~(squares > _ROUNDING)] = 0.0
+    return estimates, squares * count / (count - 1)
+
+
 def _resampled(reference: Reference, seed: int, stream: int, resamples: int) -> Resampled:
     """Of samples drawn with replacement; ``stream`` keeps references apart."""
     key = (seed, stream, resamples)

@@ -7,16 +7,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 
-from specwatch.core.calibration import Block, Look
-from specwatch.core.load import Answer, Ask
+from specwatch.core.calibration import Block
+from specwatch.core.load import Ask
 from specwatch.edges.load_client import LoadClient
-from specwatch.errors import NoAnswer
+from specwatch.edges.load_ledger import LoadLedger
 from specwatch.model import Series
 
 _PAUSE = 0.1
 """Seconds that a client waits after an error: a server that refuses at once is not hammered."""
-_MOST_ERRORS = 10
-"""Errors after which a load ends, where they are more than half of the answers."""
 
 
 class ClosedLoop:
@@ -35,16 +33,15 @@ class ClosedLoop:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._client = client
-        self._read_page = read_page
-        self._wall = wall
-        self._clock = clock
-        self._answers: list[Answer] = []
+        self._ledger = LoadLedger(read_page, wall=wall, clock=clock)
         self._started = 0
         self._all_started = asyncio.Event()
         self._stopping = False
-        self._running = 0
-        self._in_flight = 0.0
-        self._changed = 0.0
+
+    @property
+    def block(self) -> Block:
+        """What is known of the load that runs, or that was broken off."""
+        return self._ledger.block
 
     async def run(
         self,
@@ -61,17 +58,15 @@ class ClosedLoop:
         unlike lengths, so that they do not stay in step. Raises ScrapeError when the page cannot be
         read, NoAnswer when most requests fail; cancelling aborts the requests.
         """
-        self._answers, self._started, self._stopping = [], 0, False
+        self._started, self._stopping = 0, False
         self._all_started.clear()
-        self._in_flight, self._changed = 0.0, self._clock()
-        looks = [await self._look()]
+        self._ledger.clear()
+        await self._ledger.look()
         clients = [
             asyncio.create_task(self._ask_on(asks, share=(number + 1) / concurrency))
             for number in range(concurrency)
         ]
-        measuring = asyncio.create_task(
-            self._measure(looks, concurrency, slices, seconds, slice_ended)
-        )
+        measuring = asyncio.create_task(self._measure(concurrency, slices, seconds, slice_ended))
         try:
             await self._first_failure(clients, measuring)
             self._stopping = True
@@ -81,8 +76,8 @@ class ClosedLoop:
                 task.cancel()
             await asyncio.gather(*clients, measuring, return_exceptions=True)
             raise
-        looks.append(await self._look())
-        return Block(tuple(looks), tuple(self._answers))
+        await self._ledger.look()
+        return self._ledger.block
 
     async def _first_failure(
         self, clients: list[asyncio.Task[None]], measuring: asyncio.Task[None]
@@ -96,21 +91,16 @@ class ClosedLoop:
         measuring.result()
 
     async def _measure(
-        self,
-        looks: list[Look],
-        concurrency: int,
-        slices: int,
-        seconds: float,
-        slice_ended: Callable[[], None],
+        self, concurrency: int, slices: int, seconds: float, slice_ended: Callable[[], None]
     ) -> None:
         while self._started < concurrency:
             self._all_started.clear()
             await self._all_started.wait()
-        looks.append(await self._look())
+        await self._ledger.look()
         for _ in range(slices):
             # From the last look on, so that one that came late takes no time from the next.
             await asyncio.sleep(seconds)
-            looks.append(await self._look())
+            await self._ledger.look()
             slice_ended()
 
     async def _ask_on(self, asks: Iterator[Ask], share: float) -> None:
@@ -128,33 +118,12 @@ class ClosedLoop:
             ask = next(asks)
             if share < 1.0:
                 ask, share = replace(ask, max_tokens=max(2, round(ask.max_tokens * share))), 1.0
-            self._count(+1)
+            self._ledger.count(+1)
             try:
                 answer = await self._client.send(ask, note_first)
             finally:
-                self._count(-1)
+                self._ledger.count(-1)
             note_first()
-            self._answers.append(answer)
+            self._ledger.add(answer)
             if not answer.ok:
-                self._give_up()
                 await asyncio.sleep(_PAUSE)
-
-    def _give_up(self) -> None:
-        failed = [answer for answer in self._answers if not answer.ok]
-        if len(failed) >= _MOST_ERRORS and 2 * len(failed) > len(self._answers):
-            last = failed[-1]
-            raise NoAnswer(
-                f"{len(failed)} of {len(self._answers)} requests failed, the last one:"
-                f" {last.error}, {last.detail}; nothing can be measured like that"
-            )
-
-    def _count(self, change: int) -> None:
-        now = self._clock()
-        self._in_flight += self._running * (now - self._changed)
-        self._running += change
-        self._changed = now
-
-    async def _look(self) -> Look:
-        samples = await self._read_page()
-        self._count(0)
-        return Look(samples, self._wall(), self._changed, self._in_flight)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+import msgspec
+
 from specwatch import __version__
 from specwatch.core.load import Acceptance, Answer, Ask, ErrorKind
 from specwatch.errors import ConfigError
@@ -29,6 +31,7 @@ CHAT, COMPLETIONS = "chat", "completions"
 _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
 _LONGEST_LINE = 1 << 20
 _LONGEST_DETAIL = 300
+_TIMINGS = {"draft_n", "draft_n_accepted", "predicted_n"}
 
 
 class LoadClient:
@@ -118,7 +121,7 @@ class LoadClient:
             "stream_options": {"include_usage": True},
         }
         if self._chat:
-            body["messages"] = [{"role": "user", "content": ask.prompt}]
+            body["messages"] = ask.messages or ({"role": "user", "content": ask.prompt},)
         else:
             body["prompt"] = ask.prompt
         if ask.temperature is not None:
@@ -161,20 +164,26 @@ class _Reading:
             said = (await response.content.read(4096)).decode("utf-8", "replace")
             kind = ErrorKind.FAILED if response.status >= 500 else ErrorKind.REFUSED
             return kind, f"{response.status} {_message(said)}"
-        async for line in response.content:
-            name, _, data = line.strip().partition(b":")
-            if name != b"data":
-                continue
-            now = self._clock()
-            if data.strip() == b"[DONE]":
-                return None, ""
-            chunk = json.loads(data)
-            if "error" in chunk:
-                return ErrorKind.FAILED, _message(data.decode("utf-8", "replace"))
-            self._take(chunk, now)
+        rest = b""
+        # By what has come, not by lines: each line that is waited for costs as much as reading it.
+        async for came in response.content.iter_any():
+            *lines, rest = (rest + came).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data:"):
+                    data = line[5:].strip()
+                    if data == b"[DONE]":
+                        return None, ""
+                    if problem := self._take(data, self._clock()):
+                        return ErrorKind.FAILED, problem
+            if len(rest) > _LONGEST_LINE:
+                return ErrorKind.UNREADABLE, f"a line of more than {_LONGEST_LINE >> 20} MiB"
         return ErrorKind.BROKE_OFF, "the stream ended without [DONE]"
 
-    def _take(self, chunk: Mapping[str, Any], now: float) -> None:
+    def _take(self, data: bytes, now: float) -> str | None:
+        """Note an event that came at a time; returns the message of one that is an error."""
+        chunk = msgspec.json.decode(data)
+        if "error" in chunk:
+            return _message(data.decode("utf-8", "replace"))
         for choice in chunk.get("choices") or ():
             told = choice.get("delta") or choice
             text = told.get("content") or told.get("reasoning") or told.get("text")
@@ -189,10 +198,14 @@ class _Reading:
             self._finish_reason = reason or self._finish_reason
         self._usage = chunk.get("usage") or self._usage
         self._acceptance = _acceptance(chunk) or self._acceptance
+        return None
 
 
 def _acceptance(chunk: Mapping[str, Any]) -> Acceptance | None:
-    """vLLM's record of a request."""
+    """vLLM's record of a request, or what llama.cpp's ``timings`` tell of it.
+
+    Those do not count steps: each yields a token beside those accepted, the first is the prompt's.
+    """
     record = (chunk.get("metrics") or {}).get("speculative_decoding")
     if record:
         return Acceptance(
@@ -201,6 +214,11 @@ def _acceptance(chunk: Mapping[str, Any]) -> Acceptance | None:
             record["num_accepted_draft_tokens"],
             tuple(record.get("acceptance_histogram") or ()),
         )
+    timings = chunk.get("timings") or {}
+    if timings.keys() >= _TIMINGS:
+        accepted = int(timings["draft_n_accepted"])
+        steps = max(int(timings["predicted_n"]) - 1 - accepted, 0)
+        return Acceptance(steps, int(timings["draft_n"]), accepted)
     return None
 
 

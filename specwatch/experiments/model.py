@@ -34,7 +34,10 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """The acceptance rate at which speculation neither gains nor loses, at one load."""
+    """The acceptance rate at which speculation neither gains nor loses, at one load.
+
+    Of one that is assumed, from ``lower`` to ``upper`` is what people call near the line.
+    """
 
     acceptance: Estimate
     basis: Basis
@@ -80,9 +83,10 @@ class Distribution(Struct, frozen=True, kw_only=True):
 
 class Acceptance(Struct, frozen=True, kw_only=True):
     """Drafts and what became of them. ``histogram`` has the drafts that had 0, 1, .. k tokens
-    accepted, ``per_position`` the share of drafts that had each position accepted."""
+    accepted, ``per_position`` the share of drafts that had each position accepted. An old engine
+    counts tokens and no drafts."""
 
-    drafts: int
+    drafts: int | None
     draft_tokens: int
     accepted_tokens: int
     rate: Estimate | None = None
@@ -121,7 +125,7 @@ class Probe(Struct, frozen=True, kw_only=True, tag_field="kind", tag="probe"):
     workload: Workload
     concurrency: int
     temperatures: tuple[ProbeTemperature, ...]
-    line: Line | None
+    line: Line
     alone: bool | None
     notes: tuple[str, ...] = ()
 
@@ -184,6 +188,9 @@ class Bench(Struct, frozen=True, kw_only=True, tag_field="kind", tag="bench"):
     subject: Subject
     workload: Workload
     levels: tuple[Level, ...]
+    interleaved: bool = False
+    """Whether another server had its turns in between, to be compared with: of two that ``began``
+    at once the batches are pairs."""
     notes: tuple[str, ...] = ()
 
 
@@ -200,13 +207,14 @@ class ComparedLevel(Struct, frozen=True, kw_only=True):
     throughput_off: float
     throughput_on: float
     per_user_off: float | None
+    """Median."""
     per_user_on: float | None
     tpot_p99_off: float | None
     tpot_p99_on: float | None
     acceptance_rate: float | None
     verdict: Verdict
     missing: str | None = None
-    """Why there is no speedup."""
+    """Why there is no speedup, or no interval of it."""
 
 
 class Comparison(Struct, frozen=True, kw_only=True, tag_field="kind", tag="comparison"):

@@ -6,7 +6,8 @@ what an image or a script does with the words that it gets.
 
 from __future__ import annotations
 
+from specwatch.stripping.arguments import Arguments, arguments
 from specwatch.stripping.config_file import ReadFile
 from specwatch.stripping.strip import Stripped, strip
 
-__all__ = ["ReadFile", "Stripped", "strip"]
+__all__ = ["Arguments", "ReadFile", "Stripped", "arguments", "strip"]

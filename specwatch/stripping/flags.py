@@ -88,6 +88,21 @@ class Found:
     value: str | None
 
     @property
+    def flag(self) -> str:
+        """The flag in full: ``--speculative-config`` for ``-sc`` and ``--specul``."""
+        if _is_config(self.name):
+            return _CONFIG
+        if self.name in _NOW or self.name in _BEFORE:
+            return self.name
+        known = (flag for family in (_NOW, _BEFORE) for flag in family)
+        return next(flag for flag in known if flag.startswith(self.name))
+
+    @property
+    def is_old(self) -> bool:
+        """Whether only vLLM up to 0.8.2 knows it."""
+        return self.flag in _BEFORE
+
+    @property
     def is_set(self) -> bool:
         """Whether it says anything else than the default."""
         if self.key or self.value is None:

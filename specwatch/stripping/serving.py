@@ -22,7 +22,7 @@ def without_speculation(words: Sequence[str], *, serve: bool, read_file: ReadFil
     merged, places = list(words), list[int | None](range(len(words)))
     if file is not None:
         merged, places = file.merged(words)
-    notes = _notes_on_model(_model(merged, serve), read_file)
+    notes = _notes_on_model(model_of(merged, serve), read_file)
     found = flags.find(merged)
     if not flags.speculates(found):
         return Edit(notes=notes)
@@ -34,7 +34,7 @@ def without_speculation(words: Sequence[str], *, serve: bool, read_file: ReadFil
     dropped = frozenset(place for at in gone if (place := places[at]) is not None)
     if file is None or not any(places[at] is None for at in gone):
         return Edit(dropped, removed=removed, notes=notes)
-    model = _model(words, serve)
+    model = model_of(words, serve)
     if serve and model is None and file.names_model() and (other := flags.loose_value(words)):
         raise CannotStrip(
             f"{file.path} names a model, and {spelt(other)} may be another: put the model directly"
@@ -56,7 +56,7 @@ def _note(file: ConfigFile) -> str:
     )
 
 
-def _model(words: Sequence[str], serve: bool) -> str | None:
+def model_of(words: Sequence[str], serve: bool) -> str | None:
     """The model that the words name; the positional one counts most."""
     if words and not words[0].startswith("-"):
         return words[0]

@@ -60,11 +60,11 @@ def _edit(words: Sequence[str], sight: Sight, read_file: ReadFile | None) -> Edi
     return serving.without_speculation(
         words[place.at :],
         serve=place.kind is Kind.SERVE,
-        read_file=_seeing(sight, read_file),
+        read_file=seeing(sight, read_file),
     ).shifted(place.at)
 
 
-def _seeing(sight: Sight, read_file: ReadFile | None) -> ReadFile | None:
+def seeing(sight: Sight, read_file: ReadFile | None) -> ReadFile | None:
     """A reader of files that stand where vLLM will find them."""
     if read_file is None or sight is Sight.NONE:
         return None
@@ -88,7 +88,7 @@ def _edit_text(
         words = [word.value for word in command]
         if program_of(words[0]) in ("cd", "pushd"):
             sight = min(sight, Sight.ABSOLUTE)
-        if _starts_vllm(words):
+        if starts_vllm(words):
             edits.append((command, _edit(words, sight, read_file)))
     if not edits:
         raise CannotStrip(
@@ -99,7 +99,7 @@ def _edit_text(
     return shell.changed(text, edits), removed, notes
 
 
-def _starts_vllm(words: Sequence[str]) -> bool:
+def starts_vllm(words: Sequence[str]) -> bool:
     """Whether one of the commands of a text must be the one, so that it has to be understood."""
     if program_of(words[0]) in _ASIDE:
         return False

@@ -1,9 +1,11 @@
 """Models as their publishers describe them: ``data/models.json``.
 
 ``config`` are the values of the published ``config.json`` that sizes depend on, ``parameters`` the
-exact number that its model card shows (the hub counts it from the headers of the weights; tied
-embeddings once), ``by_class`` what the model class of transformers 5.19 has on the meta device,
-with the routers' correction biases, which that keeps as buffers.
+exact total stated for the published weights (tied embeddings once). Both were typed in from what
+is known of these models, at the page that ``source`` names, and not downloaded from there; that
+they belong together is shown by ``by_class``: what the model class of transformers 5.19 has of
+such a configuration on the meta device, with the routers' correction biases, which it keeps as
+buffers.
 """
 
 from __future__ import annotations

@@ -94,6 +94,7 @@ def test_a_missing_key_is_named_with_its_place(key: str) -> None:
         ({"num_attention_heads": 32.5}, "num_attention_heads is 32.5: expected"),
         ({"vocab_size": float("nan")}, "vocab_size is nan: expected"),
         ({"vocab_size": float("inf")}, "vocab_size is inf: expected"),
+        ({"vocab_size": 1 << 41}, "vocab_size is 2199023255552: expected"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000: expected"),
         ({"layer_types": ["full_attention"]}, "expected one word for each of the 32 layers"),
         ({"layer_types": "full"}, "layer_types is 'full': expected one word"),

@@ -75,7 +75,7 @@ def test_the_last_of_several_counts_and_auto_is_nothing_said() -> None:
 
 def test_a_value_is_no_flag_of_its_own() -> None:
     """A key after a dot takes the next word, whatever it looks like."""
-    found = asked("vllm serve M --hf-overrides.x -tp --served-model-name a b -tp 2 -- -tp 8")
+    found = asked("vllm serve M -tp 2 --hf-overrides.x -tp 4 --served-model-name a b -- -tp 8")
     assert found.tensor_parallel == 2
 
 

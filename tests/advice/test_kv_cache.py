@@ -127,6 +127,17 @@ def test_blocks_and_tokens_are_those_that_vllm_reports(
     assert pool.capacity(64 * 2**20, 2048, in_flight=2048) == tokens
 
 
+def test_blocks_of_mla_are_those_that_vllm_reports() -> None:
+    """As above, in bfloat16: 3 layers of 576 elements a token."""
+    config = TINY | {
+        "model_type": "deepseek_v2", "num_hidden_layers": 3, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    }  # fmt: skip
+    pool = pool_of([Part(architecture.read(config, "here"))], block=128)
+    assert pool.blocks(64 * 2**20) == 151
+    assert pool.capacity(64 * 2**20, 2048) == 19328
+
+
 def test_a_block_holds_what_all_layers_keep_of_16_tokens() -> None:
     pool = pool_of([Part(shape("Llama-3.1-8B"))])
     assert pool.block_bytes == 16 * 128 * KIB

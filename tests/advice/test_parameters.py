@@ -77,6 +77,8 @@ def test_layers_for_multi_token_prediction_come_on_top() -> None:
     found = counted(MODELS["DeepSeek-V3"].config)
     assert found.total // 10**9 == 671
     assert found.mtp / 1e9 == pytest.approx(11.5, rel=0.01)
+    one_more = counted(MODELS["DeepSeek-V3"].config | {"num_hidden_layers": 62}).total
+    assert found.mtp == one_more - found.total + 2 * 7168 * 7168 + 3 * 7168
     assert counted(MODELS["Llama-3.1-8B"].config).mtp == 0
 
 

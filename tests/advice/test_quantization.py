@@ -103,15 +103,16 @@ def test_embeddings_stay_as_they_are_in_the_formats_of_vllm() -> None:
 @pytest.mark.parametrize(
     ("name", "form", "gigabytes"),
     [
-        ("gpt-oss-20b", "mxfp4", 13.8),  # only experts: the published files have 13.8 GB
-        ("gpt-oss-120b", "mxfp4", 65.2),  # 65.2 GB
-        ("Qwen2.5-32B", "awq", 19.3),  # Qwen/Qwen2.5-32B-Instruct-AWQ: 19.3 GB
-        ("Qwen2.5-72B", "awq", 41.6),  # Qwen/Qwen2.5-72B-Instruct-AWQ: 41.6 GB
+        ("gpt-oss-20b", "mxfp4", 13.8),  # only experts; openai/gpt-oss-20b
+        ("gpt-oss-120b", "mxfp4", 65.2),
+        ("Qwen2.5-32B", "awq", 19.3),  # Qwen/Qwen2.5-32B-Instruct-AWQ
+        ("Qwen2.5-72B", "awq", 41.6),
         ("Llama-3.1-8B", "Q4_K_M", 4.9),  # llama.cpp, tools/quantize/README.md
         ("Llama-3.1-70B", "Q4_K_M", 43.1),
     ],
 )
 def test_sizes_are_those_of_published_files(name: str, form: str, gigabytes: float) -> None:
+    """Those of llama.cpp as its README has them; the others typed in, not downloaded."""
     assert weight_bytes(parameters(name), form) / 1e9 == pytest.approx(gigabytes, rel=0.02)
 
 

@@ -19,8 +19,8 @@ from rich.console import Console
 from starlette.responses import PlainTextResponse
 
 from specwatch.cli import group
-from specwatch.cli.calibrate_progress import Progress
 from specwatch.cli.calibration_tables import report_lines
+from specwatch.cli.load_progress import Progress
 from specwatch.core.baseline import Measurement, Origin
 from specwatch.core.calibration import Stage
 from specwatch.edges.readers import Reader
@@ -336,9 +336,8 @@ def test_own_prompts_are_sent(
 def test_without_aiohttp_it_says_what_to_install(
     run: Run, off: SimulatedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("specwatch.edges.load_client", "specwatch.cli.calibrate_run"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.delitem(sys.modules, "specwatch.edges.closed_loop", raising=False)
+    for name in ("edges.load_client", "edges.closed_loop", "cli.load_server", "cli.calibrate_run"):
+        monkeypatch.delitem(sys.modules, f"specwatch.{name}", raising=False)
     monkeypatch.setitem(sys.modules, "aiohttp", None)
     done = run("calibrate", "--off", off.url, "--dry-run")
     assert done.exit_code == 2

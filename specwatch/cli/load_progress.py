@@ -1,4 +1,4 @@
-"""How far a calibration is: a bar on a terminal, plain lines elsewhere; on standard error."""
+"""How far a load is: a bar on a terminal, plain lines elsewhere; on standard error."""
 
 from __future__ import annotations
 

@@ -1,0 +1,188 @@
+"""Advice as lines of a given width: gravest first, each with its reason and who says so."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from specwatch.advice.expected import MOST_TOKENS
+from specwatch.advice.model import LEVELS, Advice, Finding, Level, Memory, Model
+from specwatch.advice.naming import plain_size
+from specwatch.advice.pairing import size
+from specwatch.wording import figures
+from specwatch.wording.text import clean
+
+Line = tuple[tuple[str, str], ...]
+"""Pairs of text and style."""
+
+_TITLES: dict[Level, str] = {
+    "wrong": "Wrong: do not start it like this",
+    "doubt": "Measure first",
+    "note": "To know",
+    "ok": "Fine",
+}
+_STYLES: dict[Level, str] = {
+    "wrong": "bold red", "doubt": "bold yellow", "note": "bold", "ok": "bold green",
+}  # fmt: skip
+_NARROWEST = 40
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+_K = re.compile(r"\bk = (\d+)")
+_KEPT_TOGETHER = rf"k{_NO_BREAK}={_NO_BREAK}\1"
+_EXPECTED = {
+    "acceptance": 10, "per token": 9, "tokens/step": 11, "speedup": 7, "best k": 6, "with it": 7,
+}  # fmt: skip
+"""Headers and widths of the table of speedups; with a space between them, 55 columns."""
+_MEMORY = 14
+"""Width of a figure in the table of memory, as of its headers."""
+
+
+def lines(advice: Advice, width: int) -> Iterator[Line]:
+    """Yield the lines of some advice, none wider than ``width`` where words allow."""
+    width = max(width, _NARROWEST)
+    yield from _head(advice, width)
+    for level in LEVELS:
+        found = [each for each in advice.findings if each.level == level]
+        if found:
+            yield ()
+            yield ((f"{_TITLES[level]} ({len(found)})", _STYLES[level]),)
+            for each in found:
+                yield from _finding(each, width)
+    if advice.memory is not None:
+        yield ()
+        yield from _memory(advice.memory, width)
+    if advice.expected and advice.k is not None:
+        yield ()
+        yield from _expected(advice, width)
+    if advice.sources:
+        yield ()
+        yield (("Sources", "bold"),)
+        for letter, said in advice.sources.items():
+            yield from _wrapped(f"[{letter}] {said}", width, 0, 4, "dim")
+    yield ()
+    yield from _wrapped(_verdict(advice), width, 0, 0, "bold")
+
+
+def _verdict(advice: Advice) -> str:
+    if not advice.sound:
+        return "Not sound: something above is wrong."
+    if advice.method is None:
+        return "Nothing is wrong, and nothing drafts."
+    return (
+        "Nothing is wrong with it. Whether it pays only measuring tells: specwatch calibrate, and"
+        " specwatch probe for temperatures."
+    )
+
+
+def _head(advice: Advice, width: int) -> Iterator[Line]:
+    for role, model in (("target", advice.target), ("draft", advice.draft)):
+        if model is not None:
+            yield from _wrapped(f"{role}: {_model(model)}", width, 0, 8, "")
+    if advice.method is not None:
+        k = "" if advice.k is None else f", k = {advice.k}"
+        yield (("method: ", ""), (f"{advice.method}{k}", ""))
+
+
+def _model(model: Model) -> str:
+    said = [model.name]
+    if model.parameters is not None and plain_size(model.name) is None:
+        active = model.active_parameters
+        said.append(f"{size(model.parameters)}" + (f" ({size(active)} active)" if active else ""))
+    if model.quantization is not None:
+        said.append(model.quantization)
+    if model.weights is not None:
+        said.append(f"{_bytes(model.weights)} of weights")
+    if model.kv_per_token:
+        said.append(f"{_bytes(model.kv_per_token)} of KV cache per token")
+    if model.context is not None:
+        said.append(f"{model.context:,} tokens")
+    return ", ".join(said)
+
+
+def _finding(finding: Finding, width: int) -> Iterator[Line]:
+    yield from _wrapped(f"* {finding.text}", width, 0, 2, "")
+    if finding.reason:
+        yield from _wrapped(finding.reason, width, 4, 4, "dim")
+    if finding.remedy:
+        yield from _wrapped(f"-> {finding.remedy}", width, 2, 5, "")
+    if finding.source:
+        yield from _wrapped(f"({finding.source})", width, 4, 5, "dim")
+
+
+def _wrapped(text: str, width: int, first: int, later: int, style: str) -> Iterator[Line]:
+    for line in textwrap.wrap(
+        _K.sub(_KEPT_TOGETHER, clean(text)),
+        width,
+        initial_indent=" " * first,
+        subsequent_indent=" " * later,
+        break_on_hyphens=False,
+    ):
+        yield ((line.replace(_NO_BREAK, " "), style),)
+
+
+def _memory(memory: Memory, width: int) -> Iterator[Line]:
+    gpus = figures.counted(memory.gpus, "GPU")
+    whose = f"of each of {gpus}" if memory.gpus > 1 else "of one GPU"
+    said = f"{_bytes(memory.usable)} usable {whose} with {_bytes(memory.gpu_memory)}"
+    yield from _wrapped(f"Memory: {said}", width, 0, 2, "bold")
+    yield ((_memory_line("", "without draft", "with draft", width), "dim"),)
+    rows: list[tuple[str, str, str]] = [
+        ("target's weights", _bytes(memory.target_weights), _bytes(memory.target_weights)),
+        ("draft's weights", figures.UNKNOWN, _bytes(memory.draft_weights)),
+        ("runtime (assumed)", _bytes(memory.reserved), _bytes(memory.reserved)),
+        ("left for KV cache", _bytes(memory.kv_without), _bytes(memory.kv_with)),
+        ("tokens of it", figures.number(memory.tokens_without), figures.number(memory.tokens_with)),
+        (
+            "requests at once",
+            figures.number(memory.requests_without),
+            figures.number(memory.requests_with),
+        ),
+    ]
+    for name, without, having in rows:
+        if (without, having) != (figures.UNKNOWN, figures.UNKNOWN):
+            yield ((_memory_line(name, without, having, width), ""),)
+
+
+def _memory_line(name: str, without: str, having: str, width: int) -> str:
+    first = min(24, width - 2 * _MEMORY - 2)
+    return f"{name:<{first}}{without:>{_MEMORY}}{having:>{_MEMORY}}"
+
+
+def _expected(advice: Advice, width: int) -> Iterator[Line]:
+    cost = ""
+    if advice.draft_cost:
+        cost = f" and a draft token costs {advice.draft_cost:.2g} times a step"
+    yield from _wrapped(
+        f"Speedup to expect with k = {advice.k}, if the load is low{cost}: assumed, not measured",
+        width, 0, 2, "bold",
+    )  # fmt: skip
+    columns = dict(_EXPECTED)
+    if not advice.draft_cost:
+        del columns["best k"], columns["with it"]
+    yield ((_row(list(columns), list(columns.values())), "dim"),)
+    for each in advice.expected:
+        cells = [
+            f"{each.acceptance:.0%}",
+            f"{each.per_token:.0%}",
+            f"{each.mean_length:.2f}",
+            f"{each.speedup:.2f}x",
+            f"{each.best_k}+" if each.best_k == MOST_TOKENS else figures.number(each.best_k),
+            "" if each.best_speedup is None else f"{each.best_speedup:.2f}x",
+        ]
+        style = "red" if each.speedup < 1 else ""
+        yield ((_row(cells[: len(columns)], list(columns.values())), style),)
+    yield from _wrapped(
+        "acceptance: accepted / draft tokens, as everywhere; per token: the chance at each position"
+        " that gives it, if all are alike. Real servers stay below: 1.5 to 2x is typical [G].",
+        width, 0, 0, "dim",
+    )  # fmt: skip
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
+
+
+def _bytes(count: float) -> str:
+    """``141 GB``, ``327 kB``: powers of ten, as GPUs are sold."""
+    shown = figures.compact(count)
+    return f"{shown} B" if shown[-1].isdigit() else f"{shown[:-1]} {shown[-1]}B"

@@ -1,0 +1,90 @@
+"""A server that is put under load: its page, its counters, and the client that asks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Self
+
+from specwatch.core.calibration import Engine, Meter, engine_of
+from specwatch.core.exposition import PageReader
+from specwatch.core.load import Answer, Ask, ErrorKind
+from specwatch.edges import engine_info
+from specwatch.edges.closed_loop import ClosedLoop
+from specwatch.edges.load_client import LoadClient
+from specwatch.edges.page_client import PageClient
+from specwatch.edges.tls import tls_context
+from specwatch.errors import ConfigError, NoAnswer
+from specwatch.model import Series
+from specwatch.target import Target
+
+_PATIENCE = 10.0
+"""Seconds that a page may take under load."""
+
+
+class Server:
+    """One model of a server under load; an async context manager."""
+
+    def __init__(self, target: Target, *, model: str | None, endpoint: str, where: str) -> None:
+        """Asks the engine who it is. ``where`` is the option that names it.
+
+        Raises ScrapeError when it does not answer, ConfigError when it is no engine.
+        """
+        self.where = where
+        self.url = target.url
+        self._page = PageClient(
+            target.url,
+            timeout=_PATIENCE,
+            max_size=target.max_page_size,
+            headers=target.request_headers,
+            tls=tls_context(target),
+        )
+        self._path = target.metrics_path
+        self._reader = PageReader()
+        try:
+            info = engine_info.ask(self._page.fetch)
+            samples = self._reader.read(self._page.fetch(self._path))
+        finally:
+            self._page.close()
+        self.engine: Engine = engine_of(
+            samples, info.version, info.models, model=model, where=f"{where}: {target.url}"
+        )
+        self.meter = Meter(self.engine)
+        self.client = LoadClient(
+            target.url,
+            model=self.engine.model_name,
+            endpoint=endpoint,
+            headers=target.request_headers,
+            tls=tls_context(target),
+        )
+        self.loop = ClosedLoop(self.client, self.read)
+
+    async def __aenter__(self) -> Self:
+        await self.client.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._page.close()
+        await self.client.__aexit__(None, None, None)
+
+    async def try_out(self, ask: Ask) -> Answer:
+        """Send one request. Raises ConfigError when it is refused, NoAnswer when it fails."""
+        answer = await self.client.send(ask)
+        if answer.error is ErrorKind.REFUSED:
+            remedy = {
+                401: "give its key with --bearer-token-file",
+                403: "give another key with --bearer-token-file",
+                404: "see that the address is the engine's, and the model's name right (--model)",
+            }.get(answer.status or 0, "a model without a chat template: --endpoint completions")
+            raise ConfigError(
+                f"{self.where}: {self.url} refuses requests: {answer.detail}; {remedy}"
+            )
+        if not answer.ok:
+            raise NoAnswer(f"{self.url} did not answer a request: {answer.error}, {answer.detail}")
+        if answer.tokens is None:
+            raise NoAnswer(f"{self.url} does not say how many tokens it generated (stream_options)")
+        return answer
+
+    async def read(self) -> Mapping[Series, float]:
+        """The samples of its page now. Raises ScrapeError."""
+        return self._reader.read(await asyncio.to_thread(self._page.fetch, self._path))

@@ -1,0 +1,59 @@
+"""Files that options such as ``--output`` name."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from specwatch.errors import ConfigError
+from specwatch.wording.text import clean_lines
+
+OUTPUT = "--output"
+
+
+def require_writable(output: Path, option: str = OUTPUT) -> None:
+    """Raise ConfigError before the work for what cannot be written after it."""
+    if output.is_dir():
+        raise _unwritable(output, "it is a directory; name a file in it", option)
+    if not output.parent.is_dir():
+        raise _unwritable(output, f"there is no directory {output.parent}; create it", option)
+    if output.exists() and not output.is_file():
+        remedy = "leave -o away to print it" if option == OUTPUT else "give another name"
+        raise _unwritable(output, f"it is no regular file; {remedy}", option)
+    if not os.access(output.parent, os.W_OK):
+        raise _unwritable(output, f"nothing can be written in {output.parent}", option)
+
+
+def write(path: Path, content: str | bytes, option: str = OUTPUT) -> None:
+    """Write a file as a whole or not at all: whoever reads it meanwhile has the one before.
+
+    Raises ConfigError where it cannot be written.
+    """
+    try:
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix=f".{path.name[:50]}.", delete=False
+        ) as temporary:
+            try:
+                temporary.write(content.encode() if isinstance(content, str) else content)
+                temporary.flush()
+                os.fchmod(temporary.fileno(), _mode_of(path))
+                os.replace(temporary.name, path)
+            except BaseException:
+                Path(temporary.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise _unwritable(path, str(error.strerror), option) from error
+
+
+def _mode_of(path: Path) -> int:
+    """That of the file in whose place another comes, else that of any new one."""
+    if path.exists():
+        return path.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
+
+
+def _unwritable(path: Path, why: str, option: str) -> ConfigError:
+    return ConfigError(f"{option} {clean_lines(str(path))}: {why}")

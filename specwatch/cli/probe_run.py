@@ -1,0 +1,283 @@
+"""Running a probe: which source tells the acceptance, and the same prompts at each temperature."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from specwatch.cli.load_server import Server
+from specwatch.cli.load_sources import TooLittle
+from specwatch.core import tally
+from specwatch.core.calibration import Block, Engine, Stage
+from specwatch.core.load import Answer, Ask, Prompt
+from specwatch.core.prompts import endless
+from specwatch.edges.fixed_load import FixedLoad
+from specwatch.errors import ConfigError, NoAnswer, ScrapeError
+from specwatch.experiments import alone
+from specwatch.experiments.acceptance import Part
+from specwatch.experiments.probe import RECORDS_FLAG, Source, Sweep
+from specwatch.model import Mode, Series
+from specwatch.wording import figures
+
+LOOKS = 13
+"""Of a sweep by records: its slices are between them."""
+MOST_REPEATS = 3
+"""Blocks that are sent again because others were there meanwhile."""
+_WARM_UP_TOKENS = 16
+_IDLES = 5.0
+"""Seconds that a server may take to end what others asked, before a block."""
+_LAST_LOOK = 5.0
+_QUARTERS = 4
+
+Note = Callable[[str], None]
+Step = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to send: ``requests`` for each temperature."""
+
+    temperatures: tuple[float, ...]
+    requests: int
+    prompts: tuple[Prompt, ...]
+    max_tokens: int
+    concurrency: int
+    seed: int
+
+    @property
+    def total(self) -> int:
+        """Requests of all temperatures."""
+        return self.requests * len(self.temperatures)
+
+    def rounds(self, size: int) -> Iterator[tuple[float, list[Ask]]]:
+        """``size`` requests of one temperature after those of another, the same prompts for each.
+
+        Each begins a round in its turn, so that what changes meanwhile meets all alike.
+        """
+        prompts = list(itertools.islice(endless(self.prompts, self.seed), self.requests))
+        for number, begin in enumerate(range(0, self.requests, size)):
+            first = number % len(self.temperatures)
+            for temperature in (*self.temperatures[first:], *self.temperatures[:first]):
+                yield (
+                    temperature,
+                    [
+                        Ask(each.text, self.max_tokens, temperature, each.messages)
+                        for each in prompts[begin : begin + size]
+                    ],
+                )
+
+
+class Probing:
+    """A sweep over temperatures on one server; ``sweep`` is what is known of it at any moment."""
+
+    def __init__(self, server: Server, plan: Plan, note: Note, step: Step) -> None:
+        """``note`` is told of what ended, ``step`` of what runs and how many requests ended.
+
+        Raises ConfigError for a server that does not speculate.
+        """
+        self._server = server
+        self._plan = plan
+        self._note = note
+        self._step = step
+        self._load = FixedLoad(server.client, server.read)
+        self._ended = self._failed = 0
+        self.sweep = Sweep(
+            Stage(server.engine, plan.concurrency),
+            "records",
+            {each: [] for each in plan.temperatures},
+            {each: [] for each in plan.temperatures},
+        )
+
+    async def run(self) -> Sweep:
+        """Measure everything; broken off, or when the server dies, what there is of it.
+
+        Raises ScrapeError, NoAnswer, ConfigError where nothing can be measured at all, and
+        TooLittle where nobody can tell the acceptance.
+        """
+        async with self._server:
+            self.sweep.source = await self._source()
+            try:
+                if self.sweep.source == "records":
+                    await self._by_records()
+                else:
+                    await self._by_counters()
+                self.sweep.complete = True
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None:
+                    task.uncancel()
+                self.sweep.problems.append("interrupted: what was measured until then is kept")
+                await self._keep_rest()
+            except (NoAnswer, ScrapeError, TooLittle) as error:
+                self.sweep.problems.append(f"{self._server.url}: {error}")
+                await self._keep_rest()
+        return self.sweep
+
+    async def _source(self) -> Source:
+        """Warm the server up, and see what its answers tell. Raises TooLittle for nothing."""
+        plan, recorded = self._plan, False
+        self._step("warming up", 0)
+        for temperature in plan.temperatures:
+            prompt = plan.prompts[0]
+            tokens = min(plan.max_tokens, _WARM_UP_TOKENS)
+            answer = await self._server.try_out(
+                Ask(prompt.text, tokens, temperature, prompt.messages)
+            )
+            recorded = recorded or answer.acceptance is not None
+            if self._server.engine.mode is Mode.OFF and not recorded:
+                raise ConfigError(
+                    f"{self._server.where}: {self._server.url} does not speculate: its page has no"
+                    f" family of speculation for {self._server.engine.model_name}, and its answers"
+                    " carry no record; start it with --speculative-config"
+                )
+        if recorded:
+            return "records"
+        await self._require_counters()
+        return "counters"
+
+    async def _require_counters(self) -> None:
+        url = self._server.url
+        samples = await self._server.read()
+        counted = tally.tally_of(_of_model(self._server.engine, samples), [])
+        remedy = f"start vLLM 0.29 or later with {RECORDS_FLAG}"
+        if Part.of_counters(counted) is None:
+            raise TooLittle(
+                f"{url} does not tell its acceptance: its answers carry no record, and its page"
+                f" counts no drafts and accepted tokens; {remedy}"
+            )
+        if counted.generation_tokens is None:
+            raise TooLittle(
+                f"{url}: its answers carry no record, and its page does not count generated tokens:"
+                f" nobody could tell whose drafts it counts; {remedy}"
+            )
+
+    async def _by_records(self) -> None:
+        plan, sweep = self._plan, self.sweep
+        asks = [ask for _, (ask,) in plan.rounds(1)]
+        self._step("asking", 0)
+        await self._load.run(
+            asks,
+            concurrency=plan.concurrency,
+            settled=partial(alone.settled, self._server.engine),
+            looks=min(LOOKS, len(asks) - 1),
+            ended=self._count,
+        )
+        self._keep(self._load.block, aborted=0)
+        missing = sum(
+            each.ok and each.acceptance is None for own in sweep.answers.values() for each in own
+        )
+        if missing:
+            sweep.notes.append(f"{figures.counted(missing, 'answer')} carried no record")
+
+    def _keep(self, block: Block, *, aborted: int) -> None:
+        """Take in what was measured by records."""
+        sweep = self.sweep
+        for answer in block.answers:
+            temperature = answer.ask.temperature or 0.0
+            sweep.answers[temperature].append(answer)
+            if answer.ok and answer.acceptance is not None:
+                sweep.parts[temperature].append(Part.of_record(answer.acceptance))
+        if len(block.looks) < 2:
+            return
+        first, last = block.looks[0].samples, block.looks[-1].samples
+        try:
+            found = alone.company(self._server.engine, first, last, block.answers, aborted=aborted)
+            sweep.stage.add(block, self._server.meter)
+        except ScrapeError as error:
+            sweep.notes.append(f"its counters say nothing: {error}")
+            return
+        sweep.alone = found.alone
+        if sweep.alone is False:
+            sweep.notes.append(
+                f"others used the server meanwhile ({found.told}): the acceptance is that of our"
+                " requests all the same, latencies and load are not ours alone"
+            )
+
+    async def _by_counters(self) -> None:
+        """Blocks of one temperature; what others had a part in is asked again."""
+        plan, sweep = self._plan, self.sweep
+        repeats = 0
+        for temperature, asks in plan.rounds(plan.concurrency):
+            while (why := await self._block(temperature, asks)) is not None:
+                repeats += 1
+                if repeats > MOST_REPEATS:
+                    sweep.alone = False
+                    raise TooLittle(_refusal(why))
+                self._note(f"asking again at temperature {temperature:g}: {why}")
+
+    async def _block(self, temperature: float, asks: Sequence[Ask]) -> str | None:
+        """Send one; returns why it does not count, as words."""
+        engine, sweep = self._server.engine, self.sweep
+        if not await self._idle():
+            return "requests of others run or wait"
+        block = await self._load.run(
+            asks,
+            concurrency=self._plan.concurrency,
+            settled=partial(alone.settled, engine),
+        )
+        before, after = block.looks
+        found = alone.company(engine, before.samples, after.samples, block.answers)
+        failed = any(not each.ok for each in block.answers)
+        if found.alone is not True and not failed:
+            return found.told
+        sweep.answers[temperature] += block.answers
+        for answer in block.answers:
+            self._count(answer)
+        part = Part.of_counters(found.counted)
+        if not failed and part is not None:
+            sweep.alone = True
+            sweep.parts[temperature].append(part)
+            sweep.stage.add(
+                Block((before, before, after, after), block.answers), self._server.meter
+            )
+        return None
+
+    async def _idle(self) -> bool:
+        """Whether nobody uses the server, or soon does not."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _IDLES
+        while True:
+            gauges = tally.sampled(_of_model(self._server.engine, await self._server.read()))
+            if not (gauges.running or 0) + (gauges.waiting or 0):
+                return True
+            if loop.time() >= until:
+                return False
+            await asyncio.sleep(0.1)
+
+    async def _keep_rest(self) -> None:
+        """Of a sweep by records that was broken off, what was answered."""
+        if self.sweep.source != "records":
+            return
+        block = self._load.block
+        aborted = min(self._plan.concurrency, self._plan.total - len(block.answers))
+        if block.looks:
+            try:
+                async with asyncio.timeout(_LAST_LOOK):
+                    await self._load.settle(lambda *_: True)
+                block = self._load.block
+            except (ScrapeError, TimeoutError):
+                pass
+        self._keep(block, aborted=aborted)
+
+    def _count(self, answer: Answer) -> None:
+        """Tell how far it is; in a pipe by quarters."""
+        before, total = self._ended, self._plan.total
+        self._ended += 1
+        self._failed += not answer.ok
+        self._step(f"temperature {answer.ask.temperature:g}", 1)
+        if _QUARTERS * self._ended // total > _QUARTERS * before // total:
+            self._note(f"{self._ended} of {total} requests answered, {self._failed} failed")
+
+
+def _refusal(why: str) -> str:
+    return (
+        f"its counters are not those of our requests ({why}), and its answers carry no record; take"
+        f" the traffic of others away, or start vLLM 0.29 or later with {RECORDS_FLAG}"
+    )
+
+
+def _of_model(engine: Engine, samples: Mapping[Series, float]) -> Mapping[Series, float]:
+    return tally.parts_of(samples).models.get(engine.series_name, {})

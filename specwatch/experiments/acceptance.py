@@ -1,0 +1,149 @@
+"""Acceptance with its interval, by bootstrap over requests.
+
+Requests differ: what one kept of its drafts says little of the next. So it is requests that are
+drawn, each with all its drafts; where only the server's counters tell, blocks of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, zip_longest
+
+from specwatch.core.acceptance import accepted_length_histogram
+from specwatch.core.interval import CONFIDENCE, LEAST_SAMPLES, Interval, Ratio, Reference
+from specwatch.core.interval import interval_of as ratio_interval
+from specwatch.core.load import Acceptance as Record
+from specwatch.experiments.common import estimate_of
+from specwatch.experiments.model import Acceptance, Estimate
+from specwatch.model import Tally
+
+_ONE = Reference([1.0] * LEAST_SAMPLES, [1.0] * LEAST_SAMPLES)
+"""What has no noise of its own: the interval is that of the parts alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is drawn: the drafts of one request, or of one block.
+
+    ``histogram`` has the drafts that had 0, 1, .. tokens accepted. None is what is not known.
+    """
+
+    drafts: int | None
+    draft_tokens: int
+    accepted_tokens: int
+    histogram: tuple[int, ...] | None = None
+
+    @classmethod
+    def of_record(cls, record: Record) -> Part:
+        """Of a request, as the server's own record tells it."""
+        return cls(
+            record.drafts,
+            record.draft_tokens,
+            record.accepted_tokens,
+            record.accepted_lengths or None,
+        )
+
+    @classmethod
+    def of_counters(cls, counted: Tally) -> Part | None:
+        """Of all that a server counted; None where it does not count what is needed."""
+        if counted.draft_tokens is None or counted.accepted_tokens is None:
+            return None
+        histogram = accepted_length_histogram(
+            counted.drafts, counted.accepted_per_position, counted.accepted_tokens
+        )
+        return cls(counted.drafts, counted.draft_tokens, counted.accepted_tokens, histogram)
+
+
+def acceptance_of(parts: Sequence[Part], *, seed: int = 0) -> Acceptance | None:
+    """All parts together; None of nothing drafted. No interval below five parts with drafts."""
+    drafted = sum(part.draft_tokens for part in parts)
+    if not drafted:
+        return None
+    accepted = sum(part.accepted_tokens for part in parts)
+    known = [part.drafts for part in parts if part.drafts is not None]
+    drafts = sum(known) if len(known) == len(parts) else None
+    histogram = _histogram(parts)
+    return Acceptance(
+        drafts=drafts,
+        draft_tokens=drafted,
+        accepted_tokens=accepted,
+        rate=estimate_of(rate_interval(parts, seed=seed)) or Estimate(value=accepted / drafted),
+        mean_length=1 + accepted / drafts if drafts else None,
+        histogram=histogram,
+        per_position=_per_position(histogram),
+    )
+
+
+def rate_interval(parts: Sequence[Part], *, seed: int = 0) -> Interval | None:
+    """Acceptance rate; None for too few parts.
+
+    Of the two shares, accepted and rejected, it is the smaller whose logarithm is resampled, so
+    that no end lies beyond 0 or 1. Where one is nothing at all, its end is that of a share of
+    which as many requests show nothing (C. Clopper, E. Pearson, *Biometrika* 26, 1934).
+    """
+    drawn = [part for part in parts if part.draft_tokens]
+    if len(drawn) < LEAST_SAMPLES:
+        return None
+    drafted = [float(part.draft_tokens) for part in drawn]
+    accepted = [float(part.accepted_tokens) for part in drawn]
+    if 2 * sum(accepted) <= sum(drafted):
+        return _share(accepted, drafted, seed)
+    rejected = _share([d - a for d, a in zip(drafted, accepted, strict=True)], drafted, seed)
+    if rejected is None:
+        return None
+    return Interval(
+        sum(accepted) / sum(drafted),
+        1 - rejected.upper,
+        1 - rejected.lower,
+        rejected.samples,
+        rejected.confidence,
+    )
+
+
+def length_interval(
+    parts: Sequence[Part], *, drafting: float = 1.0, seed: int = 0
+) -> Interval | None:
+    """tau over all decoding steps, of which the share ``drafting`` drafted; None if unknown.
+
+    Its relative error is that of the acceptance rate: the draft tokens of a draft hardly vary.
+    """
+    rate = rate_interval(parts, seed=seed)
+    if rate is None or not all(part.drafts is not None for part in parts):
+        return None
+    drafts = sum(part.drafts or 0 for part in parts)
+    per_step = drafting * sum(part.draft_tokens for part in parts) / drafts if drafts else 0.0
+    return Interval(
+        1 + per_step * rate.value,
+        1 + per_step * rate.lower,
+        1 + per_step * rate.upper,
+        rate.samples,
+        rate.confidence,
+    )
+
+
+def _share(over: Sequence[float], under: Sequence[float], seed: int) -> Interval | None:
+    count = len(under)
+    if not sum(over):
+        return Interval(0.0, 0.0, 1 - ((1 - CONFIDENCE) / 2) ** (1 / count), count, CONFIDENCE)
+    found = ratio_interval(Ratio([[each] for each in over], under), [_ONE], seed=seed)
+    if found is None:
+        return None
+    value = sum(over) / sum(under)  # exactly: a logarithm rounds
+    return Interval(value, found.lower, min(found.upper, 1.0), count, found.confidence)
+
+
+def _histogram(parts: Iterable[Part]) -> tuple[int, ...] | None:
+    known = [part.histogram for part in parts if part.draft_tokens]
+    found = [each for each in known if each is not None]
+    if not found or len(found) < len(known):
+        return None
+    return tuple(map(sum, zip_longest(*found, fillvalue=0)))
+
+
+def _per_position(histogram: Sequence[int] | None) -> tuple[float, ...] | None:
+    """A draft that kept j tokens had the first j positions accepted."""
+    if histogram is None or not sum(histogram):
+        return None
+    at_least = list(accumulate(reversed(histogram)))[::-1]
+    return tuple(count / at_least[0] for count in at_least[1:])

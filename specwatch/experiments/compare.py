@@ -1,0 +1,274 @@
+"""Two benches of the same work, without speculation and with it: what it brings, and the verdict.
+
+The speedup of a level is the time of requests per token without speculation over that with it, each
+summed over all requests: in a closed loop the ratio of throughputs (J. D. C. Little, *A Proof for
+the Queuing Formula L = lambda W*, 1961). Its interval resamples batches of requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from specwatch.core.calibration import MOST_ERRORS
+from specwatch.core.interval import (
+    LEAST_SAMPLES,
+    Pair,
+    Ratio,
+    Reference,
+    interval_of,
+    paired_interval,
+)
+from specwatch.errors import ConfigError
+from specwatch.experiments import ship
+from specwatch.experiments.common import estimate_of
+from specwatch.experiments.model import (
+    Batch,
+    Bench,
+    ComparedLevel,
+    Comparison,
+    Estimate,
+    Level,
+)
+
+Rate = Callable[[Batch], tuple[float, float]]
+"""Of a batch what is over and what is under in a rate."""
+_SAME = ("endpoint", "prompts", "digest", "max_tokens", "temperatures", "seed")
+"""What two workloads have in common when they are the same; the file's name is not it."""
+
+
+def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -> Comparison:
+    """Compare a bench without speculation and one with it, whichever is first.
+
+    Raises ConfigError for two of one mode, for different models or workloads unless ``force``,
+    and where no load was measured on both.
+    """
+    off, on = _modes(first, second)
+    notes = _differences(off, on, force=force)
+    paired = off.interleaved and on.interleaved and off.began == on.began
+    others = {_load(each): each for each in on.levels}
+    found = [
+        _level(each, others[_load(each)], paired=paired)
+        for each in off.levels
+        if _load(each) in others
+    ]
+    if not found:
+        raise ConfigError(
+            f"no load was measured on both: {_loads(off)} without speculation and {_loads(on)} with"
+            " it; measure the same --concurrency or --rate"
+        )
+    missing = {_load(each) for each in (*off.levels, *on.levels)} - {_load(each) for each in found}
+    notes += [f"{_name(each)} was measured on one server only" for each in sorted(missing)]
+    notes += [
+        f"{_name(_load(each))} {what} speculation: {note}"
+        for what, bench in (("without", off), ("with", on))
+        for each in bench.levels
+        for note in (*each.notes, *_foreign(each))
+    ]
+    notes += [*off.notes, *on.notes]
+    speedup = _overall([each.speedup for each in found])
+    crossing = crossing_of(found)
+    verdict = ship.verdict_of(speedup)
+    return Comparison(
+        version=version,
+        began=min(off.began, on.began),
+        ended=max(off.ended, on.ended),
+        complete=off.complete and on.complete,
+        off=off.subject,
+        on=on.subject,
+        workload=on.workload,
+        interleaved=paired,
+        levels=tuple(found),
+        speedup=speedup,
+        crossing=crossing,
+        verdict=verdict,
+        sentence=ship.sentence(verdict, speedup, found, crossing),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def crossing_of(levels: Sequence[ComparedLevel]) -> float | None:
+    """The load at which the speedup falls to 1, between two measured ones on the logarithm."""
+    points = [
+        (_load_of(each), each.speedup.value)
+        for each in levels
+        if each.speedup is not None and each.speedup.value > 0
+    ]
+    for (low, above), (high, below) in pairwise(sorted(points)):
+        if above >= 1 > below:
+            share = math.log(above) / (math.log(above) - math.log(below))
+            return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+    return None
+
+
+def _modes(first: Bench, second: Bench) -> tuple[Bench, Bench]:
+    modes = {first.subject.mode: first, second.subject.mode: second}
+    if len(modes) == 2:
+        return modes["off"], modes["on"]
+    with_it = "with" if first.subject.mode == "on" else "without"
+    other = "without" if first.subject.mode == "on" else "with"
+    raise ConfigError(
+        f"both were measured {with_it} speculation ({first.subject.url}, {second.subject.url});"
+        f" compare one of them with a bench of the same server {other} it"
+    )
+
+
+def _differences(off: Bench, on: Bench, *, force: bool) -> list[str]:
+    """What makes a comparison doubtful, as words. Raises ConfigError for what forbids it."""
+    different = [
+        f"{name.replace('_', ' ')} {_said(one)} without speculation, {_said(other)} with it"
+        for name in _SAME
+        if (one := getattr(off.workload, name)) != (other := getattr(on.workload, name))
+    ]
+    if off.subject.model_name != on.subject.model_name:
+        different.append(
+            f"model {off.subject.model_name} without speculation, {on.subject.model_name} with it"
+        )
+    if different and not force:
+        raise ConfigError(
+            f"the two did not have the same work: {'; '.join(different)}; measure both with the"
+            " same options, or give --force"
+        )
+    notes = [f"not the same work: {each}" for each in different]
+    for what, one, other in (
+        ("engine version", off.subject.engine_version, on.subject.engine_version),
+        ("configuration", off.subject.configuration, on.subject.configuration),
+    ):
+        if one is not None and other is not None and one != other:
+            notes.append(
+                f"the servers differ in their {what} ({one} without speculation, {other} with it):"
+                " what is measured is not speculation alone"
+            )
+    return notes
+
+
+def _said(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join("default" if each is None else f"{each:g}" for each in value)
+    return str(value)
+
+
+def _level(off: Level, on: Level, *, paired: bool) -> ComparedLevel:
+    pairs = min(len(off.batches), len(on.batches)) if paired else None
+    missing = _missing(off, on, pairs)
+    speedup = decode = ttft = None
+    if missing is None or not _failed(off, on):
+        speedup = _ratio(off, on, lambda b: (b.request_seconds, b.tokens), pairs)
+        decode = _ratio(off, on, lambda b: (b.decode_seconds, b.decode_tokens), pairs)
+        ttft = _ratio(on, off, lambda b: (b.first_seconds, b.requests), pairs)
+    return ComparedLevel(
+        concurrency=off.concurrency,
+        rate=off.rate,
+        speedup=speedup,
+        decode=decode,
+        ttft=ttft,
+        throughput_off=off.throughput,
+        throughput_on=on.throughput,
+        per_user_off=None if off.per_user is None else off.per_user.p50,
+        per_user_on=None if on.per_user is None else on.per_user.p50,
+        tpot_p99_off=None if off.tpot is None else off.tpot.p99,
+        tpot_p99_on=None if on.tpot is None else on.tpot.p99,
+        acceptance_rate=_rate(on),
+        verdict=ship.verdict_of(speedup),
+        missing=missing,
+    )
+
+
+def _rate(level: Level) -> float | None:
+    found = level.acceptance
+    return None if found is None or found.rate is None else found.rate.value
+
+
+def _failed(*levels: Level) -> str | None:
+    for each in levels:
+        failed = sum(each.errors.values())
+        if failed > MOST_ERRORS * (failed + each.requests):
+            return f"{failed} of {failed + each.requests} requests failed"
+    return None
+
+
+def _missing(off: Level, on: Level, pairs: int | None) -> str | None:
+    """Why there is no interval, as words."""
+    failed = _failed(off, on)
+    if failed is not None:
+        return failed
+    fewest = min(
+        sum(each.tokens > 0 for each in level.batches[:pairs]) for level in (off, on)
+    )  # fmt: skip
+    if fewest < LEAST_SAMPLES:
+        requests = min(off.requests, on.requests)
+        return (
+            f"too few requests: {requests} ended, in {fewest} rounds, and {LEAST_SAMPLES} rounds"
+            " are the least; give a longer --duration, or a smaller --max-tokens"
+        )
+    return None
+
+
+def _ratio(over: Level, under: Level, rate: Rate, pairs: int | None) -> Estimate | None:
+    """The rate of one level by that of another; without an interval where there is too little."""
+    tops = [Pair(*rate(each)) for each in over.batches[:pairs]]
+    bottoms = [Pair(*rate(each)) for each in under.batches[:pairs]]
+    if pairs is not None:
+        found = paired_interval(tops, bottoms)
+    else:
+        tops = [each for each in tops if min(each) > 0]
+        bottoms = [each for each in bottoms if min(each) > 0]
+        reference = Reference([each.over for each in tops], [each.under for each in tops])
+        found = interval_of(
+            Ratio([[each.under] for each in bottoms], [each.over for each in bottoms]), [reference]
+        )
+    if found is not None:
+        return estimate_of(found)
+    a, b = (sum(each[at] for each in tops) for at in (0, 1))
+    c, d = (sum(each[at] for each in bottoms) for at in (0, 1))
+    return Estimate(value=a * d / (b * c)) if min(a, b, c, d) > 0 else None
+
+
+def _overall(found: Sequence[Estimate | None]) -> Estimate | None:
+    """The geometric mean, each level counted alike; of those with an interval, if there are any.
+
+    The limits are those of each put together on the logarithm as the squares of what they are apart
+    (G. Y. Zou, A. Donner, *Construction of confidence limits about effect measures: a general
+    approach*, Statistics in Medicine 27, 2008).
+    """
+    known = [each for each in found if each is not None]
+    sure = [each for each in known if each.lower is not None and each.upper is not None]
+    known = sure or known
+    count = len(known)
+    if not count:
+        return None
+    value = math.exp(math.fsum(math.log(each.value) for each in known) / count)
+    if not sure:
+        return Estimate(value=value)
+    down = [math.log(each.value / (each.lower or each.value)) ** 2 for each in sure]
+    up = [math.log((each.upper or each.value) / each.value) ** 2 for each in sure]
+    return Estimate(
+        value=value,
+        lower=value * math.exp(-math.sqrt(math.fsum(down)) / count),
+        upper=value * math.exp(math.sqrt(math.fsum(up)) / count),
+    )
+
+
+Load = tuple[int, float]
+"""Concurrency and rate, of which one is 0."""
+
+
+def _load(level: Level | ComparedLevel) -> Load:
+    return level.concurrency or 0, level.rate or 0.0
+
+
+def _load_of(level: ComparedLevel) -> float:
+    return float(level.concurrency or level.rate or 0)
+
+
+def _name(load: Load) -> str:
+    return f"concurrency {load[0]}" if load[0] else f"rate {load[1]:g}/s"
+
+
+def _loads(bench: Bench) -> str:
+    return ", ".join(_name(_load(each)) for each in bench.levels) or "nothing"
+
+
+def _foreign(level: Level) -> Sequence[str]:
+    return ["others used the server meanwhile"] if level.alone is False else []

@@ -1,0 +1,220 @@
+"""``specwatch advise`` on the command line: what it prints, its exit codes, its widths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import Result
+
+from specwatch.advice.model import Advice
+from specwatch.cli.advise_lines import lines
+from tests.advice.folders import WRITTEN, model
+from tests.advice.shapes import LLAMA
+
+Run = Callable[..., Result]
+SMALL = LLAMA | {
+    "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4,
+    "intermediate_size": 512, "vocab_size": 352, "max_position_embeddings": 4096,
+}  # fmt: skip
+
+
+def folder(path: Path, **changes: Any) -> Path:
+    files: dict[str, object] = {"config.json": SMALL | changes}
+    for each in (WRITTEN / "bpe").iterdir():
+        files[each.name] = each.read_bytes()
+    return model(path, files)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[Path, Path]:
+    """A target of 32 layers and a draft of 4 with the same tokenizer."""
+    return folder(tmp_path / "target", num_hidden_layers=32), folder(tmp_path / "draft")
+
+
+def advised(run: Run, *arguments: object, code: int = 0) -> Advice:
+    done = run("advise", "--json", *arguments)
+    assert done.exit_code == code, done.output
+    return msgspec.json.decode(done.stdout, type=Advice)
+
+
+def said(found: Advice) -> str:
+    return "\n".join(f"{each.level}: {each.text}" for each in found.findings)
+
+
+def test_parameters_alone_are_enough(run: Run) -> None:
+    found = advised(run, "--model", "70B", "--draft", "7B", "--gpus", 4, "--gpu-memory", "80GB")
+    assert (found.method, found.k) == ("draft_model", 5)
+    assert found.memory is not None
+    assert found.memory.target_weights == 35_000_000_000
+    assert found.draft_cost == pytest.approx(0.1)
+
+
+def test_something_wrong_is_exit_code_1(run: Run) -> None:
+    found = advised(run, "--model", "70B", "--draft", "8B", "--gpus", 2, "--gpu-memory", "80GB",
+                    code=1)  # fmt: skip
+    assert not found.sound
+    assert "wrong: beside the draft no memory is left" in said(found)
+
+
+def test_folders_are_read(run: Run, pair: tuple[Path, Path]) -> None:
+    target, draft = pair
+    found = advised(run, "--model", target, "--draft", draft, "--k", 4)
+    assert "ok: target and draft have the same tokens" in said(found)
+    assert found.target is not None
+    assert found.target.context == 4096
+    assert found.target.kv_per_token == 2 * 2 * 32 * 256
+
+
+def test_a_tokenizer_that_differs_is_wrong(run: Run, pair: tuple[Path, Path]) -> None:
+    target, draft = pair
+    document = json.loads((draft / "tokenizer.json").read_text())
+    vocabulary = document["model"]["vocab"]
+    first, second = sorted(vocabulary, key=vocabulary.get)[300:302]
+    vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+    (draft / "tokenizer.json").write_text(json.dumps(document))
+    found = advised(run, "--model", target, "--draft", draft, code=1)
+    assert "differ, the first at id 300" in said(found)
+
+
+def test_a_command_is_read_and_options_go_before_it(run: Run, pair: tuple[Path, Path]) -> None:
+    target, draft = pair
+    config = json.dumps({"model": str(draft), "num_speculative_tokens": 9})
+    command = ("--", "vllm", "serve", target, "-tp", 2, "--speculative-config", config)
+    assert advised(run, *command).k == 9
+    assert advised(run, "--k", 4, *command).k == 4
+    wrong = advised(run, "--", "vllm", "serve", target, "--speculative-config.method=ngram", code=1)
+    assert "wrong: the number of draft tokens is missing" in said(wrong)
+
+
+def test_llama_cpp_s_commands_too(run: Run) -> None:
+    found = advised(run, "--gpus", 1, "--gpu-memory", "48GB", "--quantization", "Q4_K_M", "--",
+                    "llama-server", "-m", "Qwen2.5-32B.gguf", "-md", "Qwen2.5-0.5B.gguf",
+                    "--spec-draft-n-max", 16)  # fmt: skip
+    assert (found.method, found.k) == ("draft_model", 16)
+    assert "ok: both are of the qwen family" in said(found)
+
+
+def test_a_name_on_the_hub_is_looked_for_in_its_cache(
+    run: Run, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    unknown = advised(run, "--model", "org/model-70B", "--draft", "org/draft-7B")
+    assert said(unknown).count("its files are not here, so its size is read off its name") == 2
+    kept = tmp_path / "models--org--model-70B" / "snapshots"
+    kept.mkdir(parents=True)
+    pair[0].rename(kept / "abc")
+    # What the name says of its size is not asked any more.
+    found = advised(run, "--model", "org/model-70B", "--draft", "org/draft-7B", code=1)
+    assert found.target is not None
+    assert (found.target.name, found.target.context) == ("org/model-70B", 4096)
+    assert said(found).count("its files are not here") == 1
+
+
+def test_a_model_that_brings_its_own_speculation(
+    run: Run, pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    target, _ = pair
+    config = SMALL | {
+        "architectures": ["Eagle3Speculator"], "num_hidden_layers": 1, "draft_vocab_size": 352,
+        "speculators_model_type": "eagle3", "transformer_layer_config": SMALL,
+        "speculators_config": {
+            "verifier": {"name_or_path": str(target)},
+            "proposal_methods": [{"speculative_tokens": 3}],
+        },
+    }  # fmt: skip
+    head = model(tmp_path / "head", {"config.json": config})
+    found = advised(run, "--", "vllm", "serve", head)
+    assert (found.method, found.k) == ("eagle3", 3)
+    assert found.target is not None
+    assert found.target.name == "target"
+    assert "note: the model brings its own speculation" in said(found)
+
+
+HINTS = {
+    "a temperature": (["--temperature", "0.9"], "doubt: median temperature 0.9"),
+    "a mix": (["--temperature", "0:60%,0.9:40%"], "doubt: temperatures from 0 to 0.9 share"),
+    "equal shares": (["--temperature", "0,1,1"], "doubt: median temperature 1"),
+    "short answers": (["--output-tokens", "15"], "doubt: answers of 15 tokens"),
+    "tools": (["--tool-calls"], "doubt: tool calls"),
+    "a workload": (["--workload", "creative"], "doubt: creative text"),
+    "load": (["--saturated"], "doubt: the GPU is saturated"),
+    "many at once": (["--concurrency", "32"], "doubt: 32 requests at once"),
+    "what matters": (["--latency", "ttft"], "doubt: TTFT is what matters"),
+}
+
+
+@pytest.mark.parametrize(("flags", "expected"), HINTS.values(), ids=HINTS.keys())
+def test_hints_are_judged(run: Run, flags: list[str], expected: str) -> None:
+    assert expected in said(advised(run, "--model", "70B", "--draft", "7B", *flags))
+
+
+USAGE: dict[str, tuple[list[object], str]] = {
+    "nothing": ([], "give --model and --draft, or a command after --"),
+    "a draft alone": (["--draft", "1B"], "give --model and --draft"),
+    "no size": (["--model", "70B", "--gpu-memory", "80"], "80 has no unit"),
+    "a temperature": (["--model", "70B", "--temperature", "hot"], "is no temperature"),
+    "a share": (["--model", "70B", "--temperature", "0:0%"], "is no temperature"),
+    "a folder": (["--model", "/no/such/model"], "no such file or folder"),
+    "a method": (["--model", "70B", "--method", "medusas"], 'did you mean "medusa"'),
+    "a format": (["--model", "70B", "--quantization", "int5"], "is no format of weights"),
+    "a command": (["--", "sleep", "1"], "COMMAND: how 'sleep' starts vLLM is not known"),
+    "no model": (["--", "vllm", "serve"], "no target is named"),
+    "JSON": (["--", "vllm", "serve", "M", "-sc", "{"], "is no JSON object"),
+    "GPUs": (["--model", "8B", "--draft", "1B", "--gpus", "0"], "0 is not in the range"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "expected"), USAGE.values(), ids=USAGE.keys())
+def test_what_cannot_be_used_is_exit_code_2(
+    run: Run, arguments: list[object], expected: str
+) -> None:
+    done = run("advise", *arguments)
+    assert done.exit_code == 2, done.output
+    assert expected in " ".join(done.output.split())
+    assert "Traceback" not in done.output
+
+
+WHOLE = ("--model", "meta-llama/Llama-3.1-70B-Instruct", "--draft", "meta-llama/Llama-3.2-1B",
+         "--gpus", 2, "--gpu-memory", "80GB", "--workload", "rag", "--saturated",
+         "--temperature", "0:50%,1:50%", "--quantization", "fp8")  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_no_line_is_wider_than_the_terminal(run: Run, width: int) -> None:
+    found = advised(run, *WHOLE)
+    told = ["".join(text for text, _ in line) for line in lines(found, width)]
+    # A table cannot be wrapped.
+    wide = [line for line in told if len(line) > max(width, 55)]
+    assert wide == []
+    words = " ".join(" ".join(told).split())
+    for each in found.findings:
+        assert " ".join(each.text.split()) in words
+        assert " ".join(each.reason.split()) in words
+
+
+def test_the_gravest_come_first_under_their_titles(run: Run) -> None:
+    done = run("advise", "--model", "70B", "--draft", "8B", "--gpus", 2, "--gpu-memory", "80GB")
+    assert done.exit_code == 1
+    titles = [line for line in done.output.splitlines() if line[:1].isupper() and "(" in line]
+    order = ["Wrong", "Measure first", "To know", "Fine"]
+    shown = [title for title in order if any(line.startswith(title) for line in titles)]
+    places = [done.output.index(f"\n{title}") for title in shown]
+    assert shown[0] == "Wrong"
+    assert places == sorted(places)
+    assert done.output.rstrip().endswith("Not sound: something above is wrong.")
+
+
+def test_a_pipe_gets_no_colours(run: Run) -> None:
+    assert "\x1b" not in run("advise", *WHOLE).output
+
+
+def test_nothing_in_a_name_can_command_the_terminal(run: Run) -> None:
+    done = run("advise", "--", "vllm", "serve", "a\x1b[2J-8B", "--spec-method", "ngram",
+               "--spec-tokens", "3")  # fmt: skip
+    assert "\x1b" not in done.output
+    assert "\\x1b[2J" in done.output

@@ -1,0 +1,74 @@
+"""Which server is put under load: by URL, or by its name in the configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specwatch.cli.load_sources import Asked, asked
+from specwatch.errors import ConfigError
+
+URL = "http://127.0.0.1:8000"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "key").write_text("of the file\n")
+    (tmp_path / "other").write_text("of the option\n")
+    config = {
+        "database": f"sqlite:///{tmp_path}/a.db",
+        "temperature_buckets": [0, 1.0],
+        "targets": [
+            {"name": "chat", "url": URL, "bearer_token_file": f"{tmp_path}/key"},
+            {"name": "code", "url": "http://127.0.0.1:8001"},
+        ],
+    }
+    found = tmp_path / "specwatch.yml"
+    found.write_text(json.dumps(config))
+    return found
+
+
+def given(target: str, **more: Any) -> Asked:
+    return asked(
+        {"target": target, "file": None, "database": None, "bearer_token_file": None} | more
+    )
+
+
+def key(found: Asked) -> str | None:
+    return found.server.request_headers().get("Authorization")
+
+
+@pytest.mark.parametrize("target", ["chat", URL, URL + "/"])
+def test_a_target_of_the_configuration_has_its_name_key_and_database(
+    file: Path, target: str
+) -> None:
+    found = given(target, file=file)
+    assert (found.name, found.server.url) == ("chat", URL)
+    assert key(found) == "Bearer of the file"
+    assert found.database.endswith("/a.db")
+    assert list(found.edges) == [0, 1.0]
+
+
+def test_a_key_of_the_command_line_comes_first(file: Path, tmp_path: Path) -> None:
+    found = given("chat", file=file, bearer_token_file=tmp_path / "other")
+    assert key(found) == "Bearer of the option"
+    assert found.name == "chat"
+
+
+def test_any_other_url_is_a_target_of_its_own(file: Path) -> None:
+    found = given("http://10.0.0.1:9", file=file)
+    assert found.name == "10.0.0.1:9"
+    assert key(found) is None
+    assert given("http://10.0.0.1:9", database="sqlite:///b.db").database.endswith("b.db")
+
+
+def test_a_name_that_is_not_there_is_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match='has no "cha"; it has chat, code'):
+        given("cha", file=file)
+    with pytest.raises(ConfigError, match='"chat" is no URL, and there is no configuration'):
+        given("chat")
+    with pytest.raises(ConfigError, match="--target: "):
+        given("ftp://h")

@@ -1,0 +1,454 @@
+"""``specwatch probe`` against simulated servers, whose every draft is known."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from starlette.responses import PlainTextResponse
+
+from specwatch.cli.load_server import Server
+from specwatch.core.load import Answer
+from specwatch.edges import fixed_load
+from specwatch.edges.load_client import LoadClient
+from specwatch.edges.readers import Reader
+from specwatch.experiments.model import Probe, read
+from specwatch.model import Series
+from specwatch.simulated.costs import SimulatedCosts
+from specwatch.simulated.server import SimulatedServer
+from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulated.workload import SimulatedTraffic
+from tests.cli.conftest import Run
+
+COSTS = SimulatedCosts().scaled(0.05)
+K = 4
+TEMPERATURES = (0.0, 0.7, 1.3)
+SWEEP = ("--temperatures", "0,0.7,1.3", "--max-tokens", "40")
+
+
+def server(*, record: str = "summary", speculates: bool = True, **more: Any) -> SimulatedServer:
+    if speculates:
+        more |= {"speculation": SimulatedSpeculation(K), "record": record}
+    settings = SimulatedSettings(model="tiny", port=0, keep_log=True, **{"costs": COSTS, **more})
+    return SimulatedServer(settings, CollectorRegistry())
+
+
+@pytest.fixture(scope="module")
+def recording() -> Iterator[SimulatedServer]:
+    with server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def counting() -> Iterator[SimulatedServer]:
+    """Its answers carry no record."""
+    with server(record="none") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def off() -> Iterator[SimulatedServer]:
+    with server(speculates=False) as running:
+        yield running
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/specwatch.db"
+
+
+def stored(database: str) -> list[Probe]:
+    reader = Reader.of(database)
+    try:
+        found = [each.experiment for each in reader.experiments(since=0, until=4e9)]
+    finally:
+        reader.close()
+    assert all(isinstance(each, Probe) for each in found)
+    return [each for each in found if isinstance(each, Probe)]
+
+
+def probed(run: Run, *arguments: object, code: int = 0) -> tuple[Probe, str]:
+    """The result, and what standard error said."""
+    done = run("probe", "--json", *arguments)
+    assert done.exit_code == code, done.stderr
+    # A server that stops meanwhile logs to the standard output of this process.
+    found = read(done.stdout[done.stdout.index("{\n") :], "standard output")
+    assert isinstance(found, Probe)
+    return found, done.stderr
+
+
+def truth(running: SimulatedServer, since: int, temperature: float) -> dict[str, Any]:
+    """What the engine itself did for the requests of a sweep, the warm-up left out."""
+    log = [
+        each
+        for each in running.engine.log[since + len(TEMPERATURES) :]
+        if each.request.temperature == temperature
+    ]
+    lengths = [sum(each.accepted_histogram[at] for each in log) for at in range(K + 1)]
+    return {
+        "drafts": sum(each.drafts for each in log),
+        "draft_tokens": sum(each.draft_tokens for each in log),
+        "accepted_tokens": sum(each.accepted_tokens for each in log),
+        "histogram": tuple(lengths),
+    }
+
+
+@pytest.mark.parametrize(("kind", "concurrency"), [("records", 1), ("counters", 1), ("records", 3)])
+def test_the_acceptance_of_each_temperature_is_what_the_engine_counted(
+    run: Run,
+    recording: SimulatedServer,
+    counting: SimulatedServer,
+    database: str,
+    kind: str,
+    concurrency: int,
+) -> None:
+    running = recording if kind == "records" else counting
+    before = len(running.engine.log)
+    found, _ = probed(
+        run, "--target", running.url, *SWEEP, "--requests", 12, "--concurrency", concurrency,
+        "--database", database,
+    )  # fmt: skip
+    assert found.complete
+    assert found.alone is True
+    assert [each.temperature for each in found.temperatures] == list(TEMPERATURES)
+    for one in found.temperatures:
+        acceptance = one.acceptance
+        assert acceptance is not None
+        assert (one.source, one.requests, one.tokens, one.errors) == (kind, 12, 12 * 40, {})
+        told = {
+            name: getattr(acceptance, name)
+            for name in ("drafts", "draft_tokens", "accepted_tokens", "histogram")
+        }
+        assert told == truth(running, before, one.temperature)
+        assert acceptance.rate is not None
+        assert acceptance.rate.value == acceptance.accepted_tokens / acceptance.draft_tokens
+        assert acceptance.rate.lower is not None
+        assert acceptance.rate.upper is not None
+        true = running.engine.true_acceptance_rate(one.temperature)
+        assert acceptance.rate.lower - 0.05 < true < acceptance.rate.upper + 0.05
+        assert one.ttft is not None
+        assert one.tpot is not None
+        assert one.ttft.count == one.tpot.count == 12
+    rates = [each.acceptance.rate.value for each in found.temperatures if each.acceptance]  # type: ignore[union-attr]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_the_same_prompts_are_sent_at_each_temperature_in_turn(
+    run: Run, recording: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    send = LoadClient.send
+
+    async def note(self: LoadClient, ask: Any, *more: Any) -> Answer:
+        asked.append((ask.prompt, ask.temperature))
+        return await send(self, ask, *more)
+
+    monkeypatch.setattr(LoadClient, "send", note)
+    probed(run, "--target", recording.url, *SWEEP, "--requests", 5, "--dry-run")
+    sent = asked[len(TEMPERATURES) :]
+    turns = [sent[at : at + 3] for at in range(0, len(sent), 3)]
+    assert len(turns) == 5
+    for turn in turns:
+        assert len({prompt for prompt, _ in turn}) == 1
+        assert {temperature for _, temperature in turn} == set(TEMPERATURES)
+    assert len({turn[0][1] for turn in turns}) == 3, "none is always the first"
+
+
+@contextmanager
+def config(tmp_path: Path, url: str) -> Iterator[Path]:
+    file = tmp_path / "specwatch.yml"
+    targets = [{"name": "chat", "url": url}]
+    file.write_text(json.dumps({"database": f"sqlite:///{tmp_path}/a.db", "targets": targets}))
+    yield file
+
+
+def test_with_a_baseline_at_this_load_the_line_is_measured(run: Run, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        slow = {"costs": SimulatedCosts().scaled(0.2)}
+        without = stack.enter_context(server(speculates=False, **slow))
+        running = stack.enter_context(server(**slow))
+        file = stack.enter_context(config(tmp_path, running.url))
+        calibrated = run(
+            "calibrate", "--off", without.url, "--target", "chat", "--config", file,
+            "--concurrency", 2, "--duration", "1200ms", "--warm-up", "100ms",
+        )  # fmt: skip
+        assert calibrated.exit_code == 0, calibrated.stderr
+        sweep = ("--temperatures", "0,1.3,2", "--max-tokens", 40, "--config", file)
+        found, _ = probed(run, "--target", "chat", *sweep, "--requests", 10, "--concurrency", 2)
+        elsewhere, _ = probed(
+            run, "--target", running.url, *sweep, "--requests", 8, "--dry-run", "--concurrency", 4
+        )
+        cost = running.engine.true_step_cost(2)
+        speedups = [running.engine.true_speedup(each, 2) for each in (0.0, 1.3, 2.0)]
+    assert (found.line.basis, found.line.load) == ("measured", "2")
+    assert found.line.acceptance.value == pytest.approx((cost - 1) / K, abs=0.03)
+    for one, speedup in zip(found.temperatures, speedups, strict=True):
+        assert one.speedup is not None
+        assert one.speedup.lower is not None
+        assert one.speedup.upper is not None
+        assert one.speedup.lower * 0.9 < speedup < one.speedup.upper * 1.1
+    assert [each.zone for each in found.temperatures][::2] == ["wins", "loses"]
+    assert elsewhere.line.basis == "assumed"
+    assert any("the baseline is of load 2, and this was" in note for note in elsewhere.notes)
+
+
+def test_without_a_baseline_the_line_is_assumed_and_said_to_be(
+    run: Run, recording: SimulatedServer, database: str
+) -> None:
+    found, _ = probed(
+        run, "--target", recording.url, *SWEEP, "--requests", 20, "--database", database
+    )
+    assert found.line.basis == "assumed"
+    assert found.line.load is None
+    assert all(each.speedup is None for each in found.temperatures)
+    assert [each.zone for each in found.temperatures][::2] == ["wins", "loses"]
+    (note,) = [each for each in found.notes if "assumed" in each]
+    assert "specwatch calibrate --off URL" in note
+
+
+def test_it_is_printed_stored_and_written_the_same(
+    run: Run, recording: SimulatedServer, database: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "probe.json"
+    found, said = probed(
+        run, "--target", recording.url, *SWEEP, "--requests", 5, "-o", file, "--database", database
+    )
+    assert stored(database) == [found]
+    assert read(file.read_text(), str(file)) == found
+    assert "stored as result 1 in" in said
+    assert found.workload.digest
+    assert (found.subject.k, found.subject.mode, found.subject.model_name) == (K, "on", "tiny")
+
+
+def test_a_person_reads_a_chart_and_tables(
+    run: Run, recording: SimulatedServer, tmp_path: Path
+) -> None:
+    done = run("probe", "--target", recording.url, *SWEEP, "--requests", 5, "--dry-run")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "█" in done.stdout
+    assert "break-even: assumed, near the line from 50% to 65%" in done.stdout
+    assert lines[-1] == "nothing stored"
+    assert list(tmp_path.glob("**/*.db")) == []
+    assert done.stderr.splitlines()[-1] == "15 of 15 requests answered, 0 failed"
+
+
+def test_an_ascii_terminal_gets_ascii(run: Run, recording: SimulatedServer) -> None:
+    done = run(
+        "probe", "--target", recording.url, *SWEEP, "--requests", 5, "--dry-run", charset="ascii"
+    )
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.isascii()
+    assert "##" in done.stdout
+
+
+def test_a_server_without_speculation_is_refused(run: Run, off: SimulatedServer) -> None:
+    done = run("probe", "--target", off.url, "--dry-run")
+    assert done.exit_code == 2
+    assert "does not speculate" in done.stderr
+    assert "--speculative-config" in done.stderr
+
+
+def test_a_page_without_drafts_and_answers_without_record_tell_nothing(
+    run: Run, counting: SimulatedServer, monkeypatch: pytest.MonkeyPatch, database: str
+) -> None:
+    page = Server.read
+
+    async def without(self: Server) -> dict[Series, float]:
+        return {s: v for s, v in (await page(self)).items() if s.quantity != "accepted_tokens"}
+
+    monkeypatch.setattr(Server, "read", without)
+    done = run("probe", "--target", counting.url, *SWEEP, "--database", database)
+    assert done.exit_code == 1
+    assert "does not tell its acceptance" in done.stderr
+    assert "--per-request-spec-decode-metrics" in done.stderr
+    assert done.stdout == ""
+    assert stored(database) == []
+
+
+def test_with_other_traffic_counters_are_refused(
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specwatch.cli.probe_run._IDLES", 0.2)
+    with server(record="none", traffic=SimulatedTraffic(concurrency=1)) as busy:
+        done = run("probe", "--target", busy.url, *SWEEP, "--database", database)
+    assert done.exit_code == 1
+    assert "requests of others run or wait" in done.stderr
+    assert "take the traffic of others away" in done.stderr
+    assert done.stdout == ""
+    assert stored(database) == []
+
+
+def others(url: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send a request of others during each of the first ``count`` of ours after the warm-up."""
+    sent = 0
+    send = LoadClient.send
+
+    async def with_others(self: LoadClient, ask: Any, *more: Any) -> Answer:
+        nonlocal sent
+        sent += 1
+        if len(TEMPERATURES) < sent <= len(TEMPERATURES) + count:
+            await send(self, ask, *more)
+        return await send(self, ask, *more)
+
+    monkeypatch.setattr(LoadClient, "send", with_others)
+
+
+def test_a_block_that_others_had_a_part_in_is_asked_again(
+    run: Run, counting: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others(counting.url, 2, monkeypatch)
+    found, said = probed(run, "--target", counting.url, *SWEEP, "--requests", 5, "--dry-run")
+    assert found.complete
+    assert [each.requests for each in found.temperatures] == [5, 5, 5]
+    assert said.count("asking again at temperature") == 2
+    assert "1 request more ended than we sent" in said
+
+
+def test_others_who_stay_end_a_probe_by_counters(
+    run: Run, counting: SimulatedServer, monkeypatch: pytest.MonkeyPatch, database: str
+) -> None:
+    others(counting.url, 100, monkeypatch)
+    done = run("probe", "--target", counting.url, *SWEEP, "--requests", 5, "--database", database)
+    assert done.exit_code == 1
+    assert "its counters are not those of our requests" in done.stderr
+    assert "nothing was measured, and nothing stored" in done.stderr
+    assert stored(database) == []
+
+
+def test_records_are_good_although_others_are_there(
+    run: Run, recording: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = len(recording.engine.log)
+    others(recording.url, 2, monkeypatch)
+    found, _ = probed(run, "--target", recording.url, *SWEEP, "--requests", 5, "--dry-run")
+    assert found.alone is False
+    drafts = sum(each.acceptance.drafts or 0 for each in found.temperatures if each.acceptance)
+    engine = sum(each.drafts for each in recording.engine.log[before + len(TEMPERATURES) :])
+    assert 0 < drafts < engine
+    assert any("others used the server meanwhile" in note for note in found.notes)
+
+
+def breaking(after: int, stop: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Call ``stop`` when so many answers of a sweep have come."""
+    answers = 0
+    add = fixed_load.LoadLedger.add
+
+    def counted(self: Any, answer: Answer) -> None:
+        nonlocal answers
+        answers += 1
+        if answers == after:
+            thread = threading.Thread(target=stop)
+            thread.start()
+            thread.join()
+        add(self, answer)
+
+    monkeypatch.setattr(fixed_load.LoadLedger, "add", counted)
+
+
+@pytest.mark.parametrize("record", ["summary", "none"])
+def test_a_server_that_dies_gives_what_was_measured_until_then(
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    with server(record=record) as dying:
+        breaking(18, dying.stop, monkeypatch)
+        monkeypatch.setattr(fixed_load, "_PAUSE", 0.001)
+        found, said = probed(
+            run, "--target", dying.url, *SWEEP, "--requests", 10, "--database", database, code=1
+        )
+    assert not found.complete
+    assert stored(database) == [found]
+    assert 15 <= sum(each.requests for each in found.temperatures) <= 18
+    for one in found.temperatures:
+        assert one.acceptance is not None
+        assert one.acceptance.rate is not None
+    assert found.subject.url in said
+
+
+def test_nothing_at_all_is_not_stored(
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with server() as dying:
+        url = dying.url
+        monkeypatch.setattr(fixed_load, "_PAUSE", 0.001)
+        original = fixed_load.FixedLoad.run
+
+        async def dead(self: Any, *asks: Any, **more: Any) -> Any:
+            thread = threading.Thread(target=dying.stop)
+            thread.start()
+            thread.join()
+            return await original(self, *asks, **more)
+
+        monkeypatch.setattr(fixed_load.FixedLoad, "run", dead)
+        done = run("probe", "--target", url, *SWEEP, "--requests", 5, "--database", database)
+    assert done.exit_code == 1
+    assert "nothing was measured" in done.stderr
+    assert stored(database) == []
+
+
+def test_interrupted_it_keeps_what_was_measured(specwatch: list[str], database: str) -> None:
+    with ExitStack() as stack:
+        running = stack.enter_context(server())
+        process = subprocess.Popen(
+            [
+                *specwatch, "probe", "--target", running.url, *SWEEP, "--requests", "100",
+                "--database", database, "--json",
+            ],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+        stack.callback(process.kill)
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("75 of 300 requests answered")
+        process.send_signal(signal.SIGINT)
+        out, said = process.communicate(timeout=30)
+        assert process.returncode == 1
+        with running.synced() as engine:
+            assert engine.running + engine.waiting == 0
+    found = read(out, "standard output")
+    assert isinstance(found, Probe)
+    assert not found.complete
+    assert sum(each.requests for each in found.temperatures) >= 75
+    assert "interrupted: what was measured until then is kept" in said
+    assert stored(database) == [found]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "Missing option '--target'"),
+        (("--target", "chat"), '"chat" is no URL'),
+        (("--target", "http://h:x"), "--target"),
+        (("--target", "URL", "--temperatures", "warm"), "write numbers like 0,0.7,1"),
+        (("--target", "URL", "--temperatures", "-1"), "expected numbers from 0"),
+        (("--target", "URL", "--requests", "0"), "0 is not in the range"),
+        (("--target", "URL", "--model", "huge"), "does not serve huge; it serves tiny"),
+        (("--target", "URL", "--prompts", "/nowhere"), "/nowhere"),
+        (("--target", "URL", "-o", "/nowhere/a.json"), "there is no directory /nowhere"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(
+    run: Run, recording: SimulatedServer, arguments: Sequence[str], message: str
+) -> None:
+    before = len(recording.engine.log)
+    done = run("probe", *(recording.url if word == "URL" else word for word in arguments))
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert len(recording.engine.log) == before
+
+
+def test_a_page_of_something_else_is_refused(run: Run, web: Callable[..., str]) -> None:
+    url = web("/metrics", lambda _: PlainTextResponse("# TYPE up gauge\nup 1\n"))
+    done = run("probe", "--target", url, "--dry-run")
+    assert done.exit_code == 2
+    assert "neither of vLLM nor of llama.cpp" in done.stderr

@@ -1,0 +1,136 @@
+"""A probe as lines: they fit, the line stands where it belongs, and nothing foreign commands."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from specwatch.cli.probe_tables import line_sentence, probe_lines
+from specwatch.experiments.model import (
+    Acceptance,
+    Distribution,
+    Estimate,
+    Line,
+    Probe,
+    ProbeTemperature,
+    Subject,
+    Workload,
+    Zone,
+)
+
+ASSUMED = Line(acceptance=Estimate(value=0.5, lower=0.5, upper=0.65), basis="assumed")
+
+
+def measured(value: float, width: float = 0.05) -> Line:
+    found = Estimate(value=value, lower=value - width, upper=value + width)
+    return Line(acceptance=found, basis="measured", load="3-4")
+
+
+def one(temperature: float, rate: float, zone: Zone, *, k: int = 4) -> ProbeTemperature:
+    latency = Distribution(count=20, mean=0.2, p50=0.18, p95=1.4, p99=12.25)
+    return ProbeTemperature(
+        temperature=temperature,
+        requests=20,
+        errors={"timeout": 1} if zone == "loses" else {},
+        tokens=2560,
+        source="records",
+        acceptance=Acceptance(
+            drafts=1234,
+            draft_tokens=4936,
+            accepted_tokens=round(4936 * rate),
+            rate=Estimate(value=rate, lower=rate - 0.1, upper=rate + 0.1),
+            mean_length=1 + 4 * rate,
+            histogram=(123,) * (k + 1),
+            per_position=(0.5,) * k,
+        ),
+        ttft=latency,
+        tpot=latency,
+        speedup=Estimate(value=1.23, lower=1.1, upper=1.4),
+        zone=zone,
+    )
+
+
+def probe(line: Line = ASSUMED, *temperatures: ProbeTemperature) -> Probe:
+    return Probe(
+        version="1",
+        began=0.0,
+        ended=1.0,
+        complete=True,
+        subject=Subject(
+            target="chat", url="http://h", model_name="a\x1b[31mb", mode="on", k=4,
+            engine_version="0.32.0",
+        ),
+        workload=Workload(
+            endpoint="chat", source="mine.txt", prompts=3, digest="x", max_tokens=128,
+            temperatures=(0.0,), seed=0,
+        ),
+        concurrency=2,
+        temperatures=temperatures
+        or (one(0.0, 0.8, "wins"), one(0.7, 0.6, "near"), one(1.3, 0.2, "loses")),
+        line=line,
+        alone=True,
+        notes=("something \x07 to know",),
+    )  # fmt: skip
+
+
+def lines(found: Probe, width: int = 80, *, fancy: bool = True) -> list[str]:
+    return ["".join(t for t, _ in line).rstrip() for line in probe_lines(found, width, fancy=fancy)]
+
+
+@pytest.mark.parametrize("width", [20, 33, 40, 60, 80, 120])
+@pytest.mark.parametrize("line", [ASSUMED, measured(0.3), measured(-0.2), measured(1.4)])
+def test_no_line_is_wider_than_the_terminal(width: int, line: Line) -> None:
+    wide = one(0.123456789, 0.5, "near", k=30)
+    assert max(map(len, lines(probe(line, wide, one(1.0, 0.4, "loses")), width))) <= width
+    assert max(map(len, lines(probe(line), width))) <= width
+
+
+def test_nothing_foreign_commands_the_terminal() -> None:
+    text = "\n".join(lines(probe()))
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert r"a\x1b[31mb on chat, engine 0.32.0, k = 4" in text
+
+
+def test_a_bar_shows_the_interval_and_the_line() -> None:
+    """Up to the lower end it is solid, up to the upper it is not; a rate without bar has both."""
+    found = lines(probe(measured(0.3, 0.1)), 80)
+    (row,) = [each for each in found if each.startswith("    0 ") and "wins" in each]
+    bar = row[6 : 80 - len(" 100.0% unknown")]
+    assert bar.index("▒") == round(0.7 * 59)
+    assert len(bar.rstrip()) == round(0.9 * 59)
+    assert bar.index("│") == round(0.3 * 59)
+    assert [at for at, each in enumerate(bar) if each == "┊"] == [round(0.2 * 59), round(0.4 * 59)]
+    plain = "\n".join(lines(probe(measured(0.3, 0.1)), 80, fancy=False))
+    assert plain.isascii()
+    assert "80.0% wins" in plain
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "drawn"),
+    [
+        (ASSUMED, "break-even: assumed, near the line from 50% to 65%", True),
+        (measured(0.3), "break-even at load 3-4, measured: 30.0% (25.0-35.0)", True),
+        (measured(-0.2), "a step costs no more than a plain one, any acceptance gains", False),
+        (measured(1.4), "140.0%, beyond what drafts can reach", False),
+    ],
+)
+def test_the_line_is_told(line: Line, said: str, drawn: bool) -> None:
+    assert said in line_sentence(line)
+    assert ("│" in "".join(lines(probe(line)))) is drawn
+
+
+def test_zones_are_told_by_temperature() -> None:
+    found = lines(probe())
+    assert found.index("wins at 0") < found.index("near the line at 0.7")
+    assert found.index("near the line at 0.7") < found.index("loses at 1.3")
+
+
+def test_without_any_acceptance_there_are_latencies_still() -> None:
+    bare = msgspec.structs.replace(
+        one(0.5, 0.5, "unknown"), acceptance=None, speedup=None, source="none"
+    )
+    text = "\n".join(lines(probe(ASSUMED, bare)))
+    assert "180 ms" in text
+    assert "cannot be told at 0.5" in text
+    assert "█" not in text

@@ -1,0 +1,195 @@
+"""From answers to a level: which requests count, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from specwatch.core.calibration import Block, Engine, Look, Stage
+from specwatch.core.load import Answer, Ask, ErrorKind, Prompt
+from specwatch.experiments.bench import Load, Stretch, level, written
+from specwatch.experiments.model import Level
+from specwatch.model import Environment, Mode, Tally
+
+FULL = 21
+ENGINE = Engine("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
+LOAD = Load(concurrency=2)
+
+
+def answer(
+    sent: float,
+    *,
+    latency: float = 1.0,
+    ttft: float = 0.2,
+    tokens: int = FULL,
+    due: float | None = None,
+    error: ErrorKind | None = None,
+) -> Answer:
+    return Answer(
+        Ask("hello", tokens),
+        sent,
+        sent + latency,
+        first=None if error else sent + ttft,
+        last=None if error else sent + latency,
+        prompt_tokens=7,
+        tokens=None if error else tokens,
+        error=error,
+        due=due,
+    )
+
+
+def look(clock: float, in_flight: float) -> Look:
+    return Look({}, 1e9 + clock, clock, in_flight)
+
+
+def due(answers: Sequence[Answer], begin: float = 10.0, end: float = 20.0) -> Stretch:
+    """Of an open loop."""
+    found = Stretch.between(Block((), tuple(answers)), begin, end, FULL)
+    assert found is not None
+    return found
+
+
+def stretch(answers: Sequence[Answer], begin: float = 10.0, end: float = 20.0) -> Stretch:
+    looks = (look(0, 0), look(begin, 2 * begin), look(end, 2 * end), look(end + 5, 0))
+    found = Stretch.of(Block(looks, tuple(answers)), FULL)
+    assert found is not None
+    return found
+
+
+def made(stretches: Sequence[Stretch], *, load: Load = LOAD, turns: bool = False) -> Level:
+    return level(load, Stage(ENGINE, load.concurrency or 0), stretches, turns=turns)
+
+
+def test_counted_are_requests_that_ended_while_the_load_was_constant() -> None:
+    """Not those of the ramp and the drain, nor the first of a client, which is shorter."""
+    answers = [answer(8.5), answer(9.5), answer(14.0, tokens=9), answer(18.9), answer(19.5)]
+    found = made([stretch(answers)])
+    assert (found.requests, found.tokens, found.prompt_tokens) == (2, 2 * FULL, 14)
+    assert found.seconds == 10.0
+    assert found.running == pytest.approx(2.0)
+
+
+def test_throughput_is_that_of_all_tokens_in_this_time() -> None:
+    """A request that runs across an end counts with the part of its tokens that came inside."""
+    inside = answer(12.0)
+    before = answer(9.6, ttft=0.2, latency=1.0)
+    after = answer(19.4, ttft=0.2, latency=1.0)
+    found = made([stretch([inside, before, after])])
+    # Of 20 tokens in 0.8 s, 0.6 s lie inside; its first token came before. Then the first, and 0.4.
+    tokens = FULL + 20 * 0.6 / 0.8 + (1 + 20 * 0.4 / 0.8)
+    assert found.throughput == pytest.approx(tokens / 10.0)
+
+
+def test_latencies_are_exact_quantiles() -> None:
+    answers = [answer(11.0 + at / 100, ttft=0.1 + at / 1000, latency=1.1) for at in range(101)]
+    found = made([stretch(answers)])
+    assert found.ttft is not None
+    assert found.tpot is not None
+    assert found.ttft.count == 101
+    assert found.ttft.p50 == pytest.approx(0.150)
+    assert found.ttft.p99 == pytest.approx(0.199)
+    assert found.ttft.mean == pytest.approx(0.150)
+    assert found.tpot.p50 == pytest.approx((1.1 - 0.15) / 20)
+    assert found.per_user is not None
+    assert found.per_user.p50 == pytest.approx(20 / (1.1 - 0.15))
+
+
+def test_failed_requests_are_counted_by_kind_and_time_nothing() -> None:
+    answers = [answer(12.0), answer(13.0), answer(14.0, error=ErrorKind.FAILED)]
+    found = made([stretch(answers)])
+    assert (found.requests, found.errors) == (2, {"failed": 1})
+    assert found.latency is not None
+    assert found.latency.count == 2
+    assert sum(each.requests for each in found.batches) == 2
+    assert found.notes == ("1 of 3 requests failed",)
+
+
+def test_batches_are_rounds_of_requests_that_ran_together() -> None:
+    """Requests at the same time are alike: a batch has at least as many as ran at once."""
+    answers = [answer(10.0 + at * 0.1, latency=0.5) for at in range(90)]
+    few = made([stretch(answers)], load=Load(concurrency=8))
+    assert len(few.batches) == 11
+    assert min(each.requests for each in few.batches) == 8
+    many = made([stretch(answers)], load=Load(concurrency=1))
+    assert len(many.batches) == 24
+    assert sum(each.requests for each in many.batches) == 90
+    one = few.batches[0]
+    assert one.tokens == FULL * one.requests
+    assert one.decode_tokens == (FULL - 1) * one.requests
+    assert one.request_seconds == pytest.approx(0.5 * one.requests)
+    assert one.first_seconds == pytest.approx(0.2 * one.requests)
+    assert one.decode_seconds == pytest.approx(0.3 * one.requests)
+
+
+def test_in_turns_each_stretch_is_a_batch_be_it_empty() -> None:
+    """So that the batches of both servers are pairs."""
+    found = made(
+        [stretch([answer(12.0)]), stretch([]), stretch([answer(11), answer(13)])], turns=True
+    )
+    assert [each.requests for each in found.batches] == [1, 0, 2]
+    assert found.seconds == 30.0
+
+
+def test_in_an_open_loop_requests_count_that_were_due_in_this_time() -> None:
+    """Those still running at its end were waited for; their latency is from when they were due."""
+    answers = [
+        answer(9.0, due=8.9),
+        answer(12.5, due=12.0),
+        answer(19.9, due=19.9, latency=30.0),
+        answer(20.1, due=20.0),
+    ]
+    found = made([due(answers)], load=Load(rate=1.0))
+    assert found.requests == 2
+    assert found.latency is not None
+    assert found.latency.count == 2
+    assert found.latency.mean == pytest.approx((1.5 + 30.0) / 2)
+    assert found.ttft is not None
+    assert found.ttft.mean == pytest.approx((0.7 + 0.2) / 2)
+    assert found.lateness is not None
+    assert found.lateness.mean == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("latency", "noted"), [(30.0, True), (0.5, False)])
+def test_a_server_that_does_not_keep_up_is_named(latency: float, noted: bool) -> None:
+    """Its latencies say how long was measured, and little else."""
+    answers = [answer(at / 8, due=at / 8, latency=latency) for at in range(160)]
+    found = made([due(answers)], load=Load(rate=8.0))
+    assert any("did not keep up" in note for note in found.notes) is noted
+
+
+def test_what_was_broken_off_counts_up_to_then() -> None:
+    looks = (look(0, 0), look(10, 20), look(12, 24))
+    block = Block(looks, (answer(11.0), answer(12.5), answer(13.5)))
+    found = Stretch.of(block, FULL, broken_off=14.0)
+    assert found is not None
+    assert (found.begin, found.end) == (10.0, 14.0)
+    assert len(found.counted) == 2
+    whole = level(LOAD, Stage(ENGINE, 2), [found], turns=False, whole=False)
+    assert whole.alone is None, "what ran when it was broken off, nobody can tell"
+    assert Stretch.of(Block(looks[:1], ()), FULL, broken_off=14.0) is None
+
+
+def test_acceptance_is_the_servers_own_count() -> None:
+    stage = Stage(ENGINE, 2)
+    stage.whole = Tally(
+        drafts=10, draft_tokens=40, accepted_tokens=20, accepted_per_position=(9, 6, 4, 1)
+    )
+    found = level(LOAD, stage, [stretch([answer(12.0)])], turns=False).acceptance
+    assert found is not None
+    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (10, 40, 20)
+    assert found.rate is not None
+    assert found.rate.value == 0.5
+    assert found.mean_length == 3.0
+    assert found.histogram == (1, 3, 2, 3, 1)
+    assert found.per_position == pytest.approx((0.9, 0.6, 0.4, 0.1))
+
+
+def test_prompts_are_told_apart_by_what_is_sent() -> None:
+    talk = ({"role": "user", "content": "a"}, {"role": "assistant", "content": "b"})
+    texts = [written(Prompt("a")), written(Prompt("a", talk)), written(Prompt("a", talk[::-1]))]
+    assert texts[0] == "a"
+    assert all(one != other for one, other in pairwise(texts))
+    mixed = ({"content": "a", "role": "user"}, {"content": "b", "role": "assistant"})
+    assert written(Prompt("a", mixed)) == texts[1], "the order of keys is none of it"

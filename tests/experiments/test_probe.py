@@ -1,0 +1,277 @@
+"""What the answers of a sweep say: acceptance with its interval, the line, zones, who was there."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin, Point
+from specwatch.core.calibration import Engine, Slice, Stage
+from specwatch.core.load import Acceptance as Record
+from specwatch.core.load import Answer, Ask, ErrorKind
+from specwatch.experiments import alone
+from specwatch.experiments.acceptance import Part, acceptance_of, length_interval, rate_interval
+from specwatch.experiments.probe import (
+    Cost,
+    Source,
+    Sweep,
+    cost_of,
+    line_of,
+    notes_of,
+    problems_of,
+    temperatures_of,
+)
+from specwatch.model import Environment, Histogram, Mode, Series, Tally
+
+K = 4
+ENGINE = Engine("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
+
+
+def part(lengths: Sequence[int]) -> Part:
+    """A request whose drafts had so many tokens accepted."""
+    histogram = tuple(lengths.count(at) for at in range(K + 1))
+    return Part(len(lengths), K * len(lengths), sum(lengths), histogram)
+
+
+def drawn(count: int, chance: float, seed: int, drafts: int = 12) -> list[Part]:
+    """Requests that each have a chance of their own around ``chance``."""
+    generator = random.Random(seed)
+    found = []
+    for _ in range(count):
+        own = min(max(generator.gauss(chance, 0.1), 0.02), 0.98)
+        lengths = [
+            next((at for at in range(K) if generator.random() > own), K) for _ in range(drafts)
+        ]
+        found.append(part(lengths))
+    return found
+
+
+def test_acceptance_adds_up_over_requests() -> None:
+    found = acceptance_of([part([4, 0]), part([2]), part([1, 1, 4])])
+    assert found is not None
+    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (6, 24, 12)
+    assert found.mean_length == 3
+    assert found.histogram == (1, 2, 1, 0, 2)
+    assert found.per_position == (5 / 6, 3 / 6, 2 / 6, 2 / 6)
+    assert found.rate is not None
+    assert (found.rate.value, found.rate.lower) == (0.5, None), "too few for an interval"
+
+
+def test_what_is_unknown_of_one_request_is_unknown_of_all() -> None:
+    found = acceptance_of([part([4, 0]), Part(None, 8, 4)])
+    assert found is not None
+    assert (found.drafts, found.mean_length, found.histogram) == (None, None, None)
+    assert found.accepted_tokens == 8
+    assert acceptance_of([Part(0, 0, 0)]) is None
+
+
+@pytest.mark.parametrize("chance", [0.1, 0.5, 0.9])
+def test_the_interval_covers_the_rate_that_requests_have(chance: float) -> None:
+    """In at least nine of ten draws of twenty requests."""
+    whole = acceptance_of(drawn(4000, chance, 1))
+    assert whole is not None
+    assert whole.rate is not None
+    inside = 0
+    for seed in range(100, 160):
+        found = rate_interval(drawn(20, chance, seed))
+        assert found is not None
+        assert 0 <= found.lower <= found.value <= found.upper <= 1
+        inside += found.lower <= whole.rate.value <= found.upper
+    assert inside >= 54
+
+
+@pytest.mark.parametrize("length", [0, K])
+def test_all_or_nothing_has_an_interval_too(length: int) -> None:
+    """Twenty requests that kept nothing do not prove that none ever will."""
+    found = rate_interval([part([length] * 9)] * 20)
+    assert found is not None
+    ends = (found.lower, found.upper) if length == 0 else (1 - found.upper, 1 - found.lower)
+    assert ends == pytest.approx((0, 0.168), abs=0.001)
+    assert rate_interval([part([length] * 9)] * 4) is None, "too few"
+
+
+def test_requests_alike_are_as_sure_as_can_be() -> None:
+    found = rate_interval([part([2, 2])] * 8)
+    assert found is not None
+    assert (found.lower, found.value, found.upper) == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_a_length_counts_steps_that_drafted_nothing() -> None:
+    parts = [part([2, 4])] * 6
+    always, half = length_interval(parts), length_interval(parts, drafting=0.5)
+    assert always is not None
+    assert half is not None
+    assert (always.value, half.value) == pytest.approx((4, 2.5))
+
+
+def test_counters_and_records_make_the_same_part() -> None:
+    whole = Tally(drafts=3, draft_tokens=12, accepted_tokens=7, accepted_per_position=(3, 2, 1, 1))
+    record = Record(3, 12, 7, (0, 1, 1, 0, 1))
+    assert Part.of_counters(whole) == Part.of_record(record)
+    assert Part.of_counters(Tally(drafts=3)) is None
+
+
+def answer(
+    temperature: float = 0.0, *, tokens: int | None = 8, error: ErrorKind | None = None
+) -> Answer:
+    return Answer(
+        Ask("hello", 8, temperature), sent=0.0, ended=1.0, first=0.2, last=0.9, tokens=tokens,
+        error=error,
+    )  # fmt: skip
+
+
+def sweep(
+    rates: dict[float, list[Part]], *, source: Source = "records", stage: Stage | None = None
+) -> Sweep:
+    return Sweep(
+        stage or Stage(ENGINE, 1),
+        source,
+        rates,
+        {each: [answer(each) for _ in parts] for each, parts in rates.items()},
+        alone=True,
+        complete=True,
+    )
+
+
+def test_assumed_zones_are_those_of_the_field() -> None:
+    """Below 0.5 loses, above 0.65 wins, by the whole interval; else it is near the line."""
+    found = sweep(
+        {
+            0.0: drawn(20, 0.97, 1), 0.5: drawn(20, 0.8, 2), 1.0: drawn(20, 0.2, 3),
+            1.5: drawn(4, 0.9, 4),
+        }
+    )  # fmt: skip
+    assert line_of("no baseline").basis == "assumed"
+    ones = temperatures_of(found, "no baseline")
+    assert [each.zone for each in ones] == ["wins", "near", "loses", "unknown"]
+    near = ones[1].acceptance
+    assert near is not None
+    assert near.rate is not None
+    assert 0.5 < near.rate.value < 0.65
+
+
+def stage(seconds_per_step: float, slices: int = 8, *, requests: int = 0) -> Stage:
+    """Slices with 100 steps each, of which all drafted and kept 2 tokens of 4."""
+    found = Stage(ENGINE, 1)
+    for at in range(slices):
+        noise = 1 + 0.01 * (at % 3 - 1)
+        tally = Tally(
+            drafts=100, draft_tokens=400, accepted_tokens=200, generation_tokens=300,
+            inter_token=Histogram((), (100,), 100 * seconds_per_step * noise),
+        )  # fmt: skip
+        found.slices.append(Slice(1000.0 + at, 1.0, 1.0, 0.0, tally, {}))
+    found.whole = Tally(requests={"length": requests})
+    return found
+
+
+def baseline(load_bin: int = 0, seconds: float = 0.01) -> Baseline:
+    points = tuple(Point(at, 1.0, 100 * seconds * (1 + at % 2 / 100), 100.0) for at in range(12))
+    key = BaselineKey("chat", "tiny")
+    return Baseline({load_bin: Measurement(key, load_bin, Origin.CALIBRATION, points)})
+
+
+def test_a_measured_line_is_the_cost_of_a_step() -> None:
+    """A step that costs two plain ones pays from one token more on: a quarter of four."""
+    found = sweep(
+        {0.0: drawn(20, 0.8, 1), 1.0: drawn(20, 0.5, 2), 2.0: drawn(20, 0.1, 3)},
+        stage=stage(0.02),
+    )
+    cost = cost_of(found, baseline())
+    assert isinstance(cost, Cost)
+    assert cost.step.value == pytest.approx(2, rel=0.02)
+    line = line_of(cost)
+    assert (line.basis, line.load) == ("measured", "1")
+    assert line.acceptance.value == pytest.approx(0.25, abs=0.01)
+    ones = temperatures_of(found, cost)
+    assert [each.zone for each in ones] == ["wins", "near", "loses"]
+    for one in ones:
+        assert one.speedup is not None
+        assert one.acceptance is not None
+        assert one.acceptance.mean_length is not None
+        assert one.speedup.value == pytest.approx(one.acceptance.mean_length / 2, rel=0.02)
+        assert one.speedup.lower is not None
+        assert one.speedup.lower < one.speedup.value
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda each: setattr(each, "alone", False), "others used the server"),
+        (lambda each: each.stage.slices.clear(), "tokens came in 0 slices, and 5 are the least"),
+        (lambda each: each.stage.slices.__delitem__(slice(3, None)), "came in 3 slices"),
+    ],
+)
+def test_a_line_that_cannot_be_measured_says_why(
+    change: Callable[[Sweep], None], said: str
+) -> None:
+    found = sweep({0.0: drawn(20, 0.8, 1)}, stage=stage(0.02))
+    change(found)
+    cost = cost_of(found, baseline())
+    assert isinstance(cost, str)
+    assert said in cost
+
+
+def test_a_baseline_of_another_load_is_no_measure() -> None:
+    cost = cost_of(sweep({0.0: drawn(20, 0.8, 1)}, stage=stage(0.02)), baseline(load_bin=3))
+    assert cost == "the baseline is of load 5-8, and this was 1"
+    assert cost_of(sweep({}, stage=stage(0.02)), Baseline()) == "no baseline"
+
+
+def test_failures_are_problems_and_counted() -> None:
+    found = sweep({0.5: drawn(20, 0.8, 1)})
+    found.answers[0.5] += [answer(0.5, tokens=None, error=ErrorKind.TIMEOUT)] * 2
+    assert problems_of(found) == ["temperature 0.5: 2 of 22 requests failed (timeout 2)"]
+    (one,) = temperatures_of(found, "no baseline")
+    assert (one.requests, one.errors) == (20, {"timeout": 2})
+
+
+def test_what_should_be_known_of_the_figures_is_noted() -> None:
+    found = sweep({0.5: drawn(3, 0.8, 1)}, source="counters")
+    counters, few = notes_of(found)
+    assert "server's counters" in counters
+    assert "no interval at temperature 0.5: fewer than 5 blocks" in few
+    found = sweep({0.5: drawn(6, 0.8, 1, drafts=10)})
+    found.stage.whole = Tally(drafts=61, prefix_cache_queries=10, prefix_cache_hits=5)
+    unlike, cached = notes_of(found)
+    assert unlike == "the records tell of 60 drafts, and the server counted 61"
+    assert "50% came from the prefix cache" in cached
+
+
+def page(requests: float, tokens: float, running: float = 0.0) -> dict[Series, float]:
+    return {
+        Series("requests", "", "tiny", "0", "length"): requests,
+        Series("generation_tokens", "", "tiny", "0", ""): tokens,
+        Series("running", "", "tiny", "0", ""): running,
+        Series("waiting", "", "tiny", "0", ""): 0.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict", "told"),
+    [
+        (page(1, 8), page(3, 24), True, None),
+        (page(1, 8), page(4, 32), False, "1 request more ended than we sent"),
+        (page(1, 8), page(3, 25), False, "it counted 1 token more than we got"),
+        (page(1, 8), page(2, 16), None, "1 request less ended than we sent"),
+        (page(1, 8), page(3, 24, running=1), False, "1 request of others ran or waited"),
+        (page(1, 8, running=2), page(3, 24), False, "2 requests of others ran or waited"),
+    ],
+)
+def test_counters_tell_whether_others_were_there(
+    before: dict[Series, float], after: dict[Series, float], verdict: bool | None, told: str | None
+) -> None:
+    """Two requests of ours, of eight tokens each."""
+    found = alone.company(ENGINE, before, after, [answer(), answer()])
+    assert found.alone is verdict
+    assert told is None or found.told == told
+
+
+def test_a_request_that_failed_leaves_it_open() -> None:
+    """Nobody knows how many tokens it had, unless more ended than all of ours."""
+    failed = answer(tokens=None, error=ErrorKind.BROKE_OFF)
+    assert alone.company(ENGINE, page(0, 0), page(2, 20), [answer(), failed]).alone is None
+    assert alone.company(ENGINE, page(0, 0), page(3, 20), [answer(), failed]).alone is False
+    refused = answer(tokens=None, error=ErrorKind.REFUSED)
+    assert alone.company(ENGINE, page(0, 0), page(1, 8), [answer(), refused]).alone is True
