@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import pytest
 
-from tests.e2e import processes
+from tests.e2e import processes, tap_asks
 from tests.lab import systemd_machine as machines
 from tests.lab import vllm_install as lab
 from tests.lab.systemd_machine import SystemdMachine
@@ -22,7 +22,19 @@ from tests.lab.vllm_server import VllmServer
 from tests.plugins.no_skips import in_ci
 
 StartVllm = Callable[..., VllmServer]
+SharedVllm = Callable[[str], VllmServer]
 
+SHARED = {
+    "plain_server": None,
+    "good_server": "draft-good",
+    "bad_server": "draft-bad",
+    "tapped_server": "draft-good",
+    "keyed_server": "draft-good",
+}
+"""Servers that files use one after another, for a start takes long: fixtures, and their drafts."""
+_shared: dict[str, VllmServer] = {}
+_last_users: dict[str, pytest.Item] = {}
+"""By shared server: the last test of the last file that uses it."""
 _servers: list[VllmServer] = []
 _SHOWN = 8000
 """Characters of a log that are shown with a failure, at most."""
@@ -113,6 +125,96 @@ def start_vllm(
 
     with stopping:
         yield start
+
+
+@pytest.fixture(scope="session")
+def shared_vllm(start_vllm: StartVllm, request: pytest.FixtureRequest) -> SharedVllm:
+    """``shared_vllm(name)`` is the one of :data:`SHARED`, which may not answer yet.
+
+    It keeps what it has counted. It is started when it does not run, and stopped when nobody will
+    use it any more.
+    """
+
+    def flags_of(name: str) -> tuple[str, ...]:
+        if name == "tapped_server":
+            found: tuple[str, ...] = request.getfixturevalue("tap")
+            return found
+        return tap_asks.FLAGS if name == "keyed_server" else ()
+
+    def get(name: str) -> VllmServer:
+        if name not in _shared:
+            flags = flags_of(name)
+            _shared[name] = start_vllm(*flags, speculation=SHARED[name], k=4, wait=False)
+        elif not _shared[name].running:
+            _shared[name].start()
+        return _shared[name]
+
+    return get
+
+
+def _served(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
+    """The server of this fixture, once it answers; all that the file needs start at once."""
+    for item in request.session.items:
+        if item.path == request.path:
+            for name in sorted(_shared_by(item)):
+                shared_vllm(name)
+    assert request.fixturename is not None
+    server = shared_vllm(request.fixturename)
+    server.wait_healthy()
+    return server
+
+
+@pytest.fixture(scope="module")
+def plain_server(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
+    """A server without speculation."""
+    return _served(request, shared_vllm)
+
+
+@pytest.fixture(scope="module")
+def good_server(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
+    """A server with a good draft and records."""
+    return _served(request, shared_vllm)
+
+
+@pytest.fixture(scope="module")
+def bad_server(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
+    """A server with a draft that is never right."""
+    return _served(request, shared_vllm)
+
+
+@pytest.fixture(scope="module")
+def tapped_server(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
+    """A server with the tap and a good draft."""
+    return _served(request, shared_vllm)
+
+
+@pytest.fixture(scope="module")
+def keyed_server(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
+    """A server with a good draft, a key and tools, but no tap: what answers are compared with."""
+    return _served(request, shared_vllm)
+
+
+def _shared_by(item: pytest.Item) -> set[str]:
+    return SHARED.keys() & set(getattr(item, "fixturenames", ()))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """See until which test a shared server is used: the last of a file, whose fixtures may hold on
+    to it."""
+    used: dict[Path, set[str]] = {}
+    for item in session.items:
+        used.setdefault(item.path, set()).update(_shared_by(item))
+    for item in session.items:
+        _last_users.update(dict.fromkeys(used[item.path], item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Stop what nobody will use any more."""
+    yield
+    for name, last in _last_users.items():
+        if last is item and name in _shared:
+            _shared.pop(name).stop()
 
 
 @pytest.fixture(scope="module")

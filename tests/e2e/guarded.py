@@ -21,6 +21,7 @@ from tests.lab.systemd_machine import SystemdMachine
 from tests.lab.traffic import Outcome, requests_at, send
 from tests.lab.vllm_server import free_port, speculation_flags
 
+# Told to end amid requests this vLLM waits for them for ever, without an engine.
 _VLLM = """\
 [Unit]
 Description=a real vLLM
@@ -28,10 +29,11 @@ Description=a real vLLM
 [Service]
 Environment=HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 HOME=/root
 Environment=VLLM_CPU_KVCACHE_SPACE=1 OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind
+Environment=VLLM_WORKER_MULTIPROC_METHOD=fork
 EnvironmentFile=/etc/default/{name}
 ExecStart={vllm} serve {model} --served-model-name tiny --host 127.0.0.1 --port ${{PORT}} \\
     --max-model-len 1024 --enforce-eager --dtype float32 $SPECULATION
-TimeoutStopSec=60
+TimeoutStopSec=10
 """
 CONFIG = """\
 listen: 127.0.0.1:{port}
@@ -40,13 +42,13 @@ targets:
 rules:
   use_defaults: false
   extra:
-    - {{name: low, metric: acceptance_ratio, below: 0.3, window: 1m, for: 1m, clear_for: 1m,
+    - {{name: low, metric: acceptance_ratio, below: 0.3, window: 1m, for: 0s, clear_for: 1m,
        min_drafts: 20, action: disable}}
 guard:
   mode: act
   cooldown: 10s
   max_actions_per_day: 20
-  drain_timeout: 15s
+  drain_timeout: 60s
   start_timeout: {start_timeout}
   verify: 10s
   rearm: {{after: 1m, most: 10m, trial: 2m}}
@@ -61,7 +63,7 @@ RestartSec=1
 """
 
 
-THINKS_FOR = 1.0
+THINKS_FOR = 3.0
 """Seconds between an answer and the next question: enough for a rule, and it spares the cores."""
 
 

@@ -96,9 +96,11 @@ def _refused() -> dict[str, Ask]:
         "beam search": {"use_beam_search": True, "n": 2, "temperature": 0},
         "no input": {"messages": None, "prompt": None},
     }
-    for (path, given), (name, more), stream in itertools.product(
-        INPUTS.items(), wrong.items(), (False, True)
+    # Each whole at one endpoint, and as a stream at the other.
+    for (at, (path, given)), (number, (name, more)) in itertools.product(
+        enumerate(INPUTS.items()), enumerate(wrong.items())
     ):
+        stream = bool((at + number) % 2)
         body = {**BASE, **given, **more, "stream": stream}
         found[f"{path} {'stream' if stream else 'whole'}: {name}"] = Ask(path, body)
     return found

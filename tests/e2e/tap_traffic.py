@@ -45,8 +45,9 @@ USAGE_FORMS: Sequence[dict[str, Any]] = (
     {"stream_options": {"include_usage": False, "continuous_usage_stats": True}},
 )
 """Ways of a stream to ask for usage, and not to."""
-EVERY_COMBINATION = len(TEMPERATURES) * 2 * 2 * len(CHAT_FORMS) * len(USAGE_FORMS)
-"""Requests after which :func:`covered` has been through all of that."""
+EVERY_PAIR = len(TEMPERATURES) * 2 * 2 * len(CHAT_FORMS)
+"""Requests after which :func:`covered` has been through all of that, two by two: each form at each
+temperature, and each with each way to ask for usage."""
 
 
 def covered(count: int, first: int = 0, *, max_tokens: int = 8) -> list[Request]:
@@ -57,7 +58,7 @@ def covered(count: int, first: int = 0, *, max_tokens: int = 8) -> list[Request]
         forms = CHAT_FORMS if chat else COMPLETION_FORMS
         more = {"seed": number, **forms[form % len(forms)]}
         if stream:
-            more |= USAGE_FORMS[form // len(forms) % len(USAGE_FORMS)]
+            more |= USAGE_FORMS[(number + form + form // len(forms)) % len(USAGE_FORMS)]
         request = Request(
             temperature=TEMPERATURES[number % 7], stream=stream, chat=chat, include_usage=False,
             prompt=prompt_number(number), max_tokens=max_tokens, more=more,

@@ -37,6 +37,8 @@ from tests.store.test_backfill import page
 
 TARGET, MODEL = "tiny", "tiny"
 AT_ONCE = 4
+IDLE_SECONDS = 5
+"""From an edge to the traffic: no scrape is so late."""
 HOURS = 12
 EVERY = 30
 """Seconds between scrapes of the history that is written."""
@@ -107,10 +109,10 @@ def told(
         )  # fmt: skip
         begun = next_minute(time.time())
         ended = begun + 2 * MINUTE
-        sleep_until(begun + 2)
-        ask_until(server, begun + MINUTE + 35)
+        sleep_until(begun + IDLE_SECONDS)
+        ask_until(server, begun + MINUTE + 25)
         settled(server.metrics, [daemon])
-        assert time.time() < ended - 3, "the machine is too slow for this test"
+        assert time.time() < ended - IDLE_SECONDS, "the machine is too slow for this test"
         sleep_until(ended)
         daemon.wait_written(ended)
         span = ("--since", str(begun), "--until", str(ended), "--target", TARGET)
@@ -148,7 +150,7 @@ def test_amid_traffic_they_differ_by_what_happens_between_two_scrapes(told: Told
         of_span(found, ALL_TEMPERATURES, told.begun, edge) for found in (told.live, told.filled)
     )
     for name in ("drafts", "generation_tokens", "accepted_tokens"):
-        assert filled[name] == pytest.approx(live[name], rel=0.15)
+        assert filled[name] == pytest.approx(live[name], rel=0.25)
 
 
 def test_windows_say_the_same_of_all_else(told: Told) -> None:
@@ -156,8 +158,9 @@ def test_windows_say_the_same_of_all_else(told: Told) -> None:
         live, filled = (found[start, MODEL, ALL_TEMPERATURES] for found in (told.live, told.filled))
         assert (filled.mode, filled.source, filled.restarts) == (live.mode, live.source, 0)
         assert filled.environment.fingerprint == live.environment.fingerprint
-        assert filled.scrapes_ok == pytest.approx(live.scrapes_ok, abs=10)
-        assert filled.observed_seconds == pytest.approx(MINUTE, abs=5)
+        # Who is late on a busy machine leaves a scrape out, or has it fail.
+        assert filled.scrapes_ok == pytest.approx(live.scrapes_ok, abs=MINUTE / 3)
+        assert filled.observed_seconds == pytest.approx(MINUTE, abs=10)
         # Requests of half a second, looked at once a second at other moments.
         assert filled.gauges.running_mean == pytest.approx(
             live.gauges.running_mean, abs=AT_ONCE / 3

@@ -8,8 +8,7 @@ saw on their own clock.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -19,7 +18,6 @@ import pytest
 
 from specwatch.core.baseline import Origin
 from specwatch.edges.readers import Reader
-from tests.e2e.conftest import StartVllm
 from tests.e2e.processes import specwatch
 from tests.lab.traffic import requests_at, send
 from tests.lab.vllm_server import VllmServer
@@ -38,23 +36,15 @@ class Servers:
 
 
 @pytest.fixture(scope="module")
-def servers(start_vllm: StartVllm) -> Iterator[Servers]:
+def servers(plain_server: VllmServer, good_server: VllmServer, bad_server: VllmServer) -> Servers:
     """All at once: each is idle while another is loaded."""
-    with ExitStack() as stack:
-        started = [
-            stack.enter_context(start_vllm(speculation=speculation, wait=False))
-            for speculation in (None, "draft-good", "draft-bad")
-        ]
-        for server in started:
-            server.wait_healthy()
-        yield Servers(*started)
+    return Servers(plain_server, good_server, bad_server)
 
 
-@pytest.fixture(scope="module")
-def duration(servers: Servers) -> str:
+def duration(off: VllmServer, on: VllmServer) -> str:
     """Of a stage: on any machine long enough for ten requests of each temperature."""
     slowest = 0.0
-    for server in (servers.off, servers.good, servers.bad):
+    for server in (off, on):
         requests = requests_at([COLD, HOT], 6, max_tokens=16)
         outcomes = [send(server.url, request) for request in requests]
         assert all(outcome.ok for outcome in outcomes)
@@ -78,17 +68,19 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def good(servers: Servers, database: str, duration: str) -> dict[str, Any]:
+def good(servers: Servers, database: str) -> dict[str, Any]:
+    stage = duration(servers.off, servers.good)
     return calibrated(
-        servers.off, servers.good, "--concurrency", "1,2,4", "--duration", duration,
+        servers.off, servers.good, "--concurrency", "1,2,4", "--duration", stage,
         "--target", "tiny", "--database", database,
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def bad(servers: Servers, duration: str) -> dict[str, Any]:
+def bad(servers: Servers) -> dict[str, Any]:
+    stage = duration(servers.off, servers.bad)
     return calibrated(
-        servers.off, servers.bad, "--concurrency", "2", "--duration", duration, "--dry-run"
+        servers.off, servers.bad, "--concurrency", "2", "--duration", stage, "--dry-run"
     )
 
 

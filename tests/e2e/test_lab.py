@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -55,9 +54,8 @@ def assert_all_answered(outcomes: list[Outcome]) -> None:
 
 
 @pytest.fixture(scope="module")
-def drafting(start_vllm: StartVllm) -> Iterator[VllmServer]:
-    with start_vllm(speculation="draft-good", k=4) as server:
-        yield server
+def drafting(good_server: VllmServer) -> VllmServer:
+    return good_server
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

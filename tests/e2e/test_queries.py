@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from tests.e2e.conftest import StartVllm
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.queries_story import Teller, Told
 from tests.e2e.rule_queries import evaluated_at_once, named, questions, rules_in
+from tests.lab.vllm_server import VllmServer
 
 GONE = {
     "vllm:gpu_cache_usage_perc": "up to vLLM 0.11",
@@ -65,18 +65,15 @@ BOARDS = boards()
 
 @pytest.fixture(scope="module")
 def told(
-    start_vllm: StartVllm, tap: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+    tapped_server: VllmServer,
+    start_vllm: StartVllm,
+    tap: tuple[str, ...],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Told]:
     rule_files = {name: evaluated_at_once(text) for name, text in RULE_FILES.items()}
     folder = tmp_path_factory.mktemp("queries")
-    with ExitStack() as stack:
-        server, off = (
-            stack.enter_context(start_vllm(*tap, speculation=speculation, wait=False))
-            for speculation in ("draft-good", None)
-        )
-        for each in (server, off):
-            each.wait_healthy()
-        yield stack.enter_context(Teller(folder, server, off).told(rule_files))
+    with start_vllm(*tap) as off, Teller(folder, tapped_server, off).told(rule_files) as story:
+        yield story
 
 
 @pytest.fixture(scope="module")

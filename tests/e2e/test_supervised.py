@@ -35,14 +35,15 @@ Run = Callable[..., Specwatch]
 
 
 class Served:
-    """A real vLLM as a command."""
+    """A real vLLM as a command, that starts its processes in this way."""
 
-    def __init__(self, vllm: Path, models: Path) -> None:
+    def __init__(self, vllm: Path, models: Path, processes: str = "fork") -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         environment = {
             "HF_HUB_OFFLINE": 1, "VLLM_NO_USAGE_STATS": 1, "VLLM_CPU_KVCACHE_SPACE": 1,
             "OMP_NUM_THREADS": 1, "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_WORKER_MULTIPROC_METHOD": processes,
         }  # fmt: skip
         self.command = [
             "env", *(f"{name}={value}" for name, value in environment.items()),
@@ -77,6 +78,12 @@ def served(vllm_install: Path, tiny_models: Path) -> Served:
 
 
 @pytest.fixture
+def spawning(vllm_install: Path, tiny_models: Path) -> Served:
+    """As vLLM does it unless told otherwise, which takes longer."""
+    return Served(vllm_install, tiny_models, "spawn")
+
+
+@pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     """``run(*options, command=WORDS)`` is a daemon that runs a command."""
     running: list[Specwatch] = []
@@ -102,14 +109,14 @@ def gone(pids: list[int]) -> None:
     eventually(lambda: not alive(pids), what=f"{pids} have ended", within=GONE_WITHIN)
 
 
-def test_killed_it_leaves_nothing_of_vllm(run: Run, served: Served) -> None:
-    process = run(command=served.command)
-    assert served.speculates()
+def test_killed_it_leaves_nothing_of_vllm(run: Run, spawning: Served) -> None:
+    process = run(command=spawning.command)
+    assert spawning.speculates()
     pids = below(process)
     assert len(pids) >= 3, "the leash, the server, its engine"
     process.kill()
     gone(pids)
-    assert not served.healthy()
+    assert not spawning.healthy()
 
 
 def test_sigterm_ends_vllm_in_its_own_way_and_then_specwatch(run: Run, served: Served) -> None:

@@ -149,9 +149,9 @@ def test_a_request_without_temperature_is_of_the_servers_default(
     assert "unknown" not in found
 
 
-def test_a_tap_that_is_loaded_twice_counts_once(default: tuple[float, VllmServer]) -> None:
+def test_a_tap_that_is_loaded_twice_counts_once(by_default: dict[str, VllmServer]) -> None:
     """To the last draft, against the server's own counters: nothing else has been asked."""
-    temperature, server = default
+    (temperature, _), server = DEFAULTS["of the model"], by_default["of the model"]
     before = at_rest(server.metrics)
     outcomes = ask_all(server, with_usage(covered(112, first=112)))
     after = at_rest(server.metrics)

@@ -1,16 +1,23 @@
-"""Mend sampling at a temperature above 0 under speculation, in the CPU build of vLLM 0.32.
+"""Mend two things in the CPU build of vLLM 0.32; vLLM loads this plugin in each of its processes.
 
 That build spreads each request's temperature over its draft tokens with a kernel that casts to
 int64, so that 0.7 becomes 0 and a sampled request never has a draft token accepted. This plugin
-puts a kernel in its place that keeps the type; vLLM loads it in each of its processes. Builds for
-GPUs run another kernel and do not need it.
+puts a kernel in its place that keeps the type. Builds for GPUs run another kernel and do not need
+it.
+
+It also imports everything anew in the engine and in the worker, whatever is asked for in
+VLLM_WORKER_MULTIPROC_METHOD, and that is most of a start. Builds for GPUs do as that variable says,
+and so does this one with the plugin.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
+
+START_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 
 def expand(
@@ -29,10 +36,25 @@ def expand(
     output[: expanded.numel()].copy_(expanded)
 
 
+def _obey_the_start_method() -> None:
+    """Set the variable again that the platform overwrites."""
+    from vllm.platforms.cpu import CpuPlatform
+
+    asked = os.environ.get(START_METHOD)
+    overwriting = CpuPlatform.check_and_update_config
+
+    def obeying(config: Any) -> None:
+        overwriting(config)
+        os.environ[START_METHOD] = asked or "spawn"
+
+    CpuPlatform.check_and_update_config = staticmethod(obeying)
+
+
 def register() -> None:
     """Entry point of ``vllm.general_plugins``."""
     from vllm.triton_utils.dispatcher import register_kernels
     from vllm.utils import cpu_triton_utils
 
+    _obey_the_start_method()
     cpu_triton_utils._expand_kernel_impl = expand
     register_kernels({"vllm.v1.sample.rejection_sampler.expand_kernel": expand})

@@ -17,7 +17,7 @@ from pathlib import Path
 
 SERVE = Path(__file__).parent / "serve_vllm.sh"
 START_TIMEOUT = 600.0
-"""Seconds until a tiny model must be served; 15 to 40 on an idle machine with two cores."""
+"""Seconds until a tiny model must be served; 10 to 30 on an idle machine with two cores."""
 STOP_TIMEOUT = 120.0
 """Seconds that a server has to obey SIGTERM."""
 

@@ -1,4 +1,4 @@
-"""The end-to-end tests run in two processes: none is left out, and each of them counts."""
+"""The end-to-end tests run in three processes: none is left out, and each of them counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.e2e.__main__ import HERE, deserve_a_second_look, lanes, status_of
+from tests.e2e.__main__ import HERE, SHARING, WORKS, deserve_a_second_look, lanes, status_of
+from tests.e2e.conftest import SHARED
 
 
 def test_every_file_of_tests_is_in_one_of_them() -> None:
@@ -14,11 +15,25 @@ def test_every_file_of_tests_is_in_one_of_them() -> None:
     assert sorted(files) == sorted(file.name for file in HERE.glob("test_*.py"))
 
 
+def test_files_that_share_a_server_come_after_one_another() -> None:
+    """In one of them, or each would start its own."""
+    assert tuple(lanes()[WORKS][: len(SHARING)]) == SHARING
+    users: dict[str, list[int]] = {}
+    for at, file in enumerate(lanes()[WORKS]):
+        for name in SHARED:
+            if name in (HERE / file).read_text():
+                users.setdefault(name, []).append(at)
+    assert users.keys() == SHARED.keys()
+    assert all(len(found) > 1 for found in users.values())
+    others = {file for name, files in lanes().items() if name != WORKS for file in files}
+    assert [file for file in others if any(n in (HERE / file).read_text() for n in SHARED)] == []
+
+
 @pytest.mark.parametrize(
     ("ended", "status"),
     [((0, 0), 0), ((0, 1), 1), ((2, 0), 1), ((0, -9), 1), ((0, 5), 0), ((5, 5), 5), ((5, 1), 1)],
 )
-def test_it_is_well_when_both_are(ended: tuple[int, int], status: int) -> None:
+def test_it_is_well_when_all_are(ended: tuple[int, int], status: int) -> None:
     """Options may leave nothing to one of them."""
     assert status_of(ended) == status
 

@@ -1,0 +1,195 @@
+"""The real vLLM takes what ``specwatch advise`` calls fine, and refuses what it calls wrong.
+
+vLLM's own parser and configuration judge the same command lines, with the lab's tiny models.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specwatch.advice import command
+from specwatch.advice.advise import Request, advise
+from specwatch.advice.asked import Hints
+from specwatch.advice.model import Advice
+from specwatch.cli.advise_models import Models
+from specwatch.errors import ConfigError
+
+LINES = 200
+Words = list[str]
+
+
+class Oracle:
+    """vLLM's configuration, in a process of its environment."""
+
+    def __init__(self, python: Path, log: Path) -> None:
+        with log.open("w") as errors:
+            self._process = subprocess.Popen(
+                [python, Path(__file__).with_name("configurations.py")],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+
+    def ask(self, question: object) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        said = self._process.stdout.readline()
+        assert said, f"vLLM's process ended with {self._process.wait()}"
+        return json.loads(said)
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+@pytest.fixture(scope="module")
+def oracle(vllm_install: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
+    log = tmp_path_factory.mktemp("oracle") / "log"
+    oracle = Oracle(vllm_install / "bin" / "python", log)
+    yield oracle
+    oracle.close()
+
+
+def advised(words: Words) -> Advice:
+    """What advise says of ``vllm serve WORDS``, as its command does."""
+    models = Models({}, strict=False)
+    asked = command.asked(["vllm", "serve", *words])
+    target = models.target(asked)
+    draft = models.draft(asked, asked.method)
+    return advise(Request(version="", asked=asked, hints=Hints(), target=target, draft=draft))
+
+
+def structural(found: Advice) -> list[str]:
+    """What is wrong by the rules of vLLM's configuration, not by what it would be worth."""
+    return [
+        each.text for each in found.findings
+        if each.level == "wrong" and ("vLLM 0.32" in each.source or "no draft" in each.text)
+    ]  # fmt: skip
+
+
+def test_what_is_fine_is_taken_and_understood_alike(oracle: Oracle, tiny_models: Path) -> None:
+    """Method and number of draft tokens are those that vLLM ends up with."""
+    target, draft = str(tiny_models / "target"), str(tiny_models / "draft-good")
+    for words in (
+        [target, *config(model=draft, num_speculative_tokens=3)],
+        [target, "-tp", "2", *config(model=draft, num_speculative_tokens="4")],
+        [target, *config(method="ngram", num_speculative_tokens=5)],
+        [target, *config(method="ngram", num_speculative_tokens=5, prompt_lookup_max=4)],
+        [target, *config(method="ngram_gpu", num_speculative_tokens=2), "--async-scheduling"],
+        [target, *config(model="[ngram]", num_speculative_tokens=5)],
+        [target, "--spec-method", "ngram", "--spec-tok", "3", "--max-model-len", "2k"],
+        [target, "--speculative-config.method", "ngram",
+         "--speculative-config.num-speculative-tokens=3"],
+        [target, "--specul.model", draft, "--specul.num_speculative_tokens", "2"],
+        [target, *config(model=draft, num_speculative_tokens=3, use_heterogeneous_vocab=True)],
+    ):  # fmt: skip
+        found, taken = advised(words), oracle.ask(words)
+        assert structural(found) == [], words
+        assert taken == {"refused": None, "method": found.method, "k": found.k}, words
+
+
+def config(**keys: Any) -> Words:
+    return ["--speculative-config", json.dumps(keys)]
+
+
+def test_what_is_wrong_is_refused(oracle: Oracle, tiny_models: Path, tmp_path: Path) -> None:
+    target, draft = str(tiny_models / "target"), str(tiny_models / "draft-good")
+    other = another(Path(draft), tmp_path / "other", vocab_size=2049)
+    odd = another(Path(draft), tmp_path / "odd", num_attention_heads=2, num_key_value_heads=2)
+    ngram = {"method": "ngram", "num_speculative_tokens": 3}
+    for words in (
+        [target, *config(method="ngram")],
+        [target, *config(model=draft)],
+        [target, *config(method="mtp", num_speculative_tokens=1)],
+        [target, *config(method="medusa", num_speculative_tokens=3)],
+        [target, *config(method="eagle3", num_speculative_tokens=3)],
+        [target, *config(num_speculative_tokens=3)],
+        [target, *config(**ngram, disable_by_batch_size=8)],
+        [target, *config(**ngram, prompt_lookup_min=5, prompt_lookup_max=2)],
+        [target, *config(**ngram, use_heterogeneous_vocab=True)],
+        [target, *config(**ngram), "--async-scheduling"],
+        [target, *config(**ngram), "--spec-method", "ngram"],
+        [target, *config(**ngram), "--enable-lora", "--max-num-seqs", "32",
+         "--max-num-batched-tokens", "64"],
+        [target, *config(model=draft, num_speculative_tokens=0)],
+        [target, *config(model=draft, num_speculative_tokens=3, tensor_parallel_size=1)],
+        [target, *config(model=draft, num_speculative_tokens=3, draft_tensor_parallel_size=2)],
+        [target, *config(model=draft, num_speculative_tokens=3, max_model_len=100_000)],
+        [target, *config(model=other, num_speculative_tokens=3)],
+        [target, "-tp", "4", *config(model=odd, num_speculative_tokens=3)],
+        [target, "-tp", "3", *config(**ngram)],
+    ):  # fmt: skip
+        found, taken = advised(words), oracle.ask(words)
+        assert taken["refused"], words
+        assert structural(found), (words, taken)
+        assert not found.sound
+
+
+def another(model: Path, folder: Path, **changes: Any) -> str:
+    """The model with another configuration; its weights are not looked at."""
+    folder.mkdir()
+    for file in model.iterdir():
+        (folder / file.name).symlink_to(file)
+    (folder / "config.json").unlink()
+    said = json.loads((model / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(said))
+    return str(folder)
+
+
+def test_random_lines_are_judged_as_vllm_judges_them(oracle: Oracle, tiny_models: Path) -> None:
+    outcomes: Counter[str] = Counter()
+    for number in range(LINES):
+        words = random_line(random.Random(number), tiny_models)
+        taken = oracle.ask(words)["refused"]
+        try:
+            wrong = structural(advised(words))
+        except ConfigError as error:
+            wrong = [str(error)]
+        assert bool(wrong) == bool(taken), (number, words, wrong, taken)
+        outcomes["refused" if taken else "taken"] += 1
+    assert min(outcomes.values()) > LINES / 5, outcomes
+
+
+VALUES: dict[str, tuple[Any, ...]] = {
+    "draft_tensor_parallel_size": (1, 2, 4), "tensor_parallel_size": (1,),
+    "max_model_len": (64, 4096, 5000), "prompt_lookup_max": (2, 5), "prompt_lookup_min": (1, 4),
+    "use_heterogeneous_vocab": (True, False), "draft_sample_method": ("greedy", "probabilistic"),
+    "disable_by_batch_size": (8,), "quantisation": ("fp8",), "enforce_eager": (True,),
+    "num_speculative_tokens_per_batch_size": ([[1, 8, 3], [9, 64, 0]],), "revision": ("main",),
+}  # fmt: skip
+
+
+def random_line(chance: random.Random, models: Path) -> Words:
+    keys: dict[str, Any] = {}
+    method = chance.choice(
+        (None, None, "ngram", "ngram", "ngram_gpu", "draft_model", "mtp", "nope")
+    )
+    if method is not None:
+        keys["method"] = method
+    if method in (None, "draft_model") and chance.random() < 0.9:
+        keys["model"] = str(models / chance.choice(("draft-good", "draft-bad")))
+    if chance.random() < 0.85:
+        keys["num_speculative_tokens"] = chance.choice((1, 3, 5, "4", 0, 16))
+    for _ in range(chance.choice((0, 0, 1, 1, 2))):
+        name = chance.choice(list(VALUES))
+        keys[name] = chance.choice(VALUES[name])
+    words = [str(models / "target")]
+    if chance.random() < 0.3:
+        words += ["-tp", chance.choice(("1", "2", "4", "3"))]
+    if chance.random() < 0.2:
+        words += [chance.choice(("--async-scheduling", "--no-async-scheduling"))]
+    if chance.random() < 0.3:
+        words += ["--max-model-len", chance.choice(("1k", "2048", "4K"))]
+    return words + config(**keys)
+
+
+def test_abbreviations_are_those_that_vllm_takes(oracle: Oracle) -> None:
+    ours = {**command.SIZES, **command.SWITCHES}
+    assert oracle.ask({"flags": list(ours)}) == ours

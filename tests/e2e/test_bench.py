@@ -1,0 +1,178 @@
+"""``specwatch bench`` on real servers: with a good draft, with a bad one, without.
+
+The servers share two cores, so that nothing is sure but orders; what was counted is exact.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from itertools import zip_longest
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from specwatch.cli.bench_run import BenchRun, Plan
+from specwatch.cli.load_server import Server
+from specwatch.cli.load_sources import server_at
+from specwatch.core.baseline import Origin
+from specwatch.core.load import Prompt
+from specwatch.core.prompts import PROMPTS
+from specwatch.edges.readers import Reader
+from specwatch.experiments.bench import Load
+from specwatch.experiments.model import Bench, Comparison, Experiment, read
+from tests.e2e.processes import CHECKOUT, specwatch
+from tests.lab.traffic import requests_at, send
+from tests.lab.vllm_server import VllmServer
+
+TOKENS = 16
+SHORT = ("--warm-up", "500ms", "--max-tokens", str(TOKENS), "--temperature", "0")
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('bench')}/specwatch.db"
+
+
+def duration(*servers: VllmServer) -> str:
+    """Of a level: on any machine long enough for some turns of three requests each."""
+    slowest = 0.0
+    for server in servers:
+        outcomes = [send(server.url, one) for one in requests_at([0.0], 5, max_tokens=TOKENS)]
+        assert all(outcome.ok for outcome in outcomes)
+        slowest = max(slowest, fmean(outcome.finished or 0.0 for outcome in outcomes))
+    return f"{max(3600, round(24_000 * slowest))}ms"
+
+
+def compared(on: VllmServer, off: VllmServer, *more: str) -> tuple[Comparison, int]:
+    ran = specwatch(
+        "bench", "--target", on.url, "--baseline", off.url, "--json", *SHORT, *more,
+        "--duration", duration(on, off), timeout=600,
+    )  # fmt: skip
+    found = read(ran.stdout, ran.stderr or "standard output")
+    assert isinstance(found, Comparison)
+    return found, ran.returncode
+
+
+@pytest.fixture(scope="module")
+def good(good_server: VllmServer, plain_server: VllmServer, database: str) -> Comparison:
+    found, status = compared(
+        good_server, plain_server, "--concurrency", "1,4", "--database", database
+    )
+    assert status == (1 if found.verdict == "do_not" else 0)
+    return found
+
+
+def stored(database: str) -> list[Experiment]:
+    reader = Reader.of(database)
+    try:
+        return [each.experiment for each in reader.experiments(0, 4e9)]
+    finally:
+        reader.close()
+
+
+def test_the_bad_draft_is_not_to_be_shipped_and_the_good_one_is_better(
+    good: Comparison, bad_server: VllmServer, plain_server: VllmServer
+) -> None:
+    bad, status = compared(bad_server, plain_server, "--concurrency", "4", "--dry-run")
+    assert (bad.verdict, status) == ("do_not", 1), bad.sentence
+    (worse,), better = bad.levels, good.levels[1]
+    assert worse.speedup is not None
+    assert worse.speedup.upper is not None
+    assert better.speedup is not None
+    assert worse.speedup.upper < better.speedup.value
+    assert (worse.acceptance_rate or 0.0) < 0.1 < 0.5 < (better.acceptance_rate or 0.0)
+
+
+def test_what_was_measured_is_stored_and_is_a_baseline(good: Comparison, database: str) -> None:
+    off, on, kept = stored(database)
+    assert kept == good
+    assert isinstance(off, Bench)
+    assert isinstance(on, Bench)
+    for each in (*off.levels, *on.levels):
+        assert each.errors == {}
+        assert each.alone is True
+        assert each.tokens == TOKENS * each.requests > 0
+    reader = Reader.of(database)
+    try:
+        found = reader.measurements()
+    finally:
+        reader.close()
+    assert [each.load_bin for each in found] == [0, 2]
+    assert {each.origin for each in found} == {Origin.CALIBRATION}
+    assert {each.key.target for each in found} == {good.on.target}
+
+
+@pytest.mark.parametrize("load", [Load(concurrency=4), Load(rate=8.0)], ids=str)
+def test_what_clients_got_is_what_the_server_counted(good_server: VllmServer, load: Load) -> None:
+    """Drafts, tokens accepted at each position, tokens and requests: to the last one."""
+    plan = Plan((load,), tuple(map(Prompt, PROMPTS)), (0.0, 1.2), 3.0, 0.5, TOKENS, 0)
+    server = Server(
+        server_at(good_server.url, "here", None), model=None, endpoint="chat", where="here"
+    )
+    run = BenchRun(plan, [server], lambda _: None, lambda *_: None)
+    asyncio.run(run.run())
+    assert run.broken_off is None
+    (measured,) = run.measured
+    (level,), (stage,) = measured.levels, measured.stages
+    records = [each.acceptance for each in stage.answers if each.acceptance is not None]
+    assert len(records) == len(stage.answers) == sum(stage.whole.requests.values())
+    assert sum(each.tokens or 0 for each in stage.answers) == stage.whole.generation_tokens
+    found = level.acceptance
+    assert found is not None
+    assert found.drafts == sum(each.drafts for each in records)
+    assert found.draft_tokens == sum(each.draft_tokens for each in records)
+    assert found.accepted_tokens == sum(each.accepted_tokens for each in records)
+    lengths = [each.accepted_lengths for each in records]
+    assert found.histogram == tuple(map(sum, zip_longest(*lengths, fillvalue=0)))
+    if load.rate is not None:
+        return  # The looks at its page are not where the time begins and ends that counts.
+    counted = sum(each.tally.generation_tokens or 0 for each in stage.slices)
+    seconds = sum(each.seconds for each in stage.slices)
+    assert level.throughput == pytest.approx(counted / seconds, rel=0.2)
+
+
+def interrupted(server: VllmServer, output: Path, database: str, action: str) -> tuple[int, str]:
+    """Status and standard error of a bench whose second level was disturbed."""
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "specwatch", "bench", "--target", server.url,
+            "--concurrency", "1,2", *SHORT, "--duration", "4s", "-o", str(output),
+            "--database", database,
+        ],
+        cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("concurrency 1 with")
+        time.sleep(2.5)
+        if action == "kill":
+            server.kill()
+        else:
+            process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=120)
+        return process.returncode, said
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("action", ["interrupt", "kill"])
+def test_broken_off_it_keeps_what_was_measured(
+    bad_server: VllmServer, tmp_path: Path, action: str
+) -> None:
+    """By Ctrl-C, and by a server that dies in the middle; who uses it next starts it again."""
+    output, database = tmp_path / "result.json", f"sqlite:///{tmp_path}/specwatch.db"
+    status, said = interrupted(bad_server, output, database, action)
+    assert status == 1
+    assert ("interrupted" if action == "interrupt" else "broken off") in said
+    found = read(output.read_text(), "file")
+    assert isinstance(found, Bench)
+    assert stored(database) == [found]
+    assert not found.complete
+    assert found.levels[0].requests > 0
+    assert [each.concurrency for each in found.levels] in ([1], [1, 2])

@@ -1,0 +1,246 @@
+"""``specwatch probe`` on real servers: with records, and without by the server's counters.
+
+What it says is held against the page of the server, read by other means just before and after its
+requests, and against what is known of sampling: the higher the temperature, the fewer are accepted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from specwatch.cli import group
+from specwatch.cli.probe_run import Probing
+from specwatch.edges.readers import Reader
+from specwatch.experiments.model import Probe, ProbeTemperature, read
+from tests.e2e.conftest import StartVllm
+from tests.lab.traffic import requests_at, send
+from tests.lab.vllm_server import VllmServer
+
+K = 4
+SWEEP = (0.0, 0.4, 0.8, 1.2)
+SHORT = ("--requests", "6", "--max-tokens", "24")
+COUNTERS = {
+    "drafts": "spec_decode_num_drafts_total",
+    "draft_tokens": "spec_decode_num_draft_tokens_total",
+    "accepted_tokens": "spec_decode_num_accepted_tokens_total",
+    "tokens": "generation_tokens_total",
+    "requests": "request_success_total",
+}
+
+
+@pytest.fixture(scope="module")
+def bare_server(start_vllm: StartVllm, tiny_models: Path) -> Iterator[VllmServer]:
+    """Speculates with the good draft, and its answers carry no record."""
+    speculation = {
+        "num_speculative_tokens": K, "method": "draft_model",
+        "model": str(tiny_models / "draft-good"),
+    }  # fmt: skip
+    with start_vllm("--speculative-config", json.dumps(speculation)) as server:
+        yield server
+
+
+def counted(server: VllmServer) -> dict[str, int]:
+    """What a server has counted, read without any code of specwatch."""
+    page = server.metrics()
+    return {
+        name: sum(
+            int(float(value))
+            for value in re.findall(rf"^vllm:{family}{{[^}}]*}} (\S+)$", page, re.MULTILINE)
+        )
+        for name, family in COUNTERS.items()
+    }
+
+
+class Probed:
+    """A probe in this process, and what the server counted from the warm-up to its end."""
+
+    def __init__(self, server: VllmServer, *arguments: str) -> None:
+        self._pages: list[dict[str, int]] = []
+        warmed_up = Probing._source
+
+        async def then_look(probing: Probing) -> str:
+            found = await warmed_up(probing)
+            self._pages.append(counted(server))
+            return found
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Probing, "_source", then_look)
+            done = CliRunner().invoke(
+                group, ["probe", "--target", server.url, "--json", "--dry-run", *arguments]
+            )
+        assert done.exit_code == 0, done.stderr
+        self._pages.append(counted(server))
+        found = read(done.stdout, "standard output")
+        assert isinstance(found, Probe)
+        self.probe = found
+
+    @property
+    def server(self) -> dict[str, int]:
+        """What was counted meanwhile."""
+        before, after = self._pages
+        return {name: after[name] - before[name] for name in before}
+
+    def __iter__(self) -> Iterator[ProbeTemperature]:
+        return iter(self.probe.temperatures)
+
+
+def added_up(probed: Probed) -> dict[str, int]:
+    """The counts of all temperatures of a probe."""
+    found = dict.fromkeys(COUNTERS, 0)
+    for one in probed:
+        assert one.acceptance is not None
+        found["drafts"] += one.acceptance.drafts or 0
+        found["draft_tokens"] += one.acceptance.draft_tokens
+        found["accepted_tokens"] += one.acceptance.accepted_tokens
+        found["tokens"] += one.tokens
+        found["requests"] += one.requests
+    return found
+
+
+@pytest.fixture(scope="module")
+def recorded(good_server: VllmServer) -> Probed:
+    temperatures = ",".join(f"{each:g}" for each in SWEEP)
+    many = ("--requests", "16", "--concurrency", "8", "--max-tokens", "24")
+    return Probed(good_server, "--temperatures", temperatures, *many)
+
+
+@pytest.fixture(scope="module")
+def by_counters(bare_server: VllmServer) -> Probed:
+    return Probed(bare_server, "--temperatures", "0,1.2", *SHORT)
+
+
+def test_by_records_it_tells_what_the_server_counted(recorded: Probed) -> None:
+    assert recorded.probe.complete
+    assert recorded.probe.alone is True
+    assert {one.source for one in recorded} == {"records"}
+    assert added_up(recorded) == recorded.server
+
+
+def test_by_counters_it_tells_what_the_server_counted(by_counters: Probed) -> None:
+    assert by_counters.probe.complete
+    assert by_counters.probe.alone is True
+    assert {one.source for one in by_counters} == {"counters"}
+    assert added_up(by_counters) == by_counters.server
+
+
+def test_one_temperature_is_what_the_server_counted_of_it(good_server: VllmServer) -> None:
+    """So that what belongs to which temperature is told apart."""
+    hot = Probed(good_server, "--temperatures", "1.2", *SHORT, "--concurrency", "2")
+    assert added_up(hot) == hot.server
+
+
+def test_the_lower_the_temperature_the_more_is_accepted(recorded: Probed) -> None:
+    rates = [
+        one.acceptance.rate.value
+        for one in recorded
+        if one.acceptance is not None and one.acceptance.rate is not None
+    ]
+    assert len(rates) == len(SWEEP)
+    cold, cool, warm, hot = rates
+    assert min(cold, cool) > warm > hot
+    assert cold > cool - 0.1, "the two are close, and the requests few"
+
+
+def test_figures_of_a_temperature_agree_with_one_another(recorded: Probed) -> None:
+    assert recorded.probe.subject.k == K
+    for one in recorded:
+        found = one.acceptance
+        assert found is not None
+        assert found.histogram is not None
+        assert found.per_position is not None
+        assert sum(found.histogram) == found.drafts
+        assert sum(at * count for at, count in enumerate(found.histogram)) == found.accepted_tokens
+        assert list(found.per_position) == sorted(found.per_position, reverse=True)
+        assert one.ttft is not None
+        assert one.tpot is not None
+        assert 0 < one.tpot.p50 <= one.tpot.p99
+        assert 0 < one.ttft.p50 <= one.ttft.p99
+
+
+def test_without_speculation_there_is_nothing_to_probe(plain_server: VllmServer) -> None:
+    done = CliRunner().invoke(group, ["probe", "--target", plain_server.url, "--dry-run"])
+    assert done.exit_code == 2
+    assert "does not speculate" in done.stderr
+
+
+def test_with_traffic_of_others_counters_are_refused(bare_server: VllmServer) -> None:
+    stopping = threading.Event()
+
+    def ask() -> None:
+        (request,) = requests_at([0.0], 1, max_tokens=64)
+        while not stopping.is_set():
+            send(bare_server.url, request)
+
+    others = [threading.Thread(target=ask) for _ in range(2)]
+    for each in others:
+        each.start()
+    try:
+        done = CliRunner().invoke(
+            group, ["probe", "--target", bare_server.url, "--dry-run", *SHORT]
+        )
+    finally:
+        stopping.set()
+        for each in others:
+            each.join()
+    assert done.exit_code == 1, done.output
+    assert "its counters are not those of our requests" in done.stderr
+    assert done.stdout == ""
+
+
+def probing(server: VllmServer, database: str) -> subprocess.Popen[str]:
+    """A long probe in a process of its own, of which a quarter is done."""
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "specwatch", "probe", "--target", server.url, "--json",
+            "--temperatures", "0,0.8", "--requests", "20", "--max-tokens", "16",
+            "--database", database,
+        ],
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("10 of 40 requests answered")
+    return process
+
+
+def kept(process: subprocess.Popen[str], database: str) -> Probe:
+    """What is left of a probe that did not end well: printed and stored alike."""
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    found = read(out, "standard output")
+    assert isinstance(found, Probe)
+    assert not found.complete
+    assert 10 <= sum(one.requests for one in found.temperatures) < 40
+    assert all(one.acceptance is not None for one in found.temperatures)
+    reader = Reader.of(database)
+    try:
+        assert [each.experiment for each in reader.experiments(0, 4e9)] == [found]
+    finally:
+        reader.close()
+    return found
+
+
+def test_interrupted_it_keeps_what_was_measured(good_server: VllmServer, tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path}/specwatch.db"
+    process = probing(good_server, database)
+    process.send_signal(signal.SIGINT)
+    assert any("interrupted" in note for note in kept(process, database).notes)
+
+
+def test_a_server_that_dies_leaves_what_was_measured(
+    bare_server: VllmServer, tmp_path: Path
+) -> None:
+    """The last test here: it takes the server away."""
+    database = f"sqlite:///{tmp_path}/specwatch.db"
+    process = probing(bare_server, database)
+    bare_server.kill()
+    assert any(bare_server.url in note for note in kept(process, database).notes)
