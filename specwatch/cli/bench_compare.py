@@ -1,0 +1,89 @@
+"""``specwatch bench compare``: two benches, and whether to ship speculation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from specwatch import __version__
+from specwatch.cli import load_sources, options, output_file
+from specwatch.cli.load_sources import TooLittle
+from specwatch.errors import ConfigError
+from specwatch.experiments.model import Bench, Comparison, Experiment, read
+
+
+@click.command(name="compare")
+@click.argument("results", nargs=-1, metavar="A [B]")
+@click.option("--force", is_flag=True, help="Compare although they did not have the same work.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), metavar="FILE",
+    help="Draw the speedup, as .svg or .png.",
+)  # fmt: skip
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE",
+    help="Write the comparison as JSON.",
+)  # fmt: skip
+@options.database_option
+@options.file_option
+@options.json_option
+@click.pass_context
+def command(context: click.Context, /, **given: Any) -> None:
+    """Compare two benches: what speculation brings at each load, and whether to ship it.
+
+    A and B are files that `specwatch bench` wrote (-o or --json), or numbers of stored results: one
+    without speculation and one with it, in any order. A comparison alone is shown again.
+
+    Exit code 1 when the verdict is "do not"; 2 when they cannot be compared.
+    """
+    from specwatch.cli.bench_out import require_outputs, show, text_of
+
+    if not 1 <= len(given["results"]) <= 2:
+        raise click.UsageError("give two results: files, or numbers of stored results", context)
+    require_outputs(given["output"], given["plot"])
+    found = [_result(each, given) for each in given["results"]]
+    comparison = _comparison(given["results"], found, force=given["force"])
+    if given["output"] is not None:
+        output_file.write(given["output"], text_of(comparison))
+    if given["plot"] is not None:
+        from specwatch.cli import bench_plot
+
+        bench_plot.write(given["plot"], comparison)
+    show([comparison], as_json=given["as_json"])
+    if comparison.verdict == "do_not":
+        raise TooLittle(f"verdict: {comparison.sentence}")
+
+
+def _comparison(names: tuple[str, ...], found: list[Experiment], *, force: bool) -> Comparison:
+    from specwatch.experiments.compare import compare
+
+    if len(found) == 1 and isinstance(found[0], Comparison):
+        return found[0]
+    benches = [each for each in found if isinstance(each, Bench)]
+    for name, each in zip(names, found, strict=True):
+        if not isinstance(each, Bench):
+            kind = each.__struct_config__.tag
+            raise ConfigError(
+                f"{name} is a {kind}, and two results of specwatch bench are compared"
+            )
+    if len(benches) < 2:
+        raise ConfigError(f"{names[0]} is one bench; give another one to compare it with")
+    return compare(*benches, version=__version__, force=force)
+
+
+def _result(name: str, given: dict[str, Any]) -> Experiment:
+    """The result in a file, or stored under a number. Raises ConfigError."""
+    if not (name.isascii() and name.isdigit()) or Path(name).exists():
+        return read(load_sources.text_of(Path(name))[0], name)
+    from specwatch.edges.readers import Reader
+
+    url = options.database_url(given["database"], given["file"])
+    reader = Reader.of(url)
+    try:
+        found = reader.experiment(int(name)) if reader.is_set_up() else None
+    finally:
+        reader.close()
+    if found is None:
+        raise ConfigError(f"no result is stored under {name}; give another --database, or a file")
+    return found

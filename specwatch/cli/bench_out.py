@@ -1,0 +1,156 @@
+"""What becomes of a bench: it is stored, written, drawn and printed, whole or not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from specwatch import __version__
+from specwatch.cli import bench_plot, options, output_file
+from specwatch.cli.bench_tables import bench_lines, comparison_lines
+from specwatch.cli.load_sources import TooLittle
+from specwatch.cli.terminal import Terminal
+from specwatch.core import calibration
+from specwatch.core.baseline import BaselineKey, Measurement
+from specwatch.errors import ConfigError, StoreError
+from specwatch.experiments.compare import compare
+from specwatch.experiments.model import Bench, Comparison, Experiment, Level
+from specwatch.model import Mode, load_bin_label
+
+if TYPE_CHECKING:
+    from specwatch.cli.bench_run import BenchRun
+    from specwatch.edges.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """A run, and the bench of each of its servers; ``shared`` is whether others may use them."""
+
+    run: BenchRun
+    benches: Sequence[Bench]
+    target: str
+    shared: bool
+
+    def measurements(self) -> list[Measurement]:
+        """The baseline that the server without speculation is, if it was alone."""
+        found: list[Measurement] = []
+        for each in self.run.measured:
+            engine = each.server.engine
+            alone = self.shared or not any(stage.shared for stage in each.stages)
+            if engine.mode is Mode.OFF and alone and self.run.broken_off is None:
+                key = BaselineKey(
+                    self.target,
+                    engine.model_name,
+                    engine.environment.engine_version,
+                    engine.environment.configuration,
+                )
+                found += calibration.measurements(key, each.stages)
+        return found
+
+    def experiments(self) -> tuple[list[Experiment], list[str]]:
+        """All to be stored, the main one last, and why there is no comparison, if so."""
+        measured: list[Experiment] = [each for each in self.benches if each.levels]
+        if len(self.benches) < 2:
+            return measured, []
+        try:
+            return [*measured, compare(*self.benches, version=__version__)], []
+        except ConfigError as error:
+            return measured, [f"not compared: {error}"]
+
+
+def require_outputs(output: Path | None, plot: Path | None) -> None:
+    """Raise ConfigError before the work for files that cannot be written after it."""
+    if output is not None:
+        output_file.require_writable(output)
+    if plot is not None:
+        bench_plot.require(plot)
+
+
+def finish(
+    found: Findings,
+    store: Store | None,
+    *,
+    output: Path | None,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Store, write, draw and print. Raises TooLittle for what is not as it should be."""
+    experiments, problems = found.experiments()
+    main = experiments[-1]
+    stored, failed = _store(store, experiments, found.measurements())
+    problems += failed
+    if output is not None:
+        output_file.write(output, text_of(main))
+    if plot is not None and isinstance(main, Comparison):
+        bench_plot.write(plot, main)
+    show(experiments if len(experiments) < 3 else experiments[-1:], stored, as_json=as_json)
+    if found.run.broken_off is not None:
+        problems.append(found.run.broken_off)
+    for bench in found.benches:
+        problems += failures(bench.levels)
+    if isinstance(main, Comparison) and main.verdict == "do_not":
+        problems.append(f"verdict: {main.sentence}")
+    if problems:
+        raise TooLittle("\n".join(problems))
+
+
+def _store(
+    store: Store | None, experiments: Sequence[Experiment], measured: Sequence[Measurement]
+) -> tuple[list[str], list[str]]:
+    """What was stored, and what could not be, as sentences."""
+    if store is None:
+        return ["nothing stored"], []
+    said = []
+    try:
+        numbers = [store.add_experiment(each, time.time()) for each in experiments]
+        said.append(f"stored as result {', '.join(map(str, numbers))} in {store.where}")
+        if measured:
+            store.write_measurements(measured, time.time())
+            bins = ", ".join(load_bin_label(each.load_bin) for each in measured)
+            said.append(f"baseline of {measured[0].key.target} at load {bins} stored")
+    except StoreError as error:
+        return said, [f"measured, but not stored: {error}"]
+    return said, []
+
+
+def show(experiments: Sequence[Experiment], more: Iterable[str] = (), *, as_json: bool) -> None:
+    """Print results; as JSON the last one alone, with ``more`` on standard error."""
+    if as_json:
+        options.print_json(experiments[-1])
+        for said in more:
+            click.echo(said, err=True)
+        return
+    terminal = Terminal()
+    for each in experiments:
+        if isinstance(each, Bench):
+            for line in bench_lines(each):
+                terminal.line(line)
+        elif isinstance(each, Comparison):
+            for parts in comparison_lines(each, fancy=terminal.bar != "#"):
+                terminal.line(*parts)
+    for said in more:
+        terminal.line(said)
+
+
+def text_of(experiment: Experiment) -> str:
+    """A result as a file has it."""
+    return msgspec.json.format(msgspec.json.encode(experiment), indent=2).decode() + "\n"
+
+
+def failures(levels: Iterable[Level]) -> list[str]:
+    """Levels of which nothing, or little, can be told."""
+    return [
+        f"{_name(each)}: {note}" for each in levels for note in each.notes if "failed" in note
+    ] + [f"{_name(each)}: no request ended in this time" for each in levels if not each.requests]
+
+
+def _name(level: Level) -> str:
+    if level.concurrency is not None:
+        return f"concurrency {level.concurrency}"
+    return f"rate {level.rate:g}/s"

@@ -1,0 +1,305 @@
+"""Running a bench: levels, warm-ups and turns, and what is left when it is broken off."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from specwatch.cli.load_server import Server
+from specwatch.core.arrivals import poisson
+from specwatch.core.calibration import Block, Stage
+from specwatch.core.load import Answer, Ask, Prompt
+from specwatch.core.prompts import endless
+from specwatch.edges.open_loop import OpenLoop
+from specwatch.errors import ConfigError, NoAnswer, ScrapeError, SpecwatchError
+from specwatch.experiments import bench, dataset
+from specwatch.experiments.bench import Load, Stretch
+from specwatch.experiments.model import Level
+from specwatch.model import Mode
+from specwatch.scalars import format_duration
+from specwatch.wording import figures
+
+SLICES = 12
+"""Of a level: the server's counters are read as often, and servers take so many turns at most."""
+_LEAST_TURNS = 6
+"""Turns that servers take at least: fewer have no interval."""
+_TURN = 3.0
+"""Mean latencies that a turn lasts at least: in shorter ones few requests end."""
+_RAMP = 1.5
+"""Mean latencies after which an open load is steady."""
+_LEAST_SLICE = 0.1
+_RANDOM_PROMPTS = 200
+_FEW_WORDS = 8
+INTERRUPTED = "interrupted: what follows was not measured"
+
+Note = Callable[[str], None]
+Step = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to send: ``duration`` and ``warm_up`` are seconds for each load and server."""
+
+    loads: tuple[Load, ...]
+    prompts: tuple[Prompt, ...]
+    temperatures: tuple[float, ...]
+    duration: float
+    warm_up: float
+    max_tokens: int
+    seed: int
+    random_tokens: int | None = None
+    """Prompts are of random words, of about so many tokens, in place of ``prompts``."""
+
+    def __post_init__(self) -> None:
+        if self.duration < round(_LEAST_SLICE * SLICES, 3):
+            raise ConfigError(
+                f"--duration: {format_duration(self.duration)} is too short for {SLICES} slices;"
+                f" make it at least {format_duration(_LEAST_SLICE * SLICES)}"
+            )
+
+
+@dataclass(slots=True)
+class Measured:
+    """What was found of one server: its levels, and the stages behind them."""
+
+    server: Server
+    levels: list[Level] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One level of one server while it is measured."""
+
+    server: Server
+    stage: Stage
+    asks: Iterator[Ask]
+    opened: OpenLoop
+    stretches: list[Stretch] = field(default_factory=list)
+    latency: float = 0.0
+    """Mean of a request, as the warm-up had it."""
+
+
+class _Active(NamedTuple):
+    """What puts a load on a server now; ``planned`` is the time of an open loop that counts, in
+    seconds from its beginning."""
+
+    turn: _Turn
+    planned: tuple[float, float] | None = None
+
+    @property
+    def block(self) -> Block:
+        """All up to now."""
+        turn = self.turn
+        return turn.server.loop.block if self.planned is None else turn.opened.block
+
+    def stretch(self, end: float, asked: int) -> Stretch | None:
+        """What counts of it up to a time."""
+        if self.planned is None:
+            return Stretch.of(self.block, asked, broken_off=end)
+        began = self.turn.opened.began
+        begin, last = (began + each for each in self.planned)
+        return Stretch.between(self.block, begin, min(end, last), asked)
+
+
+class BenchRun:
+    """The levels of a plan on one server, or on two that take turns."""
+
+    def __init__(self, plan: Plan, servers: Sequence[Server], note: Note, step: Step) -> None:
+        """``note`` is told of each level that ends, ``step`` of what runs and slices that ended."""
+        self._plan = plan
+        self._note = note
+        self._step = step
+        self.measured = [Measured(server) for server in servers]
+        self.prompts = plan.prompts
+        self.max_tokens = plan.max_tokens
+        self.broken_off: str | None = None
+        """Why not all was measured, as words."""
+        self._load: Load | None = None
+        self._turns: list[_Turn] = []
+        self._active: _Active | None = None
+
+    @property
+    def slices(self) -> int:
+        """How many slices there will be, over all levels."""
+        return SLICES * len(self.measured) * len(self._plan.loads)
+
+    async def run(self) -> None:
+        """Measure all levels; cancelling, and a server that fails meanwhile, break it off.
+
+        Raises ScrapeError, NoAnswer or ConfigError where nothing was measured.
+        """
+        try:
+            async with AsyncExitStack() as stack:
+                for each in self.measured:
+                    await stack.enter_async_context(each.server)
+                    await each.server.try_out(Ask("Say hello.", self._plan.max_tokens))
+                if self._plan.random_tokens is not None:
+                    self.prompts = await self._random(self._plan.random_tokens)
+                for load in self._plan.loads:
+                    await self._level(load)
+        except asyncio.CancelledError:
+            self._break_off(INTERRUPTED, time.perf_counter())
+        except (ScrapeError, NoAnswer) as failed:
+            self._break_off(f"broken off: {failed}", None)
+            if not any(each.levels for each in self.measured):
+                raise
+
+    async def _random(self, tokens: int) -> tuple[Prompt, ...]:
+        """Prompts of about so many tokens as the server counts them, template and all."""
+        counts = []
+        for words in (_FEW_WORDS, max(tokens, 2 * _FEW_WORDS)):
+            (prompt,) = dataset.random_words(words, 1, seed=self._plan.seed)
+            answer = await self.measured[0].server.try_out(Ask(prompt.text, self._plan.max_tokens))
+            counts.append((words, answer.prompt_tokens or words))
+        words = dataset.words_for(tokens, *counts)
+        return dataset.random_words(words, _RANDOM_PROMPTS, seed=self._plan.seed)
+
+    async def _level(self, load: Load) -> None:
+        self._load = load
+        self._turns = [
+            _Turn(
+                each.server,
+                Stage(each.server.engine, load.concurrency or 0),
+                self._asks(load),
+                OpenLoop(each.server.client, each.server.read),
+            )
+            for each in self.measured
+        ]
+        self._step(f"{load}, warming up", 0)
+        for turn in self._turns:
+            await self._warm_up(turn, load)
+        if len(self._turns) == 1:
+            await self._stretch(self._turns[0], load, SLICES, self._plan.duration, 0)
+        else:
+            await self._take_turns(load)
+        self._close(whole=True)
+
+    async def _take_turns(self, load: Load) -> None:
+        """In turn, so that what changes meanwhile meets both."""
+        least = max(_TURN * max(each.latency for each in self._turns), _LEAST_SLICE)
+        count = min(max(int(self._plan.duration / least), _LEAST_TURNS), SLICES)
+        for number in range(count):
+            for turn in self._turns if number % 2 == 0 else reversed(self._turns):
+                await self._stretch(turn, load, 1, self._plan.duration / count, number)
+                done = (number + 1) * SLICES // count - number * SLICES // count
+                self._step(str(load), done)
+
+    async def _warm_up(self, turn: _Turn, load: Load) -> None:
+        plan, self._active = self._plan, None
+        if load.concurrency is not None:
+            block = await turn.server.loop.run(
+                turn.asks, concurrency=load.concurrency, slices=1, seconds=plan.warm_up
+            )
+        else:
+            block = await turn.opened.run(
+                turn.asks,
+                arrivals=poisson(load.rate or 1.0, plan.warm_up, f"{plan.seed}/warm-up"),
+                ramp=0.0,
+                slices=1,
+                seconds=plan.warm_up,
+            )
+        turn.latency = _mean_latency(block.answers)
+
+    async def _stretch(
+        self, turn: _Turn, load: Load, slices: int, seconds: float, number: int
+    ) -> None:
+        """A time of constant load; ``seconds`` is the sum of its slices."""
+
+        def slice_ended() -> None:
+            if slices > 1:
+                self._step(str(load), 1)
+
+        self._step(str(load), 0)
+        asked = self._plan.max_tokens
+        if load.concurrency is not None:
+            self._active = _Active(turn)
+            block = await turn.server.loop.run(
+                turn.asks,
+                concurrency=load.concurrency,
+                slices=slices,
+                seconds=seconds / slices,
+                slice_ended=slice_ended,
+            )
+            stretch = Stretch.of(block, asked)
+        else:
+            ramp = min(_RAMP * turn.latency, seconds)
+            self._active = _Active(turn, (ramp, ramp + seconds))
+            chance = f"{self._plan.seed}/{load.rate}/{number}"
+            block = await turn.opened.run(
+                turn.asks,
+                arrivals=poisson(load.rate or 1.0, ramp + seconds, chance),
+                ramp=ramp,
+                slices=slices,
+                seconds=seconds / slices,
+                slice_ended=slice_ended,
+            )
+            begin = turn.opened.began + ramp
+            stretch = Stretch.between(block, begin, begin + seconds, asked)
+        turn.stage.add(block, turn.server.meter)
+        self._active = None
+        if stretch is not None:
+            turn.stretches.append(stretch)
+
+    def _break_off(self, why: str, now: float | None) -> None:
+        """Keep what there is of the level that ran; ``now`` is the client's clock, if it is that
+        up to which it ran well."""
+        self.broken_off = why
+        if self._active is not None:
+            turn, block = self._active.turn, self._active.block
+            if block.looks:
+                with contextlib.suppress(SpecwatchError):
+                    turn.stage.add(block, turn.server.meter)
+            end = _last_good(block) if now is None else now
+            stretch = self._active.stretch(end, self._plan.max_tokens)
+            if stretch is not None and stretch.counted:
+                turn.stretches.append(stretch)
+        if self._load is not None:
+            self._close(whole=False)
+
+    def _close(self, *, whole: bool) -> None:
+        """Make levels of what was measured at this load."""
+        load, self._load = self._load, None
+        for each, turn in zip(self.measured, self._turns, strict=True):
+            if load is None or not turn.stretches:
+                continue
+            level = bench.level(
+                load, turn.stage, turn.stretches, turns=len(self._turns) > 1, whole=whole
+            )
+            each.levels.append(level)
+            each.stages.append(turn.stage)
+            self._note(_ended(load, turn.stage, level))
+        self._turns = []
+
+    def _asks(self, load: Load) -> Iterator[Ask]:
+        plan = self._plan
+        salt = load.concurrency or round(1000 * (load.rate or 0))
+        prompts = endless(self.prompts, plan.seed + salt)
+        for prompt, temperature in zip(prompts, itertools.cycle(plan.temperatures), strict=False):
+            yield Ask(prompt.text, plan.max_tokens, temperature, prompt.messages)
+
+
+def _mean_latency(answers: Sequence[Answer]) -> float:
+    good = [each.latency for each in answers if each.ok]
+    return sum(good) / len(good) if good else 0.0
+
+
+def _last_good(block: Block) -> float:
+    return max((each.ended for each in block.answers if each.ok), default=0.0)
+
+
+def _ended(load: Load, stage: Stage, level: Level) -> str:
+    what = "with speculation" if stage.engine.mode is Mode.ON else "without speculation"
+    ttft, tpot = (None if each is None else each.p50 for each in (level.ttft, level.tpot))
+    return (
+        f"{load} {what}: {level.requests} requests, {sum(level.errors.values())} failed,"
+        f" {figures.compact(level.throughput)} tokens/s,"
+        f" TTFT {figures.seconds(ttft)},"
+        f" TPOT {figures.seconds(tpot)}"
+    )
