@@ -24,15 +24,17 @@ def add(connection: sa.Connection, experiment: Experiment) -> int:
     """Store one; returns its number."""
     subject = subject_of(experiment)
     added = connection.execute(
-        experiments.insert().values(
+        experiments.insert()
+        .values(
             target=storable(subject.target),
             model_name=storable(subject.model_name),
             kind=experiment.__struct_config__.tag,
             ended_at=int(experiment.ended),
             data=msgspec.json.encode(experiment),
         )
+        .returning(experiments.c.id)
     )
-    return int(added.inserted_primary_key[0])
+    return int(added.scalar_one())
 
 
 def fetch(connection: sa.Connection, number: int) -> Experiment | None:

@@ -90,7 +90,10 @@ def test_pruned_baselines_and_verdicts_are_told_too(run: Run, tmp_path: Path) ->
     )
     store.close(long_ago)
     done = run("db", "prune", "--database", url)
-    assert ", 1 baseline, 2 verdicts, 0 guard steps, 0 experiments from SQLite database " in done.stdout
+    assert (
+        ", 1 baseline, 2 verdicts, 0 guard steps, 0 experiments from SQLite database "
+        in done.stdout
+    )
 
 
 def test_how_long_to_keep_can_be_given_or_configured(run: Run, tmp_path: Path) -> None:
