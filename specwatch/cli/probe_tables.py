@@ -13,16 +13,13 @@ from specwatch.experiments.model import (
     ProbeTemperature,
     Zone,
 )
+from specwatch.experiments.zones import by_zone, line_sentence, percents
 from specwatch.report.columns import Cell, cut, table, wrapped
 from specwatch.report.columns import Line as Printed
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _STYLES: dict[Zone, str] = {"loses": "red", "near": "yellow", "wins": "green", "unknown": ""}
-_ZONES: dict[Zone, str] = {
-    "wins": "wins at", "near": "near the line at", "loses": "loses at",
-    "unknown": "cannot be told at",
-}  # fmt: skip
 _LABEL = 5
 """Columns of a temperature, before a bar; after it stand a rate and a zone."""
 _BEHIND = len(" 100.0% unknown")
@@ -70,26 +67,10 @@ def probe_lines(probe: Probe, width: int, *, fancy: bool) -> Iterator[Printed]:
     yield from _positions(known, width)
     yield ()
     yield from _paragraph(line_sentence(probe.line), width, "bold")
-    for zone in _ZONES:
-        at = ", ".join(f"{one.temperature:g}" for one in probe.temperatures if one.zone == zone)
-        if at:
-            yield from _paragraph(f"{_ZONES[zone]} {at}", width, _STYLES[zone])
+    for zone, said in by_zone(probe.temperatures).items():
+        yield from _paragraph(said, width, _STYLES[zone])
     for note in probe.notes:
         yield from _paragraph(f"note: {shown(note, LONGEST_SENTENCE)}", width, "yellow")
-
-
-def line_sentence(line: Line) -> str:
-    """The break-even line as a sentence."""
-    if line.basis == "assumed":
-        upper = line.acceptance.upper
-        upto = "" if upper is None else f" to {upper:.0%}"
-        return f"break-even: assumed, near the line from {line.acceptance.value:.0%}{upto}"
-    at = f"break-even at load {line.load}, measured"
-    if line.acceptance.value <= 0:
-        return f"{at}: a step costs no more than a plain one, any acceptance gains"
-    if line.acceptance.value >= 1:
-        return f"{at}: {figures.percent(line.acceptance.value)}, beyond what drafts can reach"
-    return f"{at}: {_percents(line.acceptance)}"
 
 
 def _paragraph(text: str, width: int, style: str = "") -> Iterator[Printed]:
@@ -169,7 +150,7 @@ def _figures(temperatures: Sequence[ProbeTemperature]) -> Table:
     for one in temperatures:
         found, failed = one.acceptance, sum(one.errors.values())
         cells = [
-            _percents(found.rate) if found is not None else figures.UNKNOWN,
+            percents(found.rate) if found is not None else figures.UNKNOWN,
             figures.number(found.mean_length, 2) if found is not None else figures.UNKNOWN,
             between(one.speedup),
             figures.compact(found.drafts) if found is not None else figures.UNKNOWN,
@@ -241,13 +222,3 @@ def between(estimate: Estimate | None) -> str:
     if estimate.lower is None or estimate.upper is None:
         return f"{estimate.value:.2f}"
     return f"{estimate.value:.2f} ({estimate.lower:.2f}-{estimate.upper:.2f})"
-
-
-def _percents(estimate: Estimate | None) -> str:
-    """``81.2% (79.0-83.1)``."""
-    if estimate is None:
-        return figures.UNKNOWN
-    value = figures.percent(estimate.value)
-    if estimate.lower is None or estimate.upper is None:
-        return value
-    return f"{value} ({100 * estimate.lower:.1f}-{100 * estimate.upper:.1f})"

@@ -11,12 +11,17 @@ from specwatch.core.breakeven import DRAFT_COST_RATIO
 from specwatch.core.decisions import Decision
 from specwatch.edges import guard_book, measurement_rows, verdict_rows
 from specwatch.edges.bucket_sums import BucketSums
+from specwatch.edges.experiment_rows import subject_of
 from specwatch.edges.guard_book import StepRecord
 from specwatch.edges.hours import Member, hours_of, members_by_target
+from specwatch.edges.packing import storable
 from specwatch.edges.readers import Reader
 from specwatch.errors import ConfigError
+from specwatch.experiments.model import Experiment
 from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, SeriesId, Window
 from specwatch.report.build import build
+from specwatch.report.experiments import newest
+from specwatch.report.experiments import notes as told_of
 from specwatch.report.model import ModelReport, Report
 from specwatch.report.sources import GuardStep, Sources
 from specwatch.ruling.condition import nearest
@@ -53,21 +58,26 @@ def read_report(
     database cannot be read; one that was never written to makes a report that says so.
     """
     configured = {target.name: target for target in config.targets} if config else {}
-    known = members_by_target(reader) if reader.is_set_up() else {}
+    set_up = reader.is_set_up()
+    known = members_by_target(reader) if set_up else {}
     starts = (each.first_start for members in known.values() for each in members.values())
-    since, until = period(since, until, now, first=min(starts, default=None))
-    notes = [] if known else [_NOTHING_YET]
-    names = _chosen(targets, configured, known)
+    # No history is a short one: what was just measured on purpose is told at once.
+    since, until = period(since, until, now, first=min(starts, default=now))
+    measured = _measured(reader, since, until) if set_up else {}
+    notes = [] if known or measured else [_NOTHING_YET]
+    names = _chosen(targets, configured, {*known, *measured})
     reading = _Reading(reader, since, until, config)
     found: list[ModelReport] = []
     for done, name in enumerate(names):
         progress(done, len(names), name)
-        members = known.get(name, {})
-        made = build(reading.sources(name, members, configured.get(name)), since, until)
+        members, experiments = known.get(name, {}), measured.get(name, {})
+        sources = reading.sources(name, members, configured.get(name), experiments)
+        made = build(sources, since, until)
         found += made
         expected = name in configured or targets is not None
         if not made and known and (expected or _watched(members, since, until)):
             notes.append(_missing(name, members, since))
+        notes += _unwatched(name, experiments, made)
     progress(len(names), len(names), "")
     return Report(
         version=__version__,
@@ -115,7 +125,13 @@ class _Reading:
         timed = any(slo.metric == "e2e" for slo in self._slos)
         self._unused_of_buckets = self._unused | (set() if timed else {"e2e"})
 
-    def sources(self, name: str, members: Mapping[int, Member], target: Target | None) -> Sources:
+    def sources(
+        self,
+        name: str,
+        members: Mapping[int, Member],
+        target: Target | None,
+        experiments: Mapping[str, Sequence[Experiment]],
+    ) -> Sources:
         """All that is known of a target; its windows are read when they are used."""
         measurements: Sequence[Measurement] = ()
         decisions: Sequence[Decision] = ()
@@ -146,6 +162,7 @@ class _Reading:
             gpus=_gpus(target),
             draft_cost_ratio=DRAFT_COST_RATIO if target is None else target.draft_cost_ratio,
             max_age=self._max_age,
+            experiments=experiments,
         )
 
     def _windows(self, name: str, members: Mapping[int, Member]) -> Iterator[Window]:
@@ -193,6 +210,25 @@ def _chosen(
             hint = nearest(name, names) if names else "none is known yet"
             raise ConfigError(f"no target {quoted(name)} is configured or was ever watched; {hint}")
     return names if targets is None else [name for name in names if name in targets]
+
+
+def _measured(reader: Reader, since: float, until: float) -> dict[str, dict[str, list[Experiment]]]:
+    """What was measured on purpose, by target and model as they are stored, oldest first."""
+    found: dict[str, dict[str, list[Experiment]]] = {}
+    for each in reader.experiments(since, until):
+        subject = subject_of(each.experiment)
+        models = found.setdefault(storable(subject.target), {})
+        models.setdefault(storable(subject.model_name), []).append(each.experiment)
+    return found
+
+
+def _unwatched(
+    name: str, experiments: Mapping[str, Sequence[Experiment]], made: Iterable[ModelReport]
+) -> Iterator[str]:
+    """What is told of experiments with models that have no report of their own."""
+    reported = {each.model_name for each in made}
+    for model_name in sorted(set(experiments) - reported):
+        yield from told_of(name, model_name, *newest(experiments[model_name]))
 
 
 def _watched(members: Mapping[int, Member], since: float, until: float) -> bool:

@@ -13,6 +13,7 @@ from specwatch.model import Window
 from specwatch.report.answers import answer
 from specwatch.report.breaches import breaches
 from specwatch.report.changes import changes
+from specwatch.report.experiments import newest
 from specwatch.report.health import health
 from specwatch.report.incidents import incidents, seconds_off_by_guard
 from specwatch.report.kept import Kept
@@ -104,6 +105,7 @@ def _report(
     by_temperature = temperatures(cells, measured)
     by_load = loads(cells, measured)
     of_guard = incidents(sources.steps, *span)
+    experiments, left_out = newest(sources.experiments.get(name, ()))
     found = ModelReport(
         target=sources.target,
         model_name=name,
@@ -125,6 +127,8 @@ def _report(
         if kept.may_have_changed
         else (),
         series=model.plots.series(),
+        experiments=experiments,
+        more_experiments=left_out,
     )
     said = msgspec.structs.replace(
         found.answer,

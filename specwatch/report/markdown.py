@@ -32,7 +32,7 @@ def _blocks(report: Report) -> Iterator[str]:
     if len(report.targets) > 1:
         yield from _table(told.overview(report))
     if not report.targets:
-        yield "There is nothing to report on."
+        yield "No server was watched in this period."
     for each in report.targets:
         yield from _model(each)
     made = (

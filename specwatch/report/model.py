@@ -11,6 +11,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
+from specwatch.experiments.model import Verdict, Zone
+
 FORMAT = 1
 """Grows when a program that reads reports would have to be changed."""
 
@@ -302,6 +304,57 @@ class Series(Struct, frozen=True, kw_only=True):
     latency: tuple[LatencyPoint, ...] = ()
 
 
+class ProbedTemperature(Struct, frozen=True, kw_only=True):
+    """One temperature of a probe, and the zone of its acceptance against the break-even line."""
+
+    temperature: float
+    acceptance_rate: Ratio | None
+    zone: Zone
+    speedup: Ratio | None = None
+
+
+class MeasuredLoad(Struct, frozen=True, kw_only=True):
+    """One load of a bench or a comparison: so many clients, or requests a second.
+
+    ``throughput`` is in tokens a second, ``per_user`` the median of what single requests got after
+    their first token; of a comparison both are with speculation, and so is ``tpot_p99``.
+    ``throughput_off``, ``speedup`` and ``verdict`` are of a comparison only.
+    """
+
+    concurrency: int | None
+    rate: float | None
+    throughput: float
+    per_user: float | None = None
+    tpot_p99: float | None = None
+    throughput_off: float | None = None
+    speedup: Ratio | None = None
+    verdict: Verdict | None = None
+
+
+class Experiment(Struct, frozen=True, kw_only=True):
+    """What was measured on purpose, and ended ``at`` that time.
+
+    ``asked`` is what was to be measured, as words; where it is not ``complete`` some of that is
+    missing. ``speculation`` is whether the server speculated, of a comparison always true.
+    """
+
+    at: float
+    kind: Literal["probe", "bench", "comparison"]
+    complete: bool
+    speculation: bool
+    asked: str
+    sentence: str
+    temperatures: tuple[ProbedTemperature, ...] = ()
+    break_even_acceptance: Ratio | None = None
+    """Of a probe, at its load."""
+    loads: tuple[MeasuredLoad, ...] = ()
+    speedup: Ratio | None = None
+    """Of a comparison, over all loads."""
+    crossing: float | None = None
+    """The load at which the speedup falls to 1, in the unit of the loads."""
+    verdict: Verdict | None = None
+
+
 class ModelReport(Struct, frozen=True, kw_only=True):
     """One model of one target."""
 
@@ -324,6 +377,10 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     health: Health
     changes: tuple[Change, ...] = ()
     series: Series
+    experiments: tuple[Experiment, ...] = ()
+    """The newest first."""
+    more_experiments: int = 0
+    """Older ones of the period, which are left out."""
 
 
 class Report(Struct, frozen=True, kw_only=True):

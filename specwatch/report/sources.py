@@ -9,6 +9,7 @@ from typing import Any
 from specwatch.core.baseline import MAX_AGE, Measurement
 from specwatch.core.breakeven import DRAFT_COST_RATIO
 from specwatch.core.decisions import Decision
+from specwatch.experiments.model import Experiment
 from specwatch.model import Window
 from specwatch.ruling import Slo
 
@@ -32,6 +33,7 @@ class Sources:
     ``windows`` are hours, or minutes of a short period, of all its models and temperatures, by
     start; they begin a period earlier than the report. They are read once, and not kept.
     ``decisions`` are changes of verdicts. ``max_age`` is that of a baseline, in seconds.
+    ``experiments`` are those of the period by model, oldest first.
     """
 
     target: str
@@ -43,3 +45,4 @@ class Sources:
     gpus: int | None = None
     draft_cost_ratio: float = DRAFT_COST_RATIO
     max_age: float = MAX_AGE
+    experiments: Mapping[str, Sequence[Experiment]] = field(default_factory=dict)

@@ -21,10 +21,11 @@ from specwatch.report.model import (
     WhatIf,
 )
 from specwatch.report.text_events import event_lines
+from specwatch.report.text_experiments import experiment_lines
 from specwatch.report.told import cells
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
-from specwatch.wording.text import LONGEST_SENTENCE, MOST_COLUMNS, shown
+from specwatch.wording.text import MOST_COLUMNS, shown
 
 LEAST_WIDTH = 40
 STYLES: dict[Outcome, str] = {"pays": "green", "not_worth_it": "yellow", "loses": "red"}
@@ -45,7 +46,7 @@ def lines(report: Report, width: int, *, bar: str = "#") -> Iterator[Line]:
     yield (("specwatch report", "bold"),)
     yield from _paragraph(f"{moment(report.since)} to {moment(report.until)} ({span})", width)
     for note in report.notes:
-        yield from _paragraph(f"note: {shown(note, LONGEST_SENTENCE)}", width, "yellow")
+        yield from _paragraph(f"note: {shown(note, _LONGEST_ANSWER)}", width, "yellow")
     if len(report.targets) > 1:
         yield ()
         yield from _summary(report.targets, width)
@@ -115,6 +116,7 @@ def _model(model: ModelReport, width: int, bar: str) -> Iterator[Line]:
     yield from _lengths(model.temperatures, width, bar)
     yield from _latencies(model.temperatures, width)
     yield from _loads(model, width, bar)
+    yield from experiment_lines(model, width)
     yield from event_lines(model, width)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from specwatch.cli.probe_tables import line_sentence, probe_lines
+from specwatch.cli.probe_tables import probe_lines
 from specwatch.experiments.model import (
     Acceptance,
     Distribution,
@@ -17,6 +17,7 @@ from specwatch.experiments.model import (
     Workload,
     Zone,
 )
+from specwatch.experiments.zones import line_sentence
 
 ASSUMED = Line(acceptance=Estimate(value=0.5, lower=0.5, upper=0.65), basis="assumed")
 

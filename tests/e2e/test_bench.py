@@ -45,7 +45,7 @@ def duration(*servers: VllmServer) -> str:
         outcomes = [send(server.url, one) for one in requests_at([0.0], 5, max_tokens=TOKENS)]
         assert all(outcome.ok for outcome in outcomes)
         slowest = max(slowest, fmean(outcome.finished or 0.0 for outcome in outcomes))
-    return f"{max(3600, round(24_000 * slowest))}ms"
+    return f"{max(2400, round(18_000 * slowest))}ms"
 
 
 def compared(on: VllmServer, off: VllmServer, *more: str) -> tuple[Comparison, int]:

@@ -13,11 +13,14 @@ from specwatch.report.model import (
     Breach,
     Change,
     Crossing,
+    Experiment,
     Gap,
     Health,
     Latency,
+    MeasuredLoad,
     ModelReport,
     Objective,
+    ProbedTemperature,
     Ratio,
     Series,
     Side,
@@ -153,6 +156,82 @@ def pays() -> ModelReport:
             ),
         ),
         series=series(PAYS),
+        experiments=(_comparison(), _probe()),
+        more_experiments=2,
+    )
+
+
+def _probe() -> Experiment:
+    return Experiment(
+        at=SINCE + 34 * HOUR,
+        kind="probe",
+        complete=False,
+        speculation=True,
+        asked="at temperatures 0, 0.7, 1.3, 4 requests at a time",
+        sentence=(
+            "Break-even at load 3-4, measured: 41.2% (39.1-43.3); wins at 0; near the line at 0.7."
+        ),
+        temperatures=(
+            ProbedTemperature(
+                temperature=0.0,
+                acceptance_rate=Ratio(value=0.742, lower=0.711, upper=0.768),
+                zone="wins",
+                speedup=Ratio(value=1.91, lower=1.82, upper=2.01),
+            ),
+            ProbedTemperature(
+                temperature=0.7,
+                acceptance_rate=Ratio(value=0.418, lower=0.391, upper=0.447),
+                zone="near",
+                speedup=Ratio(value=1.01, lower=0.97, upper=1.05),
+            ),
+        ),
+        break_even_acceptance=Ratio(value=0.412, lower=0.391, upper=0.433),
+    )
+
+
+def _comparison() -> Experiment:
+    return Experiment(
+        at=SINCE + 55 * HOUR,
+        kind="comparison",
+        complete=True,
+        speculation=True,
+        asked="with and without speculation at concurrency 1, 8, 32, temperatures 0, 0.7",
+        sentence=(
+            "Ship it: with speculation requests are 1.49 times as fast (95% interval 1.42 to 1.56)."
+            " From about 31 requests at once on it is slower."
+        ),
+        loads=(
+            MeasuredLoad(
+                concurrency=1, rate=None, throughput=141.2, throughput_off=63.1,
+                speedup=measured(2.24), verdict="ship",
+            ),
+            MeasuredLoad(
+                concurrency=8, rate=None, throughput=812.0, throughput_off=470.3,
+                speedup=measured(1.73), verdict="ship",
+            ),
+            MeasuredLoad(
+                concurrency=32, rate=None, throughput=1490.0, throughput_off=1731.0,
+                speedup=measured(0.86), verdict="do_not",
+            ),
+        ),
+        speedup=measured(1.49),
+        crossing=27.3,
+        verdict="ship",
+    )  # fmt: skip
+
+
+def _bench() -> Experiment:
+    return Experiment(
+        at=SINCE + 20 * HOUR,
+        kind="bench",
+        complete=True,
+        speculation=False,
+        asked="without speculation at concurrency 16 and 4 requests a second, temperature 0",
+        sentence="At most 1.31k tokens a second, at concurrency 16.",
+        loads=(
+            MeasuredLoad(concurrency=16, rate=None, throughput=1310.0, per_user=84.2),
+            MeasuredLoad(concurrency=None, rate=4.0, throughput=402.0, tpot_p99=0.031),
+        ),
     )
 
 
@@ -244,6 +323,7 @@ def loses() -> ModelReport:
             source="proxy",
         ),
         series=series(recipes, seed=8),
+        experiments=(_bench(),),
     )
 
 

@@ -159,7 +159,7 @@ def many(count: int = 50) -> Report:
 def _poisoned(value: Any, name: str = "") -> Any:
     if isinstance(value, str):
         # What is one of a closed set in the model stays one of it.
-        return value if name in ("outcome", "basis") and value in _CLOSED else HOSTILE
+        return value if name in _CHOICES and value in _CLOSED else HOSTILE
     if isinstance(value, tuple):
         return tuple(_poisoned(each) for each in value)
     if isinstance(value, dict):
@@ -188,6 +188,8 @@ def _broken(value: Any, turn: list[int]) -> Any:
     return value
 
 
+_CHOICES = {"outcome", "basis", "kind", "zone", "verdict"}
 _CLOSED = {
     "measured", "assumed", "pays", "not_worth_it", "even", "loses", "off", "no_traffic", "unknown",
+    "probe", "bench", "comparison", "wins", "near", "ship", "do_not",
 }  # fmt: skip

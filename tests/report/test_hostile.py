@@ -22,6 +22,7 @@ from specwatch.pages.report_html import report_html
 from specwatch.report.markdown import markdown
 from specwatch.report.model import Report, schema
 from specwatch.report.text import plain as plain_text
+from tests.report.experiments import comparison, probe
 
 NAMES = {
     "markup": "<script>alert(1)</script><img src=x onerror=alert(1)>\"'`",
@@ -65,6 +66,8 @@ def report_of(name: str, folder: Path) -> Report:
     store.open(START)
     minutes = (tuple(windows(name, minute)) for minute in range(MINUTES))
     store.write([pack_batch(Batch(minute, None)) for minute in minutes], end)
+    for each in (probe(end - 1, name), comparison(end - 2, name)):
+        store.add_experiment(each, end)
     store.close(end)
     reader = Reader.of(url)
     try:
@@ -109,6 +112,7 @@ def test_the_name_goes_through_the_store_and_back(report: Report, name: str) -> 
     assert found.traffic.requests == 10 * MINUTES
     assert found.answer.speedup is not None
     assert found.answer.speedup.basis == "measured"
+    assert [each.kind for each in found.experiments] == ["probe", "comparison"]
     for each in (found.model_name, found.target):
         # A database takes no NUL, and an index no name of any length.
         assert each.startswith(name.partition("\0")[0][:500])

@@ -142,7 +142,7 @@ def test_sections_are_in_the_order_of_what_is_asked(full: Element) -> None:
     first = next(full.all("section"))
     assert [each.text for each in first.all("h3")] == [
         "The answer in figures", "Temperatures", "Latency", "Load", "Draft tokens, and what if",
-        "Objectives", "Guard and rules", "Changes", "Health of the data",
+        "Measured on purpose", "Objectives", "Guard and rules", "Changes", "Health of the data",
     ]  # fmt: skip
 
 
@@ -186,6 +186,26 @@ def test_best_k_and_what_if_say_the_setting(full: Element) -> None:
         each.text for each in next(full.all("section")).all("code") if "per_batch" in each.text
     }
     assert setting == '"num_speculative_tokens_per_batch_size": [[1, 32, 4], [33, 512, 0]]'
+
+
+def test_what_was_measured_on_purpose_has_its_sentence_and_its_figures(full: Element) -> None:
+    text = said(full)
+    assert (
+        "2026-11-03 10:00 UTC, probe at temperatures 0, 0.7, 1.3, 4 requests at a time, broken off:"
+        " what follows is what was measured until then. Break-even at load 3-4"
+    ) in text
+    assert "And 2 older experiments of this period." in text
+    assert table_of(full, "Comparison of 2026-11-04 07:00 UTC")[-1] == [
+        "32", "0.86x (0.81 to 0.91)", "1.49k", "1.73k", "do not",
+    ]  # fmt: skip
+    assert table_of(full, "Probe of")[-1] == [
+        "0.7", "41.8% (39.1 to 44.7)", "near the line", "1.01x (0.97 to 1.05)",
+    ]  # fmt: skip
+    assert table_of(full, "Bench of")[1:] == [
+        ["16", "1.31k", "84.2", "-"], ["4/s", "402", "-", "31.0 ms"],
+    ]  # fmt: skip
+    sections = list(full.all("section"))
+    assert "Measured on purpose" not in [each.text for each in sections[2].all("h3")]
 
 
 def test_objectives_have_their_budget_and_worst_hour(full: Element) -> None:

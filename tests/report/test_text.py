@@ -179,5 +179,16 @@ def test_the_setting_is_not_offered_to_a_server_without_it() -> None:
     assert "per_batch_size" not in _only(engine_version="b4567").partition("best k")[2]
 
 
+def test_what_was_measured_on_purpose_has_its_figures_and_coloured_verdicts() -> None:
+    found = [line for line in lines(sample.full(), 80) if line]
+    texts = _texts(found)
+    begin = texts.index("measured on purpose")
+    assert texts[begin + 1].startswith("2026-11-04 07:00 UTC, comparison with and without")
+    (row,) = [at for at, text in enumerate(texts) if text.startswith("32   1.49k")]
+    assert found[row][-1] == ("  do not", "red")
+    assert "and 2 older experiments of this period" in texts[begin:]
+    assert "0    74.2% (71.1 to 76.8) 1.91x (1.82 to 2.01)          wins" in texts[begin:]
+
+
 def test_a_report_without_targets_says_why() -> None:
     assert "note: there is no history" in plain(sample.empty())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from specwatch.config import Config, from_targets
@@ -19,6 +20,7 @@ from specwatch.model import HOUR, MINUTE
 from specwatch.report.model import Report
 from specwatch.report.sources import Sources
 from tests.cli import history
+from tests.report.experiments import probe
 
 from .conftest import OpenStore
 from .examples import T0, batch, minute
@@ -208,6 +210,35 @@ def test_a_real_target_is_reported(store: Store) -> None:
     (found,) = _read(store, T0, T0 + 2 * HOUR).targets
     assert (found.target, found.traffic.requests) == ("chat", 20 * 120)
     assert found.answer.speedup is not None
+
+
+def test_what_was_measured_on_purpose_goes_to_its_model_and_else_into_notes(store: Store) -> None:
+    end = T0 + 2 * HOUR
+    store.write([batch(*(minute(T0 + MINUTE * at) for at in range(120)))], now=0)
+    for each in (
+        *(probe(T0 + ended) for ended in (-1, 0, 5, 2 * HOUR)),
+        probe(T0 + 9, "else"),
+        probe(T0 + 7, "other"),
+    ):
+        model = "llama" if each.subject.target == "chat" else "tiny"
+        target = each.subject.target.replace("else", "chat")
+        subject = msgspec.structs.replace(each.subject, target=target, model_name=model)
+        store.add_experiment(msgspec.structs.replace(each, subject=subject), end)
+    found = _read(store, T0, end)
+    (model_report,) = found.targets
+    assert [each.at - T0 for each in model_report.experiments] == [5, 0], "by time, newest first"
+    assert [note.partition(", probe")[0] for note in found.notes] == [
+        "chat, tiny: 2023-11-14 22:00 UTC", "other, tiny: 2023-11-14 22:00 UTC",
+    ]  # fmt: skip
+    assert _read(store, T0, end, targets=["other"]).notes[0] == "other: never watched yet"
+
+
+def test_where_nothing_was_watched_what_was_just_measured_on_purpose_is_told(store: Store) -> None:
+    store.add_experiment(probe(NOW - 120), NOW)
+    found = _read(store, NOW - 7 * DAY, NOW)
+    (note,) = found.notes
+    assert note.startswith("chat, chat: ")
+    assert found.targets == ()
 
 
 def test_a_database_that_nobody_wrote_to_makes_a_report_that_says_so(url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from specwatch.report.model import ModelReport
 from specwatch.report.told.answers import OUTCOMES, answer, outcome, overview
+from specwatch.report.told.experiments import experiments
 from specwatch.report.told.load import by_load, choices
 from specwatch.report.told.operation import changes, guard, health, objectives
 from specwatch.report.told.parts import Figure, Kind, Listing, Part, Section, Sentence, Table
@@ -15,12 +16,13 @@ __all__ = [
 ]  # fmt: skip
 
 _SECTIONS = (
-    answer, by_temperature, latencies, by_load, choices, objectives, guard, changes, health,
+    answer, by_temperature, latencies, by_load, choices, experiments, objectives, guard, changes,
+    health,
 )  # fmt: skip
 
 
 def sections(model: ModelReport) -> list[Section]:
     """All that is said of a model after the sentences of its answer."""
-    if model.answer.outcome == "no_traffic":
-        return [each(model) for each in (answer, guard, changes, health)]
-    return [each(model) for each in _SECTIONS]
+    quiet = (answer, experiments, guard, changes, health)
+    chosen = quiet if model.answer.outcome == "no_traffic" else _SECTIONS
+    return [section for each in chosen if (section := each(model)) is not None]

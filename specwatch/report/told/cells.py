@@ -79,6 +79,15 @@ def rate(found: Ratio | None) -> str:
     return said if found.basis == "measured" else f"{said}, {shown(found.basis)}"
 
 
+def share(found: Ratio | None) -> str:
+    """A ratio that is a share, with its interval: ``81.2% (79.0 to 83.1)``."""
+    value = None if found is None else finite(found.value)
+    if found is None or value is None:
+        return UNKNOWN
+    lower, upper = (None if each is None else 100 * each for each in (found.lower, found.upper))
+    return f"{percent(value)}{_between(lower, upper, '{:.1f}')}"
+
+
 def hours(found: Amount | None, unit: str = "h") -> str:
     """``41 h (38 to 45)``."""
     value = None if found is None else finite(found.value)
