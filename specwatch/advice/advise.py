@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from dataclasses import replace as changed
 
 from msgspec.structs import replace
 
@@ -28,14 +29,16 @@ from specwatch.advice.memory import Footprint
 from specwatch.advice.model import LEVELS, Advice, Expected, Finding, Memory, Topic
 from specwatch.advice.tokenizers import Tokenizer
 from specwatch.errors import ConfigError
+from specwatch.wording import figures
 
 _TOPICS: tuple[Topic, ...] = (
     "tokenizer", "memory", "method", "pairing", "k", "quantization", "use", "model",
 )  # fmt: skip
 _GIVEN = "what was given here"
+_HOTTEST = 100
+"""Above it a temperature is none."""
 _CONTEXT = 8192
 """Tokens of a request where neither the command nor the model says."""
-_EIGHT_BIT_CACHES = ("fp8", "int8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +57,10 @@ class Request:
 
 def advise(request: Request) -> Advice:
     """Put together all findings on a pairing. Raises ConfigError for what cannot be read."""
+    method = methods.method_of(request.asked, request.draft)
+    request = _resolved(request, method)
     asked, target, draft = request.asked, request.target, request.draft
-    method = methods.method_of(asked, draft)
-    k = asked.k if asked.k is not None and asked.k > 0 else None
+    k = min(asked.k, expected.MOST_DRAFTED) if asked.k is not None and asked.k > 0 else None
     found = [*request.gpu_findings, *asked.findings, *target.findings]
     found += [] if draft is None else draft.findings
     found += methods.findings(method, target, draft, asked)
@@ -64,14 +68,14 @@ def advise(request: Request) -> Advice:
     table: tuple[Expected, ...] = ()
     if method is not None:
         if k is None:
-            k = _own_k(method, draft)
+            k = _own_k(method, target, draft)
             found.append(_assumed(k))
         cost = draft_tokens.draft_cost(method, k, target, draft, asked)
-        table = expected.table(k, cost)
+        table = expected.table(k, cost, draft_tokens.most_k(method, k, target, draft))
         found += _of_method(method, request)
         found += draft_tokens.findings(method, k, cost, table, asked)
         found += use.findings(method, asked, request.hints)
-    plan, of_memory = _memory(request)
+    plan, of_memory = _memory(request, method, k if method is not None else None)
     found += of_memory
     found += _sampling(target, request.hints)
     found = [replace(each, source=each.source or _GIVEN) for each in found]
@@ -89,6 +93,16 @@ def advise(request: Request) -> Advice:
         sources=sources.cited(found, "GL" if table else ""),
         sound=not any(each.level == "wrong" for each in found),
     )
+
+
+def _resolved(request: Request, method: str | None) -> Request:
+    """The request with what is told by its other parts: GPUs that share layers, whether a head."""
+    asked, draft = request.asked, request.draft
+    if asked.server == "vllm":
+        asked = changed(asked, tensor_parallel=asked.parallel(request.gpus))
+    if draft is not None and (method == "mtp" or method in methods.HEADS):
+        draft = draft.as_head()
+    return changed(request, asked=asked, draft=draft)
 
 
 def _rank(finding: Finding) -> tuple[int, int]:
@@ -135,12 +149,18 @@ def _tokens(request: Request, *, head: bool) -> Iterator[Finding]:
     )
 
 
-def _own_k(method: str, draft: Candidate | None) -> int:
-    """The k of a draft that has one of its own, else the common one."""
-    config = {} if draft is None or draft.folder is None else draft.folder.config
-    names = {"mlp_speculator": "n_predict", "medusa": "medusa_num_heads", "dspark": "block_size"}
-    found = config.get(names.get(method, ""))
-    return found if isinstance(found, int) and found > 0 else draft_tokens.COMMON_K
+def _own_k(method: str, target: Candidate, draft: Candidate | None) -> int:
+    """The k of a draft, or of layers for prediction, that has its own; else the common one."""
+    if method == "mtp" and draft is None and target.architecture is not None:
+        return target.architecture.mtp_layers or draft_tokens.COMMON_K
+    shape = None if draft is None else draft.architecture
+    if shape is None:
+        return draft_tokens.COMMON_K
+    if method == "dspark":
+        most = expected.MOST_DRAFTED
+        return shape.keys.optional("block_size", most=most) or draft_tokens.COMMON_K
+    positions = shape.positions if method in ("medusa", "mlp_speculator") else None
+    return positions or draft_tokens.COMMON_K
 
 
 def _assumed(k: int) -> Finding:
@@ -149,12 +169,14 @@ def _assumed(k: int) -> Finding:
         level="note",
         text=f"k = {k} is taken for what follows, as none is given",
         reason="5 is the common start, unless the draft has a number of its own",
-        source=sources.reported("GT"),
+        source=sources.reported("G"),
     )
 
 
-def _memory(request: Request) -> tuple[Memory | None, list[Finding]]:
-    asked, target, draft = request.asked, request.target, request.draft
+def _memory(
+    request: Request, method: str | None, k: int | None
+) -> tuple[Memory | None, list[Finding]]:
+    asked, target = request.asked, request.target
     if asked.speculation.get("on_cpu"):
         return None, [_unknown("-ngl leaves layers to the CPU, whose memory is not planned here")]
     if request.gpus is None or request.gpu_memory is None:
@@ -162,34 +184,122 @@ def _memory(request: Request) -> tuple[Memory | None, list[Finding]]:
     if target.weights is None:
         remedy = "give its folder, or its parameters such as --model 70B"
         return None, [_unknown("the size of the target is not known", remedy)]
+    engine = _engine(asked, request.gpus)
+    plan, found = _planned(request, target.weights, engine, method, k)
+    guessed = target.guessed or (
+        request.draft is not None and request.draft.guessed and plan.kv_without > 0
+    )
+    found = [_by_name(each) if guessed else each for each in found]
+    found += _of_gpus(asked, request.gpus, engine)
+    if plan.draft_weights is None:
+        found.append(_draft_unknown(method))
+    if asked.kv_dtype is not None and quantization.of_cache(asked.kv_dtype) is None:
+        said = f"the bits of --kv-cache-dtype {asked.kv_dtype} are not known, and taken to be 16"
+        found.append(_unknown(said))
+    return plan, found
+
+
+def _planned(
+    request: Request, weights: int, engine: int, method: str | None, k: int | None
+) -> tuple[Memory, list[Finding]]:
+    """The plan of one engine: by the shapes of both models, else by their bytes alone."""
+    asked, target = request.asked, request.target
     alone = whole(asked.speculation.get("draft_tensor_parallel_size"))
     utilization = asked.utilization or (memory.UTILIZATION if asked.server == "vllm" else 1.0)
-    # llama.cpp gives each GPU whole layers.
-    parallel = asked.tensor_parallel if asked.server == "vllm" else 1
-    shape = target.architecture
-    theirs = None
-    if draft is not None and draft.architecture is not None and draft.weights is not None:
-        theirs = Footprint(draft.architecture, draft.weights)
-    if shape is None or not shape.layers or (theirs is None and draft is not None):
+    shape, (theirs, drafted) = target.architecture, _draft(target, request.draft, method)
+    if shape is None or not shape.layers or (drafted and theirs is None):
         return rough_memory.plan(
-            target.weights,
-            0 if draft is None or draft.weights is None else draft.weights,
-            gpus=request.gpus,
-            gpu_memory=request.gpu_memory,
+            weights,
+            drafted,
+            gpus=engine,
+            gpu_memory=request.gpu_memory or 0,
             utilization=utilization,
             draft_parallel=alone,
         )
     return memory.plan(
-        Footprint(shape, target.weights),
+        Footprint(shape, weights),
         theirs,
-        gpus=request.gpus,
-        gpu_memory=request.gpu_memory,
+        gpus=engine,
+        gpu_memory=request.gpu_memory or 0,
         context=asked.context or shape.context or _CONTEXT,
         concurrency=request.hints.concurrency or _slots(asked),
         utilization=utilization,
-        tensor_parallel=parallel,
+        tensor_parallel=asked.parallel(engine),
         draft_tensor_parallel=alone,
+        draft_known=drafted is not None,
+        draft_tokens=(k or 0) if asked.server == "vllm" else 0,
         kv_bits=_kv_bits(asked),
+    )
+
+
+def _draft(
+    target: Candidate, draft: Candidate | None, method: str | None
+) -> tuple[Footprint | None, int | None]:
+    """What drafts, where its shape is known, and the bytes of its weights; None: not known."""
+    if draft is None and method != "mtp":
+        return None, 0
+    model = target if draft is None else draft
+    weights = target.mtp_weights if draft is None else draft.weights
+    if model.architecture is None or weights is None:
+        return None, weights
+    if draft is None:
+        return memory.of_prediction(model.architecture, weights), weights
+    return Footprint(model.architecture, weights), weights
+
+
+def _engine(asked: Asked, gpus: int) -> int:
+    """GPUs of one engine: as many as a command starts it on; else all, in stages of a pipeline."""
+    parallel = asked.parallel(gpus)
+    if asked.written and asked.server == "vllm":
+        return parallel * asked.pipeline_parallel
+    return parallel * max(gpus // parallel, 1)
+
+
+def _of_gpus(asked: Asked, gpus: int, engine: int) -> Iterator[Finding]:
+    """Yield whether there are as many GPUs as one engine wants."""
+    idle = gpus - engine * asked.data_parallel
+    if gpus < engine:
+        yield Finding(
+            topic="memory",
+            level="wrong",
+            text=f"one engine wants {figures.counted(engine, 'GPU')}, and there"
+            f" {'is' if gpus == 1 else 'are'} {gpus}: the server does not start",
+            reason="tensor times pipeline parallelism; memory is planned as if there were enough",
+            remedy="lower --tensor-parallel-size, or give as many GPUs as one engine has",
+        )
+    elif idle > 0:
+        yield Finding(
+            topic="memory",
+            level="note",
+            text=f"{idle} of {figures.counted(gpus, 'GPU')} are not used by this engine",
+            reason="it has as many as its tensor times its pipeline parallelism",
+            remedy="raise --tensor-parallel-size, or run replicas on the others",
+        )
+    elif not asked.written and asked.server == "vllm" and engine > asked.parallel(gpus):
+        stages = engine // asked.parallel(gpus)
+        yield Finding(
+            topic="memory",
+            level="note",
+            text=f"{figures.counted(engine, 'GPU')} are taken to be {stages} stages of a pipeline",
+            reason=f"each layer is shared out among {asked.parallel(gpus)} of them only",
+            remedy=f"start vLLM with --pipeline-parallel-size {stages}: else the others are idle",
+        )
+
+
+def _by_name(finding: Finding) -> Finding:
+    """A finding on memory where only a name tells a size: nothing is sure to be wrong."""
+    if finding.level != "wrong":
+        return finding
+    reason = f"{finding.reason}; sizes are read off names, and may be off"
+    return replace(finding, level="doubt", reason=reason)
+
+
+def _draft_unknown(method: str | None) -> Finding:
+    return Finding(
+        topic="memory",
+        level="doubt" if method == "draft_model" else "note",
+        text="the draft's memory is not known: what is left beside it cannot be told",
+        remedy="give its folder, or its parameters such as --draft 1B",
     )
 
 
@@ -206,13 +316,15 @@ def _kv_bits(asked: Asked) -> float:
     name = asked.kv_dtype
     if name is None:
         return 32.0 if asked.dtype in ("float32", "float") else 16.0
-    return 8.0 if name.startswith(_EIGHT_BIT_CACHES) else quantization.bits(name)
+    return quantization.of_cache(name) or 16.0
 
 
 def _sampling(target: Candidate, hints: Hints) -> Iterator[Finding]:
     given = None if target.folder is None else target.folder.generation_config
     temperature = None if given is None else given.get("temperature")
-    if hints.temperatures or not isinstance(temperature, int | float) or temperature <= 0:
+    if hints.temperatures or not isinstance(temperature, int | float):
+        return
+    if not 0 < temperature < _HOTTEST:
         return
     judged = use.of_temperature(float(temperature))
     yield replace(

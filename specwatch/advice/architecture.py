@@ -6,12 +6,12 @@ what is as vLLM 0.32 builds them.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from specwatch.advice import quantization
+from specwatch.advice.config_keys import Keys
 from specwatch.errors import ConfigError
 
 Kind = Literal["full", "sliding", "linear", "none"]
@@ -67,6 +67,8 @@ class Architecture:
     vocabulary: int
     """Rows of the embedding: padded, so often more than there are tokens."""
     heads: int
+    head_dim: int
+    """Width of an attention head."""
     tied: bool
     """Whether the output head is the embedding again."""
     experts: Experts | None = None
@@ -77,17 +79,20 @@ class Architecture:
     """As :func:`specwatch.advice.quantization.bits` takes it."""
     draft_kind: DraftKind | None = None
     """What kind of draft this is, where it is no model of its own."""
+    positions: int | None = None
+    """Tokens ahead that a head drafts at most, where it has a part for each."""
     mtp_layers: int = 0
     """Layers for multi-token prediction that the model brings; ``layers`` does not have them."""
     multimodal: bool = False
     """Whether there are parts besides the language model, which nobody counts here."""
     config: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     """Of the language model, with its family's defaults."""
+    where: str = field(default="config.json", compare=False, repr=False)
 
     @property
-    def head_dim(self) -> int:
-        """Width of an attention head."""
-        return int(self.config.get("head_dim") or self.hidden_size // max(self.heads, 1))
+    def keys(self) -> Keys:
+        """The configuration, for what only some readers need."""
+        return Keys(self.config, self.where)
 
     @property
     def kv_heads(self) -> int:
@@ -135,10 +140,15 @@ _DRAFT_WORDS: tuple[tuple[str, DraftKind], ...] = (
     ("eagle", "eagle"), ("medusa", "medusa"), ("mlpspeculator", "mlp_speculator"),
     ("mlp_speculator", "mlp_speculator"), ("mtp", "mtp"), ("nextn", "mtp"),
 )  # fmt: skip
-_TOO_MANY = 1 << 40
 _MOST_LAYERS = 4096
 _NO_LAYERS: tuple[DraftKind, ...] = ("medusa", "mlp_speculator")
 """Heads without attention."""
+_POSITIONS: Mapping[str | None, tuple[int, tuple[str, ...]]] = {
+    "medusa": (5, ("medusa_num_heads", "num_heads")), "mlp_speculator": (3, ("n_predict",)),
+}  # fmt: skip
+"""Of heads with a part for each position: how many vLLM 0.32 takes, unless these keys tell."""
+_MOST_POSITIONS = 1024
+_WIDTH = ("hidden_size", "n_embd", "d_model", "emb_dim")
 
 
 def read(config: Mapping[str, Any], where: str) -> Architecture:
@@ -150,73 +160,29 @@ def read(config: Mapping[str, Any], where: str) -> Architecture:
         raise ConfigError(f"{where}: expected an object with the keys of a config.json")
     draft_kind = _draft_kind(config)
     text, multimodal = _language_model(config)
-    keys = _Keys(text, where)
+    keys = Keys(text, where)
     heads_alone = draft_kind in _NO_LAYERS
     heads = 0 if heads_alone else keys.count("num_attention_heads", "n_head", "n_heads")
     experts = _experts(keys)
     return Architecture(
         model_type=str(text.get("model_type") or "unknown"),
         layers=() if heads_alone else _layers(keys, heads),
-        hidden_size=keys.count("hidden_size", "n_embd", "d_model", "emb_dim"),
+        hidden_size=keys.count(*_WIDTH),
         vocabulary=keys.count("vocab_size"),
         heads=heads,
+        head_dim=_head_dim(keys, heads),
         tied=bool(text.get("tie_word_embeddings", False)),
         experts=experts,
         context=keys.optional("max_position_embeddings", "n_positions", "max_sequence_length"),
         dtype=_dtype(config, text),
         quantization=quantization.of_config(config) or quantization.of_config(text),
         draft_kind=draft_kind,
+        positions=_positions(keys, draft_kind),
         mtp_layers=0 if draft_kind else _mtp_layers(keys),
         multimodal=multimodal,
         config=text,
+        where=where,
     )
-
-
-class _Keys:
-    """The keys of a configuration, with errors that say where and what."""
-
-    def __init__(self, config: Mapping[str, Any], where: str) -> None:
-        self.config = config
-        self.where = where
-
-    def count(self, *names: str) -> int:
-        """A whole number above 0 under the first of ``names`` that is there."""
-        found = self.optional(*names)
-        if found is None:
-            close = difflib.get_close_matches(names[0], map(str, self.config), n=1)
-            hint = f" (there is {close[0]})" if close else ""
-            raise ConfigError(
-                f"{self.where}: {names[0]} is missing{hint}: expected the config.json of a "
-                "language model, as its publisher wrote it"
-            )
-        return found
-
-    def optional(self, *names: str, least: int = 1) -> int | None:
-        """As :meth:`count`, and None where none of ``names`` is there."""
-        name = next((each for each in names if self.config.get(each) is not None), None)
-        if name is None:
-            return None
-        value = self.config[name]
-        # Published files write 4096.0 now and then.
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not least <= value < _TOO_MANY or value != int(value):
-            raise ConfigError(
-                f"{self.where}: {name} is {value!r:.80}: expected a whole number of at least "
-                f"{least}, as there are in a model"
-            )
-        return int(value)
-
-    def names(self, name: str, length: int) -> tuple[str, ...] | None:
-        """A list of ``length`` words, or None where there is none."""
-        value = self.config.get(name)
-        if value is None:
-            return None
-        if not isinstance(value, Sequence) or isinstance(value, str) or len(value) < length:
-            raise ConfigError(
-                f"{self.where}: {name} is {value!r:.80}: expected one word for each of the "
-                f"{length} layers"
-            )
-        return tuple(map(str, value))[:length]
 
 
 def _language_model(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
@@ -246,13 +212,24 @@ def _model_type(text: Mapping[str, Any]) -> str:
 
 
 def _draft_kind(config: Mapping[str, Any]) -> DraftKind | None:
-    architectures = config.get("architectures")
-    names = [str(config.get("model_type", "")), str(config.get("speculators_model_type", ""))]
-    names += map(str, architectures) if isinstance(architectures, Sequence) else []
-    said = " ".join(names).lower()
+    names = (config.get("model_type", ""), config.get("speculators_model_type", ""))
+    said = " ".join(map(str, (*names, *classes(config)))).lower()
     if "medusa_num_heads" in config:
         return "medusa"
     return next((kind for word, kind in _DRAFT_WORDS if word in said), None)
+
+
+def classes(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of its model classes, which stand under ``architectures``."""
+    found = config.get("architectures")
+    return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+
+
+def _positions(keys: Keys, draft_kind: DraftKind | None) -> int | None:
+    if draft_kind not in _POSITIONS:
+        return None
+    usual, names = _POSITIONS[draft_kind]
+    return keys.optional(*names, most=_MOST_POSITIONS) or usual
 
 
 def _dtype(*configs: Mapping[str, Any]) -> str | None:
@@ -263,7 +240,7 @@ def _dtype(*configs: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _experts(keys: _Keys) -> Experts | None:
+def _experts(keys: Keys) -> Experts | None:
     total = keys.optional("num_local_experts", "n_routed_experts", "num_experts", least=0)
     if not total or total == 1:
         return None
@@ -271,19 +248,21 @@ def _experts(keys: _Keys) -> Experts | None:
     return Experts(total, active)
 
 
-def _mtp_layers(keys: _Keys) -> int:
+def _mtp_layers(keys: Keys) -> int:
     names = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
     return keys.optional(*names, least=0) or 0
 
 
-def _layers(keys: _Keys, heads: int) -> tuple[Layer, ...]:
+def _layers(keys: Keys, heads: int) -> tuple[Layer, ...]:
     count = keys.count("num_hidden_layers", "n_layer", "n_layers", "num_layers")
     if count > _MOST_LAYERS:
         raise ConfigError(
             f"{keys.where}: num_hidden_layers is {count}: expected {_MOST_LAYERS} at most"
         )
     full = _attention(keys, heads)
-    linear = Layer("linear", state=_linear_state(keys))
+    state = _linear_state(keys)
+    # What other kinds of linear attention keep is not known here.
+    linear = Layer("none") if state is None else Layer("linear", state=state)
     by_kind = {"full": full, "linear": linear, "none": Layer("none")}
     by_kind["sliding"] = _windowed(keys, full)
     kinds = _kinds(keys, count)
@@ -292,21 +271,34 @@ def _layers(keys: _Keys, heads: int) -> tuple[Layer, ...]:
     return tuple(by_kind[kind] if at < own else Layer("none") for at, kind in enumerate(kinds))
 
 
-def _attention(keys: _Keys, heads: int) -> Layer:
+def _attention(keys: Keys, heads: int) -> Layer:
     if keys.config.get("kv_lora_rank") and keys.config.get("qk_rope_head_dim"):
         width = keys.count("kv_lora_rank") + keys.count("qk_rope_head_dim")
         return Layer("full", kv_heads=1, head_dim=width, latent=width)
     kv_heads = keys.optional("num_key_value_heads", "n_head_kv", "num_kv_heads") or heads
     if keys.config.get("multi_query") is True and "num_key_value_heads" not in keys.config:
         kv_heads = 1
-    hidden = keys.count("hidden_size", "n_embd", "d_model", "emb_dim")
-    head_dim = keys.optional("head_dim") or hidden // heads
     return Layer(
-        "full", kv_heads=kv_heads, head_dim=head_dim, value_dim=keys.optional("v_head_dim")
+        "full",
+        kv_heads=kv_heads,
+        head_dim=_head_dim(keys, heads),
+        value_dim=keys.optional("v_head_dim"),
     )
 
 
-def _windowed(keys: _Keys, full: Layer) -> Layer:
+def _head_dim(keys: Keys, heads: int) -> int:
+    hidden = keys.count(*_WIDTH)
+    if (given := keys.optional("head_dim")) is not None or not heads:
+        return given or 0
+    if heads > hidden:
+        raise ConfigError(
+            f"{keys.where}: num_attention_heads is {heads}, above hidden_size, {hidden}: expected"
+            " heads of some width"
+        )
+    return hidden // heads
+
+
+def _windowed(keys: Keys, full: Layer) -> Layer:
     window = keys.optional("sliding_window", "attention_chunk_size", least=0)
     if not window:
         return full
@@ -320,7 +312,7 @@ def _windowed(keys: _Keys, full: Layer) -> Layer:
     )
 
 
-def _kinds(keys: _Keys, count: int) -> list[Kind]:
+def _kinds(keys: Keys, count: int) -> list[Kind]:
     """The kind of each layer: as ``layer_types`` says, or as the family's rule has it."""
     config = keys.config
     if (types := keys.names("layer_types", count)) is not None:
@@ -348,7 +340,7 @@ def _kind(layer_type: str) -> Kind:
     return "full" if "attention" in layer_type else "none"
 
 
-def _linear_state(keys: _Keys) -> LinearState | None:
+def _linear_state(keys: Keys) -> LinearState | None:
     """Of a gated delta net (Qwen3-Next, Qwen3.5)."""
     key_heads = keys.optional("linear_num_key_heads")
     if key_heads is None:

@@ -46,6 +46,20 @@ class Asked:
     findings: tuple[Finding, ...] = ()
     """What is wrong with how it was written."""
 
+    def parallel(self, gpus: int | None = None) -> int:
+        """GPUs that each layer is shared out among, with ``gpus`` in all: every GPU, unless told.
+
+        llama.cpp gives each GPU whole layers.
+        """
+        if self.server != "vllm":
+            return 1
+        return self.tensor_parallel or gpus or self.gpus or 1
+
+    def draft_parallel(self, gpus: int | None = None) -> int:
+        """GPUs that each layer of the draft is shared out among: one, or as the target's."""
+        alone = self.speculation.get("draft_tensor_parallel_size") in (1, "1")
+        return 1 if alone else self.parallel(gpus)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hints:

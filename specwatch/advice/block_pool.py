@@ -18,7 +18,7 @@ from specwatch.advice.kv_cache import layer_bytes, state_bytes
 
 BLOCK = 16
 """Tokens in a block on GPUs, unless a kernel wants more; 128 on CPUs."""
-_NULL_BLOCK = 1
+NULL_BLOCK = 1
 """Blocks of the pool that no request gets."""
 _NEARLY = 1.5
 """Numbers of layers that differ by less than this are padded to the greater one."""
@@ -90,7 +90,7 @@ class Pool:
     def requests(self, memory: int, context: int, *, in_flight: int = 1) -> int:
         """Requests of ``context`` tokens that fit at once."""
         needed = self.blocks_of_request(context, in_flight=in_flight)
-        return max(self.blocks(memory) - _NULL_BLOCK, 0) // needed if needed else 0
+        return max(self.blocks(memory) - NULL_BLOCK, 0) // needed if needed else 0
 
 
 def pool_of(

@@ -46,6 +46,7 @@ class Shape:
 
     def __init__(self, architecture: Architecture, family: Family) -> None:
         self.config: Mapping[str, Any] = architecture.config
+        self.keys = architecture.keys
         self.family = family
         self.hidden = architecture.hidden_size
         self.heads = architecture.heads
@@ -54,11 +55,11 @@ class Shape:
         self.experts = architecture.experts
 
     def width(self, *names: str, default: int = 0) -> int:
-        """A number of the configuration."""
-        for name in names:
-            if isinstance(value := self.config.get(name), (int, float)):
-                return int(value)
-        return default
+        """A number of the configuration. Raises ConfigError for what no width can be."""
+        # Where there is one for each layer, none is that of the model.
+        single = [name for name in names if not isinstance(self.config.get(name), list)]
+        found = self.keys.optional(*single, least=0)
+        return default if found is None else found
 
     def said(self, what: Said) -> bool:
         """Whether something is there."""
@@ -139,7 +140,7 @@ class Shape:
 
     def is_mixture(self, at: int) -> bool:
         """Whether layer ``at`` has experts in the place of one MLP."""
-        if self.experts is None or at in (self.config.get("mlp_only_layers") or ()):
+        if self.experts is None or at in self.keys.members("mlp_only_layers"):
             return False
         if at < self.width("first_k_dense_replace"):
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specwatch.advice import architecture as architectures
 from specwatch.advice import kv_cache, naming, quantization
@@ -18,6 +18,7 @@ _TWO_BYTES = frozenset({"F16", "BF16"})
 _FLOATS = _TWO_BYTES | {"F32"}
 _CUSTOMARY = "bf16"
 """What weights are taken to be in where nothing says."""
+_NAME = "its name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class Candidate:
     quantization: str | None = None
     told_by: str = ""
     """Where its size is known from."""
+    mtp_weights: int | None = None
+    """Bytes more that its layers for multi-token prediction take, if they draft; over all GPUs."""
     findings: tuple[Finding, ...] = ()
     """What is to be said of the model by itself."""
 
@@ -59,6 +62,26 @@ class Candidate:
         if self.active is None or self.bits is None:
             return None
         return self.active * self.bits / 8
+
+    @property
+    def guessed(self) -> bool:
+        """Whether nothing but its name tells its size, which may be off."""
+        return self.told_by == _NAME
+
+    def as_head(self) -> Candidate:
+        """The same as a head, in whose name the size is that of its target."""
+        if not self.guessed or self.architecture is not None:
+            return self
+        kept = (each for each in self.findings if not each.text.startswith(f"{self.name}: "))
+        said = "the size in its name is that of its target, and its own is not known"
+        return replace(
+            self,
+            total=None,
+            active=None,
+            weights=None,
+            told_by="",
+            findings=(_without_files(self.name, said), *kept),
+        )
 
     def model(self, kv_bits: float) -> Model:
         """What ``--json`` says of it."""
@@ -87,54 +110,58 @@ def of_folder(
     shape = architectures.read(folder.config, folder.where)
     counted = count_parameters(shape)
     held = None if folder.weights is None else folder.weights.parameters
-    size = naming.size_in(name)
+    size = None if shape.draft_kind is not None else naming.size_in(name)
+    if shape.experts is not None and size is not None and size.active == size.total:
+        # It may be what a token uses: Llama-4-Scout-17B has 109 billion.
+        size = None
     told_by, total = "its config.json", None if counted is None else counted.total
     if held is not None:
         told_by, total = "the headers of its weights", held
     elif total is None and size is not None:
-        told_by, total = "its name", size.total
-    active = _active(total, counted, size)
-    form = quantized or shape.quantization
+        told_by, total = _NAME, size.total
+    if quantized is not None:
+        quantization.known(quantized)
+    form = quantization.first_told(quantized, shape.quantization)
+    weights = _weights(folder.weights, counted, total, shape, dtype, form, folder.kind == "gguf")
+    found = _of_files(name, folder, shape)
+    if weights is None and total is not None and form is not None:
+        found.append(_untold(name, form))
     return Candidate(
         name=name,
         folder=folder,
         architecture=shape,
         total=total,
-        active=active,
-        weights=_weights(
-            folder.weights,
-            counted,
-            total,
-            shape,
-            dtype,
-            quantized,
-            is_file=folder.kind == "gguf",
-        ),
+        active=_active(total, counted, size, shape),
+        weights=weights,
         quantization=form,
         told_by=told_by,
-        findings=tuple(_of_files(name, folder, shape)),
+        mtp_weights=_mtp_weights(folder.weights, counted, total, weights),
+        findings=tuple(found),
     )
 
 
 def of_name(name: str, *, dtype: str | None = None, quantized: str | None = None) -> Candidate:
-    """What a name alone tells: its size, where it says, and that nothing else is known."""
-    size = naming.size_in(name)
-    found = [
-        Finding(
-            topic="model",
-            level="note",
-            text=f"{name}: its files are not here, so "
-            + ("its size is read off its name" if size else "nothing is known of it"),
-            reason="tokenizers, the KV cache and what a method needs are in the files",
-            remedy="give its folder, or download it into the local hub cache first",
-        )
-    ]
-    return _sized(name, size, "its name", dtype, quantized, found)
+    """What a name alone tells: its size and format, where it says, and that no more is known."""
+    size, form = naming.size_in(name), naming.format_in(name)
+    said = "so its size is read off its name" if size else "so nothing is known of it"
+    if size and form and quantized is None:
+        said += f", and its format too ({form})"
+    return _sized(name, size, _NAME, dtype, quantized, form, [_without_files(name, said)])
+
+
+def _without_files(name: str, said: str) -> Finding:
+    return Finding(
+        topic="model",
+        level="note",
+        text=f"{name}: its files are not here, {said}",
+        reason="tokenizers, the KV cache and what a method needs are in the files",
+        remedy="give its folder, or download it into the local hub cache first",
+    )
 
 
 def of_size(text: str, size: Size, *, dtype: str | None, quantized: str | None) -> Candidate:
     """A model of which only the number of parameters was given."""
-    return _sized(text, size, "the size given", dtype, quantized, [])
+    return _sized(text, size, "the size given", dtype, quantized, None, [])
 
 
 def _sized(
@@ -143,12 +170,18 @@ def _sized(
     told_by: str,
     dtype: str | None,
     quantized: str | None,
+    named: str | None,
     findings: list[Finding],
 ) -> Candidate:
-    form = quantized or dtype
+    if quantized is not None:
+        quantization.known(quantized)
+    form = quantization.first_told(quantized, named) or dtype or _CUSTOMARY
+    bits = quantization.bits(form)
     weights = None
+    if size is not None and bits is None:
+        findings.append(_untold(name, form))
     if size is not None:
-        weights = round(size.total * quantization.bits(form or _CUSTOMARY) / 8)
+        weights = None if bits is None else round(size.total * bits / 8)
         if size.at_most:
             findings.append(
                 Finding(
@@ -163,19 +196,44 @@ def _sized(
         total=None if size is None else size.total,
         active=None if size is None else size.active,
         weights=weights,
-        quantization=quantized,
+        quantization=None if form in (dtype, _CUSTOMARY) else form,
         told_by=told_by if size else "",
         findings=tuple(findings),
     )
 
 
-def _active(total: int | None, counted: Parameters | None, size: Size | None) -> int | None:
+def _untold(name: str, form: str) -> Finding:
+    return Finding(
+        topic="model",
+        level="note",
+        text=f"{name}: the size of its weights is not known",
+        reason=f"{form} does not say how many bits a weight has: the checkpoint does",
+        remedy="give its folder with the weights, or the format itself, such as w4a16 or fp8",
+    )
+
+
+def _active(
+    total: int | None, counted: Parameters | None, size: Size | None, shape: Architecture
+) -> int | None:
     if total is None:
         return None
     if counted is not None:
         # The share that a token uses is of the shape; the count may be of the headers.
         return round(total * counted.active / counted.total)
-    return size.active if size is not None else total
+    if size is not None:
+        return size.active
+    return total if shape.experts is None else None
+
+
+def _mtp_weights(
+    held: Weights | None, counted: Parameters | None, total: int | None, weights: int | None
+) -> int | None:
+    """Bytes of layers for multi-token prediction that ``weights`` does not have; None: unknown."""
+    if held is not None and held.mtp:
+        return 0
+    if counted is None or not total or weights is None:
+        return None
+    return round(counted.mtp * weights / total)
 
 
 def _weights(
@@ -184,24 +242,21 @@ def _weights(
     total: int | None,
     shape: Architecture,
     dtype: str | None,
-    quantized: str | None,
-    *,
+    form: str | None,
     is_file: bool,
 ) -> int | None:
-    """Bytes in memory: as the files have them, unless the server converts them."""
-    converts = quantized is not None and shape.quantization is None
+    """Bytes in memory: as the files have them, unless the server converts them to ``form``."""
+    converts = form is not None and shape.quantization is None
     if held is not None and not converts:
         kept = is_file or shape.quantization is not None
         return held.bytes if kept else _served(held, dtype)
-    form = quantized or shape.quantization or dtype or _CUSTOMARY
     try:
-        if counted is not None:
-            return quantization.weight_bytes(counted, form)
-        return None if total is None else round(total * quantization.bits(form) / 8)
-    except ConfigError:
-        if quantized is not None:
-            raise
+        bits = quantization.bits(form or dtype or _CUSTOMARY)
+    except ConfigError:  # of its config.json, which may have a format of tomorrow
         return None
+    if counted is not None:
+        return quantization.weight_bytes(counted, form or dtype or _CUSTOMARY)
+    return None if total is None or bits is None else round(total * bits / 8)
 
 
 def _served(held: Weights, dtype: str | None) -> int:
@@ -233,11 +288,13 @@ def _of_files(name: str, folder: ModelFolder, shape: Architecture) -> list[Findi
             )
         )
     if shape.multimodal:
+        whole = folder.weights is not None
+        counted = "all of its weights are" if whole else "only the language model is"
         found.append(
             Finding(
                 topic="model",
                 level="note",
-                text=f"{name} takes more than text, and only the language model is counted",
+                text=f"{name} takes more than text, and {counted} counted",
                 reason="with a draft model vLLM drafts from the text alone",
                 source="vLLM 0.32, vllm/v1/spec_decode/llm_base_proposer.py",
             )

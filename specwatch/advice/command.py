@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 from specwatch.advice.asked import Asked
@@ -60,6 +61,7 @@ _OLD_KEYS = {
     "--ngram-prompt-lookup-min": "prompt_lookup_min",
 }
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
+_MOST_TOKENS = 10**12
 _SCALE = {
     "": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12,
     "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40,
@@ -322,9 +324,12 @@ def _length(sizes: Mapping[str, str], flag: str) -> int | None:
     if value is None or value == "-1" or value.lower() == "auto":
         return None
     match = _LENGTH.fullmatch(value.strip())
-    if match is None or (match[2].isupper() and "." in match[1]):
+    tokens = 0
+    if match is not None and not (match[2].isupper() and "." in match[1]):
+        tokens = int(Decimal(match[1]) * _SCALE[match[2]])
+    if not 0 < tokens <= _MOST_TOKENS:
         raise ConfigError(f"{flag} {quoted(value)} is not a number of tokens, like 8192, 8k or 8K")
-    return int(float(match[1]) * _SCALE[match[2]])
+    return tokens
 
 
 def _switch(sizes: Mapping[str, str], flag: str) -> bool | None:

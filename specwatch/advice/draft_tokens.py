@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from specwatch.advice.asked import Asked
 from specwatch.advice.candidate import Candidate
-from specwatch.advice.expected import acceptance_for
+from specwatch.advice.expected import MOST_DRAFTED, MOST_TOKENS, acceptance_for
 from specwatch.advice.methods import LOOKUPS
 from specwatch.advice.model import Expected, Finding, Level
-from specwatch.advice.sources import reported
+from specwatch.advice.sources import LLAMA, reported
 from specwatch.core.breakeven import DRAFT_COST_RATIO
 
 COMMON_K = 5
@@ -36,15 +36,18 @@ def draft_cost(
     """
     if method in LOOKUPS:
         return 0.0
-    read, parallel = target.read_per_step, asked.tensor_parallel or 1
+    read = target.read_per_step
     if method == "mtp" and draft is None:
         layers = 0 if target.architecture is None else len(target.architecture.layers)
         return 1 / layers + _output_head(target) if layers else _HEAD_COST
-    if draft is None or not draft.read_per_step or not read:
-        return DRAFT_COST_RATIO if method == "draft_model" else _HEAD_COST
+    is_model = method == "draft_model"
+    # The size in the name of a head is that of its target.
+    named = draft is not None and draft.guessed and not is_model
+    if draft is None or not draft.read_per_step or not read or named:
+        return DRAFT_COST_RATIO if is_model else _HEAD_COST
     ratio = draft.read_per_step / read
-    if asked.speculation.get("draft_tensor_parallel_size") in (1, "1"):
-        ratio *= parallel
+    if asked.draft_parallel() == 1:
+        ratio *= asked.parallel()
     if method in ("eagle", "mtp"):
         ratio += _output_head(target)
     return ratio / k if method in _AT_ONCE else ratio
@@ -58,13 +61,35 @@ def _output_head(target: Candidate) -> float:
     return _TWO_BYTES * shape.vocabulary * shape.hidden_size / target.read_per_step
 
 
+def most_k(method: str, k: int, target: Candidate, draft: Candidate | None) -> int:
+    """Return the largest k of which a speedup can be expected; 0 where that is not known.
+
+    What is kept of layers that run again, or of positions that a head lacks, follows from nothing.
+    """
+    if method == "mtp":
+        shape = (draft or target).architecture
+        layers = 0 if shape is None else shape.mtp_layers
+        return min(layers, MOST_TOKENS) if k <= layers else 0
+    if method in ("medusa", "mlp_speculator"):
+        shape = None if draft is None else draft.architecture
+        return min((shape and shape.positions) or 0, MOST_TOKENS)
+    return MOST_TOKENS
+
+
 def findings(
     method: str, k: int | None, cost: float, expected: Sequence[Expected], asked: Asked
 ) -> Iterator[Finding]:
     """Yield whether k is in range, and whether speculation can pay at all with this draft."""
     if k is None:
         return
-    if asked.k is not None and method not in ("suffix", "medusa"):
+    if asked.k is not None and asked.k > MOST_DRAFTED:
+        yield _too_many(asked.k)
+    # Heads and the layers of a target have a number of their own.
+    elif (
+        asked.k is not None
+        and method not in ("suffix", "medusa")
+        and (method != "mtp" or k > _MOST_USUAL)
+    ):
         yield _range(method, k, at_most=asked.server == "llama.cpp")
     if cost:
         yield _break_even(k, cost)
@@ -74,7 +99,7 @@ def findings(
             level="note",
             text="a step whose lookup finds nothing drafts nothing, and gains nothing",
             reason="the speedups expected are those of the steps that draft",
-            source=_PAPER,
+            source="arithmetic",
             remedy="let specwatch tell which share of the steps drafts in your traffic",
         )
     best = next((each for each in expected if each.acceptance == _TYPICAL), None)
@@ -95,7 +120,7 @@ def findings(
 
 
 def _range(method: str, k: int, *, at_most: bool) -> Finding:
-    level, text, letters = _judged(method, k, at_most=at_most)
+    level, text, source = _judged(k, at_most=at_most)
     remedy = "" if level == "ok" else f"start with {COMMON_K}, and let specwatch calibrate tell"
     if method == "mtp" and level != "ok":
         remedy = "start with the number of layers that the target brings"
@@ -103,25 +128,35 @@ def _range(method: str, k: int, *, at_most: bool) -> Finding:
         topic="k",
         level=level,
         text=f"k = {k}: {text}",
-        source=reported(letters),
+        source=source,
         remedy=remedy,
     )
 
 
-def _judged(method: str, k: int, *, at_most: bool) -> tuple[Level, str, str]:
+def _too_many(k: int) -> Finding:
+    return Finding(
+        topic="k",
+        level="wrong",
+        text=f"k = {k!s:.12}{'...' if len(str(k)) > 12 else ''} is beyond any use: what follows is"
+        f" for {MOST_DRAFTED:,}",
+        remedy=f"start with {COMMON_K}, and let specwatch calibrate tell",
+    )
+
+
+def _judged(k: int, *, at_most: bool) -> tuple[Level, str, str]:
     if at_most and k >= 3:
-        return "ok", "the most that llama-server drafts: it stops where the draft is unsure", "P"
-    if k <= 2 and method == "mtp":
-        return "ok", "usual for layers that the target brings", "G"
+        return "ok", "the most that llama-server drafts: it stops where the draft is unsure", LLAMA
     if k <= 2:
-        return "doubt", "below 3 the overhead of a step dominates", "T"
+        return "doubt", "below 3 the overhead of a step dominates", reported("T")
     if k <= _MOST_USUAL:
-        return "ok", "in the usual range, 3 to 7", "GT"
+        return "ok", "in the usual range, 3 to 7", reported("G")
     if k == 8:
-        return "note", "the upper end: 3 to 7 is usual, above 8 acceptance collapsed", "GT"
+        said = "the upper end: 3 to 7 is usual, above 8 acceptance collapsed"
+        return "note", said, reported("GT")
     if k <= 10:
-        return "doubt", "pays at high acceptance only; above 8 it collapsed for others", "TP"
-    return "doubt", "more than anyone reports to pay", "TP"
+        said = "pays at high acceptance only; above 8 it collapsed for others"
+        return "doubt", said, reported("TP")
+    return "doubt", "more than anyone reports to pay", reported("TP")
 
 
 def _break_even(k: int, cost: float) -> Finding:

@@ -18,18 +18,24 @@ Transformers via Speculative Decoding* (2023), equation 1 and theorem 3.8.
 
 from __future__ import annotations
 
+import math
+
 from specwatch.advice.model import Expected
 from specwatch.core.breakeven import prior_speedup
 
 ACCEPTANCES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 MOST_TOKENS = 10
 """The largest k that is looked at: nobody reports that more pays."""
+MOST_DRAFTED = 1024
+"""The largest k that anything is computed for."""
 _TURNS = 60
 
 
 def tokens_per_step(per_token: float, k: int) -> float:
     """tau = 1 + a + a^2 + ... + a^k, which is (1 - a^(k+1)) / (1 - a)."""
-    return sum(per_token**position for position in range(k + 1))
+    if not 0 < per_token < 1:
+        return 1 + k * per_token
+    return -math.expm1((k + 1) * math.log(per_token)) / (1 - per_token)
 
 
 def per_token(acceptance: float, k: int) -> float:
@@ -44,21 +50,23 @@ def per_token(acceptance: float, k: int) -> float:
     return (low + high) / 2
 
 
-def best_k(chance: float, draft_cost: float) -> tuple[int, float]:
-    """Return the k up to :data:`MOST_TOKENS` of the highest speedup, and that speedup."""
+def best_k(chance: float, draft_cost: float, most: int = MOST_TOKENS) -> tuple[int, float]:
+    """Return the k from 1 to ``most`` of the highest speedup, and that speedup."""
     speedups = {
-        k: prior_speedup(tokens_per_step(chance, k), k, draft_cost)
-        for k in range(1, MOST_TOKENS + 1)
+        k: prior_speedup(tokens_per_step(chance, k), k, draft_cost) for k in range(1, most + 1)
     }
     best = max(speedups, key=lambda k: (speedups[k], -k))
     return best, speedups[best]
 
 
-def at(acceptance: float, k: int, draft_cost: float) -> Expected:
-    """Return what to expect at one acceptance rate, alpha at this k."""
+def at(acceptance: float, k: int, draft_cost: float, most: int = MOST_TOKENS) -> Expected:
+    """Return what to expect at one acceptance rate, alpha at this k.
+
+    ``most`` is the largest k of which something can be said; no best one with 0.
+    """
     chance = per_token(acceptance, k)
     length = 1 + k * acceptance
-    best = best_k(chance, draft_cost) if draft_cost else None
+    best = best_k(chance, draft_cost, most) if draft_cost and most else None
     return Expected(
         acceptance=acceptance,
         per_token=chance,
@@ -69,9 +77,9 @@ def at(acceptance: float, k: int, draft_cost: float) -> Expected:
     )
 
 
-def table(k: int, draft_cost: float) -> tuple[Expected, ...]:
-    """Return what to expect at each of :data:`ACCEPTANCES`."""
-    return tuple(at(acceptance, k, draft_cost) for acceptance in ACCEPTANCES)
+def table(k: int, draft_cost: float, most: int = MOST_TOKENS) -> tuple[Expected, ...]:
+    """Return what to expect at each of :data:`ACCEPTANCES`; ``most`` as in :func:`at`."""
+    return tuple(at(acceptance, k, draft_cost, most) for acceptance in ACCEPTANCES)
 
 
 def acceptance_for(speedup: float, k: int, draft_cost: float) -> float:

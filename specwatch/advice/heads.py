@@ -55,7 +55,7 @@ def _medusa(architecture: Architecture, family: Family) -> Tensors:
     """Each head: residual blocks, and an output head of its own."""
     shape = Shape(architecture, family)
     hidden = architecture.hidden_size
-    heads = shape.width("medusa_num_heads", "num_heads", default=5)
+    heads = architecture.positions or 0
     blocks = shape.width("medusa_num_layers", "num_hidden_layers", default=1)
     return Tensors(
         split=heads * blocks * hidden * (hidden + 1),
@@ -65,10 +65,9 @@ def _medusa(architecture: Architecture, family: Family) -> Tensors:
 
 def _mlp_speculator(architecture: Architecture, family: Family) -> Tensors:
     """For each drafted position: an embedding, a projection, a norm and an output head."""
-    shape = Shape(architecture, family)
     hidden, vocabulary = architecture.hidden_size, architecture.vocabulary
-    inner = shape.width("inner_dim", default=hidden)
-    positions = shape.width("n_predict", default=3)
+    inner = architecture.keys.optional("inner_dim") or hidden
+    positions = architecture.positions or 0
     tables = 1 if architecture.config.get("tie_weights") else positions
     first = hidden * inner
     later = inner * inner * (min(positions - 1, 1) if tables == 1 else positions - 1)

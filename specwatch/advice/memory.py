@@ -3,6 +3,8 @@
 KV cache = memory x utilization - weights - what else the server needs. vLLM 0.32 measures the last
 at its start; here it is assumed. Weights lie on GPUs as
 :func:`specwatch.advice.parameters.share` has it, the cache as :mod:`specwatch.advice.block_pool`.
+What falls short by less than :data:`NEAR` is a doubt, not an error: the runtime is assumed, and a
+card sold as 80 GB may have 80 GiB, which is 7 % more.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from specwatch.advice.architecture import Architecture
-from specwatch.advice.block_pool import Part, Pool, pool_of
+from specwatch.advice.block_pool import NULL_BLOCK, Part, Pool, pool_of
 from specwatch.advice.model import Finding, Level, Memory
 from specwatch.advice.parameters import share
 from specwatch.advice.sources import reported
@@ -29,6 +31,9 @@ FULL = 0.95
 """Share of the memory at which a server should not be started."""
 MOST_DRAFT = 0.15
 """Share of the memory that a draft should take at most."""
+NEAR = 0.08
+"""Share of the memory by which a plan may be off."""
+_ROUND = "by less than 8 % of the memory: a card sold as 80 GB may have 80 GiB, 7 % more"
 _COMPUTED = "computed from config.json; blocks as vLLM 0.32 allots them (v1/core/kv_cache_utils.py)"
 
 
@@ -74,6 +79,8 @@ def plan(
     utilization: float = UTILIZATION,
     tensor_parallel: int | None = None,
     draft_tensor_parallel: int | None = None,
+    draft_known: bool = True,
+    draft_tokens: int = 0,
     kv_bits: float = 16,
     reserved: int = RESERVED,
 ) -> tuple[Memory, list[Finding]]:
@@ -82,8 +89,9 @@ def plan(
     ``tensor_parallel`` is the number of GPUs unless given; more GPUs than that are stages of a
     pipeline, the last of which has the draft. The draft is divided as its target is, as vLLM 0.32
     does it unless told (``SpeculativeConfig._verify_and_get_draft_tp``); with a
-    ``draft_tensor_parallel`` of 1 each GPU has all of it. Raises ConfigError for a
-    ``tensor_parallel`` that is above ``gpus``.
+    ``draft_tensor_parallel`` of 1 each GPU has all of it. Where it is not ``draft_known`` there is
+    a draft that nothing is known of. ``draft_tokens`` is k, of which linear layers keep a state
+    each. Raises ConfigError for a ``tensor_parallel`` that is above ``gpus``.
     """
     layout = Layout.of(gpus, tensor_parallel, draft_tensor_parallel)
     usable = int(gpu_memory * utilization)
@@ -91,23 +99,35 @@ def plan(
     drafts = 0 if draft is None else held(draft, layout.draft_parallel)
     left = usable - weights - reserved
     alone = _pool(target, None, layout, kv_bits)
-    both = _pool(target, draft, layout, kv_bits)
+    both = _pool(target, draft, layout, kv_bits, draft_tokens)
     memory = Memory(
         gpus=gpus,
         gpu_memory=gpu_memory,
         usable=usable,
         target_weights=weights,
-        draft_weights=drafts,
+        draft_weights=drafts if draft_known else None,
         reserved=reserved,
         kv_without=max(left, 0),
-        kv_with=max(left - drafts, 0),
+        kv_with=max(left - drafts, 0) if draft_known else None,
         tokens_without=alone.capacity(left, context),
-        tokens_with=both.capacity(left - drafts, context),
+        tokens_with=both.capacity(left - drafts, context) if draft_known else None,
         requests_without=alone.requests(left, context),
-        requests_with=both.requests(left - drafts, context),
+        requests_with=both.requests(left - drafts, context) if draft_known else None,
     )
-    findings = [*of_weights(memory), *_of_requests(memory, context, concurrency)]
-    return memory, findings
+    one = both.block_bytes * (both.blocks_of_request(context) + NULL_BLOCK)
+    return memory, [*of_weights(memory), *_of_requests(memory, context, concurrency, one)]
+
+
+def of_prediction(shape: Architecture, weights: int) -> Footprint:
+    """The layers for multi-token prediction that a target brings, as a draft of it.
+
+    ``weights`` are bytes that they take besides the target's. Each keeps what an attention layer of
+    the target keeps.
+    """
+    attention = [each for each in shape.layers if each.kind in ("full", "sliding")]
+    full = [each for each in attention if each.kind == "full"]
+    layers = tuple((full or attention)[-1:]) * shape.mtp_layers
+    return Footprint(replace(shape, layers=layers), weights)
 
 
 def held(model: Footprint, tensor_parallel: int) -> int:
@@ -115,19 +135,25 @@ def held(model: Footprint, tensor_parallel: int) -> int:
     return math.ceil(model.weights * share(model.architecture, tensor_parallel))
 
 
-def _pool(target: Footprint, draft: Footprint | None, layout: Layout, kv_bits: float) -> Pool:
+def _pool(
+    target: Footprint,
+    draft: Footprint | None,
+    layout: Layout,
+    kv_bits: float,
+    draft_tokens: int = 0,
+) -> Pool:
     """The blocks of the GPU that has most: the last stage, where the draft is."""
     layers = target.architecture.layers
     last = layers[-math.ceil(len(layers) / layout.stages) :]
     parts = [Part(replace(target.architecture, layers=last), layout.tensor_parallel)]
     if draft is not None:
         parts.append(Part(draft.architecture, layout.draft_parallel))
-    return pool_of(parts, kv_bits=kv_bits)
+    return pool_of(parts, kv_bits=kv_bits, draft_tokens=draft_tokens)
 
 
 def of_weights(memory: Memory) -> Iterator[Finding]:
     """Yield what is to be said of the weights alone, gravest first."""
-    ours, theirs = memory.target_weights, memory.draft_weights
+    ours, theirs = memory.target_weights, memory.draft_weights or 0
     short = ours + theirs + memory.reserved - memory.usable
     taken = (
         f"{gigabytes(ours)} of weights"
@@ -136,20 +162,20 @@ def of_weights(memory: Memory) -> Iterator[Finding]:
         f"{gigabytes(memory.usable)} that the server may use on each GPU"
     )
     if memory.kv_without <= 0:
-        yield _finding(
-            "wrong",
+        yield _short(
+            memory,
+            short - theirs,
             "the target alone does not fit: no memory is left for any KV cache",
-            f"{taken}: {gigabytes(max(short, 0))} short",
-            _COMPUTED,
+            taken,
             "quantise the target, or use more or larger GPUs",
         )
         return
-    if memory.kv_with <= 0:
-        yield _finding(
-            "wrong",
+    if memory.kv_with is not None and memory.kv_with <= 0:
+        yield _short(
+            memory,
+            short,
             "beside the draft no memory is left for any KV cache",
-            f"{taken}: {gigabytes(max(short, 0))} short",
-            _COMPUTED,
+            taken,
             "quantise the target first, take a smaller draft, or one without weights (n-gram)",
         )
     elif (ours + theirs) / memory.gpu_memory >= FULL:
@@ -163,10 +189,17 @@ def of_weights(memory: Memory) -> Iterator[Finding]:
     yield from _shares(memory)
 
 
+def _short(memory: Memory, short: int, text: str, taken: str, remedy: str) -> Finding:
+    """A finding on so many bytes too few: whether that is sure depends on how many."""
+    reason = f"{taken}: {gigabytes(max(short, 0))} short"
+    if short >= NEAR * memory.gpu_memory:
+        return _finding("wrong", text, reason, _COMPUTED, remedy)
+    return _finding("doubt", f"nearly: {text}", f"{reason}, {_ROUND}", _COMPUTED, remedy)
+
+
 def _shares(memory: Memory) -> Iterator[Finding]:
-    ours, theirs = (
-        each / memory.gpu_memory for each in (memory.target_weights, memory.draft_weights)
-    )
+    ours = memory.target_weights / memory.gpu_memory
+    theirs = (memory.draft_weights or 0) / memory.gpu_memory
     if ours > TIGHT:
         yield _finding(
             "doubt",
@@ -192,26 +225,29 @@ def _shares(memory: Memory) -> Iterator[Finding]:
         )
 
 
-def _of_requests(memory: Memory, context: int, concurrency: int | None) -> Iterator[Finding]:
-    """Yield how many requests of the wanted context fit, and whether these are enough."""
-    fit, without = memory.requests_with, memory.requests_without
-    if memory.kv_with <= 0 or fit is None or without is None:
+def _of_requests(
+    memory: Memory, context: int, concurrency: int | None, one: int
+) -> Iterator[Finding]:
+    """Yield how many requests of the wanted context fit, and whether these are enough.
+
+    ``one`` is bytes of such a request. With a draft that nothing is known of: those beside none.
+    """
+    known, without = memory.kv_with is not None, memory.requests_without
+    fit = memory.requests_with if known else without
+    left = memory.kv_without if memory.kv_with is None else memory.kv_with
+    if left <= 0 or fit is None or without is None:
         return
     length = f"{figures.number(context)} tokens"
     if fit == 0:
-        room = figures.number(memory.tokens_with)
-        yield _finding(
-            "wrong",
-            f"not one request of {length} fits beside the weights",
-            f"there is KV cache for {room} tokens, {gigabytes(memory.kv_with)} on each GPU",
-            _COMPUTED,
-            "lower --max-model-len, quantise, or use --kv-cache-dtype fp8",
-        )
+        yield _not_one(memory, length, left, one)
         return
-    cost = "" if not memory.draft_weights else f"; without the draft {figures.number(without)}"
+    beside = bool(memory.draft_weights) or fit != without
+    cost = f"; without the draft {figures.number(without)}" if beside else ""
+    if not known:
+        cost = ", without the draft"
     verb = "fits" if fit == 1 else "fit"
     says = f"{figures.counted(fit, 'request')} of {length} {verb} at once{cost}"
-    reason = f"{gigabytes(memory.kv_with)} of KV cache on each GPU"
+    reason = f"{gigabytes(left)} of KV cache on each GPU"
     if memory.draft_weights:
         reason += f", {gigabytes(memory.kv_without)} without the draft"
     if concurrency is not None and fit < concurrency:
@@ -226,6 +262,17 @@ def _of_requests(memory: Memory, context: int, concurrency: int | None) -> Itera
         return
     wanted = "" if concurrency is None else f", {concurrency} are wanted"
     yield _finding("ok", says + wanted, reason, _COMPUTED)
+
+
+def _not_one(memory: Memory, length: str, left: int, one: int) -> Finding:
+    room = memory.tokens_without if memory.kv_with is None else memory.tokens_with
+    return _short(
+        memory,
+        one - left,
+        f"not one request of {length} fits beside the weights",
+        f"there is KV cache for {figures.number(room)} tokens, {gigabytes(left)} on each GPU",
+        "lower --max-model-len, quantise, or use --kv-cache-dtype fp8",
+    )
 
 
 def gigabytes(size: float) -> str:

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from specwatch.advice.architecture import classes
 from specwatch.advice.asked import Asked
 from specwatch.advice.candidate import Candidate
 from specwatch.advice.model import Finding
 from specwatch.advice.sources import VLLM, reported
 from specwatch.errors import ConfigError
+from specwatch.wording import figures
 
 KNOWN = (
     "draft_model", "ngram", "ngram_gpu", "eagle", "eagle3", "medusa", "mtp", "suffix",
@@ -217,16 +219,27 @@ def _mtp(target: Candidate, draft: Candidate | None, asked: Asked) -> Iterator[F
             source=VLLM,
             remedy=f"take {layers} or a multiple of it",
         )
-    elif asked.k is not None and asked.k > layers:
-        yield Finding(
+    elif asked.k is not None:
+        yield _prediction(asked.k, layers)
+
+
+def _prediction(k: int, layers: int) -> Finding:
+    brought = figures.counted(layers, "prediction layer")
+    if k > layers:
+        return Finding(
             topic="method",
             level="note",
-            text=f"k = {asked.k} runs the target's {layers} prediction layer"
-            f"{'s' if layers > 1 else ''} more than once for each step",
+            text=f"k = {k} runs the target's {brought} more than once for each step",
             reason="later positions are accepted less often, as vLLM itself warns",
             source=VLLM,
             remedy=f"compare with k = {layers}",
         )
+    return Finding(
+        topic="method",
+        level="ok",
+        text=f"k = {k}: the target brings {brought}",
+        source="the target's config.json",
+    )
 
 
 def _outer(target: Candidate) -> str:
@@ -267,8 +280,8 @@ def _head(method: str, target: Candidate, draft: Candidate, k: int | None) -> It
             source="the draft's config.json",
             remedy='if it is a model of its own say "method": "draft_model"',
         )
-    heads = config.get("medusa_num_heads", config.get("num_heads")) if method == "medusa" else None
-    if isinstance(heads, int) and k is not None and k > heads:
+    heads = theirs.positions if method == "medusa" else None
+    if heads is not None and k is not None and k > heads:
         yield Finding(
             topic="method",
             level="wrong",
@@ -287,7 +300,7 @@ def _width(method: str, config: Mapping[str, Any], own: int) -> int | None:
 
 
 def _eagle_kind(method: str, config: Mapping[str, Any]) -> Iterator[Finding]:
-    names = [str(each) for each in config.get("architectures") or ()]
+    names = classes(config)
     third = any("eagle3" in each.lower() for each in names) or "draft_vocab_size" in config
     if method == "eagle" and third:
         yield Finding(

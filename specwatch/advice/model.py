@@ -47,18 +47,21 @@ class Model(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """Of each GPU, with the draft and without; ``requests`` of the wanted context fit at once."""
+    """Of each GPU, with the draft and without; ``requests`` of the wanted context fit at once.
+
+    What depends on a draft of unknown size is None.
+    """
 
     gpus: int
     gpu_memory: int
     usable: int
     """``gpu_memory`` times ``--gpu-memory-utilization``."""
     target_weights: int
-    draft_weights: int
+    draft_weights: int | None
     reserved: int
     """Activations, CUDA graphs and the runtime: assumed."""
     kv_without: int
-    kv_with: int
+    kv_with: int | None
     tokens_without: int | None
     """None where the shape of the target is not known."""
     tokens_with: int | None
@@ -78,7 +81,8 @@ class Expected(Struct, frozen=True, kw_only=True):
     """tau, in tokens per step."""
     speedup: float
     best_k: int | None
-    """Where the speedup is highest; None where drafts cost nothing, so that more is never worse."""
+    """Where the speedup is highest; None where drafts cost nothing, so that more is never worse,
+    and where what drafts has too few parts for this k."""
     best_speedup: float | None
 
 

@@ -21,6 +21,8 @@ class Weights:
     elements_by_dtype: Mapping[str, int]
     """As stored: a packed int32 is one element."""
     files: tuple[str, ...]
+    mtp: int = 0
+    """Bytes, of ``bytes``, that layers for multi-token prediction take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

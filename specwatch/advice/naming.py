@@ -5,15 +5,32 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from specwatch.errors import ConfigError
+
 _SCALE = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _NUMBER = r"(\d+(?:\.\d+)?)"
 _MIXTURE = re.compile(rf"(?<![A-Za-z0-9.])(\d+)x{_NUMBER}([MB])(?![A-Za-z0-9])", re.IGNORECASE)
 _ACTIVE = re.compile(rf"(?<![A-Za-z0-9])A{_NUMBER}([MB])(?![A-Za-z0-9])", re.IGNORECASE)
-_SIZE = re.compile(rf"(?<![A-Za-z0-9.]){_NUMBER}([KMBT])(?![A-Za-z0-9])", re.IGNORECASE)
+_SIZE = re.compile(rf"(?<![A-Za-z0-9.]){_NUMBER}([MBT])(?![A-Za-z0-9])", re.IGNORECASE)
+"""Thousands in a name are its context, as in ``Phi-3-medium-128k-instruct``."""
+_CONTEXTS = (10**6,)
+"""Sizes that are a context too, as in ``Qwen2.5-7B-Instruct-1M``."""
+_EXPERTS = re.compile(r"-\d+E(?![A-Za-z0-9])")
+"""``Llama-4-Scout-17B-16E``: the size before it is that of one token."""
 _PLAIN = re.compile(rf"{_NUMBER}([KMBT])(?:-A{_NUMBER}([MB]))?", re.IGNORECASE)
 _EXPERTS_A_TOKEN = 2
 """Of Mixtral, whose names are the ones written like 8x7B."""
 
+_ANY_CASE = re.IGNORECASE
+_FORMATS = (
+    ("bf16|fp?16", "bf16"), (r"I?Q\d_(?:[01]|K_[SML]|K|X{1,2}S|NL|[SM])", None),
+    ("w4a16", "w4a16"), ("w8a8", "w8a8"), ("w8a16", "int8"), ("nvfp4|fp4", "nvfp4"),
+    ("mxfp4|gpt-oss-[0-9]+b", "mxfp4"), ("mxfp8", "mxfp8"), ("fp8(?:-dynamic)?", "fp8"),
+    ("gptq-?int8|gptq-8-?bit", "gptq-int8"), ("awq", "awq"), ("gptq", "gptq"),
+    ("bnb-4-?bit", "bnb-int4"), ("bnb-8-?bit", "bnb-int8"),
+    ("int4|4-?bits?", "int4"), ("int8|8-?bits?", "int8"),
+)  # fmt: skip
+"""How names write formats, the more exact first; None is the name itself, as llama.cpp has it."""
 _FAMILIES = (
     "codellama", "tinyllama", "llama", "qwen", "mixtral", "mistral", "ministral", "gemma",
     "deepseek", "phi", "granite", "falcon", "olmo", "smollm", "glm", "kimi", "gpt-oss", "mimo",
@@ -31,24 +48,35 @@ class Size:
 
 
 def plain_size(text: str) -> Size | None:
-    """``70B``, ``0.5B``, ``30B-A3B``: a size and nothing else; None for anything else."""
+    """``70B``, ``0.5B``, ``30B-A3B``: a size and nothing else; None for anything else.
+
+    Raises ConfigError for a size that no model has.
+    """
     found = _PLAIN.fullmatch(text.strip())
     if found is None:
         return None
     total = _parameters(found[1], found[2])
-    return Size(total, _parameters(found[3], found[4]) if found[3] else total)
+    active = _parameters(found[3], found[4]) if found[3] else total
+    if not 0 < active <= total:
+        raise ConfigError(
+            f"{text.strip()} is no size of a model: expected parameters above 0, such as 70B or"
+            " 30B-A3B, of which a token uses the 3B"
+        )
+    return Size(total, active)
 
 
 def size_in(name: str) -> Size | None:
     """Read the size off a name such as ``Llama-3.1-70B-Instruct`` or ``Qwen3-30B-A3B``.
 
-    None where there is none, or several.
+    None where there is none, or several, or only that of what a token uses.
     """
+    if _EXPERTS.search(name):
+        return None
     if mixture := _MIXTURE.search(name):
         expert = _parameters(mixture[2], mixture[3])
         return Size(int(mixture[1]) * expert, _EXPERTS_A_TOKEN * expert, at_most=True)
     active = _ACTIVE.search(name)
-    sizes = {_parameters(*found.groups()) for found in _SIZE.finditer(name)}
+    sizes = {_parameters(*found.groups()) for found in _SIZE.finditer(name)} - {*_CONTEXTS}
     if len(sizes) != 1:
         return None
     (total,) = sizes
@@ -60,6 +88,14 @@ def family_in(name: str) -> str | None:
     text = name.rpartition("/")[2].lower().replace("_", "-")
     places = {text.find(family): family for family in reversed(_FAMILIES) if family in text}
     return places[min(places)] if places else None
+
+
+def format_in(name: str) -> str | None:
+    """Read the format of the weights off a name: ``awq``, ``Q4_K_M`` ...; None if it says none."""
+    for pattern, form in _FORMATS:
+        if found := re.search(rf"(?<![A-Za-z0-9])(?:{pattern})(?![A-Za-z0-9])", name, _ANY_CASE):
+            return form or found[0].upper()
+    return None
 
 
 def _parameters(number: str, unit: str) -> int:

@@ -77,13 +77,13 @@ def of_target(target: Candidate) -> Iterator[Finding]:
 
 def _ratio(target: int, draft: int) -> Finding:
     ratio = target / max(draft, 1)
-    level, text, letters, remedy = _judged(ratio)
+    level, text, source, remedy = _judged(ratio)
     return Finding(
         topic="pairing",
         level=level,
         text=f"size ratio 1:{ratio:.3g} ({size(draft)} for {size(target)}): {text}",
         reason="what drafts cost grows with the draft, and how many are kept too",
-        source=reported(letters),
+        source=source,
         remedy=remedy,
     )
 
@@ -92,32 +92,34 @@ def _judged(ratio: float) -> tuple[Level, str, str, str]:
     smaller = "take a smaller draft of the same family"
     measure = "measure its acceptance first: specwatch probe"
     if ratio <= 1:
-        return "wrong", "the draft is as large as the target, and cannot pay", "FT", smaller
+        return "wrong", "the draft is as large as the target, and cannot pay", "arithmetic", smaller
     if ratio < 5:
-        return "doubt", "too large a draft: 1:8 to 1:12 is usual", "F", smaller
+        return "doubt", "too large a draft: 1:8 to 1:12 is usual", reported("F"), smaller
     if ratio < 8:
-        return "note", "a large draft: 1:8 to 1:12 is usual", "F", measure
+        return "note", "a large draft: 1:8 to 1:12 is usual", reported("F"), measure
     if ratio <= 12:
-        return "ok", "as with most general drafts, 1:8 to 1:12", "F", ""
+        return "ok", "as with most general drafts, 1:8 to 1:12", reported("F"), ""
     if ratio < 30:
         return (
             "ok",
             "between the 1:8 to 1:12 of one report and the 1:30 to 1:60 of another",
-            "FT",
+            reported("FT"),
             "",
         )
     if ratio <= _MOST_RELIABLE:
-        return "ok", "in the range 1:30 to 1:60 reported for very small drafts", "T", ""
+        said = "in the range 1:30 to 1:60 reported for very small drafts"
+        return "ok", said, reported("T"), ""
     if ratio <= 80:
-        return "note", "1:70 is too small in one report, good in another", "FG", measure
+        said = "1:70 is too small in one report, good in another"
+        return "note", said, reported("FG"), measure
     if ratio <= 150:
         return (
             "doubt",
             "1:140 was reported once, with 1.5 times the speed at low rate",
-            "F",
+            reported("F"),
             measure,
         )
-    return "doubt", "smaller than anything reported to work", "FT", measure
+    return "doubt", "smaller than anything reported to work", reported("FT"), measure
 
 
 def _of_draft(total: int) -> Iterator[Finding]:
@@ -129,15 +131,14 @@ def _of_draft(total: int) -> Iterator[Finding]:
             text=f"the draft has {size(total)} parameters: drafts of 0.3B and below collapse",
             reason="so little of what they draft is kept that it does not pay for drafting",
             source=reported("T"),
-            remedy="0.5B was the smallest that was reliable: measure with specwatch probe",
+            remedy="0.5B for 32B was the most reliable: measure with specwatch probe",
         )
     elif billions * _ROUNDING >= _TOO_DEAR:
         yield Finding(
             topic="pairing",
             level="note",
             text=f"the draft has {size(total)} parameters: reports contradict each other",
-            reason="3B and above cost too much in one [T]; 8B for 70B and 7B for 72B are named as"
-            " good pairs in another [F]",
+            reason="3B and above cost too much in one [T]; another starts with 8B for 70B [F]",
             source=reported("TF"),
             remedy="compare it with the next smaller one: specwatch bench compare",
         )
@@ -160,7 +161,7 @@ def _families(target: Candidate, draft: Candidate) -> Iterator[Finding]:
         level="doubt",
         text=f"different families: {ours} and {theirs}",
         reason="even with the same tokens they were trained to say different things",
-        source=reported("FT"),
+        source=reported("F"),
         remedy=f"take a draft of the {ours} family",
     )
 

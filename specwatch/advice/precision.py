@@ -31,7 +31,7 @@ def findings(target: Candidate, draft: Candidate | None) -> Iterator[Finding]:
             level="note",
             text=f"the target is quantised ({target.quantization}) and the draft is not",
             reason="each draft token then costs more of a step of the target",
-            source=reported("F"),
+            source=f"arithmetic; that quantising a draft hardly hurts: {reported('F')}",
             remedy="quantise the draft too: it hardly hurts",
         )
 

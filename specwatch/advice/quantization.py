@@ -54,7 +54,27 @@ _OTHER_NAMES: Mapping[str, str] = {
     "auto-round": "gptq", "auto_round": "gptq", "gptq_int8": "gptq-int8",
     "bitsandbytes": "bnb-int4", "bnb": "bnb-int4", "nf4": "bnb-int4", "modelopt": "fp8",
     "modelopt_fp4": "nvfp4", "experts_int8": "int8", "gpt_oss_mxfp4": "mxfp4",
+    "modelopt_mxfp8": "mxfp8", "auto_awq": "awq", "auto_gptq": "gptq", "fp8_per_tensor": "fp8",
+    "fp8_per_block": "fp8", "fp8_per_channel": "fp8", "int8_per_channel_weight_only": "int8",
+    "nvfp4_per_token": "nvfp4", "q3_k": "Q3_K_M", "q4_k": "Q4_K_M", "q5_k": "Q5_K_M",
 }  # fmt: skip
+_OF_THE_CHECKPOINT = frozenset({
+    "compressed-tensors", "deepseek_v4_fp8", "fp_quant", "gguf", "humming", "inc",
+    "modelopt_mixed", "moe_wna16", "online", "quark", "torchao",
+})  # fmt: skip
+"""Methods of vLLM 0.32 (``QuantizationMethods``) that do not say how many bits a weight has."""
+CACHES: Mapping[str, float | None] = {
+    "float16": 16, "bfloat16": 16, "fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "fp8_inc": 8,
+    "fp8_ds_mla": 8, "nvfp4_ds_mla": None, "turboquant_k8v4": 6.125, "turboquant_4bit_nc": 4.1875,
+    "turboquant_k3v4_nc": 3.6875, "turboquant_3bit_nc": 3.1875, "ultraquant_4bit": None,
+    "int4_per_token_head": 4, "int8_per_token_head": 8, "fp8_per_token_head": 8, "nvfp4": 4.5,
+    "nvfp4_4over6": 4.5,
+    "f32": 32, "f16": 16, "bf16": 16, "q8_0": 8.5, "q4_0": 4.5, "q4_1": 5, "iq4_nl": 4.5,
+    "q5_0": 5.5, "q5_1": 6,
+}  # fmt: skip
+"""Bits of an element of the KV cache: ``CacheDType`` of vLLM 0.32, then llama.cpp's types (blocks
+of 32 with their scales). TurboQuant's are those of heads 128 wide; of others the scales of a token
+and head are left out. None is what is not told here."""
 
 
 class Counted(Protocol):
@@ -77,11 +97,11 @@ def known(name: str) -> str:
     """The name of a format as it is written here; ConfigError names the nearest."""
     plain = name.strip().lower()
     plain = _OTHER_NAMES.get(plain, plain)
-    if plain in FORMATS:
+    if plain in FORMATS or plain in _OF_THE_CHECKPOINT:
         return plain
-    if (upper := name.strip().upper()) in GGUF:
+    if (upper := plain.upper()) in GGUF:
         return upper
-    every = [*FORMATS, *GGUF, *_OTHER_NAMES]
+    every = [*FORMATS, *GGUF, *_OTHER_NAMES, *_OF_THE_CHECKPOINT]
     lowered = {each.lower(): each for each in every}
     near = difflib.get_close_matches(plain, lowered, n=1, cutoff=0.4)
     hint = f"; did you mean {lowered[near[0]]}?" if near else ""
@@ -91,18 +111,52 @@ def known(name: str) -> str:
     )
 
 
-def bits(name: str) -> float:
-    """Bits per weight that a format covers, its scales included.
+def bits(name: str) -> float | None:
+    """Bits per weight that a format covers, its scales included; None where the checkpoint says.
 
     Raises ConfigError with the nearest name where there is no such format.
     """
     found = known(name)
-    return FORMATS[found].bits if found in FORMATS else GGUF[found]
+    return FORMATS[found].bits if found in FORMATS else GGUF.get(found)
 
 
-def weight_bytes(parameters: Counted, name: str, *, rest: str = "bf16") -> int:
-    """Bytes of a model's weights in a format; what the format does not cover is ``rest``."""
-    found = known(name)
+def of_cache(name: str) -> float | None:
+    """Bits of an element of the KV cache; None where the type does not say.
+
+    Raises ConfigError with the nearest name where there is no such type.
+    """
+    plain = name.strip().lower()
+    if plain in CACHES:
+        return CACHES[plain]
+    near = difflib.get_close_matches(plain, CACHES, n=1, cutoff=0.4)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigError(
+        f"{name!r} is no type of a KV cache that is known here: expected one of"
+        f" {', '.join(CACHES)}{hint}"
+    )
+
+
+def first_told(*names: str | None) -> str | None:
+    """The first of these formats that says how many bits it has; else the first there is."""
+    given = [name for name in names if name is not None]
+    return next((name for name in given if _told(name)), given[0] if given else None)
+
+
+def _told(name: str) -> bool:
+    try:
+        return bits(name) is not None
+    except ConfigError:
+        return False
+
+
+def weight_bytes(parameters: Counted, name: str, *, rest: str = "bf16") -> int | None:
+    """Bytes of a model's weights in a format; what the format does not cover is ``rest``.
+
+    None where the format does not say how many bits it has.
+    """
+    found, width, others_width = known(name), bits(name), bits(rest)
+    if width is None or others_width is None:
+        return None
     covers = FORMATS[found].covers if found in FORMATS else "all"
     covered = parameters.total
     if covers == "experts" and parameters.routed:
@@ -110,7 +164,7 @@ def weight_bytes(parameters: Counted, name: str, *, rest: str = "bf16") -> int:
     elif covers != "all":
         covered -= parameters.embedding
     others = parameters.total - covered
-    return round((covered * bits(found) + others * bits(rest)) / 8)
+    return round((covered * width + others * others_width) / 8)
 
 
 def of_config(config: Mapping[str, Any]) -> str | None:

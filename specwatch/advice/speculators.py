@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from specwatch.advice.asked import Asked
+from specwatch.advice.command import whole
 from specwatch.advice.model import Finding
 from specwatch.errors import ConfigError
 
@@ -60,4 +61,4 @@ def _tokens(given: Mapping[str, Any]) -> int | None:
     proposals = given.get("proposal_methods")
     first = proposals[0] if isinstance(proposals, list) and proposals else None
     tokens = first.get("speculative_tokens") if isinstance(first, Mapping) else None
-    return tokens if isinstance(tokens, int) else None
+    return whole(tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -28,6 +29,10 @@ _INDEX_TYPES = frozenset({"I64", "U64", "BOOL", "I16", "U16", "F8_E8M0"})
 """Types of maps, masks and block scales."""
 
 
+_MTP = re.compile(r"(?:^|\.)(?:mtp|nextn)[._]")
+_LAYER = re.compile(r"model\.layers\.(\d{1,5})\.")
+
+
 class Tensor(NamedTuple):
     """One tensor of a header; ``size`` is bytes."""
 
@@ -43,11 +48,12 @@ def stored(tensors: Iterable[Tensor], config: Mapping[str, Any], files: tuple[st
     elements: Counter[str] = Counter()
     bits = quantized_bits(config)
     weights: Fraction | None = Fraction(0)
-    count = 0
+    count = mtp = 0
     for tensor in tensors:
         count += 1
         sizes[tensor.dtype] += tensor.size
         elements[tensor.dtype] += math.prod(tensor.shape)
+        mtp += tensor.size if _is_mtp(tensor.name, config) else 0
         held = _weights_of(tensor, bits)
         weights = None if weights is None or held is None else weights + held
     return Weights(
@@ -57,7 +63,18 @@ def stored(tensors: Iterable[Tensor], config: Mapping[str, Any], files: tuple[st
         bytes_by_dtype=dict(sizes),
         elements_by_dtype=dict(elements),
         files=files,
+        mtp=mtp,
     )
+
+
+def _is_mtp(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether a tensor is for multi-token prediction: by name, or after the model's own layers."""
+    if _MTP.search(name):
+        return True
+    layers = config.get("num_hidden_layers")
+    number = _LAYER.match(name)
+    own = config.get("num_nextn_predict_layers")
+    return bool(own and isinstance(layers, int) and number and int(number[1]) >= layers)
 
 
 def stored_gguf(tensors: Iterable[Tensor], files: tuple[str, ...]) -> Weights:

@@ -24,6 +24,10 @@ _SILENT = (
     "an id that the draft proposes is another token to the target: acceptance collapses, and no"
     " message says why"
 )
+_ONLY_THESE = (
+    "all of them are added tokens, such as reserved ones: only where text has one of these ids does"
+    " the draft read or propose another token"
+)
 _HETEROGENEOUS = '"use_heterogeneous_vocab": true in --speculative-config'
 
 
@@ -106,15 +110,30 @@ def _different(pair: Pair, differing: list[int], most: int, server: Server) -> F
     remedy = "choose a draft with the target's tokenizer: mostly one of its own family"
     if server == "vllm":
         remedy += f"; or give {_HETEROGENEOUS}, which drafts only tokens that both have"
+    level: Level = "wrong"
+    meaning = _meaning(pair, differing)
+    if server == "vllm" and _all_added(pair, differing):
+        level, meaning = "doubt", _ONLY_THESE
+        remedy = "see that prompts and answers do not have these tokens, or measure acceptance"
     return Finding(
         topic="tokenizer",
-        level="wrong",
+        level=level,
         text=f"{len(differing):,} of {most:,} tokens {verb} at id {first}:"
         f" target {quoted(target)}, draft {quoted(draft)}",
-        reason=f"{_meaning(pair, differing)}; {_noticed(pair, differing, server)}",
+        reason=f"{meaning}; {_noticed(pair, differing, server)}",
         source=f"{pair.source}; {_VLLM if server == 'vllm' else _LLAMA}",
         remedy=remedy,
     )
+
+
+def _all_added(pair: Pair, differing: list[int]) -> bool:
+    """Whether only added tokens differ, and none that begins or ends a text."""
+    for side in (pair.target, pair.draft):
+        ends = {side.special.get("bos"), side.special.get("eos")}
+        tokens = [side.tokens[number] for number in differing if number in side.tokens]
+        if any(token in ends or token not in (side.added or ()) for token in tokens):
+            return False
+    return True
 
 
 def _meaning(pair: Pair, differing: list[int]) -> str:

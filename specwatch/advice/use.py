@@ -41,7 +41,7 @@ def findings(method: str, asked: Asked, hints: Hints) -> Iterator[Finding]:
             "note",
             f"contexts of up to {asked.context:,} tokens",
             "long contexts need the memory that a draft takes, and a draft prefills them too",
-            "F",
+            "FT",
             "look at how many requests still fit below",
         )
 
@@ -216,7 +216,7 @@ def _load(asked: Asked, hints: Hints) -> Iterator[Finding]:
         yield _use(
             "doubt",
             f"{hints.concurrency} requests at once: worth it was 2 to 8 for chat, 1 to 2 for code",
-            "at 16 nothing was left of the gain [T]",
+            "at 16 there was no difference, with speculation switched off from 16 on [T]",
             "T",
             _remedy(asked),
         )

@@ -35,6 +35,10 @@ _GONE = {
     " list of [from, to, k]",
     "acceptance_method": "use rejection_sample_method, or leave it out",
 }
+_FROM_ONE = (
+    "draft_tensor_parallel_size", "max_model_len", "prompt_lookup_max", "prompt_lookup_min",
+)  # fmt: skip
+"""Keys whose value is a whole number of at least 1, where they are given."""
 _SCHEDULE = "vLLM 0.32, vllm/v1/spec_decode/dynamic/utils.py"
 _HAVE_K = frozenset({"suffix", "mtp", "mlp_speculator", "dspark"})
 """Methods that have a k of their own."""
@@ -49,6 +53,7 @@ def findings(
     """Yield what vLLM 0.32 makes of a configuration; ``draft`` is None where it has no files."""
     yield from _keys(asked)
     yield from _k(method, asked)
+    yield from _below_one(asked)
     if method in ("ngram", "ngram_gpu"):
         yield from _lookup(asked)
     yield from _scheduling(method, asked)
@@ -91,15 +96,22 @@ def _k(method: str, asked: Asked) -> Iterator[Finding]:
         )
     elif given is not None and (whole(given) is None or (whole(given) or 0) <= 0):
         yield _wrong(
-            f"num_speculative_tokens {given!r} is not a whole number above 0",
+            f"num_speculative_tokens {given!r:.60} is not a whole number above 0",
             "give one from 3 to 7",
         )
 
 
+def _below_one(asked: Asked) -> Iterator[Finding]:
+    for key in _FROM_ONE:
+        given = asked.speculation.get(key)
+        if given is not None and (whole(given) or 0) < 1:
+            yield _wrong(f"{key} {given!r:.60} is not a whole number of at least 1", "leave it out")
+
+
 def _lookup(asked: Asked) -> Iterator[Finding]:
-    least = whole(asked.speculation.get("prompt_lookup_min"))
-    most = whole(asked.speculation.get("prompt_lookup_max"))
-    if least is None and most is None:
+    given = asked.speculation.get("prompt_lookup_min"), asked.speculation.get("prompt_lookup_max")
+    least, most = map(whole, given)
+    if given == (None, None):
         yield Finding(
             topic="k",
             level="note",
@@ -137,9 +149,9 @@ def _scheduling(method: str, asked: Asked) -> Iterator[Finding]:
 
 
 def _parallel(method: str, asked: Asked) -> Iterator[Finding]:
-    target_parallel = asked.tensor_parallel or 1
+    target_parallel = asked.parallel()
     given = whole(asked.speculation.get("draft_tensor_parallel_size"))
-    if given is not None and given not in (1, target_parallel):
+    if given is not None and given > 1 and given != target_parallel:
         yield _wrong(
             f"draft_tensor_parallel_size {given} is neither 1 nor the target's {target_parallel}",
             f"write {target_parallel}, or leave it out",
@@ -159,11 +171,15 @@ def _parallel(method: str, asked: Asked) -> Iterator[Finding]:
 def _heads(
     method: str, target: Candidate, draft: Candidate | None, asked: Asked
 ) -> Iterator[Finding]:
-    parallel = asked.tensor_parallel or 1
+    parallel = asked.parallel()
     given = whole(asked.speculation.get("draft_tensor_parallel_size"))
     sides = [("target", target, parallel)]
-    if draft is not None and method not in _WITHOUT_HEADS | LOOKUPS:
-        sides.append(("draft", draft, parallel if given is None else given))
+    if (
+        draft is not None
+        and method not in _WITHOUT_HEADS | LOOKUPS
+        and given in (None, 1, parallel)
+    ):
+        sides.append(("draft", draft, asked.draft_parallel()))
     for name, model, among in sides:
         heads = 0 if model.architecture is None else model.architecture.heads
         if heads and heads % among:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from specwatch.advice import advise as advising
 from specwatch.advice.advise import Request
 from specwatch.advice.asked import Asked, Hints
 from specwatch.advice.candidate import Candidate, of_folder, of_name, of_size
-from specwatch.advice.model import LEVELS, Advice, schema
+from specwatch.advice.model import LEVELS, Advice, Finding, schema
 from specwatch.advice.model_files import ModelFolder, Weights
 from specwatch.advice.naming import plain_size
 from specwatch.errors import ConfigError
@@ -216,3 +217,171 @@ def test_a_name_alone_is_marked_as_such() -> None:
 def test_a_format_that_there_is_not_is_refused() -> None:
     with pytest.raises(ConfigError, match="is no format of weights"):
         sized("70B", "int5")
+
+
+def of(found: Advice, text: str) -> list[str]:
+    """The levels of the findings that begin so."""
+    return [each.level for each in found.findings if each.text.startswith(text)]
+
+
+def test_what_vllm_knows_of_no_width_of_is_a_note() -> None:
+    target = sized("70B", "compressed-tensors")
+    assert (target.total, target.weights) == (70 * GB, None)
+    assert of(advise(target), "70B: the size of its weights is not known") == ["note"]
+    named = of_name("org/L-70B-quantized.w4a16", quantized="compressed-tensors")
+    assert (named.weights, named.quantization) == (round(70e9 * 4.125 / 8), "w4a16")
+
+
+def test_a_format_is_read_off_a_name_and_nothing_that_a_name_tells_is_sure() -> None:
+    gpu = {"gpus": 1, "gpu_memory": 40 * GB}
+    for name in ("Qwen/Qwen2.5-32B-Instruct-AWQ", "Qwen2.5-32B-Instruct-Q4_K_M.gguf"):
+        found = advise(of_name(name), of_name("Qwen/Qwen2.5-0.5B-Instruct"), k=5, **gpu)
+        assert found.sound
+        assert found.memory is not None
+        assert 16e9 < found.memory.target_weights < 20e9
+        assert of(found, f"{name}: its files are not here, so its size is read off its name, and")
+    assert of_name("openai/gpt-oss-120b").weights == round(120e9 * 4.25 / 8)
+    large = advise(of_name("org/L-70B-Instruct"), of_name("org/L-8B"), k=5, **gpu)
+    assert of(large, "the target alone does not fit") == ["doubt"]
+    assert large.sound
+    sure = advise(sized("70B"), of_name("org/L-8B"), k=5, **gpu)
+    assert of(sure, "the target alone does not fit") == ["wrong"]
+    beside = advise(sized("70B"), of_name("org/L-27B"), k=5, gpus=1, gpu_memory=170 * GB)
+    assert of(beside, "beside the draft no memory") == ["doubt"]
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [(None, "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"), ("medusa", "org/medusa-vicuna-7b")],
+)
+def test_the_size_in_the_name_of_a_head_is_that_of_its_target(
+    method: str | None, name: str
+) -> None:
+    found = advise(sized("8B"), of_name(name), method=method, k=5, gpus=1, gpu_memory=24 * GB)
+    assert found.sound
+    assert found.draft is not None
+    assert (found.draft.parameters, found.draft.weights) == (None, None)
+    assert of(found, f"{name}: its files are not here, the size in its name is that of its target")
+    assert of(found, "the draft's memory is not known") == ["note"]
+    assert found.draft_cost == 0.05
+
+
+def test_a_head_keeps_the_tokenizer_that_was_found_of_it() -> None:
+    more = replace(of_name("org/eagle-8B"), folder=stored(BF16=1))
+    more = replace(more, findings=(*more.findings, Finding(topic="model", level="note", text="x")))
+    found = more.as_head()
+    assert (found.total, found.folder) == (None, more.folder)
+    assert [each.text for each in found.findings][1:] == ["x"]
+
+
+def test_a_draft_of_unknown_size_leaves_nothing_known_beside_it() -> None:
+    for target in (sized("70B"), candidate(70, config=LLAMA)):
+        found = advise(target, of_name("mystery/drafter"), k=5, gpus=4, gpu_memory=80 * GB)
+        assert of(found, "the draft's memory is not known") == ["doubt"]
+        plan = found.memory
+        assert plan is not None
+        assert (plan.draft_weights, plan.kv_with, plan.requests_with) == (None, None, None)
+        assert plan.kv_without > 0
+
+
+COMMAND: dict[str, Any] = {"written": True, "gpu_memory": 80 * GB, "method": "ngram", "k": 3}
+
+
+def test_gpus_that_a_command_does_not_use_hold_nothing() -> None:
+    target = candidate(70, config=LLAMA)
+    four = advise(target, gpus=4, tensor_parallel=4, **COMMAND)
+    eight = advise(target, gpus=8, tensor_parallel=4, **COMMAND)
+    assert four.memory == eight.memory
+    assert of(eight, "4 of 8 GPUs are not used by this engine") == ["note"]
+    stages = advise(target, gpus=8, tensor_parallel=4, pipeline_parallel=2, **COMMAND)
+    assert stages.memory is not None
+    assert four.memory is not None
+    assert stages.memory.target_weights == pytest.approx(four.memory.target_weights / 2)
+    assert not of(stages, "4 of 8")
+    replicas = advise(target, gpus=8, tensor_parallel=4, data_parallel=2, **COMMAND)
+    assert replicas.memory == four.memory
+    assert not of(replicas, "4 of 8")
+
+
+def test_too_few_gpus_are_wrong_and_planned_as_if_there_were_enough() -> None:
+    target = candidate(70, config=LLAMA)
+    for given in ({"tensor_parallel": 4}, {"tensor_parallel": 2, "pipeline_parallel": 2}):
+        found = advise(target, gpus=2, **given, **COMMAND)
+        assert of(found, "one engine wants 4 GPUs, and there are 2") == ["wrong"]
+        assert found.memory is not None
+        assert found.memory.gpus == 4
+
+
+def test_options_alone_share_layers_among_all_gpus_and_heads_must_allow_it() -> None:
+    target = candidate(8, config=LLAMA)
+    stages = advise(target, gpus=4, gpu_memory=80 * GB, tensor_parallel=2)
+    assert of(stages, "4 GPUs are taken to be 2 stages of a pipeline") == ["note"]
+    assert not of(advise(target, gpus=4, gpu_memory=80 * GB), "4 GPUs")
+    assert of(
+        advise(target, gpus=3, gpu_memory=80 * GB, method="ngram", k=3),
+        "the target's 32 attention heads cannot be shared out among 3 GPUs",
+    ) == ["wrong"]
+
+
+MTP = LLAMA | {"model_type": "qwen3", "architectures": ["X"], "num_nextn_predict_layers": 1}
+
+
+def test_layers_for_multi_token_prediction_are_counted_once() -> None:
+    """With what headers list, else computed; and their cache with the target's."""
+    given: dict[str, Any] = {"gpus": 1, "gpu_memory": 80 * GB, "method": "mtp", "context": 8192}
+    folder = ModelFolder(
+        name="m", where="here", kind="folder", config=MTP, generation_config=None, weights=None,
+        tokenizer=None, vocabulary_size=None,
+    )  # fmt: skip
+    computed = advise(of_folder(folder, name="m"), k=1, **given).memory
+    assert computed is not None
+    assert 0.4e9 < (computed.draft_weights or 0) < 0.6e9
+    weights = stored(BF16=8 * GB).weights
+    assert weights is not None
+    brings = of_folder(replace(folder, weights=replace(weights, mtp=10**9)), name="m")
+    found = advise(brings, k=1, **given).memory
+    assert found is not None
+    assert (found.draft_weights, found.target_weights) == (0, 16 * GB)
+    assert found.tokens_with == pytest.approx((found.tokens_without or 0) * 32 / 33, rel=0.001)
+    assert advise(brings, **given).k == 1, "as many as there are layers"
+    unknown = advise(sized("8B"), k=1, **given).memory
+    assert unknown is not None
+    assert unknown.draft_weights is None
+
+
+def test_a_size_in_a_name_is_not_taken_for_that_of_experts() -> None:
+    """Llama 4 Scout is called 17B, which is what a token uses of 109 billion."""
+    config = LLAMA | {"model_type": "llama4_text", "num_local_experts": 16,
+                      "num_experts_per_tok": 1}  # fmt: skip
+    folder = ModelFolder(
+        name="m", where="here", kind="folder", config=config, generation_config=None, weights=None,
+        tokenizer=None, vocabulary_size=None,
+    )  # fmt: skip
+    assert of_folder(folder, name="org/Scout-17B").total is None
+    both = of_folder(folder, name="org/E-30B-A3B")
+    assert (both.total, both.active) == (30 * GB, 3 * GB)
+    weights = stored(BF16=109_000_000_000).weights
+    held = of_folder(replace(folder, weights=weights), name="org/Scout-17B")
+    assert (held.total, held.active) == (109 * GB, None)
+
+
+def test_what_is_counted_of_a_model_for_more_than_text() -> None:
+    config = {"model_type": "x_vl", "text_config": LLAMA}
+    folder = ModelFolder(
+        name="m", where="here", kind="folder", config=config, generation_config=None, weights=None,
+        tokenizer=None, vocabulary_size=None,
+    )  # fmt: skip
+    texts = [each.text for each in of_folder(folder, name="m").findings]
+    assert "m takes more than text, and only the language model is counted" in texts
+    headed = of_folder(replace(folder, weights=stored(BF16=9 * GB).weights), name="m")
+    assert [each.text for each in headed.findings] == [
+        "m takes more than text, and all of its weights are counted"
+    ]
+
+
+def test_a_cache_of_unknown_bits_is_said_to_be_reckoned_as_16() -> None:
+    target = candidate(8, config=LLAMA)
+    given: dict[str, Any] = {"gpus": 1, "gpu_memory": 80 * GB, "context": 8192}
+    odd = advise(target, kv_dtype="nvfp4_ds_mla", **given)
+    assert of(odd, "memory: the bits of --kv-cache-dtype nvfp4_ds_mla are not known") == ["note"]
+    assert odd.memory == advise(target, **given).memory

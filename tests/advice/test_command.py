@@ -138,6 +138,9 @@ WRONG = {
     "no GPU": ("-tp 0", "is not a whole number of at least 1"),
     "a share": ("--gpu-memory-utilization 90", "is not a number above 0 and up to 1"),
     "a length": ("--max-model-len 1.5K", "is not a number of tokens"),
+    "a length without end": (f"--max-model-len {'9' * 400}", "is not a number of tokens"),
+    "no length": ("--max-model-len 0", "is not a number of tokens"),
+    "a share that is none": ("--gpu-memory-utilization nan", "is not a number above 0"),
     "a value and parts": ("-sc.a 1 -sc.a.b 2", "a has a value of its own already"),
 }
 

@@ -19,6 +19,18 @@ def test_the_closed_form_of_the_paper() -> None:
                 (1 - chance ** (k + 1)) / (1 - chance)
             )
     assert expected.tokens_per_step(1.0, 5) == 6
+    assert expected.tokens_per_step(0.0, 5) == 1
+
+
+def test_it_takes_no_longer_for_more_draft_tokens() -> None:
+    found = expected.at(0.5, 10**15, 0.1)
+    assert found.mean_length == pytest.approx(5e14)
+
+
+@pytest.mark.parametrize("most", [1, 4])
+def test_no_k_is_best_above_the_most_that_a_draft_has(most: int) -> None:
+    assert expected.at(0.9, 3, 0.01, most).best_k == most
+    assert expected.at(0.9, 3, 0.01, 0).best_k is None
 
 
 @pytest.mark.parametrize("k", [1, 3, 5, 16])
@@ -59,7 +71,7 @@ def test_the_best_k_is_better_than_its_neighbours_and_grows_with_acceptance() ->
             if 1 <= other <= expected.MOST_TOKENS:
                 length = expected.tokens_per_step(found.per_token, other)
                 assert length / (1 + 0.1 * other) <= found.best_speedup
-        assert found.best_speedup >= found.speedup
+        assert found.best_speedup >= found.speedup * (1 - 1e-12)
         ks.append(found.best_k)
     assert ks == sorted(ks)
     assert ks[0] < ks[-1]

@@ -44,6 +44,11 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
     assert hub_cache.find("gpt2", environ) == tmp_path / "models--gpt2"
 
 
+@pytest.mark.parametrize("home", ["~nouser/x", "a\0b", "x" * 5000])
+def test_a_cache_that_can_be_nowhere_has_nothing(home: str) -> None:
+    assert hub_cache.find("Qwen/Qwen3-8B", {"HF_HOME": home}) is None
+
+
 @pytest.mark.parametrize("name", ["", "../x", "a/../b", "a/b/c", "/a", "a\0b", "x" * 500, "-x"])
 def test_names_that_no_hub_has_are_not_looked_for(tmp_path: Path, name: str) -> None:
     (tmp_path / "snapshots" / "abc").mkdir(parents=True)

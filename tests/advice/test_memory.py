@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.advice.memory import RESERVED, UTILIZATION, Footprint, held, plan
+from specwatch.advice.memory import RESERVED, UTILIZATION, Footprint, held, of_prediction, plan
 from specwatch.advice.model import Finding, Memory
 from specwatch.advice.parameters import share
 from specwatch.errors import ConfigError
@@ -117,6 +117,46 @@ def test_more_parts_than_gpus_are_refused() -> None:
         planned(70, 16, tensor_parallel=4)
 
 
+def test_a_card_may_have_more_than_it_is_sold_as() -> None:
+    """What 80 GiB hold is no error with --gpu-memory 80GB, whose shortfall is below 8 %."""
+    (short,) = (each for each in planned(140, 12)[1] if each.text.startswith("nearly: beside"))
+    assert short.level == "doubt"
+    assert "a card sold as 80 GB may have 80 GiB" in short.reason
+    memory, findings = planned(140, 12, gpu_memory=80 * 2**30)
+    assert (memory.kv_with or 0) > 0
+    assert not texts(findings, "wrong")
+
+
+def test_beside_a_draft_that_nothing_is_known_of_no_figure_is_told() -> None:
+    memory, findings = planned(70, None, draft_known=False)
+    told = (memory.draft_weights, memory.kv_with, memory.tokens_with, memory.requests_with)
+    assert told == (None, None, None, None)
+    assert memory.requests_without == 27
+    assert texts(findings, "ok") == ["27 requests of 8,192 tokens fit at once, without the draft"]
+
+
+def test_linear_layers_keep_a_state_for_each_draft_token() -> None:
+    """Whatever drafts: vLLM allots a block of state more for each."""
+    qwen = Footprint(shape("Qwen3-Next-80B-A3B-Instruct"), 160 * GB)
+    given: dict[str, Any] = {"gpus": 4, "gpu_memory": 80 * GB, "context": 8192}
+    memory, _ = plan(qwen, None, draft_tokens=3, **given)
+    assert memory.kv_with == memory.kv_without
+    assert (memory.requests_with or 0) < (memory.requests_without or 0)
+
+
+def test_layers_for_multi_token_prediction_have_weights_and_a_cache() -> None:
+    deepseek = shape("DeepSeek-V3")
+    given: dict[str, Any] = {"gpus": 8, "gpu_memory": 141 * GB, "context": 8192}
+    theirs = of_prediction(deepseek, 11 * GB)
+    assert len(theirs.architecture.layers) == deepseek.mtp_layers == 1
+    memory, _ = plan(Footprint(deepseek, 671 * GB), theirs, **given)
+    assert memory.draft_weights == held(theirs, 8)
+    stored = plan(Footprint(deepseek, 671 * GB), of_prediction(deepseek, 0), **given)[0]
+    assert stored.draft_weights == 0
+    # One more layer of 61 that keeps as much as the others.
+    assert stored.tokens_with == pytest.approx((stored.tokens_without or 0) * 61 / 62, rel=0.001)
+
+
 def test_fp8_has_room_for_twice_as_many() -> None:
     wide, _ = planned(70, 16)
     narrow, _ = planned(70, 16, kv_bits=8)
@@ -131,7 +171,10 @@ def test_fp8_has_room_for_twice_as_many() -> None:
         (113, 1, {}, "doubt", "the target's weights take 71% of each GPU"),
         (70, 25, {}, "doubt", "the draft's weights take 16% of each GPU"),
         (70, 23, {}, "ok", "the draft's weights take 14.4% of each GPU"),
-        (70, 16, {"context": 131072}, "wrong", "not one request of 131,072 tokens fits"),
+        (70, 16, {"context": 131072}, "doubt", "nearly: not one request of 131,072 tokens fits"),
+        (70, 16, {"context": 163840}, "wrong", "not one request of 163,840 tokens fits"),
+        (142, 1, {}, "doubt", "nearly: beside the draft no memory is left"),
+        (143, 1, {}, "doubt", "nearly: the target alone does not fit"),
         (70, 16, {"concurrency": 16}, "doubt", "15 requests of 8,192 tokens fit at once"),
         (70, 16, {"concurrency": 15}, "ok", "15 requests of 8,192 tokens fit at once"),
         (70, 16, {"context": 65536}, "ok", "1 request of 65,536 tokens fits at once"),

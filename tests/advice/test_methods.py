@@ -127,7 +127,7 @@ def test_what_fits_is_fine() -> None:
 @pytest.mark.parametrize(
     ("layers", "k", "said"),
     [(1, 1, ""), (1, 3, ""), (2, 3, "wrong: k = 3 is no multiple of the target's 2 layers"),
-     (2, 4, ""), (0, 1, "doubt: the target's config.json names no layers")],
+     (2, 4, ""), (2, 2, ""), (0, 1, "doubt: the target's config.json names no layers")],
 )  # fmt: skip
 def test_multi_token_prediction_counts_layers(layers: int, k: int, said: str) -> None:
     target = candidate(80, config=DEEPSEEK | {"num_nextn_predict_layers": layers})
@@ -165,6 +165,29 @@ REFUSALS = {
     "heads that cannot be shared out": (
         "draft_model", asked(k=3, tensor_parallel=4),
         "the draft's 14 attention heads cannot be shared out among 4 GPUs",
+    ),
+    "no parallelism": (
+        "draft_model", asked(k=3, draft_tensor_parallel_size=0),
+        "draft_tensor_parallel_size 0 is not a whole number of at least 1",
+    ),
+    "a negative parallelism": (
+        "draft_model", asked(k=3, draft_tensor_parallel_size=-2),
+        "draft_tensor_parallel_size -2 is not a whole number of at least 1",
+    ),
+    "heads among the GPUs of options": (
+        "ngram", Asked(method="ngram", k=3, gpus=3),
+        "the target's 32 attention heads cannot be shared out among 3 GPUs",
+    ),
+    "lookups below 1": (
+        "ngram", asked("ngram", k=3, prompt_lookup_min=0, prompt_lookup_max=4),
+        "prompt_lookup_min 0 is not a whole number of at least 1",
+    ),
+    "lookups of words": (
+        "ngram", asked("ngram", k=3, prompt_lookup_max="many"),
+        "prompt_lookup_max 'many' is not a whole number of at least 1",
+    ),
+    "a draft for no text": (
+        "draft_model", asked(k=3, max_model_len=0), "max_model_len 0 is not a whole number",
     ),
     "a longer draft": (
         "draft_model", asked(k=3, max_model_len=8192, context=4096), "above the target's 4096",
@@ -250,7 +273,16 @@ def test_k_in_range(k: int, level: str) -> None:
 
 def test_llama_cpp_stops_by_itself_and_prediction_layers_are_few() -> None:
     assert about_k("draft_model", 16, server="llama.cpp")[0].level == "ok"
-    assert about_k("mtp", 1)[0].level == "ok"
+    assert about_k("draft_model", 16, server="llama.cpp")[0].source.startswith("llama.cpp")
+    assert not any(each.text.startswith("k = ") for each in about_k("mtp", 1)), "layers tell"
+    assert about_k("mtp", 9)[0].level == "doubt"
+
+
+def test_a_k_beyond_any_use_is_wrong() -> None:
+    found = list(draft_tokens.findings("draft_model", 1024, 0.1, (), Asked(k=10**400)))
+    assert found[0].level == "wrong"
+    assert "is beyond any use: what follows is for 1,024" in found[0].text
+    assert len(found[0].text) < 100
 
 
 def test_a_draft_that_costs_a_step_cannot_pay() -> None:
@@ -263,6 +295,31 @@ def test_a_draft_that_costs_a_step_cannot_pay() -> None:
 def test_a_smaller_k_is_proposed_where_it_is_expected_to_be_better() -> None:
     assert any("k = 3 is expected to be best" in e.text for e in about_k("draft_model", 7, 0.5))
     assert not any("to be best" in e.text for e in about_k("draft_model", 5, 0.02))
+
+
+def test_reports_are_cited_for_what_they_say() -> None:
+    """[G] has 3 to 7 as typical; what a lookup does not draft is nobody's report."""
+    assert about_k("draft_model", 5)[0].source == "reported [G]"
+    assert about_k("ngram", 5, 0.0)[1].source == "arithmetic"
+
+
+def test_no_k_is_proposed_that_what_drafts_has_no_part_for() -> None:
+    layered = candidate(80, config=DEEPSEEK | {"num_nextn_predict_layers": 2})
+    medusa = candidate(0.5, config=MEDUSA)
+    assert draft_tokens.most_k("mtp", 2, layered, None) == 2
+    assert draft_tokens.most_k("mtp", 4, layered, None) == 0, "they run again"
+    assert draft_tokens.most_k("mtp", 1, candidate(80), None) == 0, "nothing is known of it"
+    assert draft_tokens.most_k("medusa", 3, TARGET, medusa) == 4
+    assert draft_tokens.most_k("medusa", 3, TARGET, None) == 0
+    assert draft_tokens.most_k("draft_model", 3, TARGET, None) == expected.MOST_TOKENS
+
+
+@pytest.mark.parametrize("method", ["eagle3", "medusa", "mtp"])
+def test_the_size_in_the_name_of_a_head_is_that_of_its_target(method: str) -> None:
+    named = candidate(8, name="org/EAGLE-8B", told_by="its name")
+    cost = draft_tokens.draft_cost(method, 3, candidate(8), named, Asked())
+    assert cost == pytest.approx(0.05)
+    assert draft_tokens.draft_cost("draft_model", 3, candidate(8), named, Asked()) == 1
 
 
 def test_what_drafting_costs() -> None:

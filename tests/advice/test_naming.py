@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.advice.naming import family_in, plain_size, size_in
+from specwatch.advice.naming import family_in, format_in, plain_size, size_in
+from specwatch.advice.quantization import bits
+from specwatch.errors import ConfigError
 
 SIZES = {
     "meta-llama/Llama-3.1-70B-Instruct": (70e9, 70e9),
@@ -16,6 +18,11 @@ SIZES = {
     "Qwen2.5-32B-Instruct-Q4_K_M.gguf": (32e9, 32e9),
     "Llama-3.2-1B": (1e9, 1e9),
     "microsoft/phi-4": None,
+    "microsoft/Phi-3-medium-128k-instruct": None,
+    "microsoft/Phi-3-medium-4k-instruct": None,
+    "Qwen/Qwen2.5-7B-Instruct-1M": (7e9, 7e9),
+    "org/long-1M": None,
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": None,
     "deepseek-ai/DeepSeek-V3": None,
     "gpt2": None,
     "draft-7B-for-70B": None,
@@ -44,6 +51,29 @@ def test_a_product_is_an_upper_bound() -> None:
 def test_plain_sizes(text: str, size: tuple[float, float] | None) -> None:
     found = plain_size(text)
     assert (found and (found.total, found.active)) == size
+
+
+@pytest.mark.parametrize("text", ["0B", "0.0B", "0B-A0B", "30B-A0B", "3B-A30B"])
+def test_sizes_that_no_model_has_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{text} is no size of a model: expected"):
+        plain_size(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [("Qwen/Qwen2.5-32B-Instruct-AWQ", "awq"), ("Qwen2.5-32B-Instruct-Q4_K_M.gguf", "Q4_K_M"),
+     ("openai/gpt-oss-120b", "mxfp4"), ("unsloth/gpt-oss-20b-BF16", "bf16"),
+     ("Qwen2.5-7B-Instruct-GPTQ-Int8", "gptq-int8"), ("Llama-3.1-8B-GPTQ-INT4", "gptq"),
+     ("RedHatAI/Llama-3.3-70B-Instruct-FP8-dynamic", "fp8"), ("nvidia/DeepSeek-R1-NVFP4", "nvfp4"),
+     ("Meta-Llama-3.1-8B-Instruct-quantized.w4a16", "w4a16"), ("Llama-3.1-8B-w8a8", "w8a8"),
+     ("Llama-3.2-3B-Instruct-bnb-4bit", "bnb-int4"), ("mlx/Llama-3-8B-4bit", "int4"),
+     ("Llama-INT8", "int8"), ("L-UD-Q4_K_XL.gguf", "Q4_K"), ("L-IQ2_XXS", "IQ2_XXS"),
+     ("meta-llama/Llama-3.1-70B-Instruct", None)],
+)  # fmt: skip
+def test_formats_of_names(name: str, form: str | None) -> None:
+    found = format_in(name)
+    assert found == form
+    assert form is None or bits(form)
 
 
 @pytest.mark.parametrize(

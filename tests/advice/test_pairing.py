@@ -34,7 +34,7 @@ PAIRS = {
 def test_pairs_that_reports_name(target: float, draft: float, level: str) -> None:
     found = ratio(target, draft)
     assert found.level == level, found
-    assert found.source.startswith("reported [")
+    assert found.source.startswith("arithmetic" if level == "wrong" else "reported [")
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,7 @@ def test_a_quantised_target_hurts_acceptance(quantization: str, bits: float, lev
     assert quantization in first.text
     assert "5 points" in first.reason
     assert [each.level for each in others] == ["note"], "the draft is not quantised"
+    assert others[0].source.startswith("arithmetic"), "no report says so"
 
 
 def test_a_quantised_draft_hardly_does() -> None:

@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from specwatch.advice.parameters import Parameters, count
-from specwatch.advice.quantization import FORMATS, GGUF, bits, of_config, weight_bytes
+from specwatch.advice.quantization import (
+    FORMATS,
+    GGUF,
+    bits,
+    first_told,
+    of_cache,
+    of_config,
+    weight_bytes,
+)
 from specwatch.errors import ConfigError
 from tests.advice.published import shape
 
@@ -31,6 +39,50 @@ def test_bits_of_a_weight(name: str, expected: float) -> None:
 def test_an_unknown_format_is_refused_with_the_nearest(name: str, nearest: str) -> None:
     with pytest.raises(ConfigError, match=rf"^'{name}' is no format .*did you mean {nearest}"):
         bits(name)
+
+
+METHODS = (
+    "awq", "auto_awq", "fp8", "fbgemm_fp8", "fp_quant", "modelopt", "modelopt_fp4",
+    "modelopt_mxfp8", "modelopt_mixed", "auto_gptq", "gptq", "gptq_marlin", "awq_marlin", "humming",
+    "compressed-tensors", "experts_int8", "quark", "moe_wna16", "torchao", "inc", "mxfp4",
+    "gpt_oss_mxfp4", "deepseek_v4_fp8", "online", "fp8_per_tensor", "fp8_per_block",
+    "fp8_per_channel", "int8_per_channel_weight_only", "nvfp4_per_token", "mxfp8",
+)  # fmt: skip
+CACHE_TYPES = (
+    "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4_ds_mla",
+    "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc",
+    "ultraquant_4bit", "int4_per_token_head", "int8_per_token_head", "fp8_per_token_head", "nvfp4",
+    "nvfp4_4over6",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_vllm_is_known(name: str) -> None:
+    """As QuantizationMethods of vLLM 0.32 lists them."""
+    found = bits(name)
+    assert found is None or 4 <= found < 9
+
+
+@pytest.mark.parametrize("name", CACHE_TYPES)
+def test_every_type_of_cache_of_vllm_is_known(name: str) -> None:
+    """As CacheDType of vLLM 0.32 lists them."""
+    found = of_cache(name)
+    assert found is None or 3 < found <= 16
+
+
+def test_types_of_caches() -> None:
+    assert (of_cache("q8_0"), of_cache("f16"), of_cache("FP8")) == (8.5, 16, 8)
+    assert of_cache("nvfp4_ds_mla") is None
+    with pytest.raises(ConfigError, match=r"'fp9' is no type of a KV cache .*did you mean fp8"):
+        of_cache("fp9")
+
+
+def test_what_does_not_say_its_bits_gives_no_size() -> None:
+    assert bits("compressed-tensors") is None
+    assert weight_bytes(parameters("Llama-3.1-8B"), "quark") is None
+    assert first_told("compressed-tensors", "w4a16") == "w4a16"
+    assert first_told("quark", "brand_new") == "quark"
+    assert first_told(None, None) is None
 
 
 def test_what_is_like_nothing_is_refused_without() -> None:

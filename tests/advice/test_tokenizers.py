@@ -46,7 +46,7 @@ def rename(document: dict[str, Any]) -> None:
 DIFFERENCES: dict[str, tuple[Change, str, str]] = {
     "one added token": (
         lambda it: added(it, 344, "<think>"),
-        "wrong",
+        "doubt",
         '1 of 345 tokens differs at id 344: target absent, draft "<think>"',
     ),
     "another token, of which a terminal reads no commands": (
@@ -335,4 +335,32 @@ def test_the_lowest_id_that_differs_is_named() -> None:
         added(document, number, content)
     (found, *_more) = compare(tokenizer(document), tokenizer(fast()))
     assert found.text.startswith('3 of 347 tokens differ, the first at id 348: target "<a>"')
+    assert (found.level, "all of them are added tokens" in found.reason) == ("doubt", True)
+    (found, *_more) = compare(tokenizer(document), tokenizer(fast()), server="llama.cpp")
     assert "never proposes" in found.reason
+
+
+def test_reserved_tokens_that_differ_touch_only_texts_that_have_them() -> None:
+    """As of Llama 3 and 3.1, which have the same tokens but for three reserved ones."""
+    target, draft = fast(), fast()
+    added(target, 344, "<|reserved_0|>")
+    added(draft, 344, "<|python_tag|>")
+    (found, *_more) = compare(tokenizer(target), tokenizer(draft))
+    assert found.level == "doubt"
+    assert found.text.startswith("1 of 345 tokens differs at id 344")
+    assert "only where text has one of these ids" in found.reason
+    (found, *_more) = compare(tokenizer(target), tokenizer(draft), server="llama.cpp")
+    assert found.level == "wrong", "llama-server serves on without speculation"
+    (found, *_more) = compare(
+        tokenizer(target), tokenizer(draft, {**ROLES, "eos_token": "<|python_tag|>"})
+    )
+    assert found.level == "wrong", "with it texts end"
+
+
+def test_a_differing_token_that_is_none_of_the_added_is_wrong() -> None:
+    target, draft = fast(), fast()
+    added(target, 344, "<|reserved_0|>")
+    swap_tokens(draft)
+    (found, *_more) = compare(tokenizer(target), tokenizer(draft))
+    assert found.level == "wrong"
+    assert "acceptance collapses" in found.reason

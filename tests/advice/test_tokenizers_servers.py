@@ -121,9 +121,10 @@ def test_ids_beyond_the_embedding_are_a_doubt_with_the_first_of_them() -> None:
 def test_a_difference_in_few_tokens_hides_no_other_difference() -> None:
     target, draft = tokenizer(fast()), added(1)
     draft = replace(draft, merges=list(draft.merges or ())[:-1])
-    texts = [each.text for each in compare(target, draft)]
-    assert len(texts) == 2
-    assert "merges differ from rank 83" in texts[1]
+    found = levels(compare(target, draft))
+    assert found.keys() == {"wrong", "doubt"}
+    assert found["doubt"].startswith("1 of 345 tokens differs")
+    assert "merges differ from rank 83" in found["wrong"]
 
 
 def test_of_two_tokenizers_that_have_little_in_common_only_the_tokens_are_said() -> None:

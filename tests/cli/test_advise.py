@@ -115,6 +115,74 @@ def test_a_name_on_the_hub_is_looked_for_in_its_cache(
     assert said(found).count("its files are not here") == 1
 
 
+def test_a_model_of_which_the_cache_has_the_tokenizer_only(
+    run: Run, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its size is that of its name, and its tokens are compared all the same."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    kept = tmp_path / "models--org--model-70B" / "snapshots" / "abc"
+    model(kept, {"tokenizer.json": (WRITTEN / "bpe" / "tokenizer.json").read_bytes()})
+    found = advised(run, "--model", "org/model-70B", "--draft", pair[1], "--k", 4)
+    assert found.target is not None
+    assert found.target.parameters == 70_000_000_000
+    assert "note: org/model-70B is not whole in the hub's cache: only its tokenizer" in said(found)
+    assert "target and draft have the same tokens" in said(found)
+
+
+def test_a_model_of_which_the_cache_has_nothing_of_use(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    (tmp_path / "models--org--model-70B" / "snapshots" / "abc").mkdir(parents=True)
+    found = advised(run, "--model", "org/model-70B", "--method", "ngram")
+    assert "note: org/model-70B is not whole in the hub's cache" in said(found)
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "~nouser/x", "x/" * 3000, "\udce4-8B"])
+def test_a_name_that_can_be_no_path_is_a_name(run: Run, name: str) -> None:
+    found = advised(run, "--", "vllm", "serve", name, "--spec-method=ngram", "--spec-tokens=3")
+    assert "its files are not here" in said(found)
+
+
+def test_what_json_cannot_have_is_spelt(run: Run, tmp_path: Path) -> None:
+    """Lone surrogates, from a config.json and from a path that is no UTF-8."""
+    target = folder(tmp_path / "target\udce4-8B", model_type="\ud800x")
+    found = advised(run, "--model", target, "--method", "ngram")
+    assert found.target is not None
+    assert found.target.name == "target\\udce4-8B"
+
+
+def test_gpus_are_as_many_as_the_layers_are_shared_out_among(run: Run) -> None:
+    found = advised(run, "--model", "70B", "--draft", "7B", "--tensor-parallel", 4,
+                    "--gpu-memory", "80GB")  # fmt: skip
+    assert found.memory is not None
+    assert found.memory.gpus == 4
+    more = advised(run, "--tensor-parallel", 4, "--gpu-memory", "80GB", "--", "vllm", "serve",
+                   "org/M-70B", "-tp", 2, "-pp", 2, "--spec-method=ngram", "--spec-tokens=3")  # fmt: skip
+    assert more.memory is not None
+    assert more.memory.gpus == 8
+
+
+def test_heads_are_shared_out_among_the_gpus_of_the_options(
+    run: Run, pair: tuple[Path, Path]
+) -> None:
+    found = advised(run, "--model", pair[0], "--method", "ngram", "--gpus", 3, "--gpu-memory",
+                    "80GB", code=1)  # fmt: skip
+    assert "the target's 4 attention heads cannot be shared out among 3 GPUs" in said(found)
+
+
+HUGE = ("30000000", "1000000000", "9" * 400)
+
+
+@pytest.mark.parametrize("k", HUGE)
+def test_a_k_beyond_any_use_is_wrong_and_takes_no_longer(run: Run, k: str) -> None:
+    found = advised(run, "--model", "70B", "--draft", "7B", "--k", k, code=1)
+    assert (found.k, found.sound) == (1024, False)
+    assert "beyond any use: what follows is for 1,024" in said(found)
+    config = f'{{"method": "ngram", "num_speculative_tokens": {k}}}'
+    assert advised(run, "--", "vllm", "serve", "M", "-sc", config, code=1).k == 1024
+
+
 def test_a_model_that_brings_its_own_speculation(
     run: Run, pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
@@ -159,6 +227,12 @@ USAGE: dict[str, tuple[list[object], str]] = {
     "no size": (["--model", "70B", "--gpu-memory", "80"], "80 has no unit"),
     "a temperature": (["--model", "70B", "--temperature", "hot"], "is no temperature"),
     "a share": (["--model", "70B", "--temperature", "0:0%"], "is no temperature"),
+    "no share": (["--model", "70B", "--gpu-memory-utilization", "nan"], "is not a number above 0"),
+    "all and more": (["--model", "70B", "--gpu-memory-utilization", "1.1"], "and up to 1"),
+    "no memory": (["--model", "70B", "--gpu-memory", "0GB"], "than any GPU has"),
+    "endless memory": (["--model", "70B", "--gpu-memory", f"{'9' * 400}GB"], "than any GPU has"),
+    "a home": (["--model", "~nouser/x"], "cannot be read"),
+    "a length": (["--", "vllm", "serve", "M", "--max-model-len", "9" * 400], "number of tokens"),
     "a folder": (["--model", "/no/such/model"], "no such file or folder"),
     "a method": (["--model", "70B", "--method", "medusas"], 'did you mean "medusa"'),
     "a format": (["--model", "70B", "--quantization", "int5"], "is no format of weights"),
