@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from specwatch.scalars import format_duration
 from tests.e2e.guarded import Guarded, Guarding, LoadBalancer
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.unit_lab import UNITS
@@ -50,7 +51,7 @@ ENDS = {
     # More than the three that it takes, where the guard does not look for a while.
     "loop": r"vLLM died ([3-9]|\d\d+) times after the restart",
     "killed": "vLLM does not run",
-    "hang": f"vLLM was not healthy within {STARTS_WITHIN}s",
+    "hang": f"vLLM was not healthy within {format_duration(STARTS_WITHIN)}",
     "model": "it serves another, and served tiny",
     "ignore": "it still speculates after the restart",
 }
