@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import click
+import msgspec
 
 from specwatch import __version__
 from specwatch.advice import command as vllm_command
@@ -22,7 +25,8 @@ from specwatch.errors import CannotStrip, ConfigError
 from specwatch.scalars import parse_ratio, parse_size, quoted
 
 _LARGEST_FILE = 1 << 20
-_WHOLE = click.IntRange(min=1)
+_LARGEST_GPU = 10**15
+_WHOLE = click.IntRange(min=1, max=10**9)
 _MIX = re.compile(r"(?P<temperature>[0-9.]+)(?::(?P<share>[0-9.]+%?))?")
 _HOTTEST = 5.0
 
@@ -31,9 +35,18 @@ def _bytes(_: click.Context, __: click.Parameter, text: str | None) -> int | Non
     if text is None:
         return None
     try:
-        return parse_size(text)
+        size = parse_size(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+    if not 0 < size <= _LARGEST_GPU:
+        raise click.BadParameter(f"{quoted(text)} is more, or less, than any GPU has")
+    return size
+
+
+def _utilization(_: click.Context, __: click.Parameter, share: float | None) -> float | None:
+    if share is not None and not (math.isfinite(share) and 0 < share <= 1):
+        raise click.BadParameter(f"{share} is not a number above 0 and up to 1")
+    return share
 
 
 def _mix(
@@ -64,13 +77,14 @@ def _mix(
               " name on the hub, or just its parameters, such as 70B.")  # fmt: skip
 @click.option("--draft", metavar="FOLDER|PARAMS", help="The draft, likewise.")
 @click.option("--method", help="How to draft; by default what the draft is made for.")
-@click.option("--k", type=_WHOLE, help="Draft tokens per step.")
+@click.option("--k", type=click.IntRange(min=1), help="Draft tokens per step.")
 @click.option("--gpus", type=_WHOLE, help="GPUs of one server; by default those of this machine.")
 @click.option("--gpu-memory", callback=_bytes, metavar="SIZE", help="Of each GPU, such as 80GB.")
 @click.option(
     "--gpu-memory-utilization",
     "utilization",
-    type=click.FloatRange(0, 1, min_open=True),
+    type=float,
+    callback=_utilization,
     help="As vLLM's flag; 0.92 by default.",
 )
 @click.option("--tensor-parallel", type=_WHOLE, help="GPUs that share out each layer.")
@@ -115,7 +129,7 @@ def command(as_json: bool, words: tuple[str, ...], **given: Any) -> None:
     found = advise(
         Request(
             version=__version__,
-            asked=asked,
+            asked=asked if asked.gpus is not None else replace(asked, gpus=gpus),
             hints=hints,
             target=target,
             draft=draft,
@@ -168,9 +182,18 @@ def _read(path: str) -> str:
     return content.decode("utf-8")
 
 
+def _encodable(value: Any) -> Any:
+    """The same with surrogates spelt, which names that are no UTF-8 have, and JSON cannot."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _encodable(each) for key, each in value.items()}
+    return [_encodable(each) for each in value] if isinstance(value, list | tuple) else value
+
+
 def _show(advice: Advice, *, as_json: bool) -> None:
     if as_json:
-        options.print_json(advice)
+        options.print_json(_encodable(msgspec.to_builtins(advice)))
         return
     terminal = Terminal()
     for line in lines(advice, terminal.width):

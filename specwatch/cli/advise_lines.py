@@ -157,7 +157,7 @@ def _expected(advice: Advice, width: int) -> Iterator[Line]:
         width, 0, 2, "bold",
     )  # fmt: skip
     columns = dict(_EXPECTED)
-    if not advice.draft_cost:
+    if all(each.best_k is None for each in advice.expected):
         del columns["best k"], columns["with it"]
     yield ((_row(list(columns), list(columns.values())), "dim"),)
     for each in advice.expected:
@@ -182,7 +182,9 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
     return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
-def _bytes(count: float) -> str:
+def _bytes(count: float | None) -> str:
     """``141 GB``, ``327 kB``: powers of ten, as GPUs are sold."""
+    if count is None:
+        return figures.UNKNOWN
     shown = figures.compact(count)
     return f"{shown} B" if shown[-1].isdigit() else f"{shown[:-1]} {shown[-1]}B"

@@ -14,7 +14,7 @@ from specwatch.advice.model import Finding
 from specwatch.advice.model_files import ModelFolder
 from specwatch.edges import hub_cache
 from specwatch.edges.gpu import GpuMemoryReader
-from specwatch.edges.model_folder import open_model
+from specwatch.edges.model_folder import open_model, open_tokenizer
 from specwatch.errors import ConfigError
 
 _MOST_GPUS = 64
@@ -33,7 +33,10 @@ class Models:
 
     def unfold(self, asked: Asked) -> Asked:
         """What is asked once a target that brings its own speculation is taken apart."""
-        folder = None if asked.target is None else self._folder(asked.target)
+        try:
+            folder = None if asked.target is None else self._folder(asked.target)
+        except _NotWhole:
+            return asked
         if folder is None:
             return asked
         return speculators.unfolded(asked, folder.config, folder.where)
@@ -52,24 +55,60 @@ class Models:
 
     def _model(self, name: str, dtype: str | None, quantized: str | None) -> Candidate:
         size = naming.plain_size(name)
-        if size is not None and not Path(name).exists():
+        if size is not None and not _is_there(name):
             return candidate.of_size(name, size, dtype=dtype, quantized=quantized)
-        folder = self._folder(name)
+        try:
+            folder = self._folder(name)
+        except _NotWhole as error:
+            named = candidate.of_name(name, dtype=dtype, quantized=quantized)
+            findings = (*named.findings, error.finding(name))
+            return replace(named, folder=error.tokenizer, findings=findings)
         if folder is None:
             return candidate.of_name(name, dtype=dtype, quantized=quantized)
-        shown = folder.name if Path(name).exists() else name
+        shown = folder.name if _is_there(name) else name
         return candidate.of_folder(folder, name=shown, dtype=dtype, quantized=quantized)
 
     def _folder(self, name: str) -> ModelFolder | None:
         path = Path(name)
-        if path.expanduser().exists():
+        if _is_there(name):
             return open_model(path)
         cached = hub_cache.find(name, self._environ)
         if cached is not None:
-            return open_model(cached)
+            try:
+                return open_model(cached)
+            except ConfigError as error:
+                raise _NotWhole(str(error), open_tokenizer(cached)) from error
         if self._strict and (name.startswith(("/", ".", "~")) or name.endswith(".gguf")):
             return open_model(path)  # which says what is wrong with it
         return None
+
+
+class _NotWhole(Exception):
+    """The hub's cache has a model, but not all that is needed of it."""
+
+    def __init__(self, why: str, tokenizer: ModelFolder | None) -> None:
+        super().__init__(why)
+        self.tokenizer = tokenizer
+
+    def finding(self, name: str) -> Finding:
+        used = ": only its tokenizer is used" if self.tokenizer is not None else ""
+        return Finding(
+            topic="model",
+            level="note",
+            text=f"{name} is not whole in the hub's cache{used}",
+            reason=str(self),
+            source="the cache of the hub",
+            remedy=f"download all of it: hf download {name}",
+        )
+
+
+def _is_there(name: str) -> bool:
+    """Whether there is anything at a path; no for what can be none."""
+    try:
+        return Path(name).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):
+        # A path that is too long, a home that is not known, a NUL.
+        return False
 
 
 def gpus(
@@ -110,5 +149,12 @@ def _on_machine() -> list[int]:
 
 
 def with_options(asked: Asked, given: Mapping[str, object]) -> Asked:
-    """What a command asks, with the options that were given as well taking the place of its own."""
-    return replace(asked, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    """What a command asks, with the options that were given as well taking the place of its own.
+
+    GPUs that are not counted are as many as the layers are shared out among.
+    """
+    options = {name: value for name, value in given.items() if value is not None}
+    found = replace(asked, **options)  # type: ignore[arg-type]
+    if "tensor_parallel" in options and "gpus" not in options and found.tensor_parallel:
+        return replace(found, gpus=found.tensor_parallel * found.pipeline_parallel)
+    return found

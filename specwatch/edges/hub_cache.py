@@ -27,8 +27,9 @@ def find(name: str, environ: Mapping[str, str]) -> Path | None:
     """Return the cached folder of a model such as ``Qwen/Qwen3-8B``; None where there is none."""
     if not _ID.fullmatch(name):
         return None
-    folder = cache_folder(environ) / f"models--{name.replace('/', '--')}"
     try:
+        folder = cache_folder(environ) / f"models--{name.replace('/', '--')}"
         return folder if any((folder / "snapshots").iterdir()) else None
-    except OSError:
+    except (OSError, RuntimeError, ValueError):
+        # Of pathlib: a home that is not known, and a NUL in the path.
         return None

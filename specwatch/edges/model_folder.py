@@ -19,7 +19,7 @@ from specwatch.edges.safetensors_header import read_header, shards
 from specwatch.errors import ConfigError
 from specwatch.wording.text import shown
 
-__all__ = ["ModelFolder", "TokenizerFiles", "Weights", "open_model"]
+__all__ = ["ModelFolder", "TokenizerFiles", "Weights", "open_model", "open_tokenizer"]
 
 _MIB = 1024 * 1024
 _MOST_CONFIG = 16 * _MIB
@@ -63,6 +63,27 @@ def open_model(path: Path) -> ModelFolder:
     if names.isdisjoint({"config.json", "params.json"}):
         return _without_config(folder, names)
     return _folder(folder, names)
+
+
+def open_tokenizer(path: Path) -> ModelFolder | None:
+    """Only the tokenizer of what lies at ``path``, of which nothing else can be read."""
+    try:
+        folder = _snapshot(path)
+        tokenizer = _tokenizer(folder, frozenset(os.listdir(folder)))
+    except (ConfigError, OSError):
+        return None
+    if tokenizer is None:
+        return None
+    return ModelFolder(
+        name=_name(folder),
+        where=str(folder),
+        kind="folder",
+        config={},
+        generation_config=None,
+        weights=None,
+        tokenizer=tokenizer,
+        vocabulary_size=None,
+    )
 
 
 def _folder(folder: Path, names: frozenset[str]) -> ModelFolder:

@@ -135,7 +135,11 @@ def test_what_cannot_be_is_named(changes: dict[str, Any], said: str) -> None:
         candidate({**CONFIGS[PLAIN], **changes})
 
 
-@pytest.mark.parametrize("temperature", [10**400, float("nan"), float("inf"), -1, "hot", [1]])
+@pytest.mark.parametrize(
+    "temperature",
+    [10**400, float("nan"), float("inf"), -1, "hot", [1]],
+    ids=["huge", "nan", "inf", "negative", "words", "a list"],
+)
 def test_a_temperature_that_is_none_is_passed_over(temperature: object) -> None:
     target = candidate(CONFIGS[PLAIN], temperature=temperature)
     found = advised(target, None, "ngram")

@@ -97,6 +97,12 @@ def test_high_load_is_remedied_by_fewer_drafts_where_the_server_can() -> None:
     assert key not in only(asked=Asked(server="llama.cpp"), saturated=True).remedy
 
 
+def test_the_report_s_sixteen_at_once_were_without_speculation() -> None:
+    """No difference at 16, as it was switched off there [T]: not that nothing was gained."""
+    assert "switched off from 16 on [T]" in only(concurrency=16).reason
+
+
 def test_long_contexts_need_the_memory_of_a_draft() -> None:
-    assert only(asked=Asked(context=65_536)).level == "note"
+    found = only(asked=Asked(context=65_536))
+    assert (found.level, found.source) == ("note", "reported [F] [T]")
     assert findings(asked=Asked(context=8192)) == []

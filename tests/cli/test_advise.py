@@ -138,7 +138,11 @@ def test_a_model_of_which_the_cache_has_nothing_of_use(
     assert "note: org/model-70B is not whole in the hub's cache" in said(found)
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, "~nouser/x", "x/" * 3000, "\udce4-8B"])
+@pytest.mark.parametrize(
+    "name",
+    ["x" * 5000, "~nouser/x", "x/" * 3000, "\udce4-8B"],
+    ids=["long", "a home", "deep", "no UTF-8"],
+)
 def test_a_name_that_can_be_no_path_is_a_name(run: Run, name: str) -> None:
     found = advised(run, "--", "vllm", "serve", name, "--spec-method=ngram", "--spec-tokens=3")
     assert "its files are not here" in said(found)
@@ -157,8 +161,9 @@ def test_gpus_are_as_many_as_the_layers_are_shared_out_among(run: Run) -> None:
                     "--gpu-memory", "80GB")  # fmt: skip
     assert found.memory is not None
     assert found.memory.gpus == 4
-    more = advised(run, "--tensor-parallel", 4, "--gpu-memory", "80GB", "--", "vllm", "serve",
-                   "org/M-70B", "-tp", 2, "-pp", 2, "--spec-method=ngram", "--spec-tokens=3")  # fmt: skip
+    command = ("vllm", "serve", "org/M-70B", "-tp", 2, "-pp", 2, "--spec-method=ngram",
+               "--spec-tokens=3")  # fmt: skip
+    more = advised(run, "--tensor-parallel", 4, "--gpu-memory", "80GB", "--", *command)
     assert more.memory is not None
     assert more.memory.gpus == 8
 
@@ -174,7 +179,7 @@ def test_heads_are_shared_out_among_the_gpus_of_the_options(
 HUGE = ("30000000", "1000000000", "9" * 400)
 
 
-@pytest.mark.parametrize("k", HUGE)
+@pytest.mark.parametrize("k", HUGE, ids=["millions", "a billion", "400 digits"])
 def test_a_k_beyond_any_use_is_wrong_and_takes_no_longer(run: Run, k: str) -> None:
     found = advised(run, "--model", "70B", "--draft", "7B", "--k", k, code=1)
     assert (found.k, found.sound) == (1024, False)
