@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from specwatch.cli import calibration_sources, load_sources, options
+from specwatch.cli import calibration_sources, load_process, load_sources, options
 from specwatch.cli.calibration_sources import Sources
 from specwatch.cli.load_sources import LEAST_TOKENS, TooLittle, numbers, opened_store
 from specwatch.errors import ConfigError, StoreError
@@ -160,7 +159,7 @@ def _run(prepare: Callable[[Note, Step], Calibration]) -> list[Stage]:
     try:
         calibration = prepare(progress.note, progress.step)
         with progress.over(calibration.slices):
-            return asyncio.run(calibration.run())
+            return load_process.run(calibration.run())
     except KeyboardInterrupt:
         raise TooLittle("interrupted: nothing was stored") from None
 

@@ -81,8 +81,6 @@ class Server:
             )
         if not answer.ok:
             raise NoAnswer(f"{self.url} did not answer a request: {answer.error}, {answer.detail}")
-        if answer.tokens is None:
-            raise NoAnswer(f"{self.url} does not say how many tokens it generated (stream_options)")
         return answer
 
     async def read(self) -> Mapping[Series, float]:

@@ -119,7 +119,9 @@ def prompts(file: Path | None) -> tuple[str, ...]:
         return PROMPTS
     text, _ = text_of(file)
     found = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    # Not splitlines, which takes U+2028 and more for ends of lines: JSON strings may hold them.
+    for number, each in enumerate(text.split("\n"), start=1):
+        line = each.rstrip("\r")
         if not line.strip():
             continue
         if not line.startswith('"'):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specwatch import __version__
-from specwatch.cli import load_sources, options, output_file
+from specwatch.cli import load_process, load_sources, options, output_file
 from specwatch.cli.load_sources import LEAST_TOKENS, Asked, TooLittle, numbers, opened_store
-from specwatch.errors import StoreError
+from specwatch.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
     from specwatch.cli.load_server import Server
@@ -75,8 +74,8 @@ def command(**given: Any) -> None:
     temperatures win and which lose against the break-even line: measured where there is a baseline
     at this load (`specwatch calibrate`, `specwatch bench`), else assumed.
 
-    Ctrl-C keeps what was measured. Exit code 1 when not all was measured, or nobody can tell the
-    acceptance; 2 when it cannot be measured like that, as on a server without speculation.
+    Ctrl-C and SIGTERM keep what was measured. Exit code 1 when not all was measured, or nobody can
+    tell the acceptance; 2 when it cannot be measured like that, as on a server without speculation.
     """
     from specwatch.cli.load_server import Server
     from specwatch.cli.probe_run import Plan
@@ -109,9 +108,9 @@ def _run(server: Server, plan: Plan) -> Sweep:
     progress = Progress()
     try:
         with progress.over(plan.total):
-            sweep = asyncio.run(Probing(server, plan, progress.note, progress.step).run())
+            sweep = load_process.run(Probing(server, plan, progress.note, progress.step).run())
     except KeyboardInterrupt:
-        raise TooLittle("interrupted before anything was measured; nothing was stored") from None
+        raise TooLittle("interrupted; nothing was stored") from None
     if not any(answer.ok for answers in sweep.answers.values() for answer in answers):
         raise TooLittle("\n".join([*sweep.problems, "nothing was measured, and nothing stored"]))
     return sweep
@@ -168,10 +167,12 @@ def _probe(
     )
     notes = [*probe.notes_of(sweep), *probe.problems_of(sweep)]
     if isinstance(cost, str):
-        notes.append(
-            f"the break-even line is assumed: {cost}; to measure it: specwatch calibrate --off URL"
+        measure = (
+            "; to measure it: specwatch calibrate --off URL"
             f" --target {asked.name} --concurrency {plan.concurrency}"
         )
+        remedy = "" if cost == probe.shortfall_of(sweep) else measure
+        notes.append(f"the break-even line is assumed: {cost}{remedy}")
     source = BUILT_IN if given["prompts"] is None else str(given["prompts"])
     return Probe(
         version=__version__,
@@ -214,7 +215,10 @@ def _finish(probe: Probe, sweep: Sweep, store: Store | None, given: Mapping[str,
             problems.append(f"measured, but not stored: {error}")
     if given["output"] is not None:
         text = msgspec.json.format(msgspec.json.encode(probe), indent=2).decode() + "\n"
-        output_file.write(given["output"], text)
+        try:
+            output_file.write(given["output"], text)
+        except ConfigError as error:
+            problems.append(f"measured, but not written: {error}")
     if given["as_json"]:
         options.print_json(probe)
         click.echo(said, err=True)

@@ -15,7 +15,7 @@ from specwatch.core.calibration import Block, Engine, Stage
 from specwatch.core.load import Answer, Ask, Prompt
 from specwatch.core.prompts import endless
 from specwatch.edges.fixed_load import FixedLoad
-from specwatch.errors import ConfigError, NoAnswer, ScrapeError
+from specwatch.errors import ConfigError, ScrapeError, SpecwatchError
 from specwatch.experiments import alone
 from specwatch.experiments.acceptance import Part
 from specwatch.experiments.probe import RECORDS_FLAG, Source, Sweep
@@ -57,17 +57,27 @@ class Plan:
 
         Each begins a round in its turn, so that what changes meanwhile meets all alike.
         """
-        prompts = list(itertools.islice(endless(self.prompts, self.seed), self.requests))
-        for number, begin in enumerate(range(0, self.requests, size)):
+        for number, prompts in enumerate(self._blocks(size)):
             first = number % len(self.temperatures)
             for temperature in (*self.temperatures[first:], *self.temperatures[:first]):
                 yield (
                     temperature,
                     [
                         Ask(each.text, self.max_tokens, temperature, each.messages)
-                        for each in prompts[begin : begin + size]
+                        for each in prompts
                     ],
                 )
+
+    def _blocks(self, size: int) -> Iterator[Sequence[Prompt]]:
+        """All requests of a temperature; prompts that are sent again have the same neighbours."""
+        count = max(len(self.prompts), size)
+        order = list(itertools.islice(endless(self.prompts, self.seed), count))
+        left = self.requests
+        for begin in itertools.cycle(range(0, len(order), size)):
+            yield (block := order[begin : begin + min(size, left)])
+            left -= len(block)
+            if not left:
+                return
 
 
 class Probing:
@@ -111,7 +121,7 @@ class Probing:
                     task.uncancel()
                 self.sweep.problems.append("interrupted: what was measured until then is kept")
                 await self._keep_rest()
-            except (NoAnswer, ScrapeError, TooLittle) as error:
+            except SpecwatchError as error:
                 self.sweep.problems.append(f"{self._server.url}: {error}")
                 await self._keep_rest()
         return self.sweep
@@ -127,14 +137,14 @@ class Probing:
                 Ask(prompt.text, tokens, temperature, prompt.messages)
             )
             recorded = recorded or answer.acceptance is not None
-            if self._server.engine.mode is Mode.OFF and not recorded:
-                raise ConfigError(
-                    f"{self._server.where}: {self._server.url} does not speculate: its page has no"
-                    f" family of speculation for {self._server.engine.model_name}, and its answers"
-                    " carry no record; start it with --speculative-config"
-                )
         if recorded:
             return "records"
+        if self._server.engine.mode is Mode.OFF:
+            raise ConfigError(
+                f"{self._server.where}: {self._server.url} does not speculate: its page has no"
+                f" family of speculation for {self._server.engine.model_name}, and its answers"
+                " carry no record; start it with --speculative-config"
+            )
         await self._require_counters()
         return "counters"
 
@@ -179,7 +189,9 @@ class Probing:
             temperature = answer.ask.temperature or 0.0
             sweep.answers[temperature].append(answer)
             if answer.ok and answer.acceptance is not None:
-                sweep.parts[temperature].append(Part.of_record(answer.acceptance))
+                sweep.parts[temperature].append(
+                    Part.of_record(answer.acceptance, [answer.ask.prompt])
+                )
         if len(block.looks) < 2:
             return
         first, last = block.looks[0].samples, block.looks[-1].samples
@@ -226,7 +238,7 @@ class Probing:
         sweep.answers[temperature] += block.answers
         for answer in block.answers:
             self._count(answer)
-        part = Part.of_counters(found.counted)
+        part = Part.of_counters(found.counted, [each.prompt for each in asks])
         if not failed and part is not None:
             sweep.alone = True
             sweep.parts[temperature].append(part)
@@ -258,7 +270,7 @@ class Probing:
                 async with asyncio.timeout(_LAST_LOOK):
                     await self._load.settle(lambda *_: True)
                 block = self._load.block
-            except (ScrapeError, TimeoutError):
+            except (SpecwatchError, TimeoutError):
                 pass
         self._keep(block, aborted=aborted)
 

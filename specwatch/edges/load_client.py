@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-import msgspec
-
 from specwatch import __version__
 from specwatch.core.load import Acceptance, Answer, Ask, ErrorKind
+from specwatch.edges import stream_events
 from specwatch.errors import ConfigError
 
 try:
@@ -31,7 +30,6 @@ CHAT, COMPLETIONS = "chat", "completions"
 _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
 _LONGEST_LINE = 1 << 20
 _LONGEST_DETAIL = 300
-_TIMINGS = {"draft_n", "draft_n_accepted", "predicted_n"}
 
 
 class LoadClient:
@@ -101,7 +99,7 @@ class LoadClient:
             error, detail = ErrorKind.CONNECT, str(failed)
         except (aiohttp.ClientError, OSError) as failed:
             error, detail = ErrorKind.BROKE_OFF, str(failed) or type(failed).__name__
-        except (ValueError, KeyError, TypeError, AttributeError) as failed:
+        except (ValueError, RecursionError) as failed:
             error, detail = ErrorKind.UNREADABLE, f"{type(failed).__name__}: {failed}"
         return Answer(
             ask=ask,
@@ -142,7 +140,7 @@ class _Reading:
         self._first: float | None = None
         self._last: float | None = None
         self._chunks = 0
-        self._usage: Mapping[str, Any] = {}
+        self._usage = stream_events.Usage()
         self._finish_reason: str | None = None
         self._acceptance: Acceptance | None = None
 
@@ -152,8 +150,8 @@ class _Reading:
             "first": self._first,
             "last": self._last,
             "chunks": self._chunks,
-            "prompt_tokens": self._usage.get("prompt_tokens"),
-            "tokens": self._usage.get("completion_tokens"),
+            "prompt_tokens": self._usage.prompt_tokens,
+            "tokens": self._usage.completion_tokens,
             "finish_reason": self._finish_reason,
             "acceptance": self._acceptance,
         }
@@ -172,54 +170,40 @@ class _Reading:
                 if line.startswith(b"data:"):
                     data = line[5:].strip()
                     if data == b"[DONE]":
-                        return None, ""
+                        return self._lacking()
                     if problem := self._take(data, self._clock()):
                         return ErrorKind.FAILED, problem
             if len(rest) > _LONGEST_LINE:
                 return ErrorKind.UNREADABLE, f"a line of more than {_LONGEST_LINE >> 20} MiB"
         return ErrorKind.BROKE_OFF, "the stream ended without [DONE]"
 
+    def _lacking(self) -> tuple[ErrorKind | None, str]:
+        """What an answer that came to its end lacks: without it nothing can be told of it."""
+        tokens = self._usage.completion_tokens
+        if tokens is None:
+            return ErrorKind.UNREADABLE, "it does not say how many tokens it has (stream_options)"
+        if tokens and self._first is None:
+            return ErrorKind.UNREADABLE, f"{tokens} tokens, and no content that could be timed"
+        return None, ""
+
     def _take(self, data: bytes, now: float) -> str | None:
         """Note an event that came at a time; returns the message of one that is an error."""
-        chunk = msgspec.json.decode(data)
-        if "error" in chunk:
+        event = stream_events.read(data)
+        if event.error is not None:
             return _message(data.decode("utf-8", "replace"))
-        for choice in chunk.get("choices") or ():
-            told = choice.get("delta") or choice
-            text = told.get("content") or told.get("reasoning") or told.get("text")
-            reason = choice.get("finish_reason")
+        for choice in event.choices or ():
+            reason = choice.finish_reason
             # The last piece may carry tokens that decode to no text.
-            if text or (reason and self._first is not None):
+            if choice.piece.has_tokens or (reason and self._first is not None):
                 if self._first is None:
                     self._first = now
                     self._tell_first()
                 self._last = now
                 self._chunks += 1
             self._finish_reason = reason or self._finish_reason
-        self._usage = chunk.get("usage") or self._usage
-        self._acceptance = _acceptance(chunk) or self._acceptance
+        self._usage = event.usage or self._usage
+        self._acceptance = event.acceptance or self._acceptance
         return None
-
-
-def _acceptance(chunk: Mapping[str, Any]) -> Acceptance | None:
-    """vLLM's record of a request, or what llama.cpp's ``timings`` tell of it.
-
-    Those do not count steps: each yields a token beside those accepted, the first is the prompt's.
-    """
-    record = (chunk.get("metrics") or {}).get("speculative_decoding")
-    if record:
-        return Acceptance(
-            record["num_spec_steps"],
-            record["num_draft_tokens"],
-            record["num_accepted_draft_tokens"],
-            tuple(record.get("acceptance_histogram") or ()),
-        )
-    timings = chunk.get("timings") or {}
-    if timings.keys() >= _TIMINGS:
-        accepted = int(timings["draft_n_accepted"])
-        steps = max(int(timings["predicted_n"]) - 1 - accepted, 0)
-        return Acceptance(steps, int(timings["draft_n"]), accepted)
-    return None
 
 
 def _message(said: str) -> str:
@@ -227,5 +211,5 @@ def _message(said: str) -> str:
     try:
         error = json.loads(said)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return " ".join(said.split())

@@ -1,7 +1,9 @@
 """Acceptance with its interval, by bootstrap over requests.
 
 Requests differ: what one kept of its drafts says little of the next. So it is requests that are
-drawn, each with all its drafts; where only the server's counters tell, blocks of them.
+drawn, each with all its drafts; where only the server's counters tell, blocks of them. A prompt
+that is sent again says little new, at temperature 0 nothing: its requests are drawn together (A.
+Davison, D. Hinkley, *Bootstrap Methods and their Application*, 1997, 3.8).
 """
 
 from __future__ import annotations
@@ -24,39 +26,73 @@ _ONE = Reference([1.0] * LEAST_SAMPLES, [1.0] * LEAST_SAMPLES)
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What is drawn: the drafts of one request, or of one block.
+    """The drafts of one request, or of one block.
 
     ``histogram`` has the drafts that had 0, 1, .. tokens accepted. None is what is not known.
+    ``prompts`` are those that it answered; without them it is like no other.
     """
 
     drafts: int | None
     draft_tokens: int
     accepted_tokens: int
     histogram: tuple[int, ...] | None = None
+    prompts: frozenset[str] = frozenset()
+
+    def __add__(self, other: Part) -> Part:
+        known = self.drafts is not None and other.drafts is not None
+        return Part(
+            (self.drafts or 0) + (other.drafts or 0) if known else None,
+            self.draft_tokens + other.draft_tokens,
+            self.accepted_tokens + other.accepted_tokens,
+            _histogram([self, other]),
+            self.prompts | other.prompts,
+        )
 
     @classmethod
-    def of_record(cls, record: Record) -> Part:
+    def of_record(cls, record: Record, prompts: Iterable[str] = ()) -> Part:
         """Of a request, as the server's own record tells it."""
         return cls(
             record.drafts,
             record.draft_tokens,
             record.accepted_tokens,
             record.accepted_lengths or None,
+            frozenset(prompts),
         )
 
     @classmethod
-    def of_counters(cls, counted: Tally) -> Part | None:
+    def of_counters(cls, counted: Tally, prompts: Iterable[str] = ()) -> Part | None:
         """Of all that a server counted; None where it does not count what is needed."""
         if counted.draft_tokens is None or counted.accepted_tokens is None:
             return None
         histogram = accepted_length_histogram(
             counted.drafts, counted.accepted_per_position, counted.accepted_tokens
         )
-        return cls(counted.drafts, counted.draft_tokens, counted.accepted_tokens, histogram)
+        return cls(
+            counted.drafts,
+            counted.draft_tokens,
+            counted.accepted_tokens,
+            histogram,
+            frozenset(prompts),
+        )
+
+
+def drawn(parts: Iterable[Part]) -> list[Part]:
+    """What a bootstrap draws: sums over the parts, with drafts, that have a prompt in common."""
+    found: dict[object, Part] = {}
+    of_prompt: dict[str, object] = {}
+    for part in parts:
+        if not part.draft_tokens:
+            continue
+        place, whole = object(), part
+        for other in {of_prompt[each] for each in part.prompts if each in of_prompt}:
+            whole += found.pop(other)
+        found[place] = whole
+        of_prompt.update(dict.fromkeys(whole.prompts, place))
+    return list(found.values())
 
 
 def acceptance_of(parts: Sequence[Part], *, seed: int = 0) -> Acceptance | None:
-    """All parts together; None of nothing drafted. No interval below five parts with drafts."""
+    """All parts together; None of nothing drafted. No interval below five that are drawn."""
     drafted = sum(part.draft_tokens for part in parts)
     if not drafted:
         return None
@@ -82,11 +118,11 @@ def rate_interval(parts: Sequence[Part], *, seed: int = 0) -> Interval | None:
     that no end lies beyond 0 or 1. Where one is nothing at all, its end is that of a share of
     which as many requests show nothing (C. Clopper, E. Pearson, *Biometrika* 26, 1934).
     """
-    drawn = [part for part in parts if part.draft_tokens]
-    if len(drawn) < LEAST_SAMPLES:
+    samples = drawn(parts)
+    if len(samples) < LEAST_SAMPLES:
         return None
-    drafted = [float(part.draft_tokens) for part in drawn]
-    accepted = [float(part.accepted_tokens) for part in drawn]
+    drafted = [float(part.draft_tokens) for part in samples]
+    accepted = [float(part.accepted_tokens) for part in samples]
     if 2 * sum(accepted) <= sum(drafted):
         return _share(accepted, drafted, seed)
     rejected = _share([d - a for d, a in zip(drafted, accepted, strict=True)], drafted, seed)

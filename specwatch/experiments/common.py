@@ -13,6 +13,8 @@ from specwatch.model import Mode
 
 BUILT_IN = "built-in"
 """The source of a workload whose prompts are our own."""
+LEAST_P95, LEAST_P99 = 20, 100
+"""Values that a quantile needs: with fewer less than one lies beyond it."""
 
 
 def subject_of(engine: Engine, *, target: str, url: str) -> Subject:
@@ -56,7 +58,8 @@ def workload_of(
 
 
 def distribution_of(values: Iterable[float | None]) -> Distribution | None:
-    """Mean and exact quantiles of what is known of some values; None of nothing.
+    """Mean and exact quantiles of what is known of some values; None of nothing, and for a
+    quantile that lies beyond all but less than one of them.
 
     Between two values a quantile is interpolated linearly (R. J. Hyndman, Y. Fan, *Sample quantiles
     in statistical packages*, The American Statistician 50, 1996, definition 7: that of numpy).
@@ -68,8 +71,8 @@ def distribution_of(values: Iterable[float | None]) -> Distribution | None:
         count=len(known),
         mean=math.fsum(known) / len(known),
         p50=_quantile(known, 0.5),
-        p95=_quantile(known, 0.95),
-        p99=_quantile(known, 0.99),
+        p95=_quantile(known, 0.95) if len(known) >= LEAST_P95 else None,
+        p99=_quantile(known, 0.99) if len(known) >= LEAST_P99 else None,
     )
 
 

@@ -72,13 +72,14 @@ class Workload(Struct, frozen=True, kw_only=True):
 
 
 class Distribution(Struct, frozen=True, kw_only=True):
-    """Exact quantiles of what clients saw."""
+    """Exact quantiles of what clients saw. ``p95`` is None of fewer than 20, ``p99`` of fewer than
+    100: it would be no more than the largest."""
 
     count: int
     mean: float
     p50: float
-    p95: float
-    p99: float
+    p95: float | None = None
+    p99: float | None = None
 
 
 class Acceptance(Struct, frozen=True, kw_only=True):
@@ -131,7 +132,7 @@ class Probe(Struct, frozen=True, kw_only=True, tag_field="kind", tag="probe"):
 
 
 class Batch(Struct, frozen=True, kw_only=True, array_like=True):
-    """Some requests that ended one after another: what bootstraps draw. Sums over them."""
+    """Some requests that were sent one after another: what bootstraps draw. Sums over them."""
 
     requests: int
     tokens: int
@@ -156,7 +157,7 @@ class Level(Struct, frozen=True, kw_only=True):
     rate: float | None
     seconds: float
     requests: int
-    """That ended well in this time."""
+    """That were sent (in an open loop: due) in this time, and ended well."""
     errors: dict[str, int]
     prompt_tokens: int
     tokens: int
@@ -173,6 +174,8 @@ class Level(Struct, frozen=True, kw_only=True):
     """Open loop: how much later than due requests were sent; it is part of the latencies."""
     acceptance: Acceptance | None = None
     alone: bool | None = None
+    complete: bool = True
+    """Whether it was measured to its end: else it is neither compared nor a baseline."""
     batches: tuple[Batch, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -218,7 +221,8 @@ class ComparedLevel(Struct, frozen=True, kw_only=True):
 
 
 class Comparison(Struct, frozen=True, kw_only=True, tag_field="kind", tag="comparison"):
-    """Speculation on against off. ``crossing`` is the load at which the speedup falls to 1."""
+    """Speculation on against off. ``crossing`` is the load at which the speedup falls to 1 for
+    good, ``rising`` the one at which it rises to 1."""
 
     format: int = FORMAT
     version: str
@@ -233,6 +237,7 @@ class Comparison(Struct, frozen=True, kw_only=True, tag_field="kind", tag="compa
     speedup: Estimate | None
     """Over all levels, each counted alike (geometric mean)."""
     crossing: float | None
+    rising: float | None = None
     verdict: Verdict
     sentence: str
     notes: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from specwatch.core.calibration import MOST_ERRORS, Stage
 from specwatch.core.interval import LEAST_SAMPLES, Interval
 from specwatch.core.load import Answer
 from specwatch.core.sample import Sample
-from specwatch.experiments.acceptance import Part, acceptance_of, length_interval
+from specwatch.experiments.acceptance import Part, acceptance_of, drawn, length_interval
 from specwatch.experiments.common import distribution_of, estimate_of
 from specwatch.experiments.model import Estimate, Line, ProbeTemperature, Zone
 from specwatch.model import load_bin_label
@@ -32,6 +32,8 @@ RECORDS_FLAG = "--per-request-spec-decode-metrics summary"
 _CACHED = 0.1
 """Share of prompt tokens from the prefix cache from which on it is said."""
 
+_OTHERS = "others used the server meanwhile, so that the load is not known"
+
 Source = Literal["records", "counters"]
 
 
@@ -42,7 +44,7 @@ class Sweep:
     stage: Stage
     source: Source
     parts: dict[float, list[Part]]
-    """What intervals are drawn from, by temperature; so are the answers."""
+    """What is known of the drafts, by temperature; so are the answers."""
     answers: dict[float, list[Answer]]
     alone: bool | None = None
     complete: bool = False
@@ -69,7 +71,7 @@ class Cost(NamedTuple):
 def cost_of(sweep: Sweep, baseline: Baseline, *, seed: int = 0) -> Cost | str:
     """The cost of a step, or why it is not known, as words."""
     if sweep.alone is False:
-        return "others used the server meanwhile, so that the load is not known"
+        return _OTHERS
     samples = sweep.stage.samples
     found = breakeven.assess(samples, baseline, seed=seed)
     if not found.bins:
@@ -86,6 +88,16 @@ def cost_of(sweep: Sweep, baseline: Baseline, *, seed: int = 0) -> Cost | str:
         min(drafts / steps, 1.0),
         most.acceptance_length / (1 + accepted / steps),
     )
+
+
+def shortfall_of(sweep: Sweep) -> str | None:
+    """Why no baseline would tell the cost of a step, as words."""
+    if sweep.alone is False:
+        return _OTHERS
+    paced = sum(each.pace is not None for each in sweep.stage.samples)
+    if paced >= LEAST_SAMPLES:
+        return None
+    return f"tokens came in {paced} slices, and {LEAST_SAMPLES} are the least: give more --requests"
 
 
 def line_of(cost: Cost | str) -> Line:
@@ -129,12 +141,18 @@ def problems_of(sweep: Sweep) -> list[str]:
                 f"temperature {temperature:g}: {errors.total()} of {len(answers)} requests failed"
                 f" ({kinds})"
             )
+    good = any(each.ok for answers in sweep.answers.values() for each in answers)
+    if sweep.complete and good and not any(sweep.parts.values()):
+        found.append(f"nobody can tell the acceptance: no answer carried a record ({RECORDS_FLAG})")
     return found
 
 
 def notes_of(sweep: Sweep) -> list[str]:
     """What has to be known of the figures, as words."""
-    return [*_counted(sweep), *sweep.notes, *_few(sweep), *_unlike(sweep), *_cached(sweep)]
+    return [
+        *_counted(sweep), *sweep.notes, *_again(sweep), *_few(sweep), *_unlike(sweep),
+        *_cached(sweep),
+    ]  # fmt: skip
 
 
 def _temperature(
@@ -186,9 +204,8 @@ def _scaled(length: Interval, factor: float) -> Interval:
 
 def _missing(sweep: Sweep, said: str | None, baseline: Baseline) -> str:
     samples: Sequence[Sample] = sweep.stage.samples
-    paced = sum(each.pace is not None for each in samples)
-    if baseline and paced < LEAST_SAMPLES:
-        return f"tokens came in {paced} slices, and {LEAST_SAMPLES} are the least"
+    if baseline and (own := shortfall_of(sweep)) is not None:
+        return own
     bins = sorted({each.load_bin for each in samples if each.load_bin is not None})
     if baseline and bins:
         known = ", ".join(load_bin_label(each) for each in sorted(baseline.bins))
@@ -206,19 +223,34 @@ def _counted(sweep: Sweep) -> Sequence[str]:
     )
 
 
-def _few(sweep: Sweep) -> Sequence[str]:
-    drawn: Mapping[float, int] = {
-        temperature: sum(part.draft_tokens > 0 for part in parts)
-        for temperature, parts in sweep.parts.items()
-    }
-    few = [f"{each:g}" for each, count in sorted(drawn.items()) if 0 < count < LEAST_SAMPLES]
-    if not few:
+def _again(sweep: Sweep) -> Sequence[str]:
+    """Prompts that were sent more than once."""
+    most = max(sweep.answers.values(), key=len, default=())
+    distinct = len({(each.ask.prompt, str(each.ask.messages)) for each in most})
+    if distinct == len(most):
         return ()
-    what = "requests" if sweep.source == "records" else "blocks of requests"
     return (
-        f"no interval at temperature {', '.join(few)}: fewer than {LEAST_SAMPLES} {what}; give more"
-        " --requests",
+        f"{figures.counted(distinct, 'distinct prompt')}, each sent more than once: intervals are"
+        " drawn of prompts, not of requests",
     )
+
+
+def _few(sweep: Sweep) -> Sequence[str]:
+    samples: Mapping[float, int] = {
+        temperature: len(drawn(parts)) for temperature, parts in sweep.parts.items()
+    }
+    told = []
+    without = [f"{each:g}" for each in sorted(samples) if sweep.parts[each] and not samples[each]]
+    if without:
+        told.append(f"nothing was drafted at temperature {', '.join(without)}")
+    few = [f"{each:g}" for each, count in sorted(samples.items()) if 0 < count < LEAST_SAMPLES]
+    if few:
+        what = "prompts" if sweep.source == "records" else "blocks of prompts"
+        told.append(
+            f"no interval at temperature {', '.join(few)}: fewer than {LEAST_SAMPLES} {what}; give"
+            " more --requests, of more --prompts"
+        )
+    return told
 
 
 def _unlike(sweep: Sweep) -> Sequence[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.cli.load_sources import Asked, asked
+from specwatch.cli.load_sources import Asked, asked, prompts
 from specwatch.errors import ConfigError
 
 URL = "http://127.0.0.1:8000"
@@ -72,3 +72,16 @@ def test_a_name_that_is_not_there_is_refused(file: Path) -> None:
         given("chat")
     with pytest.raises(ConfigError, match="--target: "):
         given("ftp://h")
+
+
+def test_only_line_feeds_end_a_prompt(tmp_path: Path) -> None:
+    """What Unicode calls line separators may stand in a prompt, as JSON allows it."""
+    file = tmp_path / "prompts"
+    file.write_bytes('one\r\n\n"a\u2028b\\nc"\n d\u0085e\x0bf\x0cg \n'.encode())
+    assert prompts(file) == ("one", "a\u2028b\nc", " d\u0085e\x0bf\x0cg ")
+    file.write_text('fine\n\n"never ends\n')
+    with pytest.raises(ConfigError, match=":3: begins with a quote and is no JSON string"):
+        prompts(file)
+    file.write_text(" \r\n\n")
+    with pytest.raises(ConfigError, match="is empty"):
+        prompts(file)

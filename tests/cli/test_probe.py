@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,13 @@ from prometheus_client import CollectorRegistry
 from starlette.responses import PlainTextResponse
 
 from specwatch.cli.load_server import Server
-from specwatch.core.load import Answer
+from specwatch.cli.probe_run import Plan
+from specwatch.core.load import Answer, Prompt
 from specwatch.edges import fixed_load
 from specwatch.edges.load_client import LoadClient
 from specwatch.edges.readers import Reader
 from specwatch.experiments.model import Probe, read
-from specwatch.model import Series
+from specwatch.model import Mode, Series
 from specwatch.simulated.costs import SimulatedCosts
 from specwatch.simulated.server import SimulatedServer
 from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
@@ -162,6 +165,39 @@ def test_the_same_prompts_are_sent_at_each_temperature_in_turn(
     assert len({turn[0][1] for turn in turns}) == 3, "none is always the first"
 
 
+def test_prompts_that_are_sent_again_make_no_interval_narrower(
+    run: Run, recording: SimulatedServer, counting: SimulatedServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("one\ntwo\nthree\n")
+    for running in (recording, counting):
+        found, _ = probed(
+            run, "--target", running.url, *SWEEP, "--requests", 7, "--prompts", file, "--dry-run",
+            "--concurrency", 2,
+        )  # fmt: skip
+        assert [each.requests for each in found.temperatures] == [7, 7, 7]
+        for one in found.temperatures:
+            assert one.acceptance is not None
+            assert one.acceptance.rate is not None
+            assert one.acceptance.rate.lower is None
+        assert any(note.startswith("3 distinct prompts") for note in found.notes)
+        assert any("no interval at temperature 0, 0.7, 1.3" in note for note in found.notes)
+
+
+def test_blocks_of_a_plan_are_the_same_each_time_round() -> None:
+    """So that a prompt ties no blocks together, and more requests never cost an interval."""
+    plan = Plan((0.0, 1.0), 17, tuple(map(Prompt, "abcdefg")), 8, 2, seed=3)
+    blocks = [[ask.prompt for ask in asks] for at, asks in plan.rounds(2) if at == 1.0]
+    assert sum(map(len, blocks)) == 17
+    assert blocks[4:8] == blocks[:4]
+    assert blocks[8:] == [blocks[0], blocks[1][:1]]
+    assert sorted(itertools.chain(*blocks[:4])) == list("abcdefg")
+    few = Plan((0.0,), 9, tuple(map(Prompt, "ab")), 8, 4, seed=3)
+    assert [len(asks) for _, asks in few.rounds(4)] == [4, 4, 1], "as many at once as asked for"
+    alone = [asks[0].prompt for at, asks in plan.rounds(1) if at == 0.0]
+    assert alone == list(itertools.chain(*blocks))
+
+
 @contextmanager
 def config(tmp_path: Path, url: str) -> Iterator[Path]:
     file = tmp_path / "specwatch.yml"
@@ -184,7 +220,7 @@ def test_with_a_baseline_at_this_load_the_line_is_measured(run: Run, tmp_path: P
         sweep = ("--temperatures", "0,1.3,2", "--max-tokens", 40, "--config", file)
         found, _ = probed(run, "--target", "chat", *sweep, "--requests", 10, "--concurrency", 2)
         elsewhere, _ = probed(
-            run, "--target", running.url, *sweep, "--requests", 8, "--dry-run", "--concurrency", 4
+            run, "--target", running.url, *sweep, "--requests", 16, "--dry-run", "--concurrency", 8
         )
         cost = running.engine.true_step_cost(2)
         speedups = [running.engine.true_speedup(each, 2) for each in (0.0, 1.3, 2.0)]
@@ -256,6 +292,29 @@ def test_a_server_without_speculation_is_refused(run: Run, off: SimulatedServer)
     assert done.exit_code == 2
     assert "does not speculate" in done.stderr
     assert "--speculative-config" in done.stderr
+
+
+def test_a_first_answer_without_drafts_is_no_server_without_speculation(
+    run: Run, recording: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp tells of drafts where there were any, and its page of none at all."""
+    ask, prepare = LoadClient.send, Server.__init__
+    sent = 0
+
+    async def send(self: LoadClient, *arguments: Any) -> Answer:
+        nonlocal sent
+        sent += 1
+        found = await ask(self, *arguments)
+        return replace(found, acceptance=None) if sent == 1 else found
+
+    def unspoken(self: Server, *arguments: Any, **more: Any) -> None:
+        prepare(self, *arguments, **more)
+        self.engine = replace(self.engine, mode=Mode.OFF)
+
+    monkeypatch.setattr(LoadClient, "send", send)
+    monkeypatch.setattr(Server, "__init__", unspoken)
+    found, _ = probed(run, "--target", recording.url, *SWEEP, "--requests", 2, "--dry-run")
+    assert {each.source for each in found.temperatures} == {"records"}
 
 
 def test_a_page_without_drafts_and_answers_without_record_tell_nothing(
@@ -395,7 +454,47 @@ def test_nothing_at_all_is_not_stored(
     assert stored(database) == []
 
 
-def test_interrupted_it_keeps_what_was_measured(specwatch: list[str], database: str) -> None:
+def test_a_key_that_vanishes_meanwhile_breaks_it_off(
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    key = tmp_path / "key"
+    key.write_text("secret\n")
+    with server(api_keys=("secret",)) as guarded:
+        breaking(12, key.unlink, monkeypatch)
+        found, said = probed(
+            run, "--target", guarded.url, *SWEEP, "--requests", 10, "--database", database,
+            "--bearer-token-file", key, code=1,
+        )  # fmt: skip
+    assert not found.complete
+    assert sum(each.requests for each in found.temperatures) == 12
+    assert str(key) in said
+    assert stored(database) == [found]
+
+
+def test_a_file_that_cannot_be_written_takes_nothing_away(
+    run: Run,
+    recording: SimulatedServer,
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """Although it could be written when the work began."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    breaking(3, folder.rmdir, monkeypatch)
+    found, said = probed(
+        run, "--target", recording.url, *SWEEP, "--requests", 5, "--database", database,
+        "-o", folder / "probe.json", code=1,
+    )  # fmt: skip
+    assert found.complete
+    assert stored(database) == [found]
+    assert "measured, but not written: --output" in said
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_keeps_what_was_measured(
+    specwatch: list[str], database: str, stop: signal.Signals
+) -> None:
     with ExitStack() as stack:
         running = stack.enter_context(server())
         process = subprocess.Popen(
@@ -410,7 +509,7 @@ def test_interrupted_it_keeps_what_was_measured(specwatch: list[str], database: 
         stack.callback(process.kill)
         assert process.stderr is not None
         assert process.stderr.readline().startswith("75 of 300 requests answered")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(stop)
         out, said = process.communicate(timeout=30)
         assert process.returncode == 1
         with running.synced() as engine:

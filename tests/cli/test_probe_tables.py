@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
@@ -135,3 +137,18 @@ def test_without_any_acceptance_there_are_latencies_still() -> None:
     assert "180 ms" in text
     assert "cannot be told at 0.5" in text
     assert "█" not in text
+
+
+def test_a_quantile_of_too_few_is_a_dash_that_keeps_its_column() -> None:
+    few = msgspec.structs.replace(one(0.7, 0.6, "near"), ttft=Distribution(count=9, mean=1, p50=1))
+    found = lines(probe(ASSUMED, one(0.0, 0.8, "wins"), few))
+    at = next(at for at, each in enumerate(found) if "TTFT p50" in each)
+    head, whole, missing = found[at : at + 3]
+    assert missing.split() == ["0.7", "1.00", "s", "-", "-", "180", "ms", "1.40", "s", "12.2", "s"]
+    ends = [
+        [match.end() for match in re.finditer(r"(\d ?m?s|-)(?= |$)", each)]
+        for each in (whole, missing)
+    ]
+    assert ends[0] == ends[1]
+    assert head.index("p95") + len("p95") == ends[0][1]
+    assert max(map(len, found)) <= 80

@@ -80,6 +80,8 @@ def piece(text: str, reason: str | None = None) -> dict[str, Any]:
     return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": reason}]}
 
 
+RECORD = {"num_spec_steps": 2, "num_draft_tokens": 8, "num_accepted_draft_tokens": 3}
+TIMINGS = {"predicted_n": 20, "draft_n": 28, "draft_n_accepted": 12}
 USAGE = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 5}}
 
 
@@ -157,6 +159,7 @@ def test_what_is_asked_for_is_what_the_server_gets(serve: Serve) -> None:
     ]
 
 
+DEEP = f'data: {{"error": {"[" * 9999}\n'
 ERROR = {"error": {"message": "no chat template", "code": 400}}
 
 
@@ -167,11 +170,18 @@ ERROR = {"error": {"message": "no chat template", "code": 400}}
         (lambda _: PlainTextResponse("out of\nmemory", 503), ErrorKind.FAILED, "503 out of memory"),
         (streamed(piece("a"), ERROR), ErrorKind.FAILED, "no chat template"),
         (streamed(piece("a"), done=False), ErrorKind.BROKE_OFF, "ended without"),
-        (streamed({"choices": 7}), ErrorKind.UNREADABLE, "TypeError"),
-        (streamed(["a"]), ErrorKind.UNREADABLE, "AttributeError"),
+        (streamed({"choices": 7}), ErrorKind.UNREADABLE, "$.choices"),
+        (streamed(["a"]), ErrorKind.UNREADABLE, "Expected `object`, got `array`"),
+        (streamed(piece("a")), ErrorKind.UNREADABLE, "how many tokens"),
+        (streamed(piece(""), USAGE), ErrorKind.UNREADABLE, "5 tokens, and no content"),
+        (lambda _: PlainTextResponse("[" * 4096, 500), ErrorKind.FAILED, "500 [[["),
+        (lambda _: PlainTextResponse(DEEP), ErrorKind.UNREADABLE, "RecursionError"),
     ],
-    ids=["refused", "failed", "failed late", "broke off", "no completion", "a list"],
-)
+    ids=[
+        "refused", "failed", "failed late", "broke off", "no completion", "a list", "no usage",
+        "no content", "a deep error", "a deep event",
+    ],
+)  # fmt: skip
 def test_each_failure_has_its_name(
     serve: Serve, answer: Callable[[Request], Response], kind: ErrorKind, detail: str
 ) -> None:
@@ -208,13 +218,70 @@ def test_llama_cpp_without_a_record_has_none(serve: Serve) -> None:
 
 def test_llama_cpp_tells_steps_by_its_tokens(serve: Serve) -> None:
     """Of 20 tokens the first is the prompt's, and 12 were accepted: 7 steps."""
-    timings = {"predicted_n": 20, "draft_n": 28, "draft_n_accepted": 12}
-    found = send(serve(streamed(piece("a"), {**USAGE, "timings": timings})))
+    found = send(serve(streamed(piece("a"), {**USAGE, "timings": TIMINGS})))
     assert found.acceptance == Acceptance(7, 28, 12)
 
 
 def test_a_record_that_tells_no_lengths_is_taken(serve: Serve) -> None:
-    record = {"num_spec_steps": 2, "num_draft_tokens": 8, "num_accepted_draft_tokens": 3}
-    metrics = {"metrics": {"speculative_decoding": record}}
+    metrics = {"metrics": {"speculative_decoding": RECORD}}
     found = send(serve(streamed(piece("a"), {**USAGE, **metrics})))
     assert found.acceptance == Acceptance(2, 8, 3)
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"usage": [5]},
+        {"usage": {"completion_tokens": "5"}},
+        {"usage": {"completion_tokens": -5}},
+        {"usage": {"completion_tokens": 5, "prompt_tokens": 2.5}},
+        {**USAGE, "metrics": {"speculative_decoding": {**RECORD, "num_draft_tokens": "8"}}},
+        {**USAGE, "metrics": {"speculative_decoding": {**RECORD, "num_spec_steps": -2}}},
+        {**USAGE, "metrics": {"speculative_decoding": {**RECORD, "acceptance_histogram": [None]}}},
+        {**USAGE, "timings": {**TIMINGS, "draft_n": "28"}},
+        {**USAGE, "timings": [28]},
+        {"choices": [{"delta": {}, "finish_reason": {}}]},
+    ],
+)
+def test_what_is_no_count_makes_an_answer_unreadable(serve: Serve, last: object) -> None:
+    """Its times and what came before are kept; nothing raises."""
+    found = send(serve(streamed(piece("a"), last)))
+    assert found.error is ErrorKind.UNREADABLE
+    assert "$." in found.detail
+    assert found.first is not None
+    assert found.acceptance is None
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"metrics": {"speculative_decoding": {**RECORD, "num_accepted_draft_tokens": 9}}},
+        {"metrics": {"speculative_decoding": {**RECORD, "acceptance_histogram": [1, 0, 1]}}},
+        {"timings": {**TIMINGS, "draft_n_accepted": 29}},
+    ],
+)
+def test_a_record_that_contradicts_itself_is_none(serve: Serve, more: dict[str, Any]) -> None:
+    found = send(serve(streamed(piece("a"), {**USAGE, **more})))
+    assert (found.ok, found.tokens, found.acceptance) == (True, 5, None)
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": "a"},
+        {"content": None, "reasoning": "a"},
+        {"content": None, "reasoning_content": "a"},
+        {"content": "", "tool_calls": [{"index": 0, "function": {"arguments": "{"}}]},
+    ],
+)
+def test_reasoning_and_tool_calls_are_content(serve: Serve, delta: dict[str, Any]) -> None:
+    role = {"choices": [{"delta": {"role": "assistant", "content": "", "tool_calls": []}}]}
+    found = send(serve(streamed(role, *[{"choices": [{"delta": delta}]}] * 2, USAGE)))
+    assert found.ok
+    assert found.chunks == 2
+    assert found.ttft is not None
+    assert found.tpot is not None
+
+
+def test_an_error_that_is_null_is_none(serve: Serve) -> None:
+    assert send(serve(streamed({**piece("a"), "error": None}, USAGE))).ok

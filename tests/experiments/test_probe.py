@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+import msgspec
 import pytest
 
 from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin, Point
@@ -13,6 +15,9 @@ from specwatch.core.load import Acceptance as Record
 from specwatch.core.load import Answer, Ask, ErrorKind
 from specwatch.experiments import alone
 from specwatch.experiments.acceptance import Part, acceptance_of, length_interval, rate_interval
+from specwatch.experiments.acceptance import drawn as together
+from specwatch.experiments.common import distribution_of
+from specwatch.experiments.model import Distribution
 from specwatch.experiments.probe import (
     Cost,
     Source,
@@ -21,6 +26,7 @@ from specwatch.experiments.probe import (
     line_of,
     notes_of,
     problems_of,
+    shortfall_of,
     temperatures_of,
 )
 from specwatch.model import Environment, Histogram, Mode, Series, Tally
@@ -98,12 +104,64 @@ def test_requests_alike_are_as_sure_as_can_be() -> None:
     assert (found.lower, found.value, found.upper) == pytest.approx((0.5, 0.5, 0.5))
 
 
+def test_requests_of_one_prompt_are_drawn_together() -> None:
+    """At temperature 0 they are the same: a hundred of ten prompts are as sure as the ten."""
+    ten = [replace(each, prompts=frozenset(str(at))) for at, each in enumerate(drawn(10, 0.6, 1))]
+    once, often = rate_interval(ten), rate_interval(ten * 10)
+    assert once is not None
+    assert often is not None
+    assert (often.lower, often.value, often.upper) == pytest.approx(
+        (once.lower, once.value, once.upper)
+    )
+    assert often.samples == 10
+    assert rate_interval(ten[:4] * 25) is None, "too few prompts"
+    whole = acceptance_of(ten[:4] * 25)
+    assert whole is not None
+    assert whole.drafts == sum(each.drafts or 0 for each in ten[:4]) * 25
+
+
+def test_blocks_with_a_prompt_in_common_are_drawn_together() -> None:
+    """Also where one block ties others together that came before it."""
+    blocks = [
+        replace(part([2, 3]), prompts=frozenset(prompts))
+        for prompts in ("ab", "cd", "ef", "bc", "ab", "g")
+    ]
+    found = together([*blocks, Part(0, 0, 0, None, frozenset("g")), part([1])])
+    assert sorted("".join(sorted(each.prompts)) for each in found) == ["", "abcd", "ef", "g"]
+    (most,) = [each for each in found if "a" in each.prompts]
+    assert (most.drafts, most.draft_tokens, most.accepted_tokens) == (8, 32, 20)
+    assert most.histogram == (0, 0, 4, 4, 0)
+    unknown = together([Part(None, 4, 2, None, frozenset("a")), blocks[0]])
+    assert (unknown[0].drafts, unknown[0].histogram) == (None, None)
+
+
+def test_prompts_sent_again_are_noted() -> None:
+    found = sweep({0.5: drawn(6, 0.8, 1)})
+    found.answers[0.5] = [answer(0.5, prompt=str(at % 3)) for at in range(6)]
+    (note,) = notes_of(found)
+    assert note.startswith("3 distinct prompts, each sent more than once")
+
+
 def test_a_length_counts_steps_that_drafted_nothing() -> None:
     parts = [part([2, 4])] * 6
     always, half = length_interval(parts), length_interval(parts, drafting=0.5)
     assert always is not None
     assert half is not None
     assert (always.value, half.value) == pytest.approx((4, 2.5))
+
+
+@pytest.mark.parametrize(
+    ("count", "p95", "p99"),
+    [(19, None, None), (20, 18.05, None), (99, 93.1, None), (100, 94.05, 98.01)],
+)
+def test_a_quantile_needs_a_value_beyond_it(
+    count: int, p95: float | None, p99: float | None
+) -> None:
+    """P99 of twenty is no more than the largest."""
+    found = distribution_of(map(float, range(count)))
+    assert found is not None
+    assert (found.p95, found.p99) == (pytest.approx(p95), pytest.approx(p99))
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Distribution) == found
 
 
 def test_counters_and_records_make_the_same_part() -> None:
@@ -114,10 +172,14 @@ def test_counters_and_records_make_the_same_part() -> None:
 
 
 def answer(
-    temperature: float = 0.0, *, tokens: int | None = 8, error: ErrorKind | None = None
+    temperature: float = 0.0,
+    *,
+    tokens: int | None = 8,
+    error: ErrorKind | None = None,
+    prompt: str = "hello",
 ) -> Answer:
     return Answer(
-        Ask("hello", 8, temperature), sent=0.0, ended=1.0, first=0.2, last=0.9, tokens=tokens,
+        Ask(prompt, 8, temperature), sent=0.0, ended=1.0, first=0.2, last=0.9, tokens=tokens,
         error=error,
     )  # fmt: skip
 
@@ -129,7 +191,10 @@ def sweep(
         stage or Stage(ENGINE, 1),
         source,
         rates,
-        {each: [answer(each) for _ in parts] for each, parts in rates.items()},
+        {
+            each: [answer(each, prompt=str(at)) for at in range(len(parts))]
+            for each, parts in rates.items()
+        },
         alone=True,
         complete=True,
     )
@@ -211,6 +276,7 @@ def test_a_line_that_cannot_be_measured_says_why(
     cost = cost_of(found, baseline())
     assert isinstance(cost, str)
     assert said in cost
+    assert shortfall_of(found) == cost, "which no other baseline would mend"
 
 
 def test_a_baseline_of_another_load_is_no_measure() -> None:
@@ -231,12 +297,24 @@ def test_what_should_be_known_of_the_figures_is_noted() -> None:
     found = sweep({0.5: drawn(3, 0.8, 1)}, source="counters")
     counters, few = notes_of(found)
     assert "server's counters" in counters
-    assert "no interval at temperature 0.5: fewer than 5 blocks" in few
+    assert "no interval at temperature 0.5: fewer than 5 blocks of prompts" in few
     found = sweep({0.5: drawn(6, 0.8, 1, drafts=10)})
     found.stage.whole = Tally(drafts=61, prefix_cache_queries=10, prefix_cache_hits=5)
     unlike, cached = notes_of(found)
     assert unlike == "the records tell of 60 drafts, and the server counted 61"
     assert "50% came from the prefix cache" in cached
+
+
+def test_why_no_acceptance_is_told_is_said() -> None:
+    found = sweep({0.0: drawn(6, 0.8, 1), 0.5: [Part(0, 0, 0, (0,))] * 6})
+    assert notes_of(found) == ["nothing was drafted at temperature 0.5"]
+    assert problems_of(found) == []
+    found = sweep({0.0: drawn(6, 0.8, 1)})
+    found.parts[0.0] = []
+    (problem,) = problems_of(found)
+    assert "nobody can tell the acceptance: no answer carried a record" in problem
+    found.complete = False
+    assert problems_of(found) == []
 
 
 def page(requests: float, tokens: float, running: float = 0.0) -> dict[Series, float]:
