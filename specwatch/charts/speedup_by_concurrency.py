@@ -40,11 +40,16 @@ Point = tuple[ComparedLevel, Estimate]
 
 
 def speedup_by_concurrency(
-    found: Sequence[ComparedLevel], crossing: float | None = None, prefix: str = "bench"
+    found: Sequence[ComparedLevel],
+    crossing: float | None = None,
+    prefix: str = "bench",
+    *,
+    rising: float | None = None,
 ) -> str:
     """A point for each load, with its interval; a sentence where no speedup is known.
 
-    ``crossing`` is the load at which the speedup falls to 1. Loads lie on a logarithmic scale.
+    ``crossing`` is the load at which the speedup falls to 1, ``rising`` the one at which it rises
+    to 1. Loads lie on a logarithmic scale.
     """
     points = [
         (each, each.speedup)
@@ -66,14 +71,19 @@ def speedup_by_concurrency(
     drawn = [
         *levels(Field(Scale(0, 1, LEFT, WIDTH - RIGHT), field.down), steps, lambda v: f"{v:g}x"),
         *_lines(field.down),
-        *_crossing(field, points, finite(crossing)),
+        *_crossing(field, points, finite(crossing), "slower", _COLOURS["do_not"]),
+        *_crossing(field, points, finite(rising), "faster", _COLOURS["ship"]),
         *(mark for point in points for mark in _point(field, *point)),
         *_loads(field, points),
         words(axis, WIDTH / 2, below, "middle"),
         rule((LEFT, _BOTTOM), (WIDTH - RIGHT, _BOTTOM), **AXIS),
         *legend,
     ]
-    where = "" if finite(crossing) is None else f" It falls to 1 at about {crossing:.3g}."
+    where = "".join(
+        f" It {does} to 1 at about {load:.3g}."
+        for does, load in (("falls", finite(crossing)), ("rises", finite(rising)))
+        if load is not None
+    )
     told = "; ".join(f"at {_load(each):g} {axis} {_told(speedup)}" for each, speedup in points)
     return document(
         prefix, (WIDTH, round(end)),
@@ -109,17 +119,19 @@ def _lines(down: Scale) -> Iterator[str]:
     )
 
 
-def _crossing(field: Field, points: Sequence[Point], load: float | None) -> Iterator[str]:
+def _crossing(
+    field: Field, points: Sequence[Point], load: float | None, what: str, colour: int
+) -> Iterator[str]:
     if load is None or not _load(points[0][0]) <= load <= _load(points[-1][0]):
         return
     x, y = field.across.at(load), field.down.at(1.0)
     yield rule(
-        (x, y), (x, field.bottom), **STROKES[_COLOURS["do_not"]], stroke_width=1.4,
+        (x, y), (x, field.bottom), **STROKES[colour], stroke_width=1.4,
         stroke_dasharray="2 3",
     )  # fmt: skip
-    yield dot((x, y), 3.0, **FILLS[_COLOURS["do_not"]])
+    yield dot((x, y), 3.0, **FILLS[colour])
     after = x < WIDTH - 130
-    text = f"slower from {load:.3g}"
+    text = f"{what} from {load:.3g}"
     yield words(text, x + (5 if after else -5), field.bottom - 6, "start" if after else "end")
 
 

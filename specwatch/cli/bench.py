@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import resource
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,11 +12,12 @@ import click
 from click.core import ParameterSource
 
 from specwatch import __version__
-from specwatch.cli import commands, load_sources, options
+from specwatch.cli import commands, load_process, load_sources, options
 from specwatch.cli.load_sources import (
     LEAST_TOKENS,
     Asked,
     TooLittle,
+    known_target,
     numbers,
     opened_store,
     server_at,
@@ -27,9 +28,12 @@ if TYPE_CHECKING:
     from specwatch.cli.bench_run import BenchRun, Plan
     from specwatch.cli.load_server import Server
     from specwatch.experiments.model import Bench
+    from specwatch.target import Target
 
 _CONCURRENCIES = "1,2,4,8,16,32"
 _LEAST_RATE = 0.001
+_OTHER_FILES = 64
+"""Open files of this process that are no requests."""
 
 
 @click.group(
@@ -52,7 +56,9 @@ _LEAST_RATE = 0.001
 )  # fmt: skip
 @click.option(
     "--rate", "rates", metavar="R,R,...",
-    callback=lambda c, p, text: text and numbers(float, _LEAST_RATE, "0.5,1,2")(c, p, text),
+    callback=lambda c, p, text: (
+        None if text is None else numbers(float, _LEAST_RATE, "0.5,1,2")(c, p, text)
+    ),
     help="Requests a second in place of that, which come whether others are answered or not.",
 )  # fmt: skip
 @click.option(
@@ -116,13 +122,14 @@ def command(context: click.Context, /, **given: Any) -> None:
     second for each user and in all, TTFT and TPOT at P50, P95 and P99, and errors. It takes the
     server for itself: about 70 seconds for each load, twice that and more with --baseline.
 
-    A result without speculation becomes the baseline that speedups are measured against. Ctrl-C
-    keeps what was measured.
+    A result without speculation becomes the baseline that speedups are measured against, unless
+    others used the server. Ctrl-C and SIGTERM keep what was measured.
 
     Exit code 1 when not all was measured, or, with --baseline, when the verdict is "do not"; 2 when
     it cannot be measured like that.
     """
     if context.invoked_subcommand is not None:
+        _refuse_options(context)
         return
     if given["target"] is None:
         raise click.UsageError("give --target URL", context)
@@ -131,6 +138,20 @@ def command(context: click.Context, /, **given: Any) -> None:
     if given["plot"] is not None and given["baseline"] is None:
         raise click.UsageError("--plot draws a comparison: give --baseline URL", context)
     _measure(context, given)
+
+
+def _refuse_options(context: click.Context) -> None:
+    """Those of a bench say nothing to the command after them."""
+    name = context.invoked_subcommand
+    given = [
+        each.opts[0] for each in context.command.params if each.name and _chosen(context, each.name)
+    ]
+    if given:
+        raise click.UsageError(
+            f"{', '.join(given)} before {name} is an option of the bench; write those of {name}"
+            f" after it: specwatch bench {name} .. {given[0]}",
+            context,
+        )
 
 
 def _require_one(
@@ -156,7 +177,7 @@ def _measure(context: click.Context, given: Mapping[str, Any]) -> None:
         run = _run(plan, servers)
         found = _benches(run, asked, given, source, began)
         finish(
-            Findings(run, found, asked.name, given["shared"]),
+            Findings(run, found, asked.name),
             store,
             output=given["output"],
             plot=given["plot"],
@@ -192,11 +213,27 @@ def _plan(context: click.Context, given: Mapping[str, Any]) -> tuple[Plan, str]:
         if given["rates"] is None
         else [Load(rate=each) for each in given["rates"]]
     )
+    most = _connections(given["concurrencies"] if given["rates"] is None else ())
     plan = Plan(
         tuple(loads), prompts, given["temperatures"], given["duration"], given["warm_up"],
-        max_tokens, given["seed"], tokens,
+        max_tokens, given["seed"], tokens, most,
     )  # fmt: skip
     return plan, source
+
+
+def _connections(concurrencies: Sequence[int]) -> int:
+    """How many requests this process may have in flight. Raises ConfigError for more."""
+    from specwatch.edges.open_loop import MOST_IN_FLIGHT
+
+    load_process.raise_file_limit()
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_IN_FLIGHT if limit < 0 else max(limit - _OTHER_FILES, 1)
+    if max(concurrencies, default=0) > most and limit >= 0:
+        raise ConfigError(
+            f"--concurrency {max(concurrencies)}: this process may have {limit} open files, and"
+            f" each request is one; raise that (ulimit -n), or give at most {most}"
+        )
+    return min(most, MOST_IN_FLIGHT)
 
 
 def _servers(asked: Asked, given: Mapping[str, Any]) -> list[Server]:
@@ -208,9 +245,7 @@ def _servers(asked: Asked, given: Mapping[str, Any]) -> list[Server]:
 
     targets = [("--target", asked.server)]
     if given["baseline"] is not None:
-        other = server_at(given["baseline"], "--baseline", given["bearer_token_file"])
-        like = asked.server.model_copy(update={"url": other.url, "proxy": None})
-        targets.append(("--baseline", like))
+        targets.append(("--baseline", _baseline(asked, given)))
     servers = []
     for where, target in targets:
         server = Server(target, model=given["model"], endpoint=given["endpoint"], where=where)
@@ -225,13 +260,18 @@ def _servers(asked: Asked, given: Mapping[str, Any]) -> list[Server]:
     return servers
 
 
+def _baseline(asked: Asked, given: Mapping[str, Any]) -> Target:
+    """The other server: as the configuration has it, else with the target's own credentials.
+
+    Raises ConfigError.
+    """
+    url = server_at(given["baseline"], "--baseline", given["bearer_token_file"]).url
+    if known_target(options.loaded(given["file"]), None, [url]) is not None:
+        return load_sources.asked({**given, "target": url}, "--baseline").server
+    return asked.server.model_copy(update={"url": url, "proxy": None})
+
+
 def _require_pair(first: Server, second: Server) -> None:
-    if first.engine.mode is second.engine.mode:
-        what = "speculates" if first.engine.mode == "on" else "does not speculate"
-        raise ConfigError(
-            f"--baseline: {second.url} {what}, as {first.url} does; give the same server with"
-            " speculation the other way"
-        )
     if first.engine.model_name != second.engine.model_name:
         raise ConfigError(
             f"--baseline serves {second.engine.model_name} and --target"
@@ -247,7 +287,7 @@ def _run(plan: Plan, servers: Sequence[Server]) -> BenchRun:
     run = BenchRun(plan, servers, progress.note, progress.step)
     try:
         with progress.over(run.slices):
-            asyncio.run(run.run())
+            load_process.run(run.run())
     except KeyboardInterrupt:
         raise TooLittle("interrupted: nothing was kept") from None
     if not any(each.levels for each in run.measured):

@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from specwatch import __version__
-from specwatch.cli import load_sources, options, output_file
+from specwatch.cli import load_sources, options
 from specwatch.cli.load_sources import TooLittle
 from specwatch.errors import ConfigError
-from specwatch.experiments.model import Bench, Comparison, Experiment, read
+from specwatch.experiments.model import Bench, ComparedLevel, Comparison, Experiment, read
 
 
 @click.command(name="compare")
@@ -35,24 +35,26 @@ def command(context: click.Context, /, **given: Any) -> None:
     A and B are files that `specwatch bench` wrote (-o or --json), or numbers of stored results: one
     without speculation and one with it, in any order. A comparison alone is shown again.
 
-    Exit code 1 when the verdict is "do not"; 2 when they cannot be compared.
+    Exit code 1 when the verdict is "do not", or when requests failed at a load; 2 when they cannot
+    be compared.
     """
-    from specwatch.cli.bench_out import require_outputs, show, text_of
+    from specwatch.cli.bench_out import keep, require_outputs, show
 
     if not 1 <= len(given["results"]) <= 2:
         raise click.UsageError("give two results: files, or numbers of stored results", context)
     require_outputs(given["output"], given["plot"])
     found = [_result(each, given) for each in given["results"]]
     comparison = _comparison(given["results"], found, force=given["force"])
-    if given["output"] is not None:
-        output_file.write(given["output"], text_of(comparison))
-    if given["plot"] is not None:
-        from specwatch.cli import bench_plot
-
-        bench_plot.write(given["plot"], comparison)
     show([comparison], as_json=given["as_json"])
-    if comparison.verdict == "do_not":
-        raise TooLittle(f"verdict: {comparison.sentence}")
+    problems = keep(comparison, output=given["output"], plot=given["plot"])
+    if comparison.verdict == "do_not" or any(map(_failed, comparison.levels)):
+        problems.append(f"verdict: {comparison.sentence}")
+    if problems:
+        raise TooLittle("\n".join(problems))
+
+
+def _failed(level: ComparedLevel) -> bool:
+    return level.missing is not None and "failed" in level.missing
 
 
 def _comparison(names: tuple[str, ...], found: list[Experiment], *, force: bool) -> Comparison:

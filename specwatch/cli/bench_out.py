@@ -22,36 +22,47 @@ from specwatch.errors import ConfigError, StoreError
 from specwatch.experiments.compare import compare
 from specwatch.experiments.model import Bench, Comparison, Experiment, Level
 from specwatch.model import Mode, load_bin_label
+from specwatch.wording.text import clean
 
 if TYPE_CHECKING:
-    from specwatch.cli.bench_run import BenchRun
+    from specwatch.cli.bench_run import BenchRun, Measured
     from specwatch.edges.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """A run, and the bench of each of its servers; ``shared`` is whether others may use them."""
+    """A run, and the bench of each of its servers; ``target`` is what baselines are kept by."""
 
     run: BenchRun
     benches: Sequence[Bench]
     target: str
-    shared: bool
 
-    def measurements(self) -> list[Measurement]:
-        """The baseline that the server without speculation is, if it was alone."""
-        found: list[Measurement] = []
-        for each in self.run.measured:
+    def measurements(self) -> tuple[list[Measurement], list[str]]:
+        """The baseline that the server without speculation is, or why it is none, if so."""
+        off = [each for each in self.run.measured if each.server.engine.mode is Mode.OFF]
+        for each in off:
+            if (why := self._no_baseline(each)) is not None:
+                return [], [f"no baseline stored: {why}"]
             engine = each.server.engine
-            alone = self.shared or not any(stage.shared for stage in each.stages)
-            if engine.mode is Mode.OFF and alone and self.run.broken_off is None:
-                key = BaselineKey(
-                    self.target,
-                    engine.model_name,
-                    engine.environment.engine_version,
-                    engine.environment.configuration,
-                )
-                found += calibration.measurements(key, each.stages)
-        return found
+            key = BaselineKey(
+                self.target,
+                engine.model_name,
+                engine.environment.engine_version,
+                engine.environment.configuration,
+            )
+            if found := calibration.measurements(key, each.stages):
+                return found, []
+            short = (stage.shortfall for stage in each.stages if stage.shortfall is not None)
+            why = next(short, "too little was measured; give a longer --duration")
+            return [], [f"no baseline stored: {why}"]
+        return [], []
+
+    def _no_baseline(self, measured: Measured) -> str | None:
+        if self.run.broken_off is not None:
+            return "not all was measured"
+        if measured.server.engine.busy or any(stage.shared for stage in measured.stages):
+            return "others used the server meanwhile, and at which load it ran is not known"
+        return None
 
     def experiments(self) -> tuple[list[Experiment], list[str]]:
         """All to be stored, the main one last, and why there is no comparison, if so."""
@@ -80,16 +91,13 @@ def finish(
     plot: Path | None,
     as_json: bool,
 ) -> None:
-    """Store, write, draw and print. Raises TooLittle for what is not as it should be."""
+    """Store, print, write and draw. Raises TooLittle for what is not as it should be."""
     experiments, problems = found.experiments()
     main = experiments[-1]
-    stored, failed = _store(store, experiments, found.measurements())
+    stored, failed = _store(store, experiments, *found.measurements())
     problems += failed
-    if output is not None:
-        output_file.write(output, text_of(main))
-    if plot is not None and isinstance(main, Comparison):
-        bench_plot.write(plot, main)
     show(experiments if len(experiments) < 3 else experiments[-1:], stored, as_json=as_json)
+    problems += keep(main, output=output, plot=plot)
     if found.run.broken_off is not None:
         problems.append(found.run.broken_off)
     for bench in found.benches:
@@ -100,16 +108,40 @@ def finish(
         raise TooLittle("\n".join(problems))
 
 
+def keep(found: Experiment, *, output: Path | None, plot: Path | None) -> list[str]:
+    """Write and draw what was printed already; returns what could not be, as sentences."""
+    problems = []
+    try:
+        if output is not None:
+            output_file.write(output, text_of(found))
+    except ConfigError as error:
+        problems.append(f"measured, but not written: {error}")
+    if plot is None:
+        return problems
+    if not isinstance(found, Comparison) or not bench_plot.drawable(found):
+        click.echo(f"note: nothing to draw in {clean(str(plot))}: no speedup is known", err=True)
+        return problems
+    try:
+        bench_plot.write(plot, found)
+    except ConfigError as error:
+        problems.append(f"measured, but not drawn: {error}")
+    return problems
+
+
 def _store(
-    store: Store | None, experiments: Sequence[Experiment], measured: Sequence[Measurement]
+    store: Store | None,
+    experiments: Sequence[Experiment],
+    measured: Sequence[Measurement],
+    lacking: Sequence[str],
 ) -> tuple[list[str], list[str]]:
-    """What was stored, and what could not be, as sentences."""
+    """What was stored, and what could not be, as sentences; ``lacking`` is why no baseline is."""
     if store is None:
         return ["nothing stored"], []
     said = []
     try:
         numbers = [store.add_experiment(each, time.time()) for each in experiments]
         said.append(f"stored as result {', '.join(map(str, numbers))} in {store.where}")
+        said += lacking
         if measured:
             store.write_measurements(measured, time.time())
             bins = ", ".join(load_bin_label(each.load_bin) for each in measured)
@@ -147,7 +179,7 @@ def failures(levels: Iterable[Level]) -> list[str]:
     """Levels of which nothing, or little, can be told."""
     return [
         f"{_name(each)}: {note}" for each in levels for note in each.notes if "failed" in note
-    ] + [f"{_name(each)}: no request ended in this time" for each in levels if not each.requests]
+    ] + [f"{_name(each)}: no request ended well" for each in levels if not each.requests]
 
 
 def _name(level: Level) -> str:

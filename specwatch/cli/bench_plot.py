@@ -26,11 +26,14 @@ def require(path: Path) -> None:
         _renderer()
 
 
+def drawable(found: Comparison) -> bool:
+    """Whether a speedup is known at any load."""
+    return any(each.speedup is not None and each.speedup.value > 0 for each in found.levels)
+
+
 def write(path: Path, found: Comparison) -> None:
     """Draw the speedup into a file. Raises ConfigError where it cannot be written."""
-    drawn = speedup_by_concurrency(found.levels, found.crossing)
-    if not drawn.startswith("<svg"):
-        raise ConfigError(f"--plot {path}: no speedup is known at any load, nothing was drawn")
+    drawn = speedup_by_concurrency(found.levels, found.crossing, rising=found.rising)
     if path.suffix.lower() == ".svg":
         output_file.write(path, _XML + _on_white(drawn) + "\n", "--plot")
         return

@@ -8,7 +8,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from specwatch.cli.load_server import Server
@@ -16,7 +16,7 @@ from specwatch.core.arrivals import poisson
 from specwatch.core.calibration import Block, Stage
 from specwatch.core.load import Answer, Ask, Prompt
 from specwatch.core.prompts import endless
-from specwatch.edges.open_loop import OpenLoop
+from specwatch.edges.open_loop import MOST_IN_FLIGHT, OpenLoop
 from specwatch.errors import ConfigError, NoAnswer, ScrapeError, SpecwatchError
 from specwatch.experiments import bench, dataset
 from specwatch.experiments.bench import Load, Stretch
@@ -29,8 +29,6 @@ SLICES = 12
 """Of a level: the server's counters are read as often, and servers take so many turns at most."""
 _LEAST_TURNS = 6
 """Turns that servers take at least: fewer have no interval."""
-_TURN = 3.0
-"""Mean latencies that a turn lasts at least: in shorter ones few requests end."""
 _RAMP = 1.5
 """Mean latencies after which an open load is steady."""
 _LEAST_SLICE = 0.1
@@ -55,6 +53,8 @@ class Plan:
     seed: int
     random_tokens: int | None = None
     """Prompts are of random words, of about so many tokens, in place of ``prompts``."""
+    most: int = MOST_IN_FLIGHT
+    """Requests that an open loop may have in flight."""
 
     def __post_init__(self) -> None:
         if self.duration < round(_LEAST_SLICE * SLICES, 3):
@@ -133,20 +133,29 @@ class BenchRun:
     async def run(self) -> None:
         """Measure all levels; cancelling, and a server that fails meanwhile, break it off.
 
-        Raises ScrapeError, NoAnswer or ConfigError where nothing was measured.
+        Raises ScrapeError, NoAnswer or ConfigError where nothing was measured; ConfigError for two
+        that both speculate, or do not.
         """
         try:
             async with AsyncExitStack() as stack:
                 for each in self.measured:
                     await stack.enter_async_context(each.server)
-                    await each.server.try_out(Ask("Say hello.", self._plan.max_tokens))
+                    ask = Ask("Say hello.", self._plan.max_tokens)
+                    answer = await each.server.try_out(ask)
+                    if answer.tokens is None:
+                        raise NoAnswer(
+                            f"{each.server.url} does not say how many tokens it generated"
+                            " (stream_options), and speeds are those of tokens"
+                        )
+                    _see_mode(each.server, [answer])
+                _require_unlike(self.measured)
                 if self._plan.random_tokens is not None:
                     self.prompts = await self._random(self._plan.random_tokens)
                 for load in self._plan.loads:
                     await self._level(load)
         except asyncio.CancelledError:
             self._break_off(INTERRUPTED, time.perf_counter())
-        except (ScrapeError, NoAnswer) as failed:
+        except (ScrapeError, NoAnswer, ConfigError) as failed:
             self._break_off(f"broken off: {failed}", None)
             if not any(each.levels for each in self.measured):
                 raise
@@ -168,7 +177,7 @@ class BenchRun:
                 each.server,
                 Stage(each.server.engine, load.concurrency or 0),
                 self._asks(load),
-                OpenLoop(each.server.client, each.server.read),
+                OpenLoop(each.server.client, each.server.read, most=self._plan.most),
             )
             for each in self.measured
         ]
@@ -183,7 +192,8 @@ class BenchRun:
 
     async def _take_turns(self, load: Load) -> None:
         """In turn, so that what changes meanwhile meets both."""
-        least = max(_TURN * max(each.latency for each in self._turns), _LEAST_SLICE)
+        latency = max(each.latency for each in self._turns)
+        least = max(bench.LEAST_TURN * latency, _LEAST_SLICE)
         count = min(max(int(self._plan.duration / least), _LEAST_TURNS), SLICES)
         for number in range(count):
             for turn in self._turns if number % 2 == 0 else reversed(self._turns):
@@ -226,6 +236,7 @@ class BenchRun:
                 slices=slices,
                 seconds=seconds / slices,
                 slice_ended=slice_ended,
+                level_to_the_end=True,
             )
             stretch = Stretch.of(block, asked)
         else:
@@ -243,6 +254,7 @@ class BenchRun:
             begin = turn.opened.began + ramp
             stretch = Stretch.between(block, begin, begin + seconds, asked)
         turn.stage.add(block, turn.server.meter)
+        _see_mode(turn.server, block.answers)
         self._active = None
         if stretch is not None:
             turn.stretches.append(stretch)
@@ -256,7 +268,7 @@ class BenchRun:
             if block.looks:
                 with contextlib.suppress(SpecwatchError):
                     turn.stage.add(block, turn.server.meter)
-            end = _last_good(block) if now is None else now
+            end = bench.answered_well(block) if now is None else now
             stretch = self._active.stretch(end, self._plan.max_tokens)
             if stretch is not None and stretch.counted:
                 turn.stretches.append(stretch)
@@ -290,8 +302,23 @@ def _mean_latency(answers: Sequence[Answer]) -> float:
     return sum(good) / len(good) if good else 0.0
 
 
-def _last_good(block: Block) -> float:
-    return max((each.ended for each in block.answers if each.ok), default=0.0)
+def _see_mode(server: Server, answers: Sequence[Answer]) -> None:
+    """A server whose page does not tell that it speculates may say so in its answers."""
+    if any(each.acceptance is not None and each.acceptance.draft_tokens for each in answers):
+        server.engine = replace(server.engine, mode=Mode.ON)
+
+
+def _require_unlike(measured: Sequence[Measured]) -> None:
+    """Raise ConfigError for two servers that both speculate, or both do not."""
+    if len(measured) < 2:
+        return
+    first, second = (each.server for each in measured)
+    if first.engine.mode is second.engine.mode:
+        what = "speculates" if first.engine.mode is Mode.ON else "does not speculate"
+        raise ConfigError(
+            f"{second.where}: {second.url} {what}, as {first.url} does; give the same server with"
+            " speculation the other way"
+        )
 
 
 def _ended(load: Load, stage: Stage, level: Level) -> str:

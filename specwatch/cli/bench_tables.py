@@ -205,6 +205,8 @@ def _chart(found: Comparison, *, fancy: bool) -> Iterator[Line]:
         row = _row(speedup, place, one, line, fancy=fancy)
         label = f"{_load(each):>7}  "
         yield (label, ""), (row, _STYLES[each.verdict]), (f"  {speedup.value:.2f}", "")
+    if found.rising is not None:
+        yield ((f"the speedup rises to 1 at about {found.rising:.3g} {unit}", ""),)
     if found.crossing is not None:
         yield ((f"the speedup falls to 1 at about {found.crossing:.3g} {unit}", ""),)
 

@@ -47,6 +47,8 @@ class Block(NamedTuple):
 
     looks: tuple[Look, ...]
     answers: tuple[Answer, ...]
+    unanswered: float | None = None
+    """When the first request began that has no answer yet: a time of the client's clock."""
 
 
 @dataclass(frozen=True, slots=True)

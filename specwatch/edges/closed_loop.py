@@ -13,6 +13,7 @@ from specwatch.edges.load_client import LoadClient
 from specwatch.edges.load_ledger import LoadLedger
 from specwatch.model import Series
 
+_POLL = 0.01
 _PAUSE = 0.1
 """Seconds that a client waits after an error: a server that refuses at once is not hammered."""
 
@@ -51,8 +52,12 @@ class ClosedLoop:
         slices: int,
         seconds: float,
         slice_ended: Callable[[], None] = lambda: None,
+        level_to_the_end: bool = False,
     ) -> Block:
         """Load the server for ``slices`` stretches of ``seconds``, then let all requests end.
+
+        With ``level_to_the_end`` the load stays as it is until all requests have ended that were
+        sent in these stretches, so that none of them is faster for being among the last.
 
         The first stretch begins when all clients have had a token; their first requests are of
         unlike lengths, so that they do not stay in step. Raises ScrapeError when the page cannot be
@@ -66,7 +71,9 @@ class ClosedLoop:
             asyncio.create_task(self._ask_on(asks, share=(number + 1) / concurrency))
             for number in range(concurrency)
         ]
-        measuring = asyncio.create_task(self._measure(concurrency, slices, seconds, slice_ended))
+        measuring = asyncio.create_task(
+            self._measure(concurrency, slices, seconds, slice_ended, level_to_the_end)
+        )
         try:
             await self._first_failure(clients, measuring)
             self._stopping = True
@@ -91,7 +98,12 @@ class ClosedLoop:
         measuring.result()
 
     async def _measure(
-        self, concurrency: int, slices: int, seconds: float, slice_ended: Callable[[], None]
+        self,
+        concurrency: int,
+        slices: int,
+        seconds: float,
+        slice_ended: Callable[[], None],
+        level_to_the_end: bool,
     ) -> None:
         while self._started < concurrency:
             self._all_started.clear()
@@ -102,6 +114,9 @@ class ClosedLoop:
             await asyncio.sleep(seconds)
             await self._ledger.look()
             slice_ended()
+        end = self._ledger.clock()
+        while level_to_the_end and (self._ledger.unanswered or end) < end:
+            await asyncio.sleep(_POLL)
 
     async def _ask_on(self, asks: Iterator[Ask], share: float) -> None:
         """One client; ``share`` is that of its first answer's length."""
@@ -118,12 +133,14 @@ class ClosedLoop:
             ask = next(asks)
             if share < 1.0:
                 ask, share = replace(ask, max_tokens=max(2, round(ask.max_tokens * share))), 1.0
+            began = self._ledger.clock()
             self._ledger.count(+1)
+            self._ledger.wait_for(began)
             try:
                 answer = await self._client.send(ask, note_first)
             finally:
                 self._ledger.count(-1)
             note_first()
-            self._ledger.add(answer)
+            self._ledger.add(answer, began)
             if not answer.ok:
                 await asyncio.sleep(_PAUSE)

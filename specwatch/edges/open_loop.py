@@ -11,7 +11,11 @@ from specwatch.core.calibration import Block
 from specwatch.core.load import Ask
 from specwatch.edges.load_client import LoadClient
 from specwatch.edges.load_ledger import LoadLedger
+from specwatch.errors import NoAnswer
 from specwatch.model import Series
+
+MOST_IN_FLIGHT = 10_000
+"""Requests at once, after which a server that does not keep up is sent no more."""
 
 
 class OpenLoop:
@@ -19,9 +23,9 @@ class OpenLoop:
 
     When each request is due is known before the first is sent, and its latencies count from then:
     neither a server that stalls nor a client that is late makes them look shorter (G. Tene, *How
-    not to measure latency*, 2013, calls that coordinated omission). ``read_page``, ``wall`` and
-    ``clock`` are as in :class:`specwatch.edges.closed_loop.ClosedLoop`; the client has the same
-    clock.
+    not to measure latency*, 2013, calls that coordinated omission). More than ``most`` are never in
+    flight. ``read_page``, ``wall`` and ``clock`` are as in
+    :class:`specwatch.edges.closed_loop.ClosedLoop`; the client has the same clock.
     """
 
     def __init__(
@@ -29,10 +33,12 @@ class OpenLoop:
         client: LoadClient,
         read_page: Callable[[], Awaitable[Mapping[Series, float]]],
         *,
+        most: int = MOST_IN_FLIGHT,
         wall: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._client = client
+        self._most = most
         self._clock = clock
         self.began = 0.0
         """When the load began that runs, or ran last: a time of the clock."""
@@ -56,7 +62,8 @@ class OpenLoop:
         """Send requests at ``arrivals``, in seconds from now, and wait until all have ended.
 
         After ``ramp`` seconds there are ``slices`` stretches of ``seconds``. Raises ScrapeError
-        when the page cannot be read, NoAnswer when most requests fail; cancelling aborts them.
+        when the page cannot be read, NoAnswer when most requests fail, or when the server does not
+        keep up at all; cancelling aborts them.
         """
         self._ledger.clear()
         await self._ledger.look()
@@ -68,6 +75,8 @@ class OpenLoop:
                     due = began + arrival
                     if (early := due - self._clock()) > 0:
                         await asyncio.sleep(early)
+                    self._require_room(arrival)
+                    self._ledger.wait_for(due)
                     group.create_task(self._ask(next(asks), due))
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from None
@@ -90,10 +99,17 @@ class OpenLoop:
             await self._ledger.look()
             slice_ended()
 
+    def _require_room(self, after: float) -> None:
+        if self._ledger.unanswered_count >= self._most:
+            raise NoAnswer(
+                f"the server did not keep up: {self._most} requests of ours were in flight after"
+                f" {after:.1f} s, the most that are sent; give a lower --rate"
+            )
+
     async def _ask(self, ask: Ask, due: float) -> None:
         self._ledger.count(+1)
         try:
             answer = await self._client.send(ask)
         finally:
             self._ledger.count(-1)
-        self._ledger.add(replace(answer, due=due))
+        self._ledger.add(replace(answer, due=due), due)

@@ -1,7 +1,9 @@
 """From the answers of a load to what clients saw at it: a level of a bench.
 
-Counted are requests that ended while the load was constant (closed loop), or that were due then
-(open loop): never the first request of a client, which is shorter, nor the ramp and the drain.
+Counted are requests that were sent (closed loop) or due (open loop) while the load was constant,
+each to its end: never the first request of a client, which is shorter, nor the ramp and the drain.
+Counting those that ended instead would favour short ones; to the end of what was sent, sums over
+requests have the mean of all (A. Wald, *On cumulative sums of random variables*, 1944).
 """
 
 from __future__ import annotations
@@ -15,14 +17,21 @@ from itertools import pairwise
 import msgspec
 
 from specwatch.core.calibration import MOST_ERRORS, Block, Stage
-from specwatch.core.load import Answer, Prompt
+from specwatch.core.counters import CounterTracker
+from specwatch.core.load import Answer, ErrorKind, Prompt
+from specwatch.errors import PageError
 from specwatch.experiments.acceptance import Part, acceptance_of
 from specwatch.experiments.common import distribution_of
 from specwatch.experiments.model import Acceptance, Batch, Level
-from specwatch.model import Tally
+from specwatch.scalars import format_duration
 
+BROKEN_OFF = "broken off: these are the requests before the first that was not answered"
 MOST_BATCHES = 24
 """Of a level: more say nothing more of its noise."""
+LEAST_TURN = 6.0
+"""Mean latencies that a turn should last: in shorter ones each client sends few requests."""
+_CACHED = 0.1
+"""Share of prompt tokens from the prefix cache from which on it is said."""
 _UNSTEADY = 4.0
 """Standard deviations by which the requests in flight may grow by chance."""
 
@@ -57,19 +66,23 @@ class Stretch:
     @classmethod
     def of(cls, block: Block, asked: int, *, broken_off: float | None = None) -> Stretch | None:
         """Of a closed loop that ended, or was ``broken_off`` at that moment, in seconds of its
-        clock; None where none of it counts."""
+        clock; None where none of it counts. What was broken off counts until the first request
+        began that was never answered: those after it are known only if they were fast."""
         inner = block.looks[1:] if broken_off is not None else block.looks[1:-1]
         if not inner:
             return None
         first, last = inner[0], inner[-1]
         if broken_off is not None:
-            return cls.between(block, first.clock, broken_off, asked)
+            end = _answered_until(block, broken_off)
+            return cls.between(block, first.clock, end, asked)
         in_flight = last.in_flight - first.in_flight
         return cls(first.clock, last.clock, in_flight, block.answers, asked)
 
     @classmethod
     def between(cls, block: Block, begin: float, end: float, asked: int) -> Stretch | None:
-        """Of the time in which the requests of an open loop were due that count."""
+        """Of the time in which the requests of an open loop were due that count; only until the
+        first of them that was never answered."""
+        end = _answered_until(block, end)
         if end <= begin:
             return None
         return cls(begin, end, _in_flight(block.answers, begin, end), block.answers, asked)
@@ -78,9 +91,8 @@ class Stretch:
     def counted(self) -> list[Answer]:
         """The requests that count, failed ones too, in their order."""
         whole = (each for each in self.answers if each.ask.max_tokens == self.asked)
-        at = ((each.ended if each.due is None else each.due, each) for each in whole)
-        found = [(when, each) for when, each in at if self.begin <= when < self.end]
-        return [each for _, each in sorted(found, key=lambda pair: pair[0])]
+        found = [each for each in whole if self.begin <= each.began < self.end]
+        return sorted(found, key=lambda each: each.began)
 
     @property
     def tokens(self) -> float:
@@ -105,11 +117,11 @@ def level(
     those of both can be paired.
     """
     counted = [(each, one) for each in stretches for one in each.counted]
-    good = [one for _, one in counted if one.ok and one.tokens]
+    good = [one for _, one in counted if error_of(one) is None]
     seconds = math.fsum(each.end - each.begin for each in stretches)
     running = math.fsum(each.in_flight for each in stretches) / seconds if seconds else None
     if turns:
-        batches = [batch([one for one in each.counted if one.ok]) for each in stretches]
+        batches = [batch(each.counted) for each in stretches]
     else:
         together = load.concurrency or math.ceil(running or 1.0)
         batches = [batch(each) for each in _cut(good, together)]
@@ -119,7 +131,7 @@ def level(
         rate=load.rate,
         seconds=seconds,
         requests=len(good),
-        errors=dict(Counter(str(one.error) for _, one in counted if one.error is not None)),
+        errors=dict(Counter(str(error) for _, one in counted if (error := error_of(one)))),
         prompt_tokens=sum(each.prompt_tokens or 0 for each in good),
         tokens=sum(each.tokens or 0 for each in good),
         throughput=math.fsum(each.tokens for each in stretches) / seconds if seconds else 0.0,
@@ -131,16 +143,22 @@ def level(
         lateness=distribution_of(
             one.sent - one.due for _, one in counted if one.due is not None
         ),
-        acceptance=accepted(stage.whole),
+        acceptance=accepted(stage),
         alone=_alone(stage) if whole else None,
+        complete=whole,
         batches=tuple(batches),
-        notes=tuple(_notes(load, stretches, running, [one for _, one in counted])),
+        notes=(
+            *(() if whole else (BROKEN_OFF,)),
+            *_notes(load, stretches, running, [one for _, one in counted]),
+            *(_short(stretches, good) if turns and whole and load.rate is None else ()),
+            *_cached(stage),
+        ),
     )  # fmt: skip
 
 
 def batch(answers: Sequence[Answer]) -> Batch:
     """Sums over requests that ended well."""
-    good = [each for each in answers if each.tokens]
+    good = [each for each in answers if error_of(each) is None]
     decoded = [each for each in good if each.tpot is not None]
     return Batch(
         requests=len(good),
@@ -152,10 +170,33 @@ def batch(answers: Sequence[Answer]) -> Batch:
     )
 
 
-def accepted(whole: Tally) -> Acceptance | None:
-    """Drafts by the server's own counters; None where it counted none."""
-    part = Part.of_counters(whole)
-    return None if part is None else acceptance_of([part])
+def error_of(answer: Answer) -> ErrorKind | None:
+    """Why an answer says nothing; one that does not tell its tokens is as good as unreadable."""
+    return answer.error or (None if answer.tokens else ErrorKind.UNREADABLE)
+
+
+def accepted(stage: Stage) -> Acceptance | None:
+    """Drafts by the server's own counters, or by the records of its answers where it has none; None
+    where neither tell of any."""
+    part = Part.of_counters(stage.whole)
+    if part is not None:
+        return acceptance_of([part])
+    records = [each.acceptance for each in stage.answers if each.acceptance is not None]
+    return acceptance_of([Part.of_record(each) for each in records])
+
+
+def answered_well(block: Block) -> float:
+    """Up to when a server answered that broke off: a time of the client's clock.
+
+    Of one that was restarted it is before that, and before what was in flight then began.
+    """
+    since, good = _before_restart(block), [each for each in block.answers if each.ok]
+    if since is None:
+        return max((each.ended for each in good), default=0.0)
+    lost = [each for each in block.answers if not each.ok and each.ended >= since]
+    crash = min((each.ended for each in lost), default=since)
+    last = max((each.ended for each in good if each.ended <= crash), default=0.0)
+    return min((each.began for each in lost if each.began < last), default=last)
 
 
 def written(prompt: Prompt) -> str:
@@ -163,6 +204,24 @@ def written(prompt: Prompt) -> str:
     if not prompt.messages:
         return prompt.text
     return msgspec.json.encode(prompt.messages, order="sorted").decode()
+
+
+def _before_restart(block: Block) -> float | None:
+    """The last look before the server was restarted; None where it was not."""
+    tracker = CounterTracker()
+    before = None
+    for look in block.looks:
+        try:
+            if tracker.advance(look.samples).restarted:
+                return before
+        except PageError:
+            return None
+        before = look.clock
+    return None
+
+
+def _answered_until(block: Block, end: float) -> float:
+    return end if block.unanswered is None else min(end, block.unanswered)
 
 
 def _cut(answers: Sequence[Answer], together: int) -> list[Sequence[Answer]]:
@@ -198,7 +257,7 @@ def _alone(stage: Stage) -> bool | None:
 def _notes(
     load: Load, stretches: Sequence[Stretch], running: float | None, counted: Sequence[Answer]
 ) -> Iterable[str]:
-    failed = sum(not each.ok for each in counted)
+    failed = sum(error_of(each) is not None for each in counted)
     if failed > MOST_ERRORS * len(counted):
         yield f"{failed} of {len(counted)} requests failed"
     growth = sum(each.growth for each in stretches)
@@ -206,4 +265,28 @@ def _notes(
         yield (
             f"the server did not keep up: {growth} more requests were in flight at the end than at"
             " the beginning, and latencies grow with the duration"
+        )
+
+
+def _short(stretches: Sequence[Stretch], good: Sequence[Answer]) -> Iterable[str]:
+    """Turns that are shorter than they should be."""
+    latency = math.fsum(each.latency for each in good) / len(good) if good else 0.0
+    seconds = math.fsum(each.end - each.begin for each in stretches)
+    if latency and seconds < LEAST_TURN * latency * len(stretches):
+        wanted = math.ceil(LEAST_TURN * latency * len(stretches))
+        yield (
+            f"a turn lasted {seconds / len(stretches) / latency:.1f} mean latencies, and"
+            f" {LEAST_TURN:g} make surer figures: give --duration {format_duration(wanted)}"
+        )
+
+
+def _cached(stage: Stage) -> Iterable[str]:
+    whole = stage.whole
+    if not whole.prefix_cache_queries or whole.prefix_cache_hits is None:
+        return
+    share = whole.prefix_cache_hits / whole.prefix_cache_queries
+    if share >= _CACHED:
+        yield (
+            f"TTFT is that of prompts of which {share:.0%} came from the prefix cache; more prompts"
+            " (--dataset) repeat less"
         )

@@ -7,9 +7,9 @@ the Queuing Formula L = lambda W*, 1961). Its interval resamples batches of requ
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+
+from msgspec.structs import replace
 
 from specwatch.core.calibration import MOST_ERRORS
 from specwatch.core.interval import (
@@ -21,7 +21,7 @@ from specwatch.core.interval import (
     paired_interval,
 )
 from specwatch.errors import ConfigError
-from specwatch.experiments import ship
+from specwatch.experiments import crossing, ship
 from specwatch.experiments.common import estimate_of
 from specwatch.experiments.model import (
     Batch,
@@ -47,6 +47,7 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
     off, on = _modes(first, second)
     notes = _differences(off, on, force=force)
     paired = off.interleaved and on.interleaved and off.began == on.began
+    off, on, partial = _whole(off), _whole(on), [*_partial(off), *_partial(on)]
     others = {_load(each): each for each in on.levels}
     found = [
         _level(each, others[_load(each)], paired=paired)
@@ -59,7 +60,10 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
             " it; measure the same --concurrency or --rate"
         )
     missing = {_load(each) for each in (*off.levels, *on.levels)} - {_load(each) for each in found}
-    notes += [f"{_name(each)} was measured on one server only" for each in sorted(missing)]
+    notes += [f"{_name(each)} was broken off, and is not compared" for each in sorted({*partial})]
+    notes += [
+        f"{_name(each)} was measured on one server only" for each in sorted(missing - {*partial})
+    ]
     notes += [
         f"{_name(_load(each))} {what} speculation: {note}"
         for what, bench in (("without", off), ("with", on))
@@ -67,9 +71,8 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
         for note in (*each.notes, *_foreign(each))
     ]
     notes += [*off.notes, *on.notes]
-    speedup = _overall([each.speedup for each in found])
-    crossing = crossing_of(found)
-    verdict = ship.verdict_of(speedup)
+    judged = ship.judge(found)
+    falls, rises = crossing.falling(found), crossing.rising(found)
     return Comparison(
         version=version,
         began=min(off.began, on.began),
@@ -80,26 +83,22 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
         workload=on.workload,
         interleaved=paired,
         levels=tuple(found),
-        speedup=speedup,
-        crossing=crossing,
-        verdict=verdict,
-        sentence=ship.sentence(verdict, speedup, found, crossing),
+        speedup=ship.overall(found),
+        crossing=falls,
+        rising=rises,
+        verdict=judged.verdict,
+        sentence=ship.sentence(judged, found, falls, rises),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def crossing_of(levels: Sequence[ComparedLevel]) -> float | None:
-    """The load at which the speedup falls to 1, between two measured ones on the logarithm."""
-    points = [
-        (_load_of(each), each.speedup.value)
-        for each in levels
-        if each.speedup is not None and each.speedup.value > 0
-    ]
-    for (low, above), (high, below) in pairwise(sorted(points)):
-        if above >= 1 > below:
-            share = math.log(above) / (math.log(above) - math.log(below))
-            return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
-    return None
+def _whole(bench: Bench) -> Bench:
+    """Without levels that were broken off."""
+    return replace(bench, levels=tuple(each for each in bench.levels if each.complete))
+
+
+def _partial(bench: Bench) -> list[Load]:
+    return [_load(each) for each in bench.levels if not each.complete]
 
 
 def _modes(first: Bench, second: Bench) -> tuple[Bench, Bench]:
@@ -170,7 +169,7 @@ def _level(off: Level, on: Level, *, paired: bool) -> ComparedLevel:
         tpot_p99_off=None if off.tpot is None else off.tpot.p99,
         tpot_p99_on=None if on.tpot is None else on.tpot.p99,
         acceptance_rate=_rate(on),
-        verdict=ship.verdict_of(speedup),
+        verdict="do_not" if _failed(on) and not _failed(off) else ship.verdict_of(speedup),
         missing=missing,
     )
 
@@ -190,9 +189,11 @@ def _failed(*levels: Level) -> str | None:
 
 def _missing(off: Level, on: Level, pairs: int | None) -> str | None:
     """Why there is no interval, as words."""
-    failed = _failed(off, on)
-    if failed is not None:
-        return failed
+    without, failed = _failed(off), _failed(on)
+    if failed is not None and without is None:
+        return f"{failed} with speculation"
+    if without is not None:
+        return without
     fewest = min(
         sum(each.tokens > 0 for each in level.batches[:pairs]) for level in (off, on)
     )  # fmt: skip
@@ -225,41 +226,12 @@ def _ratio(over: Level, under: Level, rate: Rate, pairs: int | None) -> Estimate
     return Estimate(value=a * d / (b * c)) if min(a, b, c, d) > 0 else None
 
 
-def _overall(found: Sequence[Estimate | None]) -> Estimate | None:
-    """The geometric mean, each level counted alike; of those with an interval, if there are any.
-
-    The limits are those of each put together on the logarithm as the squares of what they are apart
-    (G. Y. Zou, A. Donner, *Construction of confidence limits about effect measures: a general
-    approach*, Statistics in Medicine 27, 2008).
-    """
-    known = [each for each in found if each is not None]
-    sure = [each for each in known if each.lower is not None and each.upper is not None]
-    known = sure or known
-    count = len(known)
-    if not count:
-        return None
-    value = math.exp(math.fsum(math.log(each.value) for each in known) / count)
-    if not sure:
-        return Estimate(value=value)
-    down = [math.log(each.value / (each.lower or each.value)) ** 2 for each in sure]
-    up = [math.log((each.upper or each.value) / each.value) ** 2 for each in sure]
-    return Estimate(
-        value=value,
-        lower=value * math.exp(-math.sqrt(math.fsum(down)) / count),
-        upper=value * math.exp(math.sqrt(math.fsum(up)) / count),
-    )
-
-
 Load = tuple[int, float]
 """Concurrency and rate, of which one is 0."""
 
 
 def _load(level: Level | ComparedLevel) -> Load:
     return level.concurrency or 0, level.rate or 0.0
-
-
-def _load_of(level: ComparedLevel) -> float:
-    return float(level.concurrency or level.rate or 0)
 
 
 def _name(load: Load) -> str:

@@ -41,6 +41,14 @@ def test_each_load_has_its_figure_and_both_lines_are_named() -> None:
     drawing.inside()
 
 
+def test_where_it_begins_to_pay_is_marked_too() -> None:
+    levels = (compared(1, 0.6, 0.5, 0.7), compared(16, 1.9, 1.8, 2.0))
+    drawing = Drawing(speedup_by_concurrency(levels, rising=4.51))
+    assert "faster from 4.51" in drawing.texts
+    assert drawing.words.endswith("It rises to 1 at about 4.51.")
+    drawing.inside()
+
+
 def test_it_is_told_to_those_who_cannot_see_it() -> None:
     drawing = Drawing(speedup_by_concurrency(LEVELS, 19.7))
     assert drawing.title == "Speedup by requests at once, with the lines at 1 and 1.3"

@@ -234,7 +234,7 @@ def test_a_slower_server_is_no_pass(run: Run, off: SimulatedServer) -> None:
     with server(speculates=True, scale=0.0) as bad:
         done = run(
             "bench", "--target", bad.url, "--baseline", off.url, "--concurrency", 2, "--dry-run",
-            *QUICK, "--duration", "2s", "--max-tokens", 24,
+            *QUICK, "--duration", "4s", "--max-tokens", 24,
         )  # fmt: skip
     assert done.exit_code == 1, done.stdout
     assert "verdict: do not" in done.stdout
@@ -253,6 +253,8 @@ def test_two_of_a_kind_are_refused_at_once(run: Run, off: SimulatedServer) -> No
         ((), "give --target URL"),
         (("--target", "URL", "--concurrency", "2", "--rate", "1"), "--concurrency or --rate"),
         (("--target", "URL", "--rate", "0"), "expected numbers from 0.001"),
+        (("--target", "URL", "--rate", ""), "write numbers like 0.5,1,2"),
+        (("--database", "sqlite://", "--shared", "compare", "1", "2"), "--database before compare"),
         (("--target", "URL", "--prompts", "a", "--dataset", "b"), "--prompts or --dataset"),
         (("--target", "URL", "--dataset", "/nowhere"), "/nowhere"),
         (("--target", "URL", "--dataset", "random:5"), "such as random:256,128"),
@@ -284,6 +286,8 @@ def test_a_server_in_use_is_refused_unless_that_is_meant(run: Run, database: str
         done = run(*arguments, *QUICK, "--shared")
     assert done.exit_code == 0, done.stderr
     assert "others used the server meanwhile" in done.stdout
+    assert "no baseline stored: others used the server meanwhile" in done.stdout
+    assert baselines(database) == [], "nobody knows at which load it ran"
 
 
 def test_interrupted_it_keeps_what_was_measured(specwatch: list[str], tmp_path: Path) -> None:
@@ -321,6 +325,9 @@ def test_interrupted_it_keeps_what_was_measured(specwatch: list[str], tmp_path: 
     assert [each.concurrency for each in kept.levels] == [1, 2]
     assert kept.levels[1].seconds < 3.0
     assert kept.levels[1].requests > 0
+    assert [each.complete for each in kept.levels] == [True, False]
+    assert "note: 2 requests at once: broken off: " in out
+    assert "no baseline stored: not all was measured" in out
     assert baselines(database) == [], "half a measurement is no baseline"
 
 

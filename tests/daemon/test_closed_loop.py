@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Container, Iterator, Mapping
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from specwatch.core.calibration import Block
 from specwatch.core.exposition import PageReader
-from specwatch.core.load import Ask
+from specwatch.core.load import Answer, Ask, ErrorKind
 from specwatch.edges.closed_loop import ClosedLoop
 from specwatch.edges.load_client import LoadClient
+from specwatch.edges.load_ledger import LoadLedger
 from specwatch.edges.page_client import PageClient
 from specwatch.errors import NoAnswer, ScrapeError, ScrapeReason
 from specwatch.model import Series
@@ -41,15 +44,16 @@ def load(
     *,
     concurrency: int = 4,
     model: str = "tiny",
-    fail_at: int | None = None,
+    fails: Container[int] = (),
+    level_to_the_end: bool = False,
 ) -> Block:
-    """Three slices of a tenth of a second; the page fails at one look."""
+    """Three slices of a tenth of a second; the page fails when it is read for these times."""
     page = PageClient(server.url, timeout=5, max_size=1 << 20)
     reads = itertools.count()
     ended: list[int] = []
 
     async def read() -> Mapping[Series, float]:
-        if next(reads) == fail_at:
+        if next(reads) in fails:
             raise ScrapeError(ScrapeReason.TIMEOUT, "no page")
         return PageReader().read(await asyncio.to_thread(page.fetch, "/metrics"))
 
@@ -63,6 +67,7 @@ def load(
                     slices=3,
                     seconds=0.1,
                     slice_ended=lambda: ended.append(len(ended) + 1),
+                    level_to_the_end=level_to_the_end,
                 )
             finally:
                 assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left running"
@@ -101,9 +106,49 @@ def test_the_first_requests_are_of_unlike_lengths(server: SimulatedServer) -> No
 
 def test_a_page_that_fails_ends_the_load_and_aborts_its_requests(server: SimulatedServer) -> None:
     with pytest.raises(ScrapeError, match="no page"):
-        load(server, fail_at=2)
+        load(server, fails=range(2, 99))
     # The server notices a little later that its clients have gone.
     wait_for(lambda: server.engine.running + server.engine.waiting == 0)
+
+
+def test_a_page_that_fails_once_is_asked_again(server: SimulatedServer) -> None:
+    """A server under load may be late; that is no reason to throw all away."""
+    block = load(server, fails=(1, 3))
+    assert len(block.looks) == 6
+    assert block.unanswered is None
+
+
+def test_the_load_stays_until_all_have_ended_that_were_sent(server: SimulatedServer) -> None:
+    """Else those that were sent last would run with fewer beside them, and faster."""
+    block = load(server, level_to_the_end=True)
+    end = block.looks[-2].clock
+    last = max(each.ended for each in block.answers if each.sent < end)
+    after = [each.sent for each in block.answers if each.sent > end]
+    assert after, "clients that were answered have asked again"
+    assert min(after) < last
+    assert all(each.ok for each in block.answers)
+
+
+def test_a_client_without_files_left_blames_itself() -> None:
+    ledger = LoadLedger(page, clock=lambda: 0.0)
+    failed = Answer(
+        Ask("hello", 8), 0.0, 1.0, error=ErrorKind.CONNECT,
+        detail=f"Cannot connect to host h:1 [{os.strerror(errno.EMFILE)}]",
+    )  # fmt: skip
+    with pytest.raises(NoAnswer, match="this client, not the server, reached its limit"):
+        ledger.add(failed)
+
+
+async def page() -> Mapping[Series, float]:
+    return {}
+
+
+def test_what_has_no_answer_yet_is_known_by_when_it_began() -> None:
+    ledger = LoadLedger(page, clock=lambda: 0.0)
+    for at in (1.0, 2.0, 3.0):
+        ledger.wait_for(at)
+    ledger.add(Answer(Ask("hello", 8), 1.0, 4.0), 1.0)
+    assert ledger.block.unanswered == 2.0
 
 
 def test_a_server_that_refuses_everything_ends_the_load(server: SimulatedServer) -> None:

@@ -53,19 +53,24 @@ class Fake(LoadClient):
 
 
 def run(
-    client: LoadClient, arrivals: Sequence[float], *, fail_at: int | None = None, slices: int = 3
+    client: LoadClient,
+    arrivals: Sequence[float],
+    *,
+    fails_from: int = 99,
+    slices: int = 3,
+    most: int = 1000,
 ) -> Block:
-    """After a ramp of 50 ms so many slices of as much; the page fails at one look."""
+    """After a ramp of 50 ms so many slices of as much; the page fails from one look on."""
     looks = itertools.count()
 
     async def read() -> Mapping[Series, float]:
-        if next(looks) == fail_at:
+        if next(looks) >= fails_from:
             raise ScrapeError(ScrapeReason.TIMEOUT, "no page")
         return {}
 
     async def load() -> Block:
         clock = asyncio.get_running_loop().time
-        loop = OpenLoop(client, read, clock=clock)
+        loop = OpenLoop(client, read, most=most, clock=clock)
         try:
             return await loop.run(asks(), arrivals=arrivals, ramp=0.05, slices=slices, seconds=0.05)
         finally:
@@ -116,12 +121,20 @@ def test_latencies_count_from_when_a_request_was_due_not_from_when_it_was_sent()
 
 def test_a_page_that_fails_ends_the_load_and_its_requests() -> None:
     with pytest.raises(ScrapeError, match="no page"):
-        run(Fake(latency=60.0), [0.0, 0.01], fail_at=1)
+        run(Fake(latency=60.0), [0.0, 0.01], fails_from=1)
 
 
 def test_a_server_that_refuses_everything_ends_the_load() -> None:
     with pytest.raises(NoAnswer, match="10 of 10 requests failed, the last one: refused"):
         run(Fake(error=ErrorKind.REFUSED), [0.001 * at for at in range(100)])
+
+
+def test_a_server_that_does_not_keep_up_is_sent_no_more() -> None:
+    """Requests would pile up until this client has no files left, or no memory."""
+    client = Fake(latency=60.0)
+    with pytest.raises(NoAnswer, match="the server did not keep up: 20 requests of ours"):
+        run(client, [0.001 * at for at in range(100)], most=20)
+    assert len(client.asked) <= 20
 
 
 def test_a_real_client_aborts_its_requests_when_it_is_cancelled(server: SimulatedServer) -> None:
@@ -151,6 +164,8 @@ def test_a_real_client_aborts_its_requests_when_it_is_cancelled(server: Simulate
         page.close()
     assert len(block.answers) == 1
     assert block.answers[0].ok
+    assert block.unanswered is not None
+    assert block.unanswered > (block.answers[0].due or 0.0)
     wait_for(lambda: server.engine.running + server.engine.waiting == 0)
 
 

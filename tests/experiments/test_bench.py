@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
 from specwatch.core.calibration import Block, Engine, Look, Stage
-from specwatch.core.load import Answer, Ask, ErrorKind, Prompt
-from specwatch.experiments.bench import Load, Stretch, level, written
+from specwatch.core.load import Acceptance, Answer, Ask, ErrorKind, Prompt
+from specwatch.experiments.bench import Load, Stretch, answered_well, level, written
 from specwatch.experiments.model import Level
-from specwatch.model import Environment, Mode, Tally
+from specwatch.model import Environment, Mode, Series, Tally
 
 FULL = 21
 ENGINE = Engine("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
@@ -62,9 +63,9 @@ def made(stretches: Sequence[Stretch], *, load: Load = LOAD, turns: bool = False
     return level(load, Stage(ENGINE, load.concurrency or 0), stretches, turns=turns)
 
 
-def test_counted_are_requests_that_ended_while_the_load_was_constant() -> None:
-    """Not those of the ramp and the drain, nor the first of a client, which is shorter."""
-    answers = [answer(8.5), answer(9.5), answer(14.0, tokens=9), answer(18.9), answer(19.5)]
+def test_counted_are_requests_that_were_sent_while_the_load_was_constant() -> None:
+    """However long they took; not those of the ramp and the drain, nor the first of a client."""
+    answers = [answer(9.5), answer(14.0, tokens=9), answer(18.9), answer(19.5), answer(20.0)]
     found = made([stretch(answers)])
     assert (found.requests, found.tokens, found.prompt_tokens) == (2, 2 * FULL, 14)
     assert found.seconds == 10.0
@@ -161,13 +162,15 @@ def test_a_server_that_does_not_keep_up_is_named(latency: float, noted: bool) ->
 
 def test_what_was_broken_off_counts_up_to_then() -> None:
     looks = (look(0, 0), look(10, 20), look(12, 24))
-    block = Block(looks, (answer(11.0), answer(12.5), answer(13.5)))
+    block = Block(looks, (answer(11.0), answer(12.5), answer(13.0, latency=0.1)))
     found = Stretch.of(block, FULL, broken_off=14.0)
     assert found is not None
     assert (found.begin, found.end) == (10.0, 14.0)
-    assert len(found.counted) == 2
+    assert len(found.counted) == 3
     whole = level(LOAD, Stage(ENGINE, 2), [found], turns=False, whole=False)
     assert whole.alone is None, "what ran when it was broken off, nobody can tell"
+    assert not whole.complete
+    assert whole.notes[0].startswith("broken off: ")
     assert Stretch.of(Block(looks[:1], ()), FULL, broken_off=14.0) is None
 
 
@@ -193,3 +196,75 @@ def test_prompts_are_told_apart_by_what_is_sent() -> None:
     assert all(one != other for one, other in pairwise(texts))
     mixed = ({"content": "a", "role": "user"}, {"content": "b", "role": "assistant"})
     assert written(Prompt("a", mixed)) == texts[1], "the order of keys is none of it"
+
+
+def test_of_what_was_broken_off_nothing_counts_after_the_first_without_an_answer() -> None:
+    """Of those sent after it only fast ones have one, and would stand for all."""
+    looks = (look(0, 0), look(10, 20), look(12, 24))
+    block = Block(looks, (answer(11.0), answer(12.5), answer(13.0, latency=0.1)), unanswered=12.6)
+    found = Stretch.of(block, FULL, broken_off=14.0)
+    assert found is not None
+    assert found.end == 12.6
+    assert [each.sent for each in found.counted] == [11.0, 12.5]
+    dues = [answer(at, due=at, latency=0.1) for at in (11.0, 12.0, 13.0, 14.0)]
+    opened = Stretch.between(Block((), tuple(dues), unanswered=12.5), 10.0, 20.0, FULL)
+    assert opened is not None
+    assert [each.due for each in opened.counted] == [11.0, 12.0]
+
+
+def test_a_restart_ends_what_counts_before_it() -> None:
+    """What came after it is of another server; so is what was in flight, and got lost."""
+    tokens = Series("generation_tokens", "", "tiny", "0", "")
+    pages = [(0, 0.0), (10, 50.0), (20, 10.0), (30, 90.0)]
+    looks = tuple(Look({tokens: value}, 1e9 + at, at, 2.0 * at) for at, value in pages)
+    lost = [answer(at, latency=12.5 - at, error=ErrorKind.BROKE_OFF) for at in (11.8, 12.2)]
+    answers = (answer(9.0), answer(11.2), answer(11.0), *lost, answer(14.0), answer(25.0))
+    assert answered_well(Block(looks, answers)) == 11.8
+    assert answered_well(Block(looks[:2], answers)) == 26.0, "without one it is the last answer"
+
+
+def test_an_answer_that_does_not_tell_its_tokens_is_unreadable() -> None:
+    """It is not left out: one that is missing from both counts would be seen by nobody."""
+    found = made([stretch([answer(12.0), replace(answer(13.0), tokens=None)])])
+    assert (found.requests, found.errors) == (1, {"unreadable": 1})
+    assert found.notes == ("1 of 2 requests failed",)
+
+
+def test_acceptance_comes_from_the_records_where_the_page_counts_none() -> None:
+    """As with llama.cpp, whose page does not tell that it speculates."""
+    stage = Stage(ENGINE, 2)
+    stage.answers = [replace(answer(12.0), acceptance=Acceptance(10, 40, 30)), answer(13.0)]
+    found = level(LOAD, stage, [stretch([answer(12.0)])], turns=False).acceptance
+    assert found is not None
+    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (10, 40, 30)
+
+
+def test_prompts_from_the_prefix_cache_are_named() -> None:
+    stage = Stage(ENGINE, 2)
+    stage.whole = Tally(prefix_cache_queries=200, prefix_cache_hits=100)
+    (note,) = level(LOAD, stage, [stretch([answer(12.0)])], turns=False).notes
+    assert "prompts of which 50% came from the prefix cache" in note
+    stage.whole = Tally(prefix_cache_queries=200, prefix_cache_hits=10)
+    assert level(LOAD, stage, [stretch([answer(12.0)])], turns=False).notes == ()
+
+
+@pytest.mark.parametrize(("latency", "noted"), [(4.0, True), (1.0, False)])
+def test_turns_that_are_too_short_say_how_long_it_should_be(latency: float, noted: bool) -> None:
+    turns = [stretch([answer(12.0, latency=latency)]) for _ in range(6)]
+    notes = made(turns, turns=True).notes
+    assert notes == (
+        ("a turn lasted 2.5 mean latencies, and 6 make surer figures: give --duration 2m24s",)
+        if noted else ()
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("count", "p95", "p99"), [(19, False, False), (20, True, False), (99, True, False),
+                              (100, True, True)],
+)  # fmt: skip
+def test_quantiles_that_few_requests_cannot_give_are_left_out(
+    count: int, p95: bool, p99: bool
+) -> None:
+    found = made([stretch([answer(11 + at / 100) for at in range(count)])]).latency
+    assert found is not None
+    assert (found.p95 is not None, found.p99 is not None) == (p95, p99)

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from specwatch.errors import ConfigError
-from specwatch.experiments import ship
-from specwatch.experiments.compare import compare, crossing_of
+from specwatch.experiments import crossing, ship
+from specwatch.experiments.compare import compare
 from specwatch.experiments.model import ComparedLevel, Comparison, Estimate, Verdict
 from tests.experiments.benches import WORK, batches, bench, level, noise
 
@@ -120,9 +120,15 @@ def test_a_verdict_is_that_of_the_whole_interval(
     assert ship.verdict_of(speedup) == verdict
 
 
-def compared(concurrency: int, value: float | None) -> ComparedLevel:
+def compared(
+    concurrency: int, value: float | None, lower: float | None = None, upper: float | None = None
+) -> ComparedLevel:
+    """Without limits it is sure to a hundredth."""
+    speedup = None
+    if value is not None:
+        speedup = estimate(value, lower or value - 0.01, upper or value + 0.01)
     return ComparedLevel(
-        concurrency=concurrency, rate=None, speedup=None if value is None else estimate(value),
+        concurrency=concurrency, rate=None, speedup=speedup,
         decode=None, ttft=None, throughput_off=1, throughput_on=1, per_user_off=None,
         per_user_on=None, tpot_p99_off=None, tpot_p99_on=None, acceptance_rate=None,
         verdict="unknown",
@@ -130,7 +136,7 @@ def compared(concurrency: int, value: float | None) -> ComparedLevel:
 
 
 @pytest.mark.parametrize(
-    ("speedups", "crossing"),
+    ("speedups", "expected"),
     [
         ({1: 2.0, 16: 0.5}, 4.0),
         ({1: 2.0, 4: 1.0, 16: 0.5}, 4.0),
@@ -143,10 +149,36 @@ def compared(concurrency: int, value: float | None) -> ComparedLevel:
     ],
 )
 def test_the_crossing_lies_between_two_loads_on_the_logarithm(
-    speedups: dict[int, float | None], crossing: float | None
+    speedups: dict[int, float | None], expected: float | None
 ) -> None:
-    found = crossing_of([compared(load, value) for load, value in speedups.items()])
-    assert found == (None if crossing is None else pytest.approx(crossing))
+    found = crossing.falling([compared(load, value) for load, value in speedups.items()])
+    assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_a_crossing_is_not_taken_from_noise() -> None:
+    """All later loads are below 1, and one of them surely."""
+    noisy = {1: (1.4, 1.3, 1.5), 4: (0.99, 0.9, 1.1), 8: (1.2, 1.1, 1.3), 16: (0.97, 0.9, 1.05)}
+    levels = [compared(load, *value) for load, value in noisy.items()]
+    assert crossing.falling(levels) is None
+    sure = crossing.falling([*levels[:3], compared(16, 0.8, 0.7, 0.9)])
+    assert sure is not None
+    assert 8 < sure < 16, "not where it was below by chance"
+
+
+@pytest.mark.parametrize(
+    ("speedups", "expected"),
+    [
+        ({1: 0.5, 16: 2.0}, 4.0),
+        ({1: 2.0, 16: 0.5}, None),
+        ({1: 0.5, 4: 1.2, 16: 0.5}, None),
+        ({1: 0.5, 4: 0.8}, None),
+    ],
+)
+def test_where_speculation_begins_to_pay_is_found_too(
+    speedups: dict[int, float], expected: float | None
+) -> None:
+    found = crossing.rising([compared(load, value) for load, value in speedups.items()])
+    assert found == (None if expected is None else pytest.approx(expected))
 
 
 def test_the_whole_counts_each_level_alike() -> None:
@@ -166,7 +198,7 @@ def test_the_whole_counts_each_level_alike() -> None:
 
 def test_sentences_say_what_to_do_and_where_it_ends() -> None:
     ships = both([3.0, 1.8, 0.8])
-    assert ships.sentence.startswith("Ship it: with speculation requests are 1.6")
+    assert ships.sentence.startswith("Ship it up to concurrency 4 only: there requests are 2.3")
     assert ships.crossing == pytest.approx(10.9, abs=0.5)
     assert f"From about {ships.crossing:.3g} " in ships.sentence
     assert "requests at once on it is slower" in ships.sentence
@@ -206,9 +238,51 @@ def test_a_level_with_too_little_does_not_spoil_the_others() -> None:
 def test_many_failures_leave_no_speedup() -> None:
     off = bench("off", [level(4, batches(OFF, noise(8, 0.02)))])
     on = bench("on", [level(4, batches(ON, noise(8, 0.02)), errors={"failed": 20})])
-    (one,) = compare(off, on, version="1").levels
-    assert (one.speedup, one.verdict) == (None, "unknown")
-    assert one.missing == "20 of 52 requests failed"
+    found = compare(off, on, version="1")
+    (one,) = found.levels
+    assert (one.speedup, one.verdict) == (None, "do_not")
+    assert one.missing == "20 of 52 requests failed with speculation"
+    assert found.verdict == "do_not"
+    assert found.sentence == f"Do not: at concurrency 4 {one.missing}."
+    both_fail = bench("off", [level(4, batches(OFF, noise(8, 0.02)), errors={"failed": 9})])
+    assert compare(both_fail, on, version="1").verdict == "unknown", "speculation is not to blame"
+
+
+def failing(*which: int) -> Comparison:
+    """Twice as fast, but for these loads, at which requests fail with speculation."""
+    off = [level(at, batches(OFF, noise(12, 0.02))) for at in (1, 4, 16)]
+    on = [
+        level(at, batches(ON, noise(12, 0.02)), errors={"failed": 30} if at in which else None)
+        for at in (1, 4, 16)
+    ]
+    return compare(bench("off", off), bench("on", on), version="1")
+
+
+def test_nothing_is_shipped_that_loses_at_a_load() -> None:
+    """Above some load it can be left off; below, there is nothing to set."""
+    above = failing(16)
+    assert above.verdict == "ship"
+    assert above.sentence.startswith("Ship it up to concurrency 4 only: ")
+    assert "num_speculative_tokens_per_batch_size" in above.sentence
+    assert above.sentence.endswith("At concurrency 16 requests fail with speculation only.")
+    below = failing(1)
+    assert below.verdict == "not_worth_it"
+    assert below.sentence.startswith("Not worth it as it is: requests are 1.")
+    assert "It is worth it at concurrency 4, concurrency 16." in below.sentence
+    slow = both([0.7, 2.5, 3.0])
+    assert slow.verdict == "not_worth_it"
+    assert slow.rising is not None
+    assert f"Below about {slow.rising:.3g} requests at once it is slower" in slow.sentence
+
+
+def test_a_level_that_was_broken_off_is_not_compared() -> None:
+    whole = [level(at, batches(OFF, noise(8, 0.02))) for at in (1, 4)]
+    part = [level(1, batches(ON, noise(8, 0.02))), level(4, batches(ON, noise(8, 0.02)))]
+    part[1] = msgspec.structs.replace(part[1], complete=False)
+    found = compare(bench("off", whole), bench("on", part, complete=False), version="1")
+    assert [each.concurrency for each in found.levels] == [1]
+    assert "concurrency 4 was broken off, and is not compared" in found.notes
+    assert "concurrency 4 was measured on one server only" not in found.notes
 
 
 OTHER = msgspec.structs.replace(WORK, max_tokens=64, temperatures=(0.0, None), source="else")

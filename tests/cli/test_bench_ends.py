@@ -1,0 +1,190 @@
+"""However a bench ends, what was measured is kept, and it says what it did not do."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from specwatch.cli import bench as bench_command
+from specwatch.cli import load_server, load_sources, output_file
+from specwatch.cli.bench_run import INTERRUPTED
+from specwatch.core.calibration import Engine, engine_of
+from specwatch.core.load import Answer, Ask
+from specwatch.edges.load_client import LoadClient
+from specwatch.errors import ConfigError
+from specwatch.experiments.model import Bench, Comparison, read
+from specwatch.model import Mode
+from specwatch.simulated.server import SimulatedServer
+from tests.cli.conftest import Run
+from tests.cli.test_bench import QUICK, baselines, server, stored
+from tests.experiments.benches import batches, bench, level, noise
+
+EVEN = batches(0.02, noise(8, 0.02))
+TWICE = batches(0.01, noise(8, 0.02, 1))
+
+
+@pytest.fixture(scope="module")
+def off() -> Iterator[SimulatedServer]:
+    with server() as running:
+        yield running
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/specwatch.db"
+
+
+def files(folder: Path, *benches: Bench) -> list[Path]:
+    found = [folder / f"{each.subject.mode}.json" for each in benches]
+    for path, each in zip(found, benches, strict=True):
+        path.write_bytes(msgspec.json.encode(each))
+    return found
+
+
+def after(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something before a request, of many."""
+    send, sent = LoadClient.send, []
+
+    async def counting(self: LoadClient, ask: Ask, *more: Any) -> Answer:
+        sent.append(ask)
+        if len(sent) == count:
+            act()
+        return await send(self, ask, *more)
+
+    monkeypatch.setattr(LoadClient, "send", counting)
+
+
+def test_what_cannot_be_written_is_printed_all_the_same(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, *_: object) -> None:
+        raise ConfigError(f"{path}: No space left on device")
+
+    both = files(tmp_path, bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)]))
+    monkeypatch.setattr(output_file, "write", full)
+    done = run(
+        "bench", "compare", *both, "-o", tmp_path / "a.json", "--plot", tmp_path / "a.svg"
+    )  # fmt: skip
+    assert done.exit_code == 1
+    assert "verdict: ship" in done.stdout
+    assert f"measured, but not written: {tmp_path}/a.json: No space left" in done.stderr
+    assert f"measured, but not drawn: {tmp_path}/a.svg: No space left" in done.stderr
+
+
+def test_nothing_to_draw_is_no_failure(run: Run, tmp_path: Path) -> None:
+    both = files(tmp_path, bench("off", [level(4, EVEN)]), bench("on", [level(4, ())]))
+    done = run("bench", "compare", *both, "--plot", tmp_path / "a.svg", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert isinstance(read(done.stdout, "here"), Comparison)
+    assert "note: nothing to draw in" in done.stderr
+    assert not (tmp_path / "a.svg").exists()
+
+
+def test_a_load_at_which_requests_fail_is_no_pass(run: Run, tmp_path: Path) -> None:
+    failing = level(16, TWICE, errors={"failed": 30})
+    both = files(
+        tmp_path,
+        bench("off", [level(4, EVEN), level(16, EVEN)]),
+        bench("on", [level(4, TWICE), failing]),
+    )
+    done = run("bench", "compare", *both)
+    assert done.exit_code == 1
+    assert "verdict: Ship it up to concurrency 4 only" in done.stderr
+
+
+def test_a_key_that_vanishes_leaves_what_was_measured(
+    run: Run, off: SimulatedServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish() -> None:
+        raise ConfigError("the key file is gone")
+
+    after(75, vanish, monkeypatch)
+    done = run(
+        "bench", "--target", off.url, "--concurrency", "1,8", "--database", database, *QUICK
+    )  # fmt: skip
+    assert done.exit_code == 1, done.stderr
+    assert "broken off: the key file is gone" in done.stderr
+    (kept,) = stored(database)
+    assert isinstance(kept, Bench)
+    assert not kept.complete
+    assert kept.levels[0].complete
+    assert kept.levels[0].requests > 5
+
+
+def test_a_polite_end_keeps_what_was_measured_too(
+    run: Run, off: SimulatedServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after(75, lambda: os.kill(os.getpid(), signal.SIGTERM), monkeypatch)
+    done = run(
+        "bench", "--target", off.url, "--concurrency", "1,8", "--database", database, *QUICK
+    )  # fmt: skip
+    assert done.exit_code == 1
+    assert INTERRUPTED in done.stderr
+    (kept,) = stored(database)
+    assert isinstance(kept, Bench)
+    assert kept.levels[0].complete
+    assert not kept.complete
+
+
+def test_who_speculates_may_show_in_the_answers_alone(
+    run: Run, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of llama.cpp does not tell: it would become the baseline without speculation."""
+
+    def silent(*arguments: Any, **more: Any) -> Engine:
+        return replace(engine_of(*arguments, **more), mode=Mode.OFF)
+
+    monkeypatch.setattr(load_server, "engine_of", silent)
+    with server(speculates=True) as speculating:
+        done = run(
+            "bench", "--target", speculating.url, "--concurrency", 1, "--database", database, *QUICK
+        )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    (kept,) = stored(database)
+    assert isinstance(kept, Bench)
+    assert kept.subject.mode == "on"
+    assert baselines(database) == []
+
+
+def test_more_requests_than_open_files_are_refused(
+    run: Run, off: SimulatedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
+    done = run("bench", "--target", off.url, "--concurrency", "8,64", "--dry-run", *QUICK)
+    assert done.exit_code == 2
+    assert "--concurrency 64: this process may have 100 open files" in done.stderr
+    assert "(ulimit -n), or give at most 36" in done.stderr
+
+
+CONFIGURATION = """
+targets:
+  - {name: chat, url: "http://h:1", bearer_token_file: FOLDER/one}
+  - {name: plain, url: "http://h:2", bearer_token_file: FOLDER/two}
+"""
+
+
+@pytest.mark.parametrize(("url", "key"), [("http://h:2", "two"), ("http://h:3", "one")])
+def test_the_baseline_has_its_own_key_where_the_configuration_has_one(
+    tmp_path: Path, url: str, key: str
+) -> None:
+    """Else it is asked like the target."""
+    for name in ("one", "two"):
+        (tmp_path / name).write_text(name)
+        (tmp_path / name).chmod(0o600)
+    file = tmp_path / "specwatch.yml"
+    file.write_text(CONFIGURATION.replace("FOLDER", str(tmp_path)))
+    given = {
+        "file": file, "target": "chat", "baseline": url, "bearer_token_file": None,
+        "database": None,
+    }  # fmt: skip
+    found = bench_command._baseline(load_sources.asked(given), given)
+    assert found.url == url
+    assert str(found.bearer_token_file) == str(tmp_path / key)
