@@ -161,10 +161,12 @@ def test_figures_of_a_temperature_agree_with_one_another(recorded: Probed) -> No
         assert sum(found.histogram) == found.drafts
         assert sum(at * count for at, count in enumerate(found.histogram)) == found.accepted_tokens
         assert list(found.per_position) == sorted(found.per_position, reverse=True)
-        assert one.ttft is not None
-        assert one.tpot is not None
-        assert 0 < one.tpot.p50 <= one.tpot.p99
-        assert 0 < one.ttft.p50 <= one.ttft.p99
+        for latency in (one.ttft, one.tpot):
+            assert latency is not None
+            # What so few requests cannot tell is None.
+            known = [each for each in (latency.p50, latency.p95, latency.p99) if each is not None]
+            assert known == sorted(known)
+            assert known[0] > 0
 
 
 def test_without_speculation_there_is_nothing_to_probe(plain_server: VllmServer) -> None:
