@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from specwatch import __version__
-from specwatch.cli import commands, load_process, load_sources, options
+from specwatch.cli import commands, load_options, load_process, load_sources, options
 from specwatch.cli.load_sources import (
     LEAST_TOKENS,
     Asked,
@@ -66,43 +66,11 @@ _OTHER_FILES = 64
     help="How long to measure each load on each server.",
 )  # fmt: skip
 @click.option(
-    "--warm-up", default="5s", show_default=True, callback=options.duration, metavar="TIME",
-    help="How long to warm up before.",
-)  # fmt: skip
-@click.option(
-    "--prompts", type=click.Path(path_type=Path), metavar="FILE",
-    help="Prompts of your own, one a line; JSON strings may hold line feeds.",
-)  # fmt: skip
-@click.option(
     "--dataset", metavar="FILE",
     help="Prompts from JSON or JSON lines: ShareGPT, messages, prompt, turns; or random:IN,OUT,"
     " about so many tokens in and out.",
 )  # fmt: skip
-@click.option(
-    "--max-tokens", type=click.IntRange(min=LEAST_TOKENS), default=128, show_default=True,
-    metavar="N", help="Tokens of each answer.",
-)  # fmt: skip
-@click.option(
-    "--temperature", "temperatures", metavar="T,T,...", callback=numbers(float, 0, "0,0.7,1"),
-    default="0,0.7", show_default=True, help="Sampling temperatures, equally often.",
-)  # fmt: skip
-@click.option(
-    "--endpoint", type=click.Choice(["chat", "completions"]), default="chat", show_default=True,
-    help="Which API to use; completions for a model without a chat template.",
-)  # fmt: skip
-@click.option(
-    "--seed",
-    type=int,
-    default=0,
-    show_default=True,
-    help="Of the order of prompts, and of arrivals.",
-)
-@click.option(
-    "--bearer-token-file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Holds the API key of the servers.",
-)  # fmt: skip
 @click.option("--shared", is_flag=True, help="Measure although others use the server.")
-@click.option("--dry-run", is_flag=True, help="Measure and print; store nothing.")
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), metavar="FILE",
     help="Write the result as JSON, for `specwatch bench compare`.",
@@ -111,6 +79,8 @@ _OTHER_FILES = 64
     "--plot", type=click.Path(path_type=Path), metavar="FILE",
     help="With --baseline: draw the speedup, as .svg or .png.",
 )  # fmt: skip
+@load_options.loads
+@load_options.workload
 @options.database_option
 @options.file_option
 @options.json_option

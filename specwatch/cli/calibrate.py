@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from specwatch.cli import calibration_sources, load_process, load_sources, options
+from specwatch.cli import calibration_sources, load_options, load_process, load_sources, options
 from specwatch.cli.calibration_sources import Sources
-from specwatch.cli.load_sources import LEAST_TOKENS, TooLittle, numbers, opened_store
+from specwatch.cli.load_sources import TooLittle, numbers, opened_store
 from specwatch.errors import ConfigError, StoreError
 from specwatch.temperature import Buckets
 
@@ -52,33 +52,9 @@ _OF_ALL = (
     "--duration", default="30s", show_default=True, callback=options.duration, metavar="TIME",
     help="How long to measure each concurrency on each server.",
 )  # fmt: skip
-@click.option(
-    "--warm-up", default="5s", show_default=True, callback=options.duration, metavar="TIME",
-    help="How long to warm up before.",
-)  # fmt: skip
-@click.option(
-    "--prompts", type=click.Path(path_type=Path), metavar="FILE",
-    help="Prompts of your own, one a line; JSON strings may hold line feeds.",
-)  # fmt: skip
-@click.option(
-    "--max-tokens", type=click.IntRange(min=LEAST_TOKENS), default=128, show_default=True,
-    metavar="N", help="Tokens of each answer.",
-)  # fmt: skip
-@click.option(
-    "--temperature", "temperatures", metavar="T,T,...", callback=numbers(float, 0, "0,0.7,1"),
-    default="0,0.7", show_default=True, help="Sampling temperatures, equally often.",
-)  # fmt: skip
-@click.option(
-    "--endpoint", type=click.Choice(["chat", "completions"]), default="chat", show_default=True,
-    help="Which API to use; completions for a model without a chat template.",
-)  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of prompts.")
-@click.option(
-    "--bearer-token-file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Holds the API key of the servers.",
-)  # fmt: skip
 @click.option("--shared", is_flag=True, help="Store although others used the server meanwhile.")
-@click.option("--dry-run", is_flag=True, help="Measure and print; store nothing.")
+@load_options.loads
+@load_options.workload
 @options.database_option
 @options.file_option
 @options.json_option

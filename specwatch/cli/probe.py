@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specwatch import __version__
-from specwatch.cli import load_process, load_sources, options, output_file
-from specwatch.cli.load_sources import LEAST_TOKENS, Asked, TooLittle, numbers, opened_store
+from specwatch.cli import load_options, load_process, load_sources, options, output_file
+from specwatch.cli.load_sources import Asked, TooLittle, numbers, opened_store
 from specwatch.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
@@ -42,27 +42,10 @@ if TYPE_CHECKING:
     help="Requests at once: the load of which the break-even line is.",
 )  # fmt: skip
 @click.option(
-    "--prompts", type=click.Path(path_type=Path), metavar="FILE",
-    help="Prompts of your own, one a line; JSON strings may hold line feeds.",
-)  # fmt: skip
-@click.option(
-    "--max-tokens", type=click.IntRange(min=LEAST_TOKENS), default=128, show_default=True,
-    metavar="N", help="Tokens of each answer.",
-)  # fmt: skip
-@click.option(
-    "--endpoint", type=click.Choice(["chat", "completions"]), default="chat", show_default=True,
-    help="Which API to use; completions for a model without a chat template.",
-)  # fmt: skip
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the order of prompts.")
-@click.option(
-    "--bearer-token-file", type=click.Path(path_type=Path), metavar="FILE",
-    help="Holds the API key of the server.",
-)  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Measure and print; store nothing.")
-@click.option(
     "--output", "-o", type=click.Path(path_type=Path), metavar="FILE",
     help="Write the result as JSON.",
 )  # fmt: skip
+@load_options.workload
 @options.database_option
 @options.file_option
 @options.json_option
