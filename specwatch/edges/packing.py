@@ -155,8 +155,6 @@ _NO_MAPPINGS: tuple[dict[int | str, int], ...] = ({},) * len(MAPPINGS)
 
 decode = msgspec.msgpack.Decoder(_Data).decode
 """What of a window is neither key, context nor column, from the column ``data``."""
-decode_many = msgspec.msgpack.Decoder(list[_Data]).decode
-"""The same of many, which stand in one msgpack array."""
 _ROW = msgspec.msgpack.Decoder(tuple[Any, ...])
 _CURSOR = msgspec.msgpack.Decoder(_CursorData)
 
