@@ -82,3 +82,9 @@ def vllm(web: Callable[..., str]) -> str:
 def specwatch() -> list[str]:
     """The command line of a real process."""
     return [sys.executable, "-m", "specwatch"]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    """Where a database may be made."""
+    return f"sqlite:///{tmp_path}/specwatch.db"

@@ -49,11 +49,6 @@ def prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedPrometheus]
         yield server
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/specwatch.db"
-
-
 def windows(database: str) -> list[Window]:
     reader = Reader.of(database)
     try:

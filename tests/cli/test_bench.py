@@ -61,11 +61,6 @@ def on() -> Iterator[SimulatedServer]:
         yield running
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/specwatch.db"
-
-
 def stored(database: str) -> list[Experiment]:
     reader = Reader.of(database)
     try:

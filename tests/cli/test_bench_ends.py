@@ -37,11 +37,6 @@ def off() -> Iterator[SimulatedServer]:
         yield running
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/specwatch.db"
-
-
 def files(folder: Path, *benches: Bench) -> list[Path]:
     found = [folder / f"{each.subject.mode}.json" for each in benches]
     for path, each in zip(found, benches, strict=True):

@@ -56,11 +56,6 @@ def on() -> Iterator[SimulatedServer]:
         yield running
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/specwatch.db"
-
-
 def stored(database: str) -> list[Measurement]:
     reader = Reader.of(database)
     try:

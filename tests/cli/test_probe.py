@@ -63,11 +63,6 @@ def off() -> Iterator[SimulatedServer]:
         yield running
 
 
-@pytest.fixture
-def database(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/specwatch.db"
-
-
 def stored(database: str) -> list[Probe]:
     reader = Reader.of(database)
     try:
