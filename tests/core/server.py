@@ -140,12 +140,16 @@ class Ledger:
     def see(self, process: Process) -> None:
         """A page of ``process`` was read."""
         counts = process.counts()
+        new = self._is_new(process, counts)
         if self.last is not None:
-            known = {} if self._is_new(process, counts) else self.last
+            known = {} if new else self.last
             for key, value in counts.items():
                 self.total[key] += value - known.get(key, 0.0)
             counts = {**known, **counts}
-        self.last, self.process = counts, process
+        self.last = counts
+        # One that looked like the one before may still be told from it by a later page.
+        if new or self.process is None:
+            self.process = process
 
     def _is_new(self, process: Process, counts: Mapping[Key, float]) -> bool:
         """A restart that no counter and no start time shows cannot be known by anyone."""
