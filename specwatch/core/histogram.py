@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, reduce
 from typing import NamedTuple
 
@@ -66,32 +66,32 @@ def quantile(histogram: Histogram, q: float) -> Quantile | None:
     The same estimate as Prometheus's ``histogram_quantile``: the lowest bucket starts at 0 when
     its bound is positive.
     """
-    total = histogram.count
-    if not total:
-        return None
-    rank = q * total
-    index, below = _bucket_of(histogram, rank)
-    if index == len(histogram.bounds):
-        return Quantile(histogram.bounds[-1] if histogram.bounds else None, open_ended=True)
-    upper = histogram.bounds[index]
+    found = quantiles(histogram, (q,))
+    return found[0] if found else None
+
+
+def quantiles(histogram: Histogram, qs: Sequence[float]) -> list[Quantile]:
+    """Several quantiles of one histogram, as :func:`quantile`; an empty list of no observations."""
+    cumulative = list(itertools.accumulate(histogram.counts))
+    total = cumulative[-1] if cumulative else 0
+    return [_at(histogram, cumulative, q * total) for q in qs] if total else []
+
+
+def _at(histogram: Histogram, cumulative: Sequence[int], rank: float) -> Quantile:
+    # The bucket that holds the observation of that rank; the first that is not empty for rank 0.
+    index = bisect.bisect_left(cumulative, rank) if rank > 0 else bisect.bisect(cumulative, 0)
+    bounds = histogram.bounds
+    if index == len(bounds):
+        return Quantile(bounds[-1] if bounds else None, open_ended=True)
+    upper = bounds[index]
     if index:
-        lower = histogram.bounds[index - 1]
+        lower, below = bounds[index - 1], cumulative[index - 1]
     elif upper > 0:
-        lower = 0.0
+        lower, below = 0.0, 0
     else:
         return Quantile(upper, open_ended=False)
     inside = max(rank - below, 0.0) / histogram.counts[index]
     return Quantile(lower + (upper - lower) * inside, open_ended=False)
-
-
-def _bucket_of(histogram: Histogram, rank: float) -> tuple[int, int]:
-    """The non-empty bucket that holds the observation of that rank, and how many lie below it."""
-    below = index = 0
-    for index, count in enumerate(histogram.counts):  # noqa: B007
-        if count and below + count >= rank:
-            break
-        below += count
-    return index, below
 
 
 def mean(histogram: Histogram) -> float | None:

@@ -5,42 +5,56 @@ Most rows are those of buckets, of which a report shows drafts by hour, and all 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from specwatch.edges.hours import Member, Row, Without
-from specwatch.edges.packing import MODES, SOURCES, Shared, assemble, shared_of
-from specwatch.model import ALL_TEMPERATURES, HOUR, Mode, SeriesId, Tally, Window
+from specwatch.edges.packing import MODES, Shared, assemble, shared_of
+from specwatch.model import ALL_TEMPERATURES, HOUR, Mode, Window
+from specwatch.report.sources import Beside, Drafted, Recorded, added_up
 
 if TYPE_CHECKING:
     from specwatch.edges.row_columns import RowColumns
-    from specwatch.edges.side_by_side import Ints
+    from specwatch.edges.side_by_side import Here, Ints
 
 _NOT_BEFORE = frozenset({"request_acceptance"})
 """Histograms of buckets of which a report shows nothing from before its period."""
-_IN_ORDER = attrgetter("start", "series.model_name", "series.temperature")
+_START = attrgetter("start")
+
+
+class _Keys(NamedTuple):
+    """What tells rows apart."""
+
+    start: Ints
+    series: Ints
+    context: Ints
+    load_bin: Ints
 
 
 class BucketSums:
-    """Makes windows of rows of the hours; the period begins at ``since`` (Unix seconds).
+    """Makes windows of rows of the hours.
 
-    Of a bucket the window of an hour has but its drafts and their tokens, and before the period
-    there is none. What is missing comes as one window more for each mode, load bin and
-    environment, at the last of the hours that it is the sum of: together they count what the rows
-    do. Where speculation is off, or the server leaves to its buckets what it does not count, there
-    is a window of each row: there a report looks at the hours of buckets, too.
+    The period begins at ``since``; before ``hours_since`` no single hour is looked at while
+    speculation is on (Unix seconds).
+
+    Of buckets there is one window for each mode, load bin and environment, of the period and of
+    the time before, at the last of the hours that it is the sum of; in the period the drafts of
+    each hour come with its window of all temperatures. Before ``hours_since`` these are such sums,
+    too. Where speculation is off, or the server leaves to its buckets what it does not count,
+    there is a window of each row: there a report looks at the hours of buckets, too.
     """
 
-    def __init__(self, since: float, without: Without) -> None:
+    def __init__(self, since: float, without: Without, hours_since: float = -math.inf) -> None:
         self._since = since
+        self._hours_since = hours_since
         self._without = without
 
     def __call__(
         self, rows: Sequence[Row], members: Mapping[int, Member], contents: Mapping[int, str]
-    ) -> list[Window]:
-        """The windows of rows that one daemon wrote, by start, model and temperature."""
+    ) -> list[Recorded]:
+        """What rows are that one daemon wrote, by start."""
         if not rows:
             return []
         # A report of nothing but this hour's minutes has no use for numpy.
@@ -50,7 +64,7 @@ class BucketSums:
             found = self._summed(rows, members, contents)
         except UnusualError:
             found = [self._window(row, members, contents) for row in rows]
-        return sorted(found, key=_IN_ORDER)
+        return sorted(found, key=_START)
 
     def _window(
         self, row: Row, members: Mapping[int, Member], contents: Mapping[int, str]
@@ -62,7 +76,7 @@ class BucketSums:
 
     def _summed(
         self, rows: Sequence[Row], members: Mapping[int, Member], contents: Mapping[int, str]
-    ) -> list[Window]:
+    ) -> list[Recorded]:
         import numpy as np
 
         from specwatch.edges.folding import Group, sums
@@ -72,45 +86,73 @@ class BucketSums:
         starts, ids, contexts, bins, *stored = zip(*rows, strict=True)
         columns = RowColumns(stored, frozenset.intersection(*unused.values()))
         shared = {id_: shared_of(contents[id_]) for id_ in set(contexts)}
-        whole = _wholes(rows, members, shared, columns)
-        now = ints(starts) >= self._since
+        keys = _Keys(*map(ints, (starts, ids, contexts, bins)))
+        whole, complete = _wholes(keys, members, shared, columns)
+        begun = keys.start
+        now = begun >= self._since
+        of_bucket = whole >= 0
+        long_ago = (begun < self._hours_since) & (columns.mode == MODES.index(Mode.ON))
         # Rows that are added up are alike in all of these, any other is like none.
-        added = whole >= 0
+        added = of_bucket | (complete & long_ago & ~now)
         alone = np.where(added, -1, np.arange(len(rows)))
-        alike = (now, ints(ids), ints(contexts), ints(bins), columns.mode)
+        alike = (now, keys.series, keys.context, keys.load_bin, columns.mode)
         first, group = numbered([alone, *(np.where(added, each, 0) for each in alike)])
         last = np.zeros(len(first), np.int64)
         last[group] = np.arange(len(rows))
         groups = []
-        for at in last.tolist():
+        before = {id_: own | _NOT_BEFORE for id_, own in unused.items()}
+        ended = (of_bucket & ~now)[last].tolist()
+        for at, over in zip(last.tolist(), ended, strict=True):
             start, id_, context, _, mode = rows[at][:5]
-            own = unused[id_] | _NOT_BEFORE if added[at] and not now[at] else unused[id_]
+            own = (before if over else unused)[id_]
             groups.append(Group(members[id_].series, start, MODES[mode], shared[context], own))
-        found = sums(columns, group, groups)
-        hours = []
-        for at in np.flatnonzero(added & now).tolist():
-            row, beside = rows[at], found[group[whole[at]]]
-            series = members[row[1]].series
-            hours.append(_of_bucket(series, row, beside, Tally(*row[6:9])))
+        found: list[Recorded] = []
+        beside = _beside(members, ids, whole, of_bucket & now, columns)
+        windows = sums(columns, group, groups)
         for number, at in enumerate(last.tolist()):
-            if added[at]:
-                series, counted = found[number].series, found[number].tally
-                rest = _without_drafts(counted) if now[at] else counted
-                found[number] = _of_bucket(series, rows[at], found[group[whole[at]]], rest)
-        return [*found, *hours]
+            window = windows[number]
+            if of_bucket[at]:
+                found.append(_of_bucket(window, windows[group[whole[at]]]))
+            else:
+                drafted = beside.get(at)
+                found.append(window if drafted is None else Beside(window.start, window, drafted))
+        return found
+
+
+def _beside(
+    members: Mapping[int, Member],
+    ids: Sequence[int],
+    whole: Ints,
+    chosen: Here,
+    columns: RowColumns,
+) -> dict[int, dict[str, Drafted]]:
+    """What those rows drafted, by the row of all temperatures beside them."""
+    import numpy as np
+
+    rows = np.flatnonzero(chosen)
+    label = {id_: each.series.temperature for id_, each in members.items()}
+    counted = (columns.drafts, columns.draft_tokens, columns.accepted_tokens)
+    drafted = zip(*(np.maximum(each[rows], 0).tolist() for each in counted), strict=True)
+    found: dict[int, dict[str, Drafted]] = {}
+    for row, beside, counts in zip(rows.tolist(), whole[rows].tolist(), drafted, strict=True):
+        of = found.setdefault(beside, {})
+        known = of.get(label[ids[row]])
+        of[label[ids[row]]] = counts if known is None else added_up(known, counts)
+    return found
 
 
 def _wholes(
-    rows: Sequence[Row],
+    keys: _Keys,
     members: Mapping[int, Member],
     shared: Mapping[int, Shared],
     columns: RowColumns,
-) -> Ints:
+) -> tuple[Ints, Here]:
     """Of each row of a bucket that of all temperatures beside it, -1 where there is none, or where
-    speculation is off, or the server does not count itself all that a report looks for."""
+    speculation is off, or the server does not count itself all that a report looks for; and which
+    rows are such ones of all temperatures."""
     import numpy as np
 
-    from specwatch.edges.row_columns import ints, numbered
+    from specwatch.edges.row_columns import numbered, replaced
 
     model = {id_: each.series.model_name for id_, each in members.items()}
     models = list(dict.fromkeys(model.values()))
@@ -121,34 +163,30 @@ def _wholes(
     # What windows of one server have in common.
     first, place = numbered(
         [
-            ints([row[0] for row in rows]),
-            ints([of_series[row[1]] for row in rows]),
-            ints([of_context[row[2]] for row in rows]),
-            ints([row[3] for row in rows]),
+            keys.start,
+            replaced(keys.series, of_series),
+            replaced(keys.context, of_context),
+            keys.load_bin,
             columns.mode,
         ]
     )
-    all_temperatures = np.array([row[1] in of_all for row in rows])
+    all_temperatures = replaced(keys.series, {id_: id_ in of_all for id_ in members}) > 0
     ran = columns.mode != MODES.index(Mode.OFF)
-    complete = np.flatnonzero(all_temperatures & ran & columns.all_counted())
+    complete = all_temperatures & ran & columns.all_counted()
     found = np.full(len(first), -1)
-    found[place[complete]] = complete
-    return np.where(all_temperatures, -1, found[place])
+    found[place[complete]] = np.flatnonzero(complete)
+    return np.where(all_temperatures, -1, found[place]), complete
 
 
-def _of_bucket(series: SeriesId, row: Row, whole: Window, counted: Tally) -> Window:
-    """A window of a bucket beside that of all temperatures: what was sampled is the same."""
+def _of_bucket(window: Window, whole: Window) -> Window:
+    """A sum of a bucket beside the last window of all temperatures: what was sampled is of that."""
     return Window(
-        series,
-        row[0],
+        window.series,
+        window.start,
         HOUR,
         whole.mode,
-        counted,
+        window.tally,
         whole.gauges,
         whole.environment,
-        SOURCES[row[5]],
+        window.source,
     )
-
-
-def _without_drafts(counted: Tally) -> Tally:
-    return replace(counted, drafts=None, draft_tokens=None, accepted_tokens=None)

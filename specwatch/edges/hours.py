@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import sqlalchemy as sa
 
@@ -15,6 +15,7 @@ from specwatch.edges.packing import COLUMNS, assemble
 from specwatch.edges.readers import Reader
 from specwatch.edges.statements import contents_of
 from specwatch.model import HOUR, MINUTE, SeriesId, Window
+from specwatch.report.sources import Recorded
 
 _HOURS_AT_ONCE = 14 * 24
 _MINUTES_AT_ONCE = 24
@@ -25,8 +26,8 @@ _WHAT = attrgetter("start", "series.model_name", "series.temperature")
 Without = Callable[[SeriesId], Collection[str]]
 Row = tuple[Any, ...]
 """Start, series, context, and the columns; of an hour the load bin before them."""
-Summed = Callable[[Sequence[Row], Mapping[int, "Member"], Mapping[int, str]], Iterable[Window]]
-"""The windows that rows of the hours are, from all series and the contents of contexts by id."""
+Summed = Callable[[Sequence[Row], Mapping[int, "Member"], Mapping[int, str]], Iterable[Recorded]]
+"""What rows of the hours are, from all series and the contents of contexts by id."""
 
 
 def _nothing(_: SeriesId) -> Collection[str]:
@@ -74,6 +75,7 @@ def members_by_target(reader: Reader) -> dict[str, dict[int, Member]]:
     return found
 
 
+@overload
 def hours_of(
     reader: Reader,
     members: Mapping[int, Member],
@@ -81,14 +83,41 @@ def hours_of(
     until: float,
     *,
     without: Without = _nothing,
+    contents: dict[int, str] | None = None,
+    summed: None = None,
+) -> Iterator[Window]: ...
+
+
+@overload
+def hours_of(
+    reader: Reader,
+    members: Mapping[int, Member],
+    since: float,
+    until: float,
+    *,
+    without: Without = _nothing,
+    contents: dict[int, str] | None = None,
+    summed: Summed,
+) -> Iterator[Recorded]: ...
+
+
+def hours_of(
+    reader: Reader,
+    members: Mapping[int, Member],
+    since: float,
+    until: float,
+    *,
+    without: Without = _nothing,
+    contents: dict[int, str] | None = None,
     summed: Summed | None = None,
-) -> Iterator[Window]:
+) -> Iterator[Recorded]:
     """Yield the hours of series of one target that start in ``since <= start < until``.
 
     Times are Unix seconds. They are what the store would have if it rolled up now all that it has
     got before ``until``: of an hour there is a window for each mode, load bin and environment, by
     start, and of two daemons that with more good scrapes counts. ``without`` names the histograms
-    of a series that are not wanted. Raises StoreError.
+    of a series that are not wanted; ``contents`` are those of contexts that were read before, and
+    grow. Raises StoreError.
 
     ``summed`` gives, of what is rolled up, sums of temperature buckets in place of each hour's
     windows, where only sums are wanted; it is asked where one daemon watched.
@@ -100,7 +129,7 @@ def hours_of(
     end = min(_up(until), 1 + max(member.last_start for member in members.values()))
     pending = [each for each in members.values() if each.pending]
     rolled = min((_hour(each.rolled_until) for each in pending), default=end)
-    contents: dict[int, str] = {}
+    contents = {} if contents is None else contents
     while at < end:
         # What is rolled up of all series is read in long strides.
         far = _HOURS_AT_ONCE if at < rolled else _MINUTES_AT_ONCE
@@ -117,7 +146,7 @@ def _between(
     contents: dict[int, str],
     without: Without,
     summed: Summed | None,
-) -> Iterator[Window]:
+) -> Iterator[Recorded]:
     """The hours that start in a span, whether they are rolled up or not."""
     late = {id_: each for id_, each in members.items() if each.pending and each.rolled_until < stop}
     with reader.reading() as connection:
@@ -189,11 +218,19 @@ def _rows(
     result = connection.exec_driver_sql(
         f"SELECT {', '.join(names)} FROM {table.name}"  # noqa: S608
         f" WHERE start IN ({', '.join(map(str, range(at, stop, length)))})"
-        f" AND series_id IN ({', '.join(map(str, ids))})"
+        f" AND series_id {_among(ids)}"
         f" ORDER BY start, series_id, {'context_id, mode, load_bin' if hours else 'run_id'}"
     )
     # The driver's own rows: wrapping a million of them takes as long as reading them.
     return list(result.cursor.fetchall())
+
+
+def _among(ids: Collection[int]) -> str:
+    """Neighbours are found with one seek for each start."""
+    first, last = min(ids), max(ids)
+    if last - first < len(ids):
+        return f"BETWEEN {first} AND {last}"
+    return f"IN ({', '.join(map(str, ids))})"
 
 
 def _hour(time: int) -> int:

@@ -18,12 +18,13 @@ from specwatch.edges.packing import storable
 from specwatch.edges.readers import Reader
 from specwatch.errors import ConfigError
 from specwatch.experiments.model import Experiment
-from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, SeriesId, Window
+from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, SeriesId
 from specwatch.report.build import build
+from specwatch.report.changes import SIDE
 from specwatch.report.experiments import newest
 from specwatch.report.experiments import notes as told_of
 from specwatch.report.model import ModelReport, Report
-from specwatch.report.sources import GuardStep, Sources
+from specwatch.report.sources import GuardStep, Recorded, Sources
 from specwatch.ruling.condition import nearest
 from specwatch.scalars import quoted
 from specwatch.sections import Baselines
@@ -118,6 +119,7 @@ class _Reading:
     def __init__(self, reader: Reader, since: float, until: float, config: Config | None) -> None:
         self._reader = reader
         self._since, self._until = since, until
+        self._contents: dict[int, str] = {}
         self._slos = () if config is None else config.slos
         self._max_age = (Baselines() if config is None else config.baseline).max_age
         self._unused = frozenset({"output_length"})
@@ -165,7 +167,7 @@ class _Reading:
             experiments=experiments,
         )
 
-    def _windows(self, name: str, members: Mapping[int, Member]) -> Iterator[Window]:
+    def _windows(self, name: str, members: Mapping[int, Member]) -> Iterator[Recorded]:
         before = 2 * self._since - self._until
         # The budget of an objective is that of its own window, which may be longer.
         longest = max((slo.window for slo in self._slos), default=0.0)
@@ -182,9 +184,21 @@ class _Reading:
         yield from self._hours(wholes, self._until - longest, before)
         yield from self._hours(members, before, self._until)
 
-    def _hours(self, members: Mapping[int, Member], since: float, until: float) -> Iterator[Window]:
-        summed = BucketSums(self._since, self._without)
-        return hours_of(self._reader, members, since, until, without=self._without, summed=summed)
+    def _hours(
+        self, members: Mapping[int, Member], since: float, until: float
+    ) -> Iterator[Recorded]:
+        # Each hour counts for changes, and for the budgets of objectives.
+        earliest = min([self._since - SIDE, *(self._until - slo.window for slo in self._slos)])
+        summed = BucketSums(self._since, self._without, earliest)
+        return hours_of(
+            self._reader,
+            members,
+            since,
+            until,
+            without=self._without,
+            contents=self._contents,
+            summed=summed,
+        )
 
     def _without(self, series: SeriesId) -> frozenset[str]:
         whole = series.temperature == ALL_TEMPERATURES

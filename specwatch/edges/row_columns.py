@@ -5,7 +5,7 @@ Importing this imports numpy.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ import numpy as np
 from specwatch.edges.packing import KEYS
 from specwatch.edges.side_by_side import UNKNOWN, Floats, Here, Ints, SideBySide
 from specwatch.model import HISTOGRAMS, MAPPINGS
+
+_MOST_NUMBERS = 1 << 62
 
 
 class Positions(NamedTuple):
@@ -97,13 +99,25 @@ def ints(values: Sequence[int | None]) -> Ints:
         return np.fromiter(known, np.int64, len(values))
 
 
+def replaced(values: Ints, by: Mapping[int, int]) -> Ints:
+    """Each value by what stands for it."""
+    distinct, at = np.unique(values, return_inverse=True)
+    return np.array([by[value] for value in distinct.tolist()], np.int64)[at]
+
+
 def numbered(columns: Sequence[Ints | Here]) -> tuple[Ints, Ints]:
     """Rows that are alike in all columns get one number, from 0: the first row of each number,
     and the number of each row."""
     number = np.zeros(len(columns[0]), np.int64)
+    numbers = 1
     for column in columns:
-        distinct, at = np.unique(column, return_inverse=True)
-        number = number * len(distinct) + at
+        at = column.astype(np.int64)
+        low, span = int(at.min()), int(at.max()) - int(at.min()) + 1
+        if numbers * span > _MOST_NUMBERS:
+            distinct, at = np.unique(at, return_inverse=True)
+            low, span = 0, len(distinct)
+        number = number * span + (at - low)
+        numbers *= span
     _, first, found = np.unique(number, return_index=True, return_inverse=True)
     return first, found
 

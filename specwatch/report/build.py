@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from specwatch.model import Window
 from specwatch.report.answers import answer
 from specwatch.report.breaches import breaches
 from specwatch.report.changes import changes
@@ -17,13 +16,14 @@ from specwatch.report.experiments import newest
 from specwatch.report.health import health
 from specwatch.report.incidents import incidents, seconds_off_by_guard
 from specwatch.report.kept import Kept
-from specwatch.report.ledger import Ledger, slices_of
+from specwatch.report.ledger import Ledger
 from specwatch.report.loads import best_k, crossing, loads, present_k, what_if
 from specwatch.report.model import Health, ModelReport
 from specwatch.report.objectives import objectives
 from specwatch.report.sentences import recommendation, sentence
 from specwatch.report.series import Plots
-from specwatch.report.sources import Sources
+from specwatch.report.slices import slices_of
+from specwatch.report.sources import Recorded, Sources, model_of
 from specwatch.report.speedups import speedups
 from specwatch.report.temperatures import temperatures
 from specwatch.report.traffic import traffic
@@ -142,10 +142,10 @@ def _with(found: Health, caveats: Sequence[str]) -> Health:
     return msgspec.structs.replace(found, warnings=(*found.warnings, *caveats))
 
 
-def _by_model(windows: Sequence[Window]) -> Iterator[tuple[str, Sequence[Window]]]:
-    names = {each.series.model_name for each in windows}
+def _by_model(windows: Sequence[Recorded]) -> Iterator[tuple[str, Sequence[Recorded]]]:
+    names = {model_of(each) for each in windows}
     for name in names:
         if len(names) == 1:
             yield name, windows
         else:
-            yield name, [each for each in windows if each.series.model_name == name]
+            yield name, [each for each in windows if model_of(each) == name]

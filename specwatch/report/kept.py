@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from specwatch.core.merge import sum_fields
 from specwatch.model import Environment, Tally, Window
-from specwatch.report.ledger import MOST_AT_ONCE, Slice
+from specwatch.report.ledger import MOST_AT_ONCE
+from specwatch.report.slices import Slice
 
 _OF_HEALTH = ("drafts", "records", "uncovered")
 """Fields of the tally of a temperature that tell how much a tap sees."""
@@ -20,7 +21,7 @@ class Kept:
     def __init__(self) -> None:
         self.windows: list[Window] = []
         self._environments: set[Environment] = set()
-        self._first: dict[str, Window] = {}
+        self._first: dict[str, int] = {}
         self._last: dict[str, Window] = {}
         self._seen: dict[str, list[Tally]] = {}
 
@@ -34,6 +35,8 @@ class Kept:
             elif now:
                 for part in each.parts:
                     self._see(part)
+                if not each.drafted.keys() <= self._first.keys():
+                    self._first = dict.fromkeys(each.drafted, each.start) | self._first
 
     def span(self, since: float) -> tuple[float, float] | None:
         """From when to when there were windows of the period that begins at ``since`` (Unix
@@ -43,13 +46,13 @@ class Kept:
 
     @property
     def seen(self) -> list[Window]:
-        """What a tap saw in the period beside the windows: of each temperature the first window,
-        without its tally, and the last, with that of all."""
+        """What a tap saw in the period beside the windows: of each temperature the last window,
+        with the tally of all, and one without a tally where the first was."""
         return [
             window
             for label, tallies in self._seen.items()
             for window in (
-                replace(self._first[label], tally=Tally()),
+                replace(self._last[label], start=self._first[label], tally=Tally()),
                 replace(self._last[label], tally=_summed(tallies)),
             )
         ]
@@ -66,7 +69,6 @@ class Kept:
         self._last[label] = part
         seen = self._seen.get(label)
         if seen is None:
-            self._first[label] = part
             self._seen[label] = [part.tally]
         elif len(seen) < MOST_AT_ONCE:
             seen.append(part.tally)

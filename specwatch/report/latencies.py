@@ -21,8 +21,9 @@ def quantiles(observed: Histogram | None, count: int | None = None) -> Quantiles
     """Of a latency in seconds; None of no request. ``count`` is for a weighted histogram."""
     if observed is None or not observed.count:
         return None
-    found = {name: histogram.quantile(observed, q) for name, q in _QUANTILES.items()}
-    values = {name: None if at is None else at.value for name, at in found.items()}
+    known = histogram.quantiles(observed, tuple(_QUANTILES.values()))
+    found = dict(zip(_QUANTILES, known, strict=True))
+    values = {name: at.value for name, at in found.items()}
     return Quantiles(
         count=observed.count if count is None else count,
         mean=histogram.mean(observed),

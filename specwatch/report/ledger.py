@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, zip_longest
-from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from specwatch.core.merge import sum_fields
@@ -18,8 +17,9 @@ from specwatch.model import (
     Mode,
     Tally,
     Window,
-    load_bin,
 )
+from specwatch.report.slices import Place, Slice
+from specwatch.report.sources import Drafted
 
 _Any = TypeVar("_Any")
 _LONGEST = 1.5
@@ -35,21 +35,6 @@ _BEFORE = (
     "drafts", "draft_tokens", "accepted_tokens", "generation_tokens", "requests", "ttft", "tpot",
 )  # fmt: skip
 """Those that it shows of the period before."""
-_SAID = attrgetter("drafts", "generation_tokens", "ttft", "tpot")
-"""Fields that tell servers apart that count them from those that leave it to a tap."""
-
-
-class Place(NamedTuple):
-    """Which windows are added up: ``now`` are those of the period, others of the one before.
-
-    ``silent`` are fields that the server does not count, None where it has no window at all.
-    """
-
-    now: bool
-    mode: Mode
-    load_bin: int | None
-    environment: Environment
-    silent: tuple[bool, ...] | None
 
 
 @dataclass(slots=True)
@@ -83,19 +68,11 @@ class Minute(NamedTuple):
     positions: tuple[int, ...] | None
     busy: float
     running: float
-    buckets: dict[str, tuple[int, int, int]]
+    buckets: Mapping[str, Drafted]
 
 
 Kind = tuple[Mode, int, Environment, bool, bool]
 """Mode, load bin, environment, how the pace was counted, and whether drafts are."""
-
-
-class Slice(NamedTuple):
-    """The windows of one start, mode, load bin and environment."""
-
-    place: Place
-    wholes: Sequence[Window]
-    parts: Sequence[Window]
 
 
 class Ledger:
@@ -169,15 +146,7 @@ class Ledger:
         pace = pace_of(counted)
         if pace is None:
             return
-        buckets = {
-            part.series.temperature: (
-                part.tally.drafts,
-                part.tally.draft_tokens or 0,
-                part.tally.accepted_tokens or 0,
-            )
-            for part in one.parts
-            if part.tally.drafts
-        }
+        buckets = {label: counts for label, counts in one.drafted.items() if counts[0]}
         kind = (
             place.mode, place.load_bin, place.environment, pace.by_token,
             counted.drafts is not None,
@@ -210,35 +179,6 @@ def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
     count = min(len(ordered), most)
     ends = [len(ordered) * at // count for at in range(count + 1)] if count else []
     return [ordered[begin:end] for begin, end in pairwise(ends)]
-
-
-def slices_of(windows: Iterable[Window], *, now: bool) -> Iterator[Slice]:
-    """The slices of the windows of one start; ``now`` are those of the period."""
-    grouped: dict[tuple[Mode, int | None, Environment], tuple[list[Window], list[Window]]] = {}
-    group: tuple[list[Window], list[Window]] = ([], [])
-    before: Window | None = None
-    for window in windows:
-        # Mostly the same objects, of which nothing need be looked up again.
-        if (
-            before is None
-            or window.gauges is not before.gauges
-            or window.environment is not before.environment
-            or window.mode is not before.mode
-        ):
-            busy = window.gauges.busy_seconds
-            bin_ = load_bin(window.gauges.running_seconds / busy) if busy else None
-            key = (window.mode, bin_, window.environment)
-            group = grouped.setdefault(key, ([], []))
-        group[window.series.temperature != ALL_TEMPERATURES].append(window)
-        before = window
-    for (mode, bin_, environment), (wholes, parts) in grouped.items():
-        silent = None
-        if wholes:
-            silent = tuple(each is None for each in _SAID(wholes[0].tally))
-        # A server that does not say that it speculates is given away by what its tap counts.
-        if mode is Mode.OFF and any(each.tally.drafts for each in (*wholes, *parts)):
-            mode = Mode.ON
-        yield Slice(Place(now, mode, bin_, environment, silent), wholes, parts)
 
 
 def _summed(place: Place, tallies: Sequence[Tally]) -> Tally:

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from specwatch.core import histogram
 from specwatch.core.buckets import order_of
-from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode, Tally, Window
+from specwatch.core.histogram import Quantile
+from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode, Window
 from specwatch.report import latencies
 from specwatch.report.latencies import summed
-from specwatch.report.ledger import Slice
 from specwatch.report.model import AcceptancePoint, LatencyPoint, Series
+from specwatch.report.slices import Slice
+from specwatch.report.sources import Drafted
 from specwatch.report.traffic import requests_of
 
 MOST_POINTS = 200
@@ -43,11 +45,10 @@ class Plots:
     def take(self, slices: Iterable[Slice]) -> None:
         """Add slices of the period."""
         for each in slices:
-            first = (each.wholes or each.parts)[0]
-            start = first.start
             if not self._step:
-                self._step = step_of(self._since, self._until, first.length)
-            at = self._since + (start - self._since) // self._step * self._step
+                length = (each.wholes or each.parts)[0].length
+                self._step = step_of(self._since, self._until, length)
+            at = self._since + (each.start - self._since) // self._step * self._step
             if at != self._at:
                 self._close()
                 self._at = at
@@ -68,16 +69,9 @@ class Plots:
         slices, self._slices = self._slices, []
         if not slices:
             return
-        drafts: dict[str, list[int]] = {}
-        for each in slices:
-            for window in _counting(each):
-                _count(drafts, window.series.temperature, window.tally)
-            if each.wholes and each.wholes[0].tally.drafts is None:
-                for window in each.parts:
-                    _count(drafts, ALL_TEMPERATURES, window.tally)
-        for label, (drafted, tokens, accepted) in drafts.items():
+        for label, (drafts, tokens, accepted) in _drafted(slices).items():
             rate = accepted / tokens if tokens else None
-            point = AcceptancePoint(start=self._at, drafts=drafted, rate=rate)
+            point = AcceptancePoint(start=self._at, drafts=drafts, rate=rate)
             self._acceptance.setdefault(label, []).append(point)
         for mode in (Mode.ON, Mode.OFF):
             inside = [each for each in slices if each.place.mode is mode]
@@ -86,28 +80,43 @@ class Plots:
                 self._latency.append(found)
 
 
-def _counting(one: Slice) -> Sequence[Window]:
-    return (*one.wholes, *one.parts)
+def _drafted(slices: Iterable[Slice]) -> dict[str, list[int]]:
+    """By temperature: drafts, draft tokens and accepted tokens."""
+    found: dict[str, list[int]] = {}
+    for each in slices:
+        for window in each.wholes:
+            counted = window.tally
+            _count(
+                found,
+                ALL_TEMPERATURES,
+                (counted.drafts or 0, counted.draft_tokens or 0, counted.accepted_tokens or 0),
+            )
+        silent = each.wholes and each.wholes[0].tally.drafts is None
+        for label, counts in each.drafted.items():
+            _count(found, label, counts)
+            if silent:
+                _count(found, ALL_TEMPERATURES, counts)
+    return found
 
 
-def _count(drafts: dict[str, list[int]], label: str, counted: Tally) -> None:
-    if counted.drafts:
-        sums = drafts.setdefault(label, [0, 0, 0])
-        sums[0] += counted.drafts
-        sums[1] += counted.draft_tokens or 0
-        sums[2] += counted.accepted_tokens or 0
+def _count(found: dict[str, list[int]], label: str, counts: Drafted) -> None:
+    if counts[0]:
+        sums = found.setdefault(label, [0, 0, 0])
+        sums[0] += counts[0]
+        sums[1] += counts[1]
+        sums[2] += counts[2]
 
 
 def _latency(start: int, mode: Mode, slices: Sequence[Slice]) -> LatencyPoint | None:
     requests = sum(requests_of(window.tally) for each in slices for window in _asked(each))
-    ttft, tpot = (_observed(slices, metric) for metric in ("ttft", "tpot"))
+    ttft, tpot = (_quantiles(slices, metric) for metric in ("ttft", "tpot"))
     if not requests and ttft is None and tpot is None:
         return None
+    ttft_p50, ttft_p99 = ttft or (None, None)
+    tpot_p50, tpot_p99 = tpot or (None, None)
     found = {
-        f"{metric}_{name}": None if observed is None else histogram.quantile(observed, q)
-        for metric, observed in (("ttft", ttft), ("tpot", tpot))
-        for name, q in (("p50", 0.5), ("p99", 0.99))
-    }
+        "ttft_p50": ttft_p50, "ttft_p99": ttft_p99, "tpot_p50": tpot_p50, "tpot_p99": tpot_p99,
+    }  # fmt: skip
     return LatencyPoint(
         start=start,
         mode=str(mode),
@@ -117,18 +126,19 @@ def _latency(start: int, mode: Mode, slices: Sequence[Slice]) -> LatencyPoint | 
     )
 
 
-def _asked(one: Slice) -> Sequence[Window]:
-    """The windows that count the requests of all temperatures."""
-    said = any(each.tally.requests for each in one.wholes)
-    return one.wholes if said or not one.wholes else one.parts
-
-
-def _observed(slices: Iterable[Slice], metric: str) -> Histogram | None:
-    found = []
+def _quantiles(slices: Iterable[Slice], metric: str) -> Sequence[Quantile] | None:
+    """P50 and P99; None of no observations."""
+    found: list[Histogram | None] = []
     for each in slices:
         wholes = [getattr(window.tally, metric) for window in each.wholes]
         if wholes and wholes[0] is None:
             wholes = [getattr(window.tally, metric) for window in each.parts]
         found += wholes
     whole = summed(found)
-    return whole if whole is not None and whole.count else None
+    return None if whole is None else histogram.quantiles(whole, (0.5, 0.99)) or None
+
+
+def _asked(one: Slice) -> Sequence[Window]:
+    """The windows that count the requests of all temperatures."""
+    said = any(each.tally.requests for each in one.wholes)
+    return one.wholes if said or not one.wholes else one.parts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from specwatch.core.baseline import MAX_AGE, Measurement
 from specwatch.core.breakeven import DRAFT_COST_RATIO
@@ -26,18 +26,49 @@ class GuardStep:
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
+Drafted = tuple[int, int, int]
+"""Drafts, draft tokens and accepted tokens."""
+
+
+def added_up(first: Drafted, second: Drafted) -> Drafted:
+    """Their sum."""
+    return first[0] + second[0], first[1] + second[1], first[2] + second[2]
+
+
+class Beside(NamedTuple):
+    """A window of all temperatures and what was drafted in it, by temperature bucket.
+
+    Windows of these buckets are sums of many such ones, drafts included; they come with one of
+    them, and are no part of it.
+    """
+
+    start: int
+    window: Window
+    drafted: Mapping[str, Drafted]
+
+
+Recorded = Window | Beside
+
+
+def model_of(recorded: Recorded) -> str:
+    """The name of the model."""
+    window = recorded.window if isinstance(recorded, Beside) else recorded
+    return window.series.model_name
+
+
 @dataclass(frozen=True, slots=True)
 class Sources:
     """All that the report of one target is made of.
 
     ``windows`` are hours, or minutes of a short period, of all its models and temperatures, by
-    start; they begin a period earlier than the report. They are read once, and not kept.
+    start; they begin a period earlier than the report. They are read once, and not kept. Where
+    sums of temperature buckets do, each window of all temperatures comes with their drafts.
     ``decisions`` are changes of verdicts. ``max_age`` is that of a baseline, in seconds.
     ``experiments`` are those of the period by model, oldest first.
     """
 
     target: str
-    windows: Iterable[Window]
+    windows: Iterable[Recorded]
     measurements: Sequence[Measurement] = ()
     decisions: Sequence[Decision] = ()
     steps: Sequence[GuardStep] = ()
