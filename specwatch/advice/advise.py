@@ -64,14 +64,14 @@ def advise(request: Request) -> Advice:
     found = [*request.gpu_findings, *asked.findings, *target.findings]
     found += [] if draft is None else draft.findings
     found += methods.findings(method, target, draft, asked)
-    cost: float | None = None
+    cost: draft_tokens.Cost | None = None
     table: tuple[Expected, ...] = ()
     if method is not None:
         if k is None:
             k = _own_k(method, target, draft)
             found.append(_assumed(k))
         cost = draft_tokens.draft_cost(method, k, target, draft, asked)
-        table = expected.table(k, cost, draft_tokens.most_k(method, k, target, draft))
+        table = expected.table(k, cost.steps, draft_tokens.most_k(method, k, target, draft))
         found += _of_method(method, request)
         found += draft_tokens.findings(method, k, cost, table, asked)
         found += use.findings(method, asked, request.hints)
@@ -87,7 +87,8 @@ def advise(request: Request) -> Advice:
         target=target.model(kv_bits),
         draft=None if draft is None else draft.model(kv_bits),
         memory=plan,
-        draft_cost=cost,
+        draft_cost=None if cost is None else cost.steps,
+        draft_cost_assumed=cost is not None and cost.assumed,
         expected=table,
         findings=tuple(sorted(found, key=_rank)),
         sources=sources.cited(found, "GL" if table else ""),

@@ -12,6 +12,7 @@ from specwatch.advice.model_files import ModelFolder, Weights
 from specwatch.advice.naming import Size
 from specwatch.advice.parameters import Parameters
 from specwatch.advice.parameters import count as count_parameters
+from specwatch.advice.quantization import Usual
 from specwatch.errors import ConfigError
 
 _TWO_BYTES = frozenset({"F16", "BF16"})
@@ -181,7 +182,9 @@ def _sized(
     if size is not None and bits is None:
         findings.append(_untold(name, form))
     if size is not None:
-        weights = None if bits is None else round(size.total * bits / 8)
+        weights = quantization.weight_bytes(Usual.of(size.total, size.active), form)
+        if weights is not None and not quantization.covers_all(form):
+            findings.append(_usual(name, form, weights))
         if size.at_most:
             findings.append(
                 Finding(
@@ -199,6 +202,19 @@ def _sized(
         quantization=None if form in (dtype, _CUSTOMARY) else form,
         told_by=told_by if size else "",
         findings=tuple(findings),
+    )
+
+
+def _usual(name: str, form: str, weights: int) -> Finding:
+    return Finding(
+        topic="model",
+        level="note",
+        text=f"{name}: {weights / 1e9:.3g} GB of weights in {form}, embeddings and output head in"
+        " 16 bits",
+        reason="how large those are a size does not tell: they are taken to be as in Qwen2.5 and"
+        " Llama 3.2 models of it; with a vocabulary below 128,000 they are smaller",
+        source="published config.json; the format's own bits, its scales and zero points",
+        remedy="give its folder, or its config.json in one, for the exact size",
     )
 
 

@@ -6,7 +6,7 @@ the names of today (``--spec-draft-n-max``) and of those before (``--draft-max``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specwatch.advice.asked import Asked
@@ -150,65 +150,58 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
     return count if count > 0 else None
 
 
-def _findings(given: Mapping[str, str], methods: Sequence[str]) -> list[Finding]:
-    found = []
-    for name, successor in (
-        ("old_most", "--spec-draft-n-max"),
-        ("old_least", "--spec-draft-n-min"),
-    ):
-        if name in given:
-            found.append(
-                Finding(
-                    topic="k",
-                    level="note",
-                    text=f"{_FLAGS[name][-1]} is the name of older builds; today's is {successor}",
-                    reason="a new llama-server says that the argument has been removed",
-                    source=LLAMA,
-                    remedy=f"with a new build write {successor} {given[name]}",
-                )
-            )
-    if "most" not in given and "old_most" not in given and "draft_model" in methods:
-        found.append(
-            Finding(
-                topic="k",
-                level="note",
-                text="how many tokens to draft is left to llama-server",
-                reason="builds differ: 16 at most in older ones, 3 in new ones",
-                source=LLAMA,
-                remedy="give --spec-draft-n-max (--draft-max in older builds)",
-            )
-        )
-    if "type" not in given and "draft_model" in methods:
-        found.append(
-            Finding(
-                topic="method",
-                level="note",
-                text="a new build of llama-server wants --spec-type draft-simple as well",
-                reason="its --spec-type is none by default; older builds need no more than the"
-                " draft",
-                source=LLAMA,
-                remedy="look for the draft in its log after the start",
-            )
-        )
+def _findings(given: Mapping[str, str], methods: Sequence[str]) -> Iterator[Finding]:
+    for old, successor in _SUCCESSORS.items():
+        if old in given:
+            yield _renamed(_FLAGS[old][-1], successor, given[old])
+    if "draft_model" in methods:
+        yield from _left_to_the_build(given)
     if "synthetic" in given:
-        found.append(
-            Finding(
-                topic="method",
-                level="wrong",
-                text="--spec-synth-len and --spec-synth-rates are for benchmarks only",
-                reason="drafts are accepted by lot, whatever the model says",
-                source=LLAMA,
-                remedy="leave them out",
-            )
+        yield Finding(
+            topic="method",
+            level="wrong",
+            text="--spec-synth-len and --spec-synth-rates are for benchmarks only",
+            reason="drafts are accepted by lot, whatever the model says",
+            source=LLAMA,
+            remedy="leave them out",
         )
     if len(methods) > 1:
-        found.append(
-            Finding(
-                topic="method",
-                level="note",
-                text=f"several kinds of drafts: {', '.join(methods)}; what follows is for the"
-                " first",
-                source=LLAMA,
-            )
+        yield Finding(
+            topic="method",
+            level="note",
+            text=f"several kinds of drafts: {', '.join(methods)}; what follows is for the first",
+            source=LLAMA,
         )
-    return found
+
+
+def _renamed(flag: str, successor: str, value: str) -> Finding:
+    return Finding(
+        topic="k",
+        level="note",
+        text=f"{flag} is the name of older builds; today's is {successor}",
+        reason="a new llama-server says that the argument has been removed",
+        source=LLAMA,
+        remedy=f"with a new build write {successor} {value}",
+    )
+
+
+def _left_to_the_build(given: Mapping[str, str]) -> Iterator[Finding]:
+    """Yield what builds do differently with a draft model of which not all is said."""
+    if "most" not in given and "old_most" not in given:
+        yield Finding(
+            topic="k",
+            level="note",
+            text="how many tokens to draft is left to llama-server",
+            reason="builds differ: 16 at most in older ones, 3 in new ones",
+            source=LLAMA,
+            remedy="give --spec-draft-n-max (--draft-max in older builds)",
+        )
+    if "type" not in given:
+        yield Finding(
+            topic="method",
+            level="note",
+            text="a new build of llama-server wants --spec-type draft-simple as well",
+            reason="its --spec-type is none by default; older builds need no more than the draft",
+            source=LLAMA,
+            remedy="look for the draft in its log after the start",
+        )

@@ -97,7 +97,9 @@ class Advice(Struct, frozen=True, kw_only=True):
     draft: Model | None
     memory: Memory | None
     draft_cost: float | None
-    """c: what a draft token costs, in plain steps of the target: assumed from the weights read."""
+    """c: what a draft token costs, in plain steps of the target: computed from the weights read."""
+    draft_cost_assumed: bool = False
+    """Whether nothing tells c, so that the usual one is taken."""
     expected: tuple[Expected, ...]
     findings: tuple[Finding, ...]
     """Gravest first."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from specwatch.advice.candidate import Candidate
 from specwatch.advice.model import Finding, Level
@@ -18,6 +20,55 @@ _MOST_RELIABLE = 67
 """The ratio of the pair named as most reliable, 0.5B for 32B, exactly counted."""
 _ROUNDING = 1.05
 """How far a size may be off its round name."""
+
+
+class _Range(NamedTuple):
+    """What is said of size ratios from those of the range before, up to ``end``."""
+
+    end: float
+    level: Level
+    text: str
+    source: str
+    remedy: str = ""
+    closed: bool = True
+    """Whether ``end`` itself is in it."""
+
+    def fits(self, ratio: float) -> bool:
+        return ratio < self.end or (self.closed and ratio == self.end)
+
+
+_SMALLER = "take a smaller draft of the same family"
+_MEASURE = "measure its acceptance first: specwatch probe"
+_RATIOS = (
+    _Range(
+        1, "wrong", "the draft is as large as the target, and cannot pay", "arithmetic", _SMALLER
+    ),
+    _Range(
+        5, "doubt", "too large a draft: 1:8 to 1:12 is usual", reported("F"), _SMALLER,
+        closed=False,
+    ),
+    _Range(
+        8, "note", "a large draft: 1:8 to 1:12 is usual", reported("F"), _MEASURE, closed=False
+    ),
+    _Range(12, "ok", "as with most general drafts, 1:8 to 1:12", reported("F")),
+    _Range(
+        30, "ok", "between the 1:8 to 1:12 of one report and the 1:30 to 1:60 of another",
+        reported("FT"), closed=False,
+    ),
+    _Range(
+        _MOST_RELIABLE, "ok", "in the range 1:30 to 1:60 reported for very small drafts",
+        reported("T"),
+    ),
+    _Range(
+        80, "note", "1:70 is too small in one report, good in another", reported("FG"), _MEASURE
+    ),
+    _Range(
+        150, "doubt", "1:140 was reported once, with 1.5 times the speed at low rate",
+        reported("F"), _MEASURE,
+    ),
+    _Range(math.inf, "doubt", "smaller than anything reported to work", reported("FT"), _MEASURE),
+)  # fmt: skip
+"""Size ratios, the largest drafts first."""
 
 
 def findings(target: Candidate, draft: Candidate | None) -> Iterator[Finding]:
@@ -77,49 +128,15 @@ def of_target(target: Candidate) -> Iterator[Finding]:
 
 def _ratio(target: int, draft: int) -> Finding:
     ratio = target / max(draft, 1)
-    level, text, source, remedy = _judged(ratio)
+    found = next(each for each in _RATIOS if each.fits(ratio))
     return Finding(
         topic="pairing",
-        level=level,
-        text=f"size ratio 1:{ratio:.3g} ({size(draft)} for {size(target)}): {text}",
+        level=found.level,
+        text=f"size ratio 1:{ratio:.3g} ({size(draft)} for {size(target)}): {found.text}",
         reason="what drafts cost grows with the draft, and how many are kept too",
-        source=source,
-        remedy=remedy,
+        source=found.source,
+        remedy=found.remedy,
     )
-
-
-def _judged(ratio: float) -> tuple[Level, str, str, str]:
-    smaller = "take a smaller draft of the same family"
-    measure = "measure its acceptance first: specwatch probe"
-    if ratio <= 1:
-        return "wrong", "the draft is as large as the target, and cannot pay", "arithmetic", smaller
-    if ratio < 5:
-        return "doubt", "too large a draft: 1:8 to 1:12 is usual", reported("F"), smaller
-    if ratio < 8:
-        return "note", "a large draft: 1:8 to 1:12 is usual", reported("F"), measure
-    if ratio <= 12:
-        return "ok", "as with most general drafts, 1:8 to 1:12", reported("F"), ""
-    if ratio < 30:
-        return (
-            "ok",
-            "between the 1:8 to 1:12 of one report and the 1:30 to 1:60 of another",
-            reported("FT"),
-            "",
-        )
-    if ratio <= _MOST_RELIABLE:
-        said = "in the range 1:30 to 1:60 reported for very small drafts"
-        return "ok", said, reported("T"), ""
-    if ratio <= 80:
-        said = "1:70 is too small in one report, good in another"
-        return "note", said, reported("FG"), measure
-    if ratio <= 150:
-        return (
-            "doubt",
-            "1:140 was reported once, with 1.5 times the speed at low rate",
-            reported("F"),
-            measure,
-        )
-    return "doubt", "smaller than anything reported to work", reported("FT"), measure
 
 
 def _of_draft(total: int) -> Iterator[Finding]:

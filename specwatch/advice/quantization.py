@@ -11,8 +11,10 @@ differ a little from model to model.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, Protocol
 
 from specwatch.errors import ConfigError
@@ -29,6 +31,8 @@ class Format:
 
 
 _GROUPED = 4 + (16 + 4) / 128
+_GROUPS = (32, 64)
+"""Other sizes of groups than 128 that checkpoints are published with."""
 FORMATS: Mapping[str, Format] = {
     "fp32": Format(32, "all"), "bf16": Format(16, "all"), "fp16": Format(16, "all"),
     "fp8": Format(8), "int8": Format(8), "w8a8": Format(8), "mxfp8": Format(8 + 8 / 32),
@@ -36,6 +40,11 @@ FORMATS: Mapping[str, Format] = {
     "int4": Format(4), "awq": Format(_GROUPED), "gptq": Format(_GROUPED),
     "w4a16": Format(4 + 16 / 128), "bnb-int4": Format(4 + 32 / 64), "hqq": Format(4 + 32 / 64),
     "nvfp4": Format(4 + 8 / 16), "mxfp4": Format(4 + 8 / 32, "experts"),
+    **{
+        f"{name}-g{group}": Format(4 + scale / group)
+        for name, scale in (("awq", 16 + 4), ("gptq", 16 + 4), ("w4a16", 16))
+        for group in _GROUPS
+    },
 }  # fmt: skip
 """Formats of vLLM. ``int4`` is the bare 4 bits of the rules of thumb."""
 GGUF: Mapping[str, float] = {
@@ -46,6 +55,13 @@ GGUF: Mapping[str, float] = {
     "Q4_K_M": 4.8944, "Q5_0": 5.57, "Q5_1": 6.04, "Q5_K_S": 5.5704, "Q5_K_M": 5.7036,
     "Q6_K": 6.5633, "Q8_0": 8.5008, "F16": 16.0005, "BF16": 16.0005, "F32": 32.0,
 }  # fmt: skip
+_EMBEDDINGS = (
+    (494_032_768, 151_936 * 896), (1_235_814_400, 128_256 * 2048), (3_212_749_824, 128_256 * 3072),
+    (7_615_616_512, 2 * 152_064 * 3584), (32_763_876_352, 2 * 152_064 * 5120),
+    (72_706_203_648, 2 * 152_064 * 8192),
+)  # fmt: skip
+"""All parameters, and those of embeddings and output head: the published config.json of Qwen2.5
+0.5B, Llama 3.2 1B and 3B, Qwen2.5 7B, 32B and 72B."""
 _OTHER_NAMES: Mapping[str, str] = {
     "float32": "fp32", "f32": "fp32", "float": "fp32", "float16": "fp16", "f16": "fp16",
     "half": "fp16", "bfloat16": "bf16", "float8": "fp8", "fbgemm_fp8": "fp8", "fp8_e4m3": "fp8",
@@ -120,6 +136,12 @@ def bits(name: str) -> float | None:
     return FORMATS[found].bits if found in FORMATS else GGUF.get(found)
 
 
+def covers_all(name: str) -> bool:
+    """Whether a format leaves no weights of a model in 16 bits. Raises as :func:`bits`."""
+    found = known(name)
+    return found not in FORMATS or FORMATS[found].covers == "all"
+
+
 def of_cache(name: str) -> float | None:
     """Bits of an element of the KV cache; None where the type does not say.
 
@@ -167,6 +189,28 @@ def weight_bytes(parameters: Counted, name: str, *, rest: str = "bf16") -> int |
     return round((covered * width + others * others_width) / 8)
 
 
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """Parameters of which only the number is known, shared out as is usual."""
+
+    total: int
+    embedding: int
+    routed: int = 0
+
+    @classmethod
+    def of(cls, total: int, active: int) -> Usual:
+        """As many in embeddings and output head as in :data:`_EMBEDDINGS`, for the parameters that
+        a token uses, as experts add none."""
+        counts = [math.log(each) for each, _ in _EMBEDDINGS]
+        shares = [math.log(embedding / each) for each, embedding in _EMBEDDINGS]
+        at = math.log(active)
+        share = math.exp(shares[0])
+        for (low, first), (high, last) in pairwise(zip(counts, shares, strict=True)):
+            part = min(max((at - low) / (high - low), 0.0), 1.0)
+            share *= math.exp(part * (last - first))
+        return cls(total, round(active * share))
+
+
 def of_config(config: Mapping[str, Any]) -> str | None:
     """The format that a ``config.json`` declares, as :func:`bits` takes it.
 
@@ -190,7 +234,15 @@ def of_config(config: Mapping[str, Any]) -> str | None:
 
 def _grouped(method: str, declared: Mapping[str, Any]) -> str:
     width = declared.get("bits", declared.get("w_bit", 4))
-    return "gptq-int8" if width == 8 else method
+    if width == 8:
+        return "gptq-int8"
+    return _in_groups(method, declared.get("group_size", declared.get("q_group_size")))
+
+
+def _in_groups(method: str, size: object) -> str:
+    """The format with groups of this size, where they are not those of 128 that are usual."""
+    named = f"{method}-g{size}"
+    return named if named in FORMATS else method
 
 
 def _of_groups(declared: Mapping[str, Any]) -> str:
@@ -204,7 +256,7 @@ def _of_groups(declared: Mapping[str, Any]) -> str:
     activations = bool(isinstance(first, Mapping) and first.get("input_activations"))
     if width == 4:
         if kind != "float":
-            return "w4a16"
+            return _in_groups("w4a16", weights.get("group_size"))
         return "mxfp4" if weights.get("group_size") == 32 else "nvfp4"
     if width == 8:
         return "fp8" if kind == "float" else ("w8a8" if activations else "int8")

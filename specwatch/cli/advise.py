@@ -77,9 +77,13 @@ def _mix(
               " name on the hub, or just its parameters, such as 70B.")  # fmt: skip
 @click.option("--draft", metavar="FOLDER|PARAMS", help="The draft, likewise.")
 @click.option("--method", help="How to draft; by default what the draft is made for.")
-@click.option("--k", type=click.IntRange(min=1), help="Draft tokens per step.")
-@click.option("--gpus", type=_WHOLE, help="GPUs of one server; by default those of this machine.")
-@click.option("--gpu-memory", callback=_bytes, metavar="SIZE", help="Of each GPU, such as 80GB.")
+@click.option("--k", type=click.IntRange(min=1), metavar="N", help="Draft tokens per step.")
+@click.option(
+    "--gpus", type=_WHOLE, metavar="N", help="GPUs of one server; by default those of this machine."
+)
+@click.option("--gpu-memory", callback=_bytes, metavar="SIZE", help="Of each GPU: 80GB, or 80GiB,"
+              " which is 7 % more. As cards sold as 80GB may have that, a plan that is short by"
+              " less than 8 % is to be measured, not wrong.")  # fmt: skip
 @click.option(
     "--gpu-memory-utilization",
     "utilization",
@@ -87,15 +91,17 @@ def _mix(
     callback=_utilization,
     help="As vLLM's flag; 0.92 by default.",
 )
-@click.option("--tensor-parallel", type=_WHOLE, help="GPUs that share out each layer.")
+@click.option("--tensor-parallel", type=_WHOLE, metavar="N", help="GPUs that share out each layer.")
 @click.option("--dtype", help="Type of the weights: bfloat16, float16, float32.")
 @click.option("--quantization", help="Of the target: fp8, int8, awq, gptq, nvfp4, Q4_K_M, ...")
 @click.option("--draft-quantization", help="Of the draft.")
 @click.option("--context", type=_WHOLE, metavar="TOKENS", help="Longest request, its answer too.")
-@click.option("--concurrency", type=_WHOLE, help="Requests at once, on an ordinary day.")
+@click.option(
+    "--concurrency", type=_WHOLE, metavar="N", help="Requests at once, on an ordinary day."
+)
 @click.option("--temperature", "temperatures", callback=_mix, metavar="T|MIX",
               help="Of the traffic: 0.7, or 0:60%,0.9:40%.")  # fmt: skip
-@click.option("--output-tokens", type=_WHOLE, help="Of a usual answer.")
+@click.option("--output-tokens", type=_WHOLE, metavar="N", help="Of a usual answer.")
 @click.option("--tool-calls", is_flag=True, help="Agents that call tools in a loop.")
 @click.option("--workload", type=click.Choice(get_args(Workload)), help="What it is mostly.")
 @click.option("--saturated", is_flag=True, help="The GPU has no arithmetic to spare.")

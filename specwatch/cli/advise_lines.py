@@ -69,8 +69,8 @@ def _verdict(advice: Advice) -> str:
     if advice.method is None:
         return "Nothing is wrong, and nothing drafts."
     return (
-        "Nothing is wrong with it. Whether it pays only measuring tells: specwatch calibrate, and"
-        " specwatch probe for temperatures."
+        "Nothing is wrong with it. Whether it pays only measuring tells: specwatch bench with"
+        " --baseline, and specwatch probe for temperatures."
     )
 
 
@@ -151,7 +151,8 @@ def _memory_line(name: str, without: str, having: str, width: int) -> str:
 def _expected(advice: Advice, width: int) -> Iterator[Line]:
     cost = ""
     if advice.draft_cost:
-        cost = f" and a draft token costs {advice.draft_cost:.2g} times a step"
+        costs = "is assumed to cost" if advice.draft_cost_assumed else "costs"
+        cost = f" and a draft token {costs} {advice.draft_cost:.2g} times a step"
     yield from _wrapped(
         f"Speedup to expect with k = {advice.k}, if the load is low{cost}: assumed, not measured",
         width, 0, 2, "bold",

@@ -26,6 +26,7 @@ from specwatch.errors import ConfigError
 
 if TYPE_CHECKING:
     from specwatch.cli.bench_run import BenchRun, Plan
+    from specwatch.cli.load_process import Ending
     from specwatch.cli.load_server import Server
     from specwatch.experiments.model import Bench
     from specwatch.target import Target
@@ -73,7 +74,7 @@ _OTHER_FILES = 64
 @click.option("--shared", is_flag=True, help="Measure although others use the server.")
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the result as JSON, for `specwatch bench compare`.",
+    help="Write the result as JSON, for `specwatch bench compare`; with --baseline both.",
 )  # fmt: skip
 @click.option(
     "--plot", type=click.Path(path_type=Path), metavar="FILE",
@@ -93,7 +94,8 @@ def command(context: click.Context, /, **given: Any) -> None:
     server for itself: about 70 seconds for each load, twice that and more with --baseline.
 
     A result without speculation becomes the baseline that speedups are measured against, unless
-    others used the server. Ctrl-C and SIGTERM keep what was measured.
+    others used the server. Ctrl-C and SIGTERM keep what was measured; only the third ends it at
+    once.
 
     Exit code 1 when not all was measured, or, with --baseline, when the verdict is "do not"; 2 when
     it cannot be measured like that.
@@ -142,9 +144,12 @@ def _measure(context: click.Context, given: Mapping[str, Any]) -> None:
     require_outputs(given["output"], given["plot"])
     plan, source = _plan(context, given)
     servers = _servers(asked, given)
-    with opened_store(asked.database, daemon="specwatch bench", dry_run=given["dry_run"]) as store:
+    with (
+        opened_store(asked.database, daemon="specwatch bench", dry_run=given["dry_run"]) as store,
+        load_process.Ending() as ending,
+    ):
         began = time.time()
-        run = _run(plan, servers)
+        run = _run(plan, servers, ending)
         found = _benches(run, asked, given, source, began)
         finish(
             Findings(run, found, asked.name),
@@ -249,7 +254,7 @@ def _require_pair(first: Server, second: Server) -> None:
         )
 
 
-def _run(plan: Plan, servers: Sequence[Server]) -> BenchRun:
+def _run(plan: Plan, servers: Sequence[Server], ending: Ending) -> BenchRun:
     from specwatch.cli.bench_run import BenchRun
     from specwatch.cli.load_progress import Progress
 
@@ -257,7 +262,7 @@ def _run(plan: Plan, servers: Sequence[Server]) -> BenchRun:
     run = BenchRun(plan, servers, progress.note, progress.step)
     try:
         with progress.over(run.slices):
-            load_process.run(run.run())
+            ending.run(run.run())
     except KeyboardInterrupt:
         raise TooLittle("interrupted: nothing was kept") from None
     if not any(each.levels for each in run.measured):

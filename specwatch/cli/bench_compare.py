@@ -33,7 +33,8 @@ def command(context: click.Context, /, **given: Any) -> None:
     """Compare two benches: what speculation brings at each load, and whether to ship it.
 
     A and B are files that `specwatch bench` wrote (-o or --json), or numbers of stored results: one
-    without speculation and one with it, in any order. A comparison alone is shown again.
+    without speculation and one with it, in any order. A file of `specwatch bench --baseline` has
+    both, and is enough; beside another bench it stands for its run of the other kind.
 
     Exit code 1 when the verdict is "do not", or when requests failed at a load; 2 when they cannot
     be compared.
@@ -58,20 +59,38 @@ def _failed(level: ComparedLevel) -> bool:
 
 
 def _comparison(names: tuple[str, ...], found: list[Experiment], *, force: bool) -> Comparison:
-    from specwatch.experiments.compare import compare
+    from specwatch.experiments.compare import compare, with_benches
 
     if len(found) == 1 and isinstance(found[0], Comparison):
-        return found[0]
-    benches = [each for each in found if isinstance(each, Bench)]
+        if not found[0].benches:
+            return found[0]
+        # What was forced then says so in its notes.
+        names, found, force = names * 2, list(found[0].benches), True
+    benches = _benches(names, found)
+    if len(benches) < 2:
+        raise ConfigError(f"{names[0]} is one bench; give another one to compare it with")
+    return with_benches(compare(*benches, version=__version__, force=force), *benches)
+
+
+def _benches(names: tuple[str, ...], found: list[Experiment]) -> list[Bench]:
+    """The benches to compare; a comparison beside a bench stands for its run of the other mode.
+
+    Raises ConfigError for what has none.
+    """
+    modes = {each.subject.mode for each in found if isinstance(each, Bench)}
+    benches = []
     for name, each in zip(names, found, strict=True):
-        if not isinstance(each, Bench):
+        own = each.benches if isinstance(each, Comparison) and modes else (each,)
+        fit = [one for one in own if isinstance(one, Bench)]
+        if len(fit) > 1:
+            fit = [one for one in fit if one.subject.mode not in modes]
+        if not fit:
             kind = each.__struct_config__.tag
             raise ConfigError(
                 f"{name} is a {kind}, and two results of specwatch bench are compared"
             )
-    if len(benches) < 2:
-        raise ConfigError(f"{names[0]} is one bench; give another one to compare it with")
-    return compare(*benches, version=__version__, force=force)
+        benches += fit
+    return benches
 
 
 def _result(name: str, given: dict[str, Any]) -> Experiment:

@@ -19,7 +19,7 @@ from specwatch.cli.terminal import Terminal
 from specwatch.core import calibration
 from specwatch.core.baseline import BaselineKey, Measurement
 from specwatch.errors import ConfigError, StoreError
-from specwatch.experiments.compare import compare
+from specwatch.experiments.compare import compare, uncompared, with_benches
 from specwatch.experiments.model import Bench, Comparison, Experiment, Level
 from specwatch.model import Mode, load_bin_label
 from specwatch.wording.text import clean
@@ -74,6 +74,17 @@ class Findings:
         except ConfigError as error:
             return measured, [f"not compared: {error}"]
 
+    def whole(self, main: Experiment) -> Experiment:
+        """What a file has: of two servers both benches, be they compared or not."""
+        if len(self.benches) < 2:
+            return main
+        if isinstance(main, Comparison):
+            return with_benches(main, *self.benches)
+        try:
+            return uncompared(*self.benches, version=__version__)
+        except ConfigError:  # Two of one mode, as their answers told later.
+            return main
+
 
 def require_outputs(output: Path | None, plot: Path | None) -> None:
     """Raise ConfigError before the work for files that cannot be written after it."""
@@ -94,10 +105,12 @@ def finish(
     """Store, print, write and draw. Raises TooLittle for what is not as it should be."""
     experiments, problems = found.experiments()
     main = experiments[-1]
+    written = found.whole(main)
     stored, failed = _store(store, experiments, *found.measurements())
     problems += failed
-    show(experiments if len(experiments) < 3 else experiments[-1:], stored, as_json=as_json)
-    problems += keep(main, output=output, plot=plot)
+    told = experiments if len(experiments) < 3 else [main]
+    show([written] if as_json else told, stored, as_json=as_json)
+    problems += keep(written, output=output, plot=plot)
     if found.run.broken_off is not None:
         problems.append(found.run.broken_off)
     for bench in found.benches:

@@ -136,6 +136,7 @@ class BenchRun:
         Raises ScrapeError, NoAnswer or ConfigError where nothing was measured; ConfigError for two
         that both speculate, or do not.
         """
+        whole = False
         try:
             async with AsyncExitStack() as stack:
                 for each in self.measured:
@@ -153,7 +154,10 @@ class BenchRun:
                     self.prompts = await self._random(self._plan.random_tokens)
                 for load in self._plan.loads:
                     await self._level(load)
+                whole = True
         except asyncio.CancelledError:
+            if whole:  # Only the connections were still to be closed.
+                return
             self._break_off(INTERRUPTED, time.perf_counter())
         except (ScrapeError, NoAnswer, ConfigError) as failed:
             self._break_off(f"broken off: {failed}", None)

@@ -34,8 +34,12 @@ _REQUESTS = {
     "late p99": 8, "accepted": 8, "tok/step": 8,
 }  # fmt: skip
 _SPEEDUPS = {
-    "load": 7, "speedup": 16, "decoding": 16, "TTFT": 16, "accepted": 8, "verdict": 12,
+    "load": 7, "speedup": 16, "decoding": 16, "TTFT on/off": 16, "accepted": 8, "verdict": 12,
 }  # fmt: skip
+_LEGEND = (
+    "speedup: of whole requests; decoding: after the first token; TTFT on/off: above 1 the first"
+    " token is later with speculation"
+)
 _BOTH = {
     "load": 7, "tok/s off": 9, "on": 8, "per user off": 12, " on": 8, "TPOT p99 off": 12, "on ": 8,
 }  # fmt: skip
@@ -73,6 +77,8 @@ def comparison_lines(found: Comparison, *, fancy: bool) -> Iterator[Line]:
     yield ((_line(list(_SPEEDUPS), _SPEEDUPS), "dim"),)
     for level in found.levels:
         yield ((_line(_speedups(level), _SPEEDUPS), _STYLES[level.verdict]),)
+    for line in wrapped(_LEGEND, "dim"):
+        yield (line,)
     yield ((_line(list(_BOTH), _BOTH), "dim"),)
     for level in found.levels:
         yield ((_line(_both(level), _BOTH), ""),)
@@ -86,8 +92,7 @@ def comparison_lines(found: Comparison, *, fancy: bool) -> Iterator[Line]:
     for note in found.notes:
         for line in wrapped(f"note: {shown(note, LONGEST_SENTENCE)}", "yellow"):
             yield (line,)
-    label = ship.LABELS[found.verdict]
-    for line in wrapped(f"verdict: {label}. {found.sentence}", _STYLES[found.verdict] or "yellow"):
+    for line in wrapped(f"verdict: {_verdict(found)}", _STYLES[found.verdict] or "yellow"):
         yield (line,)
 
 
@@ -98,6 +103,13 @@ def between(estimate: Estimate | None) -> str:
     if estimate.lower is None or estimate.upper is None:
         return f"{estimate.value:.2f}"
     return f"{estimate.value:.2f} ({estimate.lower:.2f}-{estimate.upper:.2f})"
+
+
+def _verdict(found: Comparison) -> str:
+    """Its name and its sentence, which mostly begins with that."""
+    label, said = ship.LABELS[found.verdict], shown(found.sentence, LONGEST_SENTENCE)
+    began = f"{said[:1].lower()}{said[1:]}"
+    return began if began.startswith(label) else f"{label}. {said}"
 
 
 def _subject(subject: Subject) -> str:

@@ -39,7 +39,7 @@ _WORKLOAD = (
 _LOADS = (
     click.option(
         "--warm-up", default="5s", show_default=True, callback=options.duration, metavar="TIME",
-        help="How long to warm up before.",
+        help="How long to warm up before each load.",
     ),
     click.option(
         "--temperature", "temperatures", metavar="T,T,...", callback=numbers(float, 0, "0,0.7,1"),

@@ -4,20 +4,78 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
 import signal
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Any, Self, TypeVar
 
 _Found = TypeVar("_Found")
 
+_ENDS = (signal.SIGINT, signal.SIGTERM)
+_HEARD = 2
+"""Signals that lose nothing of what was measured: the next ends this process at once."""
+_SAID = b"\nending: what was measured is kept; Ctrl-C once more ends at once, without it\n"
+
+
+class Ending:
+    """Ctrl-C and SIGTERM, from the work on until what it found is kept; a context manager.
+
+    The first two cancel the work, which keeps what it has, and are put off where there is none
+    (any more). The third raises KeyboardInterrupt.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._cancel: Callable[[], object] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        for each in _ENDS:
+            # A job in the background of a shell is not for Ctrl-C to end.
+            if signal.getsignal(each) is not signal.SIG_IGN:
+                self._before[each] = signal.signal(each, self._heard) or signal.SIG_DFL
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before.items():
+            signal.signal(each, handler)
+
+    def run(self, work: Coroutine[Any, Any, _Found]) -> _Found:
+        """``asyncio.run`` with as many connections as may be. Raises KeyboardInterrupt for work
+        that leaves it at being cancelled."""
+        raise_file_limit()
+        return asyncio.run(self._stoppable(work))
+
+    async def _stoppable(self, work: Coroutine[Any, Any, _Found]) -> _Found:
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(work)
+        # Of a signal alone the loop does not wake up.
+        self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+        finally:
+            self._cancel = None
+
+    def _heard(self, _: int, __: FrameType | None) -> None:
+        self._count += 1
+        if self._count > _HEARD:
+            raise KeyboardInterrupt
+        if self._cancel is not None:
+            self._cancel()
+        if self._cancel is None or self._count == _HEARD:
+            # No print: this may be amid one.
+            with contextlib.suppress(OSError):
+                os.write(2, _SAID)
+
 
 def run(work: Coroutine[Any, Any, _Found]) -> _Found:
-    """``asyncio.run`` with as many connections as may be, and a SIGTERM that does what Ctrl-C does:
-    it cancels. Raises KeyboardInterrupt for work that leaves it at that.
-    """
-    raise_file_limit()
-    return asyncio.run(_stoppable(work))
+    """Do work of which nothing has to be kept after it. Raises as :meth:`Ending.run`."""
+    with Ending() as ending:
+        return ending.run(work)
 
 
 def raise_file_limit() -> None:
@@ -27,15 +85,3 @@ def raise_file_limit() -> None:
         # macOS has no limit for a hard one, and refuses it for a soft one.
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-async def _stoppable(work: Coroutine[Any, Any, _Found]) -> _Found:
-    loop = asyncio.get_running_loop()
-    task = loop.create_task(work)
-    loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)

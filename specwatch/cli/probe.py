@@ -15,6 +15,7 @@ from specwatch.cli.load_sources import Asked, TooLittle, numbers, opened_store
 from specwatch.errors import ConfigError, StoreError
 
 if TYPE_CHECKING:
+    from specwatch.cli.load_process import Ending
     from specwatch.cli.load_server import Server
     from specwatch.cli.probe_run import Plan
     from specwatch.core.baseline import Baseline
@@ -57,8 +58,9 @@ def command(**given: Any) -> None:
     temperatures win and which lose against the break-even line: measured where there is a baseline
     at this load (`specwatch calibrate`, `specwatch bench`), else assumed.
 
-    Ctrl-C and SIGTERM keep what was measured. Exit code 1 when not all was measured, or nobody can
-    tell the acceptance; 2 when it cannot be measured like that, as on a server without speculation.
+    Ctrl-C and SIGTERM keep what was measured; only the third ends it at once. Exit code 1 when not
+    all was measured, or nobody can tell the acceptance; 2 when it cannot be measured like that, as
+    on a server without speculation.
     """
     from specwatch.cli.load_server import Server
     from specwatch.cli.probe_run import Plan
@@ -75,15 +77,18 @@ def command(**given: Any) -> None:
     server = Server(
         asked.server, model=given["model"], endpoint=given["endpoint"], where="--target"
     )
-    with opened_store(asked.database, daemon="specwatch probe", dry_run=given["dry_run"]) as store:
+    with (
+        opened_store(asked.database, daemon="specwatch probe", dry_run=given["dry_run"]) as store,
+        load_process.Ending() as ending,
+    ):
         began = time.time()
-        sweep = _run(server, plan)
+        sweep = _run(server, plan, ending)
         baseline = _baseline(asked, store, server.engine, given["file"])
         probe = _probe(sweep, baseline, plan, asked, given, began)
         _finish(probe, sweep, store, given)
 
 
-def _run(server: Server, plan: Plan) -> Sweep:
+def _run(server: Server, plan: Plan, ending: Ending) -> Sweep:
     """Raises TooLittle where nothing was measured at all."""
     from specwatch.cli.load_progress import Progress
     from specwatch.cli.probe_run import Probing
@@ -91,7 +96,7 @@ def _run(server: Server, plan: Plan) -> Sweep:
     progress = Progress()
     try:
         with progress.over(plan.total):
-            sweep = load_process.run(Probing(server, plan, progress.note, progress.step).run())
+            sweep = ending.run(Probing(server, plan, progress.note, progress.step).run())
     except KeyboardInterrupt:
         raise TooLittle("interrupted; nothing was stored") from None
     if not any(answer.ok for answers in sweep.answers.values() for answer in answers):

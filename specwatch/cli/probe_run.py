@@ -94,6 +94,8 @@ class Probing:
         self._step = step
         self._load = FixedLoad(server.client, server.read)
         self._ended = self._failed = 0
+        self._alone: list[bool | None] = []
+        """Of each block by counters."""
         self.sweep = Sweep(
             Stage(server.engine, plan.concurrency),
             "records",
@@ -107,24 +109,31 @@ class Probing:
         Raises ScrapeError, NoAnswer, ConfigError where nothing can be measured at all, and
         TooLittle where nobody can tell the acceptance.
         """
-        async with self._server:
-            self.sweep.source = await self._source()
-            try:
-                if self.sweep.source == "records":
-                    await self._by_records()
-                else:
-                    await self._by_counters()
-                self.sweep.complete = True
-            except asyncio.CancelledError:
-                task = asyncio.current_task()
-                if task is not None:
-                    task.uncancel()
-                self.sweep.problems.append("interrupted: what was measured until then is kept")
-                await self._keep_rest()
-            except SpecwatchError as error:
-                self.sweep.problems.append(f"{self._server.url}: {error}")
-                await self._keep_rest()
+        begun = False
+        try:
+            async with self._server:
+                self.sweep.source = await self._source()
+                begun = True
+                await self._measure()
+        except asyncio.CancelledError:
+            # Amid closing the connections it loses nothing.
+            if not begun:
+                raise
         return self.sweep
+
+    async def _measure(self) -> None:
+        try:
+            if self.sweep.source == "records":
+                await self._by_records()
+            else:
+                await self._by_counters()
+            self.sweep.complete = True
+        except asyncio.CancelledError:
+            self.sweep.problems.append("interrupted: what was measured until then is kept")
+            await self._keep_rest()
+        except SpecwatchError as error:
+            self.sweep.problems.append(f"{self._server.url}: {error}")
+            await self._keep_rest()
 
     async def _source(self) -> Source:
         """Warm the server up, and see what its answers tell. Raises TooLittle for nothing."""
@@ -238,9 +247,16 @@ class Probing:
         sweep.answers[temperature] += block.answers
         for answer in block.answers:
             self._count(answer)
+        # Of a block that failed the times count, if not the drafts.
+        self._alone.append(found.alone)
+        sweep.alone = alone.together(self._alone)
+        if found.alone is False:
+            sweep.notes.append(
+                f"others used the server while requests at temperature {temperature:g} failed"
+                f" ({found.told}): its latencies are not ours alone"
+            )
         part = Part.of_counters(found.counted, [each.prompt for each in asks])
         if not failed and part is not None:
-            sweep.alone = True
             sweep.parts[temperature].append(part)
             sweep.stage.add(
                 Block((before, before, after, after), block.answers), self._server.meter
@@ -270,8 +286,10 @@ class Probing:
                 async with asyncio.timeout(_LAST_LOOK):
                     await self._load.settle(lambda *_: True)
                 block = self._load.block
-            except (SpecwatchError, TimeoutError):
-                pass  # The server may be what broke it off: the records are there without a page.
+            except (SpecwatchError, TimeoutError, asyncio.CancelledError):
+                # The server may be what broke it off, or somebody is in a hurry: the records are
+                # there without a page.
+                pass
         self._keep(block, aborted=aborted)
 
     def _count(self, answer: Answer) -> None:

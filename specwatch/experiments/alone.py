@@ -76,6 +76,13 @@ def company(
     )
 
 
+def together(blocks: Sequence[bool | None]) -> bool | None:
+    """Whether nobody else was there in any of some blocks; None where one does not tell."""
+    if False in blocks:
+        return False
+    return True if blocks and None not in blocks else None
+
+
 def settled(engine: Engine, block: Block, page: Mapping[Series, float]) -> bool:
     """Whether a page has counted all that a block got."""
     found = company(engine, block.looks[0].samples, page, block.answers)

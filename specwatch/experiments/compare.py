@@ -92,6 +92,34 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
     )
 
 
+def with_benches(found: Comparison, first: Bench, second: Bench) -> Comparison:
+    """A comparison that can be made again, as it has what it is of."""
+    return replace(found, benches=_modes(first, second))
+
+
+def uncompared(first: Bench, second: Bench, *, version: str) -> Comparison:
+    """Two benches of which no load can be compared, kept together. Raises as :func:`compare` for
+    two of one mode."""
+    off, on = _modes(first, second)
+    return Comparison(
+        version=version,
+        began=min(off.began, on.began),
+        ended=max(off.ended, on.ended),
+        complete=False,
+        off=off.subject,
+        on=on.subject,
+        workload=on.workload,
+        interleaved=off.interleaved and on.interleaved,
+        levels=(),
+        speedup=None,
+        crossing=None,
+        verdict="unknown",
+        sentence="Not compared: no load was measured on both to its end.",
+        notes=tuple(dict.fromkeys((*off.notes, *on.notes))),
+        benches=(off, on),
+    )
+
+
 def _whole(bench: Bench) -> Bench:
     """Without levels that were broken off."""
     return replace(bench, levels=tuple(each for each in bench.levels if each.complete))

@@ -241,6 +241,9 @@ class Comparison(Struct, frozen=True, kw_only=True, tag_field="kind", tag="compa
     verdict: Verdict
     sentence: str
     notes: tuple[str, ...] = ()
+    benches: tuple[Bench, ...] = ()
+    """Both that it is of, without speculation first: in files and on standard output, so that they
+    can be compared again; the store has them beside it. Of before there were, none."""
 
 
 Experiment = Probe | Bench | Comparison

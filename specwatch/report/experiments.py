@@ -13,6 +13,7 @@ from specwatch.wording.text import shown
 
 MOST = 5
 """Experiments of one model that are told."""
+_Load = measured.Level | measured.ComparedLevel | MeasuredLoad
 
 
 def newest(found: Sequence[measured.Experiment]) -> tuple[tuple[Experiment, ...], int]:
@@ -32,7 +33,9 @@ def notes(
 
 def headline(found: Experiment) -> str:
     """An experiment in a sentence or two."""
-    partly = "" if found.complete else ", broken off: what follows is what was measured until then"
+    where = _where([each for each in found.loads if not each.complete])
+    until = f", broken off{where}: what follows is what was measured until then"
+    partly = "" if found.complete else until
     return f"{moment(found.at)}, {found.kind} {found.asked}{partly}. {found.sentence}"
 
 
@@ -72,7 +75,8 @@ def _probe(found: measured.Probe) -> Experiment:
 
 
 def _bench(found: measured.Bench) -> Experiment:
-    best = max(found.levels, key=lambda each: each.throughput, default=None)
+    # A part of a load says less than a whole one.
+    best = max(found.levels, key=lambda each: (each.complete, each.throughput), default=None)
     how = "with" if found.subject.mode == "on" else "without"
     said = "Nothing was measured."
     if best is not None:
@@ -92,6 +96,7 @@ def _bench(found: measured.Bench) -> Experiment:
                 throughput=each.throughput,
                 per_user=None if each.per_user is None else each.per_user.p50,
                 tpot_p99=None if each.tpot is None else each.tpot.p99,
+                complete=each.complete,
             )
             for each in found.levels
         ),
@@ -146,11 +151,11 @@ def _temperatures(work: measured.Workload) -> str:
     return f"temperature {said}" if len(work.temperatures) == 1 else f"temperatures {said}"
 
 
-def _where(levels: Sequence[measured.Level | measured.ComparedLevel]) -> str:
+def _where(levels: Sequence[_Load]) -> str:
     return f" at {_loads(levels)}" if levels else ""
 
 
-def _loads(levels: Sequence[measured.Level | measured.ComparedLevel]) -> str:
+def _loads(levels: Sequence[_Load]) -> str:
     closed = [str(each.concurrency) for each in levels if each.concurrency is not None]
     opened = [f"{each.rate:g}" for each in levels if each.concurrency is None]
     said = [f"concurrency {', '.join(closed)}"] if closed else []

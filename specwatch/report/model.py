@@ -329,6 +329,8 @@ class MeasuredLoad(Struct, frozen=True, kw_only=True):
     throughput_off: float | None = None
     speedup: Ratio | None = None
     verdict: Verdict | None = None
+    complete: bool = True
+    """Whether it was measured to its end; of a comparison always true."""
 
 
 class Experiment(Struct, frozen=True, kw_only=True):

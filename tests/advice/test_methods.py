@@ -6,11 +6,14 @@ from typing import Any
 
 import pytest
 
-from specwatch.advice import draft_tokens, expected, methods, vllm_rules
+from specwatch.advice import architecture, draft_tokens, expected, methods, vllm_rules
 from specwatch.advice.asked import Asked
 from specwatch.advice.candidate import Candidate
+from specwatch.advice.draft_tokens import Cost
 from specwatch.advice.model import Finding
+from specwatch.advice.parameters import count
 from specwatch.errors import ConfigError
+from tests.advice.published import shape
 from tests.advice.shapes import LLAMA, candidate
 
 EAGLE = LLAMA | {"num_hidden_layers": 1, "architectures": ["EagleLlamaForCausalLM"]}
@@ -257,8 +260,9 @@ def test_a_draft_on_one_gpu_of_several_is_a_doubt() -> None:
     assert any(e.level == "doubt" and "draft_tensor_parallel_size 1" in e.text for e in found)
 
 
-def about_k(method: str, k: int, cost: float = 0.1, **given: Any) -> list[Finding]:
-    table = expected.table(k, cost)
+def about_k(method: str, k: int, cost: float | Cost = 0.1, **given: Any) -> list[Finding]:
+    cost = cost if isinstance(cost, Cost) else Cost(cost)
+    table = expected.table(k, cost.steps)
     return list(draft_tokens.findings(method, k, cost, table, Asked(k=k, **given)))
 
 
@@ -279,7 +283,7 @@ def test_llama_cpp_stops_by_itself_and_prediction_layers_are_few() -> None:
 
 
 def test_a_k_beyond_any_use_is_wrong() -> None:
-    found = list(draft_tokens.findings("draft_model", 1024, 0.1, (), Asked(k=10**400)))
+    found = list(draft_tokens.findings("draft_model", 1024, Cost(0.1), (), Asked(k=10**400)))
     assert found[0].level == "wrong"
     assert "is beyond any use: what follows is for 1,024" in found[0].text
     assert len(found[0].text) < 100
@@ -318,15 +322,38 @@ def test_no_k_is_proposed_that_what_drafts_has_no_part_for() -> None:
 def test_the_size_in_the_name_of_a_head_is_that_of_its_target(method: str) -> None:
     named = candidate(8, name="org/EAGLE-8B", told_by="its name")
     cost = draft_tokens.draft_cost(method, 3, candidate(8), named, Asked())
-    assert cost == pytest.approx(0.05)
-    assert draft_tokens.draft_cost("draft_model", 3, candidate(8), named, Asked()) == 1
+    assert cost == Cost(0.05, assumed=True)
+    assert draft_tokens.draft_cost("draft_model", 3, candidate(8), named, Asked()) == Cost(1)
+
+
+def test_a_cost_that_is_assumed_is_not_cited_like_a_computed_one() -> None:
+    """An unknown head's 0.05 is ours, not the paper's."""
+    for cost, said, first in (
+        (Cost(0.05), "a draft token costs 0.05 times", "[L]"),
+        (Cost(0.05, assumed=True), "a draft token is assumed to cost 0.05 times", "an assumed"),
+    ):
+        (found,) = [e for e in about_k("eagle3", 5, cost) if "break-even" in e.text]
+        assert found.text.startswith(said)
+        assert found.source.startswith(first)
+        assert ("is not known" in found.reason) is cost.assumed
+
+
+def test_the_head_whose_cost_is_assumed_is_like_one_that_is_known() -> None:
+    """EAGLE-3 for Llama 3.1 8B, as its config.json has it."""
+    head = architecture.read(EAGLE3, "head")
+    counted, target = count(head), count(shape("Llama-3.1-8B"))
+    assert counted is not None
+    assert target is not None
+    assert counted.total / target.total == pytest.approx(draft_tokens.HEAD_COST, abs=0.005)
 
 
 def test_what_drafting_costs() -> None:
     """Bytes of weights read, on the GPU that has most to read."""
 
     def cost(method: str, draft: Candidate | None, k: int = 5, **given: Any) -> float:
-        return draft_tokens.draft_cost(method, k, candidate(70), draft, Asked(**given))
+        found = draft_tokens.draft_cost(method, k, candidate(70), draft, Asked(**given))
+        assert not found.assumed
+        return found.steps
 
     assert cost("ngram", None) == 0
     assert cost("draft_model", candidate(7)) == pytest.approx(0.1)
@@ -337,9 +364,8 @@ def test_what_drafting_costs() -> None:
     )
     assert cost("medusa", candidate(7)) == pytest.approx(0.02), "one pass for all k"
     mixture = candidate(30, active=3_000_000_000)
-    assert draft_tokens.draft_cost("draft_model", 5, mixture, candidate(0.6), Asked()) == (
-        pytest.approx(0.2)
-    )
+    found = draft_tokens.draft_cost("draft_model", 5, mixture, candidate(0.6), Asked())
+    assert found.steps == pytest.approx(0.2)
 
 
 def test_lists_of_vllm_hold_no_name_twice_or_unknown() -> None:

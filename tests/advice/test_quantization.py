@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from specwatch.advice.naming import plain_size
 from specwatch.advice.parameters import Parameters, count
 from specwatch.advice.quantization import (
     FORMATS,
     GGUF,
+    Usual,
     bits,
     first_told,
     of_cache,
@@ -166,6 +168,44 @@ def test_embeddings_stay_as_they_are_in_the_formats_of_vllm() -> None:
 def test_sizes_are_those_of_published_files(name: str, form: str, gigabytes: float) -> None:
     """Those of llama.cpp as its README has them; the others typed in, not downloaded."""
     assert weight_bytes(parameters(name), form) / 1e9 == pytest.approx(gigabytes, rel=0.02)
+
+
+@pytest.mark.parametrize("form", ["awq", "fp8"])
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [("0.6B", "Qwen3-0.6B"), ("1B", "Llama-3.2-1B"), ("3B", "Llama-3.2-3B"), ("7B", "Qwen2.5-7B"),
+     ("8B", "Llama-3.1-8B"), ("8B", "Qwen3-8B"), ("32B", "Qwen3-32B"), ("70B", "Llama-3.1-70B"),
+     ("72B", "Qwen2.5-72B"), ("30B-A3B", "Qwen3-30B-A3B"), ("20B-A3.6B", "gpt-oss-20b")],
+)  # fmt: skip
+def test_a_size_alone_gives_about_what_the_config_gives(said: str, name: str, form: str) -> None:
+    """Bits times parameters were 14 to 30 % less: embeddings and output head have 16 bits."""
+    size, exact = plain_size(said), weight_bytes(parameters(name), form)
+    assert size is not None
+    assert exact is not None
+    usual = weight_bytes(Usual.of(size.total, size.active), form)
+    # 1B is 1.24 billion, 7B 7.6: what a size is rounded to is not ours.
+    rounded = exact * size.total / parameters(name).total
+    assert usual == pytest.approx(rounded, rel=0.1)
+
+
+def test_embeddings_are_no_more_than_all_of_a_model() -> None:
+    assert Usual.of(10**6, 10**6).embedding < 0.3 * 10**6
+    assert Usual.of(10**12, 10**12).embedding < 0.05 * 10**12
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 64}, 4 + 20 / 64),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, 4 + 20 / 32),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, 4 + 20 / 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": {"a": 1}}, 4 + 20 / 128),
+    ],
+)
+def test_smaller_groups_have_more_scales(declared: dict[str, Any], expected: float) -> None:
+    found = of_config({"quantization_config": declared})
+    assert found is not None
+    assert bits(found) == expected
 
 
 def test_every_format_has_fewer_bits_than_what_it_replaces() -> None:

@@ -297,3 +297,14 @@ def test_nothing_in_a_name_can_command_the_terminal(run: Run) -> None:
                "--spec-tokens", "3")  # fmt: skip
     assert "\x1b" not in done.output
     assert "\\x1b[2J" in done.output
+
+
+def test_memory_may_be_given_in_powers_of_two_and_help_says_what_is_near(run: Run) -> None:
+    said = " ".join(run("advise", "--help").stdout.split())
+    assert "80GB, or 80GiB, which is 7 % more" in said
+    assert "short by less than 8 % is to be measured" in said
+    done = run(
+        "advise", "--model", "70B", "--method", "ngram", "--gpus", 1, "--gpu-memory", "80GiB",
+        "--json",
+    )  # fmt: skip
+    assert json.loads(done.stdout)["memory"]["gpu_memory"] == 80 * 2**30

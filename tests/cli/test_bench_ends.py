@@ -20,12 +20,14 @@ from specwatch.core.calibration import Engine, engine_of
 from specwatch.core.load import Answer, Ask
 from specwatch.edges.load_client import LoadClient
 from specwatch.errors import ConfigError
+from specwatch.experiments.compare import compare
 from specwatch.experiments.model import Bench, Comparison, read
 from specwatch.model import Mode
 from specwatch.simulated.server import SimulatedServer
 from tests.cli.conftest import Run
-from tests.cli.test_bench import QUICK, baselines, server, stored
+from tests.cli.test_bench import QUICK, baselines, stored
 from tests.experiments.benches import batches, bench, level, noise
+from tests.simulated_load import server
 
 EVEN = batches(0.02, noise(8, 0.02))
 TWICE = batches(0.01, noise(8, 0.02, 1))
@@ -81,6 +83,66 @@ def test_nothing_to_draw_is_no_failure(run: Run, tmp_path: Path) -> None:
     assert isinstance(read(done.stdout, "here"), Comparison)
     assert "note: nothing to draw in" in done.stderr
     assert not (tmp_path / "a.svg").exists()
+
+
+def test_a_comparison_in_a_file_has_both_benches_and_is_made_again(
+    run: Run, tmp_path: Path
+) -> None:
+    off, on = bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)])
+    first, again = tmp_path / "a.json", tmp_path / "b.json"
+    done = run("bench", "compare", *files(tmp_path, on, off), "-o", first)
+    assert done.exit_code == 0, done.stderr
+    found = read(first.read_bytes(), "first")
+    assert isinstance(found, Comparison)
+    assert found.benches == (off, on)
+    done = run("bench", "compare", first, "-o", again)
+    assert done.exit_code == 0, done.stderr
+    assert read(again.read_bytes(), "again") == found
+    # Beside another bench it stands for its run of the other mode.
+    slower = tmp_path / "slower.json"
+    slower.write_bytes(msgspec.json.encode(bench("on", [level(4, batches(0.03, noise(8, 0.02)))])))
+    done = run("bench", "compare", slower, first, "--json")
+    assert done.exit_code == 1
+    other = read(done.stdout, "here")
+    assert isinstance(other, Comparison)
+    assert other.verdict == "do_not"
+    assert other.benches[0] == off
+
+
+def test_a_comparison_from_before_it_had_its_benches_is_shown_again(
+    run: Run, tmp_path: Path
+) -> None:
+    found = compare(bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)]), version="0.9")
+    plain = msgspec.to_builtins(found)
+    del plain["benches"]
+    old = tmp_path / "old.json"
+    old.write_bytes(msgspec.json.encode(plain))
+    done = run("bench", "compare", old, "--json")
+    assert done.exit_code == 0, done.stderr
+    assert read(done.stdout, "here") == found
+    done = run("bench", "compare", old, *files(tmp_path, bench("on", [level(4, TWICE)])))
+    assert done.exit_code == 2
+    assert "old.json is a comparison, and two results" in done.stderr
+
+
+def test_of_two_servers_that_cannot_be_compared_the_file_has_both(
+    run: Run, off: SimulatedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them dies amid the first load."""
+    output = tmp_path / "a.json"
+    with server(speculates=True) as on:
+        after(60, lambda: os.kill(os.getpid(), signal.SIGTERM), monkeypatch)
+        done = run(
+            "bench", "--target", on.url, "--baseline", off.url, "--concurrency", "4", "--dry-run",
+            *QUICK, "-o", output,
+        )  # fmt: skip
+    assert done.exit_code == 1
+    assert "not compared: " in done.stderr
+    found = read(output.read_bytes(), "file")
+    assert isinstance(found, Comparison)
+    assert [each.subject.mode for each in found.benches] == ["off", "on"]
+    assert (found.verdict, found.complete, found.levels) == ("unknown", False, ())
+    assert any(each.levels for each in found.benches)
 
 
 def test_a_load_at_which_requests_fail_is_no_pass(run: Run, tmp_path: Path) -> None:

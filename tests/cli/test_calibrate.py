@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from prometheus_client import CollectorRegistry
 from rich.console import Console
 from starlette.responses import PlainTextResponse
 
@@ -24,24 +23,16 @@ from specwatch.cli.load_progress import Progress
 from specwatch.core.baseline import Measurement, Origin
 from specwatch.core.calibration import Stage
 from specwatch.edges.readers import Reader
-from specwatch.simulated.costs import SimulatedCosts
+from specwatch.simulated.engine import SimulatedEngine
 from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.simulated.workload import SimulatedTraffic
 from tests.cli.conftest import Run
+from tests.simulated_load import COSTS, K, in_virtual_time, server, settings
 
-COSTS = SimulatedCosts().scaled(0.2)
 DATA = Path(__file__).parents[1] / "data" / "bench"
 QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12")
 COMPARED = ("--max-tokens", "40")
 """Long enough outputs: what the last step of one yields beyond its end is thrown away."""
-K = 4
-
-
-def server(*, speculates: bool = False, **more: Any) -> SimulatedServer:
-    spec = {"speculation": SimulatedSpeculation(K), "record": "summary"} if speculates else {}
-    settings = SimulatedSettings(model="tiny", port=0, costs=COSTS, keep_log=True, **spec, **more)
-    return SimulatedServer(settings, CollectorRegistry())
 
 
 @pytest.fixture(scope="module")
@@ -65,49 +56,47 @@ def stored(database: str) -> list[Measurement]:
 
 
 class Both:
-    """A whole calibration of both servers, and what it left behind."""
+    """A whole calibration of both servers, and what it left behind; in virtual time."""
 
-    def __init__(self, off: SimulatedServer, on: SimulatedServer, folder: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.database = f"sqlite:///{folder}/specwatch.db"
-        done = CliRunner().invoke(
-            group,
-            [
-                "calibrate", "--off", off.url, "--on", on.url, "--concurrency", "2,4",
-                "--temperature", "0,1.2", "--database", self.database, "--target", "chat",
-                "--json", *QUICK, *COMPARED, "--duration", "1500ms",
-            ],
-        )  # fmt: skip
+        self.on = SimulatedEngine(settings(speculates=True))
+        with in_virtual_time([SimulatedEngine(settings()), self.on]) as (off, on):
+            done = CliRunner().invoke(
+                group,
+                [
+                    "calibrate", "--off", off, "--on", on, "--concurrency", "2,4",
+                    "--temperature", "0,1.2", "--database", self.database, "--target", "chat",
+                    "--json", *QUICK, "--max-tokens", "80", "--duration", "12s",
+                ],
+            )  # fmt: skip
         assert done.exit_code == 0, done.stderr
         self.said = done.stderr
         self.report: dict[str, Any] = json.loads(done.stdout)
 
 
 @pytest.fixture(scope="module")
-def both(
-    off: SimulatedServer, on: SimulatedServer, tmp_path_factory: pytest.TempPathFactory
-) -> Both:
-    return Both(off, on, tmp_path_factory.mktemp("both"))
+def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
+    return Both(tmp_path_factory.mktemp("both"))
 
 
 def inside(interval: dict[str, Any], truth: float, slack: float = 0.05) -> bool:
-    """Whether the truth, give or take the noise of very short slices, is in the interval."""
+    """Whether the truth is in the interval, give or take what the last steps throw away."""
     low, high = interval["lower"] * (1 - slack), interval["upper"] * (1 + slack)
     return bool(low <= truth <= high)
 
 
-def test_the_speedup_of_each_temperature_and_load_is_the_true_one(
-    both: Both, on: SimulatedServer
-) -> None:
+def test_the_speedup_of_each_temperature_and_load_is_the_true_one(both: Both) -> None:
     found = both.report["comparison"]
     assert [each["concurrency"] for each in found["concurrencies"]] == [2, 4]
     for one in found["concurrencies"]:
         batch = one["concurrency"]
         (line,) = one["bins"]
-        assert inside(line["step_cost"], on.engine.true_step_cost(batch))
+        assert inside(line["step_cost"], both.on.true_step_cost(batch))
         speedups = {each["temperature"]: each["speedup"] for each in one["buckets"]}
         assert set(speedups) == {"0", ">1"}
-        assert inside(speedups["0"], on.engine.true_speedup(0.0, batch))
-        assert inside(speedups[">1"], on.engine.true_speedup(1.2, batch))
+        assert inside(speedups["0"], both.on.true_speedup(0.0, batch))
+        assert inside(speedups[">1"], both.on.true_speedup(1.2, batch))
         assert speedups["0"]["lower"] > speedups[">1"]["upper"]
     assert found["verdict"] == "pays"
     assert found["best_k"]["k"] == K
@@ -185,7 +174,8 @@ def test_a_tap_tells_temperatures_that_run_at_once_apart(
     with server(speculates=True, middleware=("specwatch.tap.Tap",)) as tapped:
         done = run(
             "calibrate", "--off", off.url, "--on", tapped.url, "--concurrency", 2, "--json",
-            "--temperature", "0,1.2", "--dry-run", "--database", database, *QUICK, *COMPARED,
+            "--temperature", "0,1.2", "--dry-run", "--database", database, *QUICK,
+            "--max-tokens", "40",
             "--duration", "3s",  # a tap counts when requests end: no slice may be without
         )  # fmt: skip
         truth = [tapped.engine.true_speedup(at, 2) for at in (0.0, 1.2)]
@@ -194,8 +184,9 @@ def test_a_tap_tells_temperatures_that_run_at_once_apart(
     cold, hot = report["comparison"]["buckets"]
     assert (cold["temperature"], hot["temperature"]) == ("0", ">1")
     assert cold["speedup"]["lower"] > hot["speedup"]["upper"]
-    assert inside(cold["speedup"], truth[0], 0.15)
-    assert inside(hot["speedup"], truth[1], 0.15)
+    # This machine may be busy with others; how exact it is, virtual time tells.
+    assert inside(cold["speedup"], truth[0], 0.3)
+    assert inside(hot["speedup"], truth[1], 0.3)
     assert report["stored"] is None
     assert not Path(database.removeprefix("sqlite:///")).exists()
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from specwatch.cli import load_process
+from specwatch.cli.load_process import Ending
 
 
 @pytest.fixture
@@ -52,3 +53,64 @@ def test_work_that_keeps_nothing_is_interrupted(number: signal.Signals) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         load_process.run(work())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_one_hurries_and_loses_nothing(
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def work() -> list[str]:
+        kept = []
+        for name in ("measuring", "last look"):
+            try:
+                os.kill(os.getpid(), number)
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                kept.append(name)
+        return kept
+
+    assert load_process.run(work()) == ["measuring", "last look"]
+    assert "what was measured is kept; Ctrl-C once more ends at once" in capfd.readouterr().err
+
+
+def test_while_it_is_being_kept_two_are_put_off_and_the_third_ends_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def work() -> str:
+        return "found"
+
+    def keep() -> None:
+        with Ending() as ending:
+            kept.append(ending.run(work()))
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGINT)
+                kept.append("stored")
+
+    kept: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        keep()
+    assert kept == ["found", "stored", "stored"]
+    assert capfd.readouterr().err.count("what was measured is kept") == 2
+
+
+def test_the_third_ends_work_that_does_not_end(capfd: pytest.CaptureFixture[str]) -> None:
+    async def work() -> None:
+        while True:
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                pass
+
+    with pytest.raises(KeyboardInterrupt):
+        load_process.run(work())
+    assert capfd.readouterr().err.count("once more") == 1
+
+
+def test_a_job_in_the_background_does_not_hear_ctrl_c() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Ending():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -94,7 +94,9 @@ def test_pairs_are_those_of_one_run_only() -> None:
     assert one.decode is not None
     assert other.decode is not None
     assert one.decode.lower == pytest.approx(one.decode.upper), "the same noise on both"
-    assert other.decode.upper > 1.2 * other.decode.lower  # type: ignore[operator]
+    assert other.decode.lower is not None
+    assert other.decode.upper is not None
+    assert other.decode.upper > 1.2 * other.decode.lower
 
 
 def estimate(value: float, lower: float | None = None, upper: float | None = None) -> Estimate:

@@ -353,3 +353,10 @@ def test_a_request_that_failed_leaves_it_open() -> None:
     assert alone.company(ENGINE, page(0, 0), page(3, 20), [answer(), failed]).alone is False
     refused = answer(tokens=None, error=ErrorKind.REFUSED)
     assert alone.company(ENGINE, page(0, 0), page(1, 8), [answer(), refused]).alone is True
+
+
+def test_blocks_are_ours_alone_if_each_is_known_to_be() -> None:
+    assert alone.together([True, True]) is True
+    assert alone.together([True, None]) is None
+    assert alone.together([None, False, True]) is False
+    assert alone.together([]) is None

@@ -202,7 +202,7 @@ def test_what_was_measured_on_purpose_has_its_sentence_and_its_figures(full: Ele
         "0.7", "41.8% (39.1 to 44.7)", "near the line", "1.01x (0.97 to 1.05)",
     ]  # fmt: skip
     assert table_of(full, "Bench of")[1:] == [
-        ["16", "1.31k", "84.2", "-"], ["4/s", "402", "-", "31.0 ms"],
+        ["16", "1.31k", "84.2", "-"], ["4/s, in part", "402", "-", "31.0 ms"],
     ]  # fmt: skip
     sections = list(full.all("section"))
     assert "Measured on purpose" not in [each.text for each in sections[2].all("h3")]

@@ -20,11 +20,11 @@ def experiments(model: ModelReport) -> Section | None:
 
 
 def load(found: MeasuredLoad) -> str:
-    """``16`` clients, or ``4/s``."""
+    """``16`` clients, or ``4/s``; ``16, in part`` of one that was broken off."""
     rate = finite(found.rate)
-    if found.concurrency is not None or rate is None:
-        return cells.number(found.concurrency)
-    return f"{rate:g}/s"
+    known = found.concurrency is not None or rate is None
+    said = cells.number(found.concurrency) if known else f"{rate:g}/s"
+    return said if found.complete else f"{said}, in part"
 
 
 def temperature(value: float) -> str:
