@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+from types import SimpleNamespace
 
 import pytest
 import structlog
+import uvicorn.server
 from hypothesis import settings
 
 from tests.postgres import postgres
@@ -14,8 +17,9 @@ __all__ = ["postgres"]
 
 LONGEST = (
     "tests/report/test_month.py", "tests/test_wheel.py", "tests/store/test_backfill.py",
-    "tests/cli/test_calibrate.py", "tests/alerts/test_stock.py", "tests/worlds/test_worlds.py",
-    "tests/guard/test_guardian.py", "tests/guard/test_guarding.py",
+    "tests/cli/test_bench.py",
+    "tests/cli/test_calibrate.py", "tests/cli/test_probe.py", "tests/alerts/test_stock.py",
+    "tests/worlds/test_worlds.py", "tests/guard/test_guardian.py", "tests/guard/test_guarding.py",
     "tests/tap/test_proxy_process.py", "tests/cli/test_run.py", "tests/daemon/test_process.py",
 )  # fmt: skip
 """Files that take longest, which begin first: a worker has a file to itself, up to the end."""
@@ -32,6 +36,14 @@ structlog.configure(
         structlog.processors.KeyValueRenderer(key_order=["level", "event"], repr_native_str=False),
     ]
 )
+
+
+async def _shorter_sleep(seconds: float) -> None:
+    await asyncio.sleep(seconds / 10)
+
+
+# It looks ten times a second whether it is to stop, and waits as long again: hundreds of times.
+vars(uvicorn.server)["asyncio"] = SimpleNamespace(**{**vars(asyncio), "sleep": _shorter_sleep})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

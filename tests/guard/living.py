@@ -71,7 +71,10 @@ class SimulatedSurvey(Survey):
 
 @dataclass
 class Living:
-    """A guardian and its server; ``kill_at`` is the number of the point at which it dies."""
+    """A guardian and its server; ``kill_at`` is the number of the point at which it dies.
+
+    ``every`` is how many seconds pass from turn to turn while something may happen soon.
+    """
 
     path: Path
     server: SimulatedServer = field(default_factory=SimulatedServer)
@@ -79,6 +82,7 @@ class Living:
     kill_at: int | None = None
     away_at: int | None = None
     away_turns: int = 10
+    every: float = TURN
     points: list[str] = field(default_factory=list)
     deaths: int = 0
     hooks: list[str] = field(default_factory=list)
@@ -110,7 +114,7 @@ class Living:
         self.points.append(what)
         if number == self.away_at:
             self.book.away = True
-            self._back_at = self.server.now + self.away_turns * TURN
+            self._back_at = self.server.now + self.away_turns * self.every
             raise StoreUnavailable("the database is away")
         if number == self.kill_at:
             raise Killed(what)
@@ -129,7 +133,7 @@ class Living:
                 self.guardian = self._born()
             if until is not None and self.guardian.state.phase is until:
                 break
-            self.server.now += LONG_TURN if self.guardian.state.phase in _SLOW else TURN
+            self.server.now += LONG_TURN if self.guardian.state.phase in _SLOW else self.every
         return self.state
 
     def turn(self) -> None:

@@ -115,8 +115,12 @@ def test_a_trial_that_does_not_start_goes_back_to_serving_without(living: Living
     assert (living.server.up, living.server.mode) == (True, Mode.OFF)
 
 
+FEW_TURNS = 4.0
+"""Seconds from turn to turn of a story that is told very often."""
+
+
 def crash_points(folder: Path) -> list[str]:
-    living = Living(folder / "count.db", policy=QUICK)
+    living = Living(folder / "count.db", policy=QUICK, every=FEW_TURNS)
     story(living)
     return living.points
 
@@ -133,7 +137,8 @@ def test_killed_anywhere_it_goes_on_and_restarts_no_more_than_without(tmp_path: 
     points = crash_points(tmp_path)
     assert len(points) > 20
     for number in range(len(points)):
-        living = Living(tmp_path / f"{number}.db", policy=QUICK, kill_at=number)
+        path = tmp_path / f"{number}.db"
+        living = Living(path, policy=QUICK, every=FEW_TURNS, kill_at=number)
         story(living)
         told = f"killed {living.points[number]}"
         assert living.deaths == 1, told
@@ -149,7 +154,7 @@ def test_without_a_database_nothing_begins_and_what_began_is_finished(tmp_path: 
         if "storing" not in what:
             continue
         path = tmp_path / f"away-{number}.db"
-        living = Living(path, policy=QUICK, away_at=number, away_turns=40)
+        living = Living(path, policy=QUICK, every=FEW_TURNS, away_at=number, away_turns=20)
         story(living)
         living.live(400)
         told = f"away {what}"

@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from specwatch.edges import upkeep
 from specwatch.edges.store import Store
 
 OpenStore = Callable[..., Store]
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else waits for the database while hours are built or deleted one by one."""
+    monkeypatch.setattr(upkeep, "_PAUSE", 0.001)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -8,45 +8,45 @@ import sys
 from .conftest import OpenStore
 from .examples import read
 
-DAEMON = """
-import sys
+DAEMONS = """
+import os, sys
 from specwatch.edges.store import Store
 from tests.store.examples import T0, batch, cursor, minute
-daemon = sys.argv[2]
-store = Store(sys.argv[1], daemon=daemon)
-print("ready", flush=True)
-sys.stdin.readline()
-store.open(0)
-for n in range(20):
-    windows = [minute(T0 + 60 * n, daemon=daemon, target=t) for t in (daemon, "shared")]
-    store.write([batch(*windows, cursor=cursor(daemon, value=n))], 0)
-store.roll_up(T0 + 4000)
-store.close(0)
+url, *names = sys.argv[1:]
+
+def live(daemon):
+    store = Store(url, daemon=daemon)
+    store.open(0)
+    for n in range(20):
+        windows = [minute(T0 + 60 * n, daemon=daemon, target=t) for t in (daemon, "shared")]
+        store.write([batch(*windows, cursor=cursor(daemon, value=n))], 0)
+    store.roll_up(T0 + 4000)
+    store.close(0)
+
+together, start = os.pipe()
+daemons = []
+for name in names:
+    process = os.fork()
+    if not process:
+        os.close(start)
+        os.read(together, 1)
+        live(name)
+        sys.exit()
+    daemons.append(process)
+os.close(start)
+sys.exit(any([os.waitpid(daemon, 0)[1] for daemon in daemons]))
 """
+"""Each is a process of its own, forked once everything is loaded: they begin at one moment."""
 
 
 def test_four_daemons_can_start_at_once_on_an_empty_database(
     url: str, open_store: OpenStore
 ) -> None:
     names = [f"daemon{n}" for n in range(4)]
-    daemons = [
-        subprocess.Popen(
-            [sys.executable, "-c", DAEMON, url, name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in names
-    ]
-    for daemon in daemons:
-        assert daemon.stdout is not None
-        assert daemon.stdout.readline() == "ready\n"
-    for daemon in daemons:
-        assert daemon.stdin is not None
-        daemon.stdin.write("go\n")
-        daemon.stdin.flush()
-    assert [daemon.communicate(timeout=180)[1] for daemon in daemons] == [""] * 4
+    done = subprocess.run(
+        [sys.executable, "-c", DAEMONS, url, *names], capture_output=True, text=True, timeout=180
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     store = open_store(url)
     assert store.info().rows == {
         "runs": 5, "series": 8, "contexts": 2, "minutes": 160, "hours": 8, "cursors": 4,

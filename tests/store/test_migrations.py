@@ -144,10 +144,10 @@ def test_alembic_is_only_imported_where_there_is_something_to_migrate(url: str) 
     """It costs a small daemon memory; so does a driver that is not used."""
     script = (
         "import sys; from specwatch.edges.store import Store\n"
-        f"store = Store({url!r}, daemon='d'); store.open(0); store.close(0)\n"
-        "print(*sorted({'alembic', 'psycopg'} & set(sys.modules)))"
+        "for _ in ('set up', 'there already'):\n"
+        f"    store = Store({url!r}, daemon='d'); store.open(0); store.close(0)\n"
+        "    print(*sorted({'alembic', 'psycopg'} & set(sys.modules)))"
     )
-    driver = ["psycopg"] if url.startswith("postgres") else []
-    for _ in ("set up", "there already"):
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        assert (done.stdout.split(), done.stderr) == (driver, "")
+    driver = "psycopg" if url.startswith("postgres") else ""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout.splitlines(), done.stderr) == ([driver, driver], "")
