@@ -232,13 +232,17 @@ def _progress() -> Iterator[Callable[[int, int, str], None]]:
         rich.progress.BarColumn(),
         rich.progress.MofNCompleteColumn(),
     )
-    with rich.progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("reading", total=None)
+    bar = rich.progress.Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("reading", total=None)
 
-        def advance(done: int, of: int, name: str) -> None:
-            bar.update(task, description=shown(name), completed=done, total=of)
+    def advance(done: int, of: int, name: str) -> None:
+        bar.update(task, description=shown(name), completed=done, total=of)
+        bar.start()
 
+    try:
         yield advance
+    finally:
+        bar.stop()
 
 
 def _show(report: Report) -> None:

@@ -98,6 +98,10 @@ class Reader:
         """Disconnect."""
         self._database.dispose()
 
+    def forget(self) -> None:
+        """In a copy of a process: leave its connections to it, and open others."""
+        self._database.forget()
+
     def windows(self, **selection: Unpack[Selection]) -> Iterator[Window]:
         """Yield windows that start in ``since <= start < until`` (Unix seconds), by start.
 

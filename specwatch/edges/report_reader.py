@@ -16,6 +16,7 @@ from specwatch.edges.guard_book import StepRecord
 from specwatch.edges.hours import Member, hours_of, members_by_target
 from specwatch.edges.packing import storable
 from specwatch.edges.readers import Reader
+from specwatch.edges.workers import spread
 from specwatch.errors import ConfigError
 from specwatch.experiments.model import Experiment
 from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, SeriesId
@@ -55,8 +56,9 @@ def read_report(
     """The report of a period, of some targets or of all that were watched or are configured.
 
     Times are Unix seconds; the period is widened to whole hours, a short one to whole minutes, and
-    ends by ``now``. Raises ConfigError for a target that nobody knows, StoreError where the
-    database cannot be read; one that was never written to makes a report that says so.
+    ends by ``now``. Many targets are shared out among processes. Raises ConfigError for a target
+    that nobody knows, StoreError where the database cannot be read, WorkerLostError where a process
+    is killed; a database that was never written to makes a report that says so.
     """
     configured = {target.name: target for target in config.targets} if config else {}
     set_up = reader.is_set_up()
@@ -68,17 +70,24 @@ def read_report(
     notes = [] if known or measured else [_NOTHING_YET]
     names = _chosen(targets, configured, {*known, *measured})
     reading = _Reading(reader, since, until, config)
+
+    def made_of(name: str) -> tuple[ModelReport, ...]:
+        sources = reading.sources(
+            name, known.get(name, {}), configured.get(name), measured.get(name, {})
+        )
+        return build(sources, since, until)
+
     found: list[ModelReport] = []
-    for done, name in enumerate(names):
-        progress(done, len(names), name)
-        members, experiments = known.get(name, {}), measured.get(name, {})
-        sources = reading.sources(name, members, configured.get(name), experiments)
-        made = build(sources, since, until)
-        found += made
-        expected = name in configured or targets is not None
-        if not made and known and (expected or _watched(members, since, until)):
-            notes.append(_missing(name, members, since))
-        notes += _unwatched(name, experiments, made)
+    with spread(made_of, names, reader.forget) as parts:
+        for done, name in enumerate(names):
+            progress(done, len(names), name)
+            made = next(parts)
+            found += made
+            members = known.get(name, {})
+            expected = name in configured or targets is not None
+            if not made and known and (expected or _watched(members, since, until)):
+                notes.append(_missing(name, members, since))
+            notes += _unwatched(name, measured.get(name, {}), made)
     progress(len(names), len(names), "")
     return Report(
         version=__version__,
