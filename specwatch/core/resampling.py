@@ -89,10 +89,10 @@ def interval_of(
         value = math.exp(estimate)
         return Interval(value, value, value, count, confidence)
     tail = (1 - confidence) / 2
-    low, high = np.quantile(pivots, [tail, 1 - tail])
+    low, high = _quantiles(pivots, tail)
     counts = [*map(int, inside.sum(axis=0)), *(len(each) for _, each in references)]
     least = _student(1 - tail, _freedom(variances, counts))
-    down, up = (min(max(x, least) * error, _MOST) for x in (float(high), -float(low)))
+    down, up = (min(max(x, least) * error, _MOST) for x in (high, -low))
     return Interval(
         math.exp(estimate),
         math.exp(estimate - down),
@@ -121,9 +121,9 @@ def paired_interval(
     estimates, variances = _paired(drawn, columns)
     pivots = (estimates - estimate) / np.maximum(np.sqrt(variances), _LEAST * error)
     tail = (1 - confidence) / 2
-    low, high = np.quantile(pivots, [tail, 1 - tail])
+    low, high = _quantiles(pivots, tail)
     least = _student(1 - tail, count - 1)
-    down, up = (min(max(x, least) * error, _MOST) for x in (float(high), -float(low)))
+    down, up = (min(max(x, least) * error, _MOST) for x in (high, -low))
     return Interval(
         math.exp(estimate), math.exp(estimate - down), math.exp(estimate + up), count, confidence
     )
@@ -169,8 +169,8 @@ def _pivots(
 ) -> Vector:
     """How far resamples lie from the estimate, each in errors of its own."""
     weights = counts.astype(np.float64)
-    drawn = np.column_stack([each.rates for each in known])
-    varied = np.column_stack([each.variances for each in known])
+    drawn = np.array([each.rates for each in known]).T
+    varied = np.array([each.variances for each in known]).T
     own = _variances(weights, over, under, inside).sum(axis=1)
     if inside.shape[1] > 1:  # each stratum has the time that it had
         drawn_time = weights @ (inside * under[:, None])
@@ -181,6 +181,14 @@ def _pivots(
         errors = np.sqrt(own + ((pieces / overs[:, None]) ** 2 * varied).sum(axis=1))
         pivots = (np.log(overs / unders) - estimate) / np.maximum(errors, _LEAST * error)
     return np.asarray(pivots[np.isfinite(pivots)], dtype=np.float64)
+
+
+def _quantiles(values: Vector, tail: float) -> tuple[float, float]:
+    """What so large a share lies below, and above, interpolated between neighbours."""
+    ordered = np.sort(values)
+    last = len(ordered) - 1
+    found = np.interp([tail * last, (1 - tail) * last], np.arange(last + 1), ordered)
+    return float(found[0]), float(found[1])
 
 
 def _freedom(variances: Sequence[float], counts: Sequence[int]) -> float:
@@ -205,7 +213,7 @@ def _student(probability: float, freedom: float) -> float:
 
 def _in_order(parts: Matrix, under: Vector, strata: Places) -> tuple[Matrix, Vector, Places]:
     """By stratum and content, so that the order of windows does not matter."""
-    order = np.lexsort(np.column_stack([parts, under, strata]).T)
+    order = np.lexsort([*parts.T, under, strata])
     return parts[order], under[order], strata[order]
 
 
@@ -217,6 +225,8 @@ def _joined(strata: Places) -> Matrix:
     """
     ends: list[int] = []
     count, begin = len(strata), 0
+    if strata[0] == strata[-1]:  # they are in order
+        return np.ones((count, 1))
     for end in (*(np.flatnonzero(np.diff(strata)) + 1).tolist(), count):
         if end - begin >= LEAST_SAMPLES:
             ends.append(end)

@@ -13,7 +13,7 @@ from specwatch.report import latencies
 from specwatch.report.latencies import summed
 from specwatch.report.model import AcceptancePoint, LatencyPoint, Series
 from specwatch.report.slices import Slice
-from specwatch.report.sources import Drafted
+from specwatch.report.sources import Drafted, added_up
 from specwatch.report.traffic import requests_of
 
 MOST_POINTS = 200
@@ -80,9 +80,9 @@ class Plots:
                 self._latency.append(found)
 
 
-def _drafted(slices: Iterable[Slice]) -> dict[str, list[int]]:
-    """By temperature: drafts, draft tokens and accepted tokens."""
-    found: dict[str, list[int]] = {}
+def _drafted(slices: Iterable[Slice]) -> dict[str, Drafted]:
+    """By temperature, where there are drafts."""
+    found: dict[str, Drafted] = {}
     for each in slices:
         for window in each.wholes:
             counted = window.tally
@@ -99,12 +99,10 @@ def _drafted(slices: Iterable[Slice]) -> dict[str, list[int]]:
     return found
 
 
-def _count(found: dict[str, list[int]], label: str, counts: Drafted) -> None:
+def _count(found: dict[str, Drafted], label: str, counts: Drafted) -> None:
     if counts[0]:
-        sums = found.setdefault(label, [0, 0, 0])
-        sums[0] += counts[0]
-        sums[1] += counts[1]
-        sums[2] += counts[2]
+        known = found.get(label)
+        found[label] = counts if known is None else added_up(known, counts)
 
 
 def _latency(start: int, mode: Mode, slices: Sequence[Slice]) -> LatencyPoint | None:

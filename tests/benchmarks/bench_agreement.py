@@ -1,0 +1,195 @@
+"""What ``specwatch bench`` measures, beside ``vllm bench serve`` and AIPerf on the same server.
+
+All send the same prompts in a closed loop to one real vLLM, in turn, several times; the order
+changes from round to round. The ratio of two is that of the means of their logarithms, its interval
+Student's (95 %): where 1 lies in it they agree within what repeating each shows as noise. Needs the
+lab (``make lab``).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from specwatch.core.prompts import PROMPTS
+from tests.benchmarks.figure import Figure
+from tests.lab import vllm_install as lab
+from tests.lab.vllm_server import VllmServer
+
+_ROOT = Path(__file__).parents[2]
+_ROUNDS = 5
+_T = 2.31
+"""Student's t of two times four degrees of freedom, 95 %."""
+_CONCURRENCY = 2
+_REQUESTS = 48
+_TOKENS = 48
+_SECONDS = 10
+"""Of specwatch, in which it sends about as many requests."""
+_MOST_SECONDS = 300
+
+
+class _Run(NamedTuple):
+    ttft: float
+    """Median, in seconds."""
+    tpot: float
+    """Median of the requests' means, in seconds."""
+    throughput: float
+    """Tokens a second."""
+
+
+def run() -> list[Figure]:
+    """Each figure of specwatch's beside that of both others, with the interval of their ratio."""
+    if not (lab.is_installed() and lab.has_aiperf()):
+        raise RuntimeError(f"no vLLM and AIPerf in {lab.vllm_folder()}: 'make lab' installs them")
+    models = lab.tiny_models(lab.vllm_folder())
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        server = VllmServer(
+            lab.vllm_folder(), models, folder / "server.log", speculation="draft-good"
+        )
+        server.start()
+        try:
+            server.wait_healthy()
+            clients = _clients(server.url, models / "target", folder)
+            for measure in clients.values():  # the first of each warms up what it touches
+                measure()
+            runs = []
+            for at in range(_ROUNDS):
+                order = [*clients][at % 3 :] + [*clients][: at % 3]
+                runs.append({name: clients[name]() for name in order})
+                print(f"  round {at + 1} of {_ROUNDS}: {runs[-1]}", file=sys.stderr, flush=True)
+        finally:
+            server.stop()
+    return [figure for name in _UNITS for figure in _compared(name, runs)]
+
+
+_UNITS = {"ttft": "s", "tpot": "s", "throughput": "tokens/s"}
+
+
+def _compared(name: str, runs: list[dict[str, _Run]]) -> list[Figure]:
+    found = {client: [math.log(getattr(each[client], name)) for each in runs] for client in runs[0]}
+    figures = []
+    ours = found.pop("specwatch")
+    for client, theirs in found.items():
+        middle = statistics.mean(ours) - statistics.mean(theirs)
+        error = _T * math.sqrt((statistics.variance(ours) + statistics.variance(theirs)) / _ROUNDS)
+        figures.append(
+            Figure(
+                f"bench: {name}, {_CONCURRENCY} streams; peer: {client}",
+                math.exp(statistics.mean(ours)),
+                _UNITS[name],
+                math.exp(statistics.mean(theirs)),
+            )
+        )
+        for label, at in (("from", middle - error), ("to", middle + error)):
+            figures.append(Figure(f"  more than {client}, {label}", 100 * math.expm1(at), "%"))
+        for label, of in (("specwatch", ours), (client, theirs)):
+            spread = 100 * math.expm1(statistics.stdev(of))
+            figures.append(Figure(f"  {label} from run to run", spread, "%"))
+    return figures
+
+
+def _clients(url: str, tokenizer: Path, folder: Path) -> dict[str, Callable[[], _Run]]:
+    prompts = folder / "sharegpt.json"
+    talks = [[{"from": "human", "value": each}, {"from": "gpt", "value": each}] for each in PROMPTS]
+    prompts.write_text(json.dumps([{"conversations": each} for each in talks]))
+    texts = folder / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"text": each}) + "\n" for each in PROMPTS))
+    hub = _hub(tokenizer, folder)
+    return {
+        "specwatch": lambda: _specwatch(url, prompts),
+        "vllm bench serve": lambda: _vllm(url, prompts, tokenizer, folder),
+        "AIPerf": lambda: _aiperf(url, texts, hub, folder),
+    }
+
+
+def _specwatch(url: str, prompts: Path) -> _Run:
+    printed = _ran(
+        [
+            sys.executable, "-m", "specwatch", "bench", "--target", url, "--dry-run", "--json",
+            "--dataset", prompts, "--concurrency", str(_CONCURRENCY), "--warm-up", "1s",
+            "--duration", f"{_SECONDS}s", "--max-tokens", str(_TOKENS), "--temperature", "0",
+        ],
+        {},
+    )  # fmt: skip
+    (level,) = json.loads(printed)["levels"]
+    return _Run(level["ttft"]["p50"], level["tpot"]["p50"], level["throughput"])
+
+
+def _vllm(url: str, prompts: Path, tokenizer: Path, folder: Path) -> _Run:
+    result = folder / "vllm.json"
+    result.unlink(missing_ok=True)
+    _ran(
+        [
+            lab.vllm_folder() / "bin/vllm", "bench", "serve", "--backend", "openai-chat",
+            "--endpoint", "/v1/chat/completions", "--base-url", url, "--model", "tiny",
+            "--tokenizer", tokenizer, "--dataset-name", "sharegpt", "--dataset-path", prompts,
+            "--sharegpt-output-len", str(_TOKENS),
+            "--num-prompts", str(_REQUESTS), "--max-concurrency", str(_CONCURRENCY),
+            "--num-warmups", "4", "--temperature", "0", "--ignore-eos", "--disable-tqdm",
+            "--percentile-metrics", "ttft,tpot", "--metric-percentiles", "50",
+            "--save-result", "--result-dir", folder, "--result-filename", result.name,
+        ],
+        {"HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    found = json.loads(result.read_text())
+    return _Run(found["p50_ttft_ms"] / 1e3, found["p50_tpot_ms"] / 1e3, found["output_throughput"])
+
+
+def _aiperf(url: str, prompts: Path, hub: Path, folder: Path) -> _Run:
+    artifacts = folder / "aiperf"
+    shutil.rmtree(artifacts, ignore_errors=True)
+    _ran(
+        [
+            lab.aiperf_folder() / "bin/aiperf", "profile", "--model", "tiny", "--url", url,
+            "--endpoint-type", "chat", "--streaming", "--tokenizer", "lab/tiny",
+            "--use-server-token-count", "--input-file", prompts,
+            "--custom-dataset-type", "single_turn",
+            "--extra-inputs", f"max_tokens:{_TOKENS}", "--extra-inputs", "temperature:0",
+            "--extra-inputs", "ignore_eos:true", "--request-count", str(_REQUESTS),
+            "--warmup-request-count", "4", "--concurrency", str(_CONCURRENCY),
+            "--workers-max", "1", "--record-processors", "1", "--ui-type", "none",
+            "--no-gpu-telemetry", "--no-server-metrics", "--artifact-dir", artifacts,
+        ],
+        {"HF_HUB_OFFLINE": "1", "HF_HOME": str(hub)},
+    )  # fmt: skip
+    found = json.loads((artifacts / "profile_export_aiperf.json").read_text())
+    return _Run(
+        found["time_to_first_token"]["p50"] / 1e3,
+        found["inter_token_latency"]["p50"] / 1e3,
+        found["output_token_throughput"]["avg"],
+    )
+
+
+def _hub(tokenizer: Path, folder: Path) -> Path:
+    """A Hugging Face cache that knows ``lab/tiny``: AIPerf takes no folder for a tokenizer."""
+    revision = "0" * 40
+    model = folder / "hf/hub/models--lab--tiny"
+    shutil.copytree(tokenizer, model / "snapshots" / revision)
+    (model / "refs").mkdir()
+    (model / "refs/main").write_text(revision)
+    return folder / "hf"
+
+
+def _ran(command: list[Any], environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        [str(each) for each in command],
+        cwd=_ROOT,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_MOST_SECONDS,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
+    return done.stdout

@@ -1,0 +1,50 @@
+"""A report of many targets is the same however many processes share the work."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import msgspec
+
+from specwatch.report.model import Report
+from tests.cli import history
+
+TARGETS = [f"chat-{number}" for number in range(9)]
+SCRIPT = """
+import os, sys
+from specwatch.cli.report import made
+from specwatch.edges import workers
+import msgspec
+
+workers._processors = lambda: int(sys.argv[2])
+told = []
+report = made(
+    sys.argv[1], None, since=int(sys.argv[3]), until=int(sys.argv[3]) + 1800,
+    now=int(sys.argv[3]) + 3600, progress=lambda done, of, name: told.append((done, of)),
+)
+assert told == [(done, 9) for done in range(10)], told
+# What the copies of this process left of its connections.
+assert made(sys.argv[1], None, since=int(sys.argv[3]), targets=["chat-0"]).targets
+sys.stdout.buffer.write(msgspec.json.encode(report))
+"""
+"""In a process of its own, as the one of these tests has several threads."""
+
+
+def report(url: str, processors: int) -> Report:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, url, str(processors), str(history.T0)],
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    return msgspec.json.decode(done.stdout, type=Report)
+
+
+def test_several_processes_make_the_report_of_one(url: str) -> None:
+    minutes = [
+        each for at in range(30) for name in TARGETS for each in history.minute(at, target=name)
+    ]
+    history.fill(url, minutes)
+    found = report(url, 2)
+    assert [each.target for each in found.targets] == TARGETS
+    assert found == report(url, 1)
