@@ -211,8 +211,9 @@ def _usual(name: str, form: str, weights: int) -> Finding:
         level="note",
         text=f"{name}: {weights / 1e9:.3g} GB of weights in {form}, embeddings and output head in"
         " 16 bits",
-        reason="how large those are a size does not tell: they are taken to be as in Qwen2.5 and"
-        " Llama 3.2 models of it; with a vocabulary below 128,000 they are smaller",
+        reason="how large those are a size does not tell: they are taken to grow with it as in"
+        " Qwen2.5 and Llama 3 models of 0.5B to 405B; with a vocabulary below 128,000 they are"
+        " smaller",
         source="published config.json; the format's own bits, its scales and zero points",
         remedy="give its folder, or its config.json in one, for the exact size",
     )

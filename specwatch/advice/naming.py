@@ -68,19 +68,25 @@ def plain_size(text: str) -> Size | None:
 def size_in(name: str) -> Size | None:
     """Read the size off a name such as ``Llama-3.1-70B-Instruct`` or ``Qwen3-30B-A3B``.
 
-    None where there is none, or several, or only that of what a token uses.
+    None where there is none, or several, or only that of what a token uses, or one that no model
+    has.
     """
     if _EXPERTS.search(name):
         return None
     if mixture := _MIXTURE.search(name):
         expert = _parameters(mixture[2], mixture[3])
-        return Size(int(mixture[1]) * expert, _EXPERTS_A_TOKEN * expert, at_most=True)
+        used = min(int(mixture[1]), _EXPERTS_A_TOKEN)
+        return _possible(Size(int(mixture[1]) * expert, used * expert, at_most=True))
     active = _ACTIVE.search(name)
     sizes = {_parameters(*found.groups()) for found in _SIZE.finditer(name)} - {*_CONTEXTS}
     if len(sizes) != 1:
         return None
     (total,) = sizes
-    return Size(total, _parameters(active[1], active[2]) if active else total)
+    return _possible(Size(total, _parameters(active[1], active[2]) if active else total))
+
+
+def _possible(size: Size) -> Size | None:
+    return size if 0 < size.active <= size.total else None
 
 
 def family_in(name: str) -> str | None:

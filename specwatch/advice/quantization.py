@@ -58,10 +58,10 @@ GGUF: Mapping[str, float] = {
 _EMBEDDINGS = (
     (494_032_768, 151_936 * 896), (1_235_814_400, 128_256 * 2048), (3_212_749_824, 128_256 * 3072),
     (7_615_616_512, 2 * 152_064 * 3584), (32_763_876_352, 2 * 152_064 * 5120),
-    (72_706_203_648, 2 * 152_064 * 8192),
+    (72_706_203_648, 2 * 152_064 * 8192), (405_853_388_800, 2 * 128_256 * 16_384),
 )  # fmt: skip
 """All parameters, and those of embeddings and output head: the published config.json of Qwen2.5
-0.5B, Llama 3.2 1B and 3B, Qwen2.5 7B, 32B and 72B."""
+0.5B, Llama 3.2 1B and 3B, Qwen2.5 7B, 32B and 72B, Llama 3.1 405B."""
 _OTHER_NAMES: Mapping[str, str] = {
     "float32": "fp32", "f32": "fp32", "float": "fp32", "float16": "fp16", "f16": "fp16",
     "half": "fp16", "bfloat16": "bf16", "float8": "fp8", "fbgemm_fp8": "fp8", "fp8_e4m3": "fp8",
@@ -200,13 +200,16 @@ class Usual:
     @classmethod
     def of(cls, total: int, active: int) -> Usual:
         """As many in embeddings and output head as in :data:`_EMBEDDINGS`, for the parameters that
-        a token uses, as experts add none."""
+        a token uses, as experts add none; above the largest the share falls as just below it.
+        """
         counts = [math.log(each) for each, _ in _EMBEDDINGS]
         shares = [math.log(embedding / each) for each, embedding in _EMBEDDINGS]
         at = math.log(active)
         share = math.exp(shares[0])
         for (low, first), (high, last) in pairwise(zip(counts, shares, strict=True)):
-            part = min(max((at - low) / (high - low), 0.0), 1.0)
+            part = max((at - low) / (high - low), 0.0)
+            if high < counts[-1]:
+                part = min(part, 1.0)
             share *= math.exp(part * (last - first))
         return cls(total, round(active * share))
 

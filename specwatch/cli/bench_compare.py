@@ -36,8 +36,8 @@ def command(context: click.Context, /, **given: Any) -> None:
     without speculation and one with it, in any order. A file of `specwatch bench --baseline` has
     both, and is enough; beside another bench it stands for its run of the other kind.
 
-    Exit code 1 when the verdict is "do not", or when requests failed at a load; 2 when they cannot
-    be compared.
+    Exit code 1 when the verdict is "do not", when requests failed at a load, or when a file has
+    both and no load that was measured on both to its end; 2 when they cannot be compared.
     """
     from specwatch.cli.bench_out import keep, require_outputs, show
 
@@ -46,9 +46,12 @@ def command(context: click.Context, /, **given: Any) -> None:
     require_outputs(given["output"], given["plot"])
     found = [_result(each, given) for each in given["results"]]
     comparison = _comparison(given["results"], found, force=given["force"])
-    show([comparison], as_json=given["as_json"])
+    # Of what was not compared there is no table, but of what was measured.
+    measured = [] if comparison.levels else [each for each in comparison.benches if each.levels]
+    show([comparison] if given["as_json"] else measured or [comparison], as_json=given["as_json"])
     problems = keep(comparison, output=given["output"], plot=given["plot"])
-    if comparison.verdict == "do_not" or any(map(_failed, comparison.levels)):
+    failed = not comparison.levels or any(map(_failed, comparison.levels))
+    if comparison.verdict == "do_not" or failed:
         problems.append(f"verdict: {comparison.sentence}")
     if problems:
         raise TooLittle("\n".join(problems))
@@ -62,7 +65,7 @@ def _comparison(names: tuple[str, ...], found: list[Experiment], *, force: bool)
     from specwatch.experiments.compare import compare, with_benches
 
     if len(found) == 1 and isinstance(found[0], Comparison):
-        if not found[0].benches:
+        if not found[0].benches or not found[0].levels:
             return found[0]
         # What was forced then says so in its notes.
         names, found, force = names * 2, list(found[0].benches), True
@@ -85,12 +88,25 @@ def _benches(names: tuple[str, ...], found: list[Experiment]) -> list[Bench]:
         if len(fit) > 1:
             fit = [one for one in fit if one.subject.mode not in modes]
         if not fit:
-            kind = each.__struct_config__.tag
-            raise ConfigError(
-                f"{name} is a {kind}, and two results of specwatch bench are compared"
-            )
+            raise ConfigError(f"{name} {_unfit(each)}")
         benches += fit
     return benches
+
+
+def _unfit(found: Experiment) -> str:
+    """Why a result is not to be compared, and what to give instead."""
+    if not isinstance(found, Comparison):
+        kind = found.__struct_config__.tag
+        return f"is a {kind}, and two results of specwatch bench are compared"
+    if found.benches:
+        return (
+            "has a bench without speculation and one with it: give it alone, or beside a file that"
+            " has one bench"
+        )
+    return (
+        "is a comparison without its benches, as older files and stored ones are: give the stored"
+        " bench in its place, or measure again with --baseline and -o"
+    )
 
 
 def _result(name: str, given: dict[str, Any]) -> Experiment:

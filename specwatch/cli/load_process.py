@@ -16,17 +16,21 @@ _Found = TypeVar("_Found")
 _ENDS = (signal.SIGINT, signal.SIGTERM)
 _HEARD = 2
 """Signals that lose nothing of what was measured: the next ends this process at once."""
-_SAID = b"\nending: what was measured is kept; Ctrl-C once more ends at once, without it\n"
+_KEPT = ("what was measured is kept", "Ctrl-C once more ends at once, without it")
+_NOTHING = ("nothing is stored", "Ctrl-C once more ends at once")
 
 
 class Ending:
     """Ctrl-C and SIGTERM, from the work on until what it found is kept; a context manager.
 
     The first two cancel the work, which keeps what it has, and are put off where there is none
-    (any more). The third raises KeyboardInterrupt.
+    (any more); work that begins after one is cancelled at once. The third raises
+    KeyboardInterrupt.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, said: tuple[str, str] = _KEPT) -> None:
+        """``said`` is what becomes of what was measured, and what the third signal does to it."""
+        self._said = said
         self._count = 0
         self._cancel: Callable[[], object] | None = None
         self._before: dict[signal.Signals, Any] = {}
@@ -53,6 +57,8 @@ class Ending:
         task = loop.create_task(work)
         # Of a signal alone the loop does not wake up.
         self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        if self._count:
+            task.cancel()
         try:
             return await task
         except asyncio.CancelledError:
@@ -66,15 +72,17 @@ class Ending:
             raise KeyboardInterrupt
         if self._cancel is not None:
             self._cancel()
-        if self._cancel is None or self._count == _HEARD:
+        last = self._count == _HEARD
+        if self._cancel is None or last:
+            text = "; ".join(self._said if last else self._said[:1])
             # No print: this may be amid one.
             with contextlib.suppress(OSError):
-                os.write(2, _SAID)
+                os.write(2, f"\nending: {text}\n".encode())
 
 
 def run(work: Coroutine[Any, Any, _Found]) -> _Found:
     """Do work of which nothing has to be kept after it. Raises as :meth:`Ending.run`."""
-    with Ending() as ending:
+    with Ending(_NOTHING) as ending:
         return ending.run(work)
 
 

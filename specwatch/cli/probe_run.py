@@ -248,12 +248,13 @@ class Probing:
         for answer in block.answers:
             self._count(answer)
         # Of a block that failed the times count, if not the drafts.
+        told = False in self._alone
         self._alone.append(found.alone)
         sweep.alone = alone.together(self._alone)
-        if found.alone is False:
+        if found.alone is False and not told:
             sweep.notes.append(
-                f"others used the server while requests at temperature {temperature:g} failed"
-                f" ({found.told}): its latencies are not ours alone"
+                "others used the server while requests failed, first at temperature"
+                f" {temperature:g} ({found.told}): latencies are not ours alone"
             )
         part = Part.of_counters(found.counted, [each.prompt for each in asks])
         if not failed and part is not None:

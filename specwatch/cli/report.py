@@ -124,7 +124,8 @@ def made(
 ) -> Report:
     """The report of what the database at a URL has, ``since`` and ``until`` being Unix times.
 
-    Without ``until`` and ``now`` it goes up to this moment. Raises ConfigError, StoreError.
+    Without ``until`` and ``now`` it goes up to this moment. Raises ConfigError, StoreError,
+    WorkerLostError.
     """
     # Its matrices are small: threads for them take longer than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

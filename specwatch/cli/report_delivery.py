@@ -108,7 +108,8 @@ def section_of(config: Config) -> Delivery:
 def delivered(config: Config, section: Delivery, by: Means, *, retry: bool = False) -> Entry | None:
     """Make and deliver a report, or what is missing of the last one; how it stands then.
 
-    None where there is nothing to send again. Raises ConfigError, DeliveryError and StoreError.
+    None where there is nothing to send again. Raises ConfigError, DeliveryError, StoreError and
+    WorkerLostError.
     """
     reports = Reports(section.directory)
     with reports.locked() as book:

@@ -1,6 +1,7 @@
-"""The hours of a target for its report, of temperature buckets as sums where it needs no more.
+"""The hours of a target for its report, as sums where it needs no more.
 
-Most rows are those of buckets, of which a report shows drafts by hour, and all else in sums.
+Most rows are those of buckets, of which a report shows drafts by hour, and all else in sums; and
+those of the time before its period, of which it looks at no single hour.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from specwatch.edges.hours import Member, Row, Without
 from specwatch.edges.packing import MODES, Shared, assemble, shared_of
 from specwatch.model import ALL_TEMPERATURES, HOUR, Mode, Window
-from specwatch.report.sources import Beside, Drafted, Recorded, added_up
+from specwatch.report.sources import Beside, Drafted, Recorded, add_drafted
 
 if TYPE_CHECKING:
     from specwatch.edges.row_columns import RowColumns
@@ -135,9 +136,7 @@ def _beside(
     drafted = zip(*(np.maximum(each[rows], 0).tolist() for each in counted), strict=True)
     found: dict[int, dict[str, Drafted]] = {}
     for row, beside, counts in zip(rows.tolist(), whole[rows].tolist(), drafted, strict=True):
-        of = found.setdefault(beside, {})
-        known = of.get(label[ids[row]])
-        of[label[ids[row]]] = counts if known is None else added_up(known, counts)
+        add_drafted(found.setdefault(beside, {}), label[ids[row]], counts)
     return found
 
 

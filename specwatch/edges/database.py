@@ -103,10 +103,6 @@ class Database:
         """Close all connections; the next use opens new ones."""
         self.engine.dispose()
 
-    def forget(self) -> None:
-        """Leave all connections to the process that this one is a copy of."""
-        self.engine.dispose(close=False)
-
     @property
     def _path(self) -> Path:
         return Path(self._url.database or "")

@@ -119,8 +119,8 @@ def hours_of(
     of a series that are not wanted; ``contents`` are those of contexts that were read before, and
     grow. Raises StoreError.
 
-    ``summed`` gives, of what is rolled up, sums of temperature buckets in place of each hour's
-    windows, where only sums are wanted; it is asked where one daemon watched.
+    ``summed`` gives, of what is rolled up, sums in place of each hour's windows, where only sums
+    are wanted; it is asked where one daemon watched.
     """
     if not members:
         return

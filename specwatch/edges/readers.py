@@ -95,12 +95,8 @@ class Reader:
         return cls(Database(url))
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect; what is read after that connects again."""
         self._database.dispose()
-
-    def forget(self) -> None:
-        """In a copy of a process: leave its connections to it, and open others."""
-        self._database.forget()
 
     def windows(self, **selection: Unpack[Selection]) -> Iterator[Window]:
         """Yield windows that start in ``since <= start < until`` (Unix seconds), by start.

@@ -78,7 +78,7 @@ def read_report(
         return build(sources, since, until)
 
     found: list[ModelReport] = []
-    with spread(made_of, names, reader.forget) as parts:
+    with spread(made_of, names, reader.close) as parts:
         for done, name in enumerate(names):
             progress(done, len(names), name)
             made = next(parts)

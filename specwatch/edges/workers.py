@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,38 +24,59 @@ _LEAST_ITEMS = 4
 """Things for each process: starting one for less takes longer than it saves."""
 
 
+_PR_SET_PDEATHSIG = 1
+"""See prctl(2)."""
+
+
 class WorkerLostError(SpecwatchError):
     """A process ended in the middle: killed, mostly for want of memory."""
 
 
 @contextmanager
 def spread(
-    function: Callable[[_Item], _Found], items: Sequence[_Item], begin: Callable[[], None]
+    function: Callable[[_Item], _Found], items: Sequence[_Item], prepare: Callable[[], None]
 ) -> Iterator[Iterator[_Found]]:
     """What the function makes of each item, in their order, as it is made.
 
-    Where there are many, the work is done by copies of this process, which call ``begin`` first;
-    not where other threads run, whose locks a copy would find as they are at that moment. What the
-    function raises is raised here. Raises WorkerLostError where a copy ends before its work.
+    Where there are many, the work is done by copies of this process; ``prepare`` is called before,
+    and closes what is not to be copied. Not where other threads run, whose locks a copy would find
+    as they are at that moment, nor where no process is to be had. What the function raises is
+    raised here. Raises WorkerLostError where a copy ends before its work.
     """
     count = min(_MOST, _processors(), len(items) // _LEAST_ITEMS)
     if count < 2 or threading.active_count() > 1:
         yield map(function, items)
         return
-    context = multiprocessing.get_context("fork")
+    prepare()
     with ExitStack() as stack:
         results: list[Connection] = []
-        for at in range(count):
-            receiver, sender = context.Pipe(duplex=False)
-            results.append(stack.enter_context(closing(receiver)))
-            worker = context.Process(
-                target=_work, args=(function, items[at::count], begin, sender, results), daemon=True
-            )
-            with closing(sender):
-                worker.start()
-            stack.callback(worker.join)
-            stack.callback(worker.kill)
+        try:
+            for at in range(count):
+                _start(function, items[at::count], results, stack)
+        except OSError:  # too many processes or files
+            stack.close()
+            yield map(function, items)
+            return
         yield (_received(results[at % count]) for at in range(len(items)))
+
+
+def _start(
+    function: Callable[[_Item], Any],
+    items: Sequence[_Item],
+    results: list[Connection],
+    stack: ExitStack,
+) -> None:
+    """Start a process whose results come through one more connection; the stack ends it."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    results.append(stack.enter_context(closing(receiver)))
+    with closing(sender):
+        worker = context.Process(
+            target=_work, args=(function, items, sender, results, os.getpid()), daemon=True
+        )
+        worker.start()
+    stack.callback(worker.join)
+    stack.callback(worker.kill)
 
 
 def _processors() -> int:
@@ -64,14 +87,17 @@ def _processors() -> int:
 def _work(
     function: Callable[[_Item], Any],
     items: Iterable[_Item],
-    begin: Callable[[], None],
     sender: Connection,
     receivers: Iterable[Connection],
+    asking: int,
 ) -> None:
     """Send what is made of each item, or what was raised instead, after which there is no more."""
-    for each in receivers:  # or nobody would notice that the process that asks has ended
+    # It ends with the process that asks, and with it what both have open: a lock of a file, too.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if os.getppid() != asking:
+        return
+    for each in receivers:
         each.close()
-    begin()
     try:
         for item in items:
             sender.send((function(item), None))

@@ -242,8 +242,9 @@ class Comparison(Struct, frozen=True, kw_only=True, tag_field="kind", tag="compa
     sentence: str
     notes: tuple[str, ...] = ()
     benches: tuple[Bench, ...] = ()
-    """Both that it is of, without speculation first: in files and on standard output, so that they
-    can be compared again; the store has them beside it. Of before there were, none."""
+    """Both that it is of, without speculation first, so that they can be compared again. None in
+    the store, which has them beside it, and so none of what is read from there; nor in files of
+    before there were."""
 
 
 Experiment = Probe | Bench | Comparison

@@ -13,7 +13,7 @@ from specwatch.report import latencies
 from specwatch.report.latencies import summed
 from specwatch.report.model import AcceptancePoint, LatencyPoint, Series
 from specwatch.report.slices import Slice
-from specwatch.report.sources import Drafted, added_up
+from specwatch.report.sources import Drafted, add_drafted
 from specwatch.report.traffic import requests_of
 
 MOST_POINTS = 200
@@ -101,8 +101,7 @@ def _drafted(slices: Iterable[Slice]) -> dict[str, Drafted]:
 
 def _count(found: dict[str, Drafted], label: str, counts: Drafted) -> None:
     if counts[0]:
-        known = found.get(label)
-        found[label] = counts if known is None else added_up(known, counts)
+        add_drafted(found, label, counts)
 
 
 def _latency(start: int, mode: Mode, slices: Sequence[Slice]) -> LatencyPoint | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
 from specwatch.model import ALL_TEMPERATURES, Environment, Mode, Window, load_bin
-from specwatch.report.sources import Beside, Drafted, Recorded, added_up
+from specwatch.report.sources import Beside, Drafted, Recorded, add_drafted
 
 _SAID = attrgetter("drafts", "generation_tokens", "ttft", "tpot")
 """Fields that tell servers apart that count them from those that leave it to a tap."""
@@ -59,13 +59,18 @@ class _Group:
         each: Mapping[str, Drafted]
         for each in self.beside or map(_drafted, self.parts):
             for label, counts in each.items():
-                before = found.get(label)
-                found[label] = counts if before is None else added_up(before, counts)
+                add_drafted(found, label, counts)
         return found
 
 
-def slices_of(recorded: Iterable[Recorded], *, now: bool) -> Iterator[Slice]:
+def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[Slice]:
     """The slices of what was recorded at one start; ``now`` says that it is of the period."""
+    first = recorded[0]
+    if len(recorded) == 1 and isinstance(first, Beside):  # as it mostly is, in a week of hours
+        window = first.window
+        place = Place(now, window.mode, _bin_of(window), window.environment, _silent(window))
+        yield Slice(place, [window], [], first.drafted)
+        return
     grouped: dict[tuple[Mode, int | None, Environment], _Group] = {}
     group = _Group()
     before: Window | None = None
@@ -78,23 +83,29 @@ def slices_of(recorded: Iterable[Recorded], *, now: bool) -> Iterator[Slice]:
             or window.environment is not before.environment
             or window.mode is not before.mode
         ):
-            busy = window.gauges.busy_seconds
-            bin_ = load_bin(window.gauges.running_seconds / busy) if busy else None
-            group = grouped.setdefault((window.mode, bin_, window.environment), _Group())
+            key = (window.mode, _bin_of(window), window.environment)
+            group = grouped.setdefault(key, _Group())
         whole = window.series.temperature == ALL_TEMPERATURES
         (group.wholes if whole else group.parts).append(window)
         if isinstance(each, Beside):
             group.beside.append(each.drafted)
         before = window
     for (mode, bin_, environment), group in grouped.items():
-        silent = None
-        if group.wholes:
-            silent = tuple(each is None for each in _SAID(group.wholes[0].tally))
+        silent = _silent(group.wholes[0]) if group.wholes else None
         # A server that does not say that it speculates is given away by what its tap counts.
         if mode is Mode.OFF and any(each.tally.drafts for each in (*group.wholes, *group.parts)):
             mode = Mode.ON
         place = Place(now, mode, bin_, environment, silent)
         yield Slice(place, group.wholes, group.parts, group.drafted())
+
+
+def _bin_of(window: Window) -> int | None:
+    busy = window.gauges.busy_seconds
+    return load_bin(window.gauges.running_seconds / busy) if busy else None
+
+
+def _silent(window: Window) -> tuple[bool, ...]:
+    return tuple(each is None for each in _SAID(window.tally))
 
 
 def _drafted(part: Window) -> Mapping[str, Drafted]:

@@ -30,9 +30,14 @@ Drafted = tuple[int, int, int]
 """Drafts, draft tokens and accepted tokens."""
 
 
-def added_up(first: Drafted, second: Drafted) -> Drafted:
-    """Their sum."""
-    return first[0] + second[0], first[1] + second[1], first[2] + second[2]
+def add_drafted(found: dict[str, Drafted], label: str, counts: Drafted) -> None:
+    """Add to what is known of a temperature."""
+    known = found.get(label)
+    found[label] = (
+        counts
+        if known is None
+        else (known[0] + counts[0], known[1] + counts[1], known[2] + counts[2])
+    )
 
 
 class Beside(NamedTuple):

@@ -26,6 +26,11 @@ SIZES = {
     "deepseek-ai/DeepSeek-V3": None,
     "gpt2": None,
     "draft-7B-for-70B": None,
+    "org/foo-0B": None,
+    "org/foo-7B-A0B": None,
+    "org/foo-3B-A30B": None,
+    "org/foo-0x7B": None,
+    "org/foo-1x7B": (7e9, 7e9),
 }
 
 

@@ -188,6 +188,19 @@ def test_a_size_alone_gives_about_what_the_config_gives(said: str, name: str, fo
     assert usual == pytest.approx(rounded, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("said", "embedding"),
+    [("405B", 2 * 128_256 * 16_384), ("671B", 2 * 129_280 * 7168), ("1T", 2 * 163_840 * 7168)],
+)
+def test_embeddings_of_the_largest_are_no_share_of_smaller_ones(said: str, embedding: int) -> None:
+    """Llama 3.1 405B, DeepSeek-V3 and Kimi K2; a share as of 72B made 6 to 9 % more of them."""
+    size = plain_size(said)
+    assert size is not None
+    exact = (size.total * 4.15625 + embedding * (16 - 4.15625)) / 8
+    found = weight_bytes(Usual.of(size.total, size.active), "awq")
+    assert found == pytest.approx(exact, rel=0.015)
+
+
 def test_embeddings_are_no_more_than_all_of_a_model() -> None:
     assert Usual.of(10**6, 10**6).embedding < 0.3 * 10**6
     assert Usual.of(10**12, 10**12).embedding < 0.05 * 10**12

@@ -20,7 +20,7 @@ from specwatch.core.calibration import Engine, engine_of
 from specwatch.core.load import Answer, Ask
 from specwatch.edges.load_client import LoadClient
 from specwatch.errors import ConfigError
-from specwatch.experiments.compare import compare
+from specwatch.experiments.compare import compare, with_benches
 from specwatch.experiments.model import Bench, Comparison, read
 from specwatch.model import Mode
 from specwatch.simulated.server import SimulatedServer
@@ -122,13 +122,24 @@ def test_a_comparison_from_before_it_had_its_benches_is_shown_again(
     assert read(done.stdout, "here") == found
     done = run("bench", "compare", old, *files(tmp_path, bench("on", [level(4, TWICE)])))
     assert done.exit_code == 2
-    assert "old.json is a comparison, and two results" in done.stderr
+    assert "old.json is a comparison without its benches" in done.stderr
+    assert "measure again with --baseline" in done.stderr
+
+
+def test_two_comparisons_are_told_what_to_give_instead(run: Run, tmp_path: Path) -> None:
+    off, on = bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)])
+    both = tmp_path / "a.json"
+    both.write_bytes(msgspec.json.encode(with_benches(compare(off, on, version="1"), off, on)))
+    done = run("bench", "compare", both, both)
+    assert done.exit_code == 2
+    assert "a.json has a bench without speculation and one with it" in done.stderr
+    assert "give it alone, or beside a file that has one bench" in done.stderr
 
 
 def test_of_two_servers_that_cannot_be_compared_the_file_has_both(
     run: Run, off: SimulatedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of them dies amid the first load."""
+    """The bench is asked to end amid the first load; what it wrote can be shown."""
     output = tmp_path / "a.json"
     with server(speculates=True) as on:
         after(60, lambda: os.kill(os.getpid(), signal.SIGTERM), monkeypatch)
@@ -143,6 +154,14 @@ def test_of_two_servers_that_cannot_be_compared_the_file_has_both(
     assert [each.subject.mode for each in found.benches] == ["off", "on"]
     assert (found.verdict, found.complete, found.levels) == ("unknown", False, ())
     assert any(each.levels for each in found.benches)
+    for more in ((), ("--json",)):
+        again = tmp_path / "again.json"
+        done = run("bench", "compare", output, *more, "-o", again, "--plot", tmp_path / "a.svg")
+        assert done.exit_code == 1
+        assert "verdict: Not compared: no load was measured on both to its end." in done.stderr
+        assert "nothing to draw" in done.stderr
+        assert read(again.read_bytes(), "again") == found
+    assert read(done.stdout, "standard output") == found
 
 
 def test_a_load_at_which_requests_fail_is_no_pass(run: Run, tmp_path: Path) -> None:

@@ -69,8 +69,47 @@ def test_a_second_one_hurries_and_loses_nothing(
                 kept.append(name)
         return kept
 
-    assert load_process.run(work()) == ["measuring", "last look"]
-    assert "what was measured is kept; Ctrl-C once more ends at once" in capfd.readouterr().err
+    with Ending() as ending:
+        assert ending.run(work()) == ["measuring", "last look"]
+    said = capfd.readouterr().err
+    assert said.strip().splitlines() == [
+        "ending: what was measured is kept; Ctrl-C once more ends at once, without it"
+    ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("times", [1, 2])
+def test_one_before_the_work_is_not_lost(number: signal.Signals, times: int) -> None:
+    """As while modules are imported, or the loop is made."""
+
+    async def work() -> None:
+        begun.append(True)
+
+    begun: list[bool] = []
+    with Ending() as ending:
+        for _ in range(times):
+            os.kill(os.getpid(), number)
+        with pytest.raises(KeyboardInterrupt):
+            ending.run(work())
+    assert not begun
+
+
+def test_of_work_that_keeps_nothing_no_signal_says_that_it_is_kept(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(60)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        load_process.run(work())
+    assert capfd.readouterr().err.strip().splitlines() == [
+        "ending: nothing is stored; Ctrl-C once more ends at once"
+    ]
 
 
 def test_while_it_is_being_kept_two_are_put_off_and_the_third_ends_it(
@@ -90,7 +129,9 @@ def test_while_it_is_being_kept_two_are_put_off_and_the_third_ends_it(
     with pytest.raises(KeyboardInterrupt):
         keep()
     assert kept == ["found", "stored", "stored"]
-    assert capfd.readouterr().err.count("what was measured is kept") == 2
+    first, second = capfd.readouterr().err.split("\nending: ")[1:]
+    assert first == "what was measured is kept\n"
+    assert second == "what was measured is kept; Ctrl-C once more ends at once, without it\n"
 
 
 def test_the_third_ends_work_that_does_not_end(capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from operator import attrgetter
@@ -27,6 +28,7 @@ LABELS = ("0", "(0.7,1]", "unknown")
 def _history(silent: tuple[str, ...] = (), **more: Any) -> Iterator[Window]:
     """Two loads, two versions and some time without speculation; ``silent`` is what the server
     leaves to its buckets."""
+    version = more.pop("engine_version", None)
     for at in range(HOURS * 4):
         start = T0 + at * HOUR // 4
         mode = Mode.OFF if at % 13 == 5 else Mode.ON
@@ -37,7 +39,7 @@ def _history(silent: tuple[str, ...] = (), **more: Any) -> Iterator[Window]:
                 drafts=0 if mode is Mode.OFF else 40 + at * 7 % 11 + place,
                 concurrency=1.0 + at % 3 * 4,
                 mode=mode,
-                engine_version="0.11.0" if at < 30 else "0.12.0",
+                engine_version=version or ("0.11.0" if at < 30 else "0.12.0"),
                 **more,
             )
             tally = replace(
@@ -59,9 +61,9 @@ def _read(store: Store) -> list[Window]:
     return list(hours_of(store.reader, members, T0, UNTIL))
 
 
-def _summed(store: Store) -> list[Recorded]:
+def _summed(store: Store, hours_since: float = -math.inf) -> list[Recorded]:
     members = members_by_target(store.reader)["chat"]
-    summed = BucketSums(SINCE, lambda _: ())
+    summed = BucketSums(SINCE, lambda _: (), hours_since)
     return list(hours_of(store.reader, members, T0, UNTIL, summed=summed))
 
 
@@ -82,6 +84,22 @@ def test_a_report_of_sums_is_that_of_the_hours(store: Store, silent: tuple[str, 
     assert msgspec.to_builtins(found) == msgspec.to_builtins(expected)
     # Where the server says all there are fewer, else they are the same.
     assert (_in_order(sums) == hours) if silent else (len(sums) < len(hours))
+
+
+def test_so_is_one_of_which_all_hours_before_the_period_are_sums(store: Store) -> None:
+    """One bucket was last asked for earlier than the others."""
+    some = [
+        each
+        for each in _history(engine_version="0.12.0")
+        if each.series.temperature != "0" or each.start < T0 + 2 * HOUR or each.start >= SINCE
+    ]
+    store.write([batch(*some)], now=0)
+    store.roll_up(UNTIL + HOUR)
+    single, sums = _summed(store), _summed(store, SINCE)
+    assert len(sums) < len(single)
+    expected = build(Sources(target="chat", windows=_read(store)), SINCE, UNTIL)
+    found = build(Sources(target="chat", windows=sums), SINCE, UNTIL)
+    assert msgspec.to_builtins(found) == msgspec.to_builtins(expected)
 
 
 def test_numbers_too_large_to_be_added_up_at_once_are_so_one_by_one(store: Store) -> None:

@@ -7,10 +7,13 @@ import sys
 
 import msgspec
 
+from specwatch.edges.store import Store
 from specwatch.report.model import Report
 from tests.cli import history
 
 TARGETS = [f"chat-{number}" for number in range(9)]
+SINCE, UNTIL = history.T0 + 26 * 3600, history.T0 + 52 * 3600
+"""Hours, of which the period before is longer than a day, too."""
 SCRIPT = """
 import os, sys
 from specwatch.cli.report import made
@@ -18,13 +21,16 @@ from specwatch.edges import workers
 import msgspec
 
 workers._processors = lambda: int(sys.argv[2])
+copies = []
+os.register_at_fork(after_in_parent=lambda: copies.append(1))
 told = []
 report = made(
-    sys.argv[1], None, since=int(sys.argv[3]), until=int(sys.argv[3]) + 1800,
-    now=int(sys.argv[3]) + 3600, progress=lambda done, of, name: told.append((done, of)),
+    sys.argv[1], None, since=int(sys.argv[3]), until=int(sys.argv[4]), now=int(sys.argv[4]),
+    progress=lambda done, of, name: told.append((done, of)),
 )
 assert told == [(done, 9) for done in range(10)], told
-# What the copies of this process left of its connections.
+assert len(copies) == (2 if int(sys.argv[2]) > 1 else 0), copies
+# It has connections of its own again.
 assert made(sys.argv[1], None, since=int(sys.argv[3]), targets=["chat-0"]).targets
 sys.stdout.buffer.write(msgspec.json.encode(report))
 """
@@ -33,7 +39,7 @@ sys.stdout.buffer.write(msgspec.json.encode(report))
 
 def report(url: str, processors: int) -> Report:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, url, str(processors), str(history.T0)],
+        [sys.executable, "-c", SCRIPT, url, str(processors), str(SINCE), str(UNTIL)],
         capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
@@ -42,9 +48,16 @@ def report(url: str, processors: int) -> Report:
 
 def test_several_processes_make_the_report_of_one(url: str) -> None:
     minutes = [
-        each for at in range(30) for name in TARGETS for each in history.minute(at, target=name)
+        each
+        for at in range(0, 52 * 60, 60)
+        for name in TARGETS
+        for each in history.minute(at, target=name)
     ]
     history.fill(url, minutes)
+    store = Store(url, daemon="left")
+    store.open(UNTIL)
+    store.roll_up(UNTIL + 3600)
+    store.close(UNTIL)
     found = report(url, 2)
     assert [each.target for each in found.targets] == TARGETS
     assert found == report(url, 1)

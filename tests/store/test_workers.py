@@ -20,9 +20,9 @@ from specwatch.edges import workers
 from specwatch.edges.workers import spread
 from specwatch.errors import StoreUnavailable
 workers._processors = lambda: {processors}
-begun = []
-def begin():
-    begun.append(os.getpid())
+prepared = []
+def prepare():
+    prepared.append(os.getpid())
 """
     return subprocess.run(
         [sys.executable, "-c", begun + textwrap.dedent(script)],
@@ -32,13 +32,12 @@ def begin():
 
 def test_many_things_are_made_by_several_processes_in_their_order() -> None:
     done = run("""
-        with spread(lambda n: (n * n, os.getpid(), list(begun)), range(11), begin) as found:
+        with spread(lambda n: (n * n, os.getpid(), list(prepared)), range(11), prepare) as found:
             made = list(found)
         assert [square for square, _, _ in made] == [n * n for n in range(11)]
         makers = {pid for _, pid, _ in made}
         assert len(makers) == 2 and os.getpid() not in makers
-        assert all(own == [pid] for _, pid, own in made)
-        assert not begun
+        assert all(own == [os.getpid()] for _, _, own in made)
     """)
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -47,9 +46,9 @@ def test_many_things_are_made_by_several_processes_in_their_order() -> None:
 def test_few_things_or_one_processor_need_no_other_process(things: int, processors: int) -> None:
     done = run(
         f"""
-        with spread(lambda n: os.getpid(), range({things}), begin) as found:
+        with spread(lambda n: os.getpid(), range({things}), prepare) as found:
             assert set(found) == {{os.getpid()}}
-        assert not begun
+        assert not prepared
         """,
         processors,
     )
@@ -65,6 +64,26 @@ def test_a_program_of_several_threads_is_not_copied(monkeypatch: pytest.MonkeyPa
     assert seen == list(range(20))
 
 
+def test_where_no_process_is_to_be_had_the_work_is_done_all_the_same() -> None:
+    done = run("""
+        start, count = workers._start, 0
+        def refused(*arguments):
+            global count
+            count += 1
+            if count == 2:
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+            start(*arguments)
+        workers._start = refused
+        with spread(lambda n: (n, os.getpid()), range(9), prepare) as found:
+            assert list(found) == [(n, os.getpid()) for n in range(9)]
+        try:
+            os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            print("nobody is left")
+    """)
+    assert (done.stdout, done.stderr) == ("nobody is left\n", "")
+
+
 def test_what_a_process_raises_is_raised_where_it_is_asked_for() -> None:
     done = run("""
         def make(n):
@@ -73,7 +92,7 @@ def test_what_a_process_raises_is_raised_where_it_is_asked_for() -> None:
             return n
         made = []
         try:
-            with spread(make, range(12), begin) as found:
+            with spread(make, range(12), prepare) as found:
                 for each in found:
                     made.append(each)
         except StoreUnavailable as error:
@@ -89,7 +108,7 @@ def test_a_process_that_is_killed_is_named_and_the_others_end() -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return n
         try:
-            with spread(make, range(12), begin) as found:
+            with spread(make, range(12), prepare) as found:
                 list(found)
         except workers.WorkerLostError as error:
             print(error)
@@ -105,7 +124,7 @@ def test_a_process_that_is_killed_is_named_and_the_others_end() -> None:
 
 def test_a_fault_of_ours_shows_its_traceback() -> None:
     done = run("""
-        with spread(lambda n: 1 / (n - 3), range(12), begin) as found:
+        with spread(lambda n: 1 / (n - 3), range(12), prepare) as found:
             list(found)
     """)
     assert done.returncode == 1
@@ -115,7 +134,7 @@ def test_a_fault_of_ours_shows_its_traceback() -> None:
 
 def test_whoever_stops_asking_leaves_nobody_behind() -> None:
     done = run("""
-        with spread(lambda n: bytes(1 << 20), range(40), begin) as found:
+        with spread(lambda n: bytes(1 << 20), range(40), prepare) as found:
             next(found)
         try:
             os.waitpid(-1, os.WNOHANG)
@@ -130,7 +149,7 @@ def test_processes_end_with_the_one_that_asked() -> None:
         read, write = os.pipe()
         asking = os.fork()
         if not asking:
-            with spread(lambda n: time.sleep(0.05) or bytes(1 << 20), range(400), begin) as found:
+            with spread(lambda n: time.sleep(60 * bool(n)), range(400), prepare) as found:
                 next(found)
                 os.kill(os.getpid(), signal.SIGKILL)
         os.close(write)
