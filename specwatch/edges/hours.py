@@ -13,7 +13,7 @@ from specwatch.core.merge import merge_windows
 from specwatch.edges import schema
 from specwatch.edges.packing import COLUMNS, assemble
 from specwatch.edges.readers import Reader
-from specwatch.edges.statements import contents_of
+from specwatch.edges.statements import contents_of, fetch_rows
 from specwatch.model import HOUR, MINUTE, SeriesId, Window
 from specwatch.report.sources import Recorded
 
@@ -215,14 +215,13 @@ def _rows(
     hours = length == HOUR
     names = ("start", "series_id", "context_id", *(["load_bin"] if hours else []), *COLUMNS)
     # Each row by its key, written out: a parameter for each takes longer than all the rest.
-    result = connection.exec_driver_sql(
+    return fetch_rows(
+        connection,
         f"SELECT {', '.join(names)} FROM {table.name}"  # noqa: S608
         f" WHERE start IN ({', '.join(map(str, range(at, stop, length)))})"
         f" AND series_id {_among(ids)}"
-        f" ORDER BY start, series_id, {'context_id, mode, load_bin' if hours else 'run_id'}"
+        f" ORDER BY start, series_id, {'context_id, mode, load_bin' if hours else 'run_id'}",
     )
-    # The driver's own rows: wrapping a million of them takes as long as reading them.
-    return list(result.cursor.fetchall())
 
 
 def _among(ids: Collection[int]) -> str:

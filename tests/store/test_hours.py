@@ -12,10 +12,12 @@ import pytest
 
 from specwatch.core.merge import merge_windows
 from specwatch.edges import folding
+from specwatch.edges.database import Database
 from specwatch.edges.folding import fold
 from specwatch.edges.hours import hours_of, members_by_target
 from specwatch.edges.packing import MODES, pack, unpack
 from specwatch.edges.store import Store
+from specwatch.errors import StoreUnavailable
 from specwatch.model import (
     COUNTERS,
     HISTOGRAMS,
@@ -278,3 +280,15 @@ def test_a_gauge_is_the_greatest_that_is_known(store: Store) -> None:
     store.write([batch(known, unknown)], now=0)
     (found,) = _hours(store)
     assert found.gauges == Gauges(120.0, 120.0, 120.0, 0.0, 4, 3, 0.25, 7, 9)
+
+
+def test_hours_that_cannot_be_read_say_where_and_why(store: Store) -> None:
+    store.write([batch(*_history())], now=0)
+    members = members_by_target(store.reader)["chat"]
+    database = Database(store.url, migrating=True)
+    with database.writing() as connection:
+        connection.exec_driver_sql("DROP TABLE minutes")
+    database.dispose()
+    with pytest.raises(StoreUnavailable, match="minutes"):
+        list(hours_of(store.reader, members, 0, FOREVER["until"]))
+    assert members_by_target(store.reader), "the connection is of use"
