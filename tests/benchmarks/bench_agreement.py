@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from specwatch.core.prompts import PROMPTS
 from tests.benchmarks.figure import Figure
 from tests.lab import vllm_install as lab
+from tests.lab.hub import hub_with
 from tests.lab.vllm_server import VllmServer
 
 _ROOT = Path(__file__).parents[2]
@@ -104,7 +105,7 @@ def _clients(url: str, tokenizer: Path, folder: Path) -> dict[str, Callable[[], 
     prompts.write_text(json.dumps([{"conversations": each} for each in talks]))
     texts = folder / "texts.jsonl"
     texts.write_text("".join(json.dumps({"text": each}) + "\n" for each in PROMPTS))
-    hub = _hub(tokenizer, folder)
+    hub = hub_with(tokenizer, folder)
     return {
         "specwatch": lambda: _specwatch(url, prompts),
         "vllm bench serve": lambda: _vllm(url, prompts, tokenizer, folder),
@@ -168,16 +169,6 @@ def _aiperf(url: str, prompts: Path, hub: Path, folder: Path) -> _Run:
         found["inter_token_latency"]["p50"] / 1e3,
         found["output_token_throughput"]["avg"],
     )
-
-
-def _hub(tokenizer: Path, folder: Path) -> Path:
-    """A Hugging Face cache that knows ``lab/tiny``: AIPerf takes no folder for a tokenizer."""
-    revision = "0" * 40
-    model = folder / "hf/hub/models--lab--tiny"
-    shutil.copytree(tokenizer, model / "snapshots" / revision)
-    (model / "refs").mkdir()
-    (model / "refs/main").write_text(revision)
-    return folder / "hf"
 
 
 def _ran(command: list[Any], environment: dict[str, str]) -> str:

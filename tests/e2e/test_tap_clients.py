@@ -9,7 +9,6 @@ import asyncio
 import itertools
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
@@ -32,6 +31,7 @@ from tests.e2e.tap_page import (
     latency,
     tapped,
 )
+from tests.lab.hub import hub_with
 from tests.lab.vllm_server import VllmServer
 
 COUNT = 64
@@ -285,16 +285,6 @@ def profile(server: VllmServer, aiperf: Path, hub: Path, folder: Path) -> Measur
     tpot = since(before, after, TPOT, ">1")
     assert tpot.count == len(requests)
     return Measured(since(before, after, TTFT, ">1"), ttfts, tpot, None, (0.5,))
-
-
-def hub_with(tokenizer: Path, folder: Path) -> Path:
-    """A Hugging Face cache that knows ``lab/tiny``: AIPerf takes no folder for a tokenizer."""
-    revision = "0" * 40
-    model = folder / "hf/hub/models--lab--tiny"
-    shutil.copytree(tokenizer, model / "snapshots" / revision)
-    (model / "refs").mkdir()
-    (model / "refs/main").write_text(revision)
-    return folder / "hf"
 
 
 def test_no_client_made_the_tap_fail(server: VllmServer) -> None:
