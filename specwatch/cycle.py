@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -34,6 +34,21 @@ _HEALTH = "/health"
 _MOST_PROBLEMS = 10
 
 
+class Client(Protocol):
+    """What fetches pages: see :class:`specwatch.edges.page_client.PageClient`."""
+
+    def fetch(
+        self, path: str, *, timeout: float | None = None, max_size: int | None = None
+    ) -> bytes:
+        """The body of a page; raises ScrapeError."""
+
+    def abort(self) -> None:
+        """Cut short what is under way."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
 class TargetCycle:
     """Watches one target; ``turn`` does one scrape and raises for nothing that a server does.
 
@@ -50,11 +65,12 @@ class TargetCycle:
         cursor: Cursor | None = None,
         cursor_follows: bool = False,
         gpu_memory: Callable[[], GpuMemory | None] = lambda: None,
+        client: Callable[[], Client] | None = None,
         edges: Callable[[], Sequence[float]] = lambda: DEFAULT_EDGES,
     ) -> None:
         """``put`` takes closed windows; ``cursor_follows`` says that :meth:`resume` will be called;
-        ``gpu_memory`` knows the memory of the target's GPUs, ``edges`` the configured temperature
-        buckets.
+        ``client`` makes what fetches pages, by HTTP where None; ``gpu_memory`` knows the memory of
+        the target's GPUs, ``edges`` the configured temperature buckets.
 
         Raises ConfigError when the target's ``ca_file`` cannot be used.
         """
@@ -68,6 +84,7 @@ class TargetCycle:
         self._source: Source | None = None
         self._seen: tuple[Any, Mapping[str, Coverage]] | None = None
         self._tls = tls_context(target)
+        self._new_client = client or self._http_client
         self._client = self._new_client()
         self._reader = PageReader()
         self._watch = Watch(
@@ -193,7 +210,7 @@ class TargetCycle:
             predecessor._status, url=self.target.url, interval=self.target.interval
         )
 
-    def _new_client(self) -> PageClient:
+    def _http_client(self) -> PageClient:
         return PageClient(
             self.target.url,
             timeout=self.target.timeout,

@@ -98,7 +98,7 @@ class Guardian:
         self._service_retry = False
         self._unstored: list[Step] = []
         self._unstored_error = StoreError("")
-        self._survey = Survey(target.name, world.store, world.baselines)
+        self._survey = Survey(target.name, world.store, world.baselines, target.objective)
 
     @property
     def state(self) -> GuardState:

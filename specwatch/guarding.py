@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 import structlog
 
@@ -44,8 +44,10 @@ class Guarding:
         status: Callable[[str], TargetStatus],
         healthy: Callable[[str], bool],
         actuator: Callable[[Target], Actuator | None],
+        pool: Executor | None = None,
     ) -> None:
-        """``status`` and ``healthy`` are of a target by name; ``actuator`` makes one for it."""
+        """``status`` and ``healthy`` are of a target by name; ``actuator`` makes one for it;
+        ``pool`` runs turns that may take long, threads of its own where None."""
         self._store = store
         self._book = GuardBook(store)
         self._now = now
@@ -60,7 +62,7 @@ class Guarding:
         self._renewed = float("-inf")
         self._turning = threading.Lock()
         self._error: str | None = None
-        self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="guard")
+        self._pool = pool or ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="guard")
         self._waiting: set[Guardian] = set()
         """Those that wait for a thread."""
         self._closed = False

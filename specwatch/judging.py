@@ -104,10 +104,14 @@ class Judging:
         for target in config.targets:
             seat = self._seats.get(target.name)
             if seat is None:
-                judge = Judge(target.name, rules, config.slos, max_age=config.baseline.max_age)
+                judge = Judge(
+                    target.name, rules, config.slos,
+                    max_age=config.baseline.max_age, objective=target.objective,
+                )  # fmt: skip
                 seat = _Seat(judge, target.draft_cost_ratio)
             else:
                 seat.draft_cost_ratio = target.draft_cost_ratio
+                seat.judge.objective = target.objective
                 self._change(seat, rules, None if same else config)
             seats[target.name] = seat
         parted = [seat for name, seat in self._seats.items() if name not in seats]

@@ -34,6 +34,14 @@ class Mode(enum.StrEnum):
     MIXED = "mixed"
 
 
+class Objective(enum.StrEnum):
+    """What shall be faster: ``e2e`` is a whole request, at the traffic's own mix of lengths."""
+
+    E2E = "e2e"
+    TPOT = "tpot"
+    TTFT = "ttft"
+
+
 class Source(enum.StrEnum):
     """Where a window's numbers come from."""
 

@@ -13,7 +13,7 @@ from specwatch.errors import StoreError
 from specwatch.guard import foresight
 from specwatch.guard.seen import Seen
 from specwatch.guard.state import GuardState, Phase
-from specwatch.model import HOUR, MINUTE
+from specwatch.model import HOUR, MINUTE, Objective
 from specwatch.policy import Guard
 
 
@@ -24,8 +24,13 @@ class Survey:
     """
 
     def __init__(
-        self, target: str, store: Store, baselines: Callable[[], Mapping[str, Baseline]]
+        self,
+        target: str,
+        store: Store,
+        baselines: Callable[[], Mapping[str, Baseline]],
+        objective: Objective,
     ) -> None:
+        self._objective = objective
         self.error: StoreError | None = None
         self._target = target
         self._store = store
@@ -36,10 +41,11 @@ class Survey:
     def extend(self, seen: Seen, state: GuardState, policy: Guard) -> Seen:
         """``seen`` with the figures that the phase asks for; for one thread at a time."""
         self._state, self.error = state, None
-        if state.phase is Phase.TRIAL and seen.now - state.since >= policy.rearm.trial:
+        if state.phase is Phase.TRIAL:
             return replace(seen, trial=self._figure("trial", seen.now, MINUTE, self._trial))
         if state.phase is Phase.VERIFYING and state.healthy_at is not None:
-            return replace(seen, undone=self._figure("undone", seen.now, MINUTE, self._undone))
+            found = self._figure("verification", seen.now, MINUTE, self._verification)
+            return replace(seen, verification=found)
         due = state.rearm_at is not None and seen.now >= min(
             state.rearm_at, max(state.early_at, state.since + foresight.PRESENT)
         )
@@ -64,13 +70,16 @@ class Survey:
         since = self._state.since
         model, minutes = self._minutes(since, now)
         baseline = self._baselines().get(model, Baseline())
-        return foresight.trial_speedup(minutes, baseline, since=since, now=now)
+        return foresight.trial_speedup(
+            minutes, baseline, since=since, now=now, objective=self._objective
+        )
 
-    def _undone(self, now: float) -> Any:
-        began = self._state.began or now
+    def _verification(self, now: float) -> Any:
+        began, healthy = self._state.began or now, self._state.healthy_at or now
         model, minutes = self._minutes(began - HOUR, now)
-        return foresight.undone_speedup(
-            minutes, switched=began, target=self._target, model_name=model
+        baseline = self._baselines().get(model, Baseline())
+        return foresight.verified(
+            minutes, baseline, switched=began, since=healthy, objective=self._objective
         )
 
     def _predicted(self, now: float) -> Any:

@@ -14,6 +14,7 @@ from pydantic import (
     field_validator,
 )
 
+from specwatch.model import Objective
 from specwatch.scalars import (
     format_duration,
     format_size,
@@ -64,6 +65,8 @@ class Target(Section):
     ca_file: ReadableFile | None = None
     gpus: Gpus = "auto"
     service: Service | None = None
+    objective: Objective = Objective.E2E
+    """What shall be faster: the time of whole requests, per token, or to the first token."""
     draft_cost_ratio: Ratio = 0.1
     """Cost of a draft token in steps of the target model: assumed until it is measured."""
 

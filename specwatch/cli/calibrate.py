@@ -98,7 +98,7 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
         stages = _run(lambda note, step: Calibration(plan, off, on, buckets, note, step))
         found = calibration.measurements(key, stages)
         report = {
-            **calibration_report.report(key, stages, found, seed=plan.seed),
+            **calibration_report.report(key, stages, found),
             "doubts": doubts,
             "off": off.url,
             "on": on.url if on is not None else None,

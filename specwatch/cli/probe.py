@@ -148,11 +148,7 @@ def _probe(
     from specwatch.experiments.common import BUILT_IN, subject_of, workload_of
     from specwatch.experiments.model import Probe
 
-    cost = (
-        probe.cost_of(sweep, baseline, seed=plan.seed)
-        if not isinstance(baseline, str)
-        else baseline
-    )
+    cost = probe.cost_of(sweep, baseline) if not isinstance(baseline, str) else baseline
     notes = [*probe.notes_of(sweep), *probe.problems_of(sweep)]
     if isinstance(cost, str):
         measure = (

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
 
 from specwatch.core import histogram
+from specwatch.core.cost import LEAST_POINTS, CostModel, Observation
 from specwatch.core.interval import LEAST_SAMPLES
+from specwatch.core.noise import Noise
 from specwatch.core.sample import Sample
-from specwatch.model import LOAD_BINS, Environment, Histogram, Mode, load_bin
+from specwatch.model import Environment, Histogram, Mode
 
 MAX_AGE = 30 * 86400.0
 """Seconds after which a measurement says nothing of today, unless configured otherwise."""
@@ -40,7 +44,8 @@ class Point(NamedTuple):
     """A stretch of serving without speculation: a minute, an hour, or a slice of a benchmark.
 
     ``at`` is the Unix time of its end, ``concurrency`` the mean of running requests while any ran;
-    ``seconds / tokens`` as in :class:`specwatch.core.sample.Pace`.
+    ``seconds / tokens`` as in :class:`specwatch.core.sample.Pace`. What follows is as in
+    :class:`specwatch.core.sample.Requests`, None where it is not known; ``length`` is in seconds.
     """
 
     at: float
@@ -48,6 +53,55 @@ class Point(NamedTuple):
     seconds: float
     tokens: float
     by_token: bool = True
+    length: float = 60.0
+    firsts: float | None = None
+    first_seconds: float = 0.0
+    prompt_tokens: float = 0.0
+    population: float = 0.0
+    prompt: float | None = None
+    output: float | None = None
+
+    def decoding(self, prompt: float, output: float) -> Observation:
+        """Time per token at its conditions; the lengths stand in where it does not tell them."""
+        if self.firsts is None:
+            return Observation(
+                self.at, self.concurrency, self.seconds, self.tokens, length=self.length
+            )
+        return Observation(
+            self.at,
+            self.concurrency,
+            self.seconds,
+            self.tokens,
+            *extras(
+                self.concurrency,
+                self.tokens,
+                self.prompt_tokens,
+                self.prompt or prompt,
+                self.output or output,
+            ),
+            self.length,
+        )
+
+    @property
+    def first(self) -> Observation | None:
+        """Time to the first token at its conditions."""
+        if not self.firsts:
+            return None
+        return Observation(
+            self.at, self.population, self.first_seconds, self.firsts, self.prompt_tokens,
+            length=self.length,
+        )  # fmt: skip
+
+
+def extras(
+    running: float, units: float, prompt_tokens: float, prompt: float, output: float
+) -> tuple[float, float]:
+    """``prefill`` and ``context`` of an observation of decoding.
+
+    While a prompt is read the others wait; a request has on average its prompt and half of its
+    output in use.
+    """
+    return prompt_tokens * max(running - 1.0, 0.0), units * running * (prompt + output / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +148,14 @@ class Measurement:
         return len(self.points) >= LEAST_SAMPLES
 
 
-@dataclass(frozen=True, slots=True)
+class Range(NamedTuple):
+    """From a tenth to nine tenths of what the points of a baseline had."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Baseline:
     """What is known now of serving one model without speculation: a measurement for some bins."""
 
@@ -103,39 +164,67 @@ class Baseline:
     """Of the target's own traffic alone: what requests were like, and not only tokens."""
     expired: bool = False
     """Whether there was one that is too old by now, and nothing newer."""
-    _concurrencies: Mapping[int, float] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        found = {bin_: _mean_concurrency(each) for bin_, each in self.bins.items()}
-        object.__setattr__(self, "_concurrencies", found)
+    others: tuple[Measurement, ...] = ()
+    """Those of other origins for the same bins: they tell more of the costs."""
+    noise: Noise | None = field(default=None, compare=False)
+    """That of minutes, where it is known: what a short measurement may be off by."""
 
     def __bool__(self) -> bool:
         return bool(self.bins)
 
+    def before(self, at: float) -> Baseline:
+        """What was known of it at a time (Unix seconds)."""
+
+        def cut(one: Measurement) -> Measurement:
+            return replace(one, points=tuple(each for each in one.points if each.at <= at))
+
+        bins = {bin_: cut(each) for bin_, each in self.bins.items()}
+        return replace(self, bins=bins, others=tuple(map(cut, self.others)))
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """All of them."""
+        known = (*self.bins.values(), *self.others)
+        return tuple(sorted({p for each in known for p in each.points}, key=_order))
+
+    @cached_property
+    def by_token(self) -> CostModel:
+        """Time per token, counted as tokens came."""
+        return self._decoding(by_token=True)
+
+    @cached_property
+    def by_request(self) -> CostModel:
+        """Time per token, counted as requests ended."""
+        return self._decoding(by_token=False)
+
+    @cached_property
+    def first(self) -> CostModel:
+        """Time to the first token."""
+        firsts = (each.first for each in self.points)
+        return CostModel.fitted((each for each in firsts if each is not None), self.noise)
+
+    @cached_property
+    def prompts(self) -> Range | None:
+        """Lengths of prompts, in tokens; None where they are not known."""
+        return _range([each.prompt for each in self.points if each.prompt is not None])
+
+    def _decoding(self, *, by_token: bool) -> CostModel:
+        points = [each for each in self.points if each.by_token is by_token]
+        told = [each for each in points if each.firsts is not None]
+        # Beside points with conditions those of earlier versions, which tell none, would mislead.
+        points = told if len(told) >= LEAST_POINTS else points
+        prompts, outputs = (
+            [value for each in points if (value := getattr(each, name)) is not None]
+            for name in ("prompt", "output")
+        )
+        prompt, output = (
+            math.fsum(each) / len(each) if each else 0.0 for each in (prompts, outputs)
+        )
+        return CostModel.fitted((each.decoding(prompt, output) for each in points), self.noise)
+
     def age(self, now: float) -> float | None:
         """Seconds since the oldest of its bins was measured; None of none."""
         return max((now - each.at for each in self.bins.values()), default=None)
-
-    def weights(self, concurrency: float) -> dict[int, float] | None:
-        """Load bins whose pace, so weighted, is that of a concurrency; None where unknown.
-
-        Between the mean concurrencies of neighbouring bins the pace is interpolated, because a
-        bin is wide and what runs with speculation need not lie where the baseline was measured.
-        A bin that was not measured has a pace only if both its neighbours have.
-        """
-        own = load_bin(concurrency)
-        if own is None:
-            return None
-        if own in self.bins:
-            at = self._concurrencies[own]
-            low, high = (own, own + 1) if concurrency > at else (own - 1, own)
-        else:
-            low, high = own - 1, own + 1
-        if low in self.bins and high in self.bins:
-            below, above = (self._concurrencies[each] for each in (low, high))
-            share = (concurrency - below) / (above - below)
-            return {low: 1.0 - share, high: share}
-        return {own: 1.0} if own in self.bins else None
 
 
 def choose(
@@ -144,6 +233,7 @@ def choose(
     *,
     now: float,
     max_age: float = MAX_AGE,
+    noise: Noise | None = None,
 ) -> Baseline:
     """The best measurement of each load bin that holds for an environment and has not expired.
 
@@ -157,8 +247,11 @@ def choose(
     for each in sorted(valid, key=lambda each: (_rank(each, valid), -each.at)):
         bins.setdefault(each.load_bin, each)
     own = {e.load_bin: e for e in sorted(valid, key=attrgetter("at")) if e.origin is Origin.WINDOWS}
+    others = tuple(
+        each for each in valid if each not in bins.values() and each.origin is not Origin.IMPORTED
+    )
     known = any(each.enough and each.key.holds_for(environment) for each in measurements)
-    return Baseline(bins, own, expired=known and not bins)
+    return Baseline(bins, own, expired=known and not bins, others=others, noise=noise)
 
 
 def _rank(one: Measurement, among: Sequence[Measurement]) -> int:
@@ -189,7 +282,7 @@ def join(older: Measurement, newer: Measurement) -> Measurement:
     The latencies fade too: whenever twice as many points as are kept stand behind them, half of
     each count goes.
     """
-    points = tuple(sorted({*older.points, *newer.points})[-MOST_POINTS:])
+    points = tuple(sorted({*older.points, *newer.points}, key=_order)[-MOST_POINTS:])
     if set(points) == set(older.points):  # known already, or older than all that is kept
         return older
     behind = older.points_behind + newer.points_behind
@@ -216,13 +309,17 @@ def point_of(sample: Sample) -> Point | None:
     if pace is None or concurrency is None:
         return None
     at = float(sample.start + sample.length)
-    return Point(at, concurrency, pace.seconds, pace.tokens, pace.by_token)
+    found = Point(at, concurrency, pace.seconds, pace.tokens, pace.by_token, float(sample.length))
+    asked = sample.requests
+    return found if asked is None else Point(*found[:6], *asked)
 
 
 def _measurement(
     key: BaselineKey, bin_: int, origin: Origin, samples: Sequence[Sample]
 ) -> Measurement:
-    points = sorted(point for sample in samples if (point := point_of(sample)) is not None)
+    points = sorted(
+        (point for sample in samples if (point := point_of(sample)) is not None), key=_order
+    )
     tallies = [sample.tally for sample in samples]
     return Measurement(
         key,
@@ -242,12 +339,17 @@ def _younger(measurement: Measurement, oldest: float) -> Measurement:
     return replace(measurement, points=points)
 
 
-def _mean_concurrency(measurement: Measurement) -> float:
-    tokens = sum(point.tokens for point in measurement.points)
-    if not tokens:
-        return float(LOAD_BINS[measurement.load_bin][0])
-    return sum(point.concurrency * point.tokens for point in measurement.points) / tokens
+def _range(values: Sequence[float]) -> Range | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return Range(ordered[round(0.1 * last)], ordered[round(0.9 * last)])
 
 
 def _same(first: str | None, second: str | None) -> bool:
     return first is None or second is None or first == second
+
+
+def _order(point: Point) -> tuple[float, float, float, float]:
+    return point[:4]

@@ -15,25 +15,20 @@ temperature bucket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, zip_longest
 
-from specwatch.core.baseline import Baseline, Point
-from specwatch.core.interval import Interval, Ratio, Reference, interval_of
-from specwatch.core.sample import Pace, Sample
-from specwatch.model import Environment, Mode
+from specwatch.core.baseline import Baseline
+from specwatch.core.interval import Interval
+from specwatch.core.sample import Sample
+from specwatch.core.speedup import Baselines, Comparison, Minute
+from specwatch.model import Objective
 
 FOLKLORE_ACCEPTANCE = 0.5
 """The acceptance rate that people take for the line until they measure theirs."""
 DRAFT_COST_RATIO = 0.1
 """Cost of a draft token in target steps, assumed of a draft model of a tenth of the size."""
-LEAST_SHARE = 0.5
-"""Share of the tokens that must have been generated at loads of which there is a baseline."""
-
-Baselines = Callable[[Environment], Baseline]
-"""The baseline of each environment: what ran in another is no measure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +89,10 @@ class Assessment:
     covered: float = 0.0
     """Share of the tokens generated at loads of which there is a baseline."""
     speedup: Interval | None = None
+    """By ``objective``."""
+    objective: Objective = Objective.E2E
+    """What ``speedup`` is of: time per token where the rest is not known."""
+    per_token: Interval | None = None
     bins: tuple[BinBreakEven, ...] = ()
     buckets: Mapping[str, BucketSpeedup] = field(default_factory=dict)
     best_k: BestK | None = None
@@ -113,225 +112,65 @@ def prior_speedup(
     return acceptance_length / (1 + k * draft_cost_ratio)
 
 
-def speedup_of(samples: Iterable[Sample], baseline: Baseline, *, seed: int = 0) -> Interval | None:
+def speedup_of(
+    samples: Iterable[Sample],
+    baseline: Baseline,
+    *,
+    objective: Objective = Objective.E2E,
+) -> Interval | None:
     """Only the speedup of :func:`assess`, in a fraction of the time."""
-    if not baseline:
-        return None
-    ran = [each for each in map(_Minute.of, samples) if each is not None]
-    if not ran:
-        return None
-    references = _References(baseline, ran)
-    return references.speedup(references.known, seed) if references.enough else None
+    return Comparison(list(samples), baseline, objective=objective).interval()
 
 
 def assess(
     samples: Iterable[Sample],
     baseline: Baseline | Baselines,
     *,
-    seed: int = 0,
+    objective: Objective = Objective.E2E,
     given_loads: bool = False,
 ) -> Assessment:
     """Measure the speedup over samples against a baseline; what is not ``on`` is passed over.
 
     Samples of several environments are each compared with the baseline of their own. The order of
-    samples does not matter, nor does the unit of time. With ``given_loads`` it is asked what was
-    gained in the very time that each load, and each environment, had: it is no noise how they mix.
+    samples does not matter. ``given_loads`` as in :class:`specwatch.core.speedup.Comparison`.
     """
-    ran = [each for each in map(_Minute.of, samples) if each is not None]
-    if not ran:
-        return Assessment(missing="nothing was generated with speculation")
-    references = _References(baseline, ran, given_loads=given_loads)
-    known, covered = references.known, references.covered
-    tokens = sum(each.pace.tokens for each in ran)
-    found = Assessment(samples=len(ran), tokens=tokens, covered=covered)
-    if not references:
-        return _without(found, "no baseline")
-    if covered < LEAST_SHARE:
-        return _without(found, "no baseline at the load that there was")
-    speedup = references.speedup(known, seed)
+    compared = Comparison(list(samples), baseline, objective=objective, given_loads=given_loads)
+    found = Assessment(
+        samples=len(compared.minutes),
+        tokens=compared.tokens,
+        covered=compared.covered,
+    )
+    speedup = compared.interval()
     if speedup is None:
-        return _without(found, "too few minutes of traffic")
-    stepping = [each for each in known if each.steps]
-    return Assessment(
-        samples=len(ran),
-        tokens=tokens,
-        covered=covered,
+        return replace(found, missing=compared.missing or "too few minutes of traffic")
+    stepping = [each for each in compared.known if each.steps]
+    return replace(
+        found,
         speedup=speedup,
-        bins=tuple(_bins(stepping, references, seed)),
-        buckets=_buckets(stepping, references, seed),
-        best_k=_best_k(stepping, references),
+        objective=compared.objective,
+        per_token=compared.of(Objective.TPOT),
+        bins=tuple(_bins(stepping, compared)),
+        buckets=_buckets(stepping, compared),
+        best_k=_best_k(stepping, compared),
     )
 
 
-def _without(found: Assessment, missing: str) -> Assessment:
-    return Assessment(found.samples, found.tokens, found.covered, missing=missing)
-
-
-@dataclass(frozen=True, slots=True)
-class _Minute:
-    """A sample with speculation on, of which all is known that a speedup needs.
-
-    ``steps`` is 0 where drafts are not counted: then nothing can be said of a step.
-    """
-
-    sample: Sample
-    pace: Pace
-    steps: float
-    concurrency: float
-    load_bin: int
-
-    @classmethod
-    def of(cls, sample: Sample) -> _Minute | None:
-        pace, steps, concurrency = sample.pace, sample.steps, sample.gauges.concurrency
-        bin_ = sample.load_bin
-        if sample.mode is not Mode.ON or not sample.sound or pace is None:
-            return None
-        if concurrency is None or bin_ is None:
-            return None
-        return cls(sample, pace, steps or 0.0, concurrency, bin_)
-
-    @property
-    def tokens_per_step(self) -> float:
-        if self.pace.by_token:
-            return self.pace.tokens / self.steps
-        return 1 + (self.sample.tally.accepted_tokens or 0) / self.steps
-
-    @property
-    def step_seconds(self) -> float:
-        return self.pace.seconds / self.pace.tokens * self.tokens_per_step
-
-    @property
-    def kept(self) -> float:
-        """Share of what the steps yielded: an output that ends within one throws the rest away."""
-        yielded = 1 + (self.sample.tally.accepted_tokens or 0) / self.steps
-        return self.tokens_per_step / yielded
-
-    @property
-    def drafting(self) -> float:
-        """Share of the steps that drafted."""
-        return min((self.sample.tally.drafts or 0) / self.steps, 1.0)
-
-
-class _References:
-    """The baselines as columns: the pace of each load bin, by how it was counted."""
-
-    def __init__(
-        self,
-        baseline: Baseline | Baselines,
-        minutes: Sequence[_Minute],
-        *,
-        given_loads: bool = False,
-    ) -> None:
-        self._references: list[Reference] = []
-        self._measures: dict[Environment, tuple[Baseline, dict[tuple[int, bool], int]]] = {}
-        """Of each environment its baseline, and the column of each load bin and way to count."""
-        columns: dict[tuple[int, bool, tuple[Point, ...]], int] = {}
-        for environment in {each.sample.environment: None for each in minutes}:
-            own = baseline if isinstance(baseline, Baseline) else baseline(environment)
-            self._measures[environment] = own, self._places(own, columns)
-        rows = {id(each): self._row(each) for each in minutes}
-        self._rows = {minute: row for minute, row in rows.items() if row is not None}
-        self.known = [each for each in minutes if id(each) in self._rows]
-        tokens, covered = (sum(e.pace.tokens for e in group) for group in (minutes, self.known))
-        self.covered = covered / tokens if tokens else 0.0
-        """Share of the tokens of ``minutes`` generated at loads that the baselines know."""
-        places = sorted({_place(each) for each in minutes}) if given_loads else []
-        self._strata = {place: at for at, place in enumerate(places)}
-
-    def __bool__(self) -> bool:
-        return any(own for own, _ in self._measures.values())
-
-    def _places(
-        self, own: Baseline, columns: dict[tuple[int, bool, tuple[Point, ...]], int]
-    ) -> dict[tuple[int, bool], int]:
-        found = {}
-        for bin_, measurement in sorted(own.bins.items()):
-            for by_token in (True, False):
-                points = tuple(each for each in measurement.points if each.by_token is by_token)
-                if not points:
-                    continue
-                column = columns.get((bin_, by_token, points))
-                if column is None:
-                    column = columns[bin_, by_token, points] = len(self._references)
-                    self._references.append(_reference(points))
-                found[bin_, by_token] = column
-        return found
-
-    @property
-    def enough(self) -> bool:
-        """Whether what is known is most of what there was."""
-        return self.covered >= LEAST_SHARE
-
-    def rate(self, minute: _Minute) -> float:
-        """Seconds per token without speculation at the load of a minute that is known."""
-        row = self._rows[id(minute)]
-        return sum(w * each.rate for w, each in zip(row, self._references, strict=True))
-
-    def _row(self, minute: _Minute) -> list[float] | None:
-        """Weights of the columns whose rate is the pace at this load; None where unknown."""
-        own, places = self._measures[minute.sample.environment]
-        weights = own.weights(minute.concurrency)
-        if weights is None:
-            return None
-        row = [0.0] * len(self._references)
-        for bin_, weight in weights.items():
-            column = places.get((bin_, minute.pace.by_token))
-            if column is None:
-                return None
-            row[column] = weight
-        return row
-
-    def speedup(self, minutes: Sequence[_Minute], seed: int) -> Interval | None:
-        """Of the tokens of some minutes, all temperatures together."""
-        tokens = [each.pace.tokens for each in minutes]
-        return self.interval(minutes, tokens, [each.pace.seconds for each in minutes], seed)
-
-    def interval(
-        self,
-        minutes: Sequence[_Minute],
-        tokens: Sequence[float],
-        seconds: Sequence[float],
-        seed: int,
-    ) -> Interval | None:
-        """Time that ``tokens`` would take without speculation, over ``seconds``; by minute."""
-        if not minutes:
-            return None
-        parts = [
-            [weight * part for part in self._rows[id(each)]]
-            for weight, each in zip(tokens, minutes, strict=True)
-        ]
-        strata = [self._strata[_place(each)] for each in minutes] if self._strata else ()
-        return interval_of(Ratio(parts, seconds, strata), self._references, seed=seed)
-
-
-def _place(minute: _Minute) -> tuple[str, str, int]:
-    """What its pace depends on."""
-    own = minute.sample.environment
-    return own.engine_version or "", own.fingerprint or "", minute.load_bin
-
-
-@lru_cache(maxsize=1024)
-def _reference(points: tuple[Point, ...]) -> Reference:
-    """Kept, because the same baseline is compared with minute by minute."""
-    return Reference([each.seconds for each in points], [each.tokens for each in points])
-
-
-def _bins(minutes: Sequence[_Minute], references: _References, seed: int) -> Iterable[BinBreakEven]:
+def _bins(minutes: Sequence[Minute], compared: Comparison) -> Iterable[BinBreakEven]:
     whole = sum(each.pace.tokens for each in minutes)
     for bin_ in sorted({each.load_bin for each in minutes}):
         inside = [each for each in minutes if each.load_bin == bin_]
-        speedup = references.speedup(inside, seed)
-        plain = references.interval(
-            inside,
-            [each.pace.tokens / each.tokens_per_step for each in inside],
-            [each.pace.seconds for each in inside],
-            seed,
-        )
+        under = [each.pace.seconds for each in inside]
+        plain = [compared.rate(each) * each.pace.tokens for each in inside]
+        speedup = compared.ratio(inside, plain, under)
+        of_steps = [
+            seconds / each.tokens_per_step for each, seconds in zip(inside, plain, strict=True)
+        ]
+        inverse = compared.ratio(inside, of_steps, under)
         drafted = sum(each.sample.tally.draft_tokens or 0 for each in inside)
         steps = sum(each.steps for each in inside)
-        if speedup is None or plain is None or not drafted:
+        if speedup is None or inverse is None or not drafted:
             continue
-        cost = plain.inverse()
+        cost = inverse.inverse()
         tokens = sum(each.pace.tokens for each in inside)
         per_step = drafted / steps  # k * f
         yield BinBreakEven(
@@ -350,9 +189,7 @@ def _bins(minutes: Sequence[_Minute], references: _References, seed: int) -> Ite
         )
 
 
-def _buckets(
-    minutes: Sequence[_Minute], references: _References, seed: int
-) -> dict[str, BucketSpeedup]:
+def _buckets(minutes: Sequence[Minute], compared: Comparison) -> dict[str, BucketSpeedup]:
     drafts: dict[str, int] = {}
     for each in minutes:
         for label, counted in each.sample.buckets.items():
@@ -362,18 +199,14 @@ def _buckets(
     found = {}
     for label, count in drafts.items():
         part = [(each, steps) for each in minutes if (steps := _steps_of(label, each))]
-        took_part = [each for each, _ in part]
-        tallies = [each.sample.buckets[label] for each in took_part]
-        speedup = references.interval(
-            took_part,
-            # Tokens that the bucket got from its steps, and the time that these took.
-            [
-                (steps + (tally.accepted_tokens or 0)) * each.kept
-                for (each, steps), tally in zip(part, tallies, strict=True)
-            ],
-            [steps * each.step_seconds for each, steps in part],
-            seed,
-        )
+        tallies = [each.sample.buckets[label] for each, _ in part]
+        # Tokens that the bucket got from its steps, and the time that these took.
+        over = [
+            (steps + (tally.accepted_tokens or 0)) * each.kept * compared.rate(each)
+            for (each, steps), tally in zip(part, tallies, strict=True)
+        ]
+        under = [steps * each.step_seconds for each, steps in part]
+        speedup = compared.ratio([each for each, _ in part], over, under)
         if speedup is None:
             continue
         drafted = sum(each.draft_tokens or 0 for each in tallies)
@@ -383,7 +216,7 @@ def _buckets(
     return found
 
 
-def _steps_of(label: str, minute: _Minute) -> float:
+def _steps_of(label: str, minute: Minute) -> float:
     """Decoding steps of a bucket: its drafts, and its part of those that did not draft."""
     counted = minute.sample.buckets.get(label)
     if counted is None or not counted.drafts:
@@ -392,7 +225,7 @@ def _steps_of(label: str, minute: _Minute) -> float:
     return counted.drafts / drafting if drafting else 0.0
 
 
-def _best_k(minutes: Sequence[_Minute], references: _References) -> BestK | None:
+def _best_k(minutes: Sequence[Minute], references: Comparison) -> BestK | None:
     drafts = 0
     kept: list[int] = []
     for each in minutes:

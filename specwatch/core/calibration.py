@@ -309,3 +309,36 @@ def measurements(key: BaselineKey, stages: Iterable[Stage]) -> list[Measurement]
 def _main_bin(stage: Stage) -> int | None:
     bins = Counter(sample.load_bin for sample in stage.samples)
     return bins.most_common(1)[0][0] if bins else None
+
+
+class Shape(NamedTuple):
+    """What production traffic is like: mean lengths in tokens, and the loads to measure at."""
+
+    prompt_tokens: int
+    output_tokens: int
+    loads: tuple[int, ...]
+
+
+_HIGHEST = 1.5
+"""Times the load at P99 that is measured up to: without speculation as many requests take longer,
+so that there are more of them."""
+
+
+def shape_of(samples: Iterable[Sample]) -> Shape | None:
+    """The shape of the traffic of some minutes; None where no request came, or none is told."""
+    told = [
+        (asked, sample.gauges)
+        for sample in samples
+        if (asked := sample.requests) is not None and asked.prompt is not None
+    ]
+    firsts = sum(asked.firsts for asked, _ in told)
+    if not firsts:
+        return None
+    prompt = sum((asked.prompt or 0.0) * asked.firsts for asked, _ in told) / firsts
+    output = sum((asked.output or 0.0) * asked.firsts for asked, _ in told) / firsts
+    populations = sorted(asked.population for asked, _ in told)
+    highest = _HIGHEST * populations[min(len(populations) * 99 // 100, len(populations) - 1)]
+    loads = [1]
+    while loads[-1] < highest:
+        loads.append(2 * loads[-1])
+    return Shape(max(1, round(prompt)), max(2, round(output)), tuple(loads))

@@ -126,26 +126,24 @@ def measurement(one: Measurement) -> Json:
     }
 
 
-def comparison(stages: Iterable[Stage], found: Sequence[Measurement], *, seed: int) -> Json:
+def comparison(stages: Iterable[Stage], found: Sequence[Measurement]) -> Json:
     """What speculation does, over all stages with it and at each concurrency."""
     ran = [each for each in stages if each.engine.mode is Mode.ON and each.shortfall is None]
     baseline = Baseline({each.load_bin: each for each in found})
     samples = [sample for each in ran for sample in each.samples]
     return {
-        **assessment(breakeven.assess(samples, baseline, seed=seed)),
+        **assessment(breakeven.assess(samples, baseline)),
         "concurrencies": [
             {
                 "concurrency": each.concurrency,
-                **assessment(breakeven.assess(each.samples, baseline, seed=seed)),
+                **assessment(breakeven.assess(each.samples, baseline)),
             }
             for each in ran
         ],
     }
 
 
-def report(
-    key: BaselineKey, stages: Sequence[Stage], found: Sequence[Measurement], *, seed: int = 0
-) -> Json:
+def report(key: BaselineKey, stages: Sequence[Stage], found: Sequence[Measurement]) -> Json:
     """All that was measured; with a comparison where there were stages with speculation."""
     compared = any(each.engine.mode is Mode.ON for each in stages)
     return {
@@ -155,5 +153,5 @@ def report(
         "configuration": key.configuration,
         "stages": [stage(each) for each in stages],
         "measurements": [measurement(each) for each in found],
-        "comparison": comparison(stages, found, seed=seed) if compared else None,
+        "comparison": comparison(stages, found) if compared else None,
     }

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from specwatch.core.acceptance import acceptance_rate
-from specwatch.core.breakeven import LEAST_SHARE
 from specwatch.core.evidence import tally_of
 from specwatch.core.interval import LEAST_SAMPLES, Interval
 from specwatch.core.quantile import NORMAL
 from specwatch.core.sample import Sample
+from specwatch.core.speedup import LEAST_SHARE
 from specwatch.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE, Tally
 
 LEAST_DRAFTS = 100

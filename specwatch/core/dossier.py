@@ -10,8 +10,9 @@ from specwatch.core.evidence import Evidence
 from specwatch.core.history import History
 from specwatch.core.sample import Sample
 from specwatch.core.slo import SloBook
+from specwatch.core.speedup import Memory
 from specwatch.core.verdicts import Finding
-from specwatch.model import ALL_TEMPERATURES, HOUR, Environment, Mode
+from specwatch.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Objective
 from specwatch.ruling import Slo
 
 Scope = tuple[str, str]
@@ -24,7 +25,15 @@ _NAMELESS = 10
 class Dossier:
     """Of one model; ``horizon`` is the longest window that rules look at, in seconds."""
 
-    def __init__(self, target: str, name: str, horizon: float, slos: Sequence[Slo]) -> None:
+    def __init__(
+        self,
+        target: str,
+        name: str,
+        horizon: float,
+        slos: Sequence[Slo],
+        objective: Objective = Objective.E2E,
+    ) -> None:
+        self.objective = objective
         self.target = target
         self.name = name
         self.history = History(horizon)
@@ -36,6 +45,7 @@ class Dossier:
         self.judged_at = 0.0
         """Unix time of the last judgement, 0 before the first."""
         self.baseline = Baseline()
+        self._memory: Memory = {}
         self.evidence: Evidence | None = None
         """That of the last judgement, while it holds."""
         self.own: dict[_Place, Measurement] = {}
@@ -114,6 +124,7 @@ class Dossier:
         self.baseline = baselines.choose(
             [*known, *self.own.values()], self.environment, now=self.newest, max_age=max_age
         )
+        self._memory = {}
         self.evidence = None
 
     def examine(self, now: float) -> Evidence:
@@ -124,19 +135,19 @@ class Dossier:
         minutes = self.history.minutes
         ran = (each.environment for each in reversed(minutes) if each.mode is Mode.ON)
         present = next(ran, Environment())
+
+        def alike(sample: Sample) -> bool:
+            ran_in = sample.environment
+            return ran_in.agrees(present) and ran_in.resembles(self.environment)
+
         self.evidence = Evidence(
-            tuple(
-                each
-                for each in minutes
-                if each.mode is not Mode.ON
-                or (
-                    each.environment.agrees(present)
-                    and each.environment.resembles(self.environment)
-                )
-            ),
+            tuple(each for each in minutes if each.mode is not Mode.ON or alike(each)),
+            paced=tuple(filter(alike, self.history.paced)),
+            memory=self._memory,
             baseline=self.baseline,
             reference=self.history.reference(now, present),
             now=now,
+            objective=self.objective,
         )
         if self.newest:
             self._seen[ALL_TEMPERATURES] = self.newest

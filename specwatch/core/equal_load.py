@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from specwatch.core import histogram, quantile
-from specwatch.core.breakeven import LEAST_SHARE
 from specwatch.core.evidence import Evidence
 from specwatch.core.histogram import Quantile
 from specwatch.core.quantile import Estimate
+from specwatch.core.speedup import LEAST_SHARE
 from specwatch.model import Histogram
 
 BaselineLatencies = Mapping[tuple[str, float], Quantile]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from specwatch.core.baseline import Baseline
 from specwatch.core.breakeven import (
@@ -10,10 +11,12 @@ from specwatch.core.breakeven import (
     assess,
     speedup_of,
 )
+from specwatch.core.history import PACED
 from specwatch.core.interval import Interval
 from specwatch.core.merge import sum_tallies
 from specwatch.core.sample import Sample, total
-from specwatch.model import ALL_TEMPERATURES, Mode, Tally
+from specwatch.core.speedup import Comparison, Memory
+from specwatch.model import ALL_TEMPERATURES, Mode, Objective, Tally
 
 LONGEST_SILENCE = 180.0
 """Seconds since the last sound sample after which what was seen before says nothing of now."""
@@ -32,22 +35,28 @@ class Evidence:
         baseline: Baseline,
         reference: Mapping[str, Tally],
         now: float,
-        seed: int = 0,
+        paced: Sequence[Sample] | None = None,
+        memory: Memory | None = None,
+        objective: Objective = Objective.E2E,
     ) -> None:
         """``samples`` are minutes, oldest first, up to the longest window that is asked for.
 
         ``reference`` has the sums of an earlier period by temperature, ``all`` among them; ``now``
-        is a Unix time in seconds, the end of the newest minute.
+        is a Unix time in seconds, the end of the newest minute. ``paced`` are single minutes with
+        speculation, where ``samples`` are longer; ``memory`` is kept as long as the baseline.
         """
+        self._memory = memory
+        self._paced = samples if paced is None else paced
         self.baseline = baseline
         self.reference = reference
         self.now = now
         self._samples = samples
-        self._seed = seed
+        self.objective = objective
         self._windows: dict[float, Sequence[Sample]] = {}
         self._tallies: dict[tuple[float, str, bool], Tally] = {}
         self._assessments: dict[float, Assessment] = {}
         self._speedups: dict[float, Interval | None] = {}
+        self._stretches: dict[float, tuple[Interval, ...]] = {}
 
     @property
     def stale(self) -> bool:
@@ -85,6 +94,10 @@ class Evidence:
             if each.mode is Mode.ON and (each.sound or not sound)
         ]
 
+    @cached_property
+    def _compared(self) -> Comparison:
+        return Comparison(self._paced, self.baseline, objective=self.objective, memory=self._memory)
+
     def tally(self, seconds: float, temperature: str, *, sound: bool = False) -> Tally:
         """All that :meth:`speculative` has of a temperature, added up."""
         key = (seconds, temperature, sound)
@@ -97,8 +110,16 @@ class Evidence:
         """What speculation did over a window, measured."""
         if seconds not in self._assessments:
             window = self.window(seconds)
-            self._assessments[seconds] = assess(window, self.baseline, seed=self._seed)
+            self._assessments[seconds] = assess(window, self.baseline, objective=self.objective)
         return self._assessments[seconds]
+
+    def stretches(self, seconds: float) -> tuple[Interval, ...]:
+        """The speedup over stretches of a window that end now, shortest first: see
+        :meth:`specwatch.core.speedup.Comparison.stretches`."""
+        if seconds not in self._stretches:
+            compared = self._compared.since(self.now - seconds)
+            self._stretches[seconds] = compared.stretches(self.now)
+        return self._stretches[seconds]
 
     def speedup(self, seconds: float, temperature: str = ALL_TEMPERATURES) -> Interval | None:
         """The measured speedup over a window; None where none could be measured."""
@@ -106,8 +127,12 @@ class Evidence:
             found = self.assessment(seconds).buckets.get(temperature)
             return None if found is None else found.speedup
         if seconds not in self._speedups:
-            window = self.window(seconds)
-            self._speedups[seconds] = speedup_of(window, self.baseline, seed=self._seed)
+            if seconds > PACED:
+                window = self.window(seconds)
+                measured = speedup_of(window, self.baseline, objective=self.objective)
+            else:
+                measured = self._compared.since(self.now - seconds).interval()
+            self._speedups[seconds] = measured
         return self._speedups[seconds]
 
 

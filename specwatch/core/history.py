@@ -8,7 +8,15 @@ from dataclasses import replace
 
 from specwatch.core.merge import merge_tallies, sum_tallies
 from specwatch.core.sample import Sample, merged
-from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Environment, Mode, Tally
+from specwatch.model import (
+    ALL_TEMPERATURES,
+    HOUR,
+    MINUTE,
+    Environment,
+    Histogram,
+    Mode,
+    Tally,
+)
 
 REFERENCE_SECONDS = 24 * HOUR
 """How long the period before is that acceptance is compared with."""
@@ -18,6 +26,8 @@ BLOCK = 5 * MINUTE
 """Length of what older minutes are merged into: an hour of every target is held in memory."""
 FRESH = 6 * MINUTE
 """How long minutes are kept as they are."""
+PACED = 3 * HOUR
+"""How long the pace of single minutes is kept: what is noise takes many of them to tell."""
 
 
 class History:
@@ -31,6 +41,7 @@ class History:
         self.horizon = max(horizon, float(HOUR))
         self._minutes: deque[Sample] = deque()
         self._blocks: deque[Sample] = deque()
+        self._paced: deque[Sample] = deque()
         self._hours: dict[int, dict[Environment, dict[str, Tally]]] = {}
         self._whole_hours: set[int] = set()
         self._first: int | None = None
@@ -48,6 +59,12 @@ class History:
         return (*self._blocks, *self._minutes)
 
     @property
+    def paced(self) -> Sequence[Sample]:
+        """The minutes with speculation of the last three hours, oldest first, with no more than
+        what a speedup needs."""
+        return tuple(self._paced)
+
+    @property
     def temperatures(self) -> set[str]:
         """Buckets that had requests lately."""
         return {label for sample in self.minutes for label in sample.buckets}
@@ -60,6 +77,8 @@ class History:
         if self._first is None:
             self._first = sample.start
         self._minutes.append(_kept(sample))
+        if sample.mode is Mode.ON and sample.sound and sample.pace is not None:
+            self._paced.append(_paced(sample))
         self._count(sample)
         self._settle(sample.start + sample.length)
         self._forget(sample.start + sample.length)
@@ -77,6 +96,15 @@ class History:
             self._minutes = deque(each for each in ordered if each.length == MINUTE)
             self._blocks = deque(each for each in ordered if each.length != MINUTE)
             now = ordered[-1].start + ordered[-1].length
+            told = [
+                _paced(each)
+                for each in sorted(new, key=lambda each: each.start)
+                if each.length == MINUTE
+                and each.mode is Mode.ON
+                and each.sound
+                and each.pace is not None
+            ]
+            self._paced.extendleft(reversed(told))
             self._settle(now)
             self._blocks = deque(sorted(self._blocks, key=lambda each: each.start))
             self._forget(now)
@@ -142,6 +170,8 @@ class History:
     def _forget(self, now: int) -> None:
         while self._blocks and self._blocks[0].start < now - self.horizon:
             self._blocks.popleft()
+        while self._paced and self._paced[0].start < now - PACED:
+            self._paced.popleft()
         oldest = now - REFERENCE_SECONDS - 2 * HOUR
         for hour in [hour for hour in self._hours if hour < oldest]:
             del self._hours[hour]
@@ -151,6 +181,31 @@ class History:
 def _kept(sample: Sample) -> Sample:
     """Without what no rule reads."""
     return replace(sample, tally=replace(sample.tally, e2e=None))
+
+
+def _paced(sample: Sample) -> Sample:
+    counted = sample.tally
+    return replace(
+        sample,
+        tally=Tally(
+            drafts=counted.drafts,
+            draft_tokens=counted.draft_tokens,
+            accepted_tokens=counted.accepted_tokens,
+            prompt_tokens=counted.prompt_tokens,
+            generation_tokens=counted.generation_tokens,
+            prefix_cache_hits=counted.prefix_cache_hits,
+            ttft=_whole(counted.ttft),
+            tpot=_whole(counted.tpot),
+            inter_token=_whole(counted.inter_token),
+            output_length=_whole(counted.output_length),
+        ),
+        buckets={},
+    )
+
+
+def _whole(observed: Histogram | None) -> Histogram | None:
+    """Count and sum alone."""
+    return None if observed is None else Histogram((), (observed.count,), observed.sum)
 
 
 def _acceptance(counted: Tally) -> Tally:

@@ -14,7 +14,7 @@ from specwatch.core.evidence import Evidence
 from specwatch.core.sample import Sample, samples_of
 from specwatch.core.slo import SloStatus
 from specwatch.core.verdicts import Finding, Verdict, judge
-from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Window
+from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, Window
 from specwatch.ruling import Rule, Slo
 
 GONE = 24.0 * HOUR
@@ -38,8 +38,10 @@ class Judge:
         slos: Sequence[Slo],
         *,
         max_age: float = MAX_AGE,
+        objective: Objective = Objective.E2E,
     ) -> None:
         """``max_age`` is in seconds: after it a baseline has expired."""
+        self.objective = objective
         self.target = target
         self._rules = self._applying(rules)
         self._slos = tuple(slos)
@@ -83,7 +85,7 @@ class Judge:
 
         The books of the objectives begin empty: :meth:`load` fills them. This one is done.
         """
-        heir = Judge(self.target, rules, slos, max_age=max_age)
+        heir = Judge(self.target, rules, slos, max_age=max_age, objective=self.objective)
         heir._measurements = self._measurements
         heir._left = self._left
         for name, model in self._models.items():
@@ -217,7 +219,9 @@ class Judge:
 
     def _model(self, name: str) -> Dossier:
         if name not in self._models:
-            self._models[name] = Dossier(self.target, name, self._horizon(), self._slos)
+            self._models[name] = Dossier(
+                self.target, name, self._horizon(), self._slos, self.objective
+            )
         return self._models[name]
 
     def _room_for(self, name: str) -> bool:

@@ -19,9 +19,9 @@ from functools import partial
 from typing import NamedTuple
 
 from specwatch.core.baseline import Baseline
-from specwatch.core.breakeven import LEAST_SHARE
 from specwatch.core.interval import LEAST_SAMPLES, Interval, Ratio, Reference, interval_of
 from specwatch.core.sample import Sample
+from specwatch.core.speedup import LEAST_SHARE, Comparison
 from specwatch.model import Mode
 
 SPEEDUP = "speedup_ratio"
@@ -90,33 +90,18 @@ _Way = Callable[[Sample], Minute | None]
 
 def _ways(baseline: Baseline) -> Iterable[tuple[str, _Way]]:
     for by_token in (True, False):
-        rates = _rates(baseline, by_token)
-        if rates:
-            yield SPEEDUP, partial(_at_baseline, baseline, rates, by_token)
+        if baseline.by_token if by_token else baseline.by_request:
+            yield SPEEDUP, partial(_at_baseline, baseline, by_token)
     for by_token in (True, False):
         yield PACE, partial(_timed, by_token, 1.0)
     yield LENGTH, _untimed
 
 
-def _rates(baseline: Baseline, by_token: bool) -> dict[int, float]:
-    """Seconds per token without speculation in each load bin."""
-    found = {}
-    for bin_, measurement in baseline.bins.items():
-        points = [each for each in measurement.points if each.by_token is by_token]
-        tokens = math.fsum(each.tokens for each in points)
-        if tokens:
-            found[bin_] = math.fsum(each.seconds for each in points) / tokens
-    return found
-
-
-def _at_baseline(
-    baseline: Baseline, rates: Mapping[int, float], by_token: bool, sample: Sample
-) -> Minute | None:
-    weights = baseline.weights(sample.gauges.concurrency or 0.0)
-    if weights is None or not weights.keys() <= rates.keys():
+def _at_baseline(baseline: Baseline, by_token: bool, sample: Sample) -> Minute | None:
+    compared = Comparison([sample], baseline)
+    if not compared.known:
         return None
-    plain = sum(weight * rates[bin_] for bin_, weight in sorted(weights.items()))
-    return _timed(by_token, plain, sample)
+    return _timed(by_token, compared.rate(compared.known[0]), sample)
 
 
 def _timed(by_token: bool, plain: float, sample: Sample) -> Minute | None:

@@ -54,7 +54,7 @@ class Experience:
         labels = sorted({label for sample in ran for label in sample.buckets})
         found = {label: _length_of(ran, label, seed) for label in [ALL_TEMPERATURES, *labels]}
         known = {label: each for label, each in found.items() if each is not None}
-        return cls(tuple(_costs(ran, baseline, seed)), known)
+        return cls(tuple(_costs(ran, baseline)), known)
 
     def speedup(self, present: Iterable[Sample]) -> Interval | None:
         """The speedup that speculation would have now, with its interval.
@@ -216,9 +216,9 @@ def _steps_and_tokens(sample: Sample, label: str) -> tuple[float, float]:
     return part, (part + (counted.accepted_tokens or 0)) * kept
 
 
-def _costs(samples: Sequence[Sample], baseline: Baseline, seed: int) -> list[Cost]:
+def _costs(samples: Sequence[Sample], baseline: Baseline) -> list[Cost]:
     found = []
-    for each in assess(samples, baseline, seed=seed).bins:
+    for each in assess(samples, baseline).bins:
         inside = [sample for sample in samples if sample.load_bin == each.load_bin]
         running = math.fsum(sample.gauges.running_seconds for sample in inside)
         busy = math.fsum(sample.gauges.busy_seconds for sample in inside)

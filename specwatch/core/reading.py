@@ -39,6 +39,13 @@ class Reading(NamedTuple):
     """Whether the value, or the upper end of its interval, is really greater than told."""
     moot: bool = False
     """Whether the question does not arise any more, which is why there is no value."""
+    stretches: tuple[Interval, ...] = ()
+    """Of a speedup, over stretches that end now, shortest first, each with an interval that holds
+    for somebody who looks every minute: these decide where there are any."""
+
+    def deciding(self, below: float) -> Interval | None:
+        """The shortest stretch that is below a threshold for certain, else the whole window."""
+        return next((each for each in self.stretches if each.below(below)), self.interval)
 
 
 class _Asked(NamedTuple):
@@ -72,6 +79,7 @@ def read(
             interval=None,
             note=None,
             open_ended=False,
+            stretches=(),
             missing="speculation was off in the newest minute",
         )
     if math.isfinite(found.value):
@@ -91,7 +99,10 @@ def _none(missing: str, basis: Basis = "counted") -> Reading:
 def _speedup(asked: _Asked) -> Reading:
     found = asked.evidence.speedup(asked.window, asked.temperature)
     if found is not None:
-        return Reading(found.value, found, basis="measured")
+        stretches: tuple[Interval, ...] = ()
+        if asked.temperature == ALL_TEMPERATURES:
+            stretches = asked.evidence.stretches(asked.window)
+        return Reading(found.value, found, basis="measured", stretches=stretches)
     missing = asked.evidence.assessment(asked.window).missing
     return _none(missing or "too few minutes of traffic at this temperature", "measured")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import NamedTuple
 
 from specwatch.core.merge import merge_gauges, sum_fields, sum_tallies
 from specwatch.model import (
@@ -36,6 +37,23 @@ class Pace:
     seconds: float
     tokens: float
     by_token: bool
+
+
+class Requests(NamedTuple):
+    """What the requests of a window were like, and what they waited for until their first token.
+
+    ``first_seconds`` add up the times to the first token of ``firsts`` requests, ``prompt_tokens``
+    are those that had to be computed; ``population`` is the mean of requests that ran or waited
+    while any ran; ``prompt`` and ``output`` are mean lengths in tokens, None where no request
+    tells.
+    """
+
+    firsts: int
+    first_seconds: float
+    prompt_tokens: float
+    population: float
+    prompt: float | None
+    output: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +91,31 @@ class Sample:
     def load_bin(self) -> int | None:
         """Index into the load bins, None while idle."""
         return load_bin(self.gauges.concurrency)
+
+    @property
+    def requests(self) -> Requests | None:
+        """What its requests were like and waited for; None where the server does not say."""
+        return requests_of(self.tally, self.gauges)
+
+
+def requests_of(counted: Tally, gauges: Gauges) -> Requests | None:
+    """What the requests of a window were like; None where the server does not say."""
+    if counted.ttft is None or counted.prompt_tokens is None or not gauges.busy_seconds:
+        return None
+    firsts = counted.ttft.count
+    hits = min(counted.prefix_cache_hits or 0, counted.prompt_tokens)
+    outputs = counted.output_length
+    output = outputs.sum / outputs.count if outputs is not None and outputs.count else None
+    if output is None and firsts and counted.generation_tokens is not None:
+        output = counted.generation_tokens / firsts
+    return Requests(
+        firsts=firsts,
+        first_seconds=counted.ttft.sum,
+        prompt_tokens=float(counted.prompt_tokens - hits),
+        population=(gauges.running_seconds + gauges.waiting_seconds) / gauges.busy_seconds,
+        prompt=counted.prompt_tokens / firsts if firsts else None,
+        output=output,
+    )
 
 
 def _steps(counted: Tally, pace: Pace | None) -> float | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from specwatch.core.evidence import LONGEST_SILENCE, Evidence
+from specwatch.core.interval import Interval
 from specwatch.core.reading import Reading, read
 from specwatch.ruling import Condition, Rule
 
@@ -148,12 +149,27 @@ def _holds(
         sign = 1
     threshold = sign * condition.threshold
     line = sign * condition.clearing if latched else threshold
+    if reading.stretches:
+        return _by_stretches(reading.stretches, sign, threshold, line, latched=latched)
     if low > threshold or (low == threshold and _exceeds(reading, sign)):
         return True
     if high <= line:
         return False
     if reading.open_ended and reading.interval is None:  # it may be anything beyond
         return True if latched and low >= line else None
+    return latched
+
+
+def _by_stretches(
+    stretches: Iterable[Interval], sign: int, threshold: float, line: float, *, latched: bool
+) -> bool | None:
+    """What the shortest stretch says that is certain: the newest that is known."""
+    for each in stretches:
+        low, high = sorted((sign * each.lower, sign * each.upper))
+        if low > threshold:
+            return True
+        if high <= line:
+            return False
     return latched
 
 

@@ -22,10 +22,27 @@ _KEY = ("target", "model_name", "engine_version", "configuration", "load_bin", "
 _Packed = tuple[tuple[float, ...], tuple[int, ...], float, bool]
 
 
+class _Point(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """As :class:`specwatch.core.baseline.Point`; rows of earlier versions end after five."""
+
+    at: float
+    concurrency: float
+    seconds: float
+    tokens: float
+    by_token: bool
+    length: float = 60.0
+    firsts: float | None = None
+    first_seconds: float = 0.0
+    prompt_tokens: float = 0.0
+    population: float = 0.0
+    prompt: float | None = None
+    output: float | None = None
+
+
 class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What of a measurement is not its key; new fields go to the end."""
 
-    points: tuple[tuple[float, float, float, float, bool], ...]
+    points: tuple[_Point, ...]
     ttft: _Packed | None
     tpot: _Packed | None
     points_behind: int
@@ -84,7 +101,12 @@ def _key(one: Measurement) -> tuple[str, str, str, str, int, str]:
 
 def _pack(one: Measurement) -> bytes:
     return _ENCODER.encode(
-        _Data(one.points, _packed(one.ttft), _packed(one.tpot), one.points_behind)
+        _Data(
+            tuple(_Point(*each) for each in one.points),
+            _packed(one.ttft),
+            _packed(one.tpot),
+            one.points_behind,
+        )
     )
 
 
@@ -100,7 +122,7 @@ def _unpack(row: sa.Row[Any]) -> Measurement:
         ),
         row.load_bin,
         Origin(row.origin),
-        tuple(Point(*each) for each in data.points),
+        tuple(Point(*msgspec.structs.astuple(each)) for each in data.points),
         None if data.ttft is None else Histogram(*data.ttft),
         None if data.tpot is None else Histogram(*data.tpot),
         data.points_behind,

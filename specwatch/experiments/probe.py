@@ -68,12 +68,12 @@ class Cost(NamedTuple):
     kept: float
 
 
-def cost_of(sweep: Sweep, baseline: Baseline, *, seed: int = 0) -> Cost | str:
+def cost_of(sweep: Sweep, baseline: Baseline) -> Cost | str:
     """The cost of a step, or why it is not known, as words."""
     if sweep.alone is False:
         return _OTHERS
     samples = sweep.stage.samples
-    found = breakeven.assess(samples, baseline, seed=seed)
+    found = breakeven.assess(samples, baseline)
     if not found.bins:
         return _missing(sweep, found.missing, baseline)
     most = max(found.bins, key=lambda each: each.share)

@@ -33,9 +33,10 @@ def found_by(findings: Iterable[Finding]) -> Found:
 
 def _breach(found: Finding) -> Breach:
     speedups = tuple(
-        reading.interval
+        deciding
         for condition, reading in found.readings
-        if condition.metric == "speedup_ratio" and reading.interval is not None
+        if condition.metric == "speedup_ratio"
+        and (deciding := reading.deciding(condition.threshold)) is not None
     )
     return Breach(
         found.rule.name, found.model_name, found.temperature, speedups, decisions.finding(found)

@@ -6,11 +6,15 @@ All take minutes of one model, as the store has them; time is of the minutes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from specwatch.core.baseline import Baseline, BaselineKey, Origin, choose, measured
+from specwatch.core.baseline import Baseline
 from specwatch.core.interval import Interval
 from specwatch.core.sample import Sample
-from specwatch.model import HOUR, MINUTE, Environment
+from specwatch.model import HOUR, MINUTE, Mode, Objective
+
+if TYPE_CHECKING:
+    from specwatch.core.speedup import Comparison
 
 PRESENT = 15 * MINUTE
 """Seconds without speculation that a prediction is for."""
@@ -21,33 +25,93 @@ WARM_UP = 2 * MINUTE
 _QUIET = 0.1
 """Share of the mean traffic of a day below which an hour is quiet."""
 _DAY = 24 * HOUR
+_BREACH = 10 * MINUTE
+"""Seconds before the switch that are taken for those in breach, where no stretch tells."""
+
+
+class Trial(NamedTuple):
+    """The speedup of a trial so far; ``certain`` holds for somebody who looks every minute."""
+
+    speedup: Interval
+    certain: Interval | None = None
+
+
+class Verification(NamedTuple):
+    """What a stretch without speculation says of the minutes that led to it.
+
+    ``before`` is the speedup that was measured against the baseline as it was then, ``slowdown``
+    the time now over that of this baseline at the same conditions, ``speedup`` the one corrected
+    by the other: above 1, serving was faster with speculation.
+    """
+
+    before: float
+    slowdown: float
+    speedup: Interval
 
 
 def trial_speedup(
-    minutes: Sequence[Sample], baseline: Baseline, *, since: float, now: float
-) -> Interval | None:
-    """The speedup over the second half of a trial: right after a restart nothing is as usual."""
-    from specwatch.core.breakeven import speedup_of
+    minutes: Sequence[Sample], baseline: Baseline, *, since: float, now: float, objective: Objective
+) -> Trial | None:
+    """The speedup of a trial that began at ``since``: right after a restart nothing is as usual."""
+    from specwatch.core.speedup import Comparison
 
-    half = since + (now - since) / 2
-    return speedup_of([each for each in minutes if each.start >= half], baseline)
-
-
-def undone_speedup(
-    minutes: Sequence[Sample], *, switched: float, target: str, model_name: str
-) -> Interval | None:
-    """How much faster serving was before speculation went off, at equal load."""
-    from specwatch.core.breakeven import speedup_of
-
-    before = [each for each in minutes if each.start < switched]
-    since = [each for each in minutes if each.start >= switched + WARM_UP]
-    if not before or not since:
+    warm = [each for each in minutes if each.start >= since + WARM_UP]
+    compared = Comparison(warm, baseline, objective=objective)
+    found = compared.interval()
+    if found is None:
         return None
-    environment = since[-1].environment
-    key = BaselineKey(target, model_name, environment.engine_version, environment.configuration)
-    found = measured(key, Origin.WINDOWS, since)
-    baseline = choose(found, Environment(), now=float(since[-1].start))
-    return speedup_of(before, baseline)
+    stretches = compared.stretches(now)
+    certain = (each for each in reversed(stretches) if each.below(1.0) or each.above(1.0))
+    return Trial(found, next(certain, None))
+
+
+def verified(
+    minutes: Sequence[Sample],
+    baseline: Baseline,
+    *,
+    switched: float,
+    since: float,
+    objective: Objective,
+) -> Verification | None:
+    """Whether switching speculation off at ``switched`` was right, from the minutes after ``since``
+    without it; None for too little traffic, or at conditions that the baseline does not know."""
+    from specwatch.core.speedup import Comparison
+
+    known = baseline.before(switched)
+    off = Comparison(
+        [each for each in minutes if each.start >= since + WARM_UP],
+        known,
+        objective=objective,
+        mode=Mode.OFF,
+    )
+    on = _in_breach(minutes, known, switched, objective)
+    if off.missing is not None or on.missing is not None:
+        return None
+    speedup = on.corrected_by(off)
+    overstated, before = off.interval(), on.interval()
+    if speedup is None or overstated is None or before is None:
+        return None
+    return Verification(before.value, 1 / overstated.value, speedup)
+
+
+def _in_breach(
+    minutes: Sequence[Sample], baseline: Baseline, switched: float, objective: Objective
+) -> Comparison:
+    """The minutes that the decision rested on: of the last environment, in the stretch that told.
+
+    An hour before a sudden loss is mostly the good time.
+    """
+    from specwatch.core.speedup import Comparison
+
+    before = [each for each in minutes if each.start < switched and each.mode is Mode.ON]
+    alike = [each for each in before if each.environment == before[-1].environment]
+    past = [each for each in alike if each.start >= switched - HOUR]
+    compared = Comparison(past, baseline, objective=objective)
+    end = max((each.start + each.length for each in past), default=0)
+    told = next((e.samples for e in compared.stretches(end) if e.below(1.0)), None)
+    if told is None or told > len(compared.known):
+        return compared.since(switched - _BREACH)
+    return compared.since(compared.known[-told].sample.start)
 
 
 def predicted_speedup(

@@ -102,19 +102,21 @@ def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
 def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     """Speculation is on again: does it pay?"""
     over = seen.now - state.since >= policy.rearm.trial
+    certain = seen.trial is not None and seen.trial.certain is not None
     known = seen.trial is not None or seen.passing
-    if not seen.breaches and not (over and known):
+    if not seen.breaches and not certain and not (over and known):
         return wait(state, "too little traffic to judge the trial by") if over else None
-    lost = seen.trial is not None and seen.trial.value < 1
-    unsure = seen.trial is not None and seen.trial.upper >= 1
+    speedup = None if seen.trial is None else seen.trial.certain or seen.trial.speedup
+    lost = speedup is not None and speedup.value < 1
+    unsure = speedup is not None and speedup.upper >= 1
     if lost and unsure and not seen.breaches and seen.now - state.since < 2 * policy.rearm.trial:
         return wait(state, "the trial may go either way yet, and goes on")
-    inputs = {} if seen.trial is None else {"speedup": asdict(seen.trial)}
-    if not seen.breaches and (seen.trial is None or seen.trial.value >= 1):
+    inputs = {} if speedup is None else {"speedup": asdict(speedup)}
+    if not seen.breaches and not lost:
         reason = "the trial was won: no rule is in breach"
-        if seen.trial is not None:
-            reason = f"the trial was won: speedup {said_of(seen.trial)}"
-        clear = seen.trial is None or seen.trial.lower > 1
+        if speedup is not None:
+            reason = f"the trial was won: speedup {said_of(speedup)}"
+        clear = speedup is None or speedup.lower > 1
         won = to(
             state, Phase.OBSERVING, seen.now, reason,
             incident=None, delay=0.0 if clear else state.delay, early_pause=_EARLY, early_at=0.0,
@@ -133,8 +135,8 @@ def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     incident = state.incident or _incident(state, Cause.TRIAL_LOST, seen)
     what = seen.breaches[0].rule if seen.breaches else ""
     reason = f"the rule {what} is in breach in the trial" if what else ""
-    if seen.trial is not None and not reason:
-        reason = f"the trial was lost: speedup {said_of(seen.trial)}"
+    if speedup is not None and not reason:
+        reason = f"the trial was lost: speedup {said_of(speedup)}"
     found = begin(
         later, seen, policy, Mode.OFF, replace(incident, cause=Cause.TRIAL_LOST, what=what),
         counts=False,
@@ -183,6 +185,10 @@ def blocked(state: GuardState, seen: Seen, policy: Guard) -> str:
         return f"guard.mode is {policy.mode}: nothing is done"
     if state.pause is not None:
         return f"paused by {state.pause.by}"
+    rests = state.phase is Phase.CONFIRMED and seen.now < state.rests_until
+    if rests:
+        left = format_duration(round(state.rests_until - seen.now))
+        return f"switching off did not help the last time: the guard rests for {left} more"
     if state.elsewhere is not None and seen.now - state.elsewhere < policy.respect:
         return "somebody else switched speculation not long ago"
     shut = closed(policy.windows, seen.now)

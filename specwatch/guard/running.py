@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from specwatch.guard.plan import Life
 from specwatch.guard.seen import Seen
 from specwatch.guard.state import Cause, GuardState, Phase
-from specwatch.guard.step import Step, said_of, to
+from specwatch.guard.step import Step, said_of, to, wait
 from specwatch.model import Mode
 from specwatch.policy import Guard
 from specwatch.scalars import format_duration
@@ -16,6 +16,8 @@ MOST_DEATHS = 3
 """Deaths after a restart until it has failed."""
 MOST_ATTEMPTS = 2
 """How often putting a server back is tried again."""
+_MOST_VERIFY = 3
+"""Times ``guard.verify`` after which what is not certain is decided as it looks."""
 DOWN_FOR = 15.0
 """Seconds that a process is gone, and nobody starts it, until that is a failure."""
 
@@ -154,22 +156,52 @@ def _inspected(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
 
 
 def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    found = _down(state, seen)
-    if found is not None:
-        return found
+    down = _down(state, seen)
+    if down is not None:
+        return down
     if state.down_since is not None and seen.now - state.down_since >= DOWN_FOR:
         return _roll_back(state, seen, "vLLM died after the restart")
-    # Once, at the end: a look every minute would find chance in the end.
-    if seen.now - (state.healthy_at or seen.now) < policy.verify:
+    watched = seen.now - (state.healthy_at or seen.now)
+    if watched < policy.verify:
         return None
-    if seen.undone is not None and seen.undone.lower > 1:
-        found = _roll_back(state, seen, f"serving was faster before, {said_of(seen.undone)} times")
-        return replace(found, inputs={"speedup_before": asdict(seen.undone)})
-    if seen.undone is None:
-        return _arrived(state, seen, policy, "too little traffic to compare; it is left off")
-    reason = f"no slower than before: speculation had a speedup of {said_of(seen.undone)}"
-    found = _arrived(state, seen, policy, reason)
-    return replace(found, inputs={"speedup_before": asdict(seen.undone)})
+    found = seen.verification
+    if found is None:
+        if watched < _MOST_VERIFY * policy.verify:
+            return wait(state, "too little traffic to verify by: it goes on")
+        return _arrived(state, seen, policy, "too little traffic to verify by; it is left off")
+    speedup = found.speedup
+    unsure = speedup.lower <= 1 <= speedup.upper
+    if unsure and watched < _MOST_VERIFY * policy.verify:
+        return wait(state, "whether it helped is not certain yet: verifying goes on")
+    inputs = {
+        "speedup_before": found.before,
+        "slowdown": found.slowdown,
+        "speedup": asdict(speedup),
+    }
+    numbers = (
+        f"speedup {said_of(speedup)}: {found.before:.2f} against the baseline of before, which"
+        f" serving now takes {found.slowdown:.2f} times as long as"
+    )
+    if speedup.value > 1:
+        return replace(_put_back(state, seen, policy, numbers), inputs=inputs)
+    helped = replace(state, backoff=0.0)
+    return replace(_arrived(helped, seen, policy, f"it helped: {numbers}"), inputs=inputs)
+
+
+def _put_back(state: GuardState, seen: Seen, policy: Guard, numbers: str) -> Step:
+    """Switching off did not help: the baseline has learned, and the guard rests for a while."""
+    incident = state.incident and replace(state.incident, cause=Cause.NOT_HELPED)
+    rest = min(2 * state.backoff or policy.cooldown, max(policy.rearm.most, policy.cooldown))
+    delay = state.delay or policy.rearm.after
+    return to(
+        state, Phase.DRAINING, seen.now, f"it did not help: {numbers}",
+        goal=Mode.ON, incident=incident, backoff=rest, rests_until=seen.now + rest,
+        # Should putting it back be given up, it is off as after any action.
+        disabled_at=seen.now, rearm_at=seen.now + delay,
+        instance=None, models=(), began=None, issued=None, healthy_at=None, down_since=None,
+        started=None, deaths=0, attempts=0,
+        hooked=bool(policy.hooks.before or policy.hooks.after),
+    )  # fmt: skip
 
 
 def _compares(state: GuardState) -> bool:
@@ -193,7 +225,8 @@ def _arrived(state: GuardState, seen: Seen, policy: Guard, reason: str) -> Step:
         )  # fmt: skip
     if cause is Cause.TRIAL:
         return to(state, Phase.TRIAL, seen.now, reason)
-    elsewhere = state.elsewhere if cause is Cause.ORDER_OVER else seen.now
+    ours = cause in (Cause.ORDER_OVER, Cause.NOT_HELPED)
+    elsewhere = state.elsewhere if ours else seen.now
     return to(
         state, Phase.OBSERVING, seen.now, reason,
         incident=None, elsewhere=elsewhere, disabled_at=None, rearm_at=None, delay=0.0,

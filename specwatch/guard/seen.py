@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specwatch.core.interval import Interval
+from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.plan import Life, Service
 from specwatch.model import Mode
 
@@ -62,12 +63,12 @@ class Seen:
     service_retry: bool = False
     """Whether that may pass."""
     outcome: Outcome | None = None
-    trial: Interval | None = None
-    """The speedup over the second half of a trial."""
+    trial: Trial | None = None
+    """The speedup of a trial so far."""
     predicted: Interval | None = None
     """The speedup that speculation would have now."""
-    undone: Interval | None = None
-    """The speedup that switching off took away: above 1, serving was faster before."""
+    verification: Verification | None = None
+    """What the time without speculation says of the minutes that led to it."""
     quiet_in: float | None = None
     """Seconds until traffic is expected to rest."""
 

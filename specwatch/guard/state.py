@@ -46,6 +46,8 @@ class Cause(enum.StrEnum):
     PERSON = "person"
     ORDER_OVER = "order_over"
     """A person had it switched off until now."""
+    NOT_HELPED = "not_helped"
+    """Switching it off was measured not to have helped, and is undone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,10 @@ class GuardState:
     early_at: float = 0.0
     """From when a trial may come early because a gain is predicted."""
     early_pause: float = 3600.0
+    backoff: float = 0.0
+    """How long the guard rests after it was wrong: doubled each time, 0 before the first."""
+    rests_until: float = 0.0
+    """Until when it begins nothing because of a rule."""
     actions: tuple[float, ...] = ()
     """When actions of the guard's own accord began, within the last day."""
     costs: tuple[float, ...] = ()

@@ -8,7 +8,7 @@ from itertools import pairwise, zip_longest
 from typing import NamedTuple, TypeVar
 
 from specwatch.core.merge import sum_fields
-from specwatch.core.sample import Pace, Sample, completed, pace_of
+from specwatch.core.sample import Pace, Requests, Sample, completed, pace_of, requests_of
 from specwatch.model import (
     ALL_TEMPERATURES,
     Environment,
@@ -69,6 +69,7 @@ class Minute(NamedTuple):
     busy: float
     running: float
     buckets: Mapping[str, Drafted]
+    requests: Requests | None
 
 
 Kind = tuple[Mode, int, Environment, bool, bool]
@@ -163,6 +164,7 @@ class Ledger:
                 window.gauges.busy_seconds,
                 window.gauges.running_seconds,
                 buckets,
+                requests_of(counted, window.gauges),
             )
         )
 
@@ -197,12 +199,28 @@ def _sample(kind: Kind, minutes: Sequence[Minute]) -> Sample:
     seconds = sum(each.pace.seconds for each in minutes)
     tokens = sum(each.pace.tokens for each in minutes)
     timed = Histogram((), (round(tokens),), seconds)
+    asked = [each.requests for each in minutes if each.requests is not None]
+    firsts = sum(each.firsts for each in asked) if len(asked) == len(minutes) else 0
+    prompts = sum((each.prompt or 0.0) * each.firsts for each in asked)
+    computed = sum(each.prompt_tokens for each in asked)
+    outputs = sum((each.output or 0.0) * each.firsts for each in asked)
+    waiting = sum(
+        each.requests.population * each.busy - each.running
+        for each in minutes
+        if each.requests is not None
+    )
     counted = Tally(
         drafts=_total(each.drafts for each in minutes) if counts else None,
         draft_tokens=_total(each.draft_tokens for each in minutes),
         accepted_tokens=_total(each.accepted_tokens for each in minutes),
         accepted_per_position=_positions(minutes),
-        generation_tokens=round(tokens) if by_token else None,
+        generation_tokens=round(tokens) + firsts if by_token else None,
+        prompt_tokens=round(prompts) if firsts else None,
+        prefix_cache_hits=round(prompts - computed) if firsts else None,
+        ttft=(
+            Histogram((), (firsts,), sum(each.first_seconds for each in asked)) if firsts else None
+        ),
+        output_length=Histogram((), (firsts,), outputs) if firsts else None,
         inter_token=timed if by_token else None,
         tpot=None if by_token else timed,
     )
@@ -214,6 +232,7 @@ def _sample(kind: Kind, minutes: Sequence[Minute]) -> Sample:
         gauges=Gauges(
             busy_seconds=sum(each.busy for each in minutes),
             running_seconds=sum(each.running for each in minutes),
+            waiting_seconds=max(waiting, 0.0) if firsts else 0.0,
         ),
         environment=environment,
         buckets=_buckets(minutes),

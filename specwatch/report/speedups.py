@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 
 import specwatch.core.baseline as baselines
 from specwatch.core import breakeven, decisions
@@ -21,7 +20,7 @@ from specwatch.core.interval import LEAST_SAMPLES, Interval
 from specwatch.core.sample import Sample
 from specwatch.model import HOUR, Environment, Mode
 from specwatch.report.latencies import summed
-from specwatch.report.ledger import Cell, Ledger, stretches
+from specwatch.report.ledger import Cell, Ledger
 from specwatch.report.model import Ratio
 
 _STRETCHES = 16
@@ -52,8 +51,12 @@ class Chosen:
             later = self._chosen(self._known, environment)
             if later.bins.keys() - chosen.bins.keys():
                 self.later.add(environment)
-                chosen = Baseline({**later.bins, **chosen.bins}, {**later.own, **chosen.own})
-            found = self._found[environment] = _thinned(chosen)
+                chosen = Baseline(
+                    {**later.bins, **chosen.bins},
+                    {**later.own, **chosen.own},
+                    others=later.others + chosen.others,
+                )
+            found = self._found[environment] = chosen
         return found
 
     def _chosen(self, among: Sequence[Measurement], environment: Environment) -> Baseline:
@@ -195,6 +198,8 @@ def _own(
                     each.pace.seconds,
                     each.pace.tokens,
                     each.pace.by_token,
+                    float(each.length),
+                    *(each.requests or ()),
                 )
                 for each in minutes
             )
@@ -227,28 +232,3 @@ def _until(one: Measurement, end: float) -> Measurement:
     if all(each.at <= end for each in one.points):
         return one
     return replace(one, points=tuple(each for each in one.points if each.at <= end))
-
-
-def _thinned(found: Baseline) -> Baseline:
-    """With fewer points that say the same: resampling them all would take most of the time."""
-    bins = {at: replace(each, points=_fewer(each.points)) for at, each in found.bins.items()}
-    return Baseline(bins, found.own, expired=found.expired)
-
-
-def _fewer(points: Sequence[Point]) -> tuple[Point, ...]:
-    found: list[Point] = []
-    for by_token in (True, False):
-        alike = [each for each in points if each.by_token is by_token and each.tokens > 0]
-        found += map(_joined, stretches(sorted(alike, key=attrgetter("at")), _STRETCHES))
-    return tuple(found)
-
-
-def _joined(points: Sequence[Point]) -> Point:
-    tokens = sum(each.tokens for each in points)
-    return Point(
-        points[-1].at,
-        sum(each.concurrency * each.tokens for each in points) / tokens,
-        sum(each.seconds for each in points),
-        tokens,
-        points[-1].by_token,
-    )

@@ -10,19 +10,15 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(
         name="net-negative",
         summary="Speculation makes this server slower than it is without",
-        conditions=(
-            Condition(metric="speedup_ratio", below=1, clear=1.02, window="6m"),
-            Condition(metric="speedup_ratio", below=1, clear=1.02, window="10m"),
-            Condition(metric="speedup_ratio", below=1, clear=1.02, window="30m"),
-        ),
-        combine="any", window="30m", for_="3m", min_drafts=500,
+        conditions=(Condition(metric="speedup_ratio", below=1, clear=1.02),),
+        window="1h", for_="0s", clear_for="5m", min_drafts=100,
         severity="critical", action="disable",
     ),
     Rule(
         name="low-acceptance",
         summary="Fewer than half of the draft tokens are accepted, and there is no baseline",
         conditions=(Condition(metric="acceptance_ratio_unmeasured", below=0.5, clear=0.55),),
-        window="10m", for_="10m", min_drafts=500, action="disable",
+        window="10m", for_="10m", min_drafts=500,
     ),
     Rule(
         name="losing-bucket",
@@ -44,7 +40,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
             name=f"{metric}-regression",
             summary=f"{words} is slower than in own minutes without speculation, at P99",
             conditions=(Condition(metric=f"{metric}_p99_ratio", above=1.1, clear=1.05),),
-            window="30m", for_="10m", min_requests=500, action="disable",
+            window="30m", for_="10m", min_requests=500,
         )
         for metric, words in (("ttft", "The first token"), ("tpot", "Each further token"))
     ),

@@ -1,1 +1,1 @@
-"""Eight worlds in which the truth is known, and the policies that have to live in them."""
+"""Simulated servers that the real scraper, judge and guard look after in virtual time."""

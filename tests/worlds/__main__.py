@@ -1,136 +1,137 @@
-"""``python -m tests.worlds``: every policy in every world, as a table; ``coverage`` the other.
+"""``python -m tests.worlds``: how policies look after simulated servers, as a table or JSON.
 
-For orientation, never an assertion: a thousand hours of all worlds take an hour or two.
+For orientation, never an assertion: a thousand hours of all worlds take hours.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import importlib.util
 import json
+import logging
+import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
-from specwatch.model import Mode
-from tests.worlds import coverage
-from tests.worlds.cache import trace_of
-from tests.worlds.coverage import Covered
-from tests.worlds.ours import DISABLING_RULES, Ours, calibrated
-from tests.worlds.score import Score, live, score_of, truth_of
-from tests.worlds.seen import Policy
-from tests.worlds.simple import SIMPLE
-from tests.worlds.world import WORLDS, World
+import structlog
+
+from tests.worlds.daemon import Specwatch
+from tests.worlds.life import Policy, Score, live
+from tests.worlds.policies import SIMPLE
+from tests.worlds.scenarios import WORLDS
+from tests.worlds.world import World, Worlds
+
+OURS: Mapping[str, Callable[[World], Policy]] = {
+    "specwatch": Specwatch,
+}
+"""The product, in its configurations."""
+POLICIES = (*OURS, *SIMPLE)
 
 _HEADINGS = (
-    "world", "policy", "hours", "S truly", "false off/1000h", "delay", "(max)", "missed",
-    "regret", "switches", "on",
+    "world", "policy", "seed", "hours", "S truly", "false", "longest", "undone", "missed", "delay",
+    "restarts", "regret", "on", "end",
 )  # fmt: skip
-_WIDTHS = (12, 15, 6, 12, 16, 6, 6, 7, 8, 9, 6)
+_WIDTHS = (18, 14, 4, 6, 11, 5, 8, 6, 8, 7, 8, 8, 5, 12)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what was asked for, telling how far it is on stderr."""
     asked = _parser().parse_args(arguments)
     os.nice(asked.nice)
-    if asked.what == "coverage":
-        covered = coverage.run(hours=asked.hours, runs=asked.runs, progress=_tell)
-        _print(covered, asked.json, _covered_line)
-        return
+    _quiet()
+    names = asked.worlds or list(_worlds(asked.plugin) if asked.plugin else WORLDS)
+    jobs = [
+        (asked.plugin, name, policy, seed, asked.hours)
+        for name in names
+        for seed in range(1, asked.seeds + 1)
+        for policy in asked.policy or POLICIES
+    ]
     if not asked.json:
-        print(_line(_HEADINGS))
-    worlds = [WORLDS[name] for name in asked.worlds or WORLDS]
-    scores = (score for world in worlds for score in scores_of(world, asked.hours, asked.policies))
-    _print(scores, asked.json, _score_line)
+        print(_line(_HEADINGS), flush=True)
+    for score in _scores(jobs, asked.jobs):
+        print(json.dumps(score.row()) if asked.json else _score_line(score), flush=True)
+        if asked.log:
+            print("\n".join(f"    {line}" for line in score.log), file=sys.stderr, flush=True)
 
 
-def scores_of(world: World, hours: int, names: Sequence[str] | None = None) -> Iterator[Score]:
-    """How each policy, or those named, does in a world."""
-    on, off = (
-        trace_of(world, mode, hours, progress=_Progress(f"{world.name}, {mode}", hours))
-        for mode in (Mode.ON, Mode.OFF)
-    )
-    truth = truth_of(world, on, off)
-    for name, make in _policies(world).items():
-        if names and name not in names:
-            continue
-        policy = make()
-        life = live(world, policy, on, off, _Progress(f"{world.name}, {name}", hours))
-        yield score_of(world, name, life, truth)
+def _scores(
+    jobs: Sequence[tuple[str | None, str, str, int, float]], processes: int
+) -> Iterator[Score]:
+    if processes == 1:
+        yield from map(_live, jobs)
+        return
+    with multiprocessing.get_context("fork").Pool(processes, initializer=_quiet) as pool:
+        yield from pool.imap(_live, jobs)
 
 
-def _policies(world: World) -> dict[str, Callable[[], Policy]]:
-    measurements = calibrated(world)
-    return {
-        **SIMPLE,
-        "ours": lambda: Ours(measurements),
-        "no-prediction": lambda: Ours(measurements, predicts=False),
-        "all-rules": lambda: Ours(measurements, rules=DISABLING_RULES),
-    }
+def _live(job: tuple[str | None, str, str, int, float]) -> Score:
+    plugin, name, policy, seed, hours = job
+    worlds: Worlds = _worlds(plugin) if plugin else dict(WORLDS)
+    world = worlds[name](seed)
+    world.name = name
+    chosen: Policy = OURS[policy](world) if policy in OURS else SIMPLE[policy]()
+    return live(
+        world, chosen, hours=hours, seed=seed,
+        progress=partial(_tell, f"{name}, {policy}, seed {seed}", hours, [0.0]),
+    )  # fmt: skip
 
 
-class _Progress:
-    """A line on stderr that is written over, at most twice a second."""
-
-    def __init__(self, what: str, hours: int) -> None:
-        self._what, self._hours, self._told = what, hours, 0.0
-
-    def __call__(self, minutes: int) -> None:
-        if time.monotonic() - self._told > 0.5:
-            self._told = time.monotonic()
-            _tell(f"{self._what}: {minutes // 60} of {self._hours} h")
-
-
-def _tell(text: str) -> None:
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="\r", file=sys.stderr, flush=True)
+def _worlds(plugin: str) -> Worlds:
+    """The ``WORLDS`` of a Python file."""
+    spec = importlib.util.spec_from_file_location("plugin", plugin)
+    if spec is None or spec.loader is None:
+        raise SystemExit(f"--plugin: {plugin} cannot be loaded; give a Python file with WORLDS")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["plugin"] = module
+    spec.loader.exec_module(module)
+    found: Worlds = module.WORLDS
+    return found
 
 
-def _print(
-    rows: Iterable[Score] | Iterable[Covered], as_json: bool, line: Callable[..., str]
-) -> None:
-    for row in rows:
-        print(json.dumps(dataclasses.asdict(row)) if as_json else line(row), flush=True)
+def _tell(what: str, hours: float, told: list[float], done: float) -> None:
+    if sys.stderr.isatty() and time.monotonic() - told[0] > 0.5:
+        told[0] = time.monotonic()
+        print(f"\r\033[K{what}: {done:.0f} of {hours:g} h", end="\r", file=sys.stderr, flush=True)
 
 
-def _line(cells: Iterable[str]) -> str:
+def _quiet() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def _line(cells: Sequence[str]) -> str:
     return " ".join(cell.ljust(width) for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
 
 
 def _score_line(score: Score) -> str:
-    low, high = score.speedup
-    delay = "-" if score.median_delay is None else f"{score.median_delay:g}m"
+    low, high = score.speedup_low, score.speedup_high
     return _line(
         (
-            score.world, score.policy, f"{score.hours:g}",
+            score.world, score.policy, str(score.seed), f"{score.hours:g}",
             f"{low:.2f}" if high - low < 0.005 else f"{low:.2f}-{high:.2f}",
-            f"{score.false_per_1000_hours:.1f}", delay,
-            f"{max(score.delays)}m" if score.delays else "-", str(score.missed),
-            f"{100 * score.regret:.2f}%", str(score.switches), f"{100 * score.share_on:.0f}%",
+            f"{score.false_disables}+{score.short_false_disables}",
+            f"{score.longest_false_disable_minutes:.0f}m",
+            str(score.undone_disables), f"{score.missed_minutes:.0f}m",
+            "-" if score.delay_s is None else f"{score.delay_s / 60:.1f}m",
+            str(score.restarts), f"{score.regret_percent:.2f}%", f"{100 * score.share_on:.0f}%",
+            "held" if score.held else score.final_state,
         )
     )  # fmt: skip
 
 
-def _covered_line(found: Covered) -> str:
-    return (
-        f"{found.case:6} {found.minutes:3} minutes  {found.figure:12} {100 * found.share:5.1f}%"
-        f" (+-{100 * found.doubt:3.1f}%) of {found.runs:4}"
-        f"  below {100 * found.below / found.runs:4.1f}%"
-        f"  bias {100 * (found.mean / found.truth - 1):+5.2f}%  truth {found.truth:5.3f}"
-        f"  width {100 * found.width:5.1f}%"
-    )
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.worlds", description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("policies", "coverage"), default="policies")
-    parser.add_argument("--hours", type=int, default=1000, help="simulated, of each world")
-    parser.add_argument("--worlds", nargs="+", choices=tuple(WORLDS), help="all of them by default")
-    parser.add_argument("--policies", nargs="+", help="all of them by default")
-    parser.add_argument("--runs", type=int, default=400, help="of coverage, for each figure")
-    parser.add_argument("--nice", type=int, default=10, help="niceness of this process")
+    parser.add_argument("--plugin", help="a Python file with WORLDS, in place of our own worlds")
+    parser.add_argument("--worlds", nargs="+", help="names; all of them by default")
+    parser.add_argument("--hours", type=float, default=1000, help="simulated, of each world")
+    parser.add_argument("--seeds", type=int, default=1, help="how many, from 1 on")
+    parser.add_argument("--policy", nargs="+", choices=POLICIES, help="all of them by default")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
+    parser.add_argument("--log", action="store_true", help="what the guard did, on stderr")
+    parser.add_argument("--jobs", type=int, default=1, help="processes at a time")
+    parser.add_argument("--nice", type=int, default=5, help="niceness of this process")
     return parser
 
 

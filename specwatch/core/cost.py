@@ -1,0 +1,337 @@
+"""What serving takes at given conditions, fitted to what it took.
+
+A step takes longer for more sequences, for more prompt tokens that share it, and for more tokens
+of context that it reads. So the seconds that requests waited for their output are
+
+    seconds = units * rate(load) + a * prompt tokens * others + b * units * context
+
+where ``units`` are what the seconds went into (tokens, steps, or first tokens), ``load`` is the
+number of requests at a time, ``others`` those that wait while a prompt is read, and ``context``
+the tokens in use. ``rate`` is known for each load bin and interpolated between their mean loads;
+a and b, never negative, are fitted within load bins. The shape of the costs is that of a step of
+continuous batching with chunked prefill (A. Agrawal et al., *Taming Throughput-Latency Tradeoff in
+LLM Inference with Sarathi-Serve*, 2024); what a step costs is measured.
+
+The server may have become faster or slower between two episodes of measuring: earlier ones are
+scaled to the level of the newest where both were at like loads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from specwatch.core.noise import Noise, inflation, spread_of
+from specwatch.model import load_bin
+
+EPISODE = 900.0
+"""Seconds without an observation after which the next is of another episode."""
+LEAST_POINTS = 5
+"""Observations of a load bin without which its rate is not known."""
+_LEAST_SHIFT = 0.02
+"""Change of the level between episodes below which they count as alike."""
+_CERTAIN = 0.005
+"""Error, of each side, at which a level counts as changed."""
+_LEAST_FREEDOM = 8.0
+"""Degrees of freedom of a rate, at least."""
+_LEAST_T = 3.0
+"""Standard errors by which a slope has to differ from zero to be used."""
+
+
+class Observation(NamedTuple):
+    """``seconds`` that went into ``units`` in the stretch that ended at ``at`` (Unix seconds).
+
+    ``prefill`` is prompt tokens times the requests that waited for each, ``context`` is units
+    times tokens in use; both 0 where they are not known.
+    """
+
+    at: float
+    load: float
+    seconds: float
+    units: float
+    prefill: float = 0.0
+    context: float = 0.0
+    length: float = 60.0
+    """Seconds that the stretch lasted."""
+
+
+class Rate(NamedTuple):
+    """Of one load bin: seconds per unit, net of prompts and context, at a mean ``load``."""
+
+    load: float
+    rate: float
+    variance: float
+    """Of its logarithm."""
+    freedom: float
+    minutes: float
+
+
+class Slopes(NamedTuple):
+    """Seconds per unit of ``prefill`` and of ``context``; None where nothing tells it."""
+
+    prefill: float | None
+    context: float | None
+
+
+_NONE = Slopes(None, None)
+
+
+class Prediction(NamedTuple):
+    """What something would take, in seconds, and the load bins that this rests on by share."""
+
+    seconds: float
+    shares: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Fitted costs; ``rates`` by load bin."""
+
+    rates: Mapping[int, Rate]
+    slopes: Slopes = _NONE
+
+    @classmethod
+    def fitted(cls, observations: Iterable[Observation], noise: Noise | None = None) -> CostModel:
+        """Of any observations, in any order; ``noise`` is that of minutes, where it is known."""
+        ordered = sorted(each for each in observations if each.units > 0 and each.seconds > 0)
+        slopes = _slopes(ordered)
+        leveled: list[Observation] = []
+        for episode in _episodes(ordered):
+            shift = _shift(cls(_rates(leveled, slopes, noise), slopes), episode)
+            if shift != 1.0:
+                leveled = [_scaled(each, shift) for each in leveled]
+            leveled += episode
+        # A slope is in seconds, too: fitted again where the level has changed.
+        slopes = _slopes(leveled)
+        return cls(_rates(leveled, slopes, noise), slopes)
+
+    def __bool__(self) -> bool:
+        return bool(self.rates)
+
+    def weights(self, load: float) -> dict[int, float] | None:
+        """Load bins whose rate, so weighted, is that at a load; None where unknown.
+
+        A bin that was not measured has a rate only if both its neighbours have.
+        """
+        own = load_bin(load)
+        if own is None:
+            return None
+        if own in self.rates:
+            low, high = (own, own + 1) if load > self.rates[own].load else (own - 1, own)
+        else:
+            low, high = own - 1, own + 1
+        if low in self.rates and high in self.rates:
+            below, above = self.rates[low].load, self.rates[high].load
+            share = (load - below) / (above - below)
+            return {low: 1.0 - share, high: share}
+        return {own: 1.0} if own in self.rates else None
+
+    def predict(
+        self, load: float, units: float, prefill: float = 0.0, context: float = 0.0
+    ) -> Prediction | None:
+        """Seconds for ``units`` at some conditions; None at a load that is not known."""
+        weights = self.weights(load)
+        if weights is None:
+            return None
+        seconds = units * math.fsum(w * self.rates[bin_].rate for bin_, w in weights.items())
+        seconds += (self.slopes.prefill or 0.0) * prefill
+        seconds += (self.slopes.context or 0.0) * context
+        shares = {
+            bin_: units * weight * self.rates[bin_].rate / seconds
+            for bin_, weight in weights.items()
+        }
+        return Prediction(seconds, shares)
+
+    def variance(self, parts: Iterable[Prediction]) -> tuple[float, float]:
+        """Of the logarithm of a sum of predictions, and its degrees of freedom."""
+        whole = 0.0
+        by_bin: dict[int, float] = {}
+        for part in parts:
+            whole += part.seconds
+            for bin_, share in part.shares.items():
+                by_bin[bin_] = by_bin.get(bin_, 0.0) + share * part.seconds
+        if whole <= 0:
+            return 0.0, math.inf
+        terms = [
+            ((amount / whole) ** 2 * self.rates[bin_].variance, self.rates[bin_].freedom)
+            for bin_, amount in by_bin.items()
+        ]
+        total = math.fsum(variance for variance, _ in terms)
+        doubt = math.fsum(variance**2 / max(freedom, 1.0) for variance, freedom in terms)
+        return total, total**2 / doubt if doubt > 0 else math.inf
+
+
+def _episodes(ordered: Sequence[Observation]) -> list[list[Observation]]:
+    found: list[list[Observation]] = []
+    for each in ordered:
+        if not found or each.at - each.length - found[-1][-1].at > EPISODE:
+            found.append([])
+        found[-1].append(each)
+    return found
+
+
+def _scaled(one: Observation, factor: float) -> Observation:
+    return one._replace(seconds=one.seconds * factor)
+
+
+def _shift(known: CostModel, episode: Sequence[Observation]) -> float:
+    """How much more an episode took than what was known says; 1 where it may be chance."""
+    over, under, parts = [], [], []
+    for each in episode:
+        expected = known.predict(each.load, each.units, each.prefill, each.context)
+        if expected is not None:
+            over.append(each.seconds)
+            under.append(expected.seconds)
+            parts.append(expected)
+    if len(over) < LEAST_POINTS:
+        return 1.0
+    spread = spread_of(over, under)
+    if spread is None:
+        return 1.0
+    variance, _ = known.variance(parts)
+    shift = math.fsum(over) / math.fsum(under)
+    doubt = math.hypot(spread.half_width(_CERTAIN), 2.576 * math.sqrt(variance))
+    return shift if abs(math.log(shift)) > max(doubt, _LEAST_SHIFT) else 1.0
+
+
+def _rates(
+    observations: Sequence[Observation], slopes: Slopes, noise: Noise | None
+) -> dict[int, Rate]:
+    grouped: dict[int, list[Observation]] = {}
+    for each in observations:
+        bin_ = load_bin(each.load)
+        if bin_ is not None:
+            grouped.setdefault(bin_, []).append(each)
+    found = {}
+    for bin_, group in sorted(grouped.items()):
+        if len(group) < LEAST_POINTS:
+            continue
+        net = [_net(each, slopes) for each in group]
+        units = [each.units for each in group]
+        if math.fsum(net) <= 0:
+            continue
+        spread = spread_of(net, units)
+        minutes = math.fsum(each.length for each in group) / 60.0
+        variance, freedom = (0.0, math.inf) if spread is None else spread
+        if noise is not None and noise.variance > 0:
+            # Short slices of one minute share what troubled that minute.
+            shared = noise.variance * inflation(minutes, noise.correlation) / max(minutes, 1.0)
+            if shared > variance:
+                variance, freedom = shared, max(noise.freedom, 1.0)
+        # Points of one stage are few and alike: of their variance alone little would be known.
+        freedom = max(freedom, _LEAST_FREEDOM)
+        whole = math.fsum(units)
+        load = math.fsum(each.load * each.units for each in group) / whole
+        found[bin_] = Rate(load, math.fsum(net) / whole, variance, freedom, minutes)
+    return found
+
+
+def _net(one: Observation, slopes: Slopes) -> float:
+    return (
+        one.seconds - (slopes.prefill or 0.0) * one.prefill - (slopes.context or 0.0) * one.context
+    )
+
+
+def _slopes(observations: Sequence[Observation]) -> Slopes:
+    """Least squares of seconds per unit within load bins and episodes, by weight of units.
+
+    The load itself is a nuisance: it varies within a bin, and context with it.
+    """
+    groups: dict[tuple[int, int], list[Observation]] = {}
+    for number, episode in enumerate(_episodes(observations)):
+        for each in episode:
+            bin_ = load_bin(each.load)
+            if bin_ is not None:
+                groups.setdefault((number, bin_), []).append(each)
+    rows: list[tuple[float, tuple[float, float, float], float]] = []
+    freedom = 0
+    for group in groups.values():
+        whole = math.fsum(each.units for each in group)
+        columns = [
+            (each.prefill / each.units, each.context / each.units, each.load) for each in group
+        ]
+        paces = [each.seconds / each.units for each in group]
+        weights = [each.units / whole for each in group]
+        means = [
+            math.fsum(w * c[at] for w, c in zip(weights, columns, strict=True)) for at in range(3)
+        ]
+        mean = math.fsum(w * p for w, p in zip(weights, paces, strict=True))
+        freedom += len(group) - 1
+        for weight, row, pace in zip(weights, columns, paces, strict=True):
+            # Relative to the pace, so that slow loads do not drown fast ones.
+            scale = weight * len(group) / mean**2
+            apart = (row[0] - means[0], row[1] - means[1], row[2] - means[2])
+            rows.append((scale, apart, pace - mean))
+    used = [0, 1, 2]
+    while used:
+        solved = _solve(rows, used, freedom)
+        if solved is None:
+            used.remove(min(used, key=lambda at: _moment(rows, at)))
+            continue
+        worst = min(
+            (at for at in used if at < 2), key=lambda at: solved[at][0] / solved[at][1], default=2
+        )
+        if worst == 2 or solved[worst][0] >= _LEAST_T * solved[worst][1]:
+            return Slopes(*(solved[at][0] if at in solved else None for at in (0, 1)))
+        used.remove(worst)
+    return _NONE
+
+
+def _moment(rows: Sequence[tuple[float, tuple[float, float, float], float]], at: int) -> float:
+    return math.fsum(weight * apart[at] ** 2 for weight, apart, _ in rows)
+
+
+def _solve(
+    rows: Sequence[tuple[float, tuple[float, float, float], float]],
+    used: Sequence[int],
+    freedom: int,
+) -> dict[int, tuple[float, float]] | None:
+    """Coefficients and their standard errors; None where the columns do not determine them."""
+    size = len(used)
+    scales = [math.sqrt(_moment(rows, at)) for at in used]
+    if freedom <= size or not all(scales):
+        return None
+    matrix = [
+        [
+            math.fsum(w * x[a] * x[b] for w, x, _ in rows) / (scales[i] * scales[j])
+            for j, b in enumerate(used)
+        ]
+        for i, a in enumerate(used)
+    ]
+    right = [math.fsum(w * x[a] * y for w, x, y in rows) / scales[i] for i, a in enumerate(used)]
+    inverse = _inverse(matrix)
+    if inverse is None:
+        return None
+    found = [math.fsum(a * b for a, b in zip(row, right, strict=True)) for row in inverse]
+    left = math.fsum(
+        w * (y - math.fsum(found[i] / scales[i] * x[a] for i, a in enumerate(used))) ** 2
+        for w, x, y in rows
+    )
+    error = max(left, 0.0) / (freedom - size)
+    return {
+        a: (
+            found[i] / scales[i],
+            max(math.sqrt(error * max(inverse[i][i], 0.0)) / scales[i], 1e-300),
+        )
+        for i, a in enumerate(used)
+    }
+
+
+def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]] | None:
+    """Of a small symmetric matrix with ones on its diagonal; None where it is nearly singular."""
+    size = len(matrix)
+    rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda at: abs(rows[at][column]))
+        if abs(rows[pivot][column]) < 1e-4:
+            return None
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        lead = rows[column][column]
+        rows[column] = [each / lead for each in rows[column]]
+        for at in range(size):
+            if at != column and rows[at][column]:
+                factor = rows[at][column]
+                rows[at] = [a - factor * b for a, b in zip(rows[at], rows[column], strict=True)]
+    return [row[size:] for row in rows]

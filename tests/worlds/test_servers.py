@@ -1,0 +1,398 @@
+"""The simulated servers count as vLLM does, and their truths are what the scenarios say."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from specwatch.core.exposition import PageReader
+from specwatch.model import Series
+from tests.worlds.scenarios import SCENARIOS
+from tests.worlds.servers import ServedWorld, World
+from tests.worlds.serving import Engine
+from tests.worlds.traffic import (
+    HOUR,
+    Conditions,
+    Machine,
+    OpenLoop,
+    RandomPeriods,
+    Regime,
+    Request,
+    Traffic,
+    constant,
+    cycle,
+    sequence,
+)
+
+ZERO = 1_795_003_200.0
+
+
+def pages(world: World, hours: float, start: float = 0.0) -> list[str | None]:
+    """Its pages of so many hours."""
+    number = int(hours * HOUR / world.interval)
+    return [world.page(ZERO + start + index * world.interval) for index in range(1, number + 1)]
+
+
+def last(world: World, hours: float, start: float = 0.0) -> str:
+    page = pages(world, hours, start)[-1]
+    assert page is not None
+    return page
+
+
+def totals(page: str) -> dict[tuple[str, str, str], float]:
+    """Values by quantity, part and label, summed over temperatures."""
+    found: dict[tuple[str, str, str], float] = {}
+    for series, value in PageReader().read(page.encode()).items():
+        assert isinstance(series, Series)
+        if not series.temperature:
+            found[series.quantity, series.part, series.key] = value
+    return found
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_pages_of_every_scenario_are_read(name: str) -> None:
+    world = SCENARIOS[name](1)
+    assert world.name == name
+    values = [totals(page) for page in pages(world, 0.5) if page is not None]
+    assert values[-1]["drafts", "", ""] > 0
+    for before, after in itertools.pairwise(values):
+        for key in before:
+            if key[0] not in {"running", "waiting", "kv_cache_usage"}:
+                assert after[key] >= before[key], key
+
+
+@pytest.mark.parametrize("speculation", [True, False])
+@pytest.mark.parametrize("name", ["helps", "load", "very_long_prompts", "bursts", "queueing"])
+def test_counts_and_times_add_up(name: str, speculation: bool) -> None:
+    """Once nothing runs, each request's time is its first token's and its gaps'."""
+    world = SCENARIOS[name](3)
+    world.page(ZERO)
+    regime = world.regime(ZERO)  # type: ignore[attr-defined]
+    schedule = constant(regime)
+    kept: list[tuple[Request, int]] = []
+
+    def watch(request: Request, end: float, drafts_by_kept: object) -> None:
+        kept.append((request, request.steps))
+
+    engine = Engine(
+        OpenLoop(schedule, 3, end=HOUR),
+        Conditions(schedule, 3),
+        speculation=speculation,
+        start=0.0,
+        seed=5,
+        watcher=watch,
+    )
+    engine.advance(HOUR / 3)
+    engine.flush()
+    engine.advance(2 * HOUR)
+    assert engine.running == 0
+    assert not engine.waiting
+    counts = engine.counts
+    requests = [request for request, _ in kept]
+    assert counts.e2e.count == counts.ttft.count == counts.tpot.count == len(requests)
+    assert counts.inter_token.count == sum(steps for _, steps in kept)
+    assert counts.generation_tokens == sum(request.output for request in requests)
+    assert counts.output_length.sum == counts.generation_tokens
+    assert counts.prompt_tokens == counts.prefix_queries == counts.prompt_length.sum
+    assert counts.ttft.sum + counts.inter_token.sum == pytest.approx(counts.e2e.sum)
+    if speculation:
+        drafts = int(counts.steps_by_kept.sum())
+        assert drafts == counts.inter_token.count
+        least = sum(request.output - 1 for request in requests)
+        most = least + engine.k * len(requests)
+        accepted = int(counts.steps_by_kept @ range(engine.k + 1))
+        assert least <= drafts + accepted <= most
+    else:
+        assert counts.inter_token.count == counts.generation_tokens - len(requests)
+    assert engine._free_blocks == engine.blocks
+
+
+def test_scrapes_do_not_change_what_happens() -> None:
+    regime = Regime(Traffic(rate=0.8, prompt_tokens=900.0))
+    engines = [
+        Engine(
+            OpenLoop(constant(regime), 1),
+            Conditions(constant(regime), 1),
+            speculation=True,
+            start=0.0,
+            seed=2,
+        )
+        for _ in range(2)
+    ]
+    engines[0].advance(HOUR)
+    for index in range(1, 721):
+        engines[1].advance(5.0 * index)
+        engines[1].flush()
+    first, second = (engine.counts for engine in engines)
+    assert first.e2e.buckets == second.e2e.buckets
+    assert first.e2e.sum == pytest.approx(second.e2e.sum)
+
+
+def test_a_step_takes_what_its_costs_say() -> None:
+    """One request alone, without speculation: each gap by hand."""
+    traffic = Traffic(rate=1e-3, prompt_spread=0.0, output_spread=0.0)
+    schedule = constant(Regime(traffic))
+    costs = schedule(0.0)[0].costs
+    engine = Engine(
+        OpenLoop(schedule, 1), Conditions(schedule, 1), speculation=False, start=0.0, seed=1
+    )
+    while engine.counts.e2e.count == 0:
+        engine.advance(engine.time + 100.0)
+    step = costs.base + costs.per_sequence
+    first = step + 200 * costs.per_prefill_token
+    contexts = sum(200 + done for done in range(1, 120))
+    assert engine.counts.ttft.sum == pytest.approx(first)
+    assert engine.counts.inter_token.sum == pytest.approx(
+        119 * step + contexts * costs.per_context_token
+    )
+
+
+def step_by_step(regime: Regime, end: float, *, speculation: bool) -> list[tuple[float, float]]:
+    """First token and end of each request, by a plain loop over single steps."""
+    source, costs, machine = OpenLoop(constant(regime), 1, end=end), regime.costs, regime.machine
+    conditions = Conditions(constant(regime), 1)
+    dice = Engine(source, conditions, speculation=speculation, start=0.0, seed=2)
+    k = regime.k if speculation else 0
+    waiting: list[Request] = []
+    running: list[Request] = []
+    time, found = 0.0, []
+    while source.time < math.inf or waiting or running:
+        if not waiting and not running:
+            time = max(time, source.time)
+        while source.time <= time:
+            waiting.append(source.take())
+            waiting[-1].left = waiting[-1].prompt
+        decoding = [request for request in running if not request.left]
+        budget = machine.most_batched_tokens - len(decoding) * (k + 1)
+        chunks = []
+        for request in [request for request in running if request.left]:
+            chunks.append((request, min(budget, request.left)))
+            budget -= chunks[-1][1]
+        while waiting and budget and len(running) < machine.most_sequences:
+            running.append(waiting.pop(0))
+            chunks.append((running[-1], min(budget, running[-1].left)))
+            budget -= chunks[-1][1]
+        prompt_tokens = sum(chunk for _, chunk in chunks)
+        sequences = len(decoding) + len(chunks)
+        context = sum(r.prompt + 1 + r.growth * r.flushed for r in decoding)
+        took = costs.base + costs.per_sequence * sequences + costs.per_context_token * context
+        took += costs.per_prefill_token * prompt_tokens
+        took += costs.per_token * max(0, len(decoding) * (k + 1) - costs.free_tokens)
+        took += k * (costs.draft_base + costs.draft_per_sequence * sequences)
+        took += costs.draft_per_prefill_token * prompt_tokens if k else 0.0
+        time += took
+        for request in decoding:
+            request.flushed += 1
+        for request, chunk in chunks:
+            request.left -= chunk
+            if not request.left:
+                request.first, request.steps = time, request.output - 1
+                if k and request.steps:
+                    dice._draw_steps(request, request.steps)
+                request.growth = (request.output - 1) / max(1, request.steps)
+        for request in [r for r in running if not r.left and r.flushed == r.steps]:
+            running.remove(request)
+            found.append((request.first, time))
+    return found
+
+
+@pytest.mark.parametrize("speculation", [True, False])
+@pytest.mark.parametrize("prompt_tokens", [100.0, 3000.0])
+def test_many_steps_at_once_are_the_same_as_single_ones(
+    speculation: bool, prompt_tokens: float
+) -> None:
+    regime = Regime(
+        Traffic(rate=0.4, prompt_tokens=prompt_tokens), machine=Machine(most_sequences=4)
+    )
+    found: list[tuple[float, float]] = []
+    engine = Engine(
+        OpenLoop(constant(regime), 1, end=HOUR),
+        Conditions(constant(regime), 1),
+        speculation=speculation,
+        start=0.0,
+        seed=2,
+        watcher=lambda request, end, _: found.append((request.first, end)),
+    )
+    for index in range(1, 600):
+        engine.advance(index * 15.0)
+    expected = step_by_step(regime, HOUR, speculation=speculation)
+    assert len(found) == len(expected) > 1000
+    for ours, theirs in zip(sorted(found), sorted(expected), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-5)
+
+
+def test_no_more_sequences_than_allowed() -> None:
+    regime = Regime(Traffic(rate=1.0), machine=Machine(most_sequences=3))
+    engine = Engine(
+        OpenLoop(constant(regime), 1),
+        Conditions(constant(regime), 1),
+        speculation=False,
+        start=0.0,
+        seed=1,
+    )
+    for minute in range(1, 30):
+        engine.advance(60.0 * minute)
+        assert engine.running <= 3
+    assert len(engine.waiting) > 100
+
+
+def test_a_full_cache_makes_requests_wait() -> None:
+    regime = Regime(Traffic(rate=1.0), machine=Machine(blocks_off=60))
+    engine = Engine(
+        OpenLoop(constant(regime), 1),
+        Conditions(constant(regime), 1),
+        speculation=False,
+        start=0.0,
+        seed=1,
+    )
+    engine.advance(1800.0)
+    assert engine.running < 8
+    assert len(engine.waiting) > 100
+    assert engine.cache_usage > 0.3
+
+
+def test_restart_begins_at_nought_in_the_other_mode() -> None:
+    world = SCENARIOS["helps"](1)
+    before = totals(last(world, 1.0))
+    world.restart(ZERO + HOUR + 1.0, False)
+    down = [world.page(ZERO + HOUR + 15.0 * index) for index in range(1, 5)]
+    assert down == [None] * 4
+    page = world.page(ZERO + HOUR + 75.0)
+    assert page is not None
+    assert "spec_decode" not in page
+    after = totals(page)
+    assert after["process_start", "", ""] > before["process_start", "", ""]
+    assert after["generation_tokens", "", ""] < before["generation_tokens", "", ""] / 10
+    blocks = [line for line in page.splitlines() if line.startswith("vllm:cache_config_info")]
+    assert 'num_gpu_blocks="6600"' in blocks[0]
+    world.restart(ZERO + 2 * HOUR, True)
+    assert "spec_decode" in last(world, 0.1, 2 * HOUR + 60.0)
+
+
+def test_a_slow_restart_takes_four_minutes() -> None:
+    world = SCENARIOS["slow_restart"](1)
+    world.page(ZERO)
+    world.restart(ZERO + 10.0, False)
+    assert world.page(ZERO + 249.0) is None
+    assert world.page(ZERO + 251.0) is not None
+
+
+def test_a_deploy_starts_with_speculation() -> None:
+    world = SCENARIOS["k_changed"](1)
+    world.page(ZERO)
+    world.restart(ZERO + 10.0, False)
+    pages_before = [world.page(ZERO + 20 * HOUR)]
+    assert "spec_decode" not in (pages_before[0] or "")
+    page = world.page(ZERO + 50 * HOUR)
+    assert page is not None
+    assert 'position="7"' in page
+
+
+@pytest.mark.parametrize("name", ["helps", "temperature", "noisy_neighbour", "lost_scrapes"])
+def test_the_same_seed_gives_the_same_pages(name: str) -> None:
+    scenario: Callable[[int], World] = SCENARIOS[name]
+    first, second, other = (pages(scenario(seed), 1.0) for seed in (7, 7, 8))
+    assert first == second
+    assert first != other
+
+
+def test_a_gap_in_the_scrapes_changes_nothing() -> None:
+    often, seldom = SCENARIOS["helps"](1), SCENARIOS["helps"](1)
+    often.page(ZERO)
+    seldom.page(ZERO)
+    frequent = totals(last(often, 2.0))
+    page = seldom.page(ZERO + 2.0 * HOUR)
+    assert page is not None
+    for key, value in totals(page).items():
+        assert value == pytest.approx(frequent[key], rel=1e-9), key
+
+
+def test_scrapes_are_lost() -> None:
+    found = pages(SCENARIOS["lost_scrapes"](1), 3.0)
+    assert 0.2 < found.count(None) / len(found) < 0.5
+
+
+def test_calibration_is_a_server_of_its_own() -> None:
+    world = SCENARIOS["helps"](1)
+    page = world.page(ZERO)
+    found = world.calibrate(4, 200, 100, 120.0)
+    assert len(found) == 9
+    values = [totals(text) for text in found]
+    assert values[0]["prompt_tokens", "", ""] == 0
+    for before, after in itertools.pairwise(values):
+        assert after["generation_tokens", "", ""] > before["generation_tokens", "", ""]
+        assert after["running", "", ""] == 4
+    assert "spec_decode" not in found[-1]
+    assert values[-1]["prompt_tokens", "", ""] % 200 == 0
+    assert found == world.calibrate(4, 200, 100, 120.0)
+    assert world.page(ZERO + 1e-6) == page
+
+
+def test_the_tap_counts_what_it_covers() -> None:
+    page = last(SCENARIOS["temperature"](1), 1.0)
+    values = PageReader().read(page.encode())
+    finished = sum(
+        value
+        for series, value in values.items()
+        if series.quantity == "requests" and not series.temperature
+    )
+    tapped = sum(
+        value
+        for series, value in values.items()
+        if series.quantity == "requests" and series.temperature
+    )
+    assert tapped == finished > 0
+    page = last(SCENARIOS["tap_partial"](1), 1.0)
+    partly = PageReader().read(page.encode())
+    by_temperature = {
+        series.temperature: value
+        for series, value in partly.items()
+        if series.quantity == "drafts" and series.temperature
+    }
+    assert set(by_temperature) == {"0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]"}
+    assert sum(by_temperature.values()) < 0.7 * partly[Series("drafts", "", "llama", "0", "", "")]
+
+
+def test_truths() -> None:
+    for name, least, most in (
+        ("helps", 1.35, 1.45),
+        ("hurts", 0.7, 0.8),
+        ("even", 0.99, 1.01),
+        ("barely", 1.01, 1.03),
+    ):
+        assert least < SCENARIOS[name](1).truth(ZERO) < most
+
+
+def test_the_truth_of_a_drop_changes() -> None:
+    world = SCENARIOS["drop"](1)
+    world.page(ZERO)
+    found = {round(world.truth(ZERO + hour * HOUR), 1) for hour in range(200)}
+    assert found == {1.4, 0.7}
+
+
+def test_the_truth_of_a_server_that_cannot_keep_up_is_finite(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.worlds.servers.TRUTH_SEEDS", 1)
+    monkeypatch.setattr("tests.worlds.servers.TRUTH_REQUESTS", 1)
+    regime = Regime(Traffic(rate=0.8), machine=Machine(most_sequences=4))
+    world = ServedWorld("overloaded", constant(regime), 1)
+    assert 1.5 < world.truth(ZERO) <= 5.0
+    idle = replace(regime, traffic=replace(regime.traffic, rate=0.0))
+    assert ServedWorld("idle", constant(idle), 1).truth(ZERO) == 1.0
+
+
+def test_schedules() -> None:
+    one, two = Regime(k=1), Regime(k=2)
+    turns = cycle([(1, one), (2, two)])
+    assert turns(0.0) == (one, HOUR)
+    assert turns(HOUR) == (two, 3 * HOUR)
+    assert turns(3 * HOUR) == (one, 4 * HOUR)
+    assert sequence([(1, one), (0, two)])(2 * HOUR)[0] == two
+    periods = RandomPeriods(one, [two], (10.0, 20.0), (5.0, 6.0), 1)
+    assert periods(0.0)[0] == one
+    assert periods(periods(0.0)[1])[0] == two
