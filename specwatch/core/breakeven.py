@@ -18,17 +18,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, zip_longest
+from itertools import accumulate
+from typing import Literal
 
+from specwatch.core.acceptance import fixed_draft_length
 from specwatch.core.baseline import Baseline, Point
 from specwatch.core.interval import Interval, Ratio, Reference, interval_of
+from specwatch.core.merge import sum_fields
 from specwatch.core.sample import Pace, Sample
-from specwatch.model import Environment, Mode
+from specwatch.model import Environment, Mode, Tally
 
-FOLKLORE_ACCEPTANCE = 0.5
-"""The acceptance rate that people take for the line until they measure theirs."""
 DRAFT_COST_RATIO = 0.1
-"""Cost of a draft token in target steps, assumed of a draft model of a tenth of the size."""
+"""Cost of a draft token in target steps, assumed of a draft model of a tenth of the size.
+
+It is the assumed break-even acceptance too: :func:`prior_speedup` is 1 there, whatever k.
+"""
 LEAST_SHARE = 0.5
 """Share of the tokens that must have been generated at loads of which there is a baseline."""
 
@@ -70,7 +74,8 @@ class BestK:
     """Predicted speedup for each number of draft tokens up to the present one, 0 first.
 
     Position j is kept as often as now, and a step's cost grows evenly with each draft token, from
-    1 at none to the measured one: an assumption about the cost, not about acceptance.
+    1 at none to the measured one: an assumption about the cost, not about acceptance. 0 is a server
+    without speculation, not a draft length of 0 set at run time, where the drafter still runs.
     """
 
     speedups: tuple[float, ...]
@@ -79,6 +84,11 @@ class BestK:
     def k(self) -> int:
         """The number of draft tokens with the greatest predicted speedup; the least of equals."""
         return self.speedups.index(max(self.speedups))
+
+
+BestKUnknown = Literal["no_positions", "varying_length"]
+"""Why the best number of draft tokens is not known: accepted tokens are not counted by position, or
+drafts differ in length, and how many reached a position is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,8 @@ class Assessment:
     bins: tuple[BinBreakEven, ...] = ()
     buckets: Mapping[str, BucketSpeedup] = field(default_factory=dict)
     best_k: BestK | None = None
+    best_k_unknown: BestKUnknown | None = None
+    """Why there is a speedup and no ``best_k``."""
     missing: str | None = None
     """Why there is no speedup, as words."""
 
@@ -111,6 +123,14 @@ def prior_speedup(
 ) -> float:
     """S = tau / (1 + k * c), with c the cost of a draft token in target steps: an assumption."""
     return acceptance_length / (1 + k * draft_cost_ratio)
+
+
+def assumed_speedup(counted: Tally, draft_cost_ratio: float) -> float | None:
+    """The speedup to assume until there is a measurement; None where drafts are not counted."""
+    drafts, drafted = counted.drafts, counted.draft_tokens
+    if not drafts or drafted is None or counted.accepted_tokens is None:
+        return None
+    return prior_speedup(1 + counted.accepted_tokens / drafts, drafted / drafts, draft_cost_ratio)
 
 
 def speedup_of(samples: Iterable[Sample], baseline: Baseline, *, seed: int = 0) -> Interval | None:
@@ -152,6 +172,7 @@ def assess(
     if speedup is None:
         return _without(found, "too few minutes of traffic")
     stepping = [each for each in known if each.steps]
+    best_k = _best_k(stepping, references)
     return Assessment(
         samples=len(ran),
         tokens=tokens,
@@ -159,7 +180,8 @@ def assess(
         speedup=speedup,
         bins=tuple(_bins(stepping, references, seed)),
         buckets=_buckets(stepping, references, seed),
-        best_k=_best_k(stepping, references),
+        best_k=best_k if isinstance(best_k, BestK) else None,
+        best_k_unknown=None if isinstance(best_k, BestK) else best_k,
     )
 
 
@@ -392,25 +414,25 @@ def _steps_of(label: str, minute: _Minute) -> float:
     return counted.drafts / drafting if drafting else 0.0
 
 
-def _best_k(minutes: Sequence[_Minute], references: _References) -> BestK | None:
-    drafts = 0
-    kept: list[int] = []
-    for each in minutes:
-        positions, drafted = each.sample.tally.accepted_per_position, each.sample.tally.drafts
-        if positions is None or not drafted:
-            continue
-        drafts += drafted
-        kept = [sum(pair) for pair in zip_longest(kept, positions, fillvalue=0)]
-    steps = sum(each.steps for each in minutes)
-    plain = sum(references.rate(each) * each.steps for each in minutes)
-    if not drafts or not kept or not plain:
-        return None
-    cost = sum(each.step_seconds * each.steps for each in minutes) / plain
+def _best_k(minutes: Sequence[_Minute], references: _References) -> BestK | BestKUnknown:
+    counting = [each for each in minutes if each.sample.tally.accepted_per_position is not None]
+    drafted = Tally(**sum_fields((each.sample.tally for each in counting), _DRAFTED))
+    kept, drafts = drafted.accepted_per_position, drafted.drafts
+    if not kept or not drafts:
+        return "no_positions"
+    k = fixed_draft_length(drafted)
+    if k is None:
+        return "varying_length"
+    steps = sum(each.steps for each in counting)
+    plain = sum(references.rate(each) * each.steps for each in counting)
+    cost = sum(each.step_seconds * each.steps for each in counting) / plain
     drafting = min(drafts / steps, 1.0)
-    reached = accumulate((count / drafts for count in kept), initial=0.0)
-    k = len(kept)
+    lengths = accumulate((count / drafts for count in kept), initial=0.0)
     return BestK(
         tuple(
-            (1 + drafting * length) / (1 + (cost - 1) * at / k) for at, length in enumerate(reached)
+            (1 + drafting * length) / (1 + (cost - 1) * at / k) for at, length in enumerate(lengths)
         )
     )
+
+
+_DRAFTED = ("drafts", "draft_tokens", "accepted_per_position")

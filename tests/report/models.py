@@ -93,8 +93,7 @@ def pays() -> ModelReport:
         what_if=WhatIf(
             loads=("1", "2", "3-4", "5-8", "9-16", "17-32"),
             setting=((1, 32, 4), (33, 512, 0)),
-            speedup=1.66,
-            gain=1.024,
+            share=0.11,
         ),
         objectives=_objectives(),
         incidents=(incident(SINCE + 57 * HOUR), incident(UNTIL - 50_000, over=False)),
@@ -310,8 +309,7 @@ def loses() -> ModelReport:
         what_if=WhatIf(
             loads=("1", "2", "3-4", "5-8"),
             setting=((1, 8, 4), (9, 512, 0)),
-            speedup=1.09,
-            gain=1.241,
+            share=0.62,
         ),
         incidents=(incident(SINCE + 100 * HOUR),),
         seconds_off_by_guard=22_200.0,
