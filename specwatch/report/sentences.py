@@ -263,8 +263,9 @@ def _restricted(report: ModelReport, found: WhatIf) -> str:
     said = (
         f"Speculation loses above {schedule.limit(found)} running requests,"
         f" {figures.percent(found.share)} of the time. `{schedule.setting(found)}` in the"
-        f" speculative configuration ({schedule.needs(report.engine_version)}) stops drafting there,"
-        " but the drafter still runs, which is slower than off: measure it with `specwatch bench` before you keep it."
+        f" speculative configuration ({schedule.needs(report.engine_version)}) stops drafting"
+        " there, but the drafter still runs, which is slower than off: measure it with"
+        " `specwatch bench` before you keep it."
     )
     unmeasured = schedule.unmeasured(report, found)
     if unmeasured:
