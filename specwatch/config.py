@@ -18,7 +18,7 @@ from pydantic_core import ErrorDetails
 from specwatch.delivery import Delivery
 from specwatch.errors import ConfigError
 from specwatch.policy import Alertmanager, Guard
-from specwatch.ruling import Rules, Slo, out_of_place, require_unlike_names
+from specwatch.ruling import Rule, Rules, Slo, out_of_place, require_unlike_names
 from specwatch.scalars import ListenAddress, quoted
 from specwatch.sections import (
     Baselines,
@@ -99,6 +99,10 @@ class Config(Section):
     def _unlike_objectives(cls, value: tuple[Slo, ...]) -> tuple[Slo, ...]:
         require_unlike_names(value, "slos")
         return value
+
+    def effective_rules(self) -> tuple[Rule, ...]:
+        """All rules that apply, with the actions that the guard may take."""
+        return self.rules.effective(act_on_assumptions=self.guard.act_on_assumptions)
 
     def public(self) -> dict[str, Any]:
         """The configuration for people and JSON, in its own syntax, every secret masked."""

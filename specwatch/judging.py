@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import structlog
 
 from specwatch.config import Config
-from specwatch.core import decisions
+from specwatch.core import breakeven, decisions
 from specwatch.core.attribution import Attribution, explain
 from specwatch.core.baseline import Baseline, Measurement
 from specwatch.core.decisions import Decision, ModelDecision, TargetDecision
 from specwatch.core.history import REFERENCE_SECONDS
 from specwatch.core.judge import Judge
-from specwatch.core.sample import samples_of
+from specwatch.core.sample import samples_of, total
 from specwatch.core.status import JudgingStatus
 from specwatch.core.verdicts import Finding, Verdict
 from specwatch.core.watch import Moment
@@ -59,7 +59,6 @@ class _Seat:
     """The judge of one target; the lock is held for whatever the judge does."""
 
     judge: Judge
-    draft_cost_ratio: float
     lock: threading.Lock = field(default_factory=threading.Lock)
     loaded: bool = False
     """Whether the past was read for the objectives that are configured."""
@@ -99,7 +98,7 @@ class Judging:
         """Judge by a configuration; what is known of targets that stay in it is kept."""
         before, self._config = self._config, config
         same = (before.slos, before.baseline) == (config.slos, config.baseline)
-        rules = config.rules.effective()
+        rules = config.effective_rules()
         seats = {}
         for target in config.targets:
             seat = self._seats.get(target.name)
@@ -108,11 +107,11 @@ class Judging:
                     target.name, rules, config.slos,
                     max_age=config.baseline.max_age, objective=target.objective,
                 )  # fmt: skip
-                seat = _Seat(judge, target.draft_cost_ratio)
+                seat = _Seat(judge)
             else:
-                seat.draft_cost_ratio = target.draft_cost_ratio
                 seat.judge.objective = target.objective
                 self._change(seat, rules, None if same else config)
+            seat.judge.draft_cost_ratio = target.draft_cost_ratio
             seats[target.name] = seat
         parted = [seat for name, seat in self._seats.items() if name not in seats]
         self._seats = seats
@@ -395,13 +394,14 @@ class Judging:
 
 def _found(seat: _Seat) -> TargetDecision:
     judge = seat.judge
+    cost = judge.draft_cost_ratio
     baselines, latencies = judge.baselines(), judge.baseline_latencies()
     models = {}
     for name, assessment in judge.assessments().items():
         prior = None
         if not assessment.measured:
-            prior = decisions.prior(judge.recent(name), seat.draft_cost_ratio)
-        models[name] = ModelDecision(assessment, baselines[name], prior, latencies[name])
+            prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
+        models[name] = ModelDecision(assessment, baselines[name], prior, cost, latencies[name])
     return TargetDecision(models, judge.findings(), judge.slos())
 
 

@@ -21,6 +21,8 @@ class Measure(NamedTuple):
     """Whether it comes with a confidence interval, all of which has to lie beyond a threshold."""
     needs_baseline: bool = False
     """Whether it is there only once serving without speculation has been measured."""
+    instead_of: str = ""
+    """The metric that it stands in for while there is no baseline: it is there only then."""
 
 
 _INFINITE = float("inf")
@@ -56,8 +58,15 @@ MEASURES: Mapping[str, Measure] = {
             "Accepted tokens over draft tokens.", by_temperature=True,
         ),
         Measure(
+            "speedup_ratio_assumed", "ratio", 0.0, _INFINITE,
+            "Speedup that the acceptance and the target's draft_cost_ratio suggest, 1 at the"
+            " assumed break-even; only while there is no baseline to measure it by.",
+            by_temperature=True, instead_of="speedup_ratio",
+        ),
+        Measure(
             "acceptance_ratio_unmeasured", "ratio", 0.0, 1.0,
-            "The same, only while there is no baseline to measure a speedup by.",
+            "The acceptance rate, only while there is no baseline to measure a speedup by.",
+            instead_of="acceptance_ratio",
         ),
         Measure(
             "acceptance_change", "ratio", -1.0, 1.0,
@@ -75,6 +84,12 @@ MEASURES: Mapping[str, Measure] = {
         Measure(
             "request_acceptance_p50", "ratio", 0.0, 1.0,
             "Median of the acceptance rates of requests.", by_temperature=True,
+        ),
+        Measure(
+            "request_speedup_p10_assumed", "ratio", 0.0, _INFINITE,
+            "Speedup assumed of the acceptance rate that a tenth of the requests stays below; only"
+            " while there is no baseline.",
+            by_temperature=True, instead_of="request_acceptance_p10",
         ),
         Measure(
             "losing_draft_share", "ratio", 0.0, 1.0,

@@ -159,6 +159,8 @@ class Guard(Section):
     """How long the guard keeps its hands off after somebody else switched speculation."""
     restart_cost: Duration = 120.0
     """Assumed time without service of a restart, until one was measured."""
+    act_on_assumptions: bool = False
+    """Whether the default rule low-acceptance disables: it knows only the assumed draft cost."""
     windows: Windows = Windows()
     hooks: Hooks = Hooks()
     rearm: Rearm = Rearm()

@@ -76,7 +76,8 @@ INVALID = {
         "6: guard.start_timeout: 5s is too short; make it at least 10s",
         "7: guard.verify: 1s is too short; make it at least 10s",
         "8: guard.drain: unknown key; known here: mode, cooldown, max_actions_per_day,"
-        " drain_timeout, start_timeout, verify, respect, restart_cost, windows, hooks, rearm",
+        " drain_timeout, start_timeout, verify, respect, restart_cost,"
+        " act_on_assumptions, windows, hooks, rearm",
         "11: guard.windows.allow[0].days: is empty; leave it out for every day",
         '11: guard.windows.allow[0].from: "2:00" is no time of day; write it like 02:00',
         '11: guard.windows.allow[0].to: "24:00" is no time of day; write it like 02:00',

@@ -176,6 +176,31 @@ def test_every_key_reaches_its_place() -> None:
     assert config.targets[0].draft_cost_ratio == 0.05
 
 
+@pytest.mark.parametrize(("said", "action"), [("", "alert"), ("true", "disable")])
+def test_acting_on_assumptions_is_asked_for(said: str, action: str) -> None:
+    guard = f"guard: {{act_on_assumptions: {said}}}" if said else ""
+    text = f"targets: [{{url: 'http://h'}}]\n{guard}"
+    config = parse(text, "f", environ={}, hostname="gpu-7")
+    actions = {rule.name: rule.action for rule in config.effective_rules()}
+    assert actions["low-acceptance"] == action
+    assert (actions["losing-bucket"], actions["net-negative"]) == ("alert", "disable")
+    left_out = parse(
+        f"{text}\nrules: {{without: [low-acceptance]}}", "f", environ={}, hostname="gpu-7"
+    )
+    assert "low-acceptance" not in {rule.name for rule in left_out.effective_rules()}
+
+
+def test_a_rule_of_an_older_configuration_keeps_its_metric_and_its_action() -> None:
+    written = "{name: low-acceptance, metric: acceptance_ratio_unmeasured, below: 0.4}"
+    config = parse(
+        f"targets: [{{url: 'http://h'}}]\nguard: {{act_on_assumptions: true}}\n"
+        f"rules: {{extra: [{written}]}}",
+        "f", environ={}, hostname="gpu-7",
+    )  # fmt: skip
+    (low,) = [rule for rule in config.effective_rules() if rule.name == "low-acceptance"]
+    assert (low.conditions[0].metric, low.action) == ("acceptance_ratio_unmeasured", "alert")
+
+
 def test_a_rule_of_the_user_takes_the_place_of_its_namesake() -> None:
     rules = {rule.name: rule for rule in valid().rules.effective()}
     assert len(rules) == 11 - 1 + 3

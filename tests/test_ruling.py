@@ -20,7 +20,7 @@ PLAIN = [name for name, measure in MEASURES.items() if measure.unit != "seconds"
 
 def test_the_defaults_are_those_of_the_field() -> None:
     assert {rule.name: rule.action for rule in DEFAULT_RULES} == {
-        "net-negative": "disable", "low-acceptance": "disable", "losing-bucket": "alert",
+        "net-negative": "disable", "low-acceptance": "alert", "losing-bucket": "alert",
         "not-worth-it": "alert", "ttft-regression": "disable", "tpot-regression": "disable",
         "tail-widening": "alert", "acceptance-shift": "alert", "kv-squeeze": "alert",
         "short-outputs": "alert", "garbage": "alert",

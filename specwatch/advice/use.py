@@ -24,7 +24,8 @@ _ACCEPTANCE_BY_TEMPERATURE = ((0.0, 0.81), (0.4, 0.71), (0.8, 0.52), (1.0, 0.38)
 _BUSY = 16
 _PER_BATCH = (
     "num_speculative_tokens_per_batch_size (vLLM 0.24 and later) drafts less as the batch grows,"
-    " e.g. [[1, 8, 5], [9, 32, 2], [33, 512, 0]]; or let specwatch guard switch it off"
+    " e.g. [[1, 8, 5], [9, 512, 2]]; measure it, as with k = 0 the drafter still runs. Or let"
+    " specwatch guard switch it off"
 )
 
 

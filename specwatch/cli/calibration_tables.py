@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specwatch.core.calibration_report import LOSES, PAYS
-from specwatch.wording import figures
+from specwatch.wording import figures, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 Json = Mapping[str, Any]
@@ -114,7 +114,7 @@ def _comparison(report: Json, comparison: Json) -> Iterator[Line]:
     for label in [each["temperature"] for each in comparison["buckets"]]:
         for level, one in rows:
             yield from _temperature(label, level, one)
-    yield from _best_k(comparison["best_k"])
+    yield from _best_k(comparison)
     yield verdict_line(comparison), _STYLES.get(comparison["verdict"], "yellow")
 
 
@@ -130,7 +130,10 @@ def _temperature(label: str, level: str, one: Json) -> Iterator[Line]:
             yield _line(cells, _TEMPERATURES), _STYLES.get(found["verdict"], "")
 
 
-def _best_k(best: Json | None) -> Iterator[Line]:
+def _best_k(comparison: Json) -> Iterator[Line]:
+    best, unknown = comparison["best_k"], comparison["best_k_unknown"]
+    if unknown is not None:
+        yield f"best k: not known, {speculation.BEST_K_UNKNOWN[unknown]}", ""
     if best is None:
         return
     speedups: Sequence[float] = best["speedups"]
@@ -138,14 +141,8 @@ def _best_k(best: Json | None) -> Iterator[Line]:
     if best["k"] == now:
         yield f"best k: {now}, as it is", ""
         return
-    what = "none at all" if best["k"] == 0 else str(best["k"])
-    yield (
-        (
-            f"best k: {what} (predicted speedup {speedups[best['k']]:.2f}, with {now} now"
-            f" {speedups[now]:.2f})"
-        ),
-        "",
-    )
+    said = f"best k: {speculation.best_of(best['k'])} (predicted speedup {speedups[best['k']]:.2f}"
+    yield f"{said}, with {now} now {speedups[now]:.2f})", ""
 
 
 def verdict_line(comparison: Json) -> str:

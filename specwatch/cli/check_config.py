@@ -53,7 +53,7 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
     checks, notes = ([], []) if offline else _checks(config)
     ok = all(check["ok"] for check in checks)
     if as_json:
-        rules = [rule.model_dump(mode="json") for rule in config.rules.effective()]
+        rules = [rule.model_dump(mode="json") for rule in config.effective_rules()]
         options.print_json(
             {
                 "ok": ok, "problems": [], "configuration": config.public(), "rules": rules,
@@ -73,7 +73,7 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
 
 
 def _rules_said(config: Config) -> str:
-    rules = config.rules.effective()
+    rules = config.effective_rules()
     said = f"{len(rules) or 'none'} apply"
     disabling = [rule.name for rule in rules if rule.action == "disable"]
     if disabling:
@@ -87,7 +87,7 @@ def _unmeasured(config: Config, measured: Collection[str]) -> list[str]:
     """What rules cannot know yet of targets that are not among those with a baseline."""
     waiting = [
         rule
-        for rule in config.rules.effective()
+        for rule in config.effective_rules()
         if any(MEASURES[condition.metric].needs_baseline for condition in rule.conditions)
     ]
     lacking = [

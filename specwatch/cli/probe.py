@@ -176,8 +176,10 @@ def _probe(
             seed=plan.seed,
         ),
         concurrency=plan.concurrency,
-        temperatures=probe.temperatures_of(sweep, cost, seed=plan.seed),
-        line=probe.line_of(cost),
+        temperatures=probe.temperatures_of(
+            sweep, cost, asked.server.draft_cost_ratio, seed=plan.seed
+        ),
+        line=probe.line_of(cost, asked.server.draft_cost_ratio),
         alone=sweep.alone,
         notes=tuple(notes),
     )

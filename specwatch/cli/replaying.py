@@ -43,13 +43,14 @@ def replay(
     since: float,
     until: float,
     max_age: float,
+    draft_cost_ratio: float,
     progress: Progress,
 ) -> Replayed | None:
     """Judge the minutes of a target from ``since`` to ``until`` (Unix seconds); None without any.
 
     ``progress`` is told the time that was reached. Raises StoreUnavailable, SchemaMismatch.
     """
-    judge = Judge(target, rules, (), max_age=max_age)
+    judge = Judge(target, rules, (), max_age=max_age, draft_cost_ratio=draft_cost_ratio)
     judge.measurements = reader.measurements(target)
     run = Replay(judge, since)
     early = since - max([float(WARM_UP), *map(_confirming, rules)])

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 
 from specwatch.cli import options
 from specwatch.config import Config
-from specwatch.ruling import DEFAULT_RULES, Rule, Rules
+from specwatch.ruling import Rule, Rules
 from specwatch.wording import rules as rule_words
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
@@ -23,9 +22,12 @@ def command(file: Path | None, as_json: bool) -> None:
 
     Without a configuration these are the defaults.
     """
-    rules = rules_of(options.loaded(file))
+    loaded = options.loaded(file)
+    rules, own = rules_of(loaded), () if loaded is None else loaded.rules.extra
     if as_json:
-        options.print_json([_as_json(rule) for rule in rules])
+        options.print_json(
+            [{"default": rule not in own, **rule.model_dump(mode="json")} for rule in rules]
+        )
         return
     from specwatch.cli.terminal import Terminal
 
@@ -33,21 +35,16 @@ def command(file: Path | None, as_json: bool) -> None:
     for number, rule in enumerate(rules):
         if number:
             terminal.line("")
-        for line in _lines(rule):
+        for line in _lines(rule, ", yours" if rule in own else ""):
             terminal.line(line)
 
 
 def rules_of(loaded: Config | None) -> tuple[Rule, ...]:
     """The rules of a configuration, or the defaults."""
-    return (Rules() if loaded is None else loaded.rules).effective()
+    return Rules().effective() if loaded is None else loaded.effective_rules()
 
 
-def _as_json(rule: Rule) -> dict[str, Any]:
-    return {"default": rule in DEFAULT_RULES, **rule.model_dump(mode="json")}
-
-
-def _lines(rule: Rule) -> Iterator[str | tuple[str, str]]:
-    origin = "" if rule in DEFAULT_RULES else ", yours"
+def _lines(rule: Rule, origin: str) -> Iterator[str | tuple[str, str]]:
     yield rule.name, "bold"
     yield f"  {rule.severity}, {_ACTIONS[rule.action]}{origin}"
     if rule.summary:

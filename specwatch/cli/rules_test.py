@@ -67,7 +67,7 @@ def command(
     reader = Reader.of(options.database_url(database, file))
     try:
         names = _targets(reader, target)
-        found = list(_replayed(reader, names, rules, since, until, _max_age(loaded)))
+        found = list(_replayed(reader, names, rules, since, until, loaded))
         if not found:
             raise SpecwatchError(_nothing(reader, since, until))
     finally:
@@ -103,24 +103,29 @@ def _targets(reader: Reader, target: str | None) -> list[str]:
     return [target]
 
 
-def _max_age(loaded: Config | None) -> float:
-    return (Baselines() if loaded is None else loaded.baseline).max_age
-
-
 def _replayed(
     reader: Reader,
     names: Collection[str],
     rules: Sequence[Rule],
     since: float,
     until: float,
-    max_age: float,
+    loaded: Config | None,
 ) -> Iterator[Replayed]:
     from specwatch.cli.replaying import replay
+    from specwatch.core.breakeven import DRAFT_COST_RATIO
 
+    costs = {each.name: each.draft_cost_ratio for each in loaded.targets} if loaded else {}
     for name in names:
         with _progress(shown(name), since, until) as progress:
             found = replay(
-                reader, name, rules, since=since, until=until, max_age=max_age, progress=progress
+                reader,
+                name,
+                rules,
+                since=since,
+                until=until,
+                max_age=(Baselines() if loaded is None else loaded.baseline).max_age,
+                draft_cost_ratio=costs.get(name, DRAFT_COST_RATIO),
+                progress=progress,
             )
         if found is not None:
             yield found

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 from specwatch.model import Tally
 
+_MOST_CUT = 0.01
+"""Share of draft tokens that may be missing at the ends of requests."""
+
 
 def acceptance_rate(tally: Tally) -> float | None:
     """Accepted tokens / draft tokens; None where nothing was drafted or the server does not say."""
@@ -20,6 +23,20 @@ def mean_acceptance_length(tally: Tally) -> float | None:
     if not tally.drafts or tally.accepted_tokens is None:
         return None
     return 1 + tally.accepted_tokens / tally.drafts
+
+
+def fixed_draft_length(tally: Tally) -> int | None:
+    """Tokens of a draft where all drafts have as many, so that each reached every position.
+
+    None where the length varies (a schedule by batch size, n-gram, suffix, adaptive verification),
+    or where the server does not count by position. vLLM's phantom drafts, which pad new requests,
+    have the full length; a draft may be cut where the context, the batch or a grammar ends it.
+    """
+    if not tally.drafts or not tally.draft_tokens or not tally.accepted_per_position:
+        return None
+    k = len(tally.accepted_per_position)
+    full = k * tally.drafts
+    return k if abs(full - tally.draft_tokens) <= _MOST_CUT * full else None
 
 
 def accepted_length_histogram(

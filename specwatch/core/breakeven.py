@@ -17,18 +17,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, zip_longest
+from itertools import accumulate
+from typing import Literal
 
+from specwatch.core.acceptance import fixed_draft_length
 from specwatch.core.baseline import Baseline
 from specwatch.core.interval import Interval
+from specwatch.core.merge import sum_fields
 from specwatch.core.sample import Sample
 from specwatch.core.speedup import Baselines, Comparison, Minute
-from specwatch.model import Objective
+from specwatch.model import Objective, Tally
 
-FOLKLORE_ACCEPTANCE = 0.5
-"""The acceptance rate that people take for the line until they measure theirs."""
 DRAFT_COST_RATIO = 0.1
-"""Cost of a draft token in target steps, assumed of a draft model of a tenth of the size."""
+"""Cost of a draft token in target steps, assumed of a draft model of a tenth of the size.
+
+It is the assumed break-even acceptance too: :func:`prior_speedup` is 1 there, whatever k.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,8 @@ class BestK:
     """Predicted speedup for each number of draft tokens up to the present one, 0 first.
 
     Position j is kept as often as now, and a step's cost grows evenly with each draft token, from
-    1 at none to the measured one: an assumption about the cost, not about acceptance.
+    1 at none to the measured one: an assumption about the cost, not about acceptance. 0 is a server
+    without speculation, not a draft length of 0 set at run time, where the drafter still runs.
     """
 
     speedups: tuple[float, ...]
@@ -74,6 +79,11 @@ class BestK:
     def k(self) -> int:
         """The number of draft tokens with the greatest predicted speedup; the least of equals."""
         return self.speedups.index(max(self.speedups))
+
+
+BestKUnknown = Literal["no_positions", "varying_length"]
+"""Why the best number of draft tokens is not known: accepted tokens are not counted by position, or
+drafts differ in length, and how many reached a position is not counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +106,8 @@ class Assessment:
     bins: tuple[BinBreakEven, ...] = ()
     buckets: Mapping[str, BucketSpeedup] = field(default_factory=dict)
     best_k: BestK | None = None
+    best_k_unknown: BestKUnknown | None = None
+    """Why there is a speedup and no ``best_k``."""
     missing: str | None = None
     """Why there is no speedup, as words."""
 
@@ -110,6 +122,14 @@ def prior_speedup(
 ) -> float:
     """S = tau / (1 + k * c), with c the cost of a draft token in target steps: an assumption."""
     return acceptance_length / (1 + k * draft_cost_ratio)
+
+
+def assumed_speedup(counted: Tally, draft_cost_ratio: float) -> float | None:
+    """The speedup to assume until there is a measurement; None where drafts are not counted."""
+    drafts, drafted = counted.drafts, counted.draft_tokens
+    if not drafts or drafted is None or counted.accepted_tokens is None:
+        return None
+    return prior_speedup(1 + counted.accepted_tokens / drafts, drafted / drafts, draft_cost_ratio)
 
 
 def speedup_of(
@@ -144,6 +164,7 @@ def assess(
     if speedup is None:
         return replace(found, missing=compared.missing or "too few minutes of traffic")
     stepping = [each for each in compared.known if each.steps]
+    best_k = _best_k(stepping, compared)
     return replace(
         found,
         speedup=speedup,
@@ -151,7 +172,8 @@ def assess(
         per_token=compared.of(Objective.TPOT),
         bins=tuple(_bins(stepping, compared)),
         buckets=_buckets(stepping, compared),
-        best_k=_best_k(stepping, compared),
+        best_k=best_k if isinstance(best_k, BestK) else None,
+        best_k_unknown=None if isinstance(best_k, BestK) else best_k,
     )
 
 
@@ -225,25 +247,25 @@ def _steps_of(label: str, minute: Minute) -> float:
     return counted.drafts / drafting if drafting else 0.0
 
 
-def _best_k(minutes: Sequence[Minute], references: Comparison) -> BestK | None:
-    drafts = 0
-    kept: list[int] = []
-    for each in minutes:
-        positions, drafted = each.sample.tally.accepted_per_position, each.sample.tally.drafts
-        if positions is None or not drafted:
-            continue
-        drafts += drafted
-        kept = [sum(pair) for pair in zip_longest(kept, positions, fillvalue=0)]
-    steps = sum(each.steps for each in minutes)
-    plain = sum(references.rate(each) * each.steps for each in minutes)
-    if not drafts or not kept or not plain:
-        return None
-    cost = sum(each.step_seconds * each.steps for each in minutes) / plain
+def _best_k(minutes: Sequence[Minute], references: Comparison) -> BestK | BestKUnknown:
+    counting = [each for each in minutes if each.sample.tally.accepted_per_position is not None]
+    drafted = Tally(**sum_fields((each.sample.tally for each in counting), _DRAFTED))
+    kept, drafts = drafted.accepted_per_position, drafted.drafts
+    if not kept or not drafts:
+        return "no_positions"
+    k = fixed_draft_length(drafted)
+    if k is None:
+        return "varying_length"
+    steps = sum(each.steps for each in counting)
+    plain = sum(references.rate(each) * each.steps for each in counting)
+    cost = sum(each.step_seconds * each.steps for each in counting) / plain
     drafting = min(drafts / steps, 1.0)
-    reached = accumulate((count / drafts for count in kept), initial=0.0)
-    k = len(kept)
+    lengths = accumulate((count / drafts for count in kept), initial=0.0)
     return BestK(
         tuple(
-            (1 + drafting * length) / (1 + (cost - 1) * at / k) for at, length in enumerate(reached)
+            (1 + drafting * length) / (1 + (cost - 1) * at / k) for at, length in enumerate(lengths)
         )
     )
+
+
+_DRAFTED = ("drafts", "draft_tokens", "accepted_per_position")

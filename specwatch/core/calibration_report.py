@@ -63,6 +63,7 @@ def assessment(found: Assessment) -> Json:
             for label in sorted(found.buckets, key=order_of)
         ],
         "best_k": None if best is None else {"k": best.k, "speedups": list(best.speedups)},
+        "best_k_unknown": found.best_k_unknown,
     }
 
 

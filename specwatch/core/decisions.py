@@ -6,7 +6,7 @@ or is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from specwatch.core.equal_load import BaselineLatencies
     from specwatch.core.interval import Interval
     from specwatch.core.reading import Reading
-    from specwatch.core.sample import Sample
     from specwatch.core.slo import SloStatus
     from specwatch.core.verdicts import Finding
     from specwatch.ruling import Condition, Rule
@@ -48,14 +47,17 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ModelDecision:
-    """What is known of whether speculation pays for one model; ``prior`` is an assumed speedup.
+    """What is known of whether speculation pays for one model.
 
+    ``prior`` is an assumed speedup; it follows from ``draft_cost_ratio``, the cost of a draft token
+    in steps of the target, which is the assumed break-even acceptance too.
     ``baseline_latencies`` are those of :meth:`specwatch.core.judge.Judge.baseline_latencies`.
     """
 
     assessment: Assessment
     baseline: Baseline
     prior: float | None = None
+    draft_cost_ratio: float = 0.1
     baseline_latencies: BaselineLatencies = field(default_factory=dict)
 
 
@@ -66,24 +68,6 @@ class TargetDecision:
     models: Mapping[str, ModelDecision] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     slos: tuple[SloStatus, ...] = ()
-
-
-def prior(samples: Iterable[Sample], draft_cost_ratio: float) -> float | None:
-    """The speedup to assume for samples until there is a measurement; None without drafts.
-
-    ``draft_cost_ratio`` is the cost of a draft token in steps of the target.
-    """
-    from specwatch.core.breakeven import prior_speedup
-
-    drafts = drafted = accepted = 0
-    for sample in samples:
-        counted = sample.tally
-        drafts += counted.drafts or 0
-        drafted += counted.draft_tokens or 0
-        accepted += counted.accepted_tokens or 0
-    if not drafts:
-        return None
-    return prior_speedup(1 + accepted / drafts, drafted / drafts, draft_cost_ratio)
 
 
 def decision(one: Decision) -> Json:
@@ -102,8 +86,6 @@ def target(found: TargetDecision, now: float) -> Json:
 
 def model(one: ModelDecision, now: float) -> Json:
     """Whether speculation pays for one model, with the ages of what that rests on."""
-    from specwatch.core.breakeven import FOLKLORE_ACCEPTANCE
-
     found = one.assessment
     return {
         "speedup": _speedup(one),
@@ -111,7 +93,7 @@ def model(one: ModelDecision, now: float) -> Json:
         "minutes": found.samples,
         "covered": found.covered,
         "bins": [_bin(each) for each in found.bins],
-        "assumed_acceptance": None if found.measured else FOLKLORE_ACCEPTANCE,
+        "assumed_acceptance": None if found.measured else one.draft_cost_ratio,
         "buckets": [
             {
                 "temperature": label,
@@ -123,6 +105,7 @@ def model(one: ModelDecision, now: float) -> Json:
             for label, each in found.buckets.items()
         ],
         "best_k": found.best_k and {"k": found.best_k.k, "speedups": list(found.best_k.speedups)},
+        "best_k_unknown": found.best_k_unknown,
         "baseline": {
             "age": one.baseline.age(now),
             "bins": [_measurement(each, now) for _, each in sorted(one.baseline.bins.items())],

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from specwatch.core.baseline import MAX_AGE, Baseline, Measurement
-from specwatch.core.breakeven import Assessment
+from specwatch.core.breakeven import DRAFT_COST_RATIO, Assessment
 from specwatch.core.buckets import order_of
 from specwatch.core.dossier import Dossier
 from specwatch.core.equal_load import BaselineLatencies, baseline_latencies
@@ -39,10 +39,15 @@ class Judge:
         *,
         max_age: float = MAX_AGE,
         objective: Objective = Objective.E2E,
+        draft_cost_ratio: float = DRAFT_COST_RATIO,
     ) -> None:
-        """``max_age`` is in seconds: after it a baseline has expired."""
+        """``max_age`` is in seconds: after it a baseline has expired.
+
+        ``draft_cost_ratio`` is the target's, for what is assumed until there is a baseline.
+        """
         self.objective = objective
         self.target = target
+        self.draft_cost_ratio = draft_cost_ratio
         self._rules = self._applying(rules)
         self._slos = tuple(slos)
         self._max_age = max_age
@@ -85,7 +90,10 @@ class Judge:
 
         The books of the objectives begin empty: :meth:`load` fills them. This one is done.
         """
-        heir = Judge(self.target, rules, slos, max_age=max_age, objective=self.objective)
+        heir = Judge(
+            self.target, rules, slos,
+            max_age=max_age, objective=self.objective, draft_cost_ratio=self.draft_cost_ratio,
+        )  # fmt: skip
         heir._measurements = self._measurements
         heir._left = self._left
         for name, model in self._models.items():
@@ -257,6 +265,7 @@ class Judge:
                     model_name=model.name,
                     temperature=temperature,
                     before=before,
+                    draft_cost_ratio=self.draft_cost_ratio,
                 )
                 model.findings[rule.name, temperature] = found
                 if _told(before) is not _told(found):

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from specwatch.core import change, histogram, quantile
 from specwatch.core.acceptance import acceptance_rate, mean_acceptance_length
+from specwatch.core.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_speedup
 from specwatch.core.equal_load import at_equal_load
 from specwatch.core.evidence import Evidence
 from specwatch.core.interval import Interval
@@ -38,7 +39,7 @@ class Reading(NamedTuple):
     open_ended: bool = False
     """Whether the value, or the upper end of its interval, is really greater than told."""
     moot: bool = False
-    """Whether the question does not arise any more, which is why there is no value."""
+    """Whether the question does not arise, which is why there is no value."""
     stretches: tuple[Interval, ...] = ()
     """Of a speedup, over stretches that end now, shortest first, each with an interval that holds
     for somebody who looks every minute: these decide where there are any."""
@@ -52,25 +53,36 @@ class _Asked(NamedTuple):
     evidence: Evidence
     window: float
     temperature: str
+    draft_cost_ratio: float
 
     def tally(self, *, sound: bool = False) -> Tally:
         return self.evidence.tally(self.window, self.temperature, sound=sound)
 
 
 def read(
-    metric: str, evidence: Evidence, *, window: float, temperature: str = ALL_TEMPERATURES
+    metric: str,
+    evidence: Evidence,
+    *,
+    window: float,
+    temperature: str = ALL_TEMPERATURES,
+    draft_cost_ratio: float = DRAFT_COST_RATIO,
 ) -> Reading:
     """Read any of :data:`specwatch.measures.MEASURES` over the last ``window`` seconds.
 
     A metric that is not known by temperature is that of all. Latencies and gauges are those of
     sound samples, counts of drafts those of all with speculation on: what is read of these has no
-    value while the newest minute is not one of them. Raises KeyError for another metric.
+    value while the newest minute is not one of them. What stands in for another metric has none
+    once there was a baseline. ``draft_cost_ratio`` is the cost of a draft token in steps of the
+    target, for what is assumed. Raises KeyError for another metric.
     """
     measure = MEASURES[metric]
-    asked = _Asked(evidence, window, temperature if measure.by_temperature else ALL_TEMPERATURES)
+    where = temperature if measure.by_temperature else ALL_TEMPERATURES
+    asked = _Asked(evidence, window, where, draft_cost_ratio)
     reader, sound = _READERS[metric]
     counted = asked.tally(sound=sound)
-    found = reader(asked)._replace(drafts=counted.drafts or 0, requests=_requests(counted))
+    found = _measured_instead(evidence) if measure.instead_of else None
+    found = found or reader(asked)
+    found = found._replace(drafts=counted.drafts or 0, requests=_requests(counted))
     if found.value is None:
         return found
     if not evidence.speculating and metric not in _OF_ANY_MODE:
@@ -112,13 +124,32 @@ def _acceptance(asked: _Asked) -> Reading:
     return _none("no drafts") if rate is None else Reading(rate)
 
 
-def _acceptance_unmeasured(asked: _Asked) -> Reading:
-    if asked.evidence.baseline:
+def _measured_instead(evidence: Evidence) -> Reading | None:
+    """Why nothing is to be assumed; None where it may be."""
+    if evidence.baseline:
         return _none("there is a baseline to measure by", "assumed")._replace(moot=True)
-    if asked.evidence.baseline.expired:
-        # What was measured once says more than folklore, though not how much it is today.
+    if evidence.baseline.expired:
+        # What was measured once says more than an assumption, though not how much it is today.
         return _none("the baseline has expired: measure anew", "assumed")._replace(moot=True)
+    return None
+
+
+def _acceptance_unmeasured(asked: _Asked) -> Reading:
     return _acceptance(asked)._replace(basis="assumed")
+
+
+def _speedup_assumed(asked: _Asked) -> Reading:
+    speedup = assumed_speedup(asked.tally(), asked.draft_cost_ratio)
+    return _none("no drafts", "assumed") if speedup is None else Reading(speedup, basis="assumed")
+
+
+def _request_speedup_assumed(asked: _Asked) -> Reading:
+    rate, counted = _request_acceptance(0.1)(asked), asked.tally()
+    if rate.value is None or not counted.drafts or not counted.draft_tokens:
+        return _none(rate.missing or "no drafts", "assumed")
+    k = counted.draft_tokens / counted.drafts
+    speedup = prior_speedup(1 + k * rate.value, k, asked.draft_cost_ratio)
+    return Reading(speedup, basis="assumed")
 
 
 def _acceptance_change(asked: _Asked) -> Reading:
@@ -145,7 +176,8 @@ def _losing_share(asked: _Asked) -> Reading:
     found = asked.evidence.assessment(asked.window)
     if not found.buckets:
         missing = found.missing or "no measured speedup of any temperature"
-        return _none(missing, "measured")
+        baseline = asked.evidence.baseline
+        return _none(missing, "measured")._replace(moot=not baseline and not baseline.expired)
     losing = math.fsum(each.share for each in found.buckets.values() if each.loses)
     return Reading(losing, basis="measured")
 
@@ -251,11 +283,13 @@ def _latency_readers() -> dict[str, tuple[Callable[[_Asked], Reading], bool]]:
 _READERS: Mapping[str, tuple[Callable[[_Asked], Reading], bool]] = {
     "speedup_ratio": (_speedup, True),
     "acceptance_ratio": (_acceptance, False),
+    "speedup_ratio_assumed": (_speedup_assumed, False),
     "acceptance_ratio_unmeasured": (_acceptance_unmeasured, False),
     "acceptance_change": (_acceptance_change, False),
     "acceptance_length": (_acceptance_length, False),
     "request_acceptance_p10": (_request_acceptance(0.1), False),
     "request_acceptance_p50": (_request_acceptance(0.5), False),
+    "request_speedup_p10_assumed": (_request_speedup_assumed, False),
     "losing_draft_share": (_losing_share, True),
     **_latency_readers(),
     "tpot_tail": (_tail, True),

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from specwatch.core.breakeven import DRAFT_COST_RATIO
 from specwatch.core.evidence import LONGEST_SILENCE, Evidence
 from specwatch.core.interval import Interval
 from specwatch.core.reading import Reading, read
@@ -58,6 +59,7 @@ def judge(
     model_name: str,
     temperature: str,
     before: Finding | None,
+    draft_cost_ratio: float = DRAFT_COST_RATIO,
 ) -> Finding:
     """Judge a rule at ``evidence.now``; ``before`` is what was found the last time.
 
@@ -70,12 +72,21 @@ def judge(
     """
     held = _held_before(rule, before)
     readings = tuple(
-        (each, read(each.metric, evidence, window=rule.window_of(each), temperature=temperature))
+        (
+            each,
+            read(
+                each.metric,
+                evidence,
+                window=rule.window_of(each),
+                temperature=temperature,
+                draft_cost_ratio=draft_cost_ratio,
+            ),
+        )
         for each in rule.conditions
     )
     holds = [None] * len(held) if evidence.stale else _each_holds(rule, readings, held)
     seen = _SEEN[_combined(rule, holds)]
-    moot = any(reading.moot for _, reading in readings)
+    moot = _moot(rule, readings)
     verdict, pending = _decided(rule, seen, before, evidence.now, moot)
     since = evidence.now if before is None or before.verdict is not verdict else before.since
     latches = tuple(now is True or was for now, was in zip(holds, held, strict=True))
@@ -124,22 +135,30 @@ def _combined(rule: Rule, holds: Iterable[bool | None]) -> bool | None:
 def _each_holds(
     rule: Rule, readings: Iterable[tuple[Condition, Reading]], held: tuple[bool, ...]
 ) -> list[bool | None]:
+    readings = list(readings)
+    aside = any(held) or (rule.combine == "any" and not _moot(rule, readings))
     return [
-        _holds(rule, condition, reading, latched, any(held))
+        _holds(rule, condition, reading, latched, aside)
         for (condition, reading), latched in zip(readings, held, strict=True)
     ]
 
 
+def _moot(rule: Rule, readings: Iterable[tuple[Condition, Reading]]) -> bool:
+    """Whether what the rule asks does not arise: of ``any``, all of it."""
+    return (any if rule.combine == "all" else all)(reading.moot for _, reading in readings)
+
+
 def _holds(
-    rule: Rule, condition: Condition, reading: Reading, latched: bool, in_breach: bool
+    rule: Rule, condition: Condition, reading: Reading, latched: bool, aside: bool
 ) -> bool | None:
     """Whether a condition holds; None where the reading does not say.
 
     One that has held in a confirmed breach (``latched``) holds unless the metric is back over the
-    clearing threshold, with all of its interval. A question that no longer arises keeps no breach.
+    clearing threshold, with all of its interval. A question that does not arise keeps no breach,
+    and leaves the answer to the others of ``any``: then what is moot is put ``aside``.
     """
     if reading.value is None:
-        return False if reading.moot and in_breach else None
+        return False if reading.moot and aside else None
     if reading.drafts < rule.min_drafts or reading.requests < rule.min_requests:
         return None
     low, high = _limits(reading)

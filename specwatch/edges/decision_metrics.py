@@ -84,16 +84,23 @@ def _speedups(models: Iterable[tuple[str, str, ModelDecision]]) -> Iterator[Metr
         "Speedup that the acceptance and an assumed draft cost suggest, where none is measured.",
         labels=_MODEL,
     )
+    line = GaugeMetricFamily(
+        "specwatch_assumed_break_even_acceptance_ratio",
+        "Acceptance rate at which specwatch_assumed_speedup_ratio is 1, by the same draft cost.",
+        labels=_MODEL,
+    )
     for target, model, one in models:
         found = one.assessment
         measured.add_metric((target, model), int(found.measured))
-        add(assumed, (target, model), None if found.measured else one.prior)
+        if not found.measured:
+            add(assumed, (target, model), one.prior)
+            line.add_metric((target, model), one.draft_cost_ratio)
         for temperature, interval in _by_temperature(one):
             labels = (target, model, label(temperature))
             speedup.add_metric(labels, interval.value)
             lower.add_metric(labels, interval.lower)
             upper.add_metric(labels, interval.upper)
-    yield from (speedup, lower, upper, measured, assumed)
+    yield from (speedup, lower, upper, measured, assumed, line)
 
 
 def _by_temperature(one: ModelDecision) -> Iterator[tuple[str, Interval]]:

@@ -34,10 +34,7 @@ class Estimate(Struct, frozen=True, kw_only=True):
 
 
 class Line(Struct, frozen=True, kw_only=True):
-    """The acceptance rate at which speculation neither gains nor loses, at one load.
-
-    Of one that is assumed, from ``lower`` to ``upper`` is what people call near the line.
-    """
+    """The acceptance rate at which speculation neither gains nor loses, at one load."""
 
     acceptance: Estimate
     basis: Basis

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from specwatch.core import breakeven
 from specwatch.core.baseline import Baseline
-from specwatch.core.breakeven import FOLKLORE_ACCEPTANCE
+from specwatch.core.breakeven import DRAFT_COST_RATIO
 from specwatch.core.calibration import MOST_ERRORS, Stage
 from specwatch.core.interval import LEAST_SAMPLES, Interval
 from specwatch.core.load import Answer
@@ -25,8 +25,6 @@ from specwatch.experiments.model import Estimate, Line, ProbeTemperature, Zone
 from specwatch.model import load_bin_label
 from specwatch.wording import figures
 
-FOLKLORE_GAIN = 0.65
-"""The acceptance rate above which people expect a real gain; between it and the line, P99 tells."""
 RECORDS_FLAG = "--per-request-spec-decode-metrics summary"
 """What makes vLLM's answers carry a record."""
 _CACHED = 0.1
@@ -100,8 +98,8 @@ def shortfall_of(sweep: Sweep) -> str | None:
     return f"tokens came in {paced} slices, and {LEAST_SAMPLES} are the least: give more --requests"
 
 
-def line_of(cost: Cost | str) -> Line:
-    """The break-even line: measured, else what people assume."""
+def line_of(cost: Cost | str, draft_cost_ratio: float = DRAFT_COST_RATIO) -> Line:
+    """The break-even line: measured, else where the assumed cost of a draft token makes it."""
     if isinstance(cost, Cost):
         return Line(
             acceptance=Estimate(
@@ -112,22 +110,19 @@ def line_of(cost: Cost | str) -> Line:
             basis="measured",
             load=load_bin_label(cost.load_bin),
         )
-    return Line(
-        acceptance=Estimate(
-            value=FOLKLORE_ACCEPTANCE, lower=FOLKLORE_ACCEPTANCE, upper=FOLKLORE_GAIN
-        ),
-        basis="assumed",
-    )
+    return Line(acceptance=Estimate(value=draft_cost_ratio), basis="assumed")
 
 
 def temperatures_of(
-    sweep: Sweep, cost: Cost | str, *, seed: int = 0
+    sweep: Sweep,
+    cost: Cost | str,
+    draft_cost_ratio: float = DRAFT_COST_RATIO,
+    *,
+    seed: int = 0,
 ) -> tuple[ProbeTemperature, ...]:
     """What was seen at each temperature, in ascending order."""
-    return tuple(
-        _temperature(each, sweep, cost if isinstance(cost, Cost) else None, seed)
-        for each in sorted(sweep.answers)
-    )
+    known = cost if isinstance(cost, Cost) else draft_cost_ratio
+    return tuple(_temperature(each, sweep, known, seed) for each in sorted(sweep.answers))
 
 
 def problems_of(sweep: Sweep) -> list[str]:
@@ -156,13 +151,13 @@ def notes_of(sweep: Sweep) -> list[str]:
 
 
 def _temperature(
-    temperature: float, sweep: Sweep, cost: Cost | None, seed: int
+    temperature: float, sweep: Sweep, cost: Cost | float, seed: int
 ) -> ProbeTemperature:
     answers, parts = sweep.answers[temperature], sweep.parts[temperature]
     good = [each for each in answers if each.ok]
     found = acceptance_of(parts, seed=seed)
     speedup = None
-    if cost is not None:
+    if isinstance(cost, Cost):
         length = length_interval(parts, drafting=cost.drafting, seed=seed)
         speedup = None if length is None else _scaled(length, cost.kept).over(cost.step)
     return ProbeTemperature(
@@ -179,17 +174,15 @@ def _temperature(
     )
 
 
-def _zone(speedup: Interval | None, rate: Estimate | None, cost: Cost | None) -> Zone:
+def _zone(speedup: Interval | None, rate: Estimate | None, cost: Cost | float) -> Zone:
     """Only a whole interval on one side of the line loses or wins."""
-    if cost is not None:
+    if isinstance(cost, Cost):
         if speedup is None:
             return "unknown"
         return "wins" if speedup.above(1.0) else "loses" if speedup.below(1.0) else "near"
     if rate is None or rate.lower is None or rate.upper is None:
         return "unknown"
-    if rate.upper < FOLKLORE_ACCEPTANCE:
-        return "loses"
-    return "wins" if rate.lower > FOLKLORE_GAIN else "near"
+    return "wins" if rate.lower > cost else "loses" if rate.upper < cost else "near"
 
 
 def _scaled(length: Interval, factor: float) -> Interval:

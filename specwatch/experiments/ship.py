@@ -20,7 +20,8 @@ LABELS: dict[Verdict, str] = {
 }  # fmt: skip
 """What people read."""
 _REMEDY = (
-    "leave it off above that (vLLM: num_speculative_tokens_per_batch_size) or send no more there"
+    "send no more there, or measure vLLM's num_speculative_tokens_per_batch_size: with k = 0 the"
+    " drafter still runs"
 )
 
 

@@ -16,9 +16,7 @@ LABELS: dict[Zone, str] = {
 def line_sentence(line: Line) -> str:
     """The break-even line as a sentence."""
     if line.basis == "assumed":
-        upper = line.acceptance.upper
-        upto = "" if upper is None else f" to {upper:.0%}"
-        return f"break-even: assumed, near the line from {line.acceptance.value:.0%}{upto}"
+        return f"break-even: about {line.acceptance.value:.0%}, by the assumed draft cost"
     at = f"break-even at load {line.load}, measured"
     if line.acceptance.value <= 0:
         return f"{at}: a step costs no more than a plain one, any acceptance gains"

@@ -116,6 +116,7 @@ def _report(
         loads=by_load,
         crossing=crossing(by_load),
         best_k=best_k(measured),
+        best_k_unknown=measured.assessment.best_k_unknown,
         what_if=what_if(by_load, measured, present_k(cells, measured)),
         objectives=objectives(sources.slos, kept.windows, since, until),
         incidents=of_guard,

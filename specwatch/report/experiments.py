@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from specwatch.charts.scale import finite
 from specwatch.experiments import model as measured
 from specwatch.experiments.zones import by_zone, line_sentence
 from specwatch.report.model import Experiment, MeasuredLoad, ProbedTemperature, Ratio
@@ -157,6 +158,7 @@ def _where(levels: Sequence[_Load]) -> str:
 
 def _loads(levels: Sequence[_Load]) -> str:
     closed = [str(each.concurrency) for each in levels if each.concurrency is not None]
-    opened = [f"{each.rate:g}" for each in levels if each.concurrency is None]
+    rates = [finite(each.rate) for each in levels if each.concurrency is None]
+    opened = [figures.UNKNOWN if each is None else f"{each:g}" for each in rates]
     said = [f"concurrency {', '.join(closed)}"] if closed else []
     return " and ".join([*said, *([f"{', '.join(opened)} requests a second"] if opened else [])])

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from specwatch.core import acceptance
-from specwatch.core.merge import sum_fields
+from specwatch.core.merge import sum_fields, sum_tallies
+from specwatch.core.sample import Sample, total
 from specwatch.model import ALL_TEMPERATURES, LOAD_BINS, Mode, Tally, load_bin_label
 from specwatch.report import latencies
 from specwatch.report.latencies import summed
@@ -18,6 +19,9 @@ from specwatch.report.temperatures import without_speculation
 
 LARGEST_BATCH = 256
 """Where a schedule by batch size ends."""
+LEAST_GAIN = 0.05
+"""Tokens of a step beyond one below which speculation is not worth a schedule: it gains no more
+even if drafts cost nothing."""
 _COUNTED = ("draft_tokens", "accepted_tokens", "generation_tokens")
 
 
@@ -81,39 +85,45 @@ def best_k(measured: Speedups) -> BestK | None:
 
 
 def what_if(rows: Sequence[Load], measured: Speedups, k: int | None) -> WhatIf | None:
-    """Speculation with ``k`` draft tokens below the loads at which it loses, none from there on.
+    """What to do about the loads at which speculation loses; None where nothing can be told.
 
-    It loses where the whole interval is below 1, and so it has to at every load above that was
-    measured; the time of their requests becomes that which the speedup says they take without.
-    Where nothing was measured all stays as it was. None where there is no such load.
+    It loses where the whole interval is below 1, and so it has to at every load above that ran. A
+    schedule keeps ``k`` draft tokens below: only where it is measured to pay there. Where it pays
+    at no load that was measured, it is off that is better.
     """
     seconds: dict[str, float] = {}
     for sample in measured.samples:
         if sample.pace is not None and sample.load_bin is not None:
             label = load_bin_label(sample.load_bin)
             seconds[label] = seconds.get(label, 0.0) + sample.pace.seconds
-    known = [
-        (at, seconds[each.load], each.speedup)
-        for at, each in enumerate(rows)
+    known = {
+        each.load: (seconds[each.load], each.speedup)
+        for each in rows
         if each.speedup is not None and seconds.get(each.load)
-    ]
-    dropped = list(
-        itertools.takewhile(
-            lambda each: each[2].upper is not None and each[2].upper < 1.0, reversed(known)
-        )
-    )
-    if not dropped or not k:
+    }
+    lost = losing((load, speedup) for load, (_, speedup) in known.items())
+    if not lost:
         return None
-    took = sum(each for _, each, _ in known)
-    plain = sum(each * speedup.value for _, each, speedup in known)
-    saved = sum(each * (1.0 - speedup.value) for _, each, speedup in dropped)
-    kept = rows[: dropped[-1][0]]
-    return WhatIf(
-        loads=tuple(each.load for each in kept),
-        setting=_setting(rows[dropped[-1][0]].load, k) if kept else (),
-        speedup=plain / (took - saved),
-        gain=sum(seconds.values()) / (sum(seconds.values()) - saved),
-    )
+    took = sum(each for each, _ in known.values())
+    share = sum(known[each][0] for each in lost) / took
+    paying = set(winning((load, speedup) for load, (_, speedup) in known.items()))
+    if not paying or yields_too_little(measured.samples):
+        plain = sum(each * speedup.value for each, speedup in known.values())
+        off = WhatIf(loads=(), setting=(), share=share, gain=took / plain)
+        return off if plain < took else None
+    above = list(itertools.takewhile(lambda each: each.load in lost, reversed(rows)))
+    kept = rows[: len(rows) - len(above)]
+    if not above or not k or not paying & {each.load for each in kept}:
+        return None
+    share = sum(known[each.load][0] for each in above) / took
+    setting = _setting(above[-1].load, k)
+    return WhatIf(loads=tuple(each.load for each in kept), setting=setting, share=share)
+
+
+def yields_too_little(samples: Iterable[Sample]) -> bool:
+    """Whether steps yield so few tokens that speculation could not pay if drafts cost nothing."""
+    length = acceptance.mean_acceptance_length(total(list(samples)))
+    return length is not None and length - 1 < LEAST_GAIN
 
 
 def _setting(losing: str, k: int) -> tuple[tuple[int, int, int], ...]:
@@ -123,17 +133,11 @@ def _setting(losing: str, k: int) -> tuple[tuple[int, int, int], ...]:
 
 
 def present_k(cells: Sequence[Cell], measured: Speedups) -> int | None:
-    """Draft tokens of a draft now, where the server says."""
+    """Draft tokens of every draft now; None where that varies, or the server does not say."""
     newest = [
         each.all for each in cells if each.place.now and each.place.environment == measured.present
     ]
-    positions = max((len(each.accepted_per_position or ()) for each in newest), default=0)
-    if positions:
-        return positions
-    drafts, drafted = (
-        sum(getattr(each, name) or 0 for each in newest) for name in ("drafts", "draft_tokens")
-    )
-    return math.ceil(drafted / drafts) if drafts and drafted else None
+    return acceptance.fixed_draft_length(sum_tallies(newest))
 
 
 def winning(rows: Iterable[tuple[str, Ratio | None]]) -> tuple[str, ...]:

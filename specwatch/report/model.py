@@ -153,7 +153,8 @@ class Crossing(Struct, frozen=True, kw_only=True):
 
 
 class BestK(Struct, frozen=True, kw_only=True):
-    """Predicted speedups for 0, 1, .. present draft tokens, and the best of them."""
+    """Predicted speedups for 0, 1, .. present draft tokens, and the best of them; 0 is a server
+    without speculation."""
 
     k: int
     now: int
@@ -161,15 +162,18 @@ class BestK(Struct, frozen=True, kw_only=True):
 
 
 class WhatIf(Struct, frozen=True, kw_only=True):
-    """Speculation below the losing loads only; at none where ``loads`` is empty. ``setting`` is the
-    value for vLLM's ``num_speculative_tokens_per_batch_size``, empty where it is better switched
-    off; ``gain`` how many times as fast the same work would have been done as it was: 1.24 is 24 %
-    more."""
+    """What to do about the loads at which speculation loses, ``share`` of the measured time.
+
+    Where ``loads`` is empty it pays at none: ``gain`` is how many times as fast the same work would
+    have been done with speculation off, 1.24 is 24 % more. Else it pays at ``loads``, and
+    ``setting`` is the value for vLLM's ``num_speculative_tokens_per_batch_size`` that stops
+    drafting above them. Its gain is not known: with 0 draft tokens the drafter still runs.
+    """
 
     loads: tuple[str, ...]
     setting: tuple[tuple[int, int, int], ...]
-    speedup: float
-    gain: float
+    share: float
+    gain: float | None = None
 
 
 class WorstHour(Struct, frozen=True, kw_only=True):
@@ -371,6 +375,8 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     loads: tuple[Load, ...] = ()
     crossing: Crossing | None = None
     best_k: BestK | None = None
+    best_k_unknown: Literal["no_positions", "varying_length"] | None = None
+    """Why there is a measured speedup and no ``best_k``."""
     what_if: WhatIf | None = None
     objectives: tuple[Objective, ...] = ()
     incidents: tuple[Incident, ...] = ()

@@ -12,17 +12,14 @@ _SINCE = (0, 24)
 """Version of vLLM; with data parallelism it turns the setting off."""
 _VLLM = re.compile(r"v?(\d+)\.(\d+)(?=$|[^0-9])")
 _UNTAGGED = re.compile(r"v?0\.[01]\.dev")
-_LLAMA = re.compile(r"b\d+")
 _LONGEST_VERSION = 40
 
-Support = Literal["yes", "old", "never", "unknown"]
+Support = Literal["yes", "old", "unknown"]
 
 
 def support(version: str | None) -> Support:
-    """Whether an engine has the setting: ``never`` is llama.cpp, which counts its builds."""
+    """Whether an engine has the setting."""
     said = version or ""
-    if _LLAMA.match(said):
-        return "never"
     found = _VLLM.match(said)
     if found is None or _UNTAGGED.match(said):
         return "unknown"

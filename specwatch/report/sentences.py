@@ -6,9 +6,10 @@ import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 
-from specwatch.model import LOAD_BINS, load_bin_label
+from specwatch.model import ALL_TEMPERATURES, LOAD_BINS, load_bin_label
 from specwatch.report import schedule
 from specwatch.report.incidents import WOULD_HAVE
+from specwatch.report.loads import LEAST_GAIN
 from specwatch.report.model import Answer, BestK, ModelReport, WhatIf
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
@@ -18,7 +19,7 @@ WORTH_ANOTHER_K = 0.03
 """Predicted gain on the present k, and on none, below which no other is recommended: predictions
 are wrong by as much."""
 WORTH_A_SETTING = 0.01
-"""Gain below which speculation is not recommended to be off at some loads."""
+"""Share of the time at losing loads below which no schedule is worth a try."""
 _SPARSE = 0.8
 """Share of the time that has to be watched, and of the drafts whose temperature is known, for
 figures to be relied on."""
@@ -163,6 +164,12 @@ def _advice(report: ModelReport) -> Iterator[str]:
     yield from _data(report)
     if report.answer.outcome == "no_traffic":
         return
+    if _useless(report):
+        yield (
+            "Switch speculation off: so few draft tokens are accepted that it cannot pay"
+            f" (`specwatch guard disable {shown(report.target)}`)."
+        )
+        return
     yield from _measuring(report)
     yield from _switching(report)
     yield from _routing(report)
@@ -215,31 +222,35 @@ def _measuring(report: ModelReport) -> Iterator[str]:
     )
 
 
+def _useless(report: ModelReport) -> bool:
+    """Whether it could not pay if drafts cost nothing; a measurement that says it pays wins."""
+    length = next(
+        (
+            each.acceptance.mean_length
+            for each in report.temperatures
+            if each.temperature == ALL_TEMPERATURES
+        ),
+        None,
+    )
+    too_little = length is not None and length - 1 < LEAST_GAIN
+    return too_little and report.answer.outcome not in ("pays", "not_worth_it", "off")
+
+
 def _switching(report: ModelReport) -> Iterator[str]:
     """Yield what is to become of speculation: one change, as the gains of two do not add up."""
-    setting, k = _gain_of_setting(report), _gain_of_k(report)
-    if report.what_if is not None and setting > max(k, 1.0):
-        yield _restricted(report, report.what_if)
-    elif report.best_k is not None and k > 1.0:
+    found = report.what_if
+    if report.best_k is not None and _gain_of_k(report) > 1.0:
         yield _drafting(report.best_k)
     elif report.answer.outcome == "loses":
         said = f"Switch speculation off: `specwatch guard disable {shown(report.target)}`"
         yield f"{said}." if _missed(report) else f"{said}, or let the guard (`guard.mode: act`)."
-
-
-def _gain_of_setting(report: ModelReport) -> float:
-    """How many times as fast it would be off at some loads; 1 where that is not worth it, or no
-    better than off at all."""
-    found = report.what_if
-    if found is None or not found.loads or not found.gain - 1 > WORTH_A_SETTING:
-        return 1.0
-    if report.answer.outcome == "loses" and not found.speedup - 1 > WORTH_A_SETTING:
-        return 1.0
-    return found.gain
+    elif found is not None and found.setting and found.share > WORTH_A_SETTING:
+        yield _restricted(report, found)
 
 
 def _gain_of_k(report: ModelReport) -> float:
-    """The same of the best k, where that is better than the present one and than none."""
+    """How many times as fast the best k is predicted to be; 1 where it is no better than the
+    present one, or than none."""
     found = report.best_k
     if found is None or not found.k or found.k >= len(found.speedups):
         return 1.0
@@ -249,25 +260,16 @@ def _gain_of_k(report: ModelReport) -> float:
 
 
 def _restricted(report: ModelReport, found: WhatIf) -> str:
-    most, version = schedule.limit(found), report.engine_version
-    faster = f"the same work would have been done {found.gain:.2f}x as fast"
-    key = f"`{schedule.setting(found)}` in the speculative configuration"
-    has = schedule.support(version)
-    if has == "never":
-        said = f"Switch speculation off while more than {most} requests run: {faster}."
-    elif has == "old":
-        said = (
-            f"Switch speculation off while more than {most} requests run: {faster}. The server"
-            f" does so by itself with {key} ({schedule.needs(version)})."
-        )
-    else:
-        said = (
-            f"Turn speculation off above {most} running requests: with {key}"
-            f" ({schedule.needs(version)}) {faster}."
-        )
+    said = (
+        f"Speculation loses above {schedule.limit(found)} running requests,"
+        f" {figures.percent(found.share)} of the time. `{schedule.setting(found)}` in the"
+        f" speculative configuration ({schedule.needs(report.engine_version)}) stops drafting"
+        " there, but the drafter still runs, which is slower than off: measure it with"
+        " `specwatch bench` before you keep it."
+    )
     unmeasured = schedule.unmeasured(report, found)
     if unmeasured:
-        said += f" It stays on {_loads(unmeasured)}, where nothing was measured."
+        said += f" It drafts on {_loads(unmeasured)} too, where nothing was measured."
     return said
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import specwatch.core.baseline as baselines
-from specwatch.core import breakeven, decisions
+from specwatch.core import breakeven
 from specwatch.core.baseline import (
     MOST_POINTS,
     Baseline,
@@ -17,6 +17,7 @@ from specwatch.core.baseline import (
 )
 from specwatch.core.breakeven import Assessment
 from specwatch.core.interval import LEAST_SAMPLES, Interval
+from specwatch.core.merge import sum_tallies
 from specwatch.core.sample import Sample
 from specwatch.model import HOUR, Environment, Mode
 from specwatch.report.latencies import summed
@@ -143,10 +144,13 @@ def speedups(
     baseline = Chosen([*known, *own], now, max_age)
     environments = {each.environment for each in samples}
     assessment = breakeven.assess(samples, baseline, given_loads=True)
-    if assessment.best_k is not None and len({e.fingerprint for e in environments}) > 1:
+    if assessment.measured and len({e.fingerprint for e in environments}) > 1:
         # The others may have had another number of draft tokens.
         newest = [each for each in samples if each.environment == ledger.present]
-        assessment = replace(assessment, best_k=breakeven.assess(newest, baseline).best_k)
+        present = breakeven.assess(newest, baseline)
+        assessment = replace(
+            assessment, best_k=present.best_k, best_k_unknown=present.best_k_unknown
+        )
     return Speedups(
         assessment,
         baseline,
@@ -160,11 +164,9 @@ def speedups(
 
 def _assumed(cells: Sequence[Cell], draft_cost_ratio: float) -> float | None:
     counted = [
-        Sample(0, 0, each.place.mode, each.all)
-        for each in cells
-        if each.place.now and each.all.accepted_tokens is not None
+        each.all for each in cells if each.place.now and each.all.accepted_tokens is not None
     ]
-    return decisions.prior(counted, draft_cost_ratio)
+    return breakeven.assumed_speedup(sum_tallies(counted), draft_cost_ratio)
 
 
 def _own(

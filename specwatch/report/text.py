@@ -23,7 +23,7 @@ from specwatch.report.model import (
 from specwatch.report.text_events import event_lines
 from specwatch.report.text_experiments import experiment_lines
 from specwatch.report.told import cells
-from specwatch.wording import figures
+from specwatch.wording import figures, speculation
 from specwatch.wording.moments import moment
 from specwatch.wording.text import MOST_COLUMNS, shown
 
@@ -272,26 +272,26 @@ def _load_sentences(model: ModelReport) -> Iterator[str]:
         if best.k == best.now:
             yield f"best k: {best.k}, as it is"
         else:
-            what = "none at all" if best.k == 0 else str(best.k)
+            what = speculation.best_of(best.k)
             yield f"best k: {what} (predicted speedup {best.speedups[best.k]:.2f}, {now})"
+    elif model.best_k_unknown is not None:
+        yield f"best k: not known, {speculation.BEST_K_UNKNOWN[model.best_k_unknown]}"
     if model.what_if is not None:
         yield _restricted(model, model.what_if)
 
 
 def _restricted(model: ModelReport, found: WhatIf) -> str:
-    """What speculation at some loads only would be worth, and how that is set."""
-    if not schedule.limit(found):
-        return f"it loses at every load that was measured: switch it off, {found.gain - 1:+.1%}"
-    said = (
-        f"only at load {', '.join(map(shown, found.loads))}: speedup {found.speedup:.2f},"
-        f" {found.gain - 1:+.1%}"
+    """What to do about the loads at which it loses."""
+    if found.gain is not None:
+        return f"it pays at no load that was measured: switch it off, {found.gain - 1:+.1%}"
+    unmeasured = ", ".join(map(shown, schedule.unmeasured(model, found)))
+    return (
+        f"it loses above {schedule.limit(found)} running requests,"
+        f" {figures.percent(found.share)} of the time;"
+        f" to be measured there: {schedule.setting(found)}, where the drafter still runs"
+        f" ({schedule.needs(model.engine_version)})"
+        f"{f'; not measured: {unmeasured}' if unmeasured else ''}"
     )
-    unmeasured = schedule.unmeasured(model, found)
-    if unmeasured:
-        said += f" (not measured: {', '.join(map(shown, unmeasured))})"
-    if schedule.support(model.engine_version) == "never":
-        return said
-    return f"{said}; {schedule.setting(found)}, {schedule.needs(model.engine_version)}"
 
 
 def ratio(found: Ratio | None) -> str:

@@ -56,10 +56,17 @@ class Rules(Section):
         require_unlike_names(value, "rules.extra")
         return value
 
-    def effective(self) -> tuple[Rule, ...]:
-        """All that apply: the defaults, with those replaced that have a namesake in ``extra``."""
+    def effective(self, *, act_on_assumptions: bool = False) -> tuple[Rule, ...]:
+        """All that apply: the defaults, with those replaced that have a namesake in ``extra``.
+
+        With ``act_on_assumptions`` (see :class:`specwatch.policy.Guard`) the default rule
+        ``low-acceptance`` disables.
+        """
         defaults = DEFAULT_RULES if self.use_defaults else ()
         rules = {rule.name: rule for rule in defaults if rule.name not in self.without}
+        if act_on_assumptions and "low-acceptance" in rules:
+            low = rules["low-acceptance"]
+            rules[low.name] = low.model_copy(update={"action": "disable"})
         rules.update({rule.name: rule for rule in self.extra})
         return tuple(rules.values())
 

@@ -16,16 +16,16 @@ DEFAULT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         name="low-acceptance",
-        summary="Fewer than half of the draft tokens are accepted, and there is no baseline",
-        conditions=(Condition(metric="acceptance_ratio_unmeasured", below=0.5, clear=0.55),),
+        summary="Acceptance is below the assumed break-even; measure it with specwatch calibrate",
+        conditions=(Condition(metric="speedup_ratio_assumed", below=1, clear=1.02),),
         window="10m", for_="10m", min_drafts=500,
     ),
     Rule(
         name="losing-bucket",
         summary="For a large part of the requests speculation does not pay",
         conditions=(
-            Condition(metric="request_acceptance_p10", below=0.5),
             Condition(metric="losing_draft_share", above=0.4),
+            Condition(metric="request_speedup_p10_assumed", below=1),
         ),
         combine="any", window="1h", min_drafts=500, min_requests=50,
     ),

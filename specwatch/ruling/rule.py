@@ -34,8 +34,6 @@ Action = Literal["alert", "disable"]
 LeastCount = Annotated[int, BeforeValidator(partial(parse_count, least=0))]
 
 _INLINE = ("metric", "above", "below", "clear")
-_UNMEASURED = "acceptance_ratio_unmeasured"
-"""The metric that there is only without a baseline."""
 
 
 class Rule(Section):
@@ -176,10 +174,12 @@ def _at_odds_with(rule: Rule, first: Condition, second: Condition) -> str | None
 
 def _measured_or_not(first: Condition, second: Condition) -> str | None:
     """Why not both of two conditions can hold, whatever their windows."""
-    names = {first.metric, second.metric}
-    if _UNMEASURED in names and any(MEASURES[name].needs_baseline for name in names):
-        why = f"{_UNMEASURED} is there only without a baseline"
-        return f"can never fire beside the others: {why}; use acceptance_ratio"
+    measures = [MEASURES[each.metric] for each in (first, second)]
+    if any(each.needs_baseline for each in measures):
+        for each in measures:
+            if each.instead_of:
+                why = f"{each.name} is there only without a baseline"
+                return f"can never fire beside the others: {why}; use {each.instead_of}"
     return None
 
 

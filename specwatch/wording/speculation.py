@@ -27,8 +27,11 @@ def break_even(known: dict[str, Any], window: dict[str, Any] | None) -> str:
     """The break-even line of a model at the load of a window, and where acceptance is now."""
     rate = None if window is None else window["acceptance_rate"]
     now = "" if rate is None else f", now {figures.percent(rate)}"
+    if known["assumed_acceptance"] is not None:
+        least = figures.percent(known["assumed_acceptance"])
+        return f"break-even at about {least} acceptance, by the assumed draft cost{now}"
     if not known["bins"]:
-        return f"break-even at {known['assumed_acceptance']:.0%} acceptance, assumed{now}"
+        return f"break-even not known{now}"
     load = None if window is None else window["load_bin"]
     line = next(
         (each for each in known["bins"] if each["load_bin"] == load),
@@ -71,15 +74,31 @@ _OUTCOMES = {
 
 
 def best_k(known: dict[str, Any]) -> str | None:
-    """What a smaller number of draft tokens would bring; None where it is no better."""
+    """What a smaller number of draft tokens would bring, or why that is not known; None where it
+    is no better."""
     best = known["best_k"]
-    if best is None or best["k"] == len(best["speedups"]) - 1:
+    if best is None:
+        why = known["best_k_unknown"]
+        return f"best k: not known, {BEST_K_UNKNOWN[why]}" if why else None
+    if best["k"] == len(best["speedups"]) - 1:
         return None
     now, then = best["speedups"][-1], best["speedups"][best["k"]]
     if then <= 1.01 * now:
         return None
-    said = f"best k: {best['k']} of {len(best['speedups']) - 1}, with a predicted speedup"
-    return f"{said} of {then:.2f}, against {now:.2f}"
+    k = len(best["speedups"]) - 1
+    return f"best k: {best_of(best['k'])}, predicted speedup {then:.2f}; with {k} now {now:.2f}"
+
+
+def best_of(k: int) -> str:
+    """The best number of draft tokens: 0 is a server without speculation."""
+    return str(k) if k else "none (speculation off)"
+
+
+BEST_K_UNKNOWN = {
+    "no_positions": "accepted tokens are not counted by position",
+    "varying_length": "drafts vary in length, and how many reach a position is not counted",
+}
+"""Why the best number of draft tokens is not known, by the API's field ``best_k_unknown``."""
 
 
 def confirmed(finding: dict[str, Any], now: float) -> str:

@@ -169,15 +169,16 @@ _COVERAGE = of("specwatch_coverage_ratio", temperature="all", source="tap", **MO
 
 def _low_acceptance(everything: Mapping[str, str], warm: Mapping[str, str]) -> Iterator[Case]:
     name, acceptance = "SpeculationLowAcceptance", "specwatch_acceptance_ratio"
-    measured = of("specwatch_speedup_measured", **MODEL)
-    yield _case("it is measured", name, {measured: 1})
+    line = of("specwatch_assumed_break_even_acceptance_ratio", **MODEL)
+    yield _case("it is measured", name, {line: None})
+    yield _case("drafts are cheap enough", name, {line: 0.1})
     greedy = {**MODEL, "temperature": GREEDY}
     well = {of(acceptance, **warm): 0.7}
     yield _case("only all together is low", name, {**well, of(acceptance, **everything): 0.31})
     (told,) = _fault(name).told
     untapped = {of(acceptance, **each): None for each in (warm, greedy)}
     world = {
-        **healthy(), measured: 0, **untapped, of(acceptance, **everything): 0.31, _COVERAGE: None,
+        **healthy(), line: 0.4, **untapped, of(acceptance, **everything): 0.31, _COVERAGE: None,
     }  # fmt: skip
     of_all = [replace(told, labels=MODEL)]
     yield Case("there is no tap", world, name, 60, of_all)
@@ -185,7 +186,9 @@ def _low_acceptance(everything: Mapping[str, str], warm: Mapping[str, str]) -> I
     yield Case("the tap sees a sliver", sliver, name, 60, of_all)
     rule = breach("low-acceptance", 0.56, 0.6, metric="acceptance_ratio")
     breached = {**healthy(), **rule, of(acceptance, **everything): 0.56}
-    by_rule = replace(of_all[0], description=told.description.replace("31%", "56%"))
+    by_rule = replace(
+        of_all[0], description=told.description.replace("31%", "56%").replace("40%", "?")
+    )
     yield Case("a rule of that name is in breach", breached, name, 60, [by_rule])
     dripping = {of("specwatch_drafts_per_second", **warm): 0.1}
     yield _case("hardly anything is drafted in the bucket", name, dripping)

@@ -110,11 +110,11 @@ _BREACHES = (
     _breached(
         "SpeculationLosesForMany",
         "losing-bucket",
-        "request_acceptance_p10",
-        0.21,
-        0.5,
-        "llama: 0.21 is the reading: acceptance at P10 of the "
-        "requests, or share of drafts that lose; the threshold is 0.50.",
+        "losing_draft_share",
+        0.61,
+        0.4,
+        "llama: 0.61 is the reading: share of drafts that lose, or without a baseline the "
+        "speedup assumed at P10 of the requests; the threshold is 0.40.",
     ),
     Fault(
         "SpeculationCustomRule",
@@ -164,19 +164,19 @@ _SPEEDS = (
         {
             of("specwatch_acceptance_ratio", **_WARM): 0.31,
             of("specwatch_speedup_measured", **MODEL): 0,
+            of("specwatch_assumed_break_even_acceptance_ratio", **MODEL): 0.4,
         },
         [
             Told(
                 _WARM,
-                "llama accepts 31% of them. Whether that pays is not measured; 50% is an "
-                "assumed threshold, unless the rule low-acceptance has another.",
+                "llama accepts 31% of them. Whether that pays is not measured; about 40% is "
+                "needed by the assumed draft cost, unless the rule low-acceptance has another "
+                "threshold.",
             )
         ],
         traffic=True,
         speculation=True,
-        spare=frozenset(
-            {"specwatch_speedup_measured", "specwatch_coverage_ratio", "specwatch_rule_verdict"}
-        ),
+        spare=frozenset({"specwatch_coverage_ratio", "specwatch_rule_verdict"}),
     ),
 )
 

@@ -129,7 +129,7 @@ def slow(family: str, bound: str, share: float, a_minute: float = A_MINUTE) -> d
 
 TTFT, E2E = "vllm:time_to_first_token_seconds", "vllm:e2e_request_latency_seconds"
 HEALTHY = healthy()
-LOW = {**HEALTHY, **drafting(0.25)}
+LOW = {**HEALTHY, **drafting(0.05)}
 NONE = {**HEALTHY, **drafting(0.01)}
 SQUEEZED = {
     **HEALTHY,
@@ -137,7 +137,7 @@ SQUEEZED = {
     of("vllm:num_preemptions_total"): counting(2),
 }
 SPECULATION = "vllm:spec_decode"
-LOW_SAYS = f"{SERVER}: 25% of the draft tokens of the last 10 minutes were accepted, below 50%."
+LOW_SAYS = f"{SERVER}: 5% of the draft tokens of the last 10 minutes were accepted, below 10%."
 NONE_SAYS = f"{SERVER}: 1% of the draft tokens of the last 10 minutes were accepted, below 2%."
 KV_SAYS = (
     f"{SERVER}: up to 95% of the KV cache was in use in the last 10 minutes, and requests were"
@@ -158,7 +158,7 @@ def low_acceptance() -> Iterator[Case]:
     yield Case("one server of two", {**LOW, **elsewhere(HEALTHY)}, name, 40, told(LOW_SAYS))
     yield Case("enough are", HEALTHY, name, 40)
     yield Case("traffic has ended", idle(LOW, 30), name, 60)
-    yield Case("there are few drafts", {**LOW, **drafting(0.25, drafts=30)}, name, 40)
+    yield Case("there are few drafts", {**LOW, **drafting(0.05, drafts=30)}, name, 40)
     yield Case("off on purpose", without(LOW, SPECULATION), name, 40)
     yield Case("switched off meanwhile", changed(LOW, 30, without(LOW, SPECULATION)), name, 45)
     yield Case("the V0 engine counts no drafts",

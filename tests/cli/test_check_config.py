@@ -41,7 +41,7 @@ def test_a_good_configuration_is_zero_and_creates_nothing(run: Run, good: Path) 
     first, rules, note, database, target = done.stdout.splitlines()
     assert first == "configuration: ok, 1 target"
     assert rules == (
-        "rules: 11 apply, 4 of them would disable speculation: net-negative, low-acceptance,"
+        "rules: 11 apply, 3 of them would disable speculation: net-negative,"
         " ttft-regression, tpot-regression"
     )
     assert note.startswith("note: no baseline of chat: speedup is assumed, not measured; run")

@@ -239,9 +239,9 @@ def test_without_a_baseline_the_line_is_assumed_and_said_to_be(
         run, "--target", recording.url, *SWEEP, "--requests", 20, "--database", database
     )
     assert found.line.basis == "assumed"
-    assert found.line.load is None
+    assert (found.line.load, found.line.acceptance.value) == (None, 0.1)
     assert all(each.speedup is None for each in found.temperatures)
-    assert [each.zone for each in found.temperatures][::2] == ["wins", "loses"]
+    assert [each.zone for each in found.temperatures][::2] == ["wins", "wins"]
     (note,) = [each for each in found.notes if "assumed" in each]
     assert "specwatch calibrate --off URL" in note
 
@@ -268,7 +268,7 @@ def test_a_person_reads_a_chart_and_tables(
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert "█" in done.stdout
-    assert "break-even: assumed, near the line from 50% to 65%" in done.stdout
+    assert "break-even: about 10%, by the assumed draft cost" in done.stdout
     assert lines[-1] == "nothing stored"
     assert list(tmp_path.glob("**/*.db")) == []
     assert done.stderr.splitlines()[-1] == "15 of 15 requests answered, 0 failed"

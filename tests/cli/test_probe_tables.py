@@ -21,7 +21,7 @@ from specwatch.experiments.model import (
 )
 from specwatch.experiments.zones import line_sentence
 
-ASSUMED = Line(acceptance=Estimate(value=0.5, lower=0.5, upper=0.65), basis="assumed")
+ASSUMED = Line(acceptance=Estimate(value=0.1), basis="assumed")
 
 
 def measured(value: float, width: float = 0.05) -> Line:
@@ -112,7 +112,7 @@ def test_a_bar_shows_the_interval_and_the_line() -> None:
 @pytest.mark.parametrize(
     ("line", "said", "drawn"),
     [
-        (ASSUMED, "break-even: assumed, near the line from 50% to 65%", True),
+        (ASSUMED, "break-even: about 10%, by the assumed draft cost", True),
         (measured(0.3), "break-even at load 3-4, measured: 30.0% (25.0-35.0)", True),
         (measured(-0.2), "a step costs no more than a plain one, any acceptance gains", False),
         (measured(1.4), "140.0%, beyond what drafts can reach", False),

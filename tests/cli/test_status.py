@@ -178,7 +178,7 @@ def test_a_measured_speedup_is_shown_with_its_interval_and_the_line_at_this_load
     said = run("status", "--url", surface.url).stdout
     assert "speedup 2.00 (1.96 to 2.04), measured against a baseline 12 min old\n" in said
     assert "break-even at 3-4 running: 12.5% acceptance, now 50.0% (a step costs 1.50x)\n" in said
-    assert "best k: 2 of 4, with a predicted speedup of 2.40, against 2.00\n" in said
+    assert "best k: 2, predicted speedup 2.40; with 4 now 2.00\n" in said
     header, greedy, creative = said.splitlines()[-3:]
     assert header.split()[4] == "faster"
     assert greedy.split()[:5] == ["0", "50%", "50", "50.0%", "2.67x"]
@@ -192,7 +192,7 @@ def test_without_a_baseline_the_speedup_is_an_assumption_and_the_remedy_is_named
     surface.status = daemon(target(recent=BUCKETS, decision=decided((), measured=False)))
     said = run("status", "--url", surface.url).stdout
     assert "speedup about 2.1, assumed: no baseline; run specwatch calibrate\n" in said
-    assert "break-even at 50% acceptance, assumed, now 50.0%\n" in said
+    assert "break-even at about 10.0% acceptance, by the assumed draft cost, now 50.0%\n" in said
     assert "measured" not in said
     assert "faster" not in said
 

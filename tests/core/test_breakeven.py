@@ -279,12 +279,52 @@ def test_a_draft_that_costs_nothing_and_is_kept_may_be_as_long_as_it_is():
 def test_without_positions_there_is_no_best_k():
     found = assess([on(n) for n in range(6)], baseline(PLAIN))
     assert found.measured
-    assert found.best_k is None
+    assert (found.best_k, found.best_k_unknown) == (None, "no_positions")
+
+
+def mixed(*lengths: tuple[int, int, tuple[int, ...]]):
+    """Minutes with so many drafts of each length, and what each position accepted, all together."""
+    drafts = sum(count for count, _, _ in lengths)
+    drafted = sum(count * k for count, k, _ in lengths)
+    kept = tuple(sum(column) for column in zip(*(each for _, _, each in lengths), strict=True))
+    samples = [on(n, tpot=0.04, drafts=drafts, accepted=sum(kept)) for n in range(6)]
+    tallies = [replace(e.tally, draft_tokens=drafted, accepted_per_position=kept) for e in samples]
+    return assess(
+        [replace(e, tally=tally) for e, tally in zip(samples, tallies, strict=True)],
+        baseline(PLAIN),
+    )
+
+
+def test_where_the_draft_length_varies_the_best_k_is_not_known():
+    """Of 400 drafts 200 end after one token: a position that half of them reach is no worse."""
+    found = mixed((200, 4, (180, 160, 140, 120)), (200, 1, (180, 0, 0, 0)))
+    assert found.measured
+    assert (found.best_k, found.best_k_unknown) == (None, "varying_length")
+
+
+def test_a_server_that_drafts_less_than_it_could_has_no_best_k():
+    """A schedule by batch size that is at 2 of 4: there are four positions."""
+    assert mixed((400, 2, (300, 200, 0, 0))).best_k_unknown == "varying_length"
+
+
+def test_a_few_drafts_that_are_cut_at_the_ends_of_requests_change_nothing():
+    """vLLM's phantom drafts have the full length: they are drafts that nothing is kept of."""
+    cut = mixed((397, 4, (300, 200, 80, 20)), (3, 1, (0, 0, 0, 0)))
+    assert cut.best_k == best((300, 200, 80, 20))
+    padded = mixed((360, 4, (300, 200, 80, 20)), (40, 4, (0, 0, 0, 0)))
+    assert padded.best_k == best((300, 200, 80, 20))
 
 
 def test_the_prior_follows_from_the_cost_of_a_draft_token():
     assert prior_speedup(2.5, 4) == pytest.approx(2.5 / 1.4)
     assert prior_speedup(2.5, 4, 0.375) == pytest.approx(1.0)
+
+
+@given(st.integers(1, 12), st.floats(0.01, 1.0))
+def test_the_assumed_break_even_is_where_the_assumed_speedup_is_one(k, cost):
+    """Whatever k: one cost of a draft token makes both."""
+    assert prior_speedup(1 + k * cost, k, cost) == pytest.approx(1.0)
+    assert prior_speedup(1 + k * cost * 1.1, k, cost) > 1.0
 
 
 def test_a_bucket_loses_only_with_the_whole_of_its_interval():

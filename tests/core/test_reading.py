@@ -109,7 +109,7 @@ def test_a_metric_is_what_the_samples_make_it(metric, temperature, value):
 
 @pytest.mark.parametrize("metric", MEASURES)
 def test_a_metric_has_an_interval_if_it_is_said_to(metric):
-    if metric == "acceptance_ratio_unmeasured":
+    if MEASURES[metric].instead_of:
         found = read(metric, hourly(measured=False), window=HOUR)
     else:
         found = read(metric, hourly(), window=HOUR)
@@ -184,7 +184,7 @@ def test_drafts_around_a_restart_are_exact_counts():
 @pytest.mark.parametrize("mode", [Mode.OFF, Mode.MIXED])
 def test_what_was_read_of_speculation_says_nothing_once_it_is_off(metric, mode):
     """The window still has the minutes of before; what runs in any mode is of now all the same."""
-    if metric == "acceptance_ratio_unmeasured":
+    if MEASURES[metric].instead_of:
         samples, known = HOURLY, None
     else:
         samples, known = HOURLY, baseline()
@@ -206,6 +206,24 @@ def test_without_a_baseline_acceptance_is_judged_by_assumption():
     measured = read("acceptance_ratio_unmeasured", hourly(), window=HOUR)
     assert (measured.value, measured.moot) == (None, True)
     assert measured.missing == "there is a baseline to measure by"
+
+
+def test_the_assumed_speedup_is_one_at_the_draft_cost_of_the_target():
+    """3.4 tokens of steps that cost 1 + 4 x c; a tenth of the requests accept 12 %."""
+    known = hourly(measured=False)
+    for cost, speedup in ((0.1, 3.4 / 1.4), (0.6, 1.0), (0.9, 3.4 / 4.6)):
+        found = read("speedup_ratio_assumed", known, window=HOUR, draft_cost_ratio=cost)
+        assert found.value == pytest.approx(speedup)
+        assert (found.basis, found.moot) == ("assumed", False)
+    low = read("request_speedup_p10_assumed", known, window=HOUR, temperature=HOT)
+    assert low.value == pytest.approx((1 + 4 * 0.105) / 1.4, rel=1e-3)
+    assert read("request_speedup_p10_assumed", hourly(), window=HOUR, temperature=HOT).moot
+
+
+def test_without_drafts_of_known_length_no_speedup_is_assumed():
+    counted = replace(tally(), drafts=None)
+    found = read("speedup_ratio_assumed", evidence([minute(0, counted)]), window=60)
+    assert (found.value, found.missing) == (None, "no drafts")
 
 
 def test_acceptance_is_judged_by_measurement_wherever_there_is_a_baseline():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -12,9 +12,19 @@ from hypothesis import strategies as st
 from specwatch.core.evidence import Evidence
 from specwatch.core.verdicts import LONGEST_GAP, Finding, Verdict, judge
 from specwatch.model import Histogram, Mode, Tally
-from specwatch.ruling import Condition, Rule
+from specwatch.ruling import DEFAULT_RULES, Condition, Rule
 from specwatch.scalars import format_duration
-from tests.core.samples import START, baseline, evidence, gauges, minute, minutes, tally
+from tests.core.samples import (
+    RATE_BOUNDS,
+    START,
+    baseline,
+    evidence,
+    gauges,
+    minute,
+    minutes,
+    observed,
+    tally,
+)
 
 B, P, N = Verdict.BREACH, Verdict.PASS, Verdict.NO_DATA
 LOW = Condition(metric="acceptance_ratio", below=0.5, clear=0.6)
@@ -29,8 +39,13 @@ def rule(*conditions: Condition, **others) -> Rule:
     return Rule(name="low", conditions=conditions or (LOW,), **durations, **others)
 
 
-def found(a_rule: Rule, known: Evidence, before: Finding | None = None, at="all") -> Finding:
-    return judge(a_rule, known, target="chat", model_name="model", temperature=at, before=before)
+def found(
+    a_rule: Rule, known: Evidence, before: Finding | None = None, at="all", cost=0.1
+) -> Finding:
+    return judge(
+        a_rule, known, target="chat", model_name="model", temperature=at, before=before,
+        draft_cost_ratio=cost,
+    )  # fmt: skip
 
 
 def judged(a_rule: Rule, rates: Iterable[float | None], *, first: int = 0, before=None):
@@ -314,6 +329,67 @@ def test_a_moot_condition_keeps_no_breach_of_another():
     assert (first.verdict, first.held) == (B, (False, True))
     after = evidence([minute(1, tally(ttft=0.1))], baseline=baseline())
     assert found(either, after, first).verdict is P
+
+
+def default(name: str):
+    """A default rule, confirmed at once."""
+    (known,) = [each for each in DEFAULT_RULES if each.name == name]
+    return known.model_copy(update={"for_": 0.0, "clear_for": 0.0})
+
+
+def hour(rate: float, tpot: float, requests: Sequence[float], losing: float = 0.0):
+    """An hour of requests with these acceptance rates; of the drafts, a share that loses."""
+    rates = observed(list(requests) * 10, RATE_BOUNDS)
+    cold = tally(rate=rate, drafts=round(1000 * (1 - losing)))
+    hot = tally(rate=0.0, drafts=round(1000 * losing))
+    whole = tally(rate=rate, tpot=tpot, request_acceptance=rates)
+    return [minute(at, whole, buckets={"0": cold, ">1": hot}) for at in range(60)]
+
+
+UNEVEN = (0.2, *[0.9] * 8, 0.95)
+"""Acceptance rates of requests, of which a tenth stay about 20 %."""
+
+
+def test_low_acceptance_does_not_fire_at_an_assumed_speedup_of_two():
+    """Acceptance 0.37 of 5 tokens with a cheap draft: S = 2.85 / 1.25, and 5 % would pay."""
+    known = evidence(minutes(20, tally(rate=0.37, k=5)))
+    low = default("low-acceptance")
+    assert found(low, known, cost=0.05).seen is P
+    assert found(low, known, cost=0.1).seen is P
+    assert found(low, known, cost=0.4).seen is B
+    assert low.action == "alert"
+
+
+def test_a_losing_bucket_is_a_matter_of_the_measured_share_once_there_is_a_baseline():
+    """The healthiest server there is: low acceptance of a few is no loss where it pays."""
+    rule_ = default("losing-bucket")
+    gaining = evidence(hour(0.8, 0.01, [0.05] * 10), baseline=baseline())
+    assert found(rule_, gaining).seen is P
+    losing = evidence(hour(0.8, 0.02, UNEVEN, losing=0.45), baseline=baseline())
+    assert found(rule_, losing).seen is B
+    few = evidence(hour(0.8, 0.02, UNEVEN, losing=0.3), baseline=baseline())
+    assert found(rule_, few).seen is P
+
+
+def test_without_a_baseline_a_tenth_of_the_requests_has_to_be_below_the_assumed_line():
+    rule_ = default("losing-bucket")
+    assert found(rule_, evidence(hour(0.8, 0.02, UNEVEN))).seen is P
+    low = evidence(hour(0.8, 0.02, [0.02, 0.02, *[0.9] * 8]))
+    first = found(rule_, low)
+    assert first.verdict is B
+    assert found(rule_, evidence(hour(0.8, 0.02, UNEVEN)), first).verdict is P
+    assert found(rule_, evidence(hour(0.8, 0.02, UNEVEN)), cost=0.4).seen is B
+
+
+def test_minutes_without_data_keep_what_is_pending_although_one_condition_is_moot():
+    """With a baseline only the share counts: a slow minute between is no new question."""
+    rule_ = default("losing-bucket").model_copy(update={"for_": 120.0})
+    samples = hour(0.8, 0.02, UNEVEN, losing=0.45)
+    first = found(rule_, evidence(samples, baseline=baseline()))
+    idle = minute(60, tally(drafts=0, requests=0))
+    short = rule_.model_copy(update={"min_drafts": 10**6})
+    second = found(short, evidence([*samples, idle], baseline=baseline()), first)
+    assert (second.seen, second.pending) == (N, first.pending + 60)
 
 
 def test_nothing_is_confirmed_of_speculation_while_it_is_off():

@@ -162,6 +162,39 @@ def test_a_breach_and_its_end_are_logged_shown_and_stored_with_their_numbers(
     assert cleared["value"] > 0.5
 
 
+def test_what_is_assumed_follows_the_draft_cost_of_the_target_and_a_reload_of_it(
+    scene: Scene,
+) -> None:
+    """Half of the draft tokens are accepted: too few for one that costs 0.6 steps."""
+    low = LOW.model_copy(
+        update={"conditions": (Condition(metric="speedup_ratio_assumed", below=1),)}
+    )
+    scene.config = scene.ruled(low)
+    judging = scene.judging()
+    scene.pass_minutes(judging, 0.5, 0.5)
+    assert verdicts(judging) == [Verdict.PASS]
+    (known,) = judging.decision_of("chat").models.values()
+    assert (known.draft_cost_ratio, known.prior > 1) == (0.1, True)
+    dear = [each.model_copy(update={"draft_cost_ratio": 0.6}) for each in scene.config.targets]
+    judging.configure(scene.config.model_copy(update={"targets": tuple(dear)}))
+    scene.pass_minutes(judging, 0.5, 0.5)
+    assert verdicts(judging) == [Verdict.BREACH]
+    (known,) = judging.decision_of("chat").models.values()
+    assert (known.draft_cost_ratio, known.prior < 1) == (0.6, True)
+
+
+def test_acting_on_assumptions_is_a_setting_of_the_guard(scene: Scene) -> None:
+    guard = scene.config.guard.model_copy(update={"act_on_assumptions": True})
+    for changes, action in (({}, "alert"), ({"guard": guard}, "disable")):
+        scene.config = scene.ruled().model_copy(update={"rules": Rules(), **changes})
+        judging = scene.judging()
+        scene.pass_minutes(judging, 0.5)
+        actions = {
+            each.rule.name: each.rule.action for each in judging.decision_of("chat").findings
+        }
+        assert actions["low-acceptance"] == action
+
+
 def test_what_is_attributed_is_what_changed_before_the_window_of_the_rule(scene: Scene) -> None:
     judging = scene.judging()
     scene.pass_minutes(judging, *[0.8] * 10, 0.1, 0.1, 0.1)

@@ -200,21 +200,20 @@ def sweep(
     )
 
 
-def test_assumed_zones_are_those_of_the_field() -> None:
-    """Below 0.5 loses, above 0.65 wins, by the whole interval; else it is near the line."""
+def test_assumed_zones_follow_from_the_assumed_cost_of_a_draft_token() -> None:
+    """Above it wins and below it loses, by the whole interval."""
     found = sweep(
         {
-            0.0: drawn(20, 0.97, 1), 0.5: drawn(20, 0.8, 2), 1.0: drawn(20, 0.2, 3),
+            0.0: drawn(20, 0.8, 1), 0.5: drawn(20, 0.35, 2), 1.0: drawn(20, 0.1, 3),
             1.5: drawn(4, 0.9, 4),
         }
     )  # fmt: skip
-    assert line_of("no baseline").basis == "assumed"
-    ones = temperatures_of(found, "no baseline")
+    rates = [each.acceptance.rate for each in temperatures_of(found, "no baseline")[:3]]
+    line = line_of("no baseline", rates[1].value)
+    assert (line.basis, line.acceptance.value) == ("assumed", rates[1].value)
+    ones = temperatures_of(found, "no baseline", rates[1].value)
     assert [each.zone for each in ones] == ["wins", "near", "loses", "unknown"]
-    near = ones[1].acceptance
-    assert near is not None
-    assert near.rate is not None
-    assert 0.5 < near.rate.value < 0.65
+    assert [each.zone for each in temperatures_of(found, "no baseline", 0.01)[:2]] == ["wins"] * 2
 
 
 def stage(seconds_per_step: float, slices: int = 8, *, requests: int = 0) -> Stage:

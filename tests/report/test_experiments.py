@@ -40,7 +40,7 @@ def test_a_line_that_is_assumed_has_no_interval_and_says_so() -> None:
     line = msgspec.structs.replace(whole.line, basis="assumed", load=None)
     found = experiment(msgspec.structs.replace(whole, line=line))
     assert found.break_even_acceptance == Ratio(value=0.58, basis="assumed")
-    assert "Break-even: assumed" in found.sentence
+    assert "Break-even: about 58%, by the assumed draft cost" in found.sentence
 
 
 def test_a_comparison_has_its_speedups_its_crossing_and_its_own_sentence() -> None:

@@ -181,7 +181,7 @@ def test_load_says_where_it_stops_to_pay(full: Element) -> None:
 def test_best_k_and_what_if_say_the_setting(full: Element) -> None:
     text = said(full)
     assert "The best number of draft tokens is predicted to be 3; it is 4." in text
-    assert "predicted to be none at all" in text
+    assert "predicted to be none (speculation off)" in text
     (setting,) = {
         each.text for each in next(full.all("section")).all("code") if "per_batch" in each.text
     }
@@ -264,7 +264,7 @@ def test_what_is_not_there_is_one_sentence() -> None:
     sections = list(root.all("section"))
     text = said(sections[0])
     for sentence in (
-        "The best number of draft tokens cannot be told.",
+        "The best number of draft tokens is not known.",
         "The guard had nothing to do: no incident.",
         "No rule was in breach.",
         "How many tokens of a draft were accepted is not known.",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from specwatch.model import HOUR, Environment, Mode, Window
+from specwatch.model import HOUR, Environment, Histogram, Mode, Window
 from specwatch.report.build import build
 from specwatch.report.loads import crossing
 from specwatch.report.model import Load, ModelReport, Ratio
@@ -111,15 +112,14 @@ def test_the_crossing(loads, at):
     assert (None if found is None else found.running) == (at if at is None else pytest.approx(at))
 
 
-def test_what_if_it_stopped_at_the_winning_loads():
-    """Equal tokens at 3 loads; 20 ms/1.6 and 30 ms/1.3 stay, 50 ms/0.8 becomes 50 ms."""
-    found = at_loads({1.0: 1.6, 3.0: 1.3, 12.0: 0.8})
-    kept = 0.02 / 1.6 + 0.03 / 1.3
-    assert found.what_if.loads == ("1", "3-4")
-    assert found.what_if.setting == ((1, 8, 4), (9, 256, 0))
-    assert found.what_if.gain == pytest.approx((kept + 0.05 / 0.8) / (kept + 0.05))
-    assert found.what_if.speedup == pytest.approx((0.02 + 0.03 + 0.05) / (kept + 0.05))
-    assert found.what_if.speedup == pytest.approx(found.answer.speedup.value * found.what_if.gain)
+def test_a_schedule_stops_above_the_winning_loads_and_its_gain_is_not_known():
+    """Of the time, 50 ms/0.8 in all of 20 ms/1.6, 30 ms/1.3 and that: k = 0 is not off."""
+    found = at_loads({1.0: 1.6, 3.0: 1.3, 12.0: 0.8}).what_if
+    lost = 0.05 / 0.8
+    assert found.loads == ("1", "3-4")
+    assert found.setting == ((1, 8, 4), (9, 256, 0))
+    assert found.share == pytest.approx(lost / (0.02 / 1.6 + 0.03 / 1.3 + lost))
+    assert found.gain is None
 
 
 def test_where_nothing_loses_there_is_nothing_to_stop():
@@ -129,7 +129,7 @@ def test_where_nothing_loses_there_is_nothing_to_stop():
 def test_where_every_load_loses_speculation_is_off_at_all():
     found = at_loads({1.0: 0.9, 3.0: 0.8}).what_if
     assert (found.loads, found.setting) == ((), ())
-    assert found.speedup == pytest.approx(1.0)
+    assert found.gain == pytest.approx((0.02 / 0.9 + 0.03 / 0.8) / 0.05)
 
 
 def test_a_losing_load_below_winning_ones_stays_where_that_gains_more():
@@ -167,16 +167,62 @@ def test_the_open_load_bin_is_above_all_others():
     assert found.setting == ((1, 64, 4), (65, 256, 0))
 
 
-def test_unmeasured_loads_stay_as_they_are():
+def one_measured(speedups: Mapping[float, float], load: float, **others: Any) -> ModelReport:
+    """Hours at each load in turn, of which one has a baseline."""
+    windows = []
+    for at in range(HOURS):
+        running = list(speedups)[at % len(speedups)]
+        whole = counted(tpot=PLAIN[running] / speedups[running], **others)
+        windows.append(hour(at, whole, running=running))
+    return report(flat(windows), measurement(load, PLAIN[load]))
+
+
+def test_no_schedule_keeps_loads_of_which_nothing_is_measured():
+    """It loses at the one load that was measured: that says off, not on at 1."""
+    found = one_measured({1.0: 1.6, 12.0: 0.5}, 12.0).what_if
+    assert (found.loads, found.setting, found.gain) == ((), (), pytest.approx(2.0))
+
+
+def test_no_schedule_is_for_a_highest_load_of_which_nothing_is_measured():
     windows = flat(
         hour(at, counted(tpot=tpot), running=running)
         for at, (running, tpot) in (
             (at, [(1.0, 0.0125), (12.0, 0.0625), (100.0, 0.0625)][at % 3]) for at in range(HOURS)
         )
     )
-    found = report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05)).what_if
-    same = 0.0125 + 0.0625
-    assert found.gain == pytest.approx((same + 0.0625) / (same + 0.05))
+    assert report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05)).what_if is None
+
+
+def test_no_schedule_where_next_to_nothing_is_accepted():
+    """What looks like a gain at load 1 cannot be one: the baseline of that load is wrong."""
+    paces = [(1.0, 0.019), (12.0, 0.1)]
+    windows = flat(
+        hour(at, counted(rate=0.001, tpot=paces[at % 2][1]), running=paces[at % 2][0])
+        for at in range(HOURS)
+    )
+    found = report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05))
+    assert found.what_if.setting == ()
+    assert found.answer.recommendation.startswith("Switch speculation off")
+
+
+def test_no_schedule_and_no_best_k_where_the_draft_length_varies():
+    """A schedule by batch size is on: 4 tokens at load 1, and 2 at 12, where it loses all the same.
+
+    Over all drafts the third position is accepted in a quarter of them: a half of those with one.
+    """
+    drafts = {"accepted_tokens": 5000, "drafts": 4000}
+    four = counted(**drafts, draft_tokens=16_000, accepted_per_position=(2500, 1500, 700, 300))
+    two = counted(**drafts, draft_tokens=8000, accepted_per_position=(3000, 2000, 0, 0))
+    windows = flat(
+        hour(at, replace(each, inter_token=Histogram((), (9000,), 9000 * tpot)), running=running)
+        for at, (each, tpot, running) in (
+            (at, [(four, 0.0125, 1.0), (two, 0.0625, 12.0)][at % 2]) for at in range(HOURS)
+        )
+    )
+    found = report(windows, measurement(1.0, 0.02), measurement(12.0, 0.05))
+    assert (found.best_k, found.best_k_unknown) == (None, "varying_length")
+    assert found.what_if is None
+    assert "num_speculative_tokens" not in found.answer.recommendation
 
 
 def test_the_best_k_is_predicted_from_what_each_position_kept():

@@ -152,12 +152,12 @@ def test_what_was_not_measured_is_not_said_to_pay() -> None:
     text = markdown(replace(sample.full(), targets=(found,)))
     assert "At no load that was measured does speculation lose." in text
     assert "Of these loads nothing was measured: 1." in text
-    assert "overlap" in text
+    assert "What that gains has to be measured: with 0 draft tokens the drafter still runs" in text
 
 
 def test_all_zeros_are_no_setting() -> None:
     (model, *_) = sample.full().targets
-    off = WhatIf(loads=(), setting=(), speedup=1.0, gain=1.25)
+    off = WhatIf(loads=(), setting=(), share=1.0, gain=1.25)
     text = markdown(replace(sample.full(), targets=(replace(model, what_if=off),)))
     assert "switch it off: the same work would have been done 1.25x" in text
-    assert "The setting for that" not in text
+    assert "stops drafting" not in text.partition("switch it off")[2].partition("\n## ")[0]

@@ -139,12 +139,16 @@ CALIBRATE = (
     "with the URL of a server without speculation: it measures what serving costs there, against"
     " which a speedup is measured."
 )
-WHAT_IF = WhatIf(loads=("1", "2"), setting=((1, 2, 4), (3, 256, 0)), speedup=1.7, gain=1.05)
+WHAT_IF = WhatIf(loads=("1", "2"), setting=((1, 2, 4), (3, 256, 0)), share=0.05)
 RESTRICT = (
-    "Turn speculation off above 2 running requests: with"
+    "Speculation loses above 2 running requests, 5.0% of the time."
     ' `"num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 256, 0]]` in the speculative'
-    " configuration (needs vLLM 0.24 or later, no data parallelism) the same work would have been"
-    " done 1.05x as fast."
+    " configuration (needs vLLM 0.24 or later, no data parallelism) stops drafting there, but the"
+    " drafter still runs, which is slower than off: measure it with `specwatch bench` before you"
+    " keep it."
+)
+OFF = (
+    "Switch speculation off: `specwatch guard disable chat`, or let the guard (`guard.mode: act`)."
 )
 ROUTE = (
     "Send requests at temperature >1 (4% of all) to a server without speculation, if there is one:"
@@ -168,6 +172,18 @@ LOADS = tuple(
     for load, running in (("1", 0.2), ("9-16", 11.7), ("17-32", 23.4))
 )
 ANOTHER_K = BestK(k=2, now=4, speedups=(1.0, 1.2, 1.7, 1.68, 1.62))
+
+
+def accepting(rate):
+    """All temperatures together, at an acceptance."""
+    whole = replace(sample.blank().temperatures[0], acceptance=pieces.acceptance(1000, rate))
+    return (whole,)
+
+
+USELESS = (
+    "Switch speculation off: so few draft tokens are accepted that it cannot pay (`specwatch guard"
+    " disable chat`)."
+)
 LOOKED_ON = incident("would have acted: guard.mode is observe; still in breach", "confirmed")
 
 ADVICE = {
@@ -235,11 +251,11 @@ ADVICE = {
     "restrict it": (
         report("pays", speedup=FASTER, others={"what_if": WHAT_IF}), RESTRICT,
     ),
-    "restrict what loses": (
-        report("loses", speedup=SLOWER, others={"what_if": WHAT_IF}), RESTRICT,
+    "off, where what a schedule gains is not known": (
+        report("loses", speedup=SLOWER, others={"what_if": WHAT_IF}), OFF,
     ),
     "not for half a percent": (
-        report("pays", speedup=FASTER, others={"what_if": replace(WHAT_IF, gain=1.005)}),
+        report("pays", speedup=FASTER, others={"what_if": replace(WHAT_IF, share=0.005)}),
         "Keep it as it is.",
     ),
     "off at every load": (
@@ -271,17 +287,19 @@ ADVICE = {
         "Switch speculation off: `specwatch guard disable chat`, or let the guard"
         " (`guard.mode: act`).",
     ),
-    "off, where what pays at some loads does not make up for it": (
-        report("loses", speedup=SLOWER, others={"what_if": replace(WHAT_IF, speedup=1.0)}),
-        "Switch speculation off: `specwatch guard disable chat`, or let the guard"
-        " (`guard.mode: act`).",
-    ),
-    "the better of two gains that overlap": (
+    "another k before a schedule": (
         report(
-            "pays", speedup=FASTER,
-            others={"what_if": replace(WHAT_IF, gain=1.2), "best_k": ANOTHER_K},
+            "pays", speedup=FASTER, others={"what_if": WHAT_IF, "best_k": ANOTHER_K},
         ),
-        RESTRICT.replace("1.05x", "1.20x"),
+        "Set `num_speculative_tokens` to 2 (now 4): a speedup of 1.70x is predicted in place of"
+        " 1.62x; off is 1.00x.",
+    ),
+    "off, where next to nothing is accepted": (
+        report("even", speedup=EVEN, others={"what_if": WHAT_IF, "temperatures": accepting(0.004)}),
+        USELESS,
+    ),
+    "off, where next to nothing is accepted and nothing is measured": (
+        report("unknown", missing="no baseline", others={"temperatures": accepting(0.0)}), USELESS,
     ),
     "restrict it, on a vLLM that can": (
         report("pays", speedup=FASTER, others={"what_if": WHAT_IF, "engine_version": "0.24.0"}),
@@ -289,23 +307,11 @@ ADVICE = {
     ),
     "restrict it, on a vLLM that is too old": (
         report("pays", speedup=FASTER, others={"what_if": WHAT_IF, "engine_version": "0.20.1"}),
-        "Switch speculation off while more than 2 requests run: the same work would have been done"
-        " 1.05x as fast. The server does so by itself with"
-        ' `"num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 256, 0]]` in the speculative'
-        " configuration (needs vLLM 0.24 or later, this is 0.20.1, no data parallelism).",
-    ),
-    "restrict it, on llama.cpp": (
-        report("pays", speedup=FASTER, others={"what_if": WHAT_IF, "engine_version": "b4567"}),
-        "Switch speculation off while more than 2 requests run: the same work would have been done"
-        " 1.05x as fast.",
+        RESTRICT.replace("later, no", "later, this is 0.20.1, no"),
     ),
     "restrict it, with a load of which nothing is known": (
-        report(
-            "pays", speedup=FASTER,
-            others={"what_if": WHAT_IF, "loads": LOADS[:1], "engine_version": "b4567"},
-        ),
-        "Switch speculation off while more than 2 requests run: the same work would have been done"
-        " 1.05x as fast. It stays on with 1 request running, where nothing was measured.",
+        report("pays", speedup=FASTER, others={"what_if": WHAT_IF, "loads": LOADS[:1]}),
+        f"{RESTRICT} It drafts on with 1 request running too, where nothing was measured.",
     ),
     "k by chance": (
         report(

@@ -166,17 +166,23 @@ def test_a_line_that_cannot_be_reached_is_told_in_words() -> None:
 
 
 def test_where_every_load_loses_the_text_says_to_switch_it_off() -> None:
-    found = WhatIf(loads=(), setting=(), speedup=1.0, gain=1.25)
+    found = WhatIf(loads=(), setting=(), share=1.0, gain=1.25)
     text = _only(what_if=found)
-    assert "it loses at every load that was measured: switch it off, +25.0%" in text
+    assert "it pays at no load that was measured: switch it off, +25.0%" in text
     assert "per_batch_size" not in text.partition("best k")[2]
 
 
-def test_the_setting_is_not_offered_to_a_server_without_it() -> None:
-    assert "needs vLLM 0.24 or later" in _only()
-    assert "this is 0.19.1" in _only(engine_version="0.19.1")
-    assert "only at load" in _only(engine_version="b4567")
-    assert "per_batch_size" not in _only(engine_version="b4567").partition("best k")[2]
+def test_a_schedule_comes_with_what_it_needs_and_promises_nothing() -> None:
+    text = " ".join(_only().split())
+    assert "needs vLLM 0.24 or later" in text
+    assert "it loses above 32 running requests, 11.0% of the time; to be measured there:" in text
+    assert "where the drafter still runs" in text
+    assert "this is 0.19.1" in " ".join(_only(engine_version="0.19.1").split())
+
+
+def test_a_best_k_that_is_not_known_says_why() -> None:
+    text = " ".join(_only(best_k=None, best_k_unknown="varying_length").split())
+    assert "best k: not known, drafts vary in length" in text
 
 
 def test_what_was_measured_on_purpose_has_its_figures_and_coloured_verdicts() -> None:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from specwatch.core import decisions
+from specwatch.core.breakeven import assumed_speedup
 from specwatch.core.decisions import Decision, ModelDecision, TargetDecision
 from specwatch.core.judge import Judge
+from specwatch.core.sample import total
 from specwatch.model import Environment, Histogram, Mode, SeriesId, Tally, Window
 from specwatch.ruling import Condition, Rule, Slo
 from tests.surfaces.statuses import NOW, minute
@@ -59,10 +60,10 @@ def decided(
         if not off or measured:
             windows = _minute(start, number, target, model_name, off=off)
             judge.observe(windows, float(start + 60))
-    prior = None if measured else decisions.prior(judge.recent(model_name), 0.1)
+    prior = None if measured else assumed_speedup(total(judge.recent(model_name)), 0.1)
     baseline = judge.baselines()[model_name]
     latencies = judge.baseline_latencies()[model_name]
-    model = ModelDecision(judge.assessments()[model_name], baseline, prior, latencies)
+    model = ModelDecision(judge.assessments()[model_name], baseline, prior, 0.1, latencies)
     return TargetDecision({model_name: model}, judge.findings(), judge.slos())
 
 

@@ -157,7 +157,7 @@ def test_targets_show_whether_speculation_pays_and_on_what_that_rests(surface: S
     assert baseline["age"] == model["baseline"]["age"] == NOW - baseline["measured_at"]
     guess = guessed["decision"]["models"]["llama"]
     assert guess["speedup"] == {"basis": "assumed", "value": pytest.approx(3 / 1.4)}
-    assert (guess["missing"], guess["assumed_acceptance"]) == ("no baseline", 0.5)
+    assert (guess["missing"], guess["assumed_acceptance"]) == ("no baseline", 0.1)
 
 
 def test_targets_show_what_every_rule_and_objective_says(surface: Surface) -> None:

@@ -42,6 +42,8 @@ def test_an_assumption_is_not_to_be_mistaken_for_a_measurement() -> None:
     }  # fmt: skip
     assumed = samples(FULL, "specwatch_assumed_speedup_ratio")
     assert assumed == {("llama", "guessed"): pytest.approx(3 / 1.4)}
+    line = samples(FULL, "specwatch_assumed_break_even_acceptance_ratio")
+    assert line == {("llama", "guessed"): 0.1}
     for name in ("speedup_ratio", "break_even_acceptance_ratio", "step_cost_ratio"):
         found = samples(FULL, f"specwatch_{name}")
         assert found

@@ -119,6 +119,7 @@ def test_it_has_the_names_and_labels_of_the_contract() -> None:
         "specwatch_speedup_ratio_upper": series,
         "specwatch_speedup_measured": model,
         "specwatch_assumed_speedup_ratio": model,
+        "specwatch_assumed_break_even_acceptance_ratio": model,
         "specwatch_break_even_acceptance_ratio": {*model, "load_bin"},
         "specwatch_step_cost_ratio": {*model, "load_bin"},
         "specwatch_baseline_age_seconds": model,

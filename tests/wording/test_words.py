@@ -6,7 +6,7 @@ import pytest
 
 from specwatch.core import summary
 from specwatch.model import Histogram
-from specwatch.wording import figures
+from specwatch.wording import figures, speculation
 from specwatch.wording import rules as rule_words
 from specwatch.wording.text import clean, shown, wrapped
 
@@ -111,3 +111,14 @@ def test_an_amount_is_in_the_unit_of_its_metric(
     metric: str, value: float | None, text: str
 ) -> None:
     assert rule_words.amount(metric, value) == text
+
+
+def test_a_best_k_that_is_not_known_says_why_and_none_is_called_off() -> None:
+    varying = {"best_k": None, "best_k_unknown": "varying_length"}
+    said = "best k: not known, drafts vary in length, and how many reach a position is not counted"
+    assert speculation.best_k(varying) == said
+    assert speculation.best_k({"best_k": None, "best_k_unknown": None}) is None
+    off = {"best_k": {"k": 0, "speedups": [1.0, 0.9, 0.8]}, "best_k_unknown": None}
+    assert speculation.best_k(off) == (
+        "best k: none (speculation off), predicted speedup 1.00; with 2 now 0.80"
+    )

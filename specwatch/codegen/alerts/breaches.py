@@ -138,10 +138,12 @@ _BREACHES = (
     _Breach(
         "SpeculationLosesForMany", "losing-bucket", "warning",
         "for a large part of the requests speculation does not pay",
-        "is the reading: acceptance at P10 of the requests, or share of drafts that lose",
+        "is the reading: share of drafts that lose, or without a baseline the speedup assumed at"
+        " P10 of the requests",
         _TWO_DIGITS,
-        "A tenth of the requests or more accept very little, or the buckets below the"
-        " break-even line carry a large part of the drafts. The average hides them.",
+        "The temperature buckets with a measured speedup below 1 carry a large part of the drafts;"
+        " without a baseline, a tenth of the requests or more accept less than the assumed draft"
+        " cost asks for. The average hides them.",
         'The dashboard "Speculation by temperature": "Acceptance of single requests", "Share of'
         ' drafts".',
         "Send the requests that lose to a server without speculation, or draft fewer tokens.",

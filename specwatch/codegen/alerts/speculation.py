@@ -20,7 +20,6 @@ from specwatch.codegen.alerts.gates import (
     said,
 )
 from specwatch.codegen.alerts.rule import Alert, Group
-from specwatch.core.breakeven import FOLKLORE_ACCEPTANCE
 from specwatch.core.coverage import LOW_COVERAGE
 
 _MEASURED = f"max by ({MODEL}) (specwatch_speedup_measured) == 1"
@@ -140,6 +139,10 @@ def _low_acceptance() -> Alert:
         "specwatch_acceptance_ratio{target=%q,model_name=%q,temperature=%q}",
         "target", "model_name", "temperature", shown="humanizePercentage",
     )  # fmt: skip
+    line = asked(
+        "specwatch_assumed_break_even_acceptance_ratio{target=%q,model_name=%q}",
+        "target", "model_name", shown="humanizePercentage",
+    )  # fmt: skip
     return Alert(
         name="SpeculationLowAcceptance",
         expr=bucketed(
@@ -151,8 +154,8 @@ def _low_acceptance() -> Alert:
                 f"        {acceptance}{{{ALL}}})",
                 f"        unless on ({MODEL})",
                 f"          max by ({MODEL}) (specwatch_coverage_ratio) >= {LOW_COVERAGE}",
-                f"    ) < {FOLKLORE_ACCEPTANCE}",
-                f"    unless on ({MODEL}) {_MEASURED}",
+                f"    ) < on ({MODEL}) group_left",
+                f"      max by ({MODEL}) (specwatch_assumed_break_even_acceptance_ratio)",
                 "  or",
                 f'    max by ({SERIES}) (specwatch_rule_verdict{{rule="low-acceptance"}}) == 1',
                 ")",
@@ -167,13 +170,14 @@ def _low_acceptance() -> Alert:
         summary=f"{{{{ $labels.target }}}}: few draft tokens are accepted{AT}",
         description=(
             f"{{{{ $labels.model_name }}}} accepts {accepted} of them. Whether that pays is not"
-            f" measured; {FOLKLORE_ACCEPTANCE:.0%} is an assumed threshold, unless the rule"
-            " low-acceptance has another."
+            f" measured; about {line} is needed by the assumed draft cost, unless the rule"
+            " low-acceptance has another threshold."
         ),
         meaning=(
-            "Fewer than half of the proposed tokens are kept. Mostly that does not pay, but the"
-            " true break-even line depends on hardware and load, and there is no baseline to"
-            " measure it by. With a baseline this alert gives way to SpeculationNetNegative."
+            "Fewer of the proposed tokens are kept than pay for drafting them, if a draft token"
+            " costs what draft_cost_ratio of the target says. The true break-even line depends on"
+            " hardware and load, and there is no baseline to measure it by. With a baseline this"
+            " alert gives way to SpeculationNetNegative."
             " Without a temperature it is of every request: the tap sees too few to tell them"
             " apart, or there is none."
         ),
@@ -184,7 +188,7 @@ def _low_acceptance() -> Alert:
         ),
         do=(
             "Measure: `specwatch calibrate --off URL` against the same server without speculation,"
-            " in a quiet hour. If it does not pay: fewer draft tokens, another drafter,"
-            " or `specwatch guard disable TARGET`."
+            " in a quiet hour; or correct draft_cost_ratio. If it does not pay: fewer draft tokens,"
+            " another drafter, or `specwatch guard disable TARGET`."
         ),
     )

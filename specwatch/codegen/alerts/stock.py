@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from specwatch.codegen.alerts import stock_slo
 from specwatch.codegen.alerts.rule import Alert, Group, Recording
+from specwatch.core.breakeven import DRAFT_COST_RATIO
 from specwatch.ruling import Slo
 
 LABELS = "job, instance, model_name"
@@ -109,19 +110,19 @@ def _speculation_alerts() -> Iterator[Alert]:
 def _low_acceptance() -> Alert:
     return Alert(
         name="VllmSpeculationLowAcceptance",
-        expr=f"{_ACCEPTANCE} < 0.5\nand {_drafted(500)}",
+        expr=f"{_ACCEPTANCE} < {DRAFT_COST_RATIO}\nand {_drafted(500)}",
         for_="10m",
         severity="warning",
-        summary=f"{_WHOSE}: fewer than half of the draft tokens are accepted",
+        summary=f"{_WHOSE}: few draft tokens are accepted",
         description=(
             f"{_WHOSE}: {{{{ $value | humanizePercentage }}}} of the draft tokens of the last 10"
-            " minutes were accepted, below 50%."
+            f" minutes were accepted, below {DRAFT_COST_RATIO:.0%}."
         ),
         meaning=(
-            "Fewer than half of what is drafted is kept, which on most servers costs more than it"
-            " saves. The line of 50 % is folklore: where it really lies depends on the hardware,"
-            " the draft and the load, and only a comparison with the same server without"
-            " speculation shows it."
+            "So little of what is drafted is kept that it costs more than it saves, if a draft"
+            f" token costs {DRAFT_COST_RATIO:g} of a step of the target, as is assumed. Where the"
+            " line really lies depends on the hardware, the draft and the load, and only a"
+            " comparison with the same server without speculation shows it."
         ),
         look=(
             "Acceptance by position on the dashboard for stock vLLM metrics: does it fall from the"

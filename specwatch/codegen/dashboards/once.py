@@ -6,6 +6,8 @@ the worse of both, whichever way that is; what each daemon counts of itself is s
 
 from __future__ import annotations
 
+from specwatch.codegen.dashboards.panels import Query
+
 TARGET = "target"
 MODEL = "target, model_name"
 SERIES = "target, model_name, temperature"
@@ -37,3 +39,10 @@ def last_look(selector: str) -> str:
 
 def _one(function: str, expr: str, by: str) -> str:
     return f"{function} by ({by}) ({expr})" if by else f"{function}({expr})"
+
+
+def assumed_line() -> Query:
+    """The break-even acceptance of the chosen model while none is measured."""
+    name = "specwatch_assumed_break_even_acceptance_ratio"
+    line = most(f'{name}{{target="$target", model_name="$model_name"}}')
+    return Query(line, "break-even, assumed")

@@ -9,7 +9,7 @@ from specwatch.codegen.dashboards import frame, variables
 from specwatch.codegen.dashboards.annotations import of_guard
 from specwatch.codegen.dashboards.layout import Band
 from specwatch.codegen.dashboards.links import OVERVIEW
-from specwatch.codegen.dashboards.once import LOOKED, last_look, least, most
+from specwatch.codegen.dashboards.once import LOOKED, assumed_line, last_look, least, most
 from specwatch.codegen.dashboards.overview_latency import latency
 from specwatch.codegen.dashboards.overview_load import load
 from specwatch.codegen.dashboards.panels import (
@@ -221,13 +221,15 @@ def _acceptance_and_line() -> Panel:
         "Acceptance against the break-even line",
         "Accepted tokens / draft tokens of the last minutes, and for each load, in concurrent"
         " requests, the acceptance below which speculation loses, as measured; above 100 % it"
-        " always does. Compare with the line of the load that the server has now.",
+        " always does. Compare with the line of the load that the server has now. Without a"
+        " baseline there is one line, by the assumed draft cost.",
         [
             Query(least(f"specwatch_acceptance_ratio{{{_ALL}}}"), "acceptance"),
             Query(
                 most(f"specwatch_break_even_acceptance_ratio{{{_MODEL}}}", "load_bin"),
                 "break-even at {{load_bin}}",
             ),
+            assumed_line(),
         ],
         unit="percentunit",
         minimum=0,

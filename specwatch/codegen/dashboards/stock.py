@@ -41,10 +41,11 @@ from specwatch.codegen.dashboards.stock_queries import (
     rate,
     share,
 )
+from specwatch.core.breakeven import DRAFT_COST_RATIO
 
 _LONGEST = 16
 """The greatest accepted length with a bar of its own."""
-_HALF = ((None, "transparent"), (0.5, "orange"))
+_ASSUMED_LINE = ((None, "transparent"), (DRAFT_COST_RATIO, "orange"))
 _LIMITS = """\
 **What this dashboard can say.** vLLM counts drafts, draft tokens, accepted tokens and accepted \
 tokens by position, for the server as a whole. From these the acceptance and the accepted lengths \
@@ -129,11 +130,12 @@ def _load() -> list[Band]:
 def _acceptance_now() -> Panel:
     return stat(
         "Acceptance",
-        "Accepted tokens / draft tokens of the last 10 minutes, of all that is selected. Below 0.5"
-        " speculation is rarely worth it: a rule of thumb, not measured on this server.",
+        "Accepted tokens / draft tokens of the last 10 minutes, of all that is selected. Below"
+        f" {DRAFT_COST_RATIO:.0%} speculation does not pay if a draft token costs"
+        f" {DRAFT_COST_RATIO:g} of a step of the target: assumed, not measured on this server.",
         [Query(acceptance(over=RECENTLY, by=""), "acceptance")],
         unit="percentunit",
-        thresholds=((None, "red"), (0.5, "yellow"), (0.7, "green")),
+        thresholds=((None, "red"), (DRAFT_COST_RATIO, "green")),
         decimals=1,
     )
 
@@ -194,7 +196,7 @@ def _acceptance_by_instance() -> Panel:
             Query(acceptance(by="", offset=YESTERDAY), BEFORE),
         ],
         unit="percentunit",
-        thresholds=_HALF,
+        thresholds=_ASSUMED_LINE,
         minimum=0,
         maximum=1,
         overrides=[OF_BEFORE],

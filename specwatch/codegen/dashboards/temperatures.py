@@ -13,7 +13,7 @@ from specwatch.codegen.dashboards import frame, variables
 from specwatch.codegen.dashboards.annotations import of_guard
 from specwatch.codegen.dashboards.layout import Band
 from specwatch.codegen.dashboards.links import TEMPERATURE
-from specwatch.codegen.dashboards.once import MODEL, SERIES, least, most
+from specwatch.codegen.dashboards.once import MODEL, SERIES, assumed_line, least, most
 from specwatch.codegen.dashboards.panels import (
     Column,
     Panel,
@@ -36,8 +36,6 @@ _LONGEST = 16
 """The greatest accepted length with a bar of its own; few drafters propose more tokens."""
 
 _TIMES = "suffix:×"
-_HALF = ((None, "red"), (0.5, "green"))
-_HALF_LINE = ((None, "transparent"), (0.5, "orange"))
 _PAYS = ((None, "red"), (1.0, "green"))
 _BREAK_EVEN = ((None, "transparent"), (1.0, "red"))
 _COVERED = ((None, "transparent"), (0.9, "orange"))
@@ -148,9 +146,9 @@ def _numbers() -> Panel:
             Column("Temperature", "temperature"),
             Column("Share of drafts", "A", "percentunit", decimals=1),
             Column("Requests/s", "B", "reqps", decimals=2),
-            Column("Acceptance", "C", "percentunit", _HALF, decimals=1),
+            Column("Acceptance", "C", "percentunit", decimals=1),
             Column("Tokens per step", "D", "none", decimals=2),
-            Column("P10 of requests", "E", "percentunit", _HALF, decimals=1),
+            Column("P10 of requests", "E", "percentunit", decimals=1),
             Column("Speedup, lower", "F", _TIMES, _PAYS, decimals=2),
             Column("Speedup", "G", _TIMES, _PAYS, decimals=2),
             Column("Speedup, upper", "H", _TIMES, _PAYS, decimals=2),
@@ -165,17 +163,17 @@ def _acceptance() -> Panel:
     return timeseries(
         "Acceptance by bucket, and where it breaks even",
         "Accepted tokens / draft tokens. The thin dashed lines are the acceptance below which"
-        " speculation loses at a load, as measured on this server; without a baseline there are"
-        " none, and the line at 0.5 is the field's rule of thumb, assumed and not measured.",
+        " speculation loses at a load, as measured on this server; without a baseline there is one,"
+        " by the assumed draft cost (draft_cost_ratio of the target).",
         [
             Query(least(f"specwatch_acceptance_ratio{{{_LINES}}}", "temperature"), _LEGEND),
             Query(
                 most(f"specwatch_break_even_acceptance_ratio{{{_MODEL}}}", "load_bin"),
                 "break-even at {{load_bin}} running",
             ),
+            assumed_line(),
         ],
         unit="percentunit",
-        thresholds=_HALF_LINE,
         minimum=0,
         maximum=1,
         overrides=[_ALL_DASHED, style("/^break-even/", regex=True, dashed=True, width=1)],
@@ -338,12 +336,12 @@ def _spread_of_requests() -> Panel:
         [
             Query(least(f'{name}{{{_BUCKETS}, quantile="{q}"}}'), shown)
             for q, shown in (("0.9", "P90"), ("0.5", "P50"), ("0.1", "P10"))
-        ],
+        ]
+        + [assumed_line()],
         unit="percentunit",
-        thresholds=_HALF_LINE,
         minimum=0,
         maximum=1,
-        overrides=[style("P90", fill_below="P10")],
+        overrides=[style("P90", fill_below="P10"), style("/^break-even/", regex=True, dashed=True)],
     )
 
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 from specwatch.charts.scale import finite
 from specwatch.report import schedule
-from specwatch.report.model import BestK, Load, ModelReport
+from specwatch.report.model import Load, ModelReport
 from specwatch.report.told import cells
 from specwatch.report.told.parts import Figure, Part, Section, Sentence, table
+from specwatch.wording import speculation
 
 
 def by_load(model: ModelReport) -> Section:
@@ -18,7 +19,7 @@ def by_load(model: ModelReport) -> Section:
 
 def choices(model: ModelReport) -> Section:
     """The best number of draft tokens; speculation at some loads only."""
-    return Section("Draft tokens, and what if", [*_best_k(model.best_k), *_what_if(model)])
+    return Section("Draft tokens, and what if", [*_best_k(model), *_what_if(model)])
 
 
 def _loads(model: ModelReport) -> Iterator[Part]:
@@ -75,21 +76,24 @@ def _row(each: Load) -> tuple[str, ...]:
     )
 
 
-def _best_k(found: BestK | None) -> Iterator[Part]:
+def _best_k(model: ModelReport) -> Iterator[Part]:
+    found = model.best_k
     if found is None:
-        yield Sentence("The best number of draft tokens cannot be told.")
+        why = model.best_k_unknown
+        because = f": {speculation.BEST_K_UNKNOWN[why]}" if why else ""
+        yield Sentence(f"The best number of draft tokens is not known{because}.")
         return
     if found.k == found.now:
         yield Sentence(f"The number of draft tokens is right: {found.now}.")
     else:
-        best = "none at all" if found.k == 0 else str(found.k)
         yield Sentence(
-            f"The best number of draft tokens is predicted to be {best}; it is {found.now}."
+            f"The best number of draft tokens is predicted to be {speculation.best_of(found.k)}; it"
+            f" is {found.now}."
         )
     if found.speedups:
         yield table(
             "Speedup predicted for each number of draft tokens",
-            "|".join(["*Draft tokens", *map(str, range(len(found.speedups)))]),
+            "|".join(["*Draft tokens", "off", *map(str, range(1, len(found.speedups)))]),
             [("Predicted speedup", *(_times(each) for each in found.speedups))],
         )
 
@@ -102,29 +106,25 @@ def _what_if(model: ModelReport) -> Iterator[Part]:
     most = schedule.limit(found)
     if not most:
         yield Sentence(
-            "It loses at every load that was measured, so switch it off: the same work would have"
-            f" been done {_times(found.gain)} as fast as it was."
+            "It pays at no load that was measured, so switch it off: the same work would have been"
+            f" done {_times(found.gain)} as fast as it was."
         )
         return
     yield Sentence(
-        f"Speculation with 1-{most} running requests only would have given a speedup of"
-        f" {_times(found.speedup)}: the same work {_times(found.gain)} as fast as it was done."
+        f"It loses above {most} running requests, {cells.percent(found.share)} of the measured"
+        f" time. `{schedule.setting(found)}` in the speculative configuration stops drafting there;"
+        f" it {schedule.needs(model.engine_version)}."
+    )
+    yield Sentence(
+        "What that gains has to be measured: with 0 draft tokens the drafter still runs, which is"
+        " slower than speculation off."
     )
     unmeasured = schedule.unmeasured(model, found)
     if unmeasured:
         loads = ", ".join(map(cells.name, unmeasured))
         yield Sentence(f"Of these loads nothing was measured: {loads}.")
-    if schedule.support(model.engine_version) == "never":
-        yield Sentence("This server has no setting for that.")
-    else:
-        yield Sentence(
-            f"The setting for that: `{schedule.setting(found)}` in the speculative configuration;"
-            f" it {schedule.needs(model.engine_version)}."
-        )
-    if model.best_k is not None and model.best_k.k not in (0, model.best_k.now):
-        yield Sentence("What this gains and what another number of draft tokens does overlap.")
 
 
-def _times(value: float) -> str:
-    known = finite(value)
+def _times(value: float | None) -> str:
+    known = None if value is None else finite(value)
     return cells.UNKNOWN if known is None else f"{known:.2f}x"
