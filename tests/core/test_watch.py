@@ -143,6 +143,16 @@ def test_an_outage_in_which_the_process_lived_is_down_time_too():
     assert [sample.sound for sample in samples_of(windows)] == [False] * 3
 
 
+def test_the_seconds_before_a_full_minute_in_which_the_engine_was_down_belong_to_that_minute():
+    """Though it is certain only in the next one that it was."""
+    windows = outage(
+        *((seconds, server(seconds)) for seconds in range(0, 50, 5)),
+        *((seconds, REFUSED) for seconds in range(50, 75, 5)),
+        (75, server(1, start=2.5)),
+    )
+    assert times(windows) == [(45, 10), (0, 20)]
+
+
 def test_a_restart_between_two_scrapes_is_down_time_from_the_last_good_one():
     windows = outage((0, server(9)), (5, REFUSED), (10, server(1, start=2.5)))
     assert times(windows) == [(0, 10)]
