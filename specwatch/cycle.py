@@ -165,6 +165,7 @@ class TargetCycle:
             skipped=self._skipped,
             failures=dict(self._failures),
             recent=recent,
+            last_window=self._recent.end,
             current=opened,
             tap=tap,
         )
@@ -203,7 +204,8 @@ class TargetCycle:
         elif self._proxy is not None and predecessor._proxy is not None:
             self._proxy.status = predecessor._proxy.status
         self._trouble, self._source = predecessor._trouble, predecessor._source
-        self._recent = predecessor._recent
+        if predecessor.target.url == self.target.url:
+            self._recent = predecessor._recent
         self._failures = predecessor._failures
         self._skipped = predecessor._skipped
         self._status = replace(
@@ -232,15 +234,17 @@ class TargetCycle:
                 return  # cut short by us: no failure of the target's
             now = self._clock()
             if error is not None:
-                observation = self._watch.fail(now)
+                observation = self._watch.fail(now, error.reason)
             else:
                 self._watch.gpu_memory = memory
                 observation = self._watch.observe(samples, now, proxy)
                 error = observation.error
                 if self._proxy is not None and proxy is not None:
                     self._proxy.note(observation, now.wall)
+            before = self._status.models
             self._note(now, now.monotonic - started, observation, error)
             self._take(observation)
+            self._recent.forget(self._changed(before, restarted=observation.restarted))
             if error is None:
                 self._tell_of_tap()
         self._ended = self._clock().monotonic
@@ -328,6 +332,15 @@ class TargetCycle:
         if error is not None:
             self._failures[error.reason] += 1
         self._tell(before, error, observation.restarted)
+
+    def _changed(self, before: Mapping[str, Mode], *, restarted: bool) -> set[str]:
+        """Models that another process serves than at the page before, or in another mode."""
+        now = self._status.models
+        return {
+            model
+            for model in {*before, *now}
+            if restarted or before.get(model) is not now.get(model)
+        }
 
     def _models(self) -> dict[str, Mode]:
         return {name or self._watch.unnamed_model: m for name, m in self._watch.models.items()}

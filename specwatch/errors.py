@@ -50,6 +50,20 @@ class ScrapeReason(enum.StrEnum):
     CREDENTIALS = "credentials"
 
 
+NO_ANSWER = frozenset(
+    {
+        ScrapeReason.REFUSED,
+        ScrapeReason.UNREACHABLE,
+        ScrapeReason.TIMEOUT,
+        ScrapeReason.HTTP_STATUS,
+        ScrapeReason.TRUNCATED,
+        ScrapeReason.NOT_METRICS,
+        ScrapeReason.NO_ENGINE,
+    }
+)
+"""With these the engine did not answer; with the others it did, and specwatch cannot use it."""
+
+
 class ScrapeError(SpecwatchError):
     """One look at a server failed."""
 

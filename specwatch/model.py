@@ -243,7 +243,9 @@ class Window:
 
     ``start`` is a Unix time, a multiple of ``length`` (both in seconds). ``observed_seconds`` is
     the time between scrapes that the counts cover, on the monotonic clock: longer than ``length``
-    when the first scrape after a gap brought what had happened meanwhile.
+    when specwatch was away, and its first scrape after that brought what had happened meanwhile.
+    ``down_seconds`` is the time in which scrapes were tried and the engine did not answer, up to
+    the next good one; the counts of the window in which an outage ends may be of all of it.
     """
 
     series: SeriesId
@@ -262,6 +264,7 @@ class Window:
     scrapes_ok: int = 0
     scrapes_failed: int = 0
     restarts: int = 0
+    down_seconds: float = 0.0
 
     @property
     def coverage(self) -> float | None:

@@ -125,6 +125,8 @@ class _Demo:
         self._folder = folder
         self._seen: list[_Seen] = []
         self._engine_drafts = 0
+        self._minutes: dict[tuple[str, int], Tally] = {}
+        """What each minute counted by temperature."""
 
     def run(self) -> Json:
         with self._server:
@@ -186,7 +188,7 @@ class _Demo:
         length = phase.seconds * self._scale
         before: dict[str, Tally] | None = None
         while (left := begun + length - time.monotonic()) > 0:
-            total, mode = _cumulative(daemon)
+            total, mode = self._cumulative(daemon)
             if before is None and length - left >= min(_SETTLE, length / 4):
                 before = total
             if before is not None:
@@ -273,6 +275,16 @@ class _Demo:
                 soft_wrap=True,
             )
 
+    def _cumulative(self, daemon: Daemon) -> tuple[dict[str, Tally], str]:
+        """All that the daemon has counted by bucket, and the mode now."""
+        target = daemon.status(current=True).targets[0]
+        for window in target.current:
+            self._minutes[window.series.temperature, window.start] = window.tally
+        total: dict[str, Tally] = {}
+        for (bucket, _), counted in self._minutes.items():
+            total[bucket] = merge.merge_tallies(total.get(bucket, Tally()), counted)
+        return total, next(map(str, target.models.values()), "-")
+
     def _drafts(self) -> int:
         with self._server.synced() as engine:
             return engine.tally().drafts or 0
@@ -281,16 +293,6 @@ class _Demo:
         keys = " ".join(f"{k}={v}" for k, v in event.items() if k not in ("event", "exc_info"))
         self._events.append(f"{level:7} {event['event']} {keys}"[:110])
         raise structlog.DropEvent
-
-
-def _cumulative(daemon: Daemon) -> tuple[dict[str, Tally], str]:
-    """All that the daemon has counted in the last minutes by bucket, and the mode now."""
-    target = daemon.status(current=True).targets[0]
-    total: dict[str, Tally] = {}
-    for window in (*target.recent, *target.current):
-        bucket = window.series.temperature
-        total[bucket] = merge.merge_tallies(total.get(bucket, Tally()), window.tally)
-    return total, next(map(str, target.models.values()), "-")
 
 
 def _coverage(total: dict[str, Tally]) -> float | None:

@@ -49,7 +49,13 @@ def recent_lines(target: dict[str, Any], now: float) -> Iterator[tuple[str, str]
     for model in sorted({*target["models"], *judged} - told):
         yield shown(model), "bold"
         if model in target["models"]:
-            yield f"speculation {target['models'][model]}; no whole minute seen yet", ""
+            yield (
+                (
+                    f"speculation {target['models'][model]};"
+                    " no whole minute seen since the last start or switch"
+                ),
+                "",
+            )
         yield from _decision(model, target, None, now)
 
 

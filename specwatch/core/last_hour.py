@@ -1,4 +1,8 @@
-"""The last hour of each model, from its minutes: what a page shows beside what is known now."""
+"""The last hour of each model, from its minutes: what a page shows beside what is known now.
+
+Sums begin with the last restart or change of mode: latencies of two processes, or of two modes, are
+those of neither.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from specwatch.core import histogram
 from specwatch.core.acceptance import acceptance_rate
 from specwatch.core.buckets import order_of
 from specwatch.core.coverage import Coverage, coverages
-from specwatch.core.merge import merge_windows
+from specwatch.core.merge import merge_windows, present_since
 from specwatch.model import ALL_TEMPERATURES, MINUTE, Histogram, Mode, Window
 
 Points = tuple[tuple[float, float | None], ...]
@@ -20,8 +24,8 @@ Points = tuple[tuple[float, float | None], ...]
 class ModelHour:
     """One model over a span of minutes.
 
-    ``whole`` is of all temperatures, ``buckets`` by temperature, both summed over the minutes in
-    which speculation was on throughout, or over all where there are none (``on`` is false).
+    ``whole`` is of all temperatures, ``buckets`` by temperature, both summed over the minutes of
+    the present process in its present mode, which is with speculation where ``on``.
     """
 
     whole: Window | None
@@ -50,7 +54,8 @@ def last_hour(
 ) -> dict[str, dict[str, ModelHour]]:
     """What minutes say, by target and model; ``since`` and ``until`` are Unix seconds.
 
-    Minutes outside that span are left out; a sum of minutes counts as one, as long as it begins in
+    A model without a whole minute since its last restart or change of mode is left out. Minutes
+    outside that span are left out; a sum of minutes counts as one, as long as it begins in
     it. Who watched does not matter: there is one minute of a series, whoever had it.
     """
     held: dict[str, dict[str, dict[str, list[Window]]]] = {}
@@ -61,18 +66,25 @@ def last_hour(
             models.setdefault(one.model_name, {}).setdefault(one.temperature, []).append(
                 replace(window, series=replace(one, daemon=""))
             )
-    return {
+    found = {
         target: {model: _model(parts) for model, parts in sorted(models.items())}
         for target, models in held.items()
     }
+    return {
+        target: {model: hour for model, hour in models.items() if hour is not None}
+        for target, models in found.items()
+    }
 
 
-def _model(parts: Mapping[str, list[Window]]) -> ModelHour:
-    on = any(window.mode is Mode.ON for windows in parts.values() for window in windows)
+def _model(parts: Mapping[str, list[Window]]) -> ModelHour | None:
+    wholes = sorted(parts.get(ALL_TEMPERATURES, ()), key=lambda window: window.start)
+    begin = present_since(wholes)
     chosen = {
-        label: [window for window in windows if window.mode is Mode.ON or not on]
+        label: [window for window in windows if window.start >= begin]
         for label, windows in parts.items()
     }
+    if not any(chosen.values()):
+        return None
     sums = {label: _sum(windows) for label, windows in chosen.items() if windows}
     labels = sorted((label for label in sums if label != ALL_TEMPERATURES), key=order_of)
     starts = [window.start for windows in parts.values() for window in windows]
@@ -83,7 +95,7 @@ def _model(parts: Mapping[str, list[Window]]) -> ModelHour:
         points={
             label: _points(windows, min(starts), max(starts)) for label, windows in parts.items()
         },
-        on=on,
+        on=any(window.mode is Mode.ON for windows in chosen.values() for window in windows),
         coverage=next(iter(coverages(sums.values(), None).values()), None),
         start=spans[0][0],
         end=max(end for _, end in spans),

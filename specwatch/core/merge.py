@@ -76,6 +76,23 @@ def merge_modes(first: Mode, second: Mode) -> Mode:
     return first if first is second else Mode.MIXED
 
 
+def present_since(windows: Iterable[Window]) -> int:
+    """Unix time from which on windows of all temperatures, in order, belong to the present process
+    in its present mode: what was served before is not to be added to it.
+
+    The window of a restart or a change has counts of both sides, and belongs to neither.
+    """
+    since, mode = 0, None
+    for window in windows:
+        if window.restarts or window.mode is Mode.MIXED:
+            since, mode = window.start + window.length, None
+            continue
+        if mode is not None and window.mode is not mode:
+            since = window.start
+        mode = window.mode
+    return since
+
+
 def merge_windows(windows: Sequence[Window], *, start: int, length: int) -> Window:
     """The exact sum of windows of one series as one window of ``length`` seconds at ``start``.
 
@@ -111,6 +128,7 @@ def merge_windows(windows: Sequence[Window], *, start: int, length: int) -> Wind
         scrapes_ok=sum(window.scrapes_ok for window in ordered),
         scrapes_failed=sum(window.scrapes_failed for window in ordered),
         restarts=sum(window.restarts for window in ordered),
+        down_seconds=sum(window.down_seconds for window in ordered),
     )
 
 

@@ -22,6 +22,7 @@ class OpenWindow:
 
     start: int
     observed_seconds: float = 0.0
+    down_seconds: float = 0.0
     scrapes_ok: int = 0
     scrapes_failed: int = 0
     restarts: int = 0

@@ -62,8 +62,8 @@ class Sample:
 
     ``tally`` is of all temperatures; what the server does not count is from its buckets.
 
-    ``sound`` is false for a window that a restart, a gap or a change of mode falls into: its
-    latencies belong to no mode, and it decides nothing.
+    ``sound`` is false for a window that a restart, an outage, a gap or a change of mode falls
+    into: its latencies belong to no mode, and it decides nothing.
     """
 
     start: int
@@ -206,6 +206,7 @@ def _sample(window: Window, parts: Sequence[Window]) -> Sample:
     sound = (
         window.mode is not Mode.MIXED
         and not window.restarts
+        and not window.down_seconds
         and window.scrapes_ok > 0
         and 0 < window.observed_seconds <= _LONGEST * window.length
     )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from specwatch.core.coverage import Coverage
 from specwatch.core.decisions import TargetDecision
-from specwatch.core.merge import merge_windows
+from specwatch.core.merge import merge_windows, present_since
 from specwatch.core.taps import Trouble
 from specwatch.errors import ScrapeError
 from specwatch.guard.status import GuardStatus
@@ -73,7 +73,10 @@ class TargetStatus:
     failure: Failure | None = None
     restarts: int = 0
     recent: tuple[Window, ...] = ()
-    """The last minutes, summed to one window for each series."""
+    """The last minutes of the present process in its present mode, summed to one window for each
+    series."""
+    last_window: int | None = None
+    """End of the newest minute that is closed."""
     current: tuple[Window, ...] = ()
     """The minute that is being filled, where it was asked for."""
     tap: TapStatus = TapStatus()
@@ -159,7 +162,7 @@ class DaemonStatus:
 
 
 class Recent:
-    """The last few minutes of each series of one target.
+    """The last few minutes of each series of one target, of one process in one mode of speculation.
 
     One thread may add while others read.
     """
@@ -169,19 +172,40 @@ class Recent:
         # Both are replaced as a whole, never changed, so that readers need no lock.
         self._windows: Mapping[SeriesId, tuple[Window, ...]] = {}
         self._sums: tuple[Mapping[SeriesId, tuple[Window, ...]], tuple[Window, ...]] = ({}, ())
+        self.end: int | None = None
+        """Of the newest minute that came."""
 
     def add(self, windows: Iterable[Window]) -> None:
-        """Take in closed windows and forget what became too old."""
+        """Take in closed windows; forget what became too old, or is from before a restart or a
+        change of mode."""
         held = {series: list(kept) for series, kept in self._windows.items()}
         for window in windows:
             held.setdefault(window.series, []).append(window)
         newest = max((window.start for kept in held.values() for window in kept), default=0)
+        if newest:
+            self.end = newest + MINUTE
         oldest = newest - (self._minutes - 1) * MINUTE
+        since = {
+            series.model_name: max(present_since(kept), oldest)
+            for series, kept in held.items()
+            if series.temperature == ALL_TEMPERATURES
+        }
         young = {
-            series: tuple(window for window in kept if window.start >= oldest)
+            series: tuple(
+                window for window in kept if window.start >= since.get(series.model_name, oldest)
+            )
             for series, kept in held.items()
         }
         self._windows = {series: kept for series, kept in young.items() if kept}
+
+    def forget(self, models: Collection[str]) -> None:
+        """What these models serve from now on is not to be added to what was before."""
+        if models:
+            self._windows = {
+                series: kept
+                for series, kept in self._windows.items()
+                if series.model_name not in models
+            }
 
     def merged(self) -> tuple[Window, ...]:
         """One window for each series, from the first to the last minute held of it."""

@@ -191,6 +191,7 @@ def window(one: Window) -> Json:
         "gpu_memory_used_max": gauges.gpu_memory_used_max,
         "gpu_memory_total": gauges.gpu_memory_total,
         "observed_seconds": one.observed_seconds,
+        "down_seconds": one.down_seconds,
         "scrapes_ok": one.scrapes_ok,
         "scrapes_failed": one.scrapes_failed,
         "restarts": one.restarts,

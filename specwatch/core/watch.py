@@ -1,8 +1,10 @@
 """Watching one target: from pages to closed windows.
 
-The counts of a scrape go into the window in which the scrape happened. Windows follow the wall
-clock but never overlap or run backwards: when the clock steps back, the open window stays open
-until the clock has caught up. All durations come from the monotonic clock.
+The counts of a scrape go into the window in which the scrape happened. The time of failed scrapes
+goes into windows as down time where the engine came back as another process, or did not answer for
+longer than a gauge counts as known; in a shorter time of failures nothing is lost. Windows follow
+the wall clock but never overlap or run backwards: when the clock steps back, the open window stays
+open until the clock has caught up. All durations come from the monotonic clock.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from specwatch.core.counters import CounterTracker
 from specwatch.core.gauging import GpuMemory, gauges_over
 from specwatch.core.open_window import OpenWindow, by_bucket_of_tap
 from specwatch.core.taps import Taps
-from specwatch.errors import PageError, ScrapeReason
+from specwatch.errors import NO_ANSWER, PageError, ScrapeReason
 from specwatch.model import (
     MINUTE,
     Batch,
@@ -85,6 +87,14 @@ class Watch:
         self._taps = Taps()
         self._wall: float | None = None
         self._monotonic: float | None = None
+        self._tried: float | None = None
+        """When the last scrape ended, good or not, on the monotonic clock."""
+        self._silent_since: float | None = None
+        """Since when the engine has not answered, on the monotonic clock."""
+        self._silent_until = 0.0
+        """Up to when that is counted as down."""
+        self._down = 0.0
+        """Seconds counted as down since the last good page."""
         self._page: Mapping[Series, float] = {}
         self._models: dict[str, Mode] = {}
         self._sampled: dict[str, tally.Sampled] = {}
@@ -151,7 +161,7 @@ class Watch:
             before = self._tracker.last
             increments, restarted = self._tracker.advance(samples)
         except PageError as error:
-            window.scrapes_failed += 1
+            self._fail(window, now, error.reason)
             return Observation(batch, error=error, problems=tuple(problems))
         if self._cursor_follows and before is None:
             self._first = page, now.wall
@@ -210,12 +220,43 @@ class Watch:
         )
         return restarted
 
-    def fail(self, now: Moment) -> Observation:
+    def fail(self, now: Moment, reason: ScrapeReason = ScrapeReason.REFUSED) -> Observation:
         """Take in that a scrape failed at ``now``."""
         problems: list[str] = []
+        ends = self._open is not None and self._start(now) > self._open.start
+        if self._open is not None and ends and self._tried is not None and reason in NO_ANSWER:
+            self._count_down(self._open, self._tried)
         batch = self._roll(now, problems)
-        self._window(now).scrapes_failed += 1
+        self._fail(self._window(now), now, reason)
         return Observation(batch, problems=tuple(problems))
+
+    def _fail(self, window: OpenWindow, now: Moment, reason: ScrapeReason) -> None:
+        window.scrapes_failed += 1
+        if self._was_away(now):
+            self._silent_since = None
+        elif self._is_down(now):
+            self._count_down(window, now.monotonic)
+        if reason not in NO_ANSWER:
+            self._silent_since = None
+        elif self._silent_since is None:
+            begun = now.monotonic if self._tried is None or self._was_away(now) else self._tried
+            self._silent_since = self._silent_until = begun
+        self._tried = now.monotonic
+
+    def _was_away(self, now: Moment) -> bool:
+        """Whether specwatch itself did not try for long: nobody knows whether the engine ran."""
+        return self._tried is not None and now.monotonic - self._tried > self.max_gap
+
+    def _is_down(self, now: Moment) -> bool:
+        since = self._silent_since
+        return since is not None and now.monotonic - since > self.max_gap
+
+    def _count_down(self, window: OpenWindow, until: float) -> None:
+        """Count the silence of the engine, if there is one, as down time."""
+        if self._silent_since is not None:
+            window.down_seconds += until - self._silent_until
+            self._down += until - self._silent_until
+            self._silent_until = until
 
     def close(self) -> Observation:
         """End the open window before its time, because the daemon stops."""
@@ -278,7 +319,8 @@ class Watch:
             self._end_process(self._open, self._tracker.last or {}, [])
         self._tracker = CounterTracker()
         self._taps = Taps()
-        self._wall = self._monotonic = None
+        self._wall = self._monotonic = self._tried = self._silent_since = None
+        self._down = 0.0
         self._sampled = {}
 
     def change_proxy(self) -> None:
@@ -367,8 +409,11 @@ class Watch:
             elapsed = now.monotonic - self._monotonic
         elif self._wall is not None:
             elapsed = max(0.0, now.wall - self._wall)
-        window.observed_seconds += elapsed
+        if not self._was_away(now) and (restarted or self._is_down(now)):
+            self._count_down(window, now.monotonic)
+        window.observed_seconds += self._covered(elapsed, now, restarted=restarted)
         window.scrapes_ok += 1
+        self._tried, self._silent_since, self._down = now.monotonic, None, 0.0
         known = 0.0 < elapsed <= self.max_gap and not restarted and self._monotonic is not None
         modes: dict[str, Mode] = {}
         before, self._sampled = self._sampled, {}
@@ -382,6 +427,15 @@ class Watch:
             window.gauges[model] = merge.merge_gauges(window.gauges.get(model, Gauges()), span)
             self._sampled[model] = sample
         self._models = modes
+
+    def _covered(self, elapsed: float, now: Moment, *, restarted: bool) -> float:
+        """For how many of the ``elapsed`` seconds the counts of this page make up."""
+        covered = max(0.0, elapsed - self._down)
+        start = self._tracker.process_start
+        if restarted and start is not None and self._monotonic is None:
+            # What an earlier daemon saw of an outage is in its windows.
+            return min(covered, max(0.0, now.wall - start))
+        return covered
 
     def _build(self, window: OpenWindow, problems: list[str]) -> tuple[Window, ...]:
         tallies = window.engine.tallies(self._tracker.last or {}, problems)
@@ -430,6 +484,7 @@ class Watch:
             server_drafts=total.drafts,
             source_drafts=total.drafts,
             observed_seconds=window.observed_seconds,
+            down_seconds=window.down_seconds,
             scrapes_ok=window.scrapes_ok,
             scrapes_failed=window.scrapes_failed,
             restarts=window.restarts,

@@ -123,6 +123,7 @@ def sums(columns: RowColumns, group: Ints, groups: Sequence[Group]) -> list[Wind
             total(columns.scrapes_ok),
             total(columns.scrapes_failed),
             total(columns.restarts),
+            seconds(columns.down_seconds),
             strict=True,
         )
     ]  # fmt: skip

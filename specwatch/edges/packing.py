@@ -130,6 +130,7 @@ class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
     source_drafts: int | None
     observed_seconds: float
     restarts: int
+    down_seconds: float = 0.0
 
 
 class _Shared(msgspec.Struct, frozen=True):
@@ -186,6 +187,7 @@ def pack(window: Window) -> PackedWindow:
         window.source_drafts,
         _short(window.observed_seconds),
         window.restarts,
+        _short(window.down_seconds),
     )
     columns = (
         tally.drafts, tally.draft_tokens, tally.accepted_tokens, tally.generation_tokens,
@@ -291,6 +293,7 @@ def assemble(
         scrapes_ok,
         scrapes_failed,
         data.restarts,
+        data.down_seconds,
     )
 
 

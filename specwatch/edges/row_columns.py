@@ -15,6 +15,8 @@ from specwatch.edges.side_by_side import UNKNOWN, Floats, Here, Ints, SideBySide
 from specwatch.model import HISTOGRAMS, MAPPINGS
 
 _MOST_NUMBERS = 1 << 62
+_FIELDS_BEFORE_DOWN = 19
+"""Fields of a row that was stored before there was ``down_seconds``."""
 
 
 class Positions(NamedTuple):
@@ -55,7 +57,7 @@ class RowColumns:
             self.generation_tokens, self.scrapes_ok, self.scrapes_failed,
         ) = map(ints, columns)  # fmt: skip
         data = SideBySide(blobs)
-        data.lengths()
+        fields = data.lengths()
         lengths = data.lengths()
         self.positions = Positions(lengths, list(data.row(lengths)))
         self.prompt_tokens = data.counts()
@@ -77,6 +79,7 @@ class RowColumns:
         self.source_drafts = data.counts()
         self.observed_seconds = data.numbers()
         self.restarts = data.counts()
+        self.down_seconds = data.numbers(fields > _FIELDS_BEFORE_DOWN)
 
     def all_counted(self) -> Here:
         """Of each row whether drafts, tokens, latencies and finished requests are counted."""

@@ -28,8 +28,9 @@ _runs, _cursors = schema.runs, schema.cursors
 def taken(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
     """Minutes since a time (Unix seconds) that windows of any daemon count, by model.
 
-    A window that was observed for longer than its length made up for a gap before it: what it
-    counts began that much before its end. Where minutes were deleted, their hour stands for them.
+    A window that was observed, or down, for longer than its length made up for a gap before it:
+    what it counts began that much before its end. Where minutes were deleted, their hour stands for
+    them.
     """
     found: dict[str, MinuteSet] = defaultdict(MinuteSet)
 
@@ -41,14 +42,15 @@ def taken(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
 
     for window in windows(MINUTE):
         end = window.start + MINUTE
-        begun = end - max(window.observed_seconds, MINUTE)
+        begun = end - max(window.observed_seconds + window.down_seconds, MINUTE)
         found[window.series.model_name].add_span(max(begun, since), end)
     with store.reading() as connection:
         pruned = _pruned_until(connection, target)
     observed: dict[tuple[str, int], float] = defaultdict(float)
     for window in windows(HOUR):
         if window.start < pruned.get(window.series.model_name, 0):
-            observed[window.series.model_name, window.start] += window.observed_seconds
+            seconds = window.observed_seconds + window.down_seconds
+            observed[window.series.model_name, window.start] += seconds
     for (model, hour), seconds in observed.items():
         # Which of its minutes made up for more is not known: the first, at worst.
         before = max(seconds - HOUR - MINUTE, 0.0)

@@ -86,8 +86,7 @@ def _scrapes(targets: Iterable[TargetStatus], stuck: Collection[str]) -> Iterato
         interval.add_metric(labels, target.interval)
         add(duration, labels, target.scrape_seconds)
         add(success, labels, target.last_success)
-        ends = (window.start + window.length for window in target.recent)
-        add(closed, labels, max(ends, default=None))
+        add(closed, labels, target.last_window)
     yield from (up, stands, interval, duration, success, closed)
 
 

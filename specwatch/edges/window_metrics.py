@@ -19,13 +19,13 @@ _MOST_LENGTHS = 65
 """Accepted lengths of one series, none included: no drafter proposes more than 64 tokens."""
 
 _Seconds = Mapping[tuple[str, str], float]
-"""How long each model of each target was observed."""
+"""The time of the counts of each model of each target."""
 
 
 def of_windows(windows: Sequence[Window]) -> Iterator[Metric]:
     """Yield the families of windows, one for each series."""
     seconds = {
-        (each.series.target, each.series.model_name): each.observed_seconds
+        (each.series.target, each.series.model_name): _span(each)
         for each in windows
         if each.series.temperature == ALL_TEMPERATURES
     }
@@ -93,7 +93,7 @@ def _traffic(windows: Iterable[Window], seconds: _Seconds) -> Iterator[Metric]:
     for window in windows:
         labels, counted = _labels(window), window.tally
         model = (window.series.target, window.series.model_name)
-        span = seconds.get(model, window.observed_seconds)
+        span = seconds.get(model, _span(window))
         finished = sum(counted.requests.values()) if counted.requests else None
         add(drafts, labels, _rate(counted.drafts, span))
         add(requests, labels, _rate(finished, span))
@@ -131,7 +131,7 @@ def _loads(windows: Iterable[Window]) -> Iterator[Metric]:
     }
     for window in windows:
         labels, counted, gauges = _labels(window)[:2], window.tally, window.gauges
-        span, sampled = window.observed_seconds, gauges.running_mean is not None
+        span, sampled = _span(window), gauges.running_mean is not None
         for name, value in (
             ("prompt_tokens_per_second", _rate(counted.prompt_tokens, span)),
             ("preemptions_per_second", _rate(counted.preemptions, span)),
@@ -148,6 +148,11 @@ def _loads(windows: Iterable[Window]) -> Iterator[Metric]:
 def _labels(window: Window) -> tuple[str, str, str]:
     series = window.series
     return series.target, label(series.model_name), label(series.temperature)
+
+
+def _span(window: Window) -> float:
+    """Outages included: a process that was only out of reach counted on."""
+    return window.observed_seconds + window.down_seconds
 
 
 def _rate(count: int | None, seconds: float) -> float | None:

@@ -176,7 +176,7 @@ def _facts(mode: str, recent: Window | None) -> str:
 def _span(hour: ModelHour | None, now: float, *, before: bool) -> str:
     """``last 30 min with speculation``; ``before``: since then the target cannot be read."""
     if hour is None:
-        return "no whole minute seen"
+        return "no whole minute seen since the last start or switch"
     on = "with speculation" if hour.on else "without speculation throughout"
     late = now - hour.end
     whole = hour.seconds >= hour.end - hour.start

@@ -1,4 +1,5 @@
-"""Whether the figures can be relied on: what was not watched, and whose temperature is unknown."""
+"""Whether the figures can be relied on: when the server was down, what was not watched, and whose
+temperature is unknown."""
 
 from __future__ import annotations
 
@@ -31,19 +32,25 @@ _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "the whole request"}
 
 
 class _Slot(NamedTuple):
-    """A minute or an hour, and how much of it was watched, in seconds."""
+    """A minute or an hour, and for how many seconds of it scrapes were answered (``seconds``) and
+    were not (``down``)."""
 
     start: int
     length: int
     seconds: float
+    down: float
 
     @property
     def end(self) -> int:
         return self.start + self.length
 
     @property
+    def tried(self) -> float:
+        return self.seconds + self.down
+
+    @property
     def missing(self) -> float:
-        return 0.0 if self.seconds >= WATCHED * self.length else self.length - self.seconds
+        return 0.0 if self.tried >= WATCHED * self.length else self.length - self.tried
 
 
 def health(windows: Sequence[Window], since: float, until: float) -> Health:
@@ -59,10 +66,12 @@ def health(windows: Sequence[Window], since: float, until: float) -> Health:
     begin = min(max(since, first), until)
     slots = _slots(wholes)
     gaps = sorted(_gaps(slots, begin, until), key=lambda gap: (gap.start - gap.end, gap.start))
-    observed = sum(each.length - each.missing for each in slots)
+    down = min(sum(each.down for each in slots), until - begin)
+    observed = sum(each.length - each.missing for each in slots) - down
     found = Health(
         expected=until - begin,
-        observed=min(observed, until - begin),
+        observed=min(observed, until - begin - down),
+        down=down,
         scrapes_ok=sum(each.scrapes_ok for each in wholes),
         scrapes_failed=sum(each.scrapes_failed for each in wholes),
         restarts=sum(each.restarts for each in wholes),
@@ -79,12 +88,13 @@ def health(windows: Sequence[Window], since: float, until: float) -> Health:
 
 def _slots(wholes: Sequence[Window]) -> list[_Slot]:
     """By start. Of an hour there may be several windows, of several daemons even."""
-    seconds: dict[tuple[int, int], float] = {}
+    seconds: dict[tuple[int, int], list[float]] = {}
     for each in wholes:
-        at = (each.start, each.length)
-        seconds[at] = seconds.get(at, 0.0) + each.observed_seconds
+        found = seconds.setdefault((each.start, each.length), [0.0, 0.0])
+        found[0] += each.observed_seconds
+        found[1] += each.down_seconds
     return [
-        _Slot(start, length, min(found, float(length)))
+        _Slot(start, length, *(part * min(1.0, length / max(sum(found), 1.0)) for part in found))
         for (start, length), found in sorted(seconds.items())
     ]
 
@@ -96,7 +106,7 @@ def _gaps(slots: Sequence[_Slot], begin: float, until: float) -> Iterator[Gap]:
     """
     at, before = begin, 0.0
     for slot in slots:
-        if slot.seconds < UNWATCHED * slot.length:
+        if slot.tried < UNWATCHED * slot.length:
             continue
         if slot.start > at:
             yield Gap(start=max(at - before, begin), end=slot.start + slot.missing)
@@ -132,14 +142,21 @@ def _watching(found: Health, late: float | None) -> Iterator[str]:
         return
     if late is not None:
         yield f"it is watched since {moment(late)} only"
-    missed = found.expected - found.observed
+    down = found.down / found.expected
+    if down > _MUCH:
+        restarts = figures.counted(found.restarts, "restart")
+        yield (
+            f"the server was down for {down:.0%} of the time"
+            f" ({figures.span(found.down)}; {restarts})"
+        )
+    missed = found.expected - found.observed - found.down
     if missed > _MUCH * found.expected:
         yield (
             f"{missed / found.expected:.0%} of the time was not watched"
             f" ({figures.span(missed)}): what was served then is not in here"
         )
     looks = found.scrapes_ok + found.scrapes_failed
-    if found.scrapes_failed > _MUCH * looks:
+    if found.scrapes_failed > (_MUCH + down) * looks:
         yield f"{found.scrapes_failed / looks:.0%} of the looks at the server failed"
 
 

@@ -188,9 +188,10 @@ def _summed(place: Place, tallies: Sequence[Tally]) -> Tally:
 
 
 def _sound(window: Window) -> bool:
-    """Whether no restart and no gap falls into it."""
-    length = window.observed_seconds
-    return not window.restarts and window.scrapes_ok > 0 and 0 < length <= _LONGEST * window.length
+    """Whether no restart, no outage and no gap falls into it."""
+    if window.restarts or window.down_seconds or not window.scrapes_ok:
+        return False
+    return 0 < window.observed_seconds <= _LONGEST * window.length
 
 
 def _sample(kind: Kind, minutes: Sequence[Minute]) -> Sample:

@@ -232,18 +232,21 @@ class Breach(Struct, frozen=True, kw_only=True):
 
 
 class Gap(Struct, frozen=True, kw_only=True):
-    """A stretch that was not watched."""
+    """A stretch in which specwatch did not watch."""
 
     start: float
     end: float
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """Whether the figures can be relied on. ``coverage`` is the share of the server's drafts whose
-    temperature is known; ``gaps`` are the longest, ``gap_count`` all of them."""
+    """Whether the figures can be relied on. Of the ``expected`` seconds the server was watched for
+    ``observed`` and did not answer for ``down``; the rest nobody watched. ``coverage`` is the share
+    of the server's drafts whose temperature is known; ``gaps`` are the longest, ``gap_count`` all
+    of them."""
 
     expected: float
     observed: float
+    down: float = 0.0
     scrapes_ok: int
     scrapes_failed: int
     restarts: int

@@ -51,6 +51,8 @@ def _answer(report: ModelReport) -> str:
     answer, name = report.answer, shown(report.model_name)
     if answer.outcome == "no_traffic":
         if not report.health.observed:
+            if report.health.down:
+                return f"No traffic: the server of {name} was down."
             return f"Nobody knows: {name} was not watched."
         return f"No traffic: nothing was asked of {name}."
     if answer.outcome == "off":
@@ -190,10 +192,11 @@ def _held(report: ModelReport) -> Iterator[str]:
 def _data(report: ModelReport) -> Iterator[str]:
     """Yield what makes the figures unreliable."""
     health = report.health
-    if health.observed < _SPARSE * health.expected:
+    watched = health.observed + health.down
+    if watched < _SPARSE * health.expected:
         yield (
             f"First have specwatch watch all the time: it saw"
-            f" {health.observed / health.expected:.0%} of this period."
+            f" {watched / health.expected:.0%} of this period."
         )
     if health.coverage is not None and health.coverage < _SPARSE:
         yield (

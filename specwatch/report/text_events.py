@@ -136,6 +136,10 @@ def _health(found: Health, width: int) -> Iterator[Line]:
     yield ()
     share = found.observed / found.expected if found.expected else None
     said = f"data: watched {figures.percent(share)} of the time"
+    if found.down:
+        unwatched = found.expected - found.observed - found.down
+        said += f", server down {figures.percent(found.down / found.expected)}"
+        said += f", not watched {figures.percent(unwatched / found.expected)}"
     if found.gap_count:
         said += f", {figures.counted(found.gap_count, 'gap')}"
     scrapes = found.scrapes_ok + found.scrapes_failed

@@ -297,7 +297,7 @@ def test_a_daemon_that_has_just_started_says_so(run: Run, surface: Surface) -> N
     done = run("status", "--url", surface.url)
     assert done.exit_code == 0
     assert "not scraped yet" in done.stdout
-    assert "speculation on; no whole minute seen yet" in done.stdout
+    assert "speculation on; no whole minute seen since the last start or switch" in done.stdout
 
 
 def test_hostile_names_neither_command_nor_fill_the_terminal(run: Run, surface: Surface) -> None:

@@ -52,16 +52,32 @@ def test_a_minute_that_is_missing_is_a_gap() -> None:
     assert one.points["0"] == ((AT, None), (AT + 60, None), (AT + 120, None), (AT + 180, 0.5))
 
 
-def test_minutes_without_speculation_do_not_water_down_those_with_it() -> None:
-    off = [minute(AT + 60 * n, mode=mode) for n, mode in ((1, Mode.OFF), (2, Mode.MIXED))]
-    one = last_hour([minute(AT), *off], SINCE, UNTIL)["chat"]["llama"]
-    assert one.on
-    assert one.whole is not None
-    assert one.whole.tally.drafts == 100
-    without = last_hour(off, SINCE, UNTIL)["chat"]["llama"]
-    assert not without.on
-    assert without.whole is not None
-    assert without.whole.length == 120
+def test_sums_begin_with_the_last_change_of_mode() -> None:
+    """What was served with speculation, or in the minute of the change, is not the present."""
+    modes = [Mode.OFF, Mode.ON, Mode.MIXED, Mode.OFF, Mode.OFF]
+    windows = [
+        each
+        for n, mode in enumerate(modes)
+        for each in (
+            minute(AT + 60 * n, mode=mode),
+            replace(of_tap(AT + 60 * n, "0", drafts=1, of=1, server=1), mode=mode),
+        )
+    ]
+    one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
+    assert (one.on, one.start, one.seconds) == (False, AT + 180, 120)
+    assert [each.length for each in (one.whole, *one.buckets) if each is not None] == [120, 120]
+    assert len(one.points["all"]) == 5
+    one = last_hour(windows[:4], SINCE, UNTIL)["chat"]["llama"]
+    assert (one.on, one.start, one.seconds) == (True, AT + 60, 60)
+
+
+def test_sums_begin_with_the_last_restart() -> None:
+    """In the same mode, too; directly after it there are none."""
+    windows = [minute(AT + 60 * n) for n in range(4)]
+    windows[1] = replace(windows[1], restarts=1)
+    one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
+    assert (one.start, one.seconds) == (AT + 120, 120)
+    assert last_hour(windows[:2], SINCE, UNTIL)["chat"] == {}
 
 
 def test_who_watched_does_not_matter() -> None:
@@ -74,10 +90,10 @@ def test_who_watched_does_not_matter() -> None:
 
 
 def test_minutes_are_counted_and_not_the_time_between_them() -> None:
-    """Of two whole minutes half an hour apart there are two."""
-    windows = [minute(AT), minute(AT + 60, mode=Mode.OFF), minute(AT + 1800)]
+    """Of whole minutes half an hour apart there are as many."""
+    windows = [minute(AT), minute(AT + 60), minute(AT + 1800)]
     one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
-    assert (one.seconds, one.start, one.end) == (120, AT, AT + 1860)
+    assert (one.seconds, one.start, one.end) == (180, AT, AT + 1860)
 
 
 def test_a_minute_of_many_temperatures_and_a_sum_of_minutes_count_once() -> None:

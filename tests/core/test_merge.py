@@ -179,6 +179,7 @@ def test_an_hour_is_the_same_from_minutes_and_from_parts_of_hours(parts, rng, cu
     assert whole.scrapes_ok == sum(window.scrapes_ok for window in parts)
     assert whole.scrapes_failed == sum(window.scrapes_failed for window in parts)
     assert whole.restarts == sum(window.restarts for window in parts)
+    assert whole.down_seconds == sum(window.down_seconds for window in parts)
     assert whole.mode is (parts[0].mode if len({w.mode for w in parts}) == 1 else Mode.MIXED)
 
 

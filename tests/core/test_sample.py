@@ -42,6 +42,7 @@ def window(start: int = 0, temperature: str = ALL_TEMPERATURES, **more) -> Windo
         ({"observed_seconds": 90.0}, True),
         ({"observed_seconds": 90.5}, False),
         ({"scrapes_failed": 3}, True),
+        ({"down_seconds": 5.0}, False),
     ],
 )
 def test_restarts_gaps_and_changes_of_mode_are_not_sound(more, sound):

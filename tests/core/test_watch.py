@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from specwatch.core import tally
 from specwatch.core.gauging import GpuMemory
+from specwatch.core.sample import samples_of
 from specwatch.core.watch import Moment, Observation, Watch
 from specwatch.errors import ScrapeReason
 from specwatch.model import MINUTE, Environment, Gauges, Mode, Series, SeriesId, Window
@@ -94,6 +95,111 @@ def test_failed_scrapes_close_windows_too_and_lose_nothing():
     assert [(w.scrapes_ok, w.scrapes_failed) for w in found] == [(2, 0), (0, 2)]
     assert [(w.tally.generation_tokens, w.observed_seconds) for w in found] == [(2, 5), (0, 0)]
     assert only_window(watch).tally.generation_tokens == 87
+
+
+def outage(*scrapes: tuple[float, dict[Series, float] | ScrapeReason], **options) -> list[Window]:
+    """All windows of scrapes that failed or did not, by seconds."""
+    watch = new_watch(**options)
+    found = [
+        watch.fail(at(seconds), what)
+        if isinstance(what, ScrapeReason)
+        else watch.observe(what, at(seconds))
+        for seconds, what in scrapes
+    ]
+    return windows_of(*found, watch.close())
+
+
+REFUSED, TOO_LARGE = ScrapeReason.REFUSED, ScrapeReason.TOO_LARGE
+
+
+def times(windows: list[Window]) -> list[tuple[float, float]]:
+    return [(window.observed_seconds, window.down_seconds) for window in windows]
+
+
+def test_time_in_which_the_engine_did_not_answer_is_down_time_of_each_minute():
+    """Up to the first page of the next process, and no part of what is observed."""
+    windows = outage(
+        *((seconds, server(seconds, running=9)) for seconds in range(0, 15, 5)),
+        *((seconds, REFUSED) for seconds in range(15, 170, 5)),
+        *((seconds, server(1, start=2.5)) for seconds in range(170, 185, 5)),
+    )
+    assert times(windows) == [(10, 45), (0, 60), (5, 55), (5, 0)]
+    assert [window.restarts for window in windows] == [0, 0, 1, 0]
+    assert [window.gauges.sampled_seconds for window in windows] == [10, 0, 5, 5]
+    sound = [sample.sound for sample in samples_of(windows)]
+    assert sound == [False, False, False, True]
+
+
+def test_an_outage_in_which_the_process_lived_is_down_time_too():
+    """Its counts come with the first page after it, so that their window is not sound, even where
+    hardly any of the outage lies in it."""
+    windows = outage(
+        (0, server(0)),
+        *((seconds, REFUSED) for seconds in range(5, 120, 5)),
+        *((seconds, server(seconds)) for seconds in range(120, 180, 5)),
+    )
+    assert times(windows) == [(0, 55), (0, 60), (55, 5)]
+    assert windows[-1].tally.generation_tokens == 175
+    assert [sample.sound for sample in samples_of(windows)] == [False] * 3
+
+
+def test_the_seconds_before_a_full_minute_in_which_the_engine_was_down_belong_to_that_minute():
+    """Though it is certain only in the next one that it was."""
+    windows = outage(
+        *((seconds, server(seconds)) for seconds in range(0, 50, 5)),
+        *((seconds, REFUSED) for seconds in range(50, 75, 5)),
+        (75, server(1, start=2.5)),
+    )
+    assert times(windows) == [(45, 10), (0, 20)]
+
+
+def test_a_restart_between_two_scrapes_is_down_time_from_the_last_good_one():
+    windows = outage((0, server(9)), (5, REFUSED), (10, server(1, start=2.5)))
+    assert times(windows) == [(0, 10)]
+
+
+def test_a_few_failed_scrapes_of_a_process_that_lives_are_no_outage():
+    windows = outage((0, server(0)), (5, REFUSED), (10, REFUSED), (15, server(15)))
+    assert times(windows) == [(15, 0)]
+    assert windows[0].gauges.sampled_seconds == 15
+
+
+def test_time_in_which_specwatch_did_not_try_is_not_down_time():
+    """Whether it was away before the outage, in its midst, or after it."""
+    before = outage((0, server(0)), (300, REFUSED), (320, server(320)))
+    assert times(before) == [(0, 0), (320, 0)]
+    midst = outage(
+        (0, server(0)), (5, REFUSED), (20, REFUSED), (300, REFUSED), (310, REFUSED),
+        (320, server(320)),
+    )  # fmt: skip
+    assert times(midst) == [(0, 20), (280, 20)]
+    after = outage((0, server(0)), (10, REFUSED), (20, REFUSED), (320, server(320)))
+    assert times(after) == [(0, 20), (300, 0)]
+
+
+def test_an_engine_whose_page_cannot_be_used_is_not_down():
+    windows = outage((0, server(0)), *((s, TOO_LARGE) for s in range(5, 60, 5)), (60, server(5)))
+    assert times(windows) == [(0, 0), (60, 0)]
+    ends = outage((0, server(0)), *((s, REFUSED) for s in (5, 10, 15, 20)), (25, TOO_LARGE))
+    assert times(ends) == [(0, 25)]
+
+
+def test_a_daemon_that_starts_in_an_outage_counts_it_from_its_first_look():
+    """And what the daemon before it saw of the outage counts once."""
+    first = new_watch()
+    first.observe(server(10), at(0))
+    for seconds in (5, 10, 15, 20):
+        first.fail(at(seconds))
+    batch = first.close().batch
+    assert batch is not None
+    assert times(list(batch)) == [(0, 20)]
+    windows = outage(
+        *((seconds, REFUSED) for seconds in range(60, 100, 5)),
+        (100, server(3, start=6098.0)),
+        (105, server(4, start=6098.0)),
+        cursor=batch.cursor,
+    )
+    assert times(windows) == [(2 + 5, 40)]
 
 
 def test_before_the_first_page_there_is_no_model_to_have_a_window():

@@ -134,6 +134,7 @@ def assert_sane(window: Window, *, multiprocess: bool) -> None:
     assert window.start % MINUTE == 0
     assert window.length == MINUTE
     assert min(window.observed_seconds, window.scrapes_ok, window.scrapes_failed) >= 0
+    assert window.down_seconds >= 0
     assert all((getattr(window.tally, name) or 0) >= 0 for name in COUNTERS)
     assert all(count >= 0 for count in window.tally.accepted_per_position or ())
     assert all(count >= 0 for count in window.tally.requests.values())
@@ -204,21 +205,39 @@ def test_windows_add_up_to_what_the_server_counted(multiprocess, script):
 @settings(max_examples=40)
 @given(st.lists(st.tuples(some_seconds, st.booleans()), min_size=1, max_size=40))
 def test_windows_cover_the_time_from_the_first_page_to_the_last(script):
-    """Failed scrapes lose no time: the next page brings what happened meanwhile."""
+    """Failed scrapes lose no time: either the next page brings what happened, or it was down."""
     world = World(multiprocess=False)
-    good = []
-    for seconds, works in script:
+    world.scrape(5.0)
+    begin = world.monotonic
+    for seconds, works in [*script, (5.0, True)]:
         (world.scrape if works else world.fail)(seconds)
-        if works:
-            good.append(world.monotonic)
     world.take(world.watch.close())
-    covered = sum(window.observed_seconds for window in world.windows)
-    assert covered == pytest.approx(good[-1] - good[0] if good else 0.0)
-    after_first = [works for _, works in script]
-    known_from = after_first.index(True) if good else len(script)
-    assert sum(window.scrapes_ok for window in world.windows) == len(good)
-    failed = sum(window.scrapes_failed for window in world.windows)
-    assert failed >= len(script[known_from:]) - len(good)
+    covered = sum(w.observed_seconds + w.down_seconds for w in world.windows)
+    assert covered == pytest.approx(world.monotonic - begin)
+    good = sum(works for _, works in script)
+    assert sum(window.scrapes_ok for window in world.windows) == good + 2
+    assert sum(window.scrapes_failed for window in world.windows) == len(script) - good
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1.0, 5.0, 10.0]), st.sampled_from("ooofffr")),
+        min_size=1,
+        max_size=120,
+    )
+)
+def test_no_window_is_longer_for_an_outage(script):
+    """As long as specwatch tries, whether the engine comes back as it was or as another process."""
+    world = World(multiprocess=False)
+    world.scrape(5.0)
+    for seconds, event in script:
+        if event == "r":
+            world.restart(1, 1, 2, 0)
+        (world.fail if event == "f" else world.scrape)(seconds)
+    world.take(world.watch.close())
+    for window in world.windows:
+        assert window.observed_seconds + window.down_seconds <= MINUTE + 15
 
 
 @pytest.mark.parametrize("multiprocess", [False, True])

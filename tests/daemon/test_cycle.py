@@ -309,6 +309,27 @@ def test_speculation_that_is_switched_is_told(bench: MakeBench, log: Log) -> Non
     assert told == [{"m": "on"}, {"m": "off"}]
 
 
+@pytest.mark.parametrize("switched", [vllm(9, start=1_790_000_200.0), vllm(9)])
+def test_what_is_current_begins_with_a_restart_or_a_switch(
+    bench: MakeBench, switched: bytes
+) -> None:
+    """At once, though the minute before it is closed only then; figures come with a whole one."""
+    one = bench()
+    for turn in range(24):
+        one.turn(vllm(turn, drafts=turn))
+    assert [window.tally.drafts for window in one.cycle.status().recent] == [11]
+    one.turn(switched)
+    assert len(one.windows) == 2
+    assert one.cycle.status().recent == ()
+    for _ in range(23):
+        one.turn(switched)
+    assert one.cycle.status().recent == ()
+    one.turn(switched)
+    (window,) = one.cycle.status().recent
+    assert (window.mode, window.length, window.start) == (Mode.OFF, 60, MINUTE + 180)
+    assert one.cycle.status().last_window == MINUTE + 240
+
+
 def test_counts_that_had_to_be_left_out_are_told_once(bench: MakeBench, log: Log) -> None:
     one = bench()
     bad = b'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="m",position="x"} %d\n'

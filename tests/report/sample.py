@@ -42,6 +42,14 @@ HOSTILE = (
 
 
 @functools.cache
+def down() -> Report:
+    """The first target of the week, whose server was down for 31 % of it."""
+    report = full()
+    first = report.targets[0]
+    health = replace(first.health, expected=604_800.0, observed=399_168.0, down=187_488.0)
+    return replace(report, targets=(replace(first, health=health),))
+
+
 def full() -> Report:
     """A week of three targets: one pays, one loses at high load, one has no baseline."""
     return Report(

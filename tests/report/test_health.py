@@ -60,6 +60,31 @@ def test_an_hour_that_was_hardly_watched_is_missing():
     assert health(windows, at(0), at(3)).gaps == (Gap(start=at(1), end=at(2)),)
 
 
+def test_time_in_which_the_server_was_down_was_watched():
+    """It is neither time in which it served nor time of which nobody knows."""
+    windows = [
+        *hours(-1, 0),
+        *hours(1, seconds=1800.0, down_seconds=1800.0, scrapes_ok=360, scrapes_failed=360),
+        *hours(2, seconds=0.0, down_seconds=3600.0, scrapes_ok=0, scrapes_failed=720),
+        *hours(3, seconds=1200.0, down_seconds=600.0, restarts=12, scrapes_ok=240),
+    ]
+    found = health(windows, at(0), at(4))
+    assert (found.expected, found.observed, found.down) == (14_400, 6600, 6000)
+    assert found.gaps == ()
+    assert found.warnings == (
+        "the server was down for 42% of the time (100 min; 12 restarts)",
+        "12% of the time was not watched (30 min): what was served then is not in here",
+    )
+
+
+def test_down_time_that_two_daemons_saw_counts_once():
+    twice = [
+        window(0, daemon=daemon, seconds=3000.0, down_seconds=600.0) for daemon in ("d", "other")
+    ]
+    found = health([*hours(-1), *twice], at(0), at(1))
+    assert (found.observed, found.down) == (3000, 600)
+
+
 def test_a_gap_at_either_end_is_one():
     found = health(hours(-1, 2, 3), at(0), at(6))
     assert found.gaps == (Gap(start=at(0), end=at(2)), Gap(start=at(4), end=at(6)))

@@ -238,6 +238,15 @@ def test_changes_and_health_are_told(full: Element) -> None:
     assert ["Looks at the server", "117,310, and 212 that failed"] in health
 
 
+def test_time_watched_time_down_and_time_not_watched_are_told_apart() -> None:
+    health = table_of(page.read(report_html(sample.down())), "How well it was watched")
+    assert health[1:4] == [
+        ["Time watched", "66.0% of 168.0 h"],
+        ["Time that the server was down", "31.0% of 168.0 h"],
+        ["Time that was not watched", "3.0% of 168.0 h"],
+    ]
+
+
 def test_an_assumed_speedup_always_says_so() -> None:
     report = replace(sample.full(), targets=sample.full().targets[2:])
     root = page.read(report_html(report))

@@ -114,6 +114,10 @@ SENTENCES = {
         report("no_traffic", health={"observed": 0.0}),
         "Nobody knows: chat-70b was not watched.",
     ),
+    "down": (
+        report("no_traffic", health={"observed": 0.0, "down": 604_800.0}),
+        "No traffic: the server of chat-70b was down.",
+    ),
     "no baseline": (
         report("unknown", speedup=ASSUMED, missing="no baseline"),
         "Nobody knows yet whether speculation pays for chat-70b: there is no baseline; a speedup"
@@ -355,6 +359,10 @@ ADVICE = {
     "watch first, without traffic": (
         report("no_traffic", health={"observed": 0.0}),
         "First have specwatch watch all the time: it saw 0% of this period.",
+    ),
+    "down, which specwatch saw": (
+        report("pays", speedup=FASTER, health={"observed": 302_400.0, "down": 302_400.0}),
+        "Keep it as it is.",
     ),
     "cover first": (
         report("unknown", missing="no baseline", health={"coverage": 0.4}),

@@ -48,6 +48,12 @@ def test_the_answer_of_each_target_comes_before_its_tables() -> None:
     assert places[1] < text.index("temp share requests") < places[2]
 
 
+def test_time_that_the_server_was_down_is_told_apart_from_time_not_watched() -> None:
+    text = " ".join(plain(sample.down()).split())
+    assert "data: watched 66.0% of the time, server down 31.0%, not watched 3.0%, 3 gaps;" in text
+    assert "server down" not in plain(sample.full())
+
+
 def test_several_targets_are_summed_up_first_and_a_single_one_is_not() -> None:
     report = sample.full()
     (header,) = [text for text in plain(report).split("\n") if text.startswith("target ")]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import msgspec
 from hypothesis import strategies as st
 
 from specwatch.edges.packing import PackedBatch, pack_batch
@@ -80,6 +82,14 @@ def batch(*windows: Window, cursor: Cursor | None = None) -> PackedBatch:
     return pack_batch(Batch(windows, cursor))
 
 
+def before_down_seconds(columns: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The columns of a packed window as they were stored before windows had ``down_seconds``."""
+    *others, blob = columns
+    fields = msgspec.msgpack.decode(blob)
+    assert len(fields) == 20
+    return (*others, msgspec.msgpack.encode(fields[:-1]))
+
+
 def read(store: Store, **selection: object) -> list[Window]:
     """All windows of a store."""
     return list(store.windows(**(FOREVER | selection)))
@@ -144,6 +154,7 @@ windows = st.builds(
     scrapes_ok=_counts,
     scrapes_failed=_counts,
     restarts=_counts,
+    down_seconds=_amounts,
 )
 _samples = st.dictionaries(
     st.builds(Series, _names, _names, _names, _names, _names, _names), _amounts

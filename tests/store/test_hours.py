@@ -34,7 +34,7 @@ from specwatch.model import (
 )
 
 from .conftest import OpenStore
-from .examples import FOREVER, T0, batch, minute
+from .examples import FOREVER, T0, batch, before_down_seconds, minute
 
 SERIES = SeriesId("left", "chat", "llama", "0")
 COUNTS = (0, 1, 17, 2**31, 2**55, 2**62)
@@ -81,6 +81,15 @@ def test_minutes_of_a_server_are_folded_all_at_once(
     assert (found.tally.drafts, found.tally.requests) == (900, {reason: 210_000, "length": 3})
 
 
+def test_down_time_adds_up_beside_minutes_that_were_stored_without() -> None:
+    packed = [pack(replace(minute(T0 + 60 * at), down_seconds=at + 0.5)) for at in range(3)]
+    columns = [before_down_seconds(packed[0].columns()), *(each.columns() for each in packed[1:])]
+    rows = [(each.start, 1, each.context.id, *c) for each, c in zip(packed, columns, strict=True)]
+    contents = {each.context.id: each.context.content for each in packed}
+    ((_, found),) = folding.fold(rows, {1: (SERIES, ())}, contents)
+    assert found.down_seconds == 1.5 + 2.5
+
+
 def _any(start: int, chance: random.Random, *, most: int) -> Window:
     """A window of which anything may be unknown; its counts go up to one of COUNTS."""
 
@@ -125,6 +134,7 @@ def _any(start: int, chance: random.Random, *, most: int) -> Window:
         scrapes_ok=count(),
         scrapes_failed=count(),
         restarts=chance.randrange(3),
+        down_seconds=chance.choice((0.0, 5.0, chance.random() * 60)),
     )  # fmt: skip
 
 

@@ -7,15 +7,28 @@ import dataclasses
 import pytest
 from hypothesis import given
 
-from specwatch.edges.packing import pack, pack_cursor, unpack, unpack_cursor
+from specwatch.edges.packing import (
+    assemble,
+    pack,
+    pack_cursor,
+    unpack,
+    unpack_cursor,
+)
 from specwatch.model import Cursor, Histogram, Series, SeriesId, Tally, Window
 
-from .examples import T0, cursors, minute, windows
+from .examples import T0, before_down_seconds, cursors, minute, windows
 
 
 @given(windows)
 def test_a_window_comes_back_equal_in_every_field(window: Window) -> None:
     assert unpack(pack(window)) == window
+
+
+def test_a_row_from_before_there_was_down_time_is_read_without_any() -> None:
+    window = minute(T0)
+    packed = pack(dataclasses.replace(window, down_seconds=12.5))
+    old = before_down_seconds(packed.columns())
+    assert assemble(packed.series, T0, 60, packed.context.content, old) == window
 
 
 @given(cursors)

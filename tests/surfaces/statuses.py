@@ -111,7 +111,10 @@ def target(name: str = "chat", **changes: Any) -> TargetStatus:
         "scrapes": 10,
         "recent": (minute(1_699_999_980, target=name),),
     }
-    return TargetStatus(name, "http://127.0.0.1:8000", 5.0, **{**known, **changes})
+    known |= changes
+    ends = (window.start + window.length for window in known["recent"])
+    known.setdefault("last_window", max(ends, default=None))
+    return TargetStatus(name, "http://127.0.0.1:8000", 5.0, **known)
 
 
 def daemon(*targets: TargetStatus, **changes: Any) -> DaemonStatus:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import socket
@@ -271,6 +272,13 @@ def test_windows_are_chosen_by_the_query(surface: Surface) -> None:
     }  # fmt: skip
     assert [window["drafts"] for window in answer.json["windows"]] == [100]
     assert answer.json["more"] is False
+
+
+def test_a_window_says_for_how_long_it_was_observed_and_the_engine_down(surface: Surface) -> None:
+    one = dataclasses.replace(minute(START), observed_seconds=20.0, down_seconds=40.0)
+    surface.windows = lambda **_: iter([one])
+    (window,) = surface.get("/api/v1/windows").json["windows"]
+    assert (window["observed_seconds"], window["down_seconds"]) == (20.0, 40.0)
 
 
 def test_windows_of_all_temperatures_alone_can_be_asked_for(surface: Surface) -> None:

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.core.status import Recent
+from specwatch.model import Mode
 from tests.surfaces.statuses import minute
 
 T0 = 1_700_000_040 // 60 * 60
@@ -55,11 +56,34 @@ def test_a_model_that_is_served_no_more_is_forgotten() -> None:
     assert {one.series.model_name for one in recent.merged()} == {"kept"}
 
 
+def test_the_minutes_before_a_restart_are_not_added_to_those_after_it() -> None:
+    """Nor is the minute in which it was, whichever of the two modes it had."""
+    recent = Recent()
+    recent.add([minute(T0, drafts=1), minute(T0, temperature="0", drafts=1)])
+    recent.add([dataclasses.replace(minute(T0 + 60, drafts=10, mode=Mode.OFF), restarts=1)])
+    assert recent.merged() == ()
+    assert recent.end == T0 + 120
+    recent.add([minute(T0 + 120, drafts=100), minute(T0 + 120, temperature="0", drafts=100)])
+    assert [(one.tally.drafts, one.start) for one in recent.merged()] == [(100, T0 + 120)] * 2
+
+
+def test_the_minutes_before_a_change_of_mode_are_not_added_to_those_after_it() -> None:
+    """Of that model; another is not concerned."""
+    recent = Recent()
+    for at, mode in enumerate([Mode.ON, Mode.MIXED, Mode.OFF]):
+        recent.add([minute(T0 + 60 * at, mode=mode), minute(T0 + 60 * at, model_name="other")])
+    found = {one.series.model_name: (one.mode, one.length) for one in recent.merged()}
+    assert found == {"llama": (Mode.OFF, 60), "other": (Mode.ON, 180)}
+    recent.forget({"other"})
+    assert [one.series.model_name for one in recent.merged()] == ["llama"]
+
+
 def test_nothing_is_summed_twice_while_nothing_comes_in() -> None:
     """Every request for health asks: summing thousands of windows each time would be felt."""
     recent = Recent()
     recent.add([minute(T0)])
     assert recent.merged() is recent.merged()
+    recent.forget(())
     before = recent.merged()
     recent.add([minute(T0 + 60)])
     assert recent.merged() != before

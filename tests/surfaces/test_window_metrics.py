@@ -32,6 +32,12 @@ def test_the_load_is_that_of_the_engine_once_for_each_model(name: str, value: fl
     assert found == {("llama", "chat"): pytest.approx(value)}
 
 
+def test_rates_are_over_down_time_too() -> None:
+    """A process that was out of reach counted on meanwhile."""
+    status = shown(replace(whole(), observed_seconds=40.0, down_seconds=60.0))
+    assert samples(status, "specwatch_drafts_per_second") == {("llama", "chat", "all"): 1.0}
+
+
 def test_rates_of_temperatures_are_over_the_time_of_all() -> None:
     """A temperature of which only the last minute had requests had them in two minutes."""
     bucket = of_tap(START, "0", drafts=60, of=60, server=100)

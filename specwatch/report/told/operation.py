@@ -206,16 +206,15 @@ def _sides(before: Side, after: Side) -> Iterator[tuple[str, ...]]:
 def _health(found: Health) -> Iterator[Part]:
     if found.warnings:
         yield Listing([cells.sentence(each) for each in found.warnings])
-    watched = found.observed / found.expected if found.expected else None
+    unwatched = found.expected - found.observed - found.down
     source = cells.UNKNOWN if found.source is None else found.source
     yield table(
         "How well it was watched",
         "*What|**Figure",
         [
-            (
-                "Time watched",
-                f"{cells.percent(watched)} of {cells.length(found.expected)}",
-            ),
+            ("Time watched", _time(found.observed, found.expected)),
+            ("Time that the server was down", _time(found.down, found.expected)),
+            ("Time that was not watched", _time(unwatched, found.expected)),
             ("Looks at the server", f"{cells.number(found.scrapes_ok)}, and"
              f" {cells.number(found.scrapes_failed)} that failed"),
             ("Restarts of the server", cells.number(found.restarts)),
@@ -234,6 +233,10 @@ def _health(found: Health) -> Iterator[Part]:
                 for reason, count in reasons[:_MOST_REASONS]
             ],
         )
+
+
+def _time(seconds: float, expected: float) -> str:
+    return f"{cells.percent(seconds / expected if expected else None)} of {cells.length(expected)}"
 
 
 def _gaps(found: Health) -> str:
