@@ -18,7 +18,7 @@ from specwatch.edges.hooks import run_hook
 from specwatch.edges.store import Store
 from specwatch.errors import ActuatorError, StoreError
 from specwatch.guard import machine
-from specwatch.guard.findings import found_by
+from specwatch.guard.findings import found_by, stale
 from specwatch.guard.machine import Effect
 from specwatch.guard.plan import Service
 from specwatch.guard.seen import Outcome, Seen
@@ -84,6 +84,8 @@ class Guardian:
         self._world = world
         self.stale = False
         """Whether what is stored has to be read again."""
+        self._stale = ""
+        """Why an exploration may be due."""
         self._outcome: Outcome | None = None
         self._outcome_of: tuple[Phase, float] | None = None
         """The phase, and since when, in which the switch was tried."""
@@ -125,6 +127,7 @@ class Guardian:
             state.phase not in (Phase.OBSERVING, Phase.SUSPECT)
             or state.order is not None
             or state.hooked
+            or bool(self._stale)
         )
 
     def take(self, entry: Entry) -> None:
@@ -324,7 +327,12 @@ class Guardian:
         now, wall = world.now(), world.wall()
         modes = set(status.models.values())
         failing = status.failure is not None
-        found = found_by(world.decision().findings)
+        decision = world.decision()
+        found = found_by(decision.findings)
+        if state.phase is Phase.OBSERVING and self.policy.explore.budget:
+            self._stale = stale(decision, wall, self.policy.explore.max_age)
+        else:
+            self._stale = ""
         seen = Seen(
             now=now,
             scraped_at=(
@@ -336,6 +344,7 @@ class Guardian:
             breaches=found.breaches,
             suspects=found.suspects,
             passing=found.passing,
+            stale=self._stale,
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
         )
         if self.slow:

@@ -50,8 +50,14 @@ MEASURES: Mapping[str, Measure] = {
     for measure in (
         Measure(
             "speedup_ratio", "ratio", 0.0, _INFINITE,
-            "Measured speedup against the baseline at the same load.",
+            "Measured speedup against the baseline at the same conditions.",
             by_temperature=True, has_interval=True, needs_baseline=True,
+        ),
+        Measure(
+            "speedup_ratio_unadjusted", "ratio", 0.0, _INFINITE,
+            "The same without the adjustment for steps that became slower or faster, at equal load,"
+            " since the baseline was measured.",
+            has_interval=True, needs_baseline=True,
         ),
         Measure(
             "acceptance_ratio", "ratio", 0.0, 1.0,

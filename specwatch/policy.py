@@ -19,10 +19,12 @@ from pydantic import (
     model_validator,
 )
 
+from specwatch.model import HOUR
 from specwatch.scalars import format_duration, parse_count, parse_server_url, quoted
 from specwatch.sections import (
     BasicAuth,
     Duration,
+    Ratio,
     ReadableFile,
     Secret,
     SecretFile,
@@ -42,6 +44,9 @@ DEFAULT_RUNBOOK_URL = "http://127.0.0.1:9469/runbook"
 
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 """What Alertmanager 0.25 takes as the name of a label."""
+
+_SHORT_TRIAL = 90.0
+"""Seconds that a trial of something bad costs: it is found within minutes."""
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 
@@ -113,19 +118,34 @@ class Hooks(Section):
 
 class Rearm(Section):
     """When speculation is tried again: after ``after`` seconds, doubled for each trial that was
-    lost up to ``most``; ``trial`` is how long at least it is watched."""
+    lost up to ``most``; ``trial`` is how long it is watched, unless it is certain before.
 
-    after: Duration = 6 * 3600.0
+    Without ``after`` as often as two restarts and a short trial take ``budget`` of the time: every
+    three hours where a restart takes a minute.
+    """
+
+    after: Duration | None = None
     most: Duration = 24 * 3600.0
     trial: Duration = 20 * 60.0
+    budget: Ratio = 0.02
+
+    def wait(self, restart_seconds: float) -> float:
+        """Seconds from switching off to the first trial."""
+        if self.after is not None:
+            return self.after
+        return min(max((2 * restart_seconds + _SHORT_TRIAL) / self.budget, HOUR), self.most)
+
+    def later(self, delay: float) -> float:
+        """The wait after a trial that was lost."""
+        return delay if self.after is None else min(2 * delay, max(self.most, delay))
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         problems: dict[KeyPath, str] = {}
-        if self.after < 60:
+        if self.after is not None and self.after < 60:
             found = format_duration(self.after)
             problems[("after",)] = f"{found} is too short; make it at least 1m"
-        if self.most < self.after:
+        if self.after is not None and self.most < self.after:
             found, after = format_duration(self.most), format_duration(self.after)
             problems[("most",)] = (
                 f"the longest wait, {found}, is shorter than after, {after}; make most at least"
@@ -137,6 +157,23 @@ class Rearm(Section):
         if problems:
             raise errors_at(problems)
         return self
+
+
+class Explore(Section):
+    """Short stretches without speculation, so that it is never compared with what is long past.
+
+    At most ``budget`` of the time goes into them and the restarts around them, 0 for none; one is
+    due when the baseline is older than ``max_age``, or does not know the present traffic. ``block``
+    is how long it serves without.
+    """
+
+    budget: Ratio = 0.0
+    max_age: Duration = 24 * 3600.0
+    block: Duration = 600.0
+
+    def interval(self, restart_seconds: float) -> float:
+        """Seconds at least from one to the next."""
+        return (2 * restart_seconds + self.block) / self.budget if self.budget else math.inf
 
 
 class Guard(Section):
@@ -164,6 +201,7 @@ class Guard(Section):
     windows: Windows = Windows()
     hooks: Hooks = Hooks()
     rearm: Rearm = Rearm()
+    explore: Explore = Explore()
 
     @field_validator("start_timeout", "verify")
     @classmethod

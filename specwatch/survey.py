@@ -12,7 +12,7 @@ from specwatch.edges.store import Store
 from specwatch.errors import StoreError
 from specwatch.guard import foresight
 from specwatch.guard.seen import Seen
-from specwatch.guard.state import GuardState, Phase
+from specwatch.guard.state import Cause, GuardState, Phase
 from specwatch.model import HOUR, MINUTE, Objective
 from specwatch.policy import Guard
 
@@ -78,6 +78,9 @@ class Survey:
         began, healthy = self._state.began or now, self._state.healthy_at or now
         model, minutes = self._minutes(began - HOUR, now)
         baseline = self._baselines().get(model, Baseline())
+        incident = self._state.incident
+        if incident is not None and incident.cause is Cause.EXPLORATION:
+            return foresight.explored(minutes, baseline, switched=began, objective=self._objective)
         return foresight.verified(
             minutes, baseline, switched=began, since=healthy, objective=self._objective
         )

@@ -188,6 +188,11 @@ class Baseline:
         return tuple(sorted({p for each in known for p in each.points}, key=_order))
 
     @cached_property
+    def measured_at(self) -> float:
+        """Unix time of the newest of them, 0 of none."""
+        return max((each.at for each in self.points), default=0.0)
+
+    @cached_property
     def by_token(self) -> CostModel:
         """Time per token, counted as tokens came."""
         return self._decoding(by_token=True)

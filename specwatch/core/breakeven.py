@@ -22,6 +22,7 @@ from typing import Literal
 
 from specwatch.core.acceptance import fixed_draft_length
 from specwatch.core.baseline import Baseline
+from specwatch.core.cost import CostModel
 from specwatch.core.interval import Interval
 from specwatch.core.merge import sum_fields
 from specwatch.core.sample import Sample
@@ -148,13 +149,18 @@ def assess(
     *,
     objective: Objective = Objective.E2E,
     given_loads: bool = False,
+    usual: CostModel | None = None,
 ) -> Assessment:
     """Measure the speedup over samples against a baseline; what is not ``on`` is passed over.
 
     Samples of several environments are each compared with the baseline of their own. The order of
-    samples does not matter. ``given_loads`` as in :class:`specwatch.core.speedup.Comparison`.
+    samples does not matter. ``usual`` is what steps took when the baseline was measured: see
+    :meth:`specwatch.core.speedup.Comparison.adjusted`. ``given_loads`` as in
+    :class:`specwatch.core.speedup.Comparison`.
     """
     compared = Comparison(list(samples), baseline, objective=objective, given_loads=given_loads)
+    if usual is not None:
+        compared = compared.adjusted(usual)
     found = Assessment(
         samples=len(compared.minutes),
         tokens=compared.tokens,

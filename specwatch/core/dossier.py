@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from specwatch.core import baseline as baselines
 from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin
+from specwatch.core.cost import CostModel, Observation
 from specwatch.core.evidence import Evidence
 from specwatch.core.history import History
 from specwatch.core.sample import Sample
 from specwatch.core.slo import SloBook
-from specwatch.core.speedup import Memory
+from specwatch.core.speedup import Memory, Minute, stepping
 from specwatch.core.verdicts import Finding
 from specwatch.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Objective
 from specwatch.ruling import Slo
@@ -18,6 +19,10 @@ from specwatch.ruling import Slo
 Scope = tuple[str, str]
 """Name of a rule, and a temperature."""
 _Place = tuple[BaselineKey, int]
+_STEPS = 60
+"""Minutes kept of what steps take, of each load bin."""
+_RECENT = 30
+"""Of these, the newest that are kept whatever was measured when."""
 _NAMELESS = 10
 """Minutes for which a server may not have said its version yet: what they measure is not kept."""
 
@@ -46,6 +51,9 @@ class Dossier:
         """Unix time of the last judgement, 0 before the first."""
         self.baseline = Baseline()
         self._memory: Memory = {}
+        self._steps: dict[Environment, dict[int, list[Observation]]] = {}
+        """What steps took with speculation, by load bin, nearest to when it was last off."""
+        self._usual: CostModel | None = None
         self.evidence: Evidence | None = None
         """That of the last judgement, while it holds."""
         self.own: dict[_Place, Measurement] = {}
@@ -86,6 +94,7 @@ class Dossier:
         self.environment = environment
         self._versions = self._versions or environment.engine_version is not None
         self._learned += 1
+        self._learn_steps(sample)
         if sample.mode is Mode.OFF and not self._nameless():
             key = BaselineKey(
                 self.target, self.name, environment.engine_version, environment.configuration
@@ -96,6 +105,36 @@ class Dossier:
                 self._new[at] = _joined(self._new.get(at), each)
                 changed = True
         return changed
+
+    def _learn_steps(self, sample: Sample) -> None:
+        """Keep what steps take, near the newest measurement without speculation."""
+        minute = Minute.of(sample)
+        seen = None if minute is None else stepping(minute)
+        if minute is None or seen is None:
+            return
+        if sample.environment not in self._steps:
+            self._steps = {sample.environment: {}}  # another draft takes another time
+        kept = self._steps[sample.environment].setdefault(minute.load_bin, [])
+        measured = self.baseline.measured_at
+        kept.append(seen)
+        if len(kept) > _STEPS:
+            # The newest few stay: they may be nearest to a measurement that comes now.
+            kept.remove(max(kept[:-_RECENT], key=lambda each: abs(each.at - measured)))
+        else:
+            self._usual = None
+
+    @property
+    def usual(self) -> CostModel:
+        """What a step with speculation took when it was last measured without."""
+        if self._usual is None:
+            measured = self.baseline.measured_at
+            nearest = [
+                each
+                for kept in self._steps.get(self.environment, {}).values()
+                for each in sorted(kept, key=lambda one: abs(one.at - measured))[: _STEPS - _RECENT]
+            ]
+            self._usual = CostModel.fitted(nearest)
+        return self._usual
 
     def take_new(self) -> list[Measurement]:
         """What its own minutes measured since the last call: only that, not what was before."""
@@ -109,6 +148,7 @@ class Dossier:
         self.own, self._new = other.own, other._new
         self._versions, self._seen = other._versions, other._seen
         self._learned = other._learned
+        self._steps = other._steps
 
     def compare_with(self, stored: Iterable[Measurement], max_age: float) -> None:
         """Choose the baseline from what the store has and what its own minutes measured."""
@@ -125,6 +165,7 @@ class Dossier:
             [*known, *self.own.values()], self.environment, now=self.newest, max_age=max_age
         )
         self._memory = {}
+        self._usual = None
         self.evidence = None
 
     def examine(self, now: float) -> Evidence:
@@ -144,6 +185,7 @@ class Dossier:
             tuple(each for each in minutes if each.mode is not Mode.ON or alike(each)),
             paced=tuple(filter(alike, self.history.paced)),
             memory=self._memory,
+            usual=lambda: self.usual,
             baseline=self.baseline,
             reference=self.history.reference(now, present),
             now=now,

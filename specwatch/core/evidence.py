@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from specwatch.core.baseline import Baseline
-from specwatch.core.breakeven import (
-    Assessment,
-    assess,
-    speedup_of,
-)
+from specwatch.core.breakeven import Assessment, assess
+from specwatch.core.cost import CostModel
 from specwatch.core.history import PACED
-from specwatch.core.interval import Interval
 from specwatch.core.merge import sum_tallies
 from specwatch.core.sample import Sample, total
 from specwatch.core.speedup import Comparison, Memory
@@ -37,6 +33,7 @@ class Evidence:
         now: float,
         paced: Sequence[Sample] | None = None,
         memory: Memory | None = None,
+        usual: Callable[[], CostModel] = lambda: CostModel({}),
         objective: Objective = Objective.E2E,
     ) -> None:
         """``samples`` are minutes, oldest first, up to the longest window that is asked for.
@@ -44,7 +41,9 @@ class Evidence:
         ``reference`` has the sums of an earlier period by temperature, ``all`` among them; ``now``
         is a Unix time in seconds, the end of the newest minute. ``paced`` are single minutes with
         speculation, where ``samples`` are longer; ``memory`` is kept as long as the baseline.
+        ``usual`` is what steps took when the baseline was measured.
         """
+        self._usual = usual
         self._memory = memory
         self._paced = samples if paced is None else paced
         self.baseline = baseline
@@ -55,8 +54,7 @@ class Evidence:
         self._windows: dict[float, Sequence[Sample]] = {}
         self._tallies: dict[tuple[float, str, bool], Tally] = {}
         self._assessments: dict[float, Assessment] = {}
-        self._speedups: dict[float, Interval | None] = {}
-        self._stretches: dict[float, tuple[Interval, ...]] = {}
+        self._comparisons: dict[tuple[float, bool], Comparison] = {}
 
     @property
     def stale(self) -> bool:
@@ -95,8 +93,12 @@ class Evidence:
         ]
 
     @cached_property
-    def _compared(self) -> Comparison:
+    def _all(self) -> Comparison:
         return Comparison(self._paced, self.baseline, objective=self.objective, memory=self._memory)
+
+    @cached_property
+    def _adjusted(self) -> Comparison:
+        return self._all.adjusted(self._usual())
 
     def tally(self, seconds: float, temperature: str, *, sound: bool = False) -> Tally:
         """All that :meth:`speculative` has of a temperature, added up."""
@@ -109,31 +111,25 @@ class Evidence:
     def assessment(self, seconds: float) -> Assessment:
         """What speculation did over a window, measured."""
         if seconds not in self._assessments:
-            window = self.window(seconds)
-            self._assessments[seconds] = assess(window, self.baseline, objective=self.objective)
+            self._assessments[seconds] = assess(
+                self.window(seconds), self.baseline, objective=self.objective, usual=self._usual()
+            )
         return self._assessments[seconds]
 
-    def stretches(self, seconds: float) -> tuple[Interval, ...]:
-        """The speedup over stretches of a window that end now, shortest first: see
-        :meth:`specwatch.core.speedup.Comparison.stretches`."""
-        if seconds not in self._stretches:
-            compared = self._compared.since(self.now - seconds)
-            self._stretches[seconds] = compared.stretches(self.now)
-        return self._stretches[seconds]
-
-    def speedup(self, seconds: float, temperature: str = ALL_TEMPERATURES) -> Interval | None:
-        """The measured speedup over a window; None where none could be measured."""
-        if temperature != ALL_TEMPERATURES:
-            found = self.assessment(seconds).buckets.get(temperature)
-            return None if found is None else found.speedup
-        if seconds not in self._speedups:
+    def compared(self, seconds: float, *, adjusted: bool = True) -> Comparison:
+        """The minutes of a window beside the baseline; ``adjusted`` for changes of the server's
+        own speed since it was measured: see :meth:`specwatch.core.speedup.Comparison.adjusted`.
+        """
+        key = (seconds, adjusted)
+        if key not in self._comparisons:
             if seconds > PACED:
                 window = self.window(seconds)
-                measured = speedup_of(window, self.baseline, objective=self.objective)
+                found = Comparison(window, self.baseline, objective=self.objective)
+                found = found.adjusted(self._usual()) if adjusted else found
             else:
-                measured = self._compared.since(self.now - seconds).interval()
-            self._speedups[seconds] = measured
-        return self._speedups[seconds]
+                found = (self._adjusted if adjusted else self._all).since(self.now - seconds)
+            self._comparisons[key] = found
+        return self._comparisons[key]
 
 
 def tally_of(samples: Sequence[Sample], temperature: str) -> Tally:

@@ -12,6 +12,7 @@ from specwatch.core.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_sp
 from specwatch.core.equal_load import at_equal_load
 from specwatch.core.evidence import Evidence
 from specwatch.core.interval import Interval
+from specwatch.core.speedup import Comparison
 from specwatch.core.summary import QUANTILES
 from specwatch.measures import MEASURES
 from specwatch.model import ALL_TEMPERATURES, Histogram, Tally
@@ -109,14 +110,26 @@ def _none(missing: str, basis: Basis = "counted") -> Reading:
 
 
 def _speedup(asked: _Asked) -> Reading:
-    found = asked.evidence.speedup(asked.window, asked.temperature)
-    if found is not None:
-        stretches: tuple[Interval, ...] = ()
-        if asked.temperature == ALL_TEMPERATURES:
-            stretches = asked.evidence.stretches(asked.window)
-        return Reading(found.value, found, basis="measured", stretches=stretches)
-    missing = asked.evidence.assessment(asked.window).missing
-    return _none(missing or "too few minutes of traffic at this temperature", "measured")
+    if asked.temperature != ALL_TEMPERATURES:
+        assessed = asked.evidence.assessment(asked.window)
+        found = assessed.buckets.get(asked.temperature)
+        if found is not None:
+            return Reading(found.speedup.value, found.speedup, basis="measured")
+        missing = assessed.missing or "too few minutes of traffic at this temperature"
+        return _none(missing, "measured")
+    return _compared(asked.evidence.compared(asked.window), asked.evidence.now)
+
+
+def _unadjusted_speedup(asked: _Asked) -> Reading:
+    compared = asked.evidence.compared(asked.window, adjusted=False)
+    return _compared(compared, asked.evidence.now)
+
+
+def _compared(compared: Comparison, now: float) -> Reading:
+    found = compared.interval()
+    if found is None:
+        return _none(compared.missing or "too few minutes of traffic", "measured")
+    return Reading(found.value, found, basis="measured", stretches=compared.stretches(now))
 
 
 def _acceptance(asked: _Asked) -> Reading:
@@ -282,6 +295,7 @@ def _latency_readers() -> dict[str, tuple[Callable[[_Asked], Reading], bool]]:
 
 _READERS: Mapping[str, tuple[Callable[[_Asked], Reading], bool]] = {
     "speedup_ratio": (_speedup, True),
+    "speedup_ratio_unadjusted": (_unadjusted_speedup, True),
     "acceptance_ratio": (_acceptance, False),
     "speedup_ratio_assumed": (_speedup_assumed, False),
     "acceptance_ratio_unmeasured": (_acceptance_unmeasured, False),

@@ -16,10 +16,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from specwatch.core.baseline import Baseline, extras
-from specwatch.core.cost import CostModel, Prediction
+from specwatch.core.cost import CostModel, Observation, Prediction
 from specwatch.core.interval import CONFIDENCE, LEAST_SAMPLES, Interval
 from specwatch.core.noise import Noise, Spread, noise_of, sequential_tail, spread_of, student
-from specwatch.core.sample import Pace, Sample
+from specwatch.core.sample import Pace, Requests, Sample
 from specwatch.model import Environment, Mode, Objective
 
 LEAST_SHARE = 0.5
@@ -35,8 +35,8 @@ _NEIGHBOURHOOD = 300
 """Seconds before and after a minute whose requests tell how long prompts were."""
 _REFERENCE_TAIL = 0.005
 
-Memory = dict[int, "Plain | str"]
-"""What minutes take without speculation, by their start, or why that is not known."""
+Memory = dict[int, "tuple[Minute, Plain | str]"]
+"""Minutes by their start, and what they take without speculation, or why that is not known."""
 
 Baselines = Callable[[Environment], Baseline]
 """The baseline of each environment: what ran in another is no measure."""
@@ -54,6 +54,7 @@ class Minute:
     steps: float
     concurrency: float
     load_bin: int
+    requests: Requests | None
 
     @classmethod
     def of(cls, sample: Sample, mode: Mode = Mode.ON) -> Minute | None:
@@ -64,7 +65,7 @@ class Minute:
             return None
         if concurrency is None or bin_ is None:
             return None
-        return cls(sample, pace, steps or 0.0, concurrency, bin_)
+        return cls(sample, pace, steps or 0.0, concurrency, bin_, sample.requests)
 
     @property
     def tokens_per_step(self) -> float:
@@ -95,6 +96,11 @@ class Plain(NamedTuple):
 
     decoding: Prediction
     first: Prediction | None
+
+    def times(self, factor: float) -> Plain:
+        """On a server that is slower by a factor."""
+        decoding, first = (each and each._replace(seconds=each.seconds * factor) for each in self)
+        return Plain(decoding or self.decoding, first)
 
 
 class Lengths(NamedTuple):
@@ -127,8 +133,7 @@ class Comparison:
         self._baseline = baseline
         self._cache: dict[Environment, Baseline] = {}
         self._asked = objective
-        minutes = _minutes(samples, mode)
-        self._fill(list(zip(minutes, self._remembered(minutes, memory), strict=True)))
+        self._fill(self._remembered(samples, mode, {} if memory is None else memory))
 
     def _fill(self, rows: Sequence[tuple[Minute, Plain | str]]) -> None:
         self._rows = rows
@@ -148,39 +153,42 @@ class Comparison:
         part.__dict__["noise"] = self.noise
         return part
 
-    def _remembered(self, minutes: Sequence[Minute], memory: Memory | None) -> list[Plain | str]:
-        if memory is None:
-            pairs = zip(minutes, _lengths(minutes), strict=True)
-            return [self._plain(minute, lengths) for minute, lengths in pairs]
+    def adjusted(self, usual: CostModel) -> Comparison:
+        """That with the server as fast as it was when the baseline was measured.
+
+        ``usual`` is what a step with speculation took then. Where it takes longer now, at the same
+        conditions, the server is slower for a reason that has nothing to do with acceptance: a
+        neighbour, a throttled clock. That this would slow it down without speculation too is
+        assumed, until it is measured.
+        """
+        part = Comparison((), self._baseline, objective=self._asked, given_loads=self._given_loads)
+        part._fill([(minute, _adjusted(minute, plain, usual)) for minute, plain in self._rows])
+        return part
+
+    def _remembered(
+        self, samples: Sequence[Sample], mode: Mode, memory: Memory
+    ) -> list[tuple[Minute, Plain | str]]:
+        """The minutes and what they take; of those remembered nothing is computed anew."""
+        ordered = sorted(samples, key=lambda each: each.start)
+        fresh = [each for each in ordered if each.start not in memory]
+        since = fresh[0].start - 2 * _NEIGHBOURHOOD if fresh else math.inf
+        near = _minutes([each for each in ordered if each.start >= since], mode)
+        found = {
+            minute.sample.start: (minute, self._plain(minute, lengths))
+            for minute, lengths in zip(near, _lengths(near), strict=True)
+            if minute.sample.start not in memory
+        }
+        rows = [
+            row
+            for each in ordered
+            if (row := memory.get(each.start) or found.get(each.start)) is not None
+        ]
         # Requests of the minutes after it belong to what is known of a minute.
-        settled = minutes[-1].sample.start - _NEIGHBOURHOOD if minutes else 0
-        fresh = [each for each in minutes if each.sample.start not in memory]
-        lengths = _lengths(
-            [each for each in minutes if fresh and each.sample.start >= fresh[0].sample.start - 600]
-        )
-        known = dict(
-            zip(
-                (
-                    each.sample.start
-                    for each in minutes
-                    if fresh and each.sample.start >= fresh[0].sample.start - 600
-                ),
-                lengths,
-                strict=True,
-            )
-        )
-        found = []
-        for each in minutes:
-            start = each.sample.start
-            plain = memory.get(start)
-            if plain is None:
-                plain = self._plain(each, known[start])
-                if start < settled:
-                    memory[start] = plain
-            found.append(plain)
-        for start in [start for start in memory if start < minutes[0].sample.start]:
+        settled = ordered[-1].start - _NEIGHBOURHOOD if ordered else 0
+        memory.update((start, row) for start, row in found.items() if start < settled)
+        for start in [start for start in memory if start < ordered[0].start]:
             del memory[start]
-        return found
+        return rows
 
     @cached_property
     def missing(self) -> str | None:
@@ -324,7 +332,7 @@ class Comparison:
     def _plain(self, minute: Minute, lengths: Lengths) -> Plain | str:
         """What the work of a minute takes without speculation, or why that is not known."""
         decoding, firsts = self._models(minute)
-        asked = minute.sample.requests
+        asked = minute.requests
         unlike = self._unlike(minute, lengths)
         if unlike is not None:
             return unlike
@@ -392,11 +400,38 @@ def _half_width(own: Spread, reference: Spread, tail: float) -> float:
 
 
 def _took(minute: Minute, objective: Objective) -> float:
-    asked = minute.sample.requests
+    asked = minute.requests
     first = 0.0 if asked is None else asked.first_seconds
     if objective is Objective.TTFT:
         return first
     return minute.pace.seconds + (first if objective is Objective.E2E else 0.0)
+
+
+def stepping(minute: Minute) -> Observation | None:
+    """What the steps of a minute took, at its conditions; None where drafts are not counted."""
+    if not minute.steps or not minute.pace.by_token:
+        return None
+    sample, asked = minute.sample, minute.requests
+    more = (0.0, 0.0)
+    if asked is not None:
+        more = extras(
+            minute.concurrency, minute.steps, asked.prompt_tokens, asked.prompt or 0.0,
+            asked.output or 0.0,
+        )  # fmt: skip
+    return Observation(
+        float(sample.start + sample.length), minute.concurrency, minute.pace.seconds,
+        minute.steps, *more,
+    )  # fmt: skip
+
+
+def _adjusted(minute: Minute, plain: Plain | str, usual: CostModel) -> Plain | str:
+    seen = stepping(minute)
+    if seen is None or isinstance(plain, str):
+        return plain
+    expected = usual.predict(seen.load, seen.units, seen.prefill, seen.context)
+    if expected is None or expected.seconds <= 0:
+        return plain
+    return plain.times(seen.seconds / expected.seconds)
 
 
 def _stratum(minute: Minute) -> tuple[Environment, int]:
@@ -411,7 +446,7 @@ def _minutes(samples: Sequence[Sample], mode: Mode) -> list[Minute]:
 
 def _lengths(minutes: Sequence[Minute]) -> list[Lengths]:
     """Of requests around each minute, which may have seen none."""
-    asked = [(each.sample.start, each.sample.requests) for each in minutes]
+    asked = [(each.sample.start, each.requests) for each in minutes]
     found = []
     low = high = 0
     for start, _ in asked:

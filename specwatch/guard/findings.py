@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from specwatch.core import decisions
+from specwatch.core.decisions import TargetDecision
+from specwatch.core.speedup import LEAST_SHARE
 from specwatch.core.verdicts import Finding, Verdict
 from specwatch.guard.seen import Breach
+from specwatch.scalars import format_duration
 
 
 class Found(NamedTuple):
@@ -31,11 +34,28 @@ def found_by(findings: Iterable[Finding]) -> Found:
     )
 
 
+def stale(decision: TargetDecision, now: float, max_age: float) -> str:
+    """Why what the present traffic takes without speculation is not known well; empty where it is.
+
+    ``now`` is a Unix time, ``max_age`` in seconds.
+    """
+    for name, one in decision.models.items():
+        found = one.assessment
+        if not found.tokens:
+            continue
+        if found.covered < LEAST_SHARE:
+            return f"{name}: {found.missing}"
+        age = now - one.baseline.measured_at
+        if age > max_age:
+            return f"{name}: the baseline is {format_duration(age // 60 * 60)} old"
+    return ""
+
+
 def _breach(found: Finding) -> Breach:
     speedups = tuple(
         deciding
         for condition, reading in found.readings
-        if condition.metric == "speedup_ratio"
+        if condition.metric in ("speedup_ratio", "speedup_ratio_unadjusted")
         and (deciding := reading.deciding(condition.threshold)) is not None
     )
     return Breach(

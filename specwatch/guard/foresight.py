@@ -94,6 +94,23 @@ def verified(
     return Verification(before.value, 1 / overstated.value, speedup)
 
 
+def explored(
+    minutes: Sequence[Sample], baseline: Baseline, *, switched: float, objective: Objective
+) -> Verification | None:
+    """What the hour with speculation before ``switched`` was worth, by a baseline that has learned
+    from the time without it since; None for too little traffic."""
+    from specwatch.core.speedup import Comparison
+
+    before = [each for each in minutes if each.start < switched and each.mode is Mode.ON]
+    alike = [each for each in before if each.environment == before[-1].environment]
+    now = Comparison(alike, baseline, objective=objective).interval()
+    earlier = Comparison(alike, baseline.before(switched), objective=objective).interval()
+    if now is None:
+        return None
+    value = now.value if earlier is None else earlier.value
+    return Verification(value, now.value / value, now)
+
+
 def _in_breach(
     minutes: Sequence[Sample], baseline: Baseline, switched: float, objective: Objective
 ) -> Comparison:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -47,7 +48,25 @@ def observing(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if seen.suspects and state.phase is Phase.OBSERVING:
         named = ", ".join(seen.suspects)
         return to(state, Phase.SUSPECT, seen.now, f"in breach, not for long enough yet: {named}")
-    return None if seen.suspects else _calm(state, seen)
+    if seen.suspects:
+        return None
+    return _calm(state, seen) or _explored(state, seen, policy)
+
+
+def _explored(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    """Serve without speculation for a while, where what that takes is not known any more."""
+    if not seen.stale or not policy.explore.budget:
+        return None
+    interval = policy.explore.interval(state.restart_cost(policy.restart_cost))
+    # Not at the same time each day, whatever the interval is.
+    jitter = 1 + zlib.crc32(f"{state.target}/{state.explored_at}".encode()) / 2**34
+    if state.explored_at is not None and seen.now - state.explored_at < jitter * interval:
+        return None
+    if seen.service is None or blocked(state, seen, policy):
+        return None
+    incident = _incident(state, Cause.EXPLORATION, seen)
+    found = begin(state, seen, policy, Mode.OFF, incident, counts=False)
+    return replace(found, reason=f"exploring: {seen.stale}")
 
 
 def confirmed(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
@@ -84,7 +103,8 @@ def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if not due and not early:
         return None
     loses = predicted is not None and predicted.value < 1
-    patience = max(policy.rearm.most, state.rearm_at - (state.disabled_at or 0.0))
+    planned = state.rearm_at - (state.disabled_at or 0.0)
+    patience = max(policy.rearm.most, planned) if policy.rearm.after is not None else planned
     waited = seen.now - (state.disabled_at or 0.0)
     if due and predicted is not None and loses and waited < patience:
         return wait(state, "a trial is due; speculation would lose now, by prediction")
@@ -93,7 +113,7 @@ def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         return wait(state, f"a trial is due; {why}")
     incident = state.incident or _incident(state, Cause.TRIAL, seen)
     incident = replace(incident, cause=Cause.TRIAL)
-    found = begin(state, seen, policy, Mode.ON, incident)
+    found = begin(state, seen, policy, Mode.ON, incident, counts=policy.rearm.after is not None)
     reason = "it is time for a trial" if due else "speculation would pay now, by prediction"
     inputs = {} if predicted is None else {"predicted_speedup": asdict(predicted)}
     return replace(found, reason=reason, inputs=inputs)
@@ -125,10 +145,10 @@ def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         return replace(won, inputs=inputs)
     if state.pause is not None or policy.mode != "act":
         return wait(state, "the trial is lost, and the guard may not act now")
-    delay = state.delay or policy.rearm.after
+    delay = state.delay or policy.rearm.wait(state.restart_cost(policy.restart_cost))
     later = replace(
         state,
-        delay=min(2 * delay, max(policy.rearm.most, delay)),
+        delay=policy.rearm.later(delay),
         early_at=seen.now + state.early_pause,
         early_pause=2 * state.early_pause,
     )
@@ -243,7 +263,7 @@ def _calm(state: GuardState, seen: Seen) -> Step | None:
 def _unprofitable(state: GuardState, seen: Seen, policy: Guard) -> str:
     """Why a restart would cost more than it saves; a breach of another kind is not about time."""
     cost = state.restart_cost(policy.restart_cost)
-    horizon = state.delay or policy.rearm.after
+    horizon = state.delay or policy.rearm.wait(cost)
     if seen.quiet_in is not None:
         horizon = min(horizon, seen.quiet_in)
     for breach in seen.breaches:

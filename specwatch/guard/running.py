@@ -162,6 +162,8 @@ def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if state.down_since is not None and seen.now - state.down_since >= DOWN_FOR:
         return _roll_back(state, seen, "vLLM died after the restart")
     watched = seen.now - (state.healthy_at or seen.now)
+    if state.incident is not None and state.incident.cause is Cause.EXPLORATION:
+        return _looked_around(state, seen, policy) if watched >= policy.explore.block else None
     if watched < policy.verify:
         return None
     found = seen.verification
@@ -188,14 +190,32 @@ def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return replace(_arrived(helped, seen, policy, f"it helped: {numbers}"), inputs=inputs)
 
 
+def _looked_around(state: GuardState, seen: Seen, policy: Guard) -> Step:
+    """The end of an exploration: back on, unless that is known for certain to lose."""
+    explored = replace(state, explored_at=seen.now)
+    found = seen.verification
+    if found is None:
+        return _switch_on(explored, seen, policy, "explored: back on")
+    numbers = f"explored: speculation had a speedup of {said_of(found.speedup)}"
+    inputs = {"slowdown": found.slowdown, "speedup": asdict(found.speedup)}
+    if found.speedup.upper < 1:
+        return replace(_arrived(explored, seen, policy, numbers), inputs=inputs)
+    return replace(_switch_on(explored, seen, policy, numbers), inputs=inputs)
+
+
 def _put_back(state: GuardState, seen: Seen, policy: Guard, numbers: str) -> Step:
     """Switching off did not help: the baseline has learned, and the guard rests for a while."""
-    incident = state.incident and replace(state.incident, cause=Cause.NOT_HELPED)
     rest = min(2 * state.backoff or policy.cooldown, max(policy.rearm.most, policy.cooldown))
-    delay = state.delay or policy.rearm.after
+    rested = replace(state, backoff=rest, rests_until=seen.now + rest)
+    return _switch_on(rested, seen, policy, f"it did not help: {numbers}")
+
+
+def _switch_on(state: GuardState, seen: Seen, policy: Guard, reason: str) -> Step:
+    incident = state.incident and replace(state.incident, cause=Cause.NOT_HELPED)
+    delay = state.delay or policy.rearm.wait(state.restart_cost(policy.restart_cost))
     return to(
-        state, Phase.DRAINING, seen.now, f"it did not help: {numbers}",
-        goal=Mode.ON, incident=incident, backoff=rest, rests_until=seen.now + rest,
+        state, Phase.DRAINING, seen.now, reason,
+        goal=Mode.ON, incident=incident,
         # Should putting it back be given up, it is off as after any action.
         disabled_at=seen.now, rearm_at=seen.now + delay,
         instance=None, models=(), began=None, issued=None, healthy_at=None, down_since=None,
@@ -206,17 +226,16 @@ def _put_back(state: GuardState, seen: Seen, policy: Guard, numbers: str) -> Ste
 
 def _compares(state: GuardState) -> bool:
     """Only what a rule led to: the end of a trial was measured, and a person knows why."""
-    return (
-        state.goal is Mode.OFF and state.incident is not None and state.incident.cause is Cause.RULE
-    )
+    causes = (Cause.RULE, Cause.EXPLORATION)
+    return state.goal is Mode.OFF and state.incident is not None and state.incident.cause in causes
 
 
 def _arrived(state: GuardState, seen: Seen, policy: Guard, reason: str) -> Step:
     cause = state.incident.cause if state.incident else Cause.RULE
     if state.goal is Mode.OFF:
-        delay = state.delay or policy.rearm.after
+        delay = state.delay or policy.rearm.wait(state.restart_cost(policy.restart_cost))
         if cause is Cause.RULE and state.delay:  # a trial was won by a narrow margin before
-            delay = min(2 * state.delay, max(policy.rearm.most, state.delay))
+            delay = policy.rearm.later(state.delay)
         person = cause is Cause.PERSON
         rearm_at = state.rearm_at if person else seen.now + delay
         return to(

@@ -69,6 +69,8 @@ class Seen:
     """The speedup that speculation would have now."""
     verification: Verification | None = None
     """What the time without speculation says of the minutes that led to it."""
+    stale: str = ""
+    """Why the baseline says little of the present traffic; empty where it does."""
     quiet_in: float | None = None
     """Seconds until traffic is expected to rest."""
 

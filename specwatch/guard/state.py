@@ -46,6 +46,8 @@ class Cause(enum.StrEnum):
     PERSON = "person"
     ORDER_OVER = "order_over"
     """A person had it switched off until now."""
+    EXPLORATION = "exploration"
+    """To measure what serving takes without speculation now."""
     NOT_HELPED = "not_helped"
     """Switching it off was measured not to have helped, and is undone."""
 
@@ -129,6 +131,8 @@ class GuardState:
     """How long the guard rests after it was wrong: doubled each time, 0 before the first."""
     rests_until: float = 0.0
     """Until when it begins nothing because of a rule."""
+    explored_at: float | None = None
+    """When the last exploration ended."""
     actions: tuple[float, ...] = ()
     """When actions of the guard's own accord began, within the last day."""
     costs: tuple[float, ...] = ()

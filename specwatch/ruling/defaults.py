@@ -15,6 +15,13 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         severity="critical", action="disable",
     ),
     Rule(
+        name="net-negative-unexplained",
+        summary="Every step has become slower, and with speculation the server is slower than"
+        " without was",
+        conditions=(Condition(metric="speedup_ratio_unadjusted", below=1, clear=1.02),),
+        window="1h", for_="45m", clear_for="5m", min_drafts=100, action="disable",
+    ),
+    Rule(
         name="low-acceptance",
         summary="Acceptance is below the assumed break-even; measure it with specwatch calibrate",
         conditions=(Condition(metric="speedup_ratio_assumed", below=1, clear=1.02),),

@@ -25,7 +25,8 @@ from tests.worlds.scenarios import WORLDS
 from tests.worlds.world import World, Worlds
 
 OURS: Mapping[str, Callable[[World], Policy]] = {
-    "specwatch": Specwatch,
+    "specwatch": partial(Specwatch, max_actions_per_day=24, explore={"budget": "1%"}),
+    "specwatch-defaults": partial(Specwatch, name="specwatch-defaults"),
 }
 """The product, in its configurations."""
 POLICIES = (*OURS, *SIMPLE)
