@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import median
 
 from specwatch.core import baseline as baselines
 from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin
@@ -23,6 +24,8 @@ _STEPS = 60
 """Minutes kept of what steps take, of each load bin."""
 _RECENT = 30
 """Of these, the newest that are kept whatever was measured when."""
+_UNUSUAL = 0.15
+"""Share by which a step that is as usual may take more or less than the median."""
 _NAMELESS = 10
 """Minutes for which a server may not have said its version yet: what they measure is not kept."""
 
@@ -131,7 +134,9 @@ class Dossier:
             nearest = [
                 each
                 for kept in self._steps.get(self.environment, {}).values()
-                for each in sorted(kept, key=lambda one: abs(one.at - measured))[: _STEPS - _RECENT]
+                for each in _usual_of(
+                    sorted(kept, key=lambda one: abs(one.at - measured))[: _STEPS - _RECENT]
+                )
             ]
             self._usual = CostModel.fitted(nearest)
         return self._usual
@@ -208,6 +213,12 @@ class Dossier:
         """Whether its version is not known although it may be later, or was before."""
         known = self.environment.engine_version is not None
         return not known and (self._versions or self._learned <= _NAMELESS)
+
+
+def _usual_of(observed: Sequence[Observation]) -> list[Observation]:
+    """Those near the median: what slowed the server down for some minutes is not usual."""
+    middle = median(each.seconds / each.units for each in observed)
+    return [e for e in observed if abs(e.seconds / e.units / middle - 1) <= _UNUSUAL]
 
 
 def _joined(older: Measurement | None, newer: Measurement) -> Measurement:

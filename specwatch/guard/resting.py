@@ -65,7 +65,7 @@ def _explored(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if seen.service is None or blocked(state, seen, policy):
         return None
     incident = _incident(state, Cause.EXPLORATION, seen)
-    found = begin(state, seen, policy, Mode.OFF, incident, counts=False)
+    found = begin(state, seen, policy, Mode.OFF, incident)
     return replace(found, reason=f"exploring: {seen.stale}")
 
 
@@ -113,7 +113,7 @@ def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         return wait(state, f"a trial is due; {why}")
     incident = state.incident or _incident(state, Cause.TRIAL, seen)
     incident = replace(incident, cause=Cause.TRIAL)
-    found = begin(state, seen, policy, Mode.ON, incident, counts=policy.rearm.after is not None)
+    found = begin(state, seen, policy, Mode.ON, incident)
     reason = "it is time for a trial" if due else "speculation would pay now, by prediction"
     inputs = {} if predicted is None else {"predicted_speedup": asdict(predicted)}
     return replace(found, reason=reason, inputs=inputs)

@@ -184,14 +184,22 @@ def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         f"speedup {said_of(speedup)}: {found.before:.2f} against the baseline of before, which"
         f" serving now takes {found.slowdown:.2f} times as long as"
     )
+    if speedup.value > 1 and not _may(state, policy):
+        return wait(state, f"it did not help, and the guard may not act now: {numbers}")
     if speedup.value > 1:
         return replace(_put_back(state, seen, policy, numbers), inputs=inputs)
     helped = replace(state, backoff=0.0)
     return replace(_arrived(helped, seen, policy, f"it helped: {numbers}"), inputs=inputs)
 
 
-def _looked_around(state: GuardState, seen: Seen, policy: Guard) -> Step:
+def _may(state: GuardState, policy: Guard) -> bool:
+    return state.pause is None and policy.mode == "act"
+
+
+def _looked_around(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     """The end of an exploration: back on, unless that is known for certain to lose."""
+    if not _may(state, policy):
+        return wait(state, "explored, and the guard may not act now")
     explored = replace(state, explored_at=seen.now)
     found = seen.verification
     if found is None:
@@ -269,7 +277,8 @@ def _abandoned(state: GuardState, seen: Seen, why: str) -> Step:
     phase = Phase.DISABLED if goal is Mode.OFF else Phase.OBSERVING
     if cause is Cause.TRIAL_LOST:
         phase = Phase.TRIAL
-    counted = state.actions[:-1] if cause in (Cause.RULE, Cause.TRIAL) else state.actions
+    own = cause in (Cause.RULE, Cause.TRIAL, Cause.EXPLORATION)
+    counted = state.actions[:-1] if own else state.actions
     incident = None if phase is Phase.OBSERVING else state.incident
     return to(
         state, phase, seen.now, f"given up: {why}", goal=goal, actions=counted, incident=incident

@@ -10,9 +10,11 @@ from specwatch.config import from_targets
 from specwatch.edges.guard_book import Entry, GuardBook
 from specwatch.edges.store import Store
 from specwatch.errors import StoreUnavailable
+from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.state import GuardState, Phase
 from specwatch.guard.step import Step
 from specwatch.guardian import Guardian, World
+from specwatch.model import Objective
 from specwatch.policy import Guard, Rearm
 from specwatch.survey import Survey
 from tests.guard.simulated_server import SimulatedServer
@@ -21,7 +23,9 @@ TURN = 2.0
 LONG_TURN = 120.0
 """While nothing is expected to happen soon."""
 _SLOW = frozenset({Phase.DISABLED, Phase.TRIAL, Phase.HELD})
-ACT = Guard.model_validate({"mode": "act", "verify": "1m", "drain_timeout": "10s"})
+ACT = Guard.model_validate(
+    {"mode": "act", "verify": "1m", "drain_timeout": "10s", "rearm": {"after": "6h"}}
+)
 QUICK = ACT.model_copy(update={"rearm": Rearm.model_validate({"after": "31m", "trial": "5m"})})
 """With a trial as soon as the cooldown is over."""
 
@@ -60,10 +64,10 @@ class SimulatedSurvey(Survey):
     server: SimulatedServer
 
     def _trial(self, now: float) -> object:
-        return self.server.speedup()
+        return Trial(self.server.speedup())
 
-    def _undone(self, now: float) -> object:
-        return self.server.speedup()
+    def _verification(self, now: float) -> object:
+        return Verification(0.9, 1.1, self.server.speedup())
 
     def _predicted(self, now: float) -> object:
         return None
@@ -104,7 +108,7 @@ class Living:
             lambda: server.up, lambda: server.now, lambda: server.now,
         )  # fmt: skip
         found = Guardian(target, self.policy, server, world)
-        survey = SimulatedSurvey("chat", self.store, dict)
+        survey = SimulatedSurvey("chat", self.store, dict, Objective.E2E)
         survey.server = server
         found._survey = survey
         return found

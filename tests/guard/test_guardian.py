@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -262,11 +261,29 @@ def test_speculation_that_was_faster_after_all_is_put_back(tmp_path: Path) -> No
     living = Living(tmp_path / "s.db", server=server)
     living.live(400, until=Phase.VERIFYING)
     server.bad = False
-    state = living.live(600, until=Phase.HELD)
-    assert state.why.startswith("serving was faster before, 1.80 (1.62 to 1.98) times")
+    living.live(600, until=Phase.DRAINING)
+    history = living.book.history(target="chat")
+    assert "it did not help: speedup 1.80 (1.62 to 1.98)" in history[0].reason
+    state = living.live(60, until=Phase.OBSERVING)
+    assert (state.phase, server.mode) == (Phase.OBSERVING, Mode.ON)
+    assert state.rests_until == pytest.approx(server.now + ACT.cooldown, abs=60)
+
+
+def test_after_it_was_wrong_the_guard_rests_and_then_looks_again(tmp_path: Path) -> None:
+    server = SimulatedServer()
+    living = Living(tmp_path / "s.db", server=server)
+    living.live(400, until=Phase.VERIFYING)
+    server.bad = False
+    living.live(600, until=Phase.OBSERVING)
+    server.bad = True
+    state = living.live(600, until=Phase.CONFIRMED)
     living.live(60)
-    assert server.mode is Mode.ON
-    assert replace(state, why="").phase is Phase.HELD
+    assert "switching off did not help the last time" in living.state.waiting
+    living.live(ACT.cooldown, until=Phase.VERIFYING)
+    state = living.live(600, until=Phase.DISABLED)
+    assert (state.phase, state.backoff) == (Phase.DISABLED, 0.0), (
+        "it helped: nothing is held against it"
+    )
 
 
 def test_a_process_that_dies_again_and_again_is_rolled_back_soon(living: Living) -> None:

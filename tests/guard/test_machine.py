@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from specwatch.core.interval import Interval
 from specwatch.guard import machine, persons
 from specwatch.guard.calendar import closed, inside
+from specwatch.guard.foresight import Trial
 from specwatch.guard.plan import Life, Service
 from specwatch.guard.seen import Breach, Outcome, Seen
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
@@ -22,7 +23,7 @@ from specwatch.policy import Guard, Maintenance, Windows
 from tests.guard.wandering import Wandering
 
 NOW = 1_800_000_000.0
-ACT = Guard.model_validate({"mode": "act"})
+ACT = Guard.model_validate({"mode": "act", "rearm": {"after": "6h"}})
 UP = Service(Life.UP, Mode.ON, "1")
 BREACH = Breach("r", "tiny", "all")
 CONFIRMED = GuardState(
@@ -176,15 +177,15 @@ def test_each_lost_trial_makes_early_ones_rarer() -> None:
     found = machine.step(trial, seen(), ACT)
     assert found is not None
     assert (found.state.early_at, found.state.early_pause) == (NOW + HOUR, 2 * HOUR)
-    assert found.state.delay == 2 * ACT.rearm.after
+    assert found.state.delay == 2 * 6 * HOUR
     assert found.state.actions == (), "the end of a trial is not another action"
 
 
 @pytest.mark.parametrize(
     ("look", "phase"),
     [
-        ({"trial": about(1.2)}, Phase.OBSERVING),
-        ({"trial": about(0.9)}, Phase.DRAINING),
+        ({"trial": Trial(about(1.2))}, Phase.OBSERVING),
+        ({"trial": Trial(about(0.9))}, Phase.DRAINING),
         ({"passing": True}, Phase.OBSERVING),
         ({}, Phase.TRIAL),
     ],

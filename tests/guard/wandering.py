@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from specwatch.core.interval import Interval
 from specwatch.guard import machine, persons
 from specwatch.guard.calendar import closed
+from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.machine import Effect
 from specwatch.guard.plan import Life, Service
 from specwatch.guard.seen import Breach, Outcome, Seen
@@ -140,9 +141,16 @@ class Wandering:
             service=service,
             service_error="the manager is away" if service is None else "",
             outcome=outcome[2] if outcome and mine else None,
-            trial=chance.choice([None, _LOSES, _WINS]),
+            trial=chance.choice([None, Trial(_LOSES), Trial(_WINS), Trial(_LOSES, _LOSES)]),
             predicted=chance.choice([None, _LOSES, _WINS]),
-            undone=chance.choice([None, _LOSES]) if self._happens(0.9) else _WINS,
+            verification=chance.choice(
+                [
+                    None,
+                    Verification(0.9, 1.0, _LOSES),
+                    Verification(0.9, 1.5, _WINS),
+                ]
+            ),
+            stale="the baseline is old" if self._happens(0.1) else "",
             quiet_in=chance.choice([None, 10.0, 20_000.0]),
         )
 
@@ -183,10 +191,14 @@ class Wandering:
             self._may_begin(before, after)
         if before.phase is Phase.DRAINING and after.phase in CALM - {Phase.HELD}:
             assert step.reason.startswith("given up")
-            if cause(before) in (Cause.RULE, Cause.TRIAL):
+            if cause(before) in (Cause.RULE, Cause.TRIAL, Cause.EXPLORATION):
                 self.began.pop()
 
     def _may_begin(self, before: GuardState, after: GuardState) -> None:
+        if cause(after) is Cause.NOT_HELPED:
+            assert before.phase is Phase.VERIFYING
+            self._may_go_on(before)
+            return
         assert before.phase in CALM
         if cause(after) is Cause.PERSON:
             assert before.order is not None
@@ -202,7 +214,10 @@ class Wandering:
             return
         policy, now = self.policy, self.now
         assert not closed(policy.windows, now)
-        assert before.phase in (Phase.CONFIRMED, Phase.DISABLED)
+        if cause(after) is Cause.EXPLORATION:
+            assert before.phase is Phase.OBSERVING
+        else:
+            assert before.phase in (Phase.CONFIRMED, Phase.DISABLED)
         assert not self.began or now - self.began[-1] >= policy.cooldown
         self.began.append(now)
         assert sum(now - at < DAY for at in self.began) <= policy.max_actions_per_day
@@ -226,7 +241,10 @@ def agrees(state: GuardState) -> None:
     if wanted is not None:
         assert state.goal is wanted, state
     if state.phase in (Phase.DRAINING, Phase.RESTARTING, Phase.VERIFYING):
-        causes = {Cause.RULE: Mode.OFF, Cause.TRIAL_LOST: Mode.OFF, Cause.TRIAL: Mode.ON}
+        causes = {
+            Cause.RULE: Mode.OFF, Cause.TRIAL_LOST: Mode.OFF, Cause.TRIAL: Mode.ON,
+            Cause.EXPLORATION: Mode.OFF, Cause.NOT_HELPED: Mode.ON,
+        }  # fmt: skip
         assert state.goal is causes.get(cause(state) or Cause.RULE, state.goal), state
         assert state.goal is not None
         mode = Mode.OFF if state.goal is Mode.ON else Mode.ON
