@@ -18,7 +18,7 @@ from specwatch.edges.hooks import run_hook
 from specwatch.edges.store import Store
 from specwatch.errors import ActuatorError, StoreError
 from specwatch.guard import machine
-from specwatch.guard.findings import found_by, stale
+from specwatch.guard.findings import found_by, unmeasured
 from specwatch.guard.machine import Effect
 from specwatch.guard.plan import Service
 from specwatch.guard.seen import Outcome, Seen
@@ -84,7 +84,7 @@ class Guardian:
         self._world = world
         self.stale = False
         """Whether what is stored has to be read again."""
-        self._stale = ""
+        self._doubt = ("", "")
         """Why an exploration may be due."""
         self._outcome: Outcome | None = None
         self._outcome_of: tuple[Phase, float] | None = None
@@ -127,7 +127,7 @@ class Guardian:
             state.phase not in (Phase.OBSERVING, Phase.SUSPECT)
             or state.order is not None
             or state.hooked
-            or bool(self._stale)
+            or any(self._doubt)
         )
 
     def take(self, entry: Entry) -> None:
@@ -330,9 +330,9 @@ class Guardian:
         decision = world.decision()
         found = found_by(decision.findings)
         if state.phase is Phase.OBSERVING and self.policy.explore.budget:
-            self._stale = stale(decision, wall, self.policy.explore.max_age)
+            self._doubt = unmeasured(decision, wall, self.policy.explore.max_age)
         else:
-            self._stale = ""
+            self._doubt = ("", "")
         seen = Seen(
             now=now,
             scraped_at=(
@@ -344,7 +344,8 @@ class Guardian:
             breaches=found.breaches,
             suspects=found.suspects,
             passing=found.passing,
-            stale=self._stale,
+            unknown=self._doubt[0],
+            aged=self._doubt[1],
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
         )
         if self.slow:

@@ -208,6 +208,36 @@ class Baseline:
         firsts = (each.first for each in self.points)
         return CostModel.fitted((each for each in firsts if each is not None), self.noise)
 
+    def demand(self, tokens: float, seconds: float) -> float | None:
+        """How many requests would run at a time for so many tokens in so many seconds, if each ran
+        as fast as the fastest load; None where that is not known."""
+        rates = [each.rate for each in self.by_token.rates.values()]
+        return min(rates) * tokens / seconds if rates and seconds else None
+
+    @cached_property
+    def by_demand(self) -> CostModel:
+        """Time per token at a demand: for loads that there are only with speculation, as it is so
+        much slower there."""
+        return CostModel.fitted(self._demanded(first=False), self.noise)
+
+    @cached_property
+    def first_by_demand(self) -> CostModel:
+        """Time to the first token at a demand."""
+        return CostModel.fitted(self._demanded(first=True), self.noise)
+
+    def _demanded(self, *, first: bool) -> Iterable[Observation]:
+        for each in self.points:
+            demand = self.demand(each.tokens, each.length) if each.by_token else None
+            if demand is None or each.firsts is None:
+                continue
+            if first and each.firsts:
+                yield Observation(
+                    each.at, demand, each.first_seconds, each.firsts, each.prompt_tokens,
+                    length=each.length,
+                )  # fmt: skip
+            elif not first:
+                yield Observation(each.at, demand, each.seconds, each.tokens, length=each.length)
+
     @cached_property
     def prompts(self) -> Range | None:
         """Lengths of prompts, in tokens; None where they are not known."""

@@ -344,10 +344,26 @@ class Comparison:
             )  # fmt: skip
         found = decoding.predict(minute.concurrency, minute.pace.tokens, *more)
         if found is None:
-            return "no baseline at the load that there was"
+            return self._at_demand(minute) or "no baseline at the load that there was"
         first = None
         if asked is not None and minute.pace.by_token and firsts:
             first = firsts.predict(asked.population, float(asked.firsts), asked.prompt_tokens)
+            if first is None:
+                same = self._at_demand(minute)
+                first = same and same.first
+        return Plain(found, first)
+
+    def _at_demand(self, minute: Minute) -> Plain | None:
+        """At the same demand in place of the same load: where speculation is slow, so many
+        requests at a time are never seen without it."""
+        known, asked = self._of(minute.sample.environment), minute.requests
+        demand = known.demand(minute.pace.tokens, float(minute.sample.length))
+        if demand is None or asked is None or not minute.pace.by_token:
+            return None
+        found = known.by_demand.predict(demand, minute.pace.tokens)
+        if found is None:
+            return None
+        first = known.first_by_demand.predict(demand, float(asked.firsts), asked.prompt_tokens)
         return Plain(found, first)
 
     def _unlike(self, minute: Minute, lengths: Lengths) -> str | None:

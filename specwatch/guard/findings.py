@@ -34,21 +34,18 @@ def found_by(findings: Iterable[Finding]) -> Found:
     )
 
 
-def stale(decision: TargetDecision, now: float, max_age: float) -> str:
-    """Why what the present traffic takes without speculation is not known well; empty where it is.
-
-    ``now`` is a Unix time, ``max_age`` in seconds.
-    """
+def unmeasured(decision: TargetDecision, now: float, max_age: float) -> tuple[str, str]:
+    """Why it is not known what the present traffic takes without speculation; else how old what is
+    known is, where that is older than ``max_age`` seconds. ``now`` is a Unix time."""
+    aged = ""
     for name, one in decision.models.items():
         found = one.assessment
-        if not found.tokens:
-            continue
-        if found.covered < LEAST_SHARE:
-            return f"{name}: {found.missing}"
+        if found.tokens and found.covered < LEAST_SHARE:
+            return f"{name}: {found.missing}", ""
         age = now - one.baseline.measured_at
-        if age > max_age:
-            return f"{name}: the baseline is {format_duration(age // 60 * 60)} old"
-    return ""
+        if found.tokens and age > max_age:
+            aged = f"{name}: the baseline is {format_duration(age // 60 * 60)} old"
+    return "", aged
 
 
 def _breach(found: Finding) -> Breach:

@@ -20,6 +20,10 @@ from specwatch.scalars import format_duration
 _GAIN_LASTS = float(HOUR)
 """Seconds that traffic may be expected to stay as it is, where a gain is predicted for it."""
 _FORGOTTEN: dict[str, Any] = {"disabled_at": None, "rearm_at": None, "delay": 0.0}
+_MOST_CREDIT = 2.0
+"""Explorations that the budget may save up."""
+_SETTLED = 900.0
+"""Seconds that the guard observes before it explores."""
 _SUSPECT = 300.0
 """Seconds that a suspicion lasts at least."""
 _EARLY = float(HOUR)
@@ -54,19 +58,23 @@ def observing(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
 
 
 def _explored(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    """Serve without speculation for a while, where what that takes is not known any more."""
-    if not seen.stale or not policy.explore.budget:
+    """Serve without speculation for a while, where what that takes is not known any more.
+
+    What is only old waits for a budget that is full: what is not known at all comes first.
+    """
+    why, needed = (seen.unknown, 1.0) if seen.unknown else (seen.aged, _MOST_CREDIT)
+    if not why or not policy.explore.budget or seen.now - state.since < _SETTLED:
         return None
     interval = policy.explore.interval(state.restart_cost(policy.restart_cost))
     # Not at the same time each day, whatever the interval is.
-    jitter = 1 + zlib.crc32(f"{state.target}/{state.explored_at}".encode()) / 2**34
-    if state.explored_at is not None and seen.now - state.explored_at < jitter * interval:
+    interval *= 1 + zlib.crc32(f"{state.target}/{state.credit_at}".encode()) / 2**34
+    idle = 0.0 if state.credit_at is None else seen.now - state.credit_at
+    credit = min(state.credit + idle / interval, _MOST_CREDIT)
+    if credit < needed or seen.service is None or blocked(state, seen, policy):
         return None
-    if seen.service is None or blocked(state, seen, policy):
-        return None
-    incident = _incident(state, Cause.EXPLORATION, seen)
-    found = begin(state, seen, policy, Mode.OFF, incident)
-    return replace(found, reason=f"exploring: {seen.stale}")
+    spent = replace(state, credit=credit - 1, credit_at=seen.now)
+    found = begin(spent, seen, policy, Mode.OFF, _incident(state, Cause.EXPLORATION, seen))
+    return replace(found, reason=f"exploring: {why}")
 
 
 def confirmed(state: GuardState, seen: Seen, policy: Guard) -> Step | None:

@@ -200,15 +200,14 @@ def _looked_around(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     """The end of an exploration: back on, unless that is known for certain to lose."""
     if not _may(state, policy):
         return wait(state, "explored, and the guard may not act now")
-    explored = replace(state, explored_at=seen.now)
     found = seen.verification
     if found is None:
-        return _switch_on(explored, seen, policy, "explored: back on")
+        return _switch_on(state, seen, policy, "explored: back on")
     numbers = f"explored: speculation had a speedup of {said_of(found.speedup)}"
     inputs = {"slowdown": found.slowdown, "speedup": asdict(found.speedup)}
     if found.speedup.upper < 1:
-        return replace(_arrived(explored, seen, policy, numbers), inputs=inputs)
-    return replace(_switch_on(explored, seen, policy, numbers), inputs=inputs)
+        return replace(_arrived(state, seen, policy, numbers), inputs=inputs)
+    return replace(_switch_on(state, seen, policy, numbers), inputs=inputs)
 
 
 def _put_back(state: GuardState, seen: Seen, policy: Guard, numbers: str) -> Step:

@@ -69,8 +69,10 @@ class Seen:
     """The speedup that speculation would have now."""
     verification: Verification | None = None
     """What the time without speculation says of the minutes that led to it."""
-    stale: str = ""
-    """Why the baseline says little of the present traffic; empty where it does."""
+    unknown: str = ""
+    """Why it is not known what the present traffic takes without speculation."""
+    aged: str = ""
+    """How old what is known of it is, where that is too old."""
     quiet_in: float | None = None
     """Seconds until traffic is expected to rest."""
 

@@ -131,8 +131,9 @@ class GuardState:
     """How long the guard rests after it was wrong: doubled each time, 0 before the first."""
     rests_until: float = 0.0
     """Until when it begins nothing because of a rule."""
-    explored_at: float | None = None
-    """When the last exploration ended."""
+    credit: float = 2.0
+    """Explorations that the budget allowed at ``credit_at``; they add up to two."""
+    credit_at: float | None = None
     actions: tuple[float, ...] = ()
     """When actions of the guard's own accord began, within the last day."""
     costs: tuple[float, ...] = ()

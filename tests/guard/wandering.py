@@ -150,7 +150,8 @@ class Wandering:
                     Verification(0.9, 1.5, _WINS),
                 ]
             ),
-            stale="the baseline is old" if self._happens(0.1) else "",
+            unknown="no baseline" if self._happens(0.05) else "",
+            aged="the baseline is old" if self._happens(0.05) else "",
             quiet_in=chance.choice([None, 10.0, 20_000.0]),
         )
 

@@ -137,7 +137,8 @@ class _Book:
         self._truths: list[float] = []
         self._off: _Off | None = None
         self._hurting_since: float | None = None
-        self._mode = True
+        self._tries = False
+        """Whether the policy itself switched it on to see: the end of that is no delay."""
         self._seen = 0
         self._found = Score("", "", 0)
 
@@ -155,8 +156,8 @@ class _Book:
         elif speculating:
             self._on += step
             self._lost += step * max(1 / truth - 1, 0.0)
-            if self._off is not None:  # somebody else's restart
-                self._off = None
+            if self._off is not None and self._off.up is not None:  # somebody else's restart
+                self._off, self._tries = None, False
         else:
             self._lost += step * max(truth - 1, 0.0)
             if self._off is not None and self._off.up is None:
@@ -166,10 +167,11 @@ class _Book:
     def _hurts(self, now: float, truth: float, *, on: bool, step: float) -> None:
         if truth >= 1 - MARGIN:
             self._hurting_since = None
+            self._tries = False
             return
         if on:
             self._missed += step
-            if self._hurting_since is None:
+            if self._hurting_since is None and not self._tries:
                 self._hurting_since = now
 
     def _switched(self, at: float, truth: float, speculation: bool) -> None:
@@ -180,6 +182,7 @@ class _Book:
                 self._hurting_since = None
             return
         self._hurting_since = None
+        self._tries = True
         if self._off is not None:
             self._ended(self._off, at, truth)
             self._off = None
