@@ -25,7 +25,7 @@ from specwatch.report.ledger import Cell, Ledger
 from specwatch.report.model import Ratio
 
 _STRETCHES = 16
-"""Windows of one load are drawn for the interval by as many stretches."""
+"""Windows of one load are compared as so many stretches at most."""
 
 _LITTLE = 0.05
 """Share of the tokens that a speedup may leave out without saying so."""
