@@ -11,7 +11,7 @@ from specwatch.core.baseline import Baseline
 from specwatch.core.judge import Judge
 from specwatch.core.replay import WARM_UP, Course, Replay, by_minute
 from specwatch.edges.readers import Reader
-from specwatch.model import HOUR, MINUTE, load_bin_label
+from specwatch.model import HOUR, MINUTE, Objective, load_bin_label
 from specwatch.ruling import Rule
 
 Json = dict[str, Any]
@@ -44,13 +44,17 @@ def replay(
     until: float,
     max_age: float,
     draft_cost_ratio: float,
+    objective: Objective = Objective.E2E,
     progress: Progress,
 ) -> Replayed | None:
     """Judge the minutes of a target from ``since`` to ``until`` (Unix seconds); None without any.
 
     ``progress`` is told the time that was reached. Raises StoreUnavailable, SchemaMismatch.
     """
-    judge = Judge(target, rules, (), max_age=max_age, draft_cost_ratio=draft_cost_ratio)
+    judge = Judge(
+        target, rules, (),
+        max_age=max_age, objective=objective, draft_cost_ratio=draft_cost_ratio,
+    )  # fmt: skip
     judge.measurements = reader.measurements(target)
     run = Replay(judge, since)
     early = since - max([float(WARM_UP), *map(_confirming, rules)])

@@ -113,9 +113,11 @@ def _replayed(
 ) -> Iterator[Replayed]:
     from specwatch.cli.replaying import replay
     from specwatch.core.breakeven import DRAFT_COST_RATIO
+    from specwatch.model import Objective
 
-    costs = {each.name: each.draft_cost_ratio for each in loaded.targets} if loaded else {}
+    targets = {each.name: each for each in loaded.targets} if loaded else {}
     for name in names:
+        known = targets.get(name)
         with _progress(shown(name), since, until) as progress:
             found = replay(
                 reader,
@@ -124,7 +126,8 @@ def _replayed(
                 since=since,
                 until=until,
                 max_age=(Baselines() if loaded is None else loaded.baseline).max_age,
-                draft_cost_ratio=costs.get(name, DRAFT_COST_RATIO),
+                draft_cost_ratio=known.draft_cost_ratio if known else DRAFT_COST_RATIO,
+                objective=known.objective if known else Objective.E2E,
                 progress=progress,
             )
         if found is not None:

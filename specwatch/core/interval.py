@@ -1,8 +1,7 @@
 """Ratios with their confidence intervals, by bootstrap over windows.
 
-What is estimated is a ratio of sums: the time that tokens would take at the pace of the baseline,
-over the time that they took. How is in :mod:`specwatch.core.resampling`; here is what has to be
-known of it without numpy.
+What is estimated is a ratio of sums, as of the tokens that steps yielded by those steps. How is in
+:mod:`specwatch.core.resampling`; here is what has to be known of it without numpy.
 """
 
 from __future__ import annotations
@@ -101,14 +100,11 @@ class Reference:
 class Ratio:
     """sum over r of (sum of ``parts[...][r]``) * rate of reference r, over the sum of ``under``.
 
-    ``parts`` has a row for each sample, and in it a column for each reference. Where ``strata`` has
-    a number for each sample, samples are drawn within those of one number, whose sums of ``under``
-    are taken to be given: what is unlike between strata is no noise.
+    ``parts`` has a row for each sample, and in it a column for each reference.
     """
 
     parts: Sequence[Sequence[float]]
     under: Sequence[float]
-    strata: Sequence[int] = ()
 
 
 def interval_of(
@@ -130,20 +126,16 @@ def interval_of(
         raise ValueError(
             f"parts of shape {shape} for {count} samples and {len(references)} references"
         )
-    if ratio.strata and len(ratio.strata) != count:
-        raise ValueError(f"strata of {len(ratio.strata)} samples for {count} samples")
     used = [at for at in range(len(references)) if any(row[at] for row in ratio.parts)]
     fewest = min([count, *(len(references[at]) for at in used)])
     if not used or fewest < LEAST_SAMPLES or sum(ratio.under) <= 0:
         return None
-    # numpy takes a fifth of the memory of a daemon, which has no use for it before a baseline.
+    # numpy takes a fifth of the memory of a daemon, which has no use for it while all is well.
     from specwatch.core import resampling
 
     parts = [[row[at] for at in used] for row in ratio.parts]
     known = [(at, references[at]) for at in used]
-    return resampling.interval_of(
-        parts, ratio.under, known, seed, confidence, resamples, strata=ratio.strata
-    )
+    return resampling.interval_of(parts, ratio.under, known, seed, confidence, resamples)
 
 
 def paired_interval(

@@ -45,7 +45,7 @@ class Judge:
 
         ``draft_cost_ratio`` is the target's, for what is assumed until there is a baseline.
         """
-        self.objective = objective
+        self._objective = objective
         self.target = target
         self.draft_cost_ratio = draft_cost_ratio
         self._rules = self._applying(rules)
@@ -71,6 +71,20 @@ class Judge:
                 for scope, finding in model.findings.items()
                 if finding.rule in self._rules
             }
+
+    @property
+    def objective(self) -> Objective:
+        """What shall be faster; when set, that of all models."""
+        return self._objective
+
+    @objective.setter
+    def objective(self, objective: Objective) -> None:
+        if objective is self._objective:
+            return
+        self._objective = objective
+        for model in self._models.values():
+            model.objective = objective
+            model.evidence = None
 
     @property
     def measurements(self) -> Sequence[Measurement]:

@@ -116,7 +116,9 @@ def spread_of(
     apart = [(a - b * sums[of][0] / sums[of][1]) * count / whole for a, b, of in pairs]
     left = max(count - len(sums), 1)
     own = math.fsum(each * each for each in apart) / left
-    known = prior or noise_of(apart) or Noise(own, _UNKNOWN_CORRELATION, 0.0)
+    # Not of what is apart: weights that change from minute to minute would hide the correlation.
+    paces = [a / b - sums[of][0] / sums[of][1] if b > 0 else None for a, b, of in pairs]
+    known = prior or noise_of(paces) or Noise(own, _UNKNOWN_CORRELATION, 0.0)
     factor = inflation(count, known.correlation)
     # What is left around a mean of correlated values is smaller than their variance.
     own /= max(1 - (factor - 1) / (count - 1), 1 / count)

@@ -1,10 +1,9 @@
 """The interval of a ratio of sums, by resampling its windows and its references.
 
-Windows are drawn with replacement, those of the baseline within their load bins, and where strata
-are given those of each stratum by themselves; the interval is
-studentized (*bootstrap-t*: B. Efron, R. Tibshirani, *An Introduction to the Bootstrap*, 1993, ch.
-12.5), on the logarithm of the ratio, because it stays honest with as few as a handful of windows,
-where percentiles are too narrow. It is never narrower than Student's, whatever chance made of the
+Windows are drawn with replacement, and so are those of each reference; the interval is studentized
+(*bootstrap-t*: B. Efron, R. Tibshirani, *An Introduction to the Bootstrap*, 1993, ch. 12.5), on the
+logarithm of the ratio, because it stays honest with as few as a handful of windows, where
+percentiles are too narrow. It is never narrower than Student's, whatever chance made of the
 resamples. The same seed gives the same interval, in whatever order the windows come.
 
 Importing this imports numpy: :mod:`specwatch.core.interval` does so when it is needed.
@@ -22,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from specwatch.core.interval import LEAST_SAMPLES, Interval, Reference
+from specwatch.core.interval import Interval, Reference
 
 _ROUNDING = 1e-20
 _LEAST = 0.25
@@ -38,7 +37,6 @@ _ROWS = 50
 
 Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
-Places = npt.NDArray[np.intp]
 Counts = npt.NDArray[np.uint16]
 Singles = npt.NDArray[np.float32]
 
@@ -60,37 +58,31 @@ def interval_of(
     seed: int,
     confidence: float,
     resamples: int,
-    strata: Sequence[int] = (),
 ) -> Interval | None:
     """As :func:`specwatch.core.interval.interval_of`, of what is known to be enough.
 
     The references come with the number that keeps apart what is drawn of them.
     """
-    parts, under, numbers = _in_order(
-        np.array(rows, np.float64),
-        np.array(sums, np.float64),
-        np.array(strata or [0] * len(sums), np.intp),
-    )
+    parts, under = _in_order(np.array(rows, np.float64), np.array(sums, np.float64))
     count = len(under)
-    inside = _joined(numbers)
     rates = np.array([each.rate for _, each in references])
     over = parts @ rates
     if over.sum() <= 0:
         return None
     estimate = math.log(over.sum() / under.sum())
     shares = parts.sum(axis=0) * rates / over.sum()
-    own = _variances(np.ones((1, count)), over, under, inside)[0].tolist()
+    own = float(_variance(np.ones((1, count)), over, under)[0])
     known = [_resampled(each, seed, at, resamples) for at, each in references]
-    variances = [*own, *(shares**2 * [each.whole for each in known]).tolist()]
+    variances = [own, *(shares**2 * [each.whole for each in known]).tolist()]
     error = math.sqrt(sum(variances))
-    weights = _weights(seed, [int(each.sum()) for each in inside.T], resamples)
-    pivots = _pivots(weights, inside, parts, over, under, known, estimate, error)
+    weights = _alone(seed, count, resamples)
+    pivots = _pivots(weights, parts, over, under, known, estimate, error)
     if error == 0 or not len(pivots):  # windows that are all alike
         value = math.exp(estimate)
         return Interval(value, value, value, count, confidence)
     tail = (1 - confidence) / 2
     low, high = _quantiles(pivots, tail)
-    counts = [*map(int, inside.sum(axis=0)), *(len(each) for _, each in references)]
+    counts = [count, *(len(each) for _, each in references)]
     least = _student(1 - tail, _freedom(variances, counts))
     down, up = (min(max(x, least) * error, _MOST) for x in (high, -low))
     return Interval(
@@ -159,7 +151,6 @@ def _resampled(reference: Reference, seed: int, stream: int, resamples: int) -> 
 
 def _pivots(
     counts: Counts,
-    inside: Matrix,
     parts: Matrix,
     over: Vector,
     under: Vector,
@@ -171,10 +162,7 @@ def _pivots(
     weights = counts.astype(np.float64)
     drawn = np.array([each.rates for each in known]).T
     varied = np.array([each.variances for each in known]).T
-    own = _variances(weights, over, under, inside).sum(axis=1)
-    if inside.shape[1] > 1:  # each stratum has the time that it had
-        drawn_time = weights @ (inside * under[:, None])
-        weights = weights * (((under @ inside) / drawn_time) @ inside.T)
+    own = _variance(weights, over, under)
     pieces = (weights @ parts) * drawn
     overs, unders = pieces.sum(axis=1), weights @ under
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -211,29 +199,10 @@ def _student(probability: float, freedom: float) -> float:
     return float(z + sum(term / freedom**power for power, term in enumerate(terms, start=1)))
 
 
-def _in_order(parts: Matrix, under: Vector, strata: Places) -> tuple[Matrix, Vector, Places]:
-    """By stratum and content, so that the order of windows does not matter."""
-    order = np.lexsort([*parts.T, under, strata])
-    return parts[order], under[order], strata[order]
-
-
-def _joined(strata: Places) -> Matrix:
-    """Which samples, in order, are in which stratum: a column for each.
-
-    Those of too few samples are joined with the next, and the last with the one before (W. G.
-    Cochran, *Sampling Techniques*, 1977, 5A.12): a single sample would seem to be without error.
-    """
-    ends: list[int] = []
-    count, begin = len(strata), 0
-    if strata[0] == strata[-1]:  # they are in order
-        return np.ones((count, 1))
-    for end in (*(np.flatnonzero(np.diff(strata)) + 1).tolist(), count):
-        if end - begin >= LEAST_SAMPLES:
-            ends.append(end)
-            begin = end
-    ends[-1:] = [count]
-    column = np.searchsorted(ends, np.arange(count), side="right")
-    return np.asarray(column[:, None] == np.arange(len(ends)), dtype=np.float64)
+def _in_order(parts: Matrix, under: Vector) -> tuple[Matrix, Vector]:
+    """By content, so that the order of windows does not matter."""
+    order = np.lexsort([*parts.T, under])
+    return parts[order], under[order]
 
 
 @lru_cache(maxsize=16)
@@ -242,17 +211,9 @@ def _alone(seed: int, count: int, resamples: int) -> Counts:
     return _draw(f"{seed}", count, resamples)
 
 
-def _weights(seed: int, counts: Sequence[int], resamples: int) -> Counts:
-    """How often each window is drawn, of strata with so many."""
-    if len(counts) == 1:
-        return _alone(seed, counts[0], resamples)
-    drawn = [_draw_few(f"{seed}/stratum {at}", count, resamples) for at, count in enumerate(counts)]
-    return np.concatenate(drawn, axis=1)
-
-
 @lru_cache(maxsize=64)
 def _draw_few(seed: str, count: int, resamples: int) -> Counts:
-    """As :func:`_draw`, kept: reports thin the baselines of all targets to as many samples."""
+    """As :func:`_draw`, kept."""
     return _draw(seed, count, resamples)
 
 
@@ -270,24 +231,6 @@ def _draw(seed: str, count: int, resamples: int) -> Counts:
         counts = np.bincount(places, minlength=rows * count)
         found[first : first + rows] = counts.reshape(rows, count)
     return found
-
-
-def _variances(weights: Matrix, over: Vector, under: Vector, inside: Matrix) -> Matrix:
-    """What each stratum adds to the variance of the log of the sum of their ratios, as their time
-    weighs, for each row of weights."""
-    strata = inside.shape[1]
-    if strata == 1:
-        return _variance(weights, over, under)[:, None]
-    columns = np.stack([over, under, over**2, over * under, under**2], axis=1)
-    spread = (columns[:, :, None] * inside[:, None, :]).reshape(len(under), -1)
-    a, b, aa, ab, bb = np.moveaxis((weights @ spread).reshape(len(weights), 5, strata), 1, 0)
-    counts = inside.sum(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        squares = aa / a**2 - 2 * ab / (a * b) + bb / b**2
-        shares = (under @ inside) * a / b
-        shares /= shares.sum(axis=1)[:, None]
-    squares[~(squares > _ROUNDING)] = 0.0
-    return np.asarray(shares**2 * squares * counts / (counts - 1), dtype=np.float64)
 
 
 def _variance(weights: Matrix, over: Vector, under: Vector) -> Vector:

@@ -10,7 +10,7 @@ Formula L = lambda W*, 1961).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -288,10 +288,12 @@ class Comparison:
     def noise(self) -> Noise | None:
         """That of the minutes' own ratios."""
         values: list[float | None] = []
+        strata: list[tuple[Environment, int] | None] = []
         end: int | None = None
         for minute, plain in self._rows:
             if end is not None and minute.sample.start != end:
                 values.append(None)
+                strata.append(None)
             end = minute.sample.start + minute.sample.length
             if isinstance(plain, Plain):
                 took = _took(minute, self.objective)
@@ -299,7 +301,8 @@ class Comparison:
                 values.append(math.log(seconds / took) if took > 0 and seconds > 0 else None)
             else:
                 values.append(None)
-        return noise_of(values)
+            strata.append(_stratum(minute) if self._given_loads else None)
+        return noise_of(_within(values, strata))
 
     @cached_property
     def _by_minute(self) -> dict[int, Plain]:
@@ -453,6 +456,19 @@ def _adjusted(minute: Minute, plain: Plain | str, usual: CostModel) -> Plain | s
 def _stratum(minute: Minute) -> tuple[Environment, int]:
     """What its pace depends on."""
     return minute.sample.environment, minute.load_bin
+
+
+def _within(values: Sequence[float | None], strata: Sequence[Hashable]) -> list[float | None]:
+    """Values less the mean of their stratum: what is unlike between strata is no noise."""
+    grouped: dict[Hashable, list[float]] = {}
+    for value, stratum in zip(values, strata, strict=True):
+        if value is not None:
+            grouped.setdefault(stratum, []).append(value)
+    means = {stratum: math.fsum(each) / len(each) for stratum, each in grouped.items()}
+    return [
+        None if value is None else value - means[stratum]
+        for value, stratum in zip(values, strata, strict=True)
+    ]
 
 
 def _minutes(samples: Sequence[Sample], mode: Mode) -> list[Minute]:

@@ -74,12 +74,15 @@ def judge(
     readings = tuple(
         (
             each,
-            read(
-                each.metric,
-                evidence,
-                window=rule.window_of(each),
-                temperature=temperature,
-                draft_cost_ratio=draft_cost_ratio,
+            _told(
+                each,
+                read(
+                    each.metric,
+                    evidence,
+                    window=rule.window_of(each),
+                    temperature=temperature,
+                    draft_cost_ratio=draft_cost_ratio,
+                ),
             ),
         )
         for each in rule.conditions
@@ -104,6 +107,20 @@ def judge(
         held=latches if verdict is Verdict.BREACH else (),
         known=_known(seen, before, evidence.now),
     )
+
+
+def _told(condition: Condition, reading: Reading) -> Reading:
+    """With the stretch that decides in place of the whole window, where it meets the condition or
+    the whole window would seem to."""
+    line = condition.threshold
+    decides = next((e for e in reading.stretches if e.below(line) or e.above(line)), None)
+    if decides is None or not any(
+        each is not None and (each.above(line) if condition.below is None else each.below(line))
+        for each in (decides, reading.interval)
+    ):
+        return reading
+    note = f"of the last {decides.samples} minutes of traffic"
+    return reading._replace(value=decides.value, interval=decides, note=note)
 
 
 def _known(seen: Verdict, before: Finding | None, now: float) -> float:

@@ -19,7 +19,7 @@ from specwatch.edges.readers import Reader
 from specwatch.edges.workers import spread
 from specwatch.errors import ConfigError
 from specwatch.experiments.model import Experiment
-from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, SeriesId
+from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, SeriesId
 from specwatch.report.build import build
 from specwatch.report.changes import SIDE
 from specwatch.report.experiments import newest
@@ -172,6 +172,7 @@ class _Reading:
             slos=self._slos,
             gpus=_gpus(target),
             draft_cost_ratio=DRAFT_COST_RATIO if target is None else target.draft_cost_ratio,
+            objective=Objective.E2E if target is None else target.objective,
             max_age=self._max_age,
             experiments=experiments,
         )

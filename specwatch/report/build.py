@@ -100,6 +100,7 @@ def _report(
         now=until,
         max_age=sources.max_age,
         draft_cost_ratio=sources.draft_cost_ratio,
+        objective=sources.objective,
     )
     amount = traffic(cells)
     by_temperature = temperatures(cells, measured)

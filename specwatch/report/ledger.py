@@ -175,7 +175,7 @@ _NOTHING = Tally()
 def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
     """What is in the order of time as at most so many runs of neighbours.
 
-    Fewer are quicker to resample, and keep those together that are alike because they follow one
+    Fewer are quicker to compare, and keep those together that are alike because they follow one
     another.
     """
     count = min(len(ordered), most)

@@ -10,7 +10,7 @@ from specwatch.core.baseline import MAX_AGE, Measurement
 from specwatch.core.breakeven import DRAFT_COST_RATIO
 from specwatch.core.decisions import Decision
 from specwatch.experiments.model import Experiment
-from specwatch.model import Window
+from specwatch.model import Objective, Window
 from specwatch.ruling import Slo
 
 
@@ -68,8 +68,8 @@ class Sources:
     ``windows`` are hours, or minutes of a short period, of all its models and temperatures, by
     start; they begin a period earlier than the report. They are read once, and not kept. Where
     sums of temperature buckets do, each window of all temperatures comes with their drafts.
-    ``decisions`` are changes of verdicts. ``max_age`` is that of a baseline, in seconds.
-    ``experiments`` are those of the period by model, oldest first.
+    ``decisions`` are changes of verdicts. ``objective`` is what speedups are of. ``max_age`` is
+    that of a baseline, in seconds. ``experiments`` are those of the period by model, oldest first.
     """
 
     target: str
@@ -80,5 +80,6 @@ class Sources:
     slos: Sequence[Slo] = ()
     gpus: int | None = None
     draft_cost_ratio: float = DRAFT_COST_RATIO
+    objective: Objective = Objective.E2E
     max_age: float = MAX_AGE
     experiments: Mapping[str, Sequence[Experiment]] = field(default_factory=dict)

@@ -19,13 +19,13 @@ from specwatch.core.breakeven import Assessment
 from specwatch.core.interval import LEAST_SAMPLES, Interval
 from specwatch.core.merge import sum_tallies
 from specwatch.core.sample import Sample
-from specwatch.model import HOUR, Environment, Mode
+from specwatch.model import HOUR, Environment, Mode, Objective
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import Cell, Ledger
 from specwatch.report.model import Ratio
 
 _STRETCHES = 16
-"""Windows of one load are drawn for the interval by as many stretches."""
+"""Windows of one load are compared as so many stretches at most."""
 
 _LITTLE = 0.05
 """Share of the tokens that a speedup may leave out without saying so."""
@@ -133,6 +133,7 @@ def speedups(
     now: float,
     max_age: float,
     draft_cost_ratio: float,
+    objective: Objective,
 ) -> Speedups:
     """Measure the period; ``now`` (Unix seconds) is the end of it.
 
@@ -143,11 +144,11 @@ def speedups(
     own = _own(ledger, cells, target, known, (now - max_age, now + HOUR))
     baseline = Chosen([*known, *own], now, max_age)
     environments = {each.environment for each in samples}
-    assessment = breakeven.assess(samples, baseline, given_loads=True)
+    assessment = breakeven.assess(samples, baseline, objective=objective, given_loads=True)
     if assessment.measured and len({e.fingerprint for e in environments}) > 1:
         # The others may have had another number of draft tokens.
         newest = [each for each in samples if each.environment == ledger.present]
-        present = breakeven.assess(newest, baseline)
+        present = breakeven.assess(newest, baseline, objective=objective)
         assessment = replace(
             assessment, best_k=present.best_k, best_k_unknown=present.best_k_unknown
         )

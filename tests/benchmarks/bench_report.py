@@ -24,7 +24,6 @@ from typing import Any
 
 from specwatch.cli import report
 from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
-from specwatch.core.interval import Ratio, Reference, interval_of
 from specwatch.edges import report_reader, schema
 from specwatch.edges.database import Database
 from specwatch.edges.packing import COLUMNS, PackedWindow, pack
@@ -32,7 +31,6 @@ from specwatch.edges.statements import add_contexts, add_rows
 from specwatch.edges.store import Store
 from specwatch.model import (
     HOUR,
-    LOAD_BINS,
     MINUTE,
     Environment,
     Gauges,
@@ -57,8 +55,6 @@ NOW = T0 + 14 * DAY
 _MODEL = "llama-3.3-70b"
 _LOAD = 12.0
 _VARIANTS = 61
-_STRETCHES = 16
-_BOOTSTRAPS = 50
 _ROWS_AT_ONCE = 50_000
 _MOST_MEGABYTES = 150.0
 
@@ -66,7 +62,7 @@ _MOST_MEGABYTES = 150.0
 def run() -> list[Figure]:
     """Seconds, of the clock and of all processors, and peak memory of each; what Postgres itself
     takes of the processors and the memory is not counted."""
-    figures = [*_bootstraps()]
+    figures: list[Figure] = []
     for name, url in _databases():
         figures += _figures(name, "hours", url(), HOUR, 14, TARGETS, (2.0, 0.5))
         figures += _figures(name, "minutes", url(), MINUTE, 7, _TARGETS_OF_MINUTES, (25.0, 5.0))
@@ -88,30 +84,6 @@ def _figures(
     yield Figure(f"{what}: reading alone", found["reading"] * times, "s")
     yield Figure(f"{what}: peak memory", found["megabytes"], "MB", budget=_MOST_MEGABYTES)
     yield Figure(f"{what}: peak memory, each of its processes", found["each"], "MB")
-
-
-def _bootstraps() -> Iterator[Figure]:
-    """Milliseconds of CPU of one interval over all loads, with a baseline of each.
-
-    The stretches of each load are drawn by themselves, as a report does, or all together.
-    """
-    chance = random.Random(11)
-    strata = [at for at in range(len(LOAD_BINS)) for _ in range(_STRETCHES)]
-    baselines = [
-        Reference([chance.uniform(28.0, 32.0) for _ in range(_STRETCHES)], [1000.0] * _STRETCHES)
-        for _ in LOAD_BINS
-    ]
-    parts = [[1e5 if at == own else 0.0 for at in range(len(LOAD_BINS))] for own in strata]
-    under = [chance.uniform(1500.0, 2500.0) for _ in strata]
-    what = f"report: bootstrap of {len(strata)} stretches in {len(LOAD_BINS)} loads"
-    for name, drawn in (("stratified", strata), ("not stratified", [])):
-        ratio = Ratio(parts, under, drawn)
-        # What is drawn of the baselines, and how often each stretch is, is kept for the next.
-        assert interval_of(ratio, baselines)
-        began = time.process_time()
-        for _ in range(_BOOTSTRAPS):
-            interval_of(ratio, baselines)
-        yield Figure(f"{what}, {name}", (time.process_time() - began) / _BOOTSTRAPS * 1e3, "ms")
 
 
 def _databases() -> Iterator[tuple[str, Any]]:

@@ -6,6 +6,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from specwatch.edges.store import Store
+from specwatch.model import Histogram, Mode, Window
 from specwatch.ruling import DEFAULT_RULES
 from tests.cli.conftest import Run
 from tests.cli.history import MODEL, T0, fill, minute
@@ -131,6 +133,34 @@ def test_a_measured_loss_fires_too_and_the_baseline_is_named(run: Run, history: 
     assert reading["basis"] == "measured"
     (bin_,) = found["targets"][0]["baselines"][MODEL]["bins"]
     assert (bin_["load_bin"], bin_["origin"], bin_["measured_at"]) == ("3-4", "calibrate", T0)
+
+
+@pytest.mark.parametrize(("objective", "code"), [("tpot", 0), ("e2e", 1)])
+def test_a_loss_is_one_of_what_the_target_is_for(
+    run: Run, tmp_path: Path, objective: str, code: int
+) -> None:
+    """Tokens come three times as fast, and the first of them forty times as late."""
+    url = f"sqlite:///{tmp_path}/slow-start.db"
+    off = (_with_first(window, 0.1) for at in range(40) for window in minute(at))
+    on = (_with_first(window, 4.0) for at in range(40, 80) for window in minute(at))
+    fill(url, chain((_without_drafts(each) for each in off), on), baseline=False)
+    file = tmp_path / "specwatch.yml"
+    target = f"{{url: 'http://h:1', name: chat, objective: {objective}}}"
+    file.write_text(f"database: {url}\ntargets: [{target}]\n")
+    found = judged(run, "--config", file, "--rule", "net-negative", code=code)
+    assert len(only_course(found)["firings"]) == code
+
+
+def _with_first(one: Window, ttft: float) -> Window:
+    counted = replace(one.tally, prompt_tokens=1000, ttft=Histogram((), (20,), 20 * ttft))
+    return replace(one, tally=counted) if one.series.temperature == "all" else one
+
+
+def _without_drafts(one: Window) -> Window:
+    counted = replace(one.tally, drafts=None, draft_tokens=None, accepted_tokens=None)
+    if counted.inter_token is not None:
+        counted = replace(counted, inter_token=Histogram((), (4000,), 3 * 4000 * 0.0075))
+    return replace(one, mode=Mode.OFF, tally=counted)
 
 
 def test_a_history_without_trouble_is_a_zero(run: Run, history: str) -> None:

@@ -11,7 +11,7 @@ from specwatch.core.baseline import BaselineKey, Origin, join, measured
 from specwatch.core.judge import MOST_MODELS, Judge
 from specwatch.core.sample import samples_of, total
 from specwatch.core.verdicts import Finding, Verdict
-from specwatch.model import MINUTE, Environment, Mode, Window
+from specwatch.model import MINUTE, Environment, Mode, Objective, Window
 from specwatch.ruling import Condition, Rule, Scope
 from tests.core.closing import START, minute
 
@@ -49,6 +49,28 @@ def feed(judge: Judge, first: int, last: int, **given: Any) -> list[tuple[int, F
     return changed
 
 
+def test_another_objective_holds_for_what_is_known_already() -> None:
+    judge = judge_of(LOSES)
+    for number in range(24):
+        windows = minute(number, Mode.OFF if number < 12 else Mode.ON, step=0.03)
+        judge.observe(map(_with_prompts, windows), at(number + 1))
+    before = judge.assessments()["m"]
+    assert before.objective is Objective.E2E
+    assert before.speedup != before.per_token
+    judge.objective = Objective.TPOT
+    after = judge.assessments()["m"]
+    assert after.objective is Objective.TPOT
+    assert after.speedup is not None
+    assert before.per_token is not None
+    assert after.speedup.value == before.per_token.value
+    judge.observe(map(_with_prompts, minute(24, step=0.03)), at(25))
+    assert judge.assessments()["m"].objective is Objective.TPOT
+
+
+def _with_prompts(window: Window) -> Window:
+    return replace(window, tally=replace(window.tally, prompt_tokens=10_000))
+
+
 def baseline(running: float = 3.0, step: float = 0.02) -> list[Any]:
     windows = [w for n in range(-60, -30) for w in minute(n, Mode.OFF, running=running, step=step)]
     key = BaselineKey("t", "m", "0.32.0", "c")
@@ -78,6 +100,7 @@ def test_a_loss_against_the_baseline_is_found_and_a_gain_is_none() -> None:
     (reading,) = [reading for _, reading in found.readings]
     assert reading.interval is not None
     assert reading.interval.upper < 1.0
+    assert number <= 30 + 7 + 2, "seven minutes of a loss, confirmed by two"
 
 
 def test_without_a_baseline_nothing_is_known_of_a_loss() -> None:

@@ -230,7 +230,7 @@ def paced(*paces: float):
 
 
 def test_an_interval_is_beyond_a_threshold_only_with_the_whole_of_it():
-    loses, unsure = paced(*[0.04, 0.05] * 5), paced(*[0.02, 0.05] * 5)
+    loses, unsure = paced(*[0.043, 0.047] * 5), paced(*[0.02, 0.05] * 5)
     assert unsure.speedup(600).value < 1 < unsure.speedup(600).upper
     assert found(rule(SLOW, window=600), loses).verdict is B
     assert found(rule(SLOW, window=600), unsure).verdict is P
@@ -512,12 +512,65 @@ def test_the_same_latencies_breach_when_they_are_sound():
     assert "tpot_p99_ratio" in beyond
 
 
+COUNTS = SLOW_ALL.model_copy(
+    update={"conditions": [each for each in SLOW_ALL.conditions if each.metric != SLOW.metric]}
+)
+
+
 @settings(max_examples=25)
 @given(st.permutations(range(8)))
-def test_the_order_of_minutes_in_a_window_changes_nothing(order):
+def test_the_order_of_minutes_in_a_window_changes_nothing_but_how_sure_a_speedup_is(order):
     paces = [0.02, 0.024, 0.028, 0.031, 0.033, 0.037, 0.041, 0.05]
     in_order, shuffled = paced(*paces), paced(*(paces[at] for at in order))
-    assert found(SLOW_ALL, in_order) == found(SLOW_ALL, shuffled)
+    assert found(COUNTS, in_order) == found(COUNTS, shuffled)
+    value = in_order.speedup(1200).value
+    assert shuffled.speedup(1200).value == pytest.approx(value)
+
+
+FAST, LATELY_SLOW = [0.0195, 0.0205] * 25, [0.0365, 0.0375] * 5
+"""Ten minutes of a loss, and fifty of a gain."""
+
+
+def test_the_shortest_stretch_that_is_certain_decides_and_is_told():
+    """Over the whole hour speculation pays, and now it does not."""
+    known = paced(*FAST, *LATELY_SLOW)
+    low = rule(SLOW, window=3600)
+    assert known.speedup(3600).above(1.0)
+    seen = found(low, known)
+    ((_, reading),) = seen.readings
+    assert seen.verdict is B
+    assert reading.interval.below(1.0)
+    assert reading.interval in reading.stretches
+    assert reading.value == reading.interval.value == pytest.approx(0.03 / 0.037, rel=0.02)
+    assert reading.note == f"of the last {reading.interval.samples} minutes of traffic"
+
+
+def test_a_loss_that_is_over_is_none_and_what_passes_is_told_by_the_whole_window():
+    recovered = paced(*LATELY_SLOW, *FAST)
+    seen = found(rule(SLOW, window=3600), recovered)
+    ((_, reading),) = seen.readings
+    assert seen.verdict is P
+    assert reading.interval == recovered.speedup(3600)
+    assert reading.note is None
+
+
+def test_a_loss_that_is_over_is_not_told_by_the_window_that_still_has_it():
+    slow, fast = [each for each in LATELY_SLOW for _ in range(5)], FAST[:10]
+    known = paced(*slow, *fast)
+    assert known.speedup(3600).below(1.0)
+    seen = found(rule(SLOW, window=3600), known)
+    ((_, reading),) = seen.readings
+    assert seen.verdict is P
+    assert reading.interval.above(1.0)
+
+
+def test_a_gain_is_found_by_the_shortest_stretch_too():
+    pays = rule(Condition(metric="speedup_ratio", above=1.0), window=3600)
+    ((_, reading),) = found(pays, paced(*LATELY_SLOW, *FAST)).readings
+    assert found(pays, paced(*LATELY_SLOW, *FAST)).verdict is B
+    assert reading.interval.above(1.0)
+    assert reading.interval.samples < 60
+    assert found(pays, paced(*FAST, *LATELY_SLOW)).verdict is P
 
 
 def test_a_histogram_without_bounds_is_no_data():

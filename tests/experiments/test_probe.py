@@ -30,6 +30,7 @@ from specwatch.experiments.probe import (
     temperatures_of,
 )
 from specwatch.model import Environment, Histogram, Mode, Series, Tally
+from specwatch.model import load_bin as load_bin_of
 
 K = 4
 ENGINE = Engine("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
@@ -230,9 +231,12 @@ def stage(seconds_per_step: float, slices: int = 8, *, requests: int = 0) -> Sta
     return found
 
 
-def baseline(load_bin: int = 0, seconds: float = 0.01) -> Baseline:
-    points = tuple(Point(at, 1.0, 100 * seconds * (1 + at % 2 / 100), 100.0) for at in range(12))
-    key = BaselineKey("chat", "tiny")
+def baseline(running: float = 1.0, seconds: float = 0.01) -> Baseline:
+    points = tuple(
+        Point(at, running, 100 * seconds * (1 + at % 2 / 100), 100.0) for at in range(12)
+    )
+    key, load_bin = BaselineKey("chat", "tiny"), load_bin_of(running)
+    assert load_bin is not None
     return Baseline({load_bin: Measurement(key, load_bin, Origin.CALIBRATION, points)})
 
 
@@ -279,7 +283,7 @@ def test_a_line_that_cannot_be_measured_says_why(
 
 
 def test_a_baseline_of_another_load_is_no_measure() -> None:
-    cost = cost_of(sweep({0.0: drawn(20, 0.8, 1)}, stage=stage(0.02)), baseline(load_bin=3))
+    cost = cost_of(sweep({0.0: drawn(20, 0.8, 1)}, stage=stage(0.02)), baseline(running=6.0))
     assert cost == "the baseline is of load 5-8, and this was 1"
     assert cost_of(sweep({}, stage=stage(0.02)), Baseline()) == "no baseline"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specwatch.core.baseline import Origin
-from specwatch.model import HOUR, Environment, Mode, Window
+from specwatch.model import HOUR, Environment, Mode, Objective, Window
 from specwatch.report.build import build
 from specwatch.report.model import Answer, ModelReport
 from specwatch.report.sources import Sources
@@ -229,14 +229,16 @@ def test_another_number_of_draft_tokens_is_the_same_server():
 
 
 def test_hours_without_speculation_are_a_baseline_where_nobody_measured_one():
-    """As after a backfill: 40 ms without, 20 ms with."""
+    """As after a backfill: 40 ms a token without, 20 ms with, and 100 ms to the first in both."""
     windows = flat(
         [
             *(hour(at, counted(rate=None, tpot=0.04), mode=Mode.OFF) for at in range(-8, 0)),
             *(hour(at) for at in range(HOURS)),
         ]
     )
-    assert answer(windows).speedup.value == pytest.approx(2.0)
+    assert answer(windows).speedup.value == pytest.approx((400 + 10) / (200 + 10))
+    assert answer(windows, objective=Objective.TPOT).speedup.value == pytest.approx(2.0)
+    assert answer(windows, objective=Objective.TTFT).speedup.value == pytest.approx(1.0)
     stored = measurement(origin=Origin.WINDOWS, points=20, at=SINCE - 20 * HOUR)
     assert answer(windows, stored).speedup.value == pytest.approx(1.5)
 

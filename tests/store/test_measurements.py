@@ -40,8 +40,13 @@ def measurement(
 
 _amounts = st.floats(allow_nan=False, allow_infinity=False)
 _points = st.lists(
-    st.builds(Point, st.floats(0, 1e11), _amounts, _amounts, _amounts, st.booleans()), min_size=1
-)
+    st.builds(
+        Point, st.floats(0, 1e11), _amounts, _amounts, _amounts, st.booleans(), _amounts,
+        st.none() | _amounts, _amounts, _amounts, _amounts, st.none() | _amounts,
+        st.none() | _amounts,
+    ),
+    min_size=1,
+)  # fmt: skip
 
 
 def test_any_measurement_comes_back_equal(store: Store) -> None:

@@ -16,7 +16,7 @@ from specwatch.edges.report_reader import period, read_report
 from specwatch.edges.store import Store
 from specwatch.errors import ConfigError, StoreUnavailable
 from specwatch.guard.step import Step
-from specwatch.model import HOUR, MINUTE
+from specwatch.model import HOUR, MINUTE, Objective
 from specwatch.report.model import Report
 from specwatch.report.sources import Sources
 from tests.cli import history
@@ -47,7 +47,10 @@ def _read(store: Store, since: float = T0, until: float = NOW, **more: Any) -> R
 
 
 def _config(*targets: str, **settings: Any) -> Config:
-    named = [{"url": f"http://{name}:8000", "name": name, "gpus": [0, 1]} for name in targets]
+    named = [
+        {"url": f"http://{name}:8000", "name": name, "gpus": [0, 1], "objective": "tpot"}
+        for name in targets
+    ]
     return from_targets((), environ={}, hostname="h", settings={"targets": named, **settings})
 
 
@@ -137,6 +140,7 @@ def test_each_target_has_what_is_its_own(store: Store, taken: Any) -> None:
     assert [each.target for each in chat.decisions] == ["chat"]
     assert (chat.gpus, chat.max_age, [slo.name for slo in chat.slos]) == (2, 3 * DAY, ["first"])
     assert (other.steps, other.measurements, other.gpus) == ([], [], None)
+    assert (chat.objective, other.objective) == (Objective.TPOT, Objective.E2E)
 
 
 def test_the_budget_of_an_objective_is_read_as_far_back_as_it_goes(

@@ -144,7 +144,7 @@ def test_the_answer_comes_first_and_says_what_it_rests_on(surface: Surface) -> N
     with_all(surface)
     page = read(surface)
     answer = (
-        "Speculation pays: speedup 2.00 (1.96 to 2.04), measured against a baseline 12 min old."
+        "Speculation pays: speedup 2.00 (1.95 to 2.05), measured against a baseline 12 min old."
     )
     assert answer in page.text
     assert page.text.index(answer) < page.text.index("By temperature")
@@ -192,7 +192,7 @@ def test_latency_stands_beside_that_without_speculation(surface: Surface) -> Non
 def test_rules_objectives_guard_and_decisions_are_explained(surface: Surface) -> None:
     with_all(surface)
     text = read(surface).text
-    assert "breach too-slow: speedup_ratio 2 (1.96 to 2.04), below 2.5, for" in text
+    assert "breach too-slow: speedup_ratio 2 (1.75 to 2.27), below 2.5, for" in text
     assert "pending soon: acceptance_ratio 0.5, below 0.9" in text
     assert "Rules: 1 in breach, 1 pass, 2 without data." in text
     assert "Objective first-token: overspent 50.0 times the error budget spent" in text

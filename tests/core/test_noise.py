@@ -1,0 +1,188 @@
+"""Intervals cover what they say although minutes resemble those before them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from specwatch.core.noise import (
+    Noise,
+    inflation,
+    noise_of,
+    sequential_tail,
+    spread_of,
+    student,
+)
+from specwatch.core.speedup import STRETCHES
+
+TRUTH = 1.4
+Series = npt.NDArray[np.float64]
+
+
+def correlated(
+    generator: np.random.Generator, correlation: float, count: int, runs: int = 1
+) -> Series:
+    """Series of variance 1, a row for each run."""
+    found = np.empty((runs, count))
+    found[:, 0] = generator.normal(size=runs)
+    fresh = math.sqrt(1 - correlation**2) * generator.normal(size=(runs, count))
+    for at in range(1, count):
+        found[:, at] = correlation * found[:, at - 1] + fresh[:, at]
+    return found
+
+
+def covered(noise: Series, prior: list[Noise | None], loads: Series) -> float:
+    """The share of the intervals of so many runs that have the truth in them."""
+    hits = 0
+    for own, before, under in zip(noise, prior, loads, strict=True):
+        over = TRUTH * under * np.exp(0.1 * own)
+        spread = spread_of(over.tolist(), under.tolist(), before)
+        assert spread is not None
+        apart = math.log(over.sum() / under.sum() / TRUTH)
+        hits += abs(apart) <= spread.half_width(0.025)
+    return hits / len(noise)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
+@pytest.mark.parametrize("minutes", [30, 90])
+def test_95_of_100_intervals_contain_the_truth(correlation, minutes):
+    """Of minutes with unlike traffic that resemble their neighbours."""
+    generator, runs = np.random.default_rng(11), 500
+    noise = correlated(generator, correlation, minutes, runs)
+    loads = generator.uniform(20, 60, noise.shape)
+    assert 0.93 <= covered(noise, [None] * runs, loads) <= 0.97
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6])
+def test_of_a_few_minutes_what_is_known_of_earlier_ones_tells_the_noise(correlation):
+    generator, runs = np.random.default_rng(12), 500
+    noise = correlated(generator, correlation, 190, runs)
+    known = [noise_of((0.1 * each[:180]).tolist()) for each in noise]
+    loads = generator.uniform(20, 60, (runs, 10))
+    assert 0.93 <= covered(noise[:, 180:], known, loads) <= 0.975
+
+
+def test_the_interval_of_correlated_minutes_is_wider():
+    generator = np.random.default_rng(13)
+    under = [40.0] * 300
+
+    def width(correlation: float) -> float:
+        noise = correlated(generator, correlation, 300)[0]
+        spread = spread_of((40.0 * np.exp(0.1 * noise)).tolist(), under)
+        assert spread is not None
+        return spread.half_width(0.025)
+
+    assert width(0.6) == pytest.approx(width(0.0) * math.sqrt(1.6 / 0.4), rel=0.25)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.3, 0.6, 0.85])
+@pytest.mark.parametrize("shift", [0.0, 5.0])
+def test_variance_and_correlation_are_found_in_spite_of_a_change_of_the_level(correlation, shift):
+    """The level changes half way by five standard deviations: that is no noise."""
+    values = 0.1 * correlated(np.random.default_rng(14), correlation, 2000, 20)
+    values[:, 1000:] += 0.1 * shift
+    found = [noise_of(each.tolist()) for each in values]
+    mean = Noise(*(sum(column) / 20 for column in zip(*filter(None, found), strict=True)))
+    assert None not in found
+    assert mean.correlation == pytest.approx(correlation, abs=0.03)
+    assert mean.variance == pytest.approx(0.01, rel=0.12)
+    lost = (1 - correlation**2) / (1 + correlation**2)
+    assert mean.freedom == pytest.approx(2000 * lost, rel=0.1)
+
+
+def test_a_few_wild_values_are_not_taken_for_the_rule():
+    values = 0.1 * correlated(np.random.default_rng(15), 0.3, 1000)[0]
+    values[[100, 400, 700]] += 5.0
+    found = noise_of(values.tolist())
+    assert found is not None
+    assert found.variance == pytest.approx(0.01, rel=0.2)
+
+
+def test_values_on_both_sides_of_a_gap_are_no_neighbours():
+    """Each is unlike the one before it, and there is a gap between any two that are."""
+    values = [value for at in range(60) for value in (float(at % 7), None)]
+    assert noise_of(values) is None
+    assert noise_of([0.5] * 30) == Noise(0.0, 0.0, 30.0)
+    assert noise_of([0.5, 0.6] * 10) is None, "twenty differences are the least"
+
+
+def test_earlier_noise_counts_beside_that_of_few_minutes_and_a_heavy_minute_for_more():
+    """Ten minutes that agree by chance: forty degrees of freedom before them know better."""
+    under = [1.0] * 9 + [11.0]
+    over = [TRUTH * each for each in under]
+    spread = spread_of(over, under, Noise(0.01, 0.0, 500.0))
+    assert spread is not None
+    weights = sum(each**2 for each in under) / sum(under) ** 2
+    assert spread.variance == pytest.approx(0.01 * weights * 40 / 49)
+    assert spread.freedom == 49
+    assert spread_of(over, under) == (0.0, 9 * 0.91 / 1.09)
+
+
+def test_what_is_unlike_between_strata_is_no_noise():
+    under, over = [1.0] * 40, [1.0, 3.0] * 20
+    mixed, apart = spread_of(over, under), spread_of(over, under, strata=["low", "high"] * 20)
+    assert mixed is not None
+    assert apart is not None
+    assert mixed.variance > 0.001
+    assert (apart.variance, apart.half_width(0.025)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("over", "under"), [([1.0], [1.0]), ([], []), ([0.0, 0.0], [1.0, 1.0]), ([1.0, 1.0], [0.0, 0])]
+)
+def test_without_two_minutes_or_anything_to_divide_there_is_no_spread(over, under):
+    assert spread_of(over, under) is None
+
+
+@pytest.mark.parametrize(("count", "correlation"), [(1, 0.6), (2, 0.6), (10, 0.3), (500, 0.9)])
+def test_the_variance_of_a_mean_is_that_of_the_sum_of_all_pairs(count, correlation):
+    pairs = sum(correlation ** abs(a - b) for a in range(count) for b in range(count))
+    assert inflation(count, correlation) == pytest.approx(pairs / count)
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "quantile"),
+    [
+        (0.975, 1, 12.706), (0.975, 2, 4.3027), (0.975, 3, 3.1824), (0.975, 4, 2.7764),
+        (0.975, 5, 2.5706), (0.975, 10, 2.2281), (0.975, 30, 2.0423), (0.975, 120, 1.9799),
+        (0.95, 7, 1.8946), (0.75, 3, 0.76489), (0.75, 4, 0.74070), (0.9, 4, 1.53321), (0.995, 1, 63.657), (0.995, 5, 4.0321),
+        (0.9995, 4, 8.610), (0.9995, 10, 4.587), (0.975, 1e6, 1.95996),
+    ],
+)  # fmt: skip
+def test_students_quantiles_are_those_of_the_tables(probability, freedom, quantile):
+    assert student(probability, freedom) == pytest.approx(quantile, rel=1e-4)
+
+
+def alarms_apart(between: float, minutes: int, stretches: Iterable[int]) -> float:
+    """Mean minutes until somebody is wrong who looks every minute at stretches of noise alone, and
+    begins anew then."""
+    limit = NormalDist().inv_cdf(1 - sequential_tail(between))
+    sums = np.concatenate([[0.0], np.cumsum(np.random.default_rng(16).normal(size=minutes))])
+    beyond = np.zeros(minutes + 1, dtype=bool)
+    for length in stretches:
+        beyond[length:] |= (sums[length:] - sums[:-length]) / math.sqrt(length) > limit
+    alarms, next_look = 0, 0
+    for at in np.flatnonzero(beyond).tolist():
+        if at >= next_look:
+            alarms += 1
+            next_look = at + max(STRETCHES)
+    return minutes / alarms
+
+
+@pytest.mark.parametrize("stretches", [STRETCHES, range(5, 61)], ids=["some", "all"])
+@pytest.mark.parametrize("between", [300.0, 3000.0])
+def test_looking_every_minute_errs_as_rarely_as_was_asked_for(between, stretches):
+    """And not so rarely that nothing would ever be found."""
+    found = alarms_apart(between, round(500 * between), stretches)
+    assert between <= found <= 6 * between
+
+
+def test_whoever_wants_to_be_wrong_less_often_has_to_wait_for_more():
+    tails = [sequential_tail(10.0**power) for power in range(2, 8)]
+    assert tails == sorted(tails, reverse=True)
+    assert 1e-7 < sequential_tail(60_000.0) < 1e-5
