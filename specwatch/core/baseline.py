@@ -15,7 +15,7 @@ from specwatch.core.cost import LEAST_POINTS, CostModel, Observation
 from specwatch.core.interval import LEAST_SAMPLES
 from specwatch.core.noise import Noise
 from specwatch.core.sample import Sample
-from specwatch.model import Environment, Histogram, Mode
+from specwatch.model import MINUTE, Environment, Histogram, Mode
 
 MAX_AGE = 30 * 86400.0
 """Seconds after which a measurement says nothing of today, unless configured otherwise."""
@@ -210,9 +210,10 @@ class Baseline:
 
     def demand(self, tokens: float, seconds: float) -> float | None:
         """How many requests would run at a time for so many tokens in so many seconds, if each ran
-        as fast as the fastest load; None where that is not known."""
+        as fast as at the fastest load; None where that is not known, or the time is so long that
+        there may be idle stretches in it."""
         rates = [each.rate for each in self.by_token.rates.values()]
-        return min(rates) * tokens / seconds if rates and seconds else None
+        return min(rates) * tokens / seconds if rates and 0 < seconds <= MINUTE else None
 
     @cached_property
     def by_demand(self) -> CostModel:

@@ -83,6 +83,7 @@ class Prediction(NamedTuple):
 
     seconds: float
     shares: Mapping[int, float]
+    model: CostModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ class CostModel:
             bin_: units * weight * self.rates[bin_].rate / seconds
             for bin_, weight in weights.items()
         }
-        return Prediction(seconds, shares)
+        return Prediction(seconds, shares, self)
 
     def variance(self, parts: Iterable[Prediction]) -> tuple[float, float]:
         """Of the logarithm of a sum of predictions, and its degrees of freedom."""

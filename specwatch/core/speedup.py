@@ -133,7 +133,10 @@ class Comparison:
         self._baseline = baseline
         self._cache: dict[Environment, Baseline] = {}
         self._asked = objective
-        self._fill(self._remembered(samples, mode, {} if memory is None else memory))
+        if memory is None:
+            self._fill(self._computed(_minutes(samples, mode)))
+        else:
+            self._fill(self._remembered(samples, mode, memory))
 
     def _fill(self, rows: Sequence[tuple[Minute, Plain | str]]) -> None:
         self._rows = rows
@@ -165,6 +168,10 @@ class Comparison:
         part._fill([(minute, _adjusted(minute, plain, usual)) for minute, plain in self._rows])
         return part
 
+    def _computed(self, minutes: Sequence[Minute]) -> list[tuple[Minute, Plain | str]]:
+        pairs = zip(minutes, _lengths(minutes), strict=True)
+        return [(minute, self._plain(minute, lengths)) for minute, lengths in pairs]
+
     def _remembered(
         self, samples: Sequence[Sample], mode: Mode, memory: Memory
     ) -> list[tuple[Minute, Plain | str]]:
@@ -173,11 +180,7 @@ class Comparison:
         fresh = [each for each in ordered if each.start not in memory]
         since = fresh[0].start - 2 * _NEIGHBOURHOOD if fresh else math.inf
         near = _minutes([each for each in ordered if each.start >= since], mode)
-        found = {
-            minute.sample.start: (minute, self._plain(minute, lengths))
-            for minute, lengths in zip(near, _lengths(near), strict=True)
-            if minute.sample.start not in memory
-        }
+        found = {row[0].sample.start: row for row in self._computed(near)}
         rows = [
             row
             for each in ordered
@@ -385,18 +388,18 @@ class Comparison:
     def _doubt(self, minutes: Sequence[Minute], over: Sequence[float]) -> Spread:
         """Of the baselines: independent parts add up."""
         whole = math.fsum(over)
-        parts: dict[int, tuple[CostModel, list[Prediction]]] = {}
+        parts: dict[int, list[Prediction]] = {}
         for minute, seconds in zip(minutes, over, strict=True):
             plain = self._by_minute[id(minute)]
             of_all = self._seconds(plain, self.objective) or 1.0
-            for model, part in zip(self._models(minute), plain, strict=True):
+            for part in plain:
                 if part is not None and part.seconds > 0:
                     share = seconds / max(of_all, part.seconds)
-                    scaled = Prediction(part.seconds * share, part.shares)
-                    parts.setdefault(id(model), (model, []))[1].append(scaled)
+                    scaled = part._replace(seconds=part.seconds * share)
+                    parts.setdefault(id(part.model), []).append(scaled)
         total, doubt = 0.0, 0.0
-        for model, predictions in parts.values():
-            variance, freedom = model.variance(predictions)
+        for predictions in parts.values():
+            variance, freedom = predictions[0].model.variance(predictions)
             weighted = (math.fsum(each.seconds for each in predictions) / whole) ** 2 * variance
             total += weighted
             doubt += weighted**2 / freedom

@@ -50,9 +50,7 @@ def test_the_speedup_is_that_of_the_assessment():
     samples = minutes(20, buckets={"0": tally(drafts=700)})
     found = evidence(samples, baseline=baseline())
     whole = assess(samples[-10:], baseline())
-    assert found.speedup(600) == whole.speedup
-    assert found.speedup(600, "0") == whole.buckets["0"].speedup
-    assert found.speedup(600, ">1") is None
+    assert found.compared(600).interval() == whole.speedup
     assert found.assessment(600) == whole
 
 

@@ -230,7 +230,7 @@ def test_acceptance_is_judged_by_measurement_wherever_there_is_a_baseline():
     """Though this window is too short for a speedup, or its load is another."""
     elsewhere = [minute(at, running=40.0) for at in range(10)]
     for samples in (elsewhere, HOURLY[:3]):
-        assert full(samples).speedup(HOUR) is None
+        assert full(samples).compared(HOUR).interval() is None
         assert read("acceptance_ratio_unmeasured", full(samples), window=HOUR).moot
 
 

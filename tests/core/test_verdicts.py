@@ -231,7 +231,7 @@ def paced(*paces: float):
 
 def test_an_interval_is_beyond_a_threshold_only_with_the_whole_of_it():
     loses, unsure = paced(*[0.043, 0.047] * 5), paced(*[0.02, 0.05] * 5)
-    assert unsure.speedup(600).value < 1 < unsure.speedup(600).upper
+    assert unsure.compared(600).interval().value < 1 < unsure.compared(600).interval().upper
     assert found(rule(SLOW, window=600), loses).verdict is B
     assert found(rule(SLOW, window=600), unsure).verdict is P
 
@@ -239,7 +239,7 @@ def test_an_interval_is_beyond_a_threshold_only_with_the_whole_of_it():
 def test_a_breach_is_not_over_while_the_interval_reaches_back():
     loses, unsure, wins = paced(*[0.05] * 10), paced(*[0.015, 0.04] * 5), paced(*[0.02] * 10)
     first = found(rule(SLOW, window=600), loses)
-    assert unsure.speedup(600).value > 1 > unsure.speedup(600).lower
+    assert unsure.compared(600).interval().value > 1 > unsure.compared(600).interval().lower
     assert found(rule(SLOW, window=600), unsure, first).verdict is B
     assert found(rule(SLOW, window=600), wins, first).verdict is P
 
@@ -402,7 +402,7 @@ def test_nothing_is_confirmed_of_speculation_while_it_is_off():
         slow.append(plain)
         known = evidence(slow, baseline=baseline())
         before = found(rule(SLOW, window=1200), known, before)
-        assert known.speedup(1200).upper < 1
+        assert known.compared(1200).interval().upper < 1
         assert (before.verdict, before.pending) == (N, None)
         assert found(rule(queue, window=1200), known).verdict is B
     on_again = evidence([*slow, minute(15, tally(tpot=0.05))], baseline=baseline())
@@ -523,8 +523,8 @@ def test_the_order_of_minutes_in_a_window_changes_nothing_but_how_sure_a_speedup
     paces = [0.02, 0.024, 0.028, 0.031, 0.033, 0.037, 0.041, 0.05]
     in_order, shuffled = paced(*paces), paced(*(paces[at] for at in order))
     assert found(COUNTS, in_order) == found(COUNTS, shuffled)
-    value = in_order.speedup(1200).value
-    assert shuffled.speedup(1200).value == pytest.approx(value)
+    value = in_order.compared(1200).interval().value
+    assert shuffled.compared(1200).interval().value == pytest.approx(value)
 
 
 FAST, LATELY_SLOW = [0.0195, 0.0205] * 25, [0.0365, 0.0375] * 5
@@ -535,7 +535,7 @@ def test_the_shortest_stretch_that_is_certain_decides_and_is_told():
     """Over the whole hour speculation pays, and now it does not."""
     known = paced(*FAST, *LATELY_SLOW)
     low = rule(SLOW, window=3600)
-    assert known.speedup(3600).above(1.0)
+    assert known.compared(3600).interval().above(1.0)
     seen = found(low, known)
     ((_, reading),) = seen.readings
     assert seen.verdict is B
@@ -550,14 +550,14 @@ def test_a_loss_that_is_over_is_none_and_what_passes_is_told_by_the_whole_window
     seen = found(rule(SLOW, window=3600), recovered)
     ((_, reading),) = seen.readings
     assert seen.verdict is P
-    assert reading.interval == recovered.speedup(3600)
+    assert reading.interval == recovered.compared(3600).interval()
     assert reading.note is None
 
 
 def test_a_loss_that_is_over_is_not_told_by_the_window_that_still_has_it():
     slow, fast = [each for each in LATELY_SLOW for _ in range(5)], FAST[:10]
     known = paced(*slow, *fast)
-    assert known.speedup(3600).below(1.0)
+    assert known.compared(3600).interval().below(1.0)
     seen = found(rule(SLOW, window=3600), known)
     ((_, reading),) = seen.readings
     assert seen.verdict is P
