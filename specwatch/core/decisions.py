@@ -89,6 +89,8 @@ def model(one: ModelDecision, now: float) -> Json:
     found = one.assessment
     return {
         "speedup": _speedup(one),
+        "objective": str(found.objective) if found.measured else None,
+        "per_token": interval(found.per_token),
         "missing": found.missing,
         "minutes": found.samples,
         "covered": found.covered,

@@ -11,13 +11,18 @@ from specwatch.wording.rules import amount
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 
+OBJECTIVES = {"e2e": "of whole requests", "tpot": "per token", "ttft": "to the first token"}
+"""What a speedup is of, by objective."""
+
+
 def speedup(known: dict[str, Any]) -> str:
     """The speedup of a model, measured or assumed, and what that rests on."""
     found = known["speedup"]
     if found["basis"] == "measured":
         bounds = f"{found['lower']:.2f} to {found['upper']:.2f}"
         age = figures.span(known["baseline"]["age"] or 0.0)
-        return f"speedup {found['value']:.2f} ({bounds}), measured against a baseline {age} old"
+        of = OBJECTIVES[known["objective"] or "e2e"]
+        return f"speedup {found['value']:.2f} ({bounds}) {of}, measured against a baseline {age} old"
     missing = shown(str(known["missing"]), LONGEST_SENTENCE)
     remedy = "; run specwatch calibrate" if missing.startswith("no baseline") else ""
     return f"speedup about {found['value']:.1f}, assumed: {missing}{remedy}"

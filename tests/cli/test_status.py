@@ -176,7 +176,7 @@ def test_a_measured_speedup_is_shown_with_its_interval_and_the_line_at_this_load
 ) -> None:
     surface.status = daemon(target(recent=BUCKETS, decision=decided()))
     said = run("status", "--url", surface.url).stdout
-    assert "speedup 2.00 (1.95 to 2.05), measured against a baseline 12 min old\n" in said
+    assert "speedup 2.00 (1.95 to 2.05) per token, measured against a baseline 12 min old\n" in said
     assert "break-even at 3-4 running: 12.5% acceptance, now 50.0% (a step costs 1.50x)\n" in said
     assert "best k: 2, predicted speedup 2.40; with 4 now 2.00\n" in said
     header, greedy, creative = said.splitlines()[-3:]
