@@ -29,6 +29,8 @@ _ENOUGH = 20
 """Differences from which on a correlation is estimated."""
 _MOST_PRIOR = 40.0
 """Degrees of freedom that earlier noise counts for at most: it may have changed since."""
+MOST_DOUBT = 50.0
+"""How many times e a bound may lie from the estimate: what is wider says nothing either."""
 _ROUNDING = 1e-20
 _CAUCHY = 0.7978845608
 """Mean absolute value of a standard normal variable."""
@@ -88,7 +90,8 @@ class Spread(NamedTuple):
 
     def half_width(self, tail: float) -> float:
         """How far, as a logarithm, a bound lies that is wrong with probability ``tail``."""
-        return student(1 - tail, max(self.freedom, 1.0)) * math.sqrt(self.variance)
+        width = student(1 - tail, max(self.freedom, 1.0)) * math.sqrt(self.variance)
+        return min(width, MOST_DOUBT)
 
 
 def spread_of(

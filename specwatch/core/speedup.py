@@ -18,7 +18,15 @@ from typing import NamedTuple
 from specwatch.core.baseline import Baseline, extras
 from specwatch.core.cost import CostModel, Observation, Prediction
 from specwatch.core.interval import CONFIDENCE, LEAST_SAMPLES, Interval
-from specwatch.core.noise import Noise, Spread, noise_of, sequential_tail, spread_of, student
+from specwatch.core.noise import (
+    MOST_DOUBT,
+    Noise,
+    Spread,
+    noise_of,
+    sequential_tail,
+    spread_of,
+    student,
+)
 from specwatch.core.sample import Pace, Requests, Sample
 from specwatch.model import Environment, Mode, Objective
 
@@ -281,7 +289,7 @@ class Comparison:
             sides.append((math.fsum(over) / math.fsum(under), spread))
         (speedup, spread), (overstated, doubt) = sides
         value = speedup / overstated
-        half = math.hypot(spread.half_width(tail), doubt.half_width(tail))
+        half = min(math.hypot(spread.half_width(tail), doubt.half_width(tail)), MOST_DOUBT)
         return Interval(
             value, value * math.exp(-half), value * math.exp(half),
             min(len(self.known), len(other.known)), 1 - 2 * tail,
@@ -417,8 +425,8 @@ def _half_width(own: Spread, reference: Spread, tail: float) -> float:
             own.variance**2 / max(own.freedom, 1.0)
             + reference.variance**2 / max(reference.freedom, 1.0)
         )  # B. L. Welch, Biometrika 34, 1947
-        return student(1 - tail, freedom) * math.sqrt(variance)
-    return own.half_width(tail) + reference.half_width(_REFERENCE_TAIL)
+        return min(student(1 - tail, freedom) * math.sqrt(variance), MOST_DOUBT)
+    return min(own.half_width(tail) + reference.half_width(_REFERENCE_TAIL), MOST_DOUBT)
 
 
 def _took(minute: Minute, objective: Objective) -> float:

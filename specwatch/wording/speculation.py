@@ -10,7 +10,6 @@ from specwatch.wording import figures
 from specwatch.wording.rules import amount
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
-
 OBJECTIVES = {"e2e": "of whole requests", "tpot": "per token", "ttft": "to the first token"}
 """What a speedup is of, by objective."""
 
@@ -22,7 +21,9 @@ def speedup(known: dict[str, Any]) -> str:
         bounds = f"{found['lower']:.2f} to {found['upper']:.2f}"
         age = figures.span(known["baseline"]["age"] or 0.0)
         of = OBJECTIVES[known["objective"] or "e2e"]
-        return f"speedup {found['value']:.2f} ({bounds}) {of}, measured against a baseline {age} old"
+        return (
+            f"speedup {found['value']:.2f} ({bounds}) {of}, measured against a baseline {age} old"
+        )
     missing = shown(str(known["missing"]), LONGEST_SENTENCE)
     remedy = "; run specwatch calibrate" if missing.startswith("no baseline") else ""
     return f"speedup about {found['value']:.1f}, assumed: {missing}{remedy}"
