@@ -95,6 +95,22 @@ def test_the_load_itself_is_not_taken_for_context():
     assert found.slopes.context is None
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_cannot_be_told_from_the_load_is_the_load(seed):
+    """Requests that are all alike: prompts and context grow with the load, and with it alone."""
+    chance = random.Random(seed)
+    minutes = [
+        observation(
+            at, load, prefill=500.0 * 30 * (load - 1), context=1000.0 * load * 600
+        )._replace(seconds=1000.0 * rate(load) * math.exp(chance.gauss(0.0, 0.1)))
+        for at in range(15)
+        for load in [chance.uniform(6.0, 8.0)]
+    ]
+    found = CostModel.fitted(minutes)
+    assert found.slopes == (None, None)
+    assert set(found.rates) == {3}
+
+
 def test_prompts_that_seem_to_save_time_cost_nothing():
     """Chance, or something else that goes with them: a slope is never negative."""
     quick = [
@@ -156,6 +172,13 @@ def test_between_two_loads_the_rate_is_interpolated():
     assert prediction.seconds == pytest.approx(100.0 * rate(5.0))
     assert sum(prediction.shares.values()) == pytest.approx(1.0)
     assert prediction.shares[3] == pytest.approx(0.25 * rate(8.0) / rate(5.0))
+
+
+def test_nothing_takes_no_time():
+    """As of first tokens in a minute that had none."""
+    found = fitted(alike(4.0)).predict(4.0, 0.0)
+    assert found is not None
+    assert (found.seconds, sum(found.shares.values())) == (0.0, 0)
 
 
 def test_beyond_what_was_measured_only_its_own_bin_is_known():
