@@ -38,6 +38,8 @@ _LEAST_FREEDOM = 8.0
 """Degrees of freedom of a rate, at least."""
 _LEAST_T = 3.0
 """Standard errors by which a slope has to differ from zero to be used."""
+_LOAD = 2
+"""The column of the load, beside those of prompts and of context."""
 
 
 class Observation(NamedTuple):
@@ -142,6 +144,7 @@ class CostModel:
         shares = {
             bin_: units * weight * self.rates[bin_].rate / seconds
             for bin_, weight in weights.items()
+            if seconds > 0  # no unit, and no prompt
         }
         return Prediction(seconds, shares, self)
 
@@ -265,16 +268,21 @@ def _slopes(observations: Sequence[Observation]) -> Slopes:
             scale = weight * len(group) / mean**2
             apart = (row[0] - means[0], row[1] - means[1], row[2] - means[2])
             rows.append((scale, apart, pace - mean))
-    used = [0, 1, 2]
+    used = [0, 1, _LOAD]
     while used:
         solved = _solve(rows, used, freedom)
         if solved is None:
-            used.remove(min(used, key=lambda at: _moment(rows, at)))
+            # What goes with the load, or with prompts, is not told from them.
+            still = [at for at in used if not _moment(rows, at)]
+            others = [at for at in used if at != _LOAD]
+            used.remove((still or others[-1:] or used)[0])
             continue
         worst = min(
-            (at for at in used if at < 2), key=lambda at: solved[at][0] / solved[at][1], default=2
+            (at for at in used if at != _LOAD),
+            key=lambda at: solved[at][0] / solved[at][1],
+            default=_LOAD,
         )
-        if worst == 2 or solved[worst][0] >= _LEAST_T * solved[worst][1]:
+        if worst == _LOAD or solved[worst][0] >= _LEAST_T * solved[worst][1]:
             return Slopes(*(solved[at][0] if at in solved else None for at in (0, 1)))
         used.remove(worst)
     return _NONE

@@ -351,7 +351,10 @@ class Comparison:
         if unlike is not None:
             return unlike
         more = (0.0, 0.0)
-        if asked is not None and lengths.prompt is not None:
+        if asked is None or lengths.prompt is None:
+            if any(decoding.slopes):
+                return "nothing tells how long prompts were"
+        else:
             more = extras(
                 minute.concurrency, minute.pace.tokens, asked.prompt_tokens, lengths.prompt,
                 lengths.output or 0.0,

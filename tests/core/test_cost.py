@@ -1,0 +1,297 @@
+"""What serving takes is found again from what it took, at loads and conditions that were seen."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specwatch.core.cost import EPISODE, LEAST_POINTS, CostModel, Observation
+from specwatch.core.noise import Noise
+from specwatch.model import load_bin
+
+PREFILL, CONTEXT = 2e-4, 3e-7
+"""Seconds per prompt token that another waits for, and per unit and token of context."""
+DAY = 86400.0
+
+
+def rate(load: float) -> float:
+    """Seconds per unit, without prompts or context."""
+    return 0.02 + 0.001 * load
+
+
+def observation(
+    at: float,
+    load: float,
+    *,
+    units: float = 1000.0,
+    prefill: float = 0.0,
+    context: float = 0.0,
+    factor: float = 1.0,
+    pace: Callable[[float], float] = rate,
+) -> Observation:
+    """Of the minute that ended at minute number ``at``, which took what the truth says."""
+    seconds = factor * (units * pace(load) + PREFILL * prefill + CONTEXT * context)
+    return Observation(60.0 * at, load, seconds, units, prefill, context)
+
+
+def alike(load: float, count: int = 9, *, first: float = 0.0, factor: float = 1.0):
+    """Minutes in a row at one load."""
+    return [observation(first + n, load, factor=factor) for n in range(count)]
+
+
+def fitted(*groups: Iterable[Observation], noise: Noise | None = None) -> CostModel:
+    return CostModel.fitted([each for group in groups for each in group], noise)
+
+
+def varied(count: int, noise: float, seed: int = 5, **others) -> list[Observation]:
+    """Minutes of traffic with prompts and contexts of all kinds, each off by some noise."""
+    chance = random.Random(seed)
+    found = []
+    for at in range(count):
+        load, units = chance.uniform(3.0, 30.0), chance.uniform(500.0, 2000.0)
+        found.append(
+            observation(
+                at, load, units=units, factor=math.exp(chance.gauss(0.0, noise)),
+                prefill=chance.uniform(0.0, 2e4) * (load - 1),
+                context=units * load * chance.uniform(200.0, 3000.0), **others,
+            )
+        )  # fmt: skip
+    return found
+
+
+def test_slopes_are_found_again():
+    exact = CostModel.fitted(varied(200, 0.0)).slopes
+    assert exact.prefill == pytest.approx(PREFILL, rel=0.01)
+    assert exact.context == pytest.approx(CONTEXT, rel=0.01)
+    noisy = CostModel.fitted(varied(2000, 0.05)).slopes
+    assert noisy.prefill == pytest.approx(PREFILL, rel=0.1)
+    assert noisy.context == pytest.approx(CONTEXT, rel=0.1)
+
+
+def test_what_is_predicted_has_prompts_and_context_in_it():
+    known = CostModel.fitted(varied(2000, 0.05))
+    for load, prefill, context in ((5.0, 0.0, 0.0), (12.0, 1e5, 4e6), (25.0, 4e5, 5e7)):
+        truth = observation(0, load, prefill=prefill, context=context).seconds
+        found = known.predict(load, 1000.0, prefill, context)
+        assert found is not None
+        assert found.seconds == pytest.approx(truth, rel=0.05)
+
+
+def test_the_load_itself_is_not_taken_for_context():
+    """More requests have more in use: within a bin the two go together, and only the load costs."""
+    chance = random.Random(6)
+    found = CostModel.fitted(
+        observation(at, load, factor=math.exp(chance.gauss(0.0, 0.01)))._replace(
+            context=1e6 * load * chance.uniform(0.9, 1.1)
+        )
+        for at in range(300)
+        for load in [chance.uniform(9.0, 16.0)]
+    )
+    assert found.slopes.context is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_cannot_be_told_from_the_load_is_the_load(seed):
+    """Requests that are all alike: prompts and context grow with the load, and with it alone."""
+    chance = random.Random(seed)
+    minutes = [
+        observation(
+            at, load, prefill=500.0 * 30 * (load - 1), context=1000.0 * load * 600
+        )._replace(seconds=1000.0 * rate(load) * math.exp(chance.gauss(0.0, 0.1)))
+        for at in range(15)
+        for load in [chance.uniform(6.0, 8.0)]
+    ]
+    found = CostModel.fitted(minutes)
+    assert found.slopes == (None, None)
+    assert set(found.rates) == {3}
+
+
+def test_prompts_that_seem_to_save_time_cost_nothing():
+    """Chance, or something else that goes with them: a slope is never negative."""
+    quick = [
+        each._replace(seconds=each.seconds - (PREFILL + 1e-5) * each.prefill)
+        for each in varied(300, 0.0)
+    ]
+    found = CostModel.fitted(quick)
+    assert found.slopes.prefill is None
+    assert found.slopes.context is not None
+    assert found.predict(12.0, 1000.0, prefill=1e5) == found.predict(12.0, 1000.0)
+
+
+amounts = st.floats(0.0, 1e6)
+
+
+@settings(max_examples=50)
+@given(
+    st.lists(
+        st.builds(
+            Observation, st.floats(0.0, 1e6), st.floats(0.6, 100.0), st.floats(1.0, 1e3),
+            st.floats(1.0, 1e4), amounts, amounts,
+        ),
+        max_size=30,
+    )
+)  # fmt: skip
+def test_whatever_was_seen_no_slope_and_no_rate_is_negative(seen):
+    found = CostModel.fitted(seen)
+    assert all(each is None or each > 0 for each in found.slopes)
+    assert all(each.rate > 0 for each in found.rates.values())
+    assert all(each.variance >= 0 and each.freedom >= 8 for each in found.rates.values())
+
+
+def test_conditions_that_never_change_tell_nothing_of_their_cost():
+    one = [observation(at, 4.0, prefill=5e4, context=3e6) for at in range(20)]
+    assert CostModel.fitted(one).slopes == (None, None)
+
+
+def test_few_observations_of_a_load_tell_nothing():
+    assert set(fitted(alike(4.0, LEAST_POINTS), alike(12.0, LEAST_POINTS - 1)).rates) == {2}
+    assert not fitted(alike(4.0, LEAST_POINTS - 1))
+    assert not CostModel.fitted([])
+    nothing = [each._replace(units=0.0) for each in alike(4.0)]
+    assert not CostModel.fitted(nothing)
+
+
+def test_the_bin_is_that_of_each_observations_own_load():
+    assert set(fitted(alike(4.4, 5), alike(4.6, 5)).rates) == {load_bin(4.4), load_bin(4.6)}
+
+
+def test_between_two_loads_the_rate_is_interpolated():
+    """Bins of 4 and 8 requests: at 5 a quarter of the way has been gone."""
+    found = fitted(alike(4.0), alike(8.0))
+    assert found.weights(5.0) == {2: 0.75, 3: 0.25}
+    assert found.weights(4.0) == {2: 1.0}
+    assert found.weights(8.0) == {3: 1.0, 2: 0.0}
+    assert found.weights(4.4) == pytest.approx({2: 0.9, 3: 0.1})
+    prediction = found.predict(5.0, 100.0)
+    assert prediction is not None
+    assert prediction.seconds == pytest.approx(100.0 * rate(5.0))
+    assert sum(prediction.shares.values()) == pytest.approx(1.0)
+    assert prediction.shares[3] == pytest.approx(0.25 * rate(8.0) / rate(5.0))
+
+
+def test_nothing_takes_no_time():
+    """As of first tokens in a minute that had none."""
+    found = fitted(alike(4.0)).predict(4.0, 0.0)
+    assert found is not None
+    assert (found.seconds, sum(found.shares.values())) == (0.0, 0)
+
+
+def test_beyond_what_was_measured_only_its_own_bin_is_known():
+    found = fitted(alike(4.0), alike(8.0))
+    assert found.weights(3.0) == {2: 1.0}
+    assert found.weights(8.4) == {3: 1.0}
+    for unknown in (2.0, 12.0, 0.0):
+        assert found.weights(unknown) is None
+        assert found.predict(unknown, 100.0) is None
+    assert CostModel.fitted([]).weights(4.0) is None
+
+
+def test_a_bin_between_two_measured_ones_is_known():
+    assert fitted(alike(4.0), alike(12.0)).weights(6.0) == {2: 0.75, 4: 0.25}
+    assert fitted(alike(4.0)).weights(6.0) is None
+
+
+@given(st.sets(st.sampled_from([1.0, 2.0, 3.4, 6.5, 11.0, 30.0, 64.0, 99.0])), st.floats(0.6, 200))
+def test_weights_are_shares_of_neighbours_that_give_back_the_load(loads, load):
+    found = fitted(*(alike(each) for each in loads))
+    weights = found.weights(load)
+    if weights is None:
+        assert load_bin(load) not in found.rates
+        return
+    assert sum(weights.values()) == pytest.approx(1.0)
+    assert all(-1e-9 <= weight <= 1 + 1e-9 for weight in weights.values())
+    if len(weights) == 2:
+        at = sum(weight * found.rates[bin_].load for bin_, weight in weights.items())
+        assert at == pytest.approx(load)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_what_was_measured_before_a_change_of_the_level_is_scaled_to_it(order):
+    """The server has become a fifth slower since 12 requests at a time were measured."""
+    before = [*alike(4.0), *alike(12.0, first=9)]
+    now = alike(4.0, first=DAY / 60, factor=1.2)
+    found = fitted([*before, *now][::order])
+    assert found.rates[2].rate == pytest.approx(1.2 * rate(4.0))
+    assert found.rates[4].rate == pytest.approx(1.2 * rate(12.0))
+
+
+def test_slopes_are_scaled_to_the_newest_level_too():
+    """What a prompt costs was measured before all became half as fast."""
+    now = [
+        observation(DAY / 60 + n, load, factor=2.0) for n, load in enumerate([4.0, 7.0, 12.0] * 9)
+    ]
+    found = fitted(varied(300, 0.0), now)
+    assert found.slopes.prefill == pytest.approx(2 * PREFILL, rel=0.02)
+    assert found.slopes.context == pytest.approx(2 * CONTEXT, rel=0.02)
+
+
+def test_a_level_that_is_alike_or_may_be_so_by_chance_is_left():
+    far = DAY / 60
+    little = fitted(alike(4.0), alike(4.0, first=far, factor=1.01), alike(12.0, first=20))
+    assert little.rates[4].rate == pytest.approx(rate(12.0))
+    assert little.rates[2].rate == pytest.approx(1.005 * rate(4.0))
+    chance = random.Random(7)
+    wild = [
+        observation(far + n, 4.0, factor=1.1 * math.exp(chance.gauss(0.0, 0.3))) for n in range(9)
+    ]
+    assert fitted(alike(4.0), alike(12.0, first=20), wild).rates[4].rate == pytest.approx(
+        rate(12.0)
+    )
+
+
+def test_minutes_without_a_long_gap_are_of_one_episode():
+    """A change of the level within one is noise of it."""
+    gap = EPISODE / 60
+    slow = alike(4.0, first=9 + gap, factor=1.2)
+    together = fitted(alike(4.0), alike(12.0), slow)
+    assert together.rates[4].rate == pytest.approx(rate(12.0))
+    apart = fitted(alike(4.0), alike(12.0), [e._replace(at=e.at + 120) for e in slow])
+    assert apart.rates[4].rate == pytest.approx(1.2 * rate(12.0))
+
+
+def test_an_episode_of_other_loads_cannot_tell_the_level():
+    found = fitted(alike(4.0), alike(30.0, first=DAY / 60, factor=1.2))
+    assert found.rates[2].rate == pytest.approx(rate(4.0))
+    assert found.rates[5].rate == pytest.approx(1.2 * rate(30.0))
+
+
+def test_slices_of_one_minute_share_its_noise():
+    """Sixty seconds that agree with one another are as good as a minute is, not as sixty."""
+    slices = [e._replace(length=1.0, at=float(n)) for n, e in enumerate(alike(4.0, 60))]
+    noise = Noise(0.01, 0.0, 100.0)
+    assert CostModel.fitted(slices).rates[2].variance == 0.0
+    known = CostModel.fitted(slices, noise).rates[2]
+    assert (known.variance, known.freedom) == (pytest.approx(0.01), 100.0)
+    assert known.minutes == pytest.approx(1.0)
+    hour = CostModel.fitted(alike(4.0, 60), noise).rates[2]
+    assert hour.variance == pytest.approx(0.01 / 60)
+
+
+def noisy(load: float, seed: int, first: float) -> Sequence[Observation]:
+    chance = random.Random(seed)
+    return [
+        observation(first + n, load, factor=math.exp(chance.gauss(0.0, 0.1))) for n in range(30)
+    ]
+
+
+def test_doubt_is_that_of_the_rates_by_what_rests_on_them():
+    found = fitted(noisy(4.0, 1, 0), noisy(12.0, 2, 40))
+    low, high = found.rates[2], found.rates[4]
+    alone = found.predict(4.0, 500.0)
+    assert alone is not None
+    variance, freedom = found.variance([alone, alone])
+    assert variance == pytest.approx(low.variance, rel=1e-6), "the same error twice"
+    assert freedom == pytest.approx(low.freedom, rel=1e-6)
+    other = found.predict(high.load, 500.0 * low.rate / high.rate)
+    assert other is not None
+    both, more = found.variance([alone, other])
+    share = alone.seconds / (alone.seconds + other.seconds)
+    expected = share**2 * low.variance + (1 - share) ** 2 * high.variance
+    assert both == pytest.approx(expected, rel=0.01)
+    assert more > max(low.freedom, high.freedom)
+    assert found.variance([]) == (0.0, math.inf)
