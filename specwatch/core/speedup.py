@@ -196,7 +196,9 @@ class Comparison:
         ]
         # Requests of the minutes after it belong to what is known of a minute.
         settled = ordered[-1].start - _NEIGHBOURHOOD if ordered else 0
-        memory.update((start, row) for start, row in found.items() if start < settled)
+        memory.update(
+            (start, row) for start, row in found.items() if start < settled and start not in memory
+        )
         for start in [start for start in memory if start < ordered[0].start]:
             del memory[start]
         return rows

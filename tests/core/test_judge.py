@@ -94,7 +94,7 @@ def test_a_loss_against_the_baseline_is_found_and_a_gain_is_none() -> None:
     judge = judge_of(LOSES)
     judge.measurements = baseline()
     assert feed(judge, 0, 30, step=0.03, acceptance=0.5) == []  # tau 3, cost 1.5
-    ((number, found),) = feed(judge, 30, 60, step=0.07, acceptance=0.5)  # cost 3.5
+    ((number, found),) = feed(judge, 30, 60, step=0.03, acceptance=0.05)  # tau 1.2
     assert found.verdict is Verdict.BREACH
     assert 30 + 5 <= number <= 30 + 12
     (reading,) = [reading for _, reading in found.readings]

@@ -383,16 +383,22 @@ def test_only_the_mode_that_is_asked_for_counts():
         ([], SHORT, "nothing was generated with speculation"),
         (running_on(0, unlike(3, 9), prompt=500.0), [], "no baseline"),
         (running_on(0, unlike(3, 4), prompt=500.0), SHORT, "too few minutes of traffic"),
-        (
-            running_on(0, [{"running": 40.0}] * 9, prompt=500.0), SHORT,
-            "no baseline at the load that there was",
-        ),
         ([per_request(on(n)) for n in range(9)], SHORT, "no baseline at the load that there was"),
     ],
 )  # fmt: skip
 def test_it_says_why_nothing_can_be_compared(samples, known, missing):
     compared = Comparison(samples, baseline(known))
     assert (compared.missing, compared.interval()) == (missing, None)
+
+
+def test_a_load_that_there_is_only_with_speculation_is_compared_at_its_demand():
+    """Forty requests at a time, as each takes so long: without it few would run."""
+    samples = running_on(0, [{"running": 40.0}] * 9, prompt=500.0)
+    compared = Comparison(samples, baseline(SHORT))
+    found = compared.interval()
+    assert (compared.missing, compared.covered) == (None, 1.0)
+    assert found is not None
+    assert found.upper < 1, "what takes ten times as many requests at a time takes longer"
 
 
 def test_loads_that_alternate_are_no_noise_where_they_are_given():
