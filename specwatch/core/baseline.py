@@ -206,7 +206,8 @@ class Baseline:
     def first(self) -> CostModel:
         """Time to the first token."""
         firsts = (each.first for each in self.points)
-        return CostModel.fitted((each for each in firsts if each is not None), self.noise)
+        told = [each for each in firsts if each is not None]
+        return CostModel.fitted(told, self.noise, queued=True)
 
     def demand(self, tokens: float, seconds: float) -> float | None:
         """How many requests would run at a time for so many tokens in so many seconds, if each ran
@@ -224,7 +225,7 @@ class Baseline:
     @cached_property
     def first_by_demand(self) -> CostModel:
         """Time to the first token at a demand."""
-        return CostModel.fitted(self._demanded(first=True), self.noise)
+        return CostModel.fitted(self._demanded(first=True), self.noise, queued=True)
 
     def _demanded(self, *, first: bool) -> Iterable[Observation]:
         for each in self.points:

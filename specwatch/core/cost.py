@@ -65,9 +65,11 @@ class Rate(NamedTuple):
     load: float
     rate: float
     variance: float
-    """Of its logarithm."""
+    """Of the logarithm of what it predicts."""
     freedom: float
     minutes: float
+    prefill: float | None = None
+    """The slope of prompts at this load, where each load has its own."""
 
 
 class Slopes(NamedTuple):
@@ -96,9 +98,21 @@ class CostModel:
     slopes: Slopes = _NONE
 
     @classmethod
-    def fitted(cls, observations: Iterable[Observation], noise: Noise | None = None) -> CostModel:
-        """Of any observations, in any order; ``noise`` is that of minutes, where it is known."""
+    def fitted(
+        cls,
+        observations: Iterable[Observation],
+        noise: Noise | None = None,
+        *,
+        queued: bool = False,
+    ) -> CostModel:
+        """Of any observations, in any order; ``noise`` is that of minutes, where it is known.
+
+        Where prompts wait for one another (``queued``) one costs the more the more there are: each
+        load has a slope of its own.
+        """
         ordered = sorted(each for each in observations if each.units > 0 and each.seconds > 0)
+        if queued:
+            return cls(_queued_rates(ordered, noise))
         slopes = _slopes(ordered)
         leveled: list[Observation] = []
         for episode in _episodes(ordered):
@@ -138,14 +152,16 @@ class CostModel:
         weights = self.weights(load)
         if weights is None:
             return None
-        seconds = units * math.fsum(w * self.rates[bin_].rate for bin_, w in weights.items())
+        parts = {
+            bin_: weight * (units * rate.rate + (rate.prefill or 0.0) * prefill)
+            for bin_, weight in weights.items()
+            for rate in (self.rates[bin_],)
+        }
+        seconds = math.fsum(parts.values())
         seconds += (self.slopes.prefill or 0.0) * prefill
         seconds += (self.slopes.context or 0.0) * context
-        shares = {
-            bin_: units * weight * self.rates[bin_].rate / seconds
-            for bin_, weight in weights.items()
-            if seconds > 0  # no unit, and no prompt
-        }
+        # Without a unit and a prompt it is nothing.
+        shares = {bin_: part / seconds for bin_, part in parts.items() if seconds > 0}
         return Prediction(seconds, shares, self)
 
     def variance(self, parts: Iterable[Prediction]) -> tuple[float, float]:
@@ -203,33 +219,71 @@ def _shift(known: CostModel, episode: Sequence[Observation]) -> float:
 def _rates(
     observations: Sequence[Observation], slopes: Slopes, noise: Noise | None
 ) -> dict[int, Rate]:
+    found = {}
+    for bin_, group in _by_bin(observations).items():
+        net = [_net(each, slopes) for each in group]
+        units = [each.units for each in group]
+        if math.fsum(net) > 0:
+            found[bin_] = _rate(group, net, units, math.fsum(net) / math.fsum(units), noise)
+    return found
+
+
+def _queued_rates(observations: Sequence[Observation], noise: Noise | None) -> dict[int, Rate]:
+    """By load bin seconds per unit and per prompt token, neither of them negative."""
+    found = {}
+    for bin_, group in _by_bin(observations).items():
+        whole, seconds = (
+            math.fsum(getattr(each, name) for each in group) for name in ("units", "seconds")
+        )
+        prompts = math.fsum(each.prefill for each in group)
+        spread = math.fsum(
+            (each.prefill / each.units - prompts / whole) ** 2 * each.units for each in group
+        )
+        together = math.fsum(
+            (each.prefill / each.units - prompts / whole)
+            * (each.seconds / each.units - seconds / whole)
+            * each.units
+            for each in group
+        )
+        slope = together / spread if spread > 1e-9 * prompts**2 / whole else 0.0
+        slope = min(max(slope, 0.0), seconds / prompts if prompts else 0.0)
+        rate = (seconds - slope * prompts) / whole
+        expected = [rate * each.units + slope * each.prefill for each in group]
+        took = [each.seconds for each in group]
+        found[bin_] = _rate(group, took, expected, rate, noise)._replace(prefill=slope)
+    return found
+
+
+def _by_bin(observations: Sequence[Observation]) -> dict[int, list[Observation]]:
     grouped: dict[int, list[Observation]] = {}
     for each in observations:
         bin_ = load_bin(each.load)
         if bin_ is not None:
             grouped.setdefault(bin_, []).append(each)
-    found = {}
-    for bin_, group in sorted(grouped.items()):
-        if len(group) < LEAST_POINTS:
-            continue
-        net = [_net(each, slopes) for each in group]
-        units = [each.units for each in group]
-        if math.fsum(net) <= 0:
-            continue
-        spread = spread_of(net, units)
-        minutes = math.fsum(each.length for each in group) / 60.0
-        variance, freedom = (0.0, math.inf) if spread is None else spread
-        if noise is not None and noise.variance > 0:
-            # Short slices of one minute share what troubled that minute.
-            shared = noise.variance * inflation(minutes, noise.correlation) / max(minutes, 1.0)
-            if shared > variance:
-                variance, freedom = shared, max(noise.freedom, 1.0)
-        # Points of one stage are few and alike: of their variance alone little would be known.
-        freedom = max(freedom, _LEAST_FREEDOM)
-        whole = math.fsum(units)
-        load = math.fsum(each.load * each.units for each in group) / whole
-        found[bin_] = Rate(load, math.fsum(net) / whole, variance, freedom, minutes)
-    return found
+    return {bin_: group for bin_, group in sorted(grouped.items()) if len(group) >= LEAST_POINTS}
+
+
+def _rate(
+    group: Sequence[Observation],
+    over: Sequence[float],
+    under: Sequence[float],
+    rate: float,
+    noise: Noise | None,
+) -> Rate:
+    """Of one load bin; the noise of ``over`` by ``under`` is the doubt of it."""
+    spread = spread_of(over, under)
+    minutes = math.fsum(each.length for each in group) / 60.0
+    variance, freedom = (0.0, math.inf) if spread is None else spread
+    if noise is not None and noise.variance > 0:
+        # Short slices of one minute share what troubled that minute.
+        shared = noise.variance * inflation(minutes, noise.correlation) / max(minutes, 1.0)
+        if shared > variance:
+            variance, freedom = shared, max(noise.freedom, 1.0)
+    # Points of one stage are few and alike: of their variance alone little would be known.
+    freedom = max(freedom, _LEAST_FREEDOM)
+    units = math.fsum(each.units for each in group)
+    load = math.fsum(each.load * each.units for each in group) / units
+    return Rate(load, rate, variance, freedom, minutes)
 
 
 def _net(one: Observation, slopes: Slopes) -> float:

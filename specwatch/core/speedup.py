@@ -370,6 +370,8 @@ class Comparison:
             if first is None:
                 same = self._at_demand(minute)
                 first = same and same.first
+            if first is None:
+                return "no time to the first token in the baseline at the load that there was"
         return Plain(found, first)
 
     def _at_demand(self, minute: Minute) -> Plain | None:
