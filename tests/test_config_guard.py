@@ -12,7 +12,7 @@ import yaml
 
 from specwatch.config import Config, load, parse
 from specwatch.errors import ConfigError
-from specwatch.policy import Alertmanager, Guard, Hooks, Maintenance, Rearm, Windows
+from specwatch.policy import Alertmanager, Explore, Guard, Hooks, Maintenance, Rearm, Windows
 from specwatch.services import CommandService, SupervisedService, SystemdService
 
 DATA = Path(__file__).parent / "data" / "guard"
@@ -77,7 +77,7 @@ INVALID = {
         "7: guard.verify: 1s is too short; make it at least 10s",
         "8: guard.drain: unknown key; known here: mode, cooldown, max_actions_per_day,"
         " drain_timeout, start_timeout, verify, respect, restart_cost,"
-        " act_on_assumptions, windows, hooks, rearm",
+        " act_on_assumptions, windows, hooks, rearm, explore",
         "11: guard.windows.allow[0].days: is empty; leave it out for every day",
         '11: guard.windows.allow[0].from: "2:00" is no time of day; write it like 02:00',
         '11: guard.windows.allow[0].to: "24:00" is no time of day; write it like 02:00',
@@ -196,7 +196,9 @@ def test_without_a_word_the_guard_only_watches() -> None:
     assert config.guard == Guard()
     assert (config.guard.mode, config.guard.max_actions_per_day) == ("observe", 4)
     assert (config.guard.cooldown, config.guard.respect) == (1800.0, 6 * 3600.0)
-    assert config.guard.rearm == Rearm(after="6h", most="24h", trial="20m")
+    assert config.guard.rearm == Rearm(after=None, most="24h", trial="20m", budget=0.02)
+    assert config.guard.explore == Explore(budget=0.0, max_age="24h", block="10m")
+    assert config.guard.rearm.wait(60.0) == (2 * 60 + 90) / 0.02
     assert (config.guard.windows, config.guard.hooks) == (Windows(), Hooks())
     assert config.alertmanager is None
     assert config.targets[0].service is None
@@ -318,7 +320,9 @@ def test_the_public_face_reads_back_as_the_same(folder: Path) -> None:
     config = valid(folder)
     public = without_nulls(config.public())
     assert public["guard"]["windows"]["allow"][0]["from"] == "22:00"
-    assert public["guard"]["rearm"] == {"after": "2h", "most": "2d", "trial": "15m"}
+    assert public["guard"]["rearm"] == {
+        "after": "2h", "most": "2d", "trial": "15m", "budget": 0.02,
+    }  # fmt: skip
     keys = ("targets", "guard", "alertmanager")
     text = yaml.safe_dump({key: public[key] for key in keys}).replace("$HOME", "$$HOME")
     again = parse(text.replace("***", "scope-hunter2"), "public", environ={}, hostname="gpu-7")

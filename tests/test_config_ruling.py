@@ -137,7 +137,7 @@ def test_an_invalid_file_is_refused_with_each_problem_on_its_line(name: str) -> 
 
 def test_without_a_word_the_defaults_apply() -> None:
     config = parse("targets: [{url: 'http://h'}]", "f", environ={}, hostname="gpu-7")
-    assert len(config.rules.effective()) == 11
+    assert len(config.rules.effective()) == 12
     assert (config.slos, config.baseline.max_age) == ((), 30 * 86400)
     assert config.targets[0].draft_cost_ratio == 0.1
 
@@ -203,7 +203,7 @@ def test_a_rule_of_an_older_configuration_keeps_its_metric_and_its_action() -> N
 
 def test_a_rule_of_the_user_takes_the_place_of_its_namesake() -> None:
     rules = {rule.name: rule for rule in valid().rules.effective()}
-    assert len(rules) == 11 - 1 + 3
+    assert len(rules) == 12 - 1 + 3
     assert rules["low-acceptance"].summary == "ours"
     assert "short-outputs" not in rules
 

@@ -20,7 +20,8 @@ PLAIN = [name for name, measure in MEASURES.items() if measure.unit != "seconds"
 
 def test_the_defaults_are_those_of_the_field() -> None:
     assert {rule.name: rule.action for rule in DEFAULT_RULES} == {
-        "net-negative": "disable", "low-acceptance": "alert", "losing-bucket": "alert",
+        "net-negative": "disable", "net-negative-unexplained": "disable",
+        "low-acceptance": "alert", "losing-bucket": "alert",
         "not-worth-it": "alert", "ttft-regression": "alert", "tpot-regression": "alert",
         "tail-widening": "alert", "acceptance-shift": "alert", "kv-squeeze": "alert",
         "short-outputs": "alert", "garbage": "alert",
@@ -42,7 +43,8 @@ def test_whatever_disables_asks_for_traffic_and_is_sure() -> None:
     for rule in DEFAULT_RULES:
         if rule.action == "disable":
             assert rule.min_drafts >= 100
-            assert {each.metric for each in rule.conditions} == {"speedup_ratio"}
+            metrics = {each.metric for each in rule.conditions}
+            assert metrics <= {"speedup_ratio", "speedup_ratio_unadjusted"}
 
 
 def test_defaults_can_be_left_out_replaced_and_switched_off() -> None:

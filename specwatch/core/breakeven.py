@@ -169,7 +169,7 @@ def assess(
     speedup = compared.interval()
     if speedup is None:
         return replace(found, missing=compared.missing or "too few minutes of traffic")
-    stepping = [each for each in compared.known if each.steps]
+    stepping = compared.stepping
     best_k = _best_k(stepping, compared)
     return replace(
         found,

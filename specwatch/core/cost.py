@@ -89,6 +89,10 @@ class Prediction(NamedTuple):
     shares: Mapping[int, float]
     model: CostModel
 
+    def times(self, factor: float) -> Prediction:
+        """That of a part, or of a slower server."""
+        return self._replace(seconds=self.seconds * factor)
+
 
 @dataclass(frozen=True, slots=True)
 class CostModel:

@@ -104,11 +104,14 @@ class Plain(NamedTuple):
 
     decoding: Prediction
     first: Prediction | None
+    at_load: bool = True
+    """Whether at the same load; at the same demand it says nothing of a step."""
 
     def times(self, factor: float) -> Plain:
         """On a server that is slower by a factor."""
-        decoding, first = (each and each._replace(seconds=each.seconds * factor) for each in self)
-        return Plain(decoding or self.decoding, first)
+        return self._replace(
+            decoding=self.decoding.times(factor), first=self.first and self.first.times(factor)
+        )
 
 
 class Lengths(NamedTuple):
@@ -243,6 +246,12 @@ class Comparison:
                 if interval is not None:
                     found.append(interval)
         return tuple(found)
+
+    @property
+    def stepping(self) -> list[Minute]:
+        """Those that tell what a step takes: known at their own load, with drafts counted."""
+        rows = zip(self.known, self.plain, strict=True)
+        return [minute for minute, plain in rows if minute.steps and plain.at_load]
 
     def rate(self, minute: Minute) -> float:
         """Seconds per token without speculation at the conditions of a minute that is known."""
@@ -385,7 +394,7 @@ class Comparison:
         if found is None:
             return None
         first = known.first_by_demand.predict(demand, float(asked.firsts), asked.prompt_tokens)
-        return Plain(found, first)
+        return Plain(found, first, at_load=False)
 
     def _unlike(self, minute: Minute, lengths: Lengths) -> str | None:
         """How requests differ from those of the baseline; None where they do not."""
@@ -407,11 +416,10 @@ class Comparison:
         for minute, seconds in zip(minutes, over, strict=True):
             plain = self._by_minute[id(minute)]
             of_all = self._seconds(plain, self.objective) or 1.0
-            for part in plain:
+            for part in (plain.decoding, plain.first):
                 if part is not None and part.seconds > 0:
                     share = seconds / max(of_all, part.seconds)
-                    scaled = part._replace(seconds=part.seconds * share)
-                    parts.setdefault(id(part.model), []).append(scaled)
+                    parts.setdefault(id(part.model), []).append(part.times(share))
         total, doubt = 0.0, 0.0
         for predictions in parts.values():
             variance, freedom = predictions[0].model.variance(predictions)

@@ -40,7 +40,10 @@ def test_a_good_configuration_is_zero_and_creates_nothing(run: Run, good: Path) 
     assert (done.exit_code, done.stderr) == (0, "")
     first, rules, note, database, target = done.stdout.splitlines()
     assert first == "configuration: ok, 1 target"
-    assert rules == "rules: 11 apply, 1 of them would disable speculation: net-negative"
+    assert rules == (
+        "rules: 12 apply, 2 of them would disable speculation: net-negative,"
+        " net-negative-unexplained"
+    )
     assert note.startswith("note: no baseline of chat: speedup is assumed, not measured; run")
     assert database.endswith("history.db: ok, empty, will be set up at start")
     assert target.endswith("ok, tiny (speculation on)")
@@ -85,8 +88,8 @@ def test_targets_without_a_baseline_that_holds_are_said(run: Run, tmp_path: Path
     (note,) = notes_of(run, tmp_path, "ab")
     assert note.startswith("no baseline of a, b: ")
     assert note.endswith(
-        "rules know less: net-negative, losing-bucket, not-worth-it, ttft-regression,"
-        " tpot-regression, tail-widening"
+        "rules know less: net-negative, net-negative-unexplained, losing-bucket, not-worth-it,"
+        " ttft-regression, tpot-regression, tail-widening"
     )
     (note,) = notes_of(run, tmp_path, "abcde", "baseline: {max_age: 50d}")
     assert note.startswith("no baseline of c, d, e: ")

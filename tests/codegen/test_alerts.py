@@ -34,6 +34,7 @@ COMMAND = re.compile(r"`(specwatch [^`]*)`")
 
 EXPECTED = {
     "SpeculationNetNegative": "critical", "SpeculationBucketLoses": "warning",
+    "SpeculationSlowerThanMeasured": "warning",
     "SpeculationLowAcceptance": "warning", "SpeculationTtftRegression": "warning",
     "SpeculationTpotRegression": "warning", "SpeculationTailWidening": "warning",
     "SpeculationAcceptanceShift": "warning", "SpeculationKvSqueeze": "warning",

@@ -144,7 +144,8 @@ def test_the_answer_comes_first_and_says_what_it_rests_on(surface: Surface) -> N
     with_all(surface)
     page = read(surface)
     answer = (
-        "Speculation pays: speedup 2.00 (1.95 to 2.05) per token, measured against a baseline 12 min old."
+        "Speculation pays: speedup 2.00 (1.95 to 2.05) per token, measured against a baseline"
+        " 12 min old."
     )
     assert answer in page.text
     assert page.text.index(answer) < page.text.index("By temperature")

@@ -90,6 +90,19 @@ _BREACHES = (
         " whether it still pays (speedup); a drafter trained on the new traffic helps.",
     ),
     _Breach(
+        "SpeculationSlowerThanMeasured", "net-negative-unexplained", "warning",
+        "steps take longer than when the baseline was measured",
+        "times the speed that was measured without speculation",
+        _TWO_DIGITS,
+        "With speculation the server is slower than it was without, while acceptance and load do"
+        " not explain it: every step takes longer. A neighbour, a throttled clock or an upgrade may"
+        " slow down both modes, or only this one.",
+        'The dashboard "Speculation overview": "Speedup and its 95 % interval". The clocks'
+        " and the other processes of the machine; when vLLM was last restarted.",
+        "The guard, where it may act, switches speculation off, measures, and puts it back if that"
+        " did not help. By hand: `specwatch calibrate` measures anew.",
+    ),
+    _Breach(
         "SpeculationKvSqueeze", "kv-squeeze", "warning",
         "requests give way for lack of KV cache",
         "of the KV cache was in use, and running requests were preempted",
