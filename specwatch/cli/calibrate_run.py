@@ -27,7 +27,7 @@ _SHORT = 120.0
 """Seconds below which it is said to the second how long all will take."""
 _TRIES = 4
 """At a number of words that makes prompts as long as wanted."""
-_SOME = 4
+_SOME = 8
 """Prompts that are counted for it."""
 _CLOSE = 0.01
 """Share of a length by which their mean may differ from it."""
@@ -237,7 +237,7 @@ class Calibration:
         else:
             prompts = sized(plan.prompts, self._words[length], seed)
         for prompt, temperature in zip(prompts, itertools.cycle(temperatures), strict=False):
-            text = f"{next(self._serial):x}-{plan.mark} {prompt}" if plan.mark else prompt
+            text = f"{next(self._serial):04x}-{plan.mark} {prompt}" if plan.mark else prompt
             yield Ask(text, plan.max_tokens, temperature)
 
     def _of_all_lengths(self, salt: str) -> Iterator[Ask]:
