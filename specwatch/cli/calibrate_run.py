@@ -28,7 +28,10 @@ _SHORT = 120.0
 _TRIES = 4
 """At a number of words that makes prompts as long as wanted."""
 _SOME = 8
-"""Prompts that are counted for it."""
+"""Prompts that are counted for it; of long ones, which are more alike, fewer."""
+_FEW = 2
+_LONG = 1000
+"""Tokens."""
 _CLOSE = 0.01
 """Share of a length by which their mean may differ from it."""
 
@@ -140,8 +143,10 @@ class Calibration:
         """Find out how many words make prompts as long as wanted, by the server's own tokenizer;
         of one that has none for us, by what it says of a request."""
         for length in self._plan.lengths:
+            self._step(f"making prompts of {length} tokens", 0)
             for _ in range(_TRIES):
-                asks = itertools.islice(self._asks((0.0,), length, "size"), _SOME)
+                some = _SOME if length < _LONG else _FEW
+                asks = itertools.islice(self._asks((0.0,), length, "size"), some)
                 counts = [await server.client.count_tokens(ask.prompt) for ask in asks]
                 known = [count for count in counts if count is not None]
                 if len(known) < len(counts):
