@@ -130,11 +130,12 @@ class Calibration:
                 await stack.enter_async_context(server)
             await self._size_prompts(self._off)
             longest = self._plan.each_length[-1]
-            answers = [
-                await server.try_out(next(self._asks(self._plan.temperatures, longest, "first")))
-                for server in servers
-            ]
-            self._note(self._announced([each.latency for each in answers]))
+            latencies = []
+            for server in servers:
+                asks = self._asks(self._plan.temperatures, longest, "first")
+                await server.try_out(next(asks))  # the first of a server may take much longer
+                latencies.append((await server.try_out(next(asks))).latency)
+            self._note(self._announced(latencies))
             for concurrency in self._plan.concurrencies:
                 stages += await self._stages(servers, concurrency)
         return stages

@@ -20,7 +20,7 @@ from specwatch.core.interval import LEAST_SAMPLES
 from specwatch.core.load import Answer
 from specwatch.core.merge import merge_tallies
 from specwatch.core.prompts import LEAST_TOKENS
-from specwatch.core.sample import Lengths, Sample, requests_of
+from specwatch.core.sample import Sample, SentLengths, requests_of
 from specwatch.errors import ConfigError, PageError, ScrapeReason
 from specwatch.model import Environment, Gauges, Mode, Series, Tally
 
@@ -193,7 +193,7 @@ class Slice:
     waiting: float
     tally: Tally
     buckets: Mapping[str, Tally]
-    usual: Lengths | None = None
+    usual: SentLengths | None = None
     """Mean lengths of the requests that were sent meanwhile."""
 
     def sample(self, engine: Engine) -> Sample:
@@ -317,13 +317,13 @@ def doubts_of(stages: Iterable[Stage]) -> list[str]:
     ]
 
 
-def _lengths(answers: Iterable[Answer]) -> Lengths | None:
+def _lengths(answers: Iterable[Answer]) -> SentLengths | None:
     """Mean lengths of what was asked for, by the server's count; None where it does not say."""
     told = [(each.prompt_tokens, each.ask.max_tokens) for each in answers if each.ok]
     prompts = [prompt for prompt, _ in told if prompt is not None]
     if not prompts:
         return None
-    return Lengths(sum(prompts) / len(prompts), sum(output for _, output in told) / len(told))
+    return SentLengths(sum(prompts) / len(prompts), sum(output for _, output in told) / len(told))
 
 
 def measurements(key: BaselineKey, stages: Iterable[Stage]) -> list[Measurement]:

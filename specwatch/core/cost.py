@@ -138,6 +138,8 @@ class CostModel:
         seconds = units * math.fsum(w * self.rates[bin_].rate for bin_, w in weights.items())
         seconds += (self.slopes.prefill or 0.0) * prefill
         seconds += (self.slopes.context or 0.0) * context
+        if seconds <= 0:  # no request began: none waited for its first token
+            return Prediction(0.0, {})
         shares = {
             bin_: units * weight * self.rates[bin_].rate / seconds
             for bin_, weight in weights.items()

@@ -56,8 +56,8 @@ class Requests(NamedTuple):
     output: float | None
 
 
-class Lengths(NamedTuple):
-    """Mean lengths of requests, in tokens."""
+class SentLengths(NamedTuple):
+    """Mean lengths of requests that were sent on purpose, in tokens."""
 
     prompt: float
     output: float
@@ -82,7 +82,7 @@ class Sample:
     buckets: Mapping[str, Tally] = field(default_factory=dict)
     coverage: float | None = None
     sound: bool = True
-    usual: Lengths | None = None
+    usual: SentLengths | None = None
     """Lengths of its requests that are known without counting: they stand in where none began or
     ended in it."""
 

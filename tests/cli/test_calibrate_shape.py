@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specwatch.cli import group
-from specwatch.core.baseline import Measurement
+from specwatch.core.baseline import Baseline, Measurement
 from specwatch.edges.packing import pack_batch
 from specwatch.edges.readers import Reader
 from specwatch.edges.store import Store
@@ -31,7 +31,7 @@ from specwatch.model import (
     Window,
 )
 from specwatch.simulated.engine import SimulatedEngine
-from tests.simulated_load import VirtualClient, in_virtual_time, server, settings
+from tests.simulated_load import COSTS, VirtualClient, in_virtual_time, server, settings
 
 QUICK = ("--duration", "12s", "--warm-up", "1s", "--temperature", "0", "--target", "chat")
 CLOSE = 0.08
@@ -339,3 +339,11 @@ def test_a_page_without_prompt_tokens_is_doubtful(
     )  # fmt: skip
     (doubt,) = report_of(done)["doubts"]
     assert "does not tell prompt tokens" in doubt
+
+
+def test_the_cost_of_a_prompt_token_is_told_from_that_of_a_request(
+    production: tuple[str, Result],
+) -> None:
+    found = Baseline({each.load_bin: each for each in measured(production[0])})
+    slope = found.by_token.slopes.prefill
+    assert slope == pytest.approx(COSTS.prefill_per_token, rel=0.35)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core import calibration
+from specwatch.core import calibration, calibration_report
 from specwatch.core.baseline import BaselineKey, Origin
 from specwatch.core.calibration import Block, Engine, Look, Meter, Stage, check, engine_of
 from specwatch.core.load import Answer, Ask, ErrorKind
-from specwatch.core.sample import Lengths, Sample
+from specwatch.core.sample import Sample, SentLengths
 from specwatch.errors import ConfigError, PageError
 from specwatch.model import Environment, Gauges, Histogram, Mode, Series, Tally
 from tests import pages
@@ -117,10 +117,20 @@ def test_lengths_of_what_was_sent_stand_in_where_no_request_began_or_ended() -> 
     sent = [Answer(Ask("hello", 400), 0.0, 8.0, prompt_tokens=30, tokens=400)] * 4
     found.add(block(long, sent), Meter(OFF))
     for sample in found.samples:
-        assert sample.usual == Lengths(30.0, 400.0)
+        assert sample.usual == SentLengths(30.0, 400.0)
         asked = sample.requests
         assert asked is not None
         assert (asked.firsts, asked.prompt, asked.output) == (0, 30.0, 400.0)
+
+
+def test_slices_in_which_no_request_began_are_compared() -> None:
+    """What they waited for a first token without speculation is nothing."""
+    off, on = stage(), Stage(ON, 2)
+    long = [(0, 0), (100, 2), *[(100 * at, 2) for at in range(2, 8)], (800, 4)]
+    on.add(block(long, [answer(tokens=400)] * 4), Meter(ON))
+    found = calibration.measurements(KEY, [off])
+    report = calibration_report.report(KEY, [off, on], found)
+    assert report["comparison"]["samples"] == 6
 
 
 def test_stages_that_do_not_tell_conditions_are_doubtful() -> None:
