@@ -19,7 +19,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from specwatch.cli import bench_run, load_server, probe_run
-from specwatch.core.calibration import Engine, Meter, engine_of
+from specwatch.core.calibration import Engine, Meter, counted_of, engine_of
 from specwatch.core.exposition import PageReader
 from specwatch.core.load import Acceptance, Answer, Ask
 from specwatch.edges.closed_loop import ClosedLoop
@@ -148,6 +148,10 @@ class VirtualClient:
             sequence.generation_tokens, sequence.finished_reason, self._record(sequence),
         )  # fmt: skip
 
+    async def count_tokens(self, prompt: str) -> int | None:
+        """As the engine counts them."""
+        return max(len(prompt) // _CHARACTERS, 1)
+
     def advance(self) -> None:
         """Let the engine have all that happened up to now."""
         now, event = self._virtual.now, self._engine.next_event
@@ -192,6 +196,8 @@ class VirtualServer(load_server.Server):
             self._look(), engine.settings.engine_version, engine.settings.served, model=model,
             where=where,
         )  # fmt: skip
+        self.longest = engine.settings.max_model_len
+        self.counted = counted_of(self._look(), self.engine)
         self.meter = Meter(self.engine)
         self.loop = ClosedLoop(self.client, self.read, wall=virtual.wall, clock=virtual.clock)
 

@@ -14,7 +14,6 @@ from click.core import ParameterSource
 from specwatch import __version__
 from specwatch.cli import commands, load_options, load_process, load_sources, options
 from specwatch.cli.load_sources import (
-    LEAST_TOKENS,
     Asked,
     TooLittle,
     known_target,
@@ -22,6 +21,7 @@ from specwatch.cli.load_sources import (
     opened_store,
     server_at,
 )
+from specwatch.core.prompts import LEAST_TOKENS
 from specwatch.errors import ConfigError
 
 if TYPE_CHECKING:

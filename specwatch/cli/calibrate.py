@@ -8,11 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
-from specwatch.cli import calibration_sources, load_options, load_process, load_sources, options
-from specwatch.cli.calibration_sources import Sources
+from specwatch.cli import (
+    calibration_sources,
+    calibration_tables,
+    load_options,
+    load_process,
+    load_sources,
+    options,
+)
+from specwatch.cli.calibration_sources import ShapeSource, Sources, Workload
 from specwatch.cli.load_sources import TooLittle, numbers, opened_store
+from specwatch.core.prompts import LEAST_TOKENS
 from specwatch.errors import ConfigError, StoreError
 from specwatch.temperature import Buckets
 
@@ -20,13 +27,17 @@ if TYPE_CHECKING:
     from specwatch.cli.calibrate_run import Calibration, Note, Step
     from specwatch.cli.load_server import Server
     from specwatch.core.baseline import Measurement, Point
-    from specwatch.core.calibration import Stage
+    from specwatch.core.calibration import Fitted, Stage
     from specwatch.edges.store import Store
 
 _DAEMON = "specwatch calibrate"
 _OF_ALL = (
     "a result does not say of which engine version and configuration it is: it is taken for any of"
     " the target's until it expires"
+)
+_BUILT_IN = (
+    "the lengths of production traffic are not known ({}); give --prompt-tokens and"
+    " --output-tokens, or the --config and --target that its daemon has"
 )
 
 
@@ -45,16 +56,26 @@ _OF_ALL = (
 )  # fmt: skip
 @click.option("--model", metavar="NAME", help="Which model, where there are several.")
 @click.option(
-    "--concurrency", metavar="N,N,...", callback=numbers(int, 1, "1,2,4"), default="1,2,4,8,16",
-    show_default=True, help="Requests at once; with --import one number, in place of the file's.",
+    "--concurrency", metavar="N,N,...", callback=numbers(int, 1, "1,2,4"),
+    help="Requests at once; with --import one number, in place of the file's.  [default: up to 1.5"
+    " times what the traffic had, else 1,2,4,8,16]",
 )  # fmt: skip
 @click.option(
-    "--duration", default="30s", show_default=True, callback=options.duration, metavar="TIME",
-    help="How long to measure each concurrency on each server.",
+    "--prompt-tokens", type=click.IntRange(min=1), metavar="N",
+    help="Mean length of prompts; half and twice that are sent too.  [default: that of the"
+    " traffic]",
+)  # fmt: skip
+@click.option(
+    "--output-tokens", "--max-tokens", "max_tokens", type=click.IntRange(min=LEAST_TOKENS),
+    metavar="N", help="Length of each answer.  [default: the mean of the traffic, else 128]",
+)  # fmt: skip
+@click.option(
+    "--duration", default="60s", show_default=True, callback=options.duration, metavar="TIME",
+    help="How long to measure each concurrency on each server, all lengths of prompts together.",
 )  # fmt: skip
 @click.option("--shared", is_flag=True, help="Store although others used the server meanwhile.")
 @load_options.loads
-@load_options.workload
+@load_options.sending
 @options.database_option
 @options.file_option
 @options.json_option
@@ -62,15 +83,20 @@ _OF_ALL = (
 def command(context: click.Context, /, **given: Any) -> None:
     """Measure what serving costs without speculation, by load.
 
-    Sends a fixed workload, N requests at a time, and reads the server's own counters: the baseline
-    that speedups are measured against. It takes the server for itself: about a minute for each
-    concurrency, twice that with --on.
+    Sends requests, N at a time, and reads the server's own counters: the baseline that speedups
+    are measured against. Lengths and loads are those of the target's stored traffic of the last 7
+    days, else those that the server of --on has counted since it started, else built in; options
+    override each. At each load prompts of half, once and twice the mean length are sent, so that
+    the cost of prompts is known. It takes the server for itself: more than a minute for each
+    concurrency, twice that with --on; how long in all it says before.
 
     Exit code 1 when it ran but measured too little, or not alone; 2 when it cannot be measured like
     that.
     """
     if bool(given["imported"]) == bool(given["off"]):
         raise click.UsageError("give --off URL to measure, or --import FILE", context)
+    if given["prompts"] is not None and given["prompt_tokens"] is not None:
+        raise click.UsageError("give --prompts FILE or --prompt-tokens N, not both", context)
     sources = calibration_sources.of(given)
     if given["imported"]:
         _import(context, sources, given)
@@ -83,10 +109,7 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
     from specwatch.core import calibration, calibration_report
     from specwatch.core.baseline import BaselineKey
 
-    plan = Plan(
-        given["concurrency"], given["temperatures"], load_sources.prompts(given["prompts"]),
-        given["duration"], given["warm_up"], given["max_tokens"], given["seed"], given["endpoint"],
-    )  # fmt: skip
+    prompts = load_sources.prompts(given["prompts"])
     off, on = _servers(sources, given)
     doubts = calibration.check(off.engine, on.engine if on is not None else None)
     environment = off.engine.environment
@@ -95,19 +118,54 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
     )
     buckets = Buckets(sources.edges)
     with opened_store(sources.database, daemon=_DAEMON, dry_run=given["dry_run"]) as store:
-        stages = _run(lambda note, step: Calibration(plan, off, on, buckets, note, step))
+        now = time.time()
+        workload = calibration_sources.workload(sources, given, off, on, now)
+        known = [each.longest for each in (off, on) if each is not None and each.longest]
+        lengths = calibration.fitted(
+            workload.prompt_tokens, workload.output_tokens, min(known, default=None)
+        )
+        doubts += lengths.notes
+        if workload.source is ShapeSource.BUILT_IN and workload.lacking is not None:
+            doubts.append(_BUILT_IN.format(workload.lacking))
+        plan = Plan(
+            workload.loads, given["temperatures"], prompts, lengths.prompts, given["duration"],
+            given["warm_up"], lengths.output, given["seed"],
+            "" if given["prompts"] is not None else f"{int(now):x}",
+        )  # fmt: skip
+        shape = _shape(workload, lengths)
+
+        def prepared(note: Note, step: Step) -> Calibration:
+            note(calibration_tables.shape_line(shape))
+            return Calibration(plan, off, on, buckets, note, step)
+
+        stages = _run(prepared)
+        doubts += calibration.doubts_of(stages)
         found = calibration.measurements(key, stages)
         report = {
             **calibration_report.report(key, stages, found),
             "doubts": doubts,
             "off": off.url,
             "on": on.url if on is not None else None,
+            "shape": shape,
             "max_tokens": plan.max_tokens,
             "temperatures": list(plan.temperatures),
             "seed": plan.seed,
         }
         problems, alone = _problems(stages, shared=given["shared"])
         _finish(store, found if alone else [], report, problems, as_json=given["as_json"])
+
+
+def _shape(workload: Workload, lengths: Fitted) -> dict[str, Any]:
+    """What is sent, as ``--json`` has it."""
+    return {
+        "source": str(workload.source),
+        "prompt_tokens": workload.prompt_tokens,
+        "output_tokens": workload.output_tokens,
+        "loads": list(workload.loads),
+        "given": list(workload.given),
+        "sent_prompt_tokens": list(lengths.prompts),
+        "sent_output_tokens": lengths.output,
+    }
 
 
 def _servers(sources: Sources, given: Mapping[str, Any]) -> tuple[Server, Server | None]:
@@ -162,8 +220,7 @@ def _import(context: click.Context, sources: Sources, given: Mapping[str, Any]) 
     from specwatch.core import bench_results, calibration_report
     from specwatch.core.baseline import BaselineKey
 
-    source = context.get_parameter_source("concurrency")
-    chosen = given["concurrency"] if source is ParameterSource.COMMANDLINE else (None,)
+    chosen = given["concurrency"] or (None,)
     if len(chosen) != 1:
         raise click.UsageError("with --import, --concurrency takes one number", context)
     points: list[Point] = []
@@ -206,11 +263,10 @@ def _finish(
     if as_json:
         options.print_json(report)
     else:
-        from specwatch.cli.calibration_tables import report_lines
         from specwatch.cli.terminal import Terminal
 
         terminal = Terminal()
-        for line, style in report_lines(report):
+        for line, style in calibration_tables.report_lines(report):
             terminal.line((line, style))
     if problems:
         raise TooLittle("\n".join(problems))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from specwatch.cli.load_server import Server
 from specwatch.core.calibration import Stage
 from specwatch.core.load import Ask
-from specwatch.core.prompts import endless
+from specwatch.core.prompts import TOKENS_PER_WORD, endless, sized
 from specwatch.errors import ConfigError
 from specwatch.model import Mode
 from specwatch.scalars import format_duration
@@ -23,6 +23,17 @@ LEAST_OF_TEMPERATURE = 6
 """Slices that each temperature gets at least, where it has slices of its own."""
 LEAST_SLICE = 0.1
 """Seconds: with less a slice holds no step of a large model."""
+_SHORT = 120.0
+"""Seconds below which it is said to the second how long all will take."""
+_TRIES = 4
+"""At a number of words that makes prompts as long as wanted."""
+_SOME = 8
+"""Prompts that are counted for it; of long ones, which are more alike, fewer."""
+_FEW = 2
+_LONG = 1000
+"""Tokens."""
+_CLOSE = 0.01
+"""Share of a length by which their mean may differ from it."""
 
 Note = Callable[[str], None]
 Step = Callable[[str, int], None]
@@ -30,27 +41,48 @@ Step = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to send: ``duration`` and ``warm_up`` are seconds for each concurrency and server."""
+    """What to send: ``duration`` and ``warm_up`` are seconds for each concurrency and server.
+
+    ``lengths`` are those of prompts in tokens, which are then made of the texts of ``prompts``;
+    without any they are sent as they stand. ``mark`` makes prompts differ from those of earlier
+    runs, so that no server has their beginnings in its prefix cache; without one they are sent
+    unmarked.
+    """
 
     concurrencies: tuple[int, ...]
     temperatures: tuple[float, ...]
     prompts: tuple[str, ...]
+    lengths: tuple[int, ...]
     duration: float
     warm_up: float
     max_tokens: int
     seed: int
-    endpoint: str
+    mark: str = ""
+
+    @property
+    def each_length(self) -> tuple[int | None, ...]:
+        """The lengths, or None for prompts as they stand."""
+        return self.lengths or (None,)
+
+    def kinds(self, *, mixed: bool) -> int:
+        """How many temperatures have slices of their own, for each length."""
+        return 1 if mixed else len(self.temperatures)
 
     def rounds(self, *, mixed: bool) -> int:
-        """How often each temperature (all at once where ``mixed``) gets a slice."""
-        kinds = 1 if mixed else len(self.temperatures)
-        return SLICES if kinds == 1 else max(LEAST_OF_TEMPERATURE, math.ceil(SLICES / kinds))
+        """How often each length, and temperature (all at once where ``mixed``), gets a slice."""
+        kinds, lengths = self.kinds(mixed=mixed), len(self.each_length)
+        rounds = math.ceil(SLICES / (kinds * lengths))
+        return rounds if kinds == 1 else max(rounds, math.ceil(LEAST_OF_TEMPERATURE / lengths))
+
+    def slices(self, *, mixed: bool) -> int:
+        """Of each concurrency and server."""
+        return self.rounds(mixed=mixed) * self.kinds(mixed=mixed) * len(self.each_length)
 
     def slice_seconds(self, *, mixed: bool) -> float:
         """Length of a slice. Raises ConfigError for one that is too short."""
-        kinds = 1 if mixed else len(self.temperatures)
-        slices = self.rounds(mixed=mixed) * kinds
+        slices = self.slices(mixed=mixed)
         if self.duration < round(LEAST_SLICE * slices, 3):
+            kinds = self.kinds(mixed=mixed)
             of = "" if kinds == 1 else f" of {kinds} temperatures"
             raise ConfigError(
                 f"--duration: {format_duration(self.duration)} is too short for {slices} slices"
@@ -65,7 +97,8 @@ class Calibration:
     def __init__(
         self, plan: Plan, off: Server, on: Server | None, buckets: Buckets, note: Note, step: Step
     ) -> None:
-        """``note`` is told of each stage that ends, ``step`` of what runs and slices that ended.
+        """``note`` is told how long it will take and of each stage that ends, ``step`` of what runs
+        and slices that ended.
 
         Raises ConfigError for a plan whose slices are too short.
         """
@@ -78,13 +111,15 @@ class Calibration:
         self.mixed = on is None or on.engine.tapped
         """Whether requests of all temperatures run at once: a tap tells them apart."""
         self._seconds = plan.slice_seconds(mixed=self.mixed)
+        self._serial = itertools.count()
+        self._words = {each: max(1, round(each / TOKENS_PER_WORD)) for each in plan.lengths}
+        """Of prompts by their length in tokens."""
 
     @property
     def slices(self) -> int:
         """How many slices there will be, over all stages."""
-        kinds = 1 if self.mixed else len(self._plan.temperatures)
         servers = 1 if self._on is None else 2
-        return self._plan.rounds(mixed=self.mixed) * kinds * servers * len(self._plan.concurrencies)
+        return self._plan.slices(mixed=self.mixed) * servers * len(self._plan.concurrencies)
 
     async def run(self) -> list[Stage]:
         """Measure everything. Raises ScrapeError, NoAnswer, ConfigError."""
@@ -93,32 +128,89 @@ class Calibration:
         async with AsyncExitStack() as stack:
             for server in servers:
                 await stack.enter_async_context(server)
-                await server.try_out(next(self._asks(self._plan.temperatures, 0)))
+            await self._size_prompts(self._off)
+            longest = self._plan.each_length[-1]
+            latencies = []
+            for server in servers:
+                asks = self._asks(self._plan.temperatures, longest, "first")
+                await server.try_out(next(asks))  # the first of a server may take much longer
+                latencies.append((await server.try_out(next(asks))).latency)
+            self._note(self._announced(latencies))
             for concurrency in self._plan.concurrencies:
                 stages += await self._stages(servers, concurrency)
         return stages
+
+    async def _size_prompts(self, server: Server) -> None:
+        """Find out how many words make prompts as long as wanted, by the server's own tokenizer;
+        of one that has none for us, by what it says of a request."""
+        for length in self._plan.lengths:
+            self._step(f"making prompts of {length} tokens", 0)
+            for _ in range(_TRIES):
+                some = _SOME if length < _LONG else _FEW
+                asks = itertools.islice(self._asks((0.0,), length, "size"), some)
+                counts = [await server.client.count_tokens(ask.prompt) for ask in asks]
+                known = [count for count in counts if count is not None]
+                if len(known) < len(counts):
+                    await self._size_by_request(server)
+                    return
+                mean = sum(known) / len(known)
+                if abs(mean - length) <= _CLOSE * length:
+                    break
+                words = self._words[length]
+                self._words[length] = max(1, round(words + (length - mean) * words / mean))
+
+    async def _size_by_request(self, server: Server) -> None:
+        shortest = self._plan.lengths[0]
+        answer = await server.try_out(next(self._asks(self._plan.temperatures, shortest, "size")))
+        if answer.prompt_tokens:
+            ratio = self._words[shortest] / answer.prompt_tokens
+            self._words = {each: max(1, round(each * ratio)) for each in self._plan.lengths}
+
+    def _announced(self, latencies: Sequence[float]) -> str:
+        """How long all will take, with what requests took on each server."""
+        plan, servers = self._plan, len(latencies)
+        blocks = len(plan.each_length) if servers == 1 else plan.slices(mixed=self.mixed)
+        seconds = sum(plan.warm_up + plan.duration + (blocks + 1) * each for each in latencies)
+        whole = seconds * len(plan.concurrencies)
+        unit = 1 if whole < _SHORT else 30
+        where = "1 server" if servers == 1 else f"{servers} servers"
+        loads = "1 load" if len(plan.concurrencies) == 1 else f"{len(plan.concurrencies)} loads"
+        about = format_duration(unit * math.ceil(whole / unit))
+        return f"{loads} on {where}, {format_duration(plan.duration)} each: about {about} in all"
 
     async def _stages(self, servers: Sequence[Server], concurrency: int) -> list[Stage]:
         """One concurrency, slice by slice in turn, so that what changes meanwhile meets both."""
         plan = self._plan
         stages = [Stage(server.engine, concurrency) for server in servers]
-        everything = [self._asks(plan.temperatures, concurrency) for _ in servers]
-        for server, asks in zip(servers, everything, strict=True):
+        for server in servers:
             self._step(f"concurrency {concurrency}, warming up", 0)
-            await server.loop.run(asks, concurrency=concurrency, slices=1, seconds=plan.warm_up)
+            await server.loop.run(
+                self._of_all_lengths(f"{concurrency}/warm-up"),
+                concurrency=concurrency,
+                slices=1,
+                seconds=plan.warm_up,
+            )
         rounds = plan.rounds(mixed=self.mixed)
         if len(servers) == 1:
-            await self._block(servers[0], stages[0], everything[0], None, rounds)
+            for length in plan.each_length:
+                asks = self._asks(plan.temperatures, length, f"{concurrency}/{length}")
+                await self._block(servers[0], stages[0], asks, None, rounds)
         else:
             kinds: Sequence[float | None] = [None] if self.mixed else plan.temperatures
             own = {
-                (at, kind): self._asks(plan.temperatures if kind is None else [kind], concurrency)
+                (at, kind, length): self._asks(
+                    plan.temperatures if kind is None else [kind],
+                    length,
+                    f"{concurrency}/{length}/{kind}",
+                )
                 for at in range(len(servers))
                 for kind in kinds
+                for length in plan.each_length
             }
-            for turn, kind in itertools.product(range(rounds), kinds):
+            turns = itertools.product(range(rounds), plan.each_length, kinds)
+            for turn, length, kind in turns:
                 for at in (0, 1) if turn % 2 == 0 else (1, 0):
-                    await self._block(servers[at], stages[at], own[at, kind], kind, 1)
+                    await self._block(servers[at], stages[at], own[at, kind, length], kind, 1)
         for stage in stages:
             self._note(_ended(stage))
         return stages
@@ -142,10 +234,26 @@ class Calibration:
         )
         stage.add(block, server.meter, None if kind is None else self._buckets.of(kind))
 
-    def _asks(self, temperatures: Sequence[float], salt: int) -> Iterator[Ask]:
-        prompts = endless(self._plan.prompts, self._plan.seed + salt)
+    def _asks(self, temperatures: Sequence[float], length: int | None, salt: str) -> Iterator[Ask]:
+        """Requests in an order that the seed and ``salt`` decide; ``length`` None sends prompts as
+        they stand."""
+        plan, seed = self._plan, f"{self._plan.seed}/{salt}"
+        if length is None:
+            prompts = endless(plan.prompts, seed)
+        else:
+            prompts = sized(plan.prompts, self._words[length], seed)
         for prompt, temperature in zip(prompts, itertools.cycle(temperatures), strict=False):
-            yield Ask(prompt, self._plan.max_tokens, temperature)
+            text = f"{next(self._serial):04x}-{plan.mark} {prompt}" if plan.mark else prompt
+            yield Ask(text, plan.max_tokens, temperature)
+
+    def _of_all_lengths(self, salt: str) -> Iterator[Ask]:
+        asks = [
+            self._asks(self._plan.temperatures, length, f"{salt}/{length}")
+            for length in self._plan.each_length
+        ]
+        while True:
+            for each in asks:
+                yield next(each)
 
 
 def _ended(stage: Stage) -> str:

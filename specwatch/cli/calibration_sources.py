@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from specwatch.cli import options
 from specwatch.cli.load_sources import known_target, server_at
-from specwatch.errors import ConfigError
+from specwatch.core.prompts import OUTPUT_TOKENS
+from specwatch.errors import ConfigError, StoreError
+from specwatch.model import HOUR, MINUTE, Mode, Window
 from specwatch.target import Target
 from specwatch.temperature import DEFAULT_EDGES
 
+if TYPE_CHECKING:
+    from specwatch.cli.load_server import Server
+    from specwatch.core.calibration import Shape
+
+SHAPE_DAYS = 7
+"""Of stored traffic that say what is sent."""
 _DATES = ("%Y%m%d-%H%M%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S")
 
 
@@ -72,3 +81,95 @@ def ended(said: str | None, written: float, now: float) -> float:
         except ValueError:
             continue
     return min(written, now)
+
+
+class ShapeSource(enum.StrEnum):
+    """What says which lengths and loads are sent, best first."""
+
+    OPTIONS = "options"
+    """All of them are given."""
+    WINDOWS = "windows"
+    """The stored traffic of the target."""
+    PAGE = "page"
+    """What the server of ``--on`` has counted since it started."""
+    BUILT_IN = "built-in"
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is sent: mean lengths in tokens, and requests at a time.
+
+    ``prompt_tokens`` is None where prompts are sent as they stand in a file, or are the built-in
+    ones. ``given`` names the parts that options say, and ``lacking`` is why stored traffic says
+    none.
+    """
+
+    source: ShapeSource
+    prompt_tokens: int | None
+    output_tokens: int
+    loads: tuple[int, ...]
+    given: tuple[str, ...] = ()
+    lacking: str | None = None
+
+
+def workload(
+    sources: Sources, given: Mapping[str, Any], off: Server, on: Server | None, now: float
+) -> Workload:
+    """What options say; else what the traffic of the last days, or the server with speculation,
+    was like; else what is built in. ``now`` is Unix time."""
+    from specwatch.core.calibration import LOADS, shape_of_page
+
+    prompt, output, loads = given["prompt_tokens"], given["max_tokens"], given["concurrency"]
+    own_prompts = given["prompts"] is not None
+    parts = {"prompt_tokens": prompt, "output_tokens": output, "loads": loads}
+    said = tuple(name for name, value in parts.items() if value is not None)
+    if output is not None and loads is not None and (prompt is not None or own_prompts):
+        return Workload(ShapeSource.OPTIONS, prompt, output, loads, said)
+    shape, lacking = _stored_shape(sources, off.engine.model_name, now)
+    source = ShapeSource.WINDOWS
+    if shape is None and on is not None:
+        shape, source = shape_of_page(on.counted), ShapeSource.PAGE
+    if shape is None:
+        source = ShapeSource.BUILT_IN
+    elif prompt is None and not own_prompts:
+        prompt = shape.prompt_tokens
+    return Workload(
+        source,
+        prompt,
+        output or (shape.output_tokens if shape else OUTPUT_TOKENS),
+        loads or (shape.loads if shape else LOADS),
+        said,
+        lacking,
+    )
+
+
+def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | None, str | None]:
+    """The shape of the target's stored traffic; without one, why."""
+    from specwatch.core.calibration import shape_of
+    from specwatch.core.sample import samples_of
+    from specwatch.edges.readers import Reader
+
+    def windows(since: float, length: int) -> list[Window]:
+        return list(
+            reader.windows(
+                since=since, until=now, length=length, target=sources.target, model_name=model
+            )
+        )
+
+    since = now - SHAPE_DAYS * 24 * HOUR
+    reader = Reader.of(sources.database)
+    try:
+        hours = windows(since, HOUR)
+        # Minutes from where hours end: an hour is built when it is over.
+        rest = max((each.start + HOUR for each in hours), default=since)
+        minutes = windows(rest, MINUTE)
+    except StoreError as error:
+        return None, str(error)
+    finally:
+        reader.close()
+    samples = [*samples_of(hours), *samples_of(minutes)]
+    shape = shape_of(each for each in samples if each.mode in (Mode.ON, Mode.OFF))
+    if shape is None:
+        lacking = f"hardly any traffic of {sources.target} is stored for {model}"
+        return None, lacking
+    return shape, None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from specwatch.cli.calibration_sources import SHAPE_DAYS
 from specwatch.core.calibration_report import LOSES, PAYS
 from specwatch.wording import figures, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -24,6 +25,13 @@ _COMPARED = {
 }  # fmt: skip
 """Headers and widths; with a space between them, 79 columns."""
 _TEMPERATURES = {"temp": 9, "at once": 7, "acceptance": 10, "speedup": 16}
+_SHAPES = {
+    "windows": f"shape of the traffic of the last {SHAPE_DAYS} days",
+    "page": "shape of the traffic of --on since its start",
+    "built-in": "built-in workload",
+    "options": "workload as given",
+}
+_PARTS = {"prompt_tokens": "prompts", "output_tokens": "outputs", "loads": "loads"}
 _STYLES = {PAYS: "green", LOSES: "red"}
 
 
@@ -32,6 +40,10 @@ def report_lines(report: Json) -> Iterator[Line]:
     version = report["engine_version"]
     engine = f", engine {shown(version)}" if version else ""
     yield f"{shown(report['model_name'])}{engine}", "bold"
+    if report.get("shape") is not None:
+        said, sent = _shape_words(report["shape"])
+        yield f"{said}:", ""
+        yield f"  {sent}", ""
     for mode, title in (("off", "without speculation"), ("on", "with speculation")):
         stages = [stage for stage in report["stages"] if stage["mode"] == mode]
         if stages:
@@ -49,6 +61,22 @@ def report_lines(report: Json) -> Iterator[Line]:
     for doubt in report["doubts"]:
         yield f"note: {shown(doubt, LONGEST_SENTENCE)}", "yellow"
     yield _stored(report), ""
+
+
+def shape_line(shape: Json) -> str:
+    """What is sent, and what says so."""
+    return ": ".join(_shape_words(shape))
+
+
+def _shape_words(shape: Json) -> tuple[str, str]:
+    loads, prompt = shape["loads"], shape["prompt_tokens"]
+    prompts = "prompts as they stand" if prompt is None else f"prompts of {prompt} tokens"
+    span = f"load {loads[0]}" if len(loads) == 1 else f"loads {loads[0]} to {loads[-1]}"
+    said = _SHAPES[shape["source"]]
+    given = [_PARTS[each] for each in shape["given"]]
+    if given and shape["source"] != "options":
+        said += f" ({' and '.join(given)} given)"
+    return said, f"{prompts}, outputs of {shape['output_tokens']}, {span}"
 
 
 def _stored(report: Json) -> str:

@@ -9,18 +9,21 @@ from typing import Any, TypeVar
 import click
 
 from specwatch.cli import options
-from specwatch.cli.load_sources import LEAST_TOKENS, numbers
+from specwatch.cli.load_sources import numbers
+from specwatch.core.prompts import LEAST_TOKENS, OUTPUT_TOKENS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_WORKLOAD = (
+_LENGTH = (
+    click.option(
+        "--max-tokens", type=click.IntRange(min=LEAST_TOKENS), default=OUTPUT_TOKENS,
+        show_default=True, metavar="N", help="Tokens of each answer.",
+    ),
+)  # fmt: skip
+_SENDING = (
     click.option(
         "--prompts", type=click.Path(path_type=Path), metavar="FILE",
         help="Prompts of your own, one a line; JSON strings may hold line feeds.",
-    ),
-    click.option(
-        "--max-tokens", type=click.IntRange(min=LEAST_TOKENS), default=128, show_default=True,
-        metavar="N", help="Tokens of each answer.",
     ),
     click.option(
         "--endpoint", type=click.Choice(["chat", "completions"]), default="chat",
@@ -49,9 +52,13 @@ _LOADS = (
 
 
 def workload(command: _Command) -> _Command:
-    """``--prompts``, ``--max-tokens``, ``--endpoint``, ``--seed``, ``--bearer-token-file``, and
-    ``--dry-run``."""
-    return _applied(_WORKLOAD, command)
+    """The options of :func:`sending`, and ``--max-tokens``."""
+    return _applied((*_LENGTH, *_SENDING), command)
+
+
+def sending(command: _Command) -> _Command:
+    """``--prompts``, ``--endpoint``, ``--seed``, ``--bearer-token-file``, and ``--dry-run``."""
+    return _applied(_SENDING, command)
 
 
 def loads(command: _Command) -> _Command:

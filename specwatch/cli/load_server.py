@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Self
 
-from specwatch.core.calibration import Engine, Meter, engine_of
+from specwatch.core.calibration import Engine, Meter, counted_of, engine_of
 from specwatch.core.exposition import PageReader
 from specwatch.core.load import Answer, Ask, ErrorKind
 from specwatch.edges import engine_info
@@ -49,6 +49,10 @@ class Server:
         self.engine: Engine = engine_of(
             samples, info.version, info.models, model=model, where=f"{where}: {target.url}"
         )
+        self.longest = info.longest.get(self.engine.model_name)
+        """Tokens that the model has room for; None where the engine does not say."""
+        self.counted = counted_of(samples, self.engine)
+        """All that it had counted when it was asked who it is."""
         self.meter = Meter(self.engine)
         self.client = LoadClient(
             target.url,

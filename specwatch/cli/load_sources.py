@@ -26,8 +26,6 @@ from specwatch.temperature import DEFAULT_EDGES
 if TYPE_CHECKING:
     from specwatch.edges.store import Store
 
-LEAST_TOKENS = 8
-"""Of an answer: shorter ones say nothing of decoding."""
 _MOST = 100_000
 _LARGEST_FILE = 1 << 28
 _LARGEST_DATA = 1 << 30
@@ -185,9 +183,11 @@ def opened_store(database: str, *, daemon: str, dry_run: bool) -> Iterator[Store
 
 
 def numbers(kind: Callable[[str], Any], least: float, example: str) -> Callable[..., Any]:
-    """Callback of options such as ``1,2,4``: ascending, each once."""
+    """Callback of options such as ``1,2,4``: ascending, each once; None where none is given."""
 
-    def parse(_: click.Context, __: click.Parameter, text: str) -> tuple[Any, ...]:
+    def parse(_: click.Context, __: click.Parameter, text: str | None) -> tuple[Any, ...] | None:
+        if text is None:
+            return None
         try:
             found = {kind(part) for part in text.split(",")}
         except ValueError:

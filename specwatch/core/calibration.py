@@ -19,7 +19,8 @@ from specwatch.core.counters import CounterTracker
 from specwatch.core.interval import LEAST_SAMPLES
 from specwatch.core.load import Answer
 from specwatch.core.merge import merge_tallies
-from specwatch.core.sample import Sample
+from specwatch.core.prompts import LEAST_TOKENS
+from specwatch.core.sample import Sample, SentLengths, requests_of
 from specwatch.errors import ConfigError, PageError, ScrapeReason
 from specwatch.model import Environment, Gauges, Mode, Series, Tally
 
@@ -103,6 +104,15 @@ def engine_of(
     )
 
 
+def counted_of(samples: Mapping[Series, float], engine: Engine) -> Tally:
+    """All that a page has counted of a model since the engine started; empty where it cannot be
+    read."""
+    try:
+        return tally.tally_of(tally.parts_of(samples).models.get(engine.series_name, {}), [])
+    except PageError:
+        return Tally()
+
+
 def check(off: Engine, on: Engine | None) -> list[str]:
     """Raise ConfigError for servers that cannot be compared; return what is doubtful, as words."""
     if off.mode is not Mode.OFF:
@@ -183,6 +193,8 @@ class Slice:
     waiting: float
     tally: Tally
     buckets: Mapping[str, Tally]
+    usual: SentLengths | None = None
+    """Mean lengths of the requests that were sent meanwhile."""
 
     def sample(self, engine: Engine) -> Sample:
         """As the decision sees a minute."""
@@ -202,6 +214,7 @@ class Slice:
             ),
             environment=engine.environment,
             buckets=self.buckets,
+            usual=self.usual,
         )
 
 
@@ -226,6 +239,7 @@ class Stage:
         for each in counts:
             for temperature, part in each.buckets.items():
                 by_tap[temperature] = merge_tallies(by_tap.get(temperature, Tally()), part)
+        usual = _lengths(block.answers)
         inner = block.looks[1:-1]
         for (before, now), each in zip(pairwise(inner), counts[1:-1], strict=True):
             # A tap counts a request at its end: only over a whole block do its counts add up.
@@ -238,6 +252,7 @@ class Stage:
                     waiting=min(self._waiting(before), self._waiting(now)),
                     tally=each.tally,
                     buckets=known,
+                    usual=usual,
                 )
             )
 
@@ -286,6 +301,31 @@ class Stage:
         return None
 
 
+def doubts_of(stages: Iterable[Stage]) -> list[str]:
+    """What is doubtful of what was measured, as words."""
+    conditions = [
+        sample.requests is not None
+        for stage in stages
+        if stage.engine.mode is Mode.OFF
+        for sample in stage.samples
+    ]
+    if all(conditions):
+        return []
+    return [
+        "the page of the server without speculation does not tell prompt tokens or TTFT: the"
+        " baseline is compared with traffic of any prompt length as if it were the same"
+    ]
+
+
+def _lengths(answers: Iterable[Answer]) -> SentLengths | None:
+    """Mean lengths of what was asked for, by the server's count; None where it does not say."""
+    told = [(each.prompt_tokens, each.ask.max_tokens) for each in answers if each.ok]
+    prompts = [prompt for prompt, _ in told if prompt is not None]
+    if not prompts:
+        return None
+    return SentLengths(sum(prompts) / len(prompts), sum(output for _, output in told) / len(told))
+
+
 def measurements(key: BaselineKey, stages: Iterable[Stage]) -> list[Measurement]:
     """The baseline that stages without speculation are, one for each load bin.
 
@@ -311,6 +351,22 @@ def _main_bin(stage: Stage) -> int | None:
     return bins.most_common(1)[0][0] if bins else None
 
 
+LENGTHS = (0.5, 1.0, 2.0)
+"""Times the mean length of prompts that are sent: the cost of a prompt token can be told from that
+of a request only where prompts of several lengths were measured."""
+LOADS = (1, 2, 4, 8, 16)
+"""Requests at a time, where nothing says how many there are."""
+LEAST_REQUESTS = 20
+"""Requests that traffic needs to have a shape: a few are somebody's trial."""
+_HIGHEST = 1.5
+"""Times the load at P99 that is measured up to: without speculation as many requests take longer,
+so that there are more of them."""
+_P99 = 0.99
+_SLACK = 0.03
+"""Share of a prompt's length, and tokens, by which it may turn out longer than it was made."""
+_LEAST_SLACK = 16
+
+
 class Shape(NamedTuple):
     """What production traffic is like: mean lengths in tokens, and the loads to measure at."""
 
@@ -319,26 +375,74 @@ class Shape(NamedTuple):
     loads: tuple[int, ...]
 
 
-_HIGHEST = 1.5
-"""Times the load at P99 that is measured up to: without speculation as many requests take longer,
-so that there are more of them."""
-
-
 def shape_of(samples: Iterable[Sample]) -> Shape | None:
-    """The shape of the traffic of some minutes; None where no request came, or none is told."""
+    """The shape of the traffic of some minutes or hours; None where hardly a request came, or the
+    server does not tell how long prompts were."""
     told = [
-        (asked, sample.gauges)
+        (asked, sample.gauges.busy_seconds)
         for sample in samples
         if (asked := sample.requests) is not None and asked.prompt is not None
     ]
     firsts = sum(asked.firsts for asked, _ in told)
-    if not firsts:
+    if firsts < LEAST_REQUESTS:
         return None
     prompt = sum((asked.prompt or 0.0) * asked.firsts for asked, _ in told) / firsts
     output = sum((asked.output or 0.0) * asked.firsts for asked, _ in told) / firsts
-    populations = sorted(asked.population for asked, _ in told)
-    highest = _HIGHEST * populations[min(len(populations) * 99 // 100, len(populations) - 1)]
+    highest = _HIGHEST * _at_p99([(asked.population, busy) for asked, busy in told])
     loads = [1]
     while loads[-1] < highest:
         loads.append(2 * loads[-1])
-    return Shape(max(1, round(prompt)), max(2, round(output)), tuple(loads))
+    return Shape(max(1, round(prompt)), max(LEAST_TOKENS, round(output)), tuple(loads))
+
+
+def shape_of_page(counted: Tally) -> Shape | None:
+    """The shape of all that a server has counted since it started, at the usual loads: a page does
+    not tell how many requests there were at a time. None as in :func:`shape_of`."""
+    asked = requests_of(counted, Gauges(busy_seconds=1.0))
+    if asked is None or asked.firsts < LEAST_REQUESTS or asked.prompt is None:
+        return None
+    return Shape(max(1, round(asked.prompt)), max(LEAST_TOKENS, round(asked.output or 0.0)), LOADS)
+
+
+def _at_p99(populations: Iterable[tuple[float, float]]) -> float:
+    """The load that is exceeded for one percent of the time, of loads and how long they were."""
+    ordered = sorted(populations)
+    left = _P99 * sum(seconds for _, seconds in ordered)
+    for population, seconds in ordered:
+        left -= seconds
+        if left < 0:
+            return population
+    return ordered[-1][0]
+
+
+class Fitted(NamedTuple):
+    """Lengths in tokens that a model has room for; ``prompts`` ascend, each once."""
+
+    prompts: tuple[int, ...]
+    output: int
+    notes: tuple[str, ...]
+
+
+def fitted(prompt: int | None, output: int, longest: int | None) -> Fitted:
+    """Prompts of :data:`LENGTHS` times a mean length, none without one, and an output length; cut
+    to what a model has room for, None where that is not known."""
+    wanted = sorted({max(1, round(factor * prompt)) for factor in LENGTHS} if prompt else ())
+    if longest is None:
+        return Fitted(tuple(wanted), output, ())
+    notes = []
+    answer = min(output, max(longest // 2, 1))
+    if answer < output:
+        notes.append(
+            f"outputs of {output} tokens are cut to {answer}: the model has room for {longest}"
+            " tokens, prompt and output together"
+        )
+    room = longest - answer
+    room = max(1, room - max(_LEAST_SLACK, round(_SLACK * room)))
+    cut = [each for each in wanted if each > room]
+    if cut:
+        named = " and ".join(str(each) for each in cut)
+        notes.append(
+            f"prompts of {named} tokens are cut to {room}: the model has room for {longest}"
+            " tokens, prompt and output together"
+        )
+    return Fitted(tuple(sorted({min(each, room) for each in wanted})), answer, tuple(notes))

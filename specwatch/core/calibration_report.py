@@ -73,6 +73,7 @@ def stage(one: Stage) -> Json:
     paces = [pace for sample in samples if (pace := sample.pace) is not None]
     seconds = sum(each.seconds for each in paces)
     tokens = sum(each.tokens for each in paces)
+    prompts = [each.prompt_tokens for each in one.answers if each.prompt_tokens is not None]
     busy = sum(each.seconds for each in one.slices)
     running = sum(sample.gauges.running_seconds for sample in samples)
     return {
@@ -88,6 +89,8 @@ def stage(one: Stage) -> Json:
         "foreign_requests": one.foreign_requests,
         "shared": one.shared,
         "shortfall": one.shortfall,
+        "prompt_tokens": sum(prompts) / len(prompts) if prompts else None,
+        "prefix_cache_hits": one.whole.prefix_cache_hits,
         "ttft": latency(one.whole.ttft),
         "tpot": latency(one.whole.tpot),
         **acceptance_of(total(samples)),

@@ -1,4 +1,4 @@
-"""The workload that calibration sends: short prompts of unlike kinds, in a seeded order.
+"""The workload that calibration sends: prompts of unlike kinds, in a seeded order.
 
 Speculation guesses some texts better than others, so that no kind alone is typical: code and
 extraction repeat themselves, stories do not.
@@ -11,6 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 _Prompt = TypeVar("_Prompt")
+
+OUTPUT_TOKENS = 128
+"""Of each answer, where nobody says how many."""
+LEAST_TOKENS = 8
+"""Of an answer: shorter ones say nothing of decoding."""
+TOKENS_PER_WORD = 1.3
+"""Of English prose, with the tokenizers of today's models."""
 
 _CODE = (
     "Write a Python function that merges two sorted lists without using sort.",
@@ -81,7 +88,7 @@ PROMPTS: tuple[str, ...] = (*_CODE, *_CHAT, *_SUMMARY, *_EXTRACTION, *_CREATIVE)
 """All of them, kind by kind."""
 
 
-def endless(prompts: Sequence[_Prompt], seed: int) -> Iterator[_Prompt]:
+def endless(prompts: Sequence[_Prompt], seed: int | str) -> Iterator[_Prompt]:
     """The prompts over and over, each round in another order; the same for the same seed.
 
     Raises ValueError for none.
@@ -91,3 +98,14 @@ def endless(prompts: Sequence[_Prompt], seed: int) -> Iterator[_Prompt]:
     order = random.Random(seed)
     while True:
         yield from order.sample(prompts, len(prompts))
+
+
+def sized(prompts: Sequence[str], words: int, seed: int | str) -> Iterator[str]:
+    """Texts of so many words, each of several prompts one after another; the same for the same
+    seed."""
+    order = endless(prompts, seed)
+    while True:
+        found: list[str] = []
+        while len(found) < words:
+            found += next(order).split()
+        yield " ".join(found[:words])

@@ -56,6 +56,13 @@ class Requests(NamedTuple):
     output: float | None
 
 
+class SentLengths(NamedTuple):
+    """Mean lengths of requests that were sent on purpose, in tokens."""
+
+    prompt: float
+    output: float
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One window of one model. ``start`` is a Unix time, ``length`` is in seconds.
@@ -75,6 +82,9 @@ class Sample:
     buckets: Mapping[str, Tally] = field(default_factory=dict)
     coverage: float | None = None
     sound: bool = True
+    usual: SentLengths | None = None
+    """Lengths of its requests that are known without counting: they stand in where none began or
+    ended in it."""
 
     pace: Pace | None = field(init=False, compare=False)
     """How fast tokens came; None where none did, or the server does not say."""
@@ -95,7 +105,14 @@ class Sample:
     @property
     def requests(self) -> Requests | None:
         """What its requests were like and waited for; None where the server does not say."""
-        return requests_of(self.tally, self.gauges)
+        found = requests_of(self.tally, self.gauges)
+        if found is None or self.usual is None:
+            return found
+        outputs = self.tally.output_length
+        return found._replace(
+            prompt=self.usual.prompt if found.prompt is None else found.prompt,
+            output=found.output if outputs is not None and outputs.count else self.usual.output,
+        )
 
 
 def requests_of(counted: Tally, gauges: Gauges) -> Requests | None:

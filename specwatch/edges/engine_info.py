@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from specwatch.errors import PageError, ScrapeError, ScrapeReason
@@ -17,6 +18,8 @@ class EngineInfo(NamedTuple):
 
     version: str | None
     models: tuple[str, ...]
+    longest: Mapping[str, int] = MappingProxyType({})
+    """Tokens that each model has room for, prompt and output together (vLLM's max_model_len)."""
 
 
 def ask(fetch: Callable[[str], bytes]) -> EngineInfo:
@@ -31,8 +34,13 @@ def ask(fetch: Callable[[str], bytes]) -> EngineInfo:
     listed = _json(fetch, "/v1/models")
     models = listed.get("data") if isinstance(listed, dict) else None
     listed_models = models[:_MOST_MODELS] if isinstance(models, list) else []
-    named = [_text(model, "id") for model in listed_models]
-    return EngineInfo(version, tuple(name for name in named if name))
+    named = [(name, model) for model in listed_models if (name := _text(model, "id"))]
+    longest = {name: model.get("max_model_len") for name, model in named}
+    return EngineInfo(
+        version,
+        tuple(name for name, _ in named),
+        {name: n for name, n in longest.items() if type(n) is int and n > 0},
+    )
 
 
 def _json(fetch: Callable[[str], bytes], path: str) -> Any:

@@ -28,6 +28,10 @@ except ModuleNotFoundError as missing:
 
 CHAT, COMPLETIONS = "chat", "completions"
 _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
+_TOKENIZER = "/tokenize"
+_TOKENIZER_SECONDS = 10.0
+_LONGEST_COUNT = 1 << 24
+"""Bytes of an answer of the tokenizer, which lists all tokens."""
 _LONGEST_LINE = 1 << 20
 _LONGEST_DETAIL = 300
 
@@ -48,6 +52,7 @@ class LoadClient:
     ) -> None:
         """``timeout`` bounds one request in seconds; ``headers`` is called for each."""
         self._url = url + _PATHS[endpoint]
+        self._tokenizer_url = url + _TOKENIZER
         self._chat = endpoint == CHAT
         self._model = model
         self._headers = headers
@@ -110,6 +115,36 @@ class LoadClient:
             **reading.found(),
         )
 
+    async def count_tokens(self, prompt: str) -> int | None:
+        """How many tokens the server makes of a prompt, its chat template included; None where it
+        does not say. Raises ConfigError when ``headers`` does."""
+        if self._session is None:
+            raise RuntimeError("the client is used outside its context")
+        said = b""
+        try:
+            async with self._session.post(
+                self._tokenizer_url,
+                json={"model": self._model, **self._content(Ask(prompt, 0))},
+                headers=dict(self._headers()),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=_TOKENIZER_SECONDS),
+            ) as response:
+                async for piece in response.content.iter_any():
+                    said += piece
+                    if response.status != 200 or len(said) > _LONGEST_COUNT:
+                        return None
+            count = json.loads(said)["count"]
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return None
+        except (ValueError, RecursionError, KeyError, TypeError):  # not vLLM's answer
+            return None
+        return count if type(count) is int and count > 0 else None
+
+    def _content(self, ask: Ask) -> dict[str, Any]:
+        if self._chat:
+            return {"messages": ask.messages or ({"role": "user", "content": ask.prompt},)}
+        return {"prompt": ask.prompt}
+
     def _body(self, ask: Ask) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self._model,
@@ -117,11 +152,8 @@ class LoadClient:
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
+            **self._content(ask),
         }
-        if self._chat:
-            body["messages"] = ask.messages or ({"role": "user", "content": ask.prompt},)
-        else:
-            body["prompt"] = ask.prompt
         if ask.temperature is not None:
             body["temperature"] = ask.temperature
         return body

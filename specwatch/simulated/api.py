@@ -33,7 +33,7 @@ from specwatch.simulated.answers import (
     usage,
 )
 from specwatch.simulated.app_state import fill_state
-from specwatch.simulated.asking import Refused, SimulatedAsk, read_ask
+from specwatch.simulated.asking import Refused, SimulatedAsk, count_tokens, read_ask
 from specwatch.simulated.clients import SimulatedClients
 from specwatch.simulated.runtime import SimulatedRuntime
 from specwatch.simulated.sequence import SimulatedSequence
@@ -104,6 +104,7 @@ class SimulatedApi:
             Route("/health", self._health),
             Route("/version", self._version),
             Route("/v1/models", self._models),
+            Route("/tokenize", self._tokenize, methods=["POST"]),
             Route("/v1/completions", self._completions, methods=["POST"]),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
         ]
@@ -133,6 +134,22 @@ class SimulatedApi:
             for name in settings.served
         ]
         return JSONResponse({"object": "list", "data": data})
+
+    async def _tokenize(self, request: Request) -> Response:
+        settings = self._runtime.settings
+        try:
+            count = count_tokens(await request.body(), settings)
+        except Refused as refusal:
+            body = error_body(refusal.status, refusal.kind, str(refusal), refusal.param)
+            return JSONResponse(body, refusal.status)
+        return JSONResponse(
+            {
+                "count": count,
+                "max_model_len": settings.max_model_len,
+                "tokens": list(range(count)),
+                "token_strs": None,
+            }
+        )
 
     async def _completions(self, request: Request) -> Response:
         return await self._complete(request, chat=False)

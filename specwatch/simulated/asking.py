@@ -55,15 +55,8 @@ class SimulatedAsk:
 
 def read_ask(body: bytes, chat: bool, settings: SimulatedSettings) -> SimulatedAsk:
     """The request in ``body`` (JSON); raises :class:`Refused`."""
-    try:
-        fields = json.loads(body)
-    except ValueError as error:
-        raise Refused(f"JSON decode error: {error}", kind="Bad Request") from None
-    if not isinstance(fields, dict):
-        raise Refused("the body must be a JSON object", kind="Bad Request")
-    model = fields.get("model") or settings.served[0]
-    if model not in settings.served:
-        raise Refused(f"The model `{model}` does not exist.", "model", 404, "NotFoundError")
+    fields = _fields(body)
+    model = _model(fields, settings)
     prompts = _messages(fields) if chat else _prompts(fields)
     temperature = _number(fields, "temperature", settings.default_temperature)
     n = _whole(fields, "n", 1)
@@ -96,6 +89,30 @@ def read_ask(body: bytes, chat: bool, settings: SimulatedSettings) -> SimulatedA
         include_usage=include,
         continuous_usage=continuous,
     )
+
+
+def count_tokens(body: bytes, settings: SimulatedSettings) -> int:
+    """Tokens of the prompt, or the messages, in ``body`` (JSON); raises :class:`Refused`."""
+    fields = _fields(body)
+    _model(fields, settings)
+    return (_messages(fields) if "messages" in fields else _prompts(fields))[0].tokens
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    try:
+        fields = json.loads(body)
+    except ValueError as error:
+        raise Refused(f"JSON decode error: {error}", kind="Bad Request") from None
+    if not isinstance(fields, dict):
+        raise Refused("the body must be a JSON object", kind="Bad Request")
+    return fields
+
+
+def _model(fields: dict[str, Any], settings: SimulatedSettings) -> str:
+    model = fields.get("model") or settings.served[0]
+    if model not in settings.served:
+        raise Refused(f"The model `{model}` does not exist.", "model", 404, "NotFoundError")
+    return str(model)
 
 
 def _usage(fields: dict[str, Any], settings: SimulatedSettings) -> tuple[bool, bool]:

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core import calibration
+from specwatch.core import calibration, calibration_report
 from specwatch.core.baseline import BaselineKey, Origin
 from specwatch.core.calibration import Block, Engine, Look, Meter, Stage, check, engine_of
 from specwatch.core.load import Answer, Ask, ErrorKind
+from specwatch.core.sample import Sample, SentLengths
 from specwatch.errors import ConfigError, PageError
-from specwatch.model import Environment, Mode, Series
+from specwatch.model import Environment, Gauges, Histogram, Mode, Series, Tally
 from tests import pages
 
 KEY = BaselineKey("chat", "tiny", "0.32.0", "abc")
@@ -24,7 +25,8 @@ PACE = 0.01
 def page(
     tokens: float, requests: float = 0, *, waiting: float = 0, start: float = 1.0
 ) -> dict[Series, float]:
-    """Counters of a server that generates a token of a request each :data:`PACE` seconds."""
+    """Counters of a server that generates a token of a request each :data:`PACE` seconds; prompts
+    are of 30 tokens, 10 of them from the prefix cache."""
     steps = tokens - requests
 
     def series(quantity: str, part: str = "", key: str = "") -> Series:
@@ -44,6 +46,9 @@ def page(
         series("requests", key="length"): requests,
         series("running"): 2.0,
         series("waiting"): waiting,
+        series("prompt_tokens"): 30 * requests,
+        series("prefix_cache_hits"): 10 * requests,
+        **histogram("output_length", requests, 50 * requests),
         **histogram("ttft", requests, 0.05 * requests),
         **histogram("tpot", requests, PACE * requests),
         **histogram("inter_token", steps, PACE * steps),
@@ -93,6 +98,105 @@ def test_a_slice_holds_what_the_server_counted_between_its_looks() -> None:
     assert found.whole.generation_tokens == 800
     assert found.whole.ttft is not None
     assert found.whole.ttft.count == 16
+
+
+def test_a_slice_tells_its_conditions() -> None:
+    """Without them the baseline would be compared whatever prompts cost."""
+    (found,) = calibration.measurements(KEY, [stage()])
+    for point in found.points:
+        assert (point.firsts, point.first_seconds) == (2, pytest.approx(0.1))
+        assert point.prompt_tokens == 40, "what the prefix cache held was not computed"
+        assert (point.prompt, point.output) == (30.0, 50.0)
+        assert point.population == pytest.approx(2.0)
+
+
+def test_lengths_of_what_was_sent_stand_in_where_no_request_began_or_ended() -> None:
+    """Answers may take longer than a slice."""
+    long = [(0, 0), (100, 2), *[(100 * at, 2) for at in range(2, 8)], (800, 4)]
+    found = Stage(OFF, 2)
+    sent = [Answer(Ask("hello", 400), 0.0, 8.0, prompt_tokens=30, tokens=400)] * 4
+    found.add(block(long, sent), Meter(OFF))
+    for sample in found.samples:
+        assert sample.usual == SentLengths(30.0, 400.0)
+        asked = sample.requests
+        assert asked is not None
+        assert (asked.firsts, asked.prompt, asked.output) == (0, 30.0, 400.0)
+
+
+def test_slices_in_which_no_request_began_are_compared() -> None:
+    """What they waited for a first token without speculation is nothing."""
+    off, on = stage(), Stage(ON, 2)
+    long = [(0, 0), (100, 2), *[(100 * at, 2) for at in range(2, 8)], (800, 4)]
+    on.add(block(long, [answer(tokens=400)] * 4), Meter(ON))
+    found = calibration.measurements(KEY, [off])
+    report = calibration_report.report(KEY, [off, on], found)
+    assert report["comparison"]["samples"] == 6
+
+
+def test_stages_that_do_not_tell_conditions_are_doubtful() -> None:
+    meter, silent = Meter(OFF), Stage(OFF, 2)
+    looks = [
+        look._replace(
+            samples={s: v for s, v in look.samples.items() if s.quantity != "prompt_tokens"}
+        )
+        for look in block(STEADY).looks
+    ]
+    silent.add(Block(tuple(looks), ()), meter)
+    assert calibration.doubts_of([stage(), stage(ON)]) == []
+    (doubt,) = calibration.doubts_of([stage(), silent])
+    assert "does not tell prompt tokens" in doubt
+
+
+def traffic(requests: int, prompt: int, output: int, *, load: float, busy: float = 60.0) -> Sample:
+    """A minute of so many requests."""
+    return Sample(
+        start=0,
+        length=60,
+        mode=Mode.ON,
+        tally=Tally(
+            prompt_tokens=prompt * requests,
+            generation_tokens=output * requests,
+            ttft=Histogram((), (requests,), 0.1 * requests),
+            output_length=Histogram((), (requests,), float(output * requests)),
+        ),
+        gauges=Gauges(60.0, busy, load * busy, 0.0, 4),
+    )
+
+
+def test_the_shape_of_traffic_has_its_mean_lengths_and_more_than_its_highest_load() -> None:
+    shape = calibration.shape_of([traffic(30, 100, 40, load=2.0), traffic(10, 300, 80, load=3.0)])
+    assert shape == (150, 50, (1, 2, 4, 8))
+
+
+def test_the_highest_load_counts_by_how_long_it_was() -> None:
+    """An hour at one load may be a few busy seconds, and another a whole hour."""
+    samples = [traffic(50, 100, 40, load=2.0, busy=3600.0), traffic(5, 100, 40, load=30.0, busy=9)]
+    shape = calibration.shape_of(samples)
+    assert shape is not None
+    assert shape.loads == (1, 2, 4)
+
+
+def test_a_few_requests_have_no_shape() -> None:
+    assert calibration.shape_of([traffic(19, 100, 40, load=2.0)]) is None
+    assert calibration.shape_of([]) is None
+
+
+def test_a_page_has_the_shape_of_all_that_was_served() -> None:
+    counted = calibration.counted_of(page(5000, 100), OFF)
+    assert calibration.shape_of_page(counted) == (30, 50, calibration.LOADS)
+    assert calibration.shape_of_page(calibration.counted_of(page(50, 1), OFF)) is None
+    assert calibration.shape_of_page(Tally()) is None
+
+
+def test_prompts_of_three_lengths_are_sent_as_far_as_there_is_room() -> None:
+    assert calibration.fitted(200, 100, None) == ((100, 200, 400), 100, ())
+    assert calibration.fitted(200, 100, 4096) == ((100, 200, 400), 100, ())
+    assert calibration.fitted(None, 100, 4096) == ((), 100, ())
+    assert calibration.fitted(1, 100, None).prompts == (1, 2)
+    prompts, output, (outputs_cut, prompts_cut) = calibration.fitted(600, 900, 1000)
+    assert (prompts, output) == ((300, 484), 500)
+    assert "outputs of 900 tokens are cut to 500" in outputs_cut
+    assert "prompts of 600 and 1200 tokens are cut to 484" in prompts_cut
 
 
 def test_what_happens_between_blocks_counts_for_nobody() -> None:

@@ -285,3 +285,40 @@ def test_reasoning_and_tool_calls_are_content(serve: Serve, delta: dict[str, Any
 
 def test_an_error_that_is_null_is_none(serve: Serve) -> None:
     assert send(serve(streamed({**piece("a"), "error": None}, USAGE))).ok
+
+
+def counted(url: str, prompt: str, **settings: Any) -> int | None:
+    async def one() -> int | None:
+        async with LoadClient(url, model="tiny", **settings) as client:
+            return await client.count_tokens(prompt)
+
+    return asyncio.run(one())
+
+
+def test_the_server_s_tokenizer_counts_a_prompt(vllm: SimulatedServer) -> None:
+    """With what a chat template adds to it."""
+    assert counted(vllm.url, "sixteen letters.", endpoint="completions") == 4
+    assert counted(vllm.url, "sixteen letters.") == 8
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        JSONResponse({"error": "no"}, 404),
+        JSONResponse({"tokens": []}),
+        JSONResponse({"count": "7"}),
+        JSONResponse({"count": 0}),
+        JSONResponse([7]),
+        PlainTextResponse("seven"),
+    ],
+    ids=["missing", "llama.cpp", "text", "nothing", "list", "no JSON"],
+)
+def test_a_server_without_a_tokenizer_counts_nothing(said: Response) -> None:
+    app = Starlette(routes=[Route("/tokenize", lambda _: said, methods=["POST"])])
+    web = HttpServer(app, "127.0.0.1", 0, name="web")
+    web.start()
+    try:
+        assert counted(web.url, "hello") is None
+    finally:
+        assert web.stop()
+    assert counted("http://127.0.0.1:1", "hello") is None

@@ -1,0 +1,349 @@
+"""``specwatch calibrate`` sends what production traffic is like, and remembers its conditions."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from specwatch.cli import group
+from specwatch.core.baseline import Baseline, Measurement
+from specwatch.edges.packing import pack_batch
+from specwatch.edges.readers import Reader
+from specwatch.edges.store import Store
+from specwatch.model import (
+    HOUR,
+    MINUTE,
+    Batch,
+    Environment,
+    Gauges,
+    Histogram,
+    Mode,
+    SeriesId,
+    Tally,
+    Window,
+)
+from specwatch.simulated.engine import SimulatedEngine
+from tests.simulated_load import COSTS, VirtualClient, in_virtual_time, server, settings
+
+QUICK = ("--duration", "12s", "--warm-up", "1s", "--temperature", "0", "--target", "chat")
+CLOSE = 0.08
+
+
+def requests(count: int, prompt: int, output: int) -> Tally:
+    """What a server counts of so many requests."""
+    return Tally(
+        prompt_tokens=prompt * count,
+        generation_tokens=output * count,
+        ttft=Histogram((1.0,), (count, 0), 0.1 * count),
+        output_length=Histogram((1000.0,), (count, 0), float(output * count)),
+    )
+
+
+def window(
+    start: float,
+    *,
+    load: float,
+    prompt: int = 200,
+    output: int = 40,
+    target: str = "chat",
+    length: int = MINUTE,
+    mode: Mode = Mode.ON,
+) -> Window:
+    return Window(
+        series=SeriesId("daemon", target, "tiny", "all"),
+        start=int(start) // length * length,
+        length=length,
+        mode=mode,
+        tally=requests(10 * length // MINUTE, prompt, output),
+        gauges=Gauges(float(length), float(length), load * length, 0.0, round(load)),
+        environment=Environment("0.32.0", "abc-4"),
+        observed_seconds=float(length),
+        scrapes_ok=12,
+    )
+
+
+def remember(database: str, windows: Sequence[Window]) -> Store:
+    store = Store(database, daemon="daemon")
+    store.open(0.0)
+    store.write([pack_batch(Batch(tuple(windows), None))], 0.0)
+    return store
+
+
+def calibrate(database: str, *arguments: object, **more: Any) -> Result:
+    with in_virtual_time([SimulatedEngine(settings(**more))]) as (off,):
+        words = ["calibrate", "--off", off, "--database", database, *QUICK, *map(str, arguments)]
+        return CliRunner().invoke(group, words)
+
+
+def report_of(done: Result) -> dict[str, Any]:
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def measured(database: str) -> list[Measurement]:
+    reader = Reader.of(database)
+    try:
+        return reader.measurements("chat")
+    finally:
+        reader.close()
+
+
+@pytest.fixture(scope="module")
+def production(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Result]:
+    """An hour of traffic of two requests at a time, and a calibration after it."""
+    database = f"sqlite:///{tmp_path_factory.mktemp('production')}/specwatch.db"
+    now = time.time()
+    minutes = [window(now - MINUTE * at, load=2.0) for at in range(1, 61)]
+    older = [window(now - 8 * 86400 - MINUTE * at, load=50.0, prompt=9000) for at in range(60)]
+    others = [window(now - MINUTE * at, load=60.0, target="other") for at in range(1, 61)]
+    remember(database, [*minutes, *older, *others]).close(now)
+    return database, calibrate(database, "--json")
+
+
+def test_lengths_and_loads_are_those_of_the_stored_traffic(
+    production: tuple[str, Result],
+) -> None:
+    report = report_of(production[1])
+    assert report["shape"] == {
+        "source": "windows",
+        "prompt_tokens": 200,
+        "output_tokens": 40,
+        "loads": [1, 2, 4],
+        "given": [],
+        "sent_prompt_tokens": [100, 200, 400],
+        "sent_output_tokens": 40,
+    }
+    assert report["max_tokens"] == 40
+    assert [each["concurrency"] for each in report["stages"]] == [1, 2, 4]
+    said = production[1].stderr.splitlines()
+    assert said[0] == (
+        "shape of the traffic of the last 7 days: prompts of 200 tokens, outputs of 40, loads 1 to"
+        " 4"
+    )
+    assert said[1].startswith("3 loads on 1 server, 12s each: about ")
+    assert report["doubts"] == []
+
+
+def test_every_point_tells_its_conditions(production: tuple[str, Result]) -> None:
+    """Without them the fit would charge tokens for what prompts cost."""
+    report_of(production[1])
+    found = measured(production[0])
+    assert [each.load_bin for each in found] == [0, 1, 2]
+    for one in found:
+        assert len(one.points) == 12
+        prompts = [point.prompt for point in one.points if point.prompt is not None]
+        assert len(prompts) == 12
+        for wanted in (100, 200, 400):
+            alike = [each for each in prompts if abs(each - wanted) <= CLOSE * wanted]
+            assert len(alike) == 4, (wanted, prompts)
+        for point in one.points:
+            assert point.firsts
+            assert point.prompt_tokens == pytest.approx(point.firsts * (point.prompt or 0.0))
+            assert point.output == pytest.approx(40, rel=0.1)
+            assert point.population == pytest.approx(point.concurrency, rel=0.2)
+
+
+def test_hours_are_read_where_minutes_are_no_longer_kept(database: str) -> None:
+    now = time.time()
+    store = remember(
+        database,
+        [
+            window(now - HOUR * hours - MINUTE * minutes, load=3.0 if hours == 40 else 1.0)
+            for hours in range(30, 50)
+            for minutes in range(0, 60, 10)
+        ],
+    )
+    store.roll_up(now)
+    store.prune(now, 10 * HOUR, 1000 * HOUR)
+    assert not list(store.windows(since=0, until=now))
+    store.close(now)
+    shape = report_of(calibrate(database, "--output-tokens", 12, "--dry-run", "--json"))["shape"]
+    assert (shape["source"], shape["prompt_tokens"]) == ("windows", 200)
+    assert (shape["loads"], shape["given"]) == ([1, 2, 4, 8], ["output_tokens"])
+
+
+def test_options_override_each_part(database: str) -> None:
+    remember(database, [window(time.time() - MINUTE * at, load=1.0) for at in range(1, 61)]).close(
+        0.0
+    )
+    report = report_of(
+        calibrate(database, "--json", "--dry-run", "--prompt-tokens", 60, "--concurrency", "3")
+    )
+    shape = report["shape"]
+    assert (shape["source"], shape["given"]) == ("windows", ["prompt_tokens", "loads"])
+    assert (shape["prompt_tokens"], shape["output_tokens"], shape["loads"]) == (60, 40, [3])
+    assert shape["sent_prompt_tokens"] == [30, 60, 120]
+    done = calibrate(
+        database, "--dry-run", "--prompt-tokens", 60, "--output-tokens", 20, "--concurrency", 2
+    )
+    assert done.exit_code == 0, done.output
+    assert "workload as given:\n  prompts of 60 tokens, outputs of 20, load 2" in done.stdout
+
+
+def test_the_old_name_of_the_output_length_still_works(database: str) -> None:
+    done = calibrate(
+        database, "--json", "--dry-run", "--max-tokens", 24, "--concurrency", 2,
+        "--prompt-tokens", 50,
+    )  # fmt: skip
+    report = report_of(done)
+    assert (report["max_tokens"], report["shape"]["output_tokens"]) == (24, 24)
+    assert report["shape"]["source"] == "options"
+
+
+def test_own_prompts_are_sent_as_they_stand(database: str, tmp_path: Path) -> None:
+    remember(database, [window(time.time() - MINUTE * at, load=1.0) for at in range(1, 61)]).close(
+        0.0
+    )
+    (tmp_path / "prompts").write_text("one of forty characters, as near as it is\n")
+    arguments = ("--json", "--dry-run", "--prompts", tmp_path / "prompts")
+    report = report_of(calibrate(database, *arguments))
+    assert report["shape"]["prompt_tokens"] is None
+    assert report["shape"]["sent_prompt_tokens"] == []
+    assert report["shape"]["loads"] == [1, 2]
+    assert report["shape"]["output_tokens"] == 40
+    assert {stage["prompt_tokens"] for stage in report["stages"]} == {10.0}
+    both = calibrate(database, *arguments, "--prompt-tokens", 9)
+    assert both.exit_code == 2
+    assert "give --prompts FILE or --prompt-tokens N, not both" in both.stderr
+
+
+def test_without_stored_traffic_the_page_of_the_server_with_speculation_tells(
+    database: str,
+) -> None:
+    """What it has served before: here, another calibration."""
+    engines = [SimulatedEngine(settings()), SimulatedEngine(settings(speculates=True))]
+    with in_virtual_time(engines) as (off, on):
+        words = ["calibrate", "--off", off, "--on", on, "--database", database, *QUICK, "--dry-run"]
+        words += ["--json", "--concurrency", "2"]
+        before = CliRunner().invoke(
+            group, [*words, "--prompt-tokens", "300", "--output-tokens", "20"]
+        )
+        done = CliRunner().invoke(group, words)
+    served = report_of(before)["stages"][1]["prompt_tokens"]
+    report = report_of(done)
+    shape = report["shape"]
+    assert shape["source"] == "page"
+    assert shape["prompt_tokens"] == pytest.approx(served, rel=0.1)
+    assert shape["output_tokens"] == pytest.approx(20, abs=1)
+    assert "shape of the traffic of --on since its start (loads given): " in done.stderr
+    assert [stage["mode"] for stage in report["stages"]] == ["off", "on"]
+
+
+def test_a_few_trials_are_no_traffic(database: str) -> None:
+    remember(database, [window(time.time() - MINUTE, load=1.0)]).close(0.0)
+    done = calibrate(database, "--json", "--dry-run", "--concurrency", 2, "--max-tokens", 12)
+    report = report_of(done)
+    assert report["shape"]["source"] == "built-in"
+    assert report["shape"]["prompt_tokens"] is None
+    (doubt,) = report["doubts"]
+    assert "hardly any traffic of chat is stored for tiny" in doubt
+    assert "--prompt-tokens" in doubt
+
+
+def test_what_a_model_has_no_room_for_is_cut_and_said(database: str) -> None:
+    report = report_of(
+        calibrate(
+            database, "--json", "--dry-run", "--concurrency", 2, "--prompt-tokens", 600,
+            "--output-tokens", 40, max_model_len=1024,
+        )
+    )  # fmt: skip
+    first, second, cut = report["shape"]["sent_prompt_tokens"]
+    assert (first, second) == (300, 600)
+    assert cut < 1024 - 40
+    assert report["doubts"] == [
+        f"prompts of 1200 tokens are cut to {cut}: the model has room for 1024 tokens, prompt and"
+        " output together"
+    ]
+    assert report["stages"][0]["errors"] == {}
+
+
+def test_no_two_prompts_begin_alike(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a prefix cache would spare the server what is to be measured."""
+    sent: list[str] = []
+    send = VirtualClient.send
+
+    async def noted(self: VirtualClient, ask: Any, *rest: Any) -> Any:
+        sent.append(ask.prompt)
+        return await send(self, ask, *rest)
+
+    monkeypatch.setattr(VirtualClient, "send", noted)
+    options = ("--dry-run", "--concurrency", "1,4")
+    for lengths in (("--prompt-tokens", 200), ()):
+        sent.clear()
+        report_of(calibrate(database, "--json", *options, "--max-tokens", 12, *lengths))
+        assert len(sent) > 200
+        assert len({prompt[:14] for prompt in sent}) == len(sent)
+
+
+def test_without_a_tokenizer_lengths_follow_from_what_requests_had(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(self: VirtualClient, prompt: str) -> None:
+        return None
+
+    monkeypatch.setattr(VirtualClient, "count_tokens", unknown)
+    calibrated = calibrate(
+        database, "--json", "--concurrency", 2, "--prompt-tokens", 400, "--max-tokens", 12
+    )
+    report_of(calibrated)
+    (found,) = measured(database)
+    prompts = sorted(point.prompt or 0.0 for point in found.points)
+    for wanted, alike in zip(
+        (200, 400, 800), (prompts[:4], prompts[4:8], prompts[8:]), strict=True
+    ):
+        assert mean(alike) == pytest.approx(wanted, rel=0.08)
+
+
+def test_the_tokenizer_of_the_server_is_asked(database: str) -> None:
+    """Over HTTP: in messages as in plain prompts."""
+    with server() as running:
+        for endpoint in ("chat", "completions"):
+            done = CliRunner().invoke(
+                group,
+                [
+                    "calibrate", "--off", running.url, "--database", database, "--json",
+                    "--duration", "2400ms", "--warm-up", "100ms", "--concurrency", "2",
+                    "--prompt-tokens", "100", "--output-tokens", "8", "--temperature", "0",
+                    "--endpoint", endpoint, "--dry-run",
+                ],
+            )  # fmt: skip
+            (stage,) = report_of(done)["stages"]
+            assert stage["prefix_cache_hits"] == 0
+            assert stage["prompt_tokens"] == pytest.approx(115, rel=0.15)
+
+
+def test_a_page_without_prompt_tokens_is_doubtful(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from specwatch.core.calibration import Slice
+
+    taken = Slice.sample
+
+    def silent(self: Slice, engine: Any) -> Any:
+        return taken(replace(self, tally=replace(self.tally, prompt_tokens=None)), engine)
+
+    monkeypatch.setattr(Slice, "sample", silent)
+    done = calibrate(
+        database, "--json", "--dry-run", "--concurrency", 2, "--max-tokens", 12,
+        "--prompt-tokens", 50,
+    )  # fmt: skip
+    (doubt,) = report_of(done)["doubts"]
+    assert "does not tell prompt tokens" in doubt
+
+
+def test_the_cost_of_a_prompt_token_is_told_from_that_of_a_request(
+    production: tuple[str, Result],
+) -> None:
+    found = Baseline({each.load_bin: each for each in measured(production[0])})
+    slope = found.by_token.slopes.prefill
+    assert slope == pytest.approx(COSTS.prefill_per_token, rel=0.35)
