@@ -38,6 +38,8 @@ _LEAST_FREEDOM = 8.0
 """Degrees of freedom of a rate, at least."""
 _LEAST_T = 3.0
 """Standard errors by which a slope has to differ from zero to be used."""
+_MOST_APART = 0.8
+"""Share of a load's seconds that may be of prompts and context."""
 _LOAD = 2
 """The column of the load, beside those of prompts and of context."""
 
@@ -341,9 +343,22 @@ def _slopes(observations: Sequence[Observation]) -> Slopes:
             default=_LOAD,
         )
         if worst == _LOAD or solved[worst][0] >= _LEAST_T * solved[worst][1]:
-            return Slopes(*(solved[at][0] if at in solved else None for at in (0, 1)))
+            found = (solved[at][0] if at in solved else None for at in (0, 1))
+            return _possible(Slopes(*found), observations)
         used.remove(worst)
     return _NONE
+
+
+def _possible(slopes: Slopes, observations: Sequence[Observation]) -> Slopes:
+    """No more than what leaves a part of each load's seconds to the units themselves: short slices
+    are so uneven that chance alone may say otherwise."""
+    factor = 1.0
+    for group in _by_bin(observations).values():
+        seconds = math.fsum(each.seconds for each in group)
+        apart = seconds - math.fsum(_net(each, slopes) for each in group)
+        if apart > _MOST_APART * seconds:
+            factor = min(factor, _MOST_APART * seconds / apart)
+    return Slopes(*(each and each * factor for each in slopes))
 
 
 def _moment(rows: Sequence[tuple[float, tuple[float, float, float], float]], at: int) -> float:

@@ -295,3 +295,35 @@ def test_doubt_is_that_of_the_rates_by_what_rests_on_them():
     assert both == pytest.approx(expected, rel=0.01)
     assert more > max(low.freedom, high.freedom)
     assert found.variance([]) == (0.0, math.inf)
+
+
+def test_a_slope_leaves_a_part_of_each_loads_seconds_to_its_units():
+    """Else a load would cost nothing, or less, and be taken for unknown."""
+    cheap = [observation(n, 2.0, prefill=4e5, pace=lambda _: 0.0) for n in range(9)]
+    steep = [
+        Observation(60.0 * (20 + n), 6.0, 50.0 + 1e-3 * prefill, 1000.0, prefill)
+        for n, prefill in enumerate(range(0, 90_000, 10_000))
+    ]
+    found = fitted(cheap, steep)
+    assert set(found.rates) == {load_bin(2.0), load_bin(6.0)}
+    assert all(each.rate > 0 for each in found.rates.values())
+
+
+def test_where_prompts_queue_each_load_has_its_own_cost_of_a_prompt():
+    """A prompt that waits for others takes the longer the more there are."""
+    true = {2.0: 2e-4, 6.0: 1e-3}
+    seen = [
+        Observation(60.0 * n, load, 10 * 0.05 + slope * prompts, 10.0, float(prompts))
+        for load, slope in true.items()
+        for n, prompts in enumerate(range(1000, 9000, 800))
+    ]
+    found = CostModel.fitted(seen, queued=True)
+    for load, slope in true.items():
+        predicted = found.predict(load, 5.0, 20_000.0)
+        assert predicted is not None
+        assert predicted.seconds == pytest.approx(5 * 0.05 + slope * 20_000)
+    alone = CostModel.fitted(
+        [Observation(60.0 * n, 2.0, 3e-4 * p - 0.01, 1.0, p) for n, p in enumerate((900.0,) * 5)],
+        queued=True,
+    )
+    assert alone.rates[1].rate >= 0, "prompts all alike tell no slope"
