@@ -24,7 +24,7 @@ _READINGS = {"metric": 27, "value": 8, "interval": 18, "fires": 13}
 _SPEEDUPS = {"": 27, "value": 8, "interval": 18, "over": 8}
 """Headers and widths; with two spaces between them and an indent of four, 76 columns."""
 _NAMES = {
-    "speedup": "speedup in the trial",
+    "speedup": "measured speedup",
     "speedup_before": "speedup that it had before",
     "predicted_speedup": "speedup predicted for now",
 }
@@ -80,6 +80,10 @@ def _numbers(inputs: Json) -> Iterator[Line]:
         cells = [_NAMES.get(name, shown(name)), f"{value['value']:.2f}", between, minutes]
         yield _row(cells, _SPEEDUPS), ""
         del rest[name]
+    if isinstance(before := rest.pop("speedup_before", None), float):
+        yield f"    {before:.2f} was the speedup against the baseline of before", ""
+    if isinstance(slower := rest.pop("slowdown", None), float):
+        yield f"    {slower:.2f} times as long as by that baseline takes serving without now", ""
     if "requests" in rest:
         count = rest.pop("requests")
         yield f"    {figures.counted(count, 'request')} ran or waited then", ""

@@ -10,7 +10,7 @@ from specwatch.core.status import TargetStatus
 from specwatch.core.verdicts import Finding, Verdict
 from specwatch.guard.alert import Alert
 from specwatch.guard.runbook import address
-from specwatch.guard.state import Cause, GuardState, Phase
+from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.model import ALL_TEMPERATURES
 from specwatch.scalars import format_duration
 
@@ -78,8 +78,9 @@ def _numbers(found: Finding) -> str:
     if reading.interval is not None:
         said += f" ({reading.interval.lower:.3g} to {reading.interval.upper:.3g})"
     line = "below" if condition.above is None else "above"
-    window = format_duration(found.rule.window_of(condition))
-    said += f" over {window}, {line} {condition.threshold:g}"
+    # What a stretch decided is of less than the window: its note says of how much.
+    window = reading.note or f"over {format_duration(found.rule.window_of(condition))}"
+    said += f" {window}, {line} {condition.threshold:g}"
     return f"{said}; {reading.drafts} drafts, {reading.requests} requests"
 
 
@@ -104,14 +105,26 @@ def _of_guard(state: GuardState, *, acts: bool) -> Iterator[Alert]:
         )  # fmt: skip
     off = state.phase in (Phase.VERIFYING, Phase.DISABLED) and state.goal == "off"
     incident = state.incident
-    if off and incident is not None and incident.cause is not Cause.PERSON:
+    if off and incident is not None and incident.cause not in _NO_NEWS.get(state.phase, ()):
         lost = " A trial was lost since." if incident.cause is Cause.TRIAL_LOST else ""
         yield _alert(
             state, SWITCHED_OFF, "warning", incident.began,
             f"{state.target}: speculation was switched off",
-            f"By the rule {incident.what or 'of a trial'}.{lost} The numbers:"
+            f"{_by(incident)}.{lost} The numbers:"
             f" `specwatch guard explain {incident.id}`",
         )  # fmt: skip
+
+
+_NO_NEWS = {
+    Phase.VERIFYING: (Cause.PERSON, Cause.EXPLORATION), Phase.DISABLED: (Cause.PERSON,),
+}  # fmt: skip
+"""Causes for which nobody is told that it is off: who ordered it knows, and explorations end."""
+
+
+def _by(incident: Incident) -> str:
+    if incident.cause is Cause.EXPLORATION:
+        return "An exploration found that it loses"
+    return f"By the rule {incident.what or 'of a trial'}"
 
 
 def _alert(

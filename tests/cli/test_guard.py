@@ -393,7 +393,8 @@ def explained(guards: Guards) -> None:
     guards.step("drained for 10s", phase=Phase.RESTARTING, inputs={"requests": 3.0}, at=NOW + 2)
     speedup = {"value": 0.5, "lower": 0.45, "upper": 0.55, "samples": 20, "confidence": 0.95}
     guards.step(
-        "no slower than before", phase=Phase.DISABLED, inputs={"speedup_before": speedup},
+        "it helped", phase=Phase.DISABLED,
+        inputs={"speedup": speedup, "speedup_before": 0.55, "slowdown": 0.91},
         rearm_at=NOW + 9000, since=NOW + 3, at=NOW + 3,
     )  # fmt: skip
 
@@ -409,7 +410,9 @@ def test_explain_shows_each_step_with_its_numbers(run: Run, guards: Guards) -> N
     assert reading[1:3] == ["2", "1.75"]
     assert reading[-2:] == ["below", "2.5"]
     assert "    3 requests ran or waited then" in said
-    (speedup,) = (line for line in said if "speedup that it had before" in line)
+    assert "    0.55 was the speedup against the baseline of before" in said
+    assert "    0.91 times as long as by that baseline takes serving without now" in said
+    (speedup,) = (line for line in said if "measured speedup" in line)
     assert speedup.split()[-6:] == ["0.50", "0.45", "to", "0.55", "20", "min"]
     assert lines(run, guards, "explain", "chat-6b") == said
 

@@ -181,8 +181,8 @@ def _trial_failed() -> Alert:
         severity="warning",
         summary="{{ $labels.target }}: a trial of speculation was lost",
         description=(
-            f"It was switched off again about {said(_DURATION)} ago. The guard waits twice as long"
-            " before the next trial, up to guard.rearm.most."
+            f"It was switched off again about {said(_DURATION)} ago. `specwatch guard status` says"
+            " when the next trial is due."
         ),
         meaning=(
             "Speculation was put back to see whether it pays again, and did not: it was switched"
@@ -197,7 +197,7 @@ def _trial_failed() -> Alert:
 
 
 def _off_for_days() -> Alert:
-    causes = f"{Cause.RULE}|{Cause.TRIAL}|{Cause.TRIAL_LOST}"
+    causes = "|".join((Cause.RULE, Cause.TRIAL, Cause.TRIAL_LOST, Cause.EXPLORATION))
     return Alert(
         name="SpeculationOffForDays",
         expr=joined(
