@@ -12,7 +12,7 @@ from specwatch.core.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_sp
 from specwatch.core.equal_load import at_equal_load
 from specwatch.core.evidence import Evidence
 from specwatch.core.interval import Interval
-from specwatch.core.speedup import Comparison
+from specwatch.core.speedup import LEAST_SHARE, Comparison
 from specwatch.core.summary import QUANTILES
 from specwatch.measures import MEASURES
 from specwatch.model import ALL_TEMPERATURES, Histogram, Tally
@@ -81,7 +81,7 @@ def read(
     asked = _Asked(evidence, window, where, draft_cost_ratio)
     reader, sound = _READERS[metric]
     counted = asked.tally(sound=sound)
-    found = _measured_instead(evidence) if measure.instead_of else None
+    found = _measured_instead(evidence, window) if measure.instead_of else None
     found = found or reader(asked)
     found = found._replace(drafts=counted.drafts or 0, requests=_requests(counted))
     if found.value is None:
@@ -137,9 +137,13 @@ def _acceptance(asked: _Asked) -> Reading:
     return _none("no drafts") if rate is None else Reading(rate)
 
 
-def _measured_instead(evidence: Evidence) -> Reading | None:
-    """Why nothing is to be assumed; None where it may be."""
+def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
+    """Why nothing is to be assumed; None where it may be: without a baseline, or at conditions
+    that it does not know."""
     if evidence.baseline:
+        compared = evidence.compared(window)
+        if compared.minutes and compared.covered < LEAST_SHARE:
+            return None
         return _none("there is a baseline to measure by", "assumed")._replace(moot=True)
     if evidence.baseline.expired:
         # What was measured once says more than an assumption, though not how much it is today.

@@ -208,6 +208,13 @@ def test_without_a_baseline_acceptance_is_judged_by_assumption():
     assert measured.missing == "there is a baseline to measure by"
 
 
+def test_beyond_the_loads_of_a_baseline_acceptance_is_judged_by_assumption():
+    """Else a loss at loads that nobody measured would be missed for ever."""
+    elsewhere = evidence(HOURLY, baseline=baseline(running=(40.0,)), reference=REFERENCE)
+    found = read("acceptance_ratio_unmeasured", elsewhere, window=HOUR)
+    assert (found.value, found.basis, found.moot) == (0.6, "assumed", False)
+
+
 def test_the_assumed_speedup_is_one_at_the_draft_cost_of_the_target():
     """3.4 tokens of steps that cost 1 + 4 x c; a tenth of the requests accept 12 %."""
     known = hourly(measured=False)
