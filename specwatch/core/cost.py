@@ -151,11 +151,26 @@ class CostModel:
             return {low: 1.0 - share, high: share}
         return {own: 1.0} if own in self.rates else None
 
+    def nearest(self, load: float) -> dict[int, float] | None:
+        """As :meth:`weights`; where unknown the nearest of the two bins on either side."""
+        weights, own = self.weights(load), load_bin(load)
+        if weights is not None or own is None:
+            return weights
+        near = [bin_ for bin_ in (own - 1, own + 1, own - 2, own + 2) if bin_ in self.rates]
+        return {near[0]: 1.0} if near else None
+
     def predict(
-        self, load: float, units: float, prefill: float = 0.0, context: float = 0.0
+        self,
+        load: float,
+        units: float,
+        prefill: float = 0.0,
+        context: float = 0.0,
+        *,
+        nearest: bool = False,
     ) -> Prediction | None:
-        """Seconds for ``units`` at some conditions; None at a load that is not known."""
-        weights = self.weights(load)
+        """Seconds for ``units`` at some conditions; None at a load that is not known, with
+        ``nearest`` at one far from any that is."""
+        weights = self.nearest(load) if nearest else self.weights(load)
         if weights is None:
             return None
         parts = {

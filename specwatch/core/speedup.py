@@ -375,7 +375,10 @@ class Comparison:
             return self._at_demand(minute) or "no baseline at the load that there was"
         first = None
         if asked is not None and minute.pace.by_token and firsts:
-            first = firsts.predict(asked.population, float(asked.firsts), asked.prompt_tokens)
+            # Fewer minutes tell of first tokens than of others.
+            first = firsts.predict(
+                asked.population, float(asked.firsts), asked.prompt_tokens, nearest=True
+            )
             if first is None:
                 same = self._at_demand(minute)
                 first = same and same.first

@@ -37,7 +37,10 @@ CONFIG = Config.model_validate(
     {
         "daemon": "d",
         "database": "sqlite:////nowhere/specwatch.db",
-        "targets": [{"name": TARGET, "url": "http://127.0.0.1:8000", "gpus": list(range(GPUS))}],
+        "targets": [{
+            "name": TARGET, "url": "http://127.0.0.1:8000", "gpus": list(range(GPUS)),
+            "objective": "tpot",  # the truth is that of tokens
+        }],
         "slos": [{"name": "first token", "metric": "ttft", "threshold": f"{LIMIT}s",
                   "objective": f"{OBJECTIVE:.0%}", "window": "7d"}],
     }

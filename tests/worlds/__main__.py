@@ -42,7 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run what was asked for, telling how far it is on stderr."""
     asked = _parser().parse_args(arguments)
     os.nice(asked.nice)
-    _quiet()
     names = asked.worlds or list(_worlds(asked.plugin) if asked.plugin else WORLDS)
     jobs = [
         (asked.plugin, name, policy, seed, asked.hours)
@@ -137,4 +136,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    _quiet()
     main()
