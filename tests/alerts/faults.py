@@ -73,6 +73,14 @@ _BREACHES = (
         "llama: -8% against the day before, at the same temperatures; the threshold is -5%.",
     ),
     _breached(
+        "SpeculationSlowerThanMeasured",
+        "net-negative-unexplained",
+        "speedup_ratio_unadjusted",
+        0.93,
+        1,
+        "llama: 0.93 times the speed that was measured without speculation; the threshold is 1.00.",
+    ),
+    _breached(
         "SpeculationKvSqueeze",
         "kv-squeeze",
         "kv_cache_usage",
@@ -278,8 +286,8 @@ _GUARD = (
         [
             Told(
                 TARGET,
-                "It was switched off again about 30m 0s ago. The guard waits twice as long "
-                "before the next trial, up to guard.rearm.most.",
+                "It was switched off again about 30m 0s ago. `specwatch guard status` says "
+                "when the next trial is due.",
             )
         ],
         40,
