@@ -145,8 +145,8 @@ def test_what_the_clients_saw_of_the_bad_draft_is_another_speedup(
     low, high = direct(tpots(bad, 2, "off", COLD), tpots(bad, 2, "on", COLD))
     assert high < of_bucket(good["comparison"], COLD)["speedup"]["value"]
     own = of_bucket(at(bad["comparison"], 2), COLD)["speedup"]
-    assert own["lower"] <= high
-    assert own["upper"] >= low
+    assert own["lower"] <= NEARLY * high
+    assert own["upper"] >= low / NEARLY
 
 
 def test_the_bad_draft_loses_and_the_good_one_is_better(
