@@ -204,7 +204,12 @@ def remember(url: str, off: Sequence[Window], on: Sequence[Window], now: float) 
 def repeated(minute: Sequence[Window], start: int, count: int) -> list[Window]:
     """The windows of a minute, in so many minutes."""
     starts = range(start, start + count * MINUTE, MINUTE)
-    return [replace(window, start=at) for at in starts for window in minute]
+    # One that a slow scrape fell into would decide nothing, an hour long.
+    sound = [
+        replace(each, restarts=0, down_seconds=0.0, observed_seconds=float(MINUTE))
+        for each in minute
+    ]
+    return [replace(window, start=at) for at in starts for window in sound]
 
 
 def busiest(windows: Sequence[Window]) -> list[Window]:
