@@ -26,7 +26,7 @@ BLOCK = 5 * MINUTE
 """Length of what older minutes are merged into: an hour of every target is held in memory."""
 FRESH = 6 * MINUTE
 """How long minutes are kept as they are."""
-PACED = 3 * HOUR
+PACED = 2 * HOUR
 """How long the pace of single minutes is kept: what is noise takes many of them to tell."""
 
 
@@ -60,7 +60,7 @@ class History:
 
     @property
     def paced(self) -> Sequence[Sample]:
-        """The minutes with speculation of the last three hours, oldest first, with no more than
+        """The minutes with speculation of the last two hours, oldest first, with no more than
         what a speedup needs."""
         return tuple(self._paced)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from specwatch.core.baseline import Baseline, BaselineKey, Origin, measured
 from specwatch.core.evidence import Evidence
+from specwatch.core.history import PACED
 from specwatch.core.sample import Sample
 from specwatch.core.speedup import Memory
 from specwatch.core.verdicts import Verdict, judge
@@ -24,7 +25,7 @@ PLAIN = 0.04
 """Seconds per token without speculation."""
 SIGMA = 0.10
 """Of a minute's step times, as a share."""
-HISTORY = 180
+HISTORY = PACED // MINUTE
 RULE = next(rule for rule in DEFAULT_RULES if rule.name == "net-negative")
 
 
