@@ -205,8 +205,8 @@ def test_a_ttft_quantile_lies_in_the_bucket_of_the_clients(
     what request and answer take on their way. How long that is on average shows the difference of
     the means, the server's being that of vLLM's own page; delays fall off exponentially, so that a
     share of 1 - q may take log(1 / (1 - q)) times as long. Only by that much, or 5 ms or 20 % where
-    that is more, may it lie beyond the bucket; and of a hundred requests one may be held up for any
-    time on a busy machine.
+    that is more, may it lie beyond the bucket; and of forty requests one may be held up for any
+    time, as when many streams begin at once on two processors.
     """
     observed = of_streams(story, windows, "ttft")
     assert observed.count == len(story.streams)
@@ -216,7 +216,7 @@ def test_a_ttft_quantile_lies_in_the_bucket_of_the_clients(
     beyond = max(0.005, 0.2 * upper, way * (1 + math.log(1 / (1 - q))))
     assert way > 0
     assert lower < measured(values, q)
-    assert measured(values, q - 0.01) <= upper + beyond
+    assert measured(values, q - 0.025) <= upper + beyond
 
 
 @pytest.mark.parametrize("q", QUANTILES)
