@@ -26,7 +26,7 @@ COLD, HOT = 0.0, 1.2
 BUCKETS = {COLD: "0", HOT: ">1"}
 SHORT = ("--warm-up", "500ms", "--max-tokens", "16", "--temperature", f"{COLD:g},{HOT:g}")
 RESAMPLES = 2000
-NEARLY = 1.15
+NEARLY = 1.3
 
 
 @dataclass(frozen=True)
