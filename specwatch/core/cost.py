@@ -69,7 +69,6 @@ class Rate(NamedTuple):
     variance: float
     """Of the logarithm of what it predicts."""
     freedom: float
-    minutes: float
     prefill: float | None = None
     """The slope of prompts at this load, where each load has its own."""
 
@@ -304,7 +303,7 @@ def _rate(
     freedom = max(freedom, _LEAST_FREEDOM)
     units = math.fsum(each.units for each in group)
     load = math.fsum(each.load * each.units for each in group) / units
-    return Rate(load, rate, variance, freedom, minutes)
+    return Rate(load, rate, variance, freedom)
 
 
 def _net(one: Observation, slopes: Slopes) -> float:

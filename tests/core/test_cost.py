@@ -267,7 +267,6 @@ def test_slices_of_one_minute_share_its_noise():
     assert CostModel.fitted(slices).rates[2].variance == 0.0
     known = CostModel.fitted(slices, noise).rates[2]
     assert (known.variance, known.freedom) == (pytest.approx(0.01), 100.0)
-    assert known.minutes == pytest.approx(1.0)
     hour = CostModel.fitted(alike(4.0, 60), noise).rates[2]
     assert hour.variance == pytest.approx(0.01 / 60)
 

@@ -31,8 +31,6 @@ CALIBRATE_AFTER = 1.0 * HOUR
 """Seconds of traffic that are watched before it is calibrated: by its own shape."""
 CALIBRATE_SECONDS = 180.0
 """Of each load and length of prompts."""
-LENGTHS = (0.5, 1.0, 2.0)
-"""Times the mean length of prompts: what tells the cost of prompts from that of requests."""
 
 
 class _Now(Executor):
@@ -232,7 +230,7 @@ class Specwatch:
         reader = PageReader()
         stages: list[Stage] = []
         for load in shape.loads:
-            for factor in LENGTHS:
+            for factor in calibration.LENGTHS:
                 pages = self._world.calibrate(
                     load, round(shape.prompt_tokens * factor), shape.output_tokens,
                     CALIBRATE_SECONDS,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tests.worlds.servers import ServedWorld, World
+from tests.worlds.servers import ServedWorld
 from tests.worlds.traffic import (
     HOUR,
     MINUTE,
@@ -27,6 +27,7 @@ from tests.worlds.traffic import (
     cycle,
     sequence,
 )
+from tests.worlds.world import World
 
 COSTS = Costs()
 QUIET = Noise(sigma=0.02, correlation=0.3)

@@ -6,7 +6,6 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Protocol
 
 import numpy as np
 
@@ -31,28 +30,6 @@ MOST, LEAST = 5.0, 0.2
 """A server that cannot keep up gets ever slower; its truth ends here."""
 OUTAGE = 600.0
 """Seconds that scrapes fail for, where whole outages do."""
-
-
-class World(Protocol):
-    """What the harness knows of a simulated server. ``now`` is in seconds and ascends."""
-
-    name: str
-    interval: float
-    """Seconds between two pages."""
-
-    def page(self, now: float) -> str | None:
-        """The metrics page; None while the server is down or where the scrape was lost."""
-
-    def restart(self, now: float, speculation: bool) -> None:
-        """Start anew with or without speculation."""
-
-    def truth(self, now: float) -> float:
-        """The speedup: mean request time without speculation over that with it."""
-
-    def calibrate(
-        self, load: int, prompt_tokens: int, output_tokens: int, seconds: float
-    ) -> list[str]:
-        """Pages of a fresh server without speculation under so many requests at a time."""
 
 
 class ServedWorld:

@@ -12,7 +12,7 @@ import pytest
 from specwatch.core.exposition import PageReader
 from specwatch.model import Series
 from tests.worlds.scenarios import SCENARIOS
-from tests.worlds.servers import ServedWorld, World
+from tests.worlds.servers import ServedWorld
 from tests.worlds.serving import Engine
 from tests.worlds.traffic import (
     HOUR,
@@ -27,6 +27,7 @@ from tests.worlds.traffic import (
     cycle,
     sequence,
 )
+from tests.worlds.world import World
 
 ZERO = 1_795_003_200.0
 
