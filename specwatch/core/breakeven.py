@@ -23,10 +23,11 @@ from typing import Literal
 from specwatch.core.acceptance import fixed_draft_length
 from specwatch.core.baseline import Baseline
 from specwatch.core.cost import CostModel
+from specwatch.core.counterfactual import Baselines, Minute
 from specwatch.core.interval import Interval
 from specwatch.core.merge import sum_fields
 from specwatch.core.sample import Sample
-from specwatch.core.speedup import Baselines, Comparison, Minute
+from specwatch.core.speedup import Comparison
 from specwatch.model import Objective, Tally
 
 DRAFT_COST_RATIO = 0.1

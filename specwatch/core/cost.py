@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from specwatch.core.noise import Noise, inflation, spread_of
+from specwatch.core.noise import Noise, Spread, inflation, spread_of
 from specwatch.model import load_bin
 
 EPISODE = 900.0
@@ -61,8 +61,12 @@ class Observation(NamedTuple):
     """Seconds that the stretch lasted."""
 
 
-class Rate(NamedTuple):
-    """Of one load bin: seconds per unit, net of prompts and context, at a mean ``load``."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Rate:
+    """Of one load bin: seconds per unit, net of prompts and context, at a mean ``load``.
+
+    Two of them err independently of each other.
+    """
 
     load: float
     rate: float
@@ -84,11 +88,10 @@ _NONE = Slopes(None, None)
 
 
 class Prediction(NamedTuple):
-    """What something would take, in seconds, and the load bins that this rests on by share."""
+    """What something would take, in seconds, and the rates that this rests on by share."""
 
     seconds: float
-    shares: Mapping[int, float]
-    model: CostModel
+    shares: tuple[tuple[Rate, float], ...]
 
     def times(self, factor: float) -> Prediction:
         """That of a part, or of a slower server."""
@@ -172,35 +175,35 @@ class CostModel:
         weights = self.nearest(load) if nearest else self.weights(load)
         if weights is None:
             return None
-        parts = {
-            bin_: weight * (units * rate.rate + (rate.prefill or 0.0) * prefill)
-            for bin_, weight in weights.items()
-            for rate in (self.rates[bin_],)
-        }
-        seconds = math.fsum(parts.values())
+        parts = [
+            (rate, weight * (units * rate.rate + (rate.prefill or 0.0) * prefill))
+            for rate, weight in ((self.rates[bin_], weight) for bin_, weight in weights.items())
+        ]
+        seconds = math.fsum(part for _, part in parts)
         seconds += (self.slopes.prefill or 0.0) * prefill
         seconds += (self.slopes.context or 0.0) * context
         # Without a unit and a prompt it is nothing.
-        shares = {bin_: part / seconds for bin_, part in parts.items() if seconds > 0}
-        return Prediction(seconds, shares, self)
+        shares = tuple((rate, part / seconds) for rate, part in parts if seconds > 0)
+        return Prediction(seconds, shares)
 
-    def variance(self, parts: Iterable[Prediction]) -> tuple[float, float]:
-        """Of the logarithm of a sum of predictions, and its degrees of freedom."""
-        whole = 0.0
-        by_bin: dict[int, float] = {}
-        for part in parts:
-            whole += part.seconds
-            for bin_, share in part.shares.items():
-                by_bin[bin_] = by_bin.get(bin_, 0.0) + share * part.seconds
-        if whole <= 0:
-            return 0.0, math.inf
-        terms = [
-            ((amount / whole) ** 2 * self.rates[bin_].variance, self.rates[bin_].freedom)
-            for bin_, amount in by_bin.items()
-        ]
-        total = math.fsum(variance for variance, _ in terms)
-        doubt = math.fsum(variance**2 / max(freedom, 1.0) for variance, freedom in terms)
-        return total, total**2 / doubt if doubt > 0 else math.inf
+
+def doubt(parts: Iterable[tuple[Prediction, float]]) -> Spread:
+    """Of a sum of predictions, each with its seconds in that sum."""
+    whole = 0.0
+    amounts: dict[Rate, float] = {}
+    for prediction, seconds in parts:
+        whole += seconds
+        for rate, share in prediction.shares:
+            amounts[rate] = amounts.get(rate, 0.0) + share * seconds
+    if whole <= 0:
+        return Spread(0.0, math.inf)
+    terms = [
+        ((amount / whole) ** 2 * rate.variance, max(rate.freedom, 1.0))
+        for rate, amount in amounts.items()
+    ]
+    total = math.fsum(variance for variance, _ in terms)
+    left = math.fsum(variance**2 / freedom for variance, freedom in terms)
+    return Spread(total, total**2 / left if left > 0 else math.inf)
 
 
 def _episodes(ordered: Sequence[Observation]) -> list[list[Observation]]:
@@ -224,16 +227,15 @@ def _shift(known: CostModel, episode: Sequence[Observation]) -> float:
         if expected is not None:
             over.append(each.seconds)
             under.append(expected.seconds)
-            parts.append(expected)
+            parts.append((expected, expected.seconds))
     if len(over) < LEAST_POINTS:
         return 1.0
     spread = spread_of(over, under)
     if spread is None:
         return 1.0
-    variance, _ = known.variance(parts)
     shift = math.fsum(over) / math.fsum(under)
-    doubt = math.hypot(spread.half_width(_CERTAIN), 2.576 * math.sqrt(variance))
-    return shift if abs(math.log(shift)) > max(doubt, _LEAST_SHIFT) else 1.0
+    least = math.hypot(spread.half_width(_CERTAIN), 2.576 * math.sqrt(doubt(parts).variance))
+    return shift if abs(math.log(shift)) > max(least, _LEAST_SHIFT) else 1.0
 
 
 def _rates(
@@ -270,7 +272,7 @@ def _queued_rates(observations: Sequence[Observation], noise: Noise | None) -> d
         rate = (seconds - slope * prompts) / whole
         expected = [rate * each.units + slope * each.prefill for each in group]
         took = [each.seconds for each in group]
-        found[bin_] = _rate(group, took, expected, rate, noise)._replace(prefill=slope)
+        found[bin_] = replace(_rate(group, took, expected, rate, noise), prefill=slope)
     return found
 
 

@@ -8,11 +8,11 @@ from statistics import median
 from specwatch.core import baseline as baselines
 from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin
 from specwatch.core.cost import CostModel, Observation
+from specwatch.core.counterfactual import Memory, Minute
 from specwatch.core.evidence import Evidence
 from specwatch.core.history import History
 from specwatch.core.sample import Sample
 from specwatch.core.slo import SloBook
-from specwatch.core.speedup import Memory, Minute, stepping
 from specwatch.core.verdicts import Finding
 from specwatch.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Objective
 from specwatch.ruling import Slo
@@ -112,7 +112,7 @@ class Dossier:
     def _learn_steps(self, sample: Sample) -> None:
         """Keep what steps take, near the newest measurement without speculation."""
         minute = Minute.of(sample)
-        seen = None if minute is None else stepping(minute)
+        seen = None if minute is None else minute.stepping()
         if minute is None or seen is None:
             return
         if sample.environment not in self._steps:

@@ -8,10 +8,11 @@ from functools import cached_property
 from specwatch.core.baseline import Baseline
 from specwatch.core.breakeven import Assessment, assess
 from specwatch.core.cost import CostModel
+from specwatch.core.counterfactual import Memory
 from specwatch.core.history import PACED
 from specwatch.core.merge import sum_tallies
 from specwatch.core.sample import Sample, total
-from specwatch.core.speedup import Comparison, Memory
+from specwatch.core.speedup import Comparison
 from specwatch.model import ALL_TEMPERATURES, Mode, Objective, Tally
 
 LONGEST_SILENCE = 180.0

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from specwatch.core.baseline import Baseline, Origin, choose, measured
+from specwatch.core.counterfactual import LIKE, Memory
 from specwatch.core.sample import Sample
-from specwatch.core.speedup import LIKE, STRETCHES, Comparison, Memory
+from specwatch.core.speedup import STRETCHES, Comparison
 from specwatch.model import MINUTE, Environment, Gauges, Histogram, Mode, Objective, Tally
 from tests.core.minutes import KEY, on, per_request
 

@@ -78,7 +78,7 @@ def test_of_three_at_once_one_restarts_once(url: str, open_store: OpenStore, wor
     ready = threading.Barrier(len(daemons) + 1)
 
     def turn(daemon: GuardingDaemon) -> None:
-        for _ in range(30):
+        for _ in range(90):
             ready.wait(120)
             daemon.turn()
             ready.wait(120)
@@ -86,7 +86,7 @@ def test_of_three_at_once_one_restarts_once(url: str, open_store: OpenStore, wor
     threads = [threading.Thread(target=turn, args=(daemon,)) for daemon in daemons]
     for thread in threads:
         thread.start()
-    for _ in range(30):
+    for _ in range(90):
         ready.wait(120)
         ready.wait(120)
         world.wait()

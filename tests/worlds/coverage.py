@@ -12,10 +12,10 @@ import random
 from collections.abc import Iterator
 
 from specwatch.core.baseline import Baseline, BaselineKey, Origin, measured
+from specwatch.core.counterfactual import Memory
 from specwatch.core.evidence import Evidence
 from specwatch.core.history import PACED
 from specwatch.core.sample import Sample
-from specwatch.core.speedup import Memory
 from specwatch.core.verdicts import Verdict, judge
 from specwatch.model import ALL_TEMPERATURES, MINUTE, Gauges, Histogram, Mode, Tally
 from specwatch.ruling import DEFAULT_RULES
