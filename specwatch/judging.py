@@ -23,7 +23,7 @@ from specwatch.core.verdicts import Finding, Verdict
 from specwatch.core.watch import Moment
 from specwatch.edges.store import Store
 from specwatch.errors import StoreError
-from specwatch.model import ALL_TEMPERATURES, HOUR, Batch
+from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Batch
 from specwatch.ruling import Rule
 
 _log = structlog.get_logger("specwatch.judging")
@@ -239,7 +239,8 @@ class Judging:
             ]
 
     def _load(self, seat: _Seat, now: float) -> None:
-        """Hours as far back as sums are kept, whole hours of minutes, and the open breaches."""
+        """Hours as far back as sums are kept, whole hours of minutes, the open breaches; minutes
+        about the newest measurement without speculation, too."""
         target = seat.judge.target
         windows = [rule.window_of(each) for rule in seat.judge.rules for each in rule.conditions]
         # The last hour at least, and whole ones, so that nothing is both in an hour and a minute.
@@ -256,6 +257,12 @@ class Judging:
                 read = list(self._store.windows(target=target, **span))
                 with seat.lock:
                     seat.judge.load(read)
+        measured = max((each.at for each in seat.judge.measurements), default=0.0)
+        if measured:
+            since, until = measured - HOUR, measured + 3 * HOUR
+            read = list(self._store.windows(target=target, since=since, until=until, length=MINUTE))
+            with seat.lock:
+                seat.judge.recall(read)
         breaches = [] if seat.restored else self._store.open_breaches(target)
         with seat.lock:
             self._restore(seat, breaches, now)

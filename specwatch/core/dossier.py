@@ -109,6 +109,18 @@ class Dossier:
                 changed = True
         return changed
 
+    def recall(self, samples: Iterable[Sample]) -> None:
+        """Know what steps took in minutes of the past, which are not judged."""
+        known = {
+            each.at for bins in self._steps.values() for kept in bins.values() for each in kept
+        }
+        for sample in samples:
+            if sample.start + sample.length not in known:
+                self._learn_steps(sample)
+        for bins in self._steps.values():
+            for kept in bins.values():
+                kept.sort()
+
     def _learn_steps(self, sample: Sample) -> None:
         """Keep what steps take, near the newest measurement without speculation."""
         minute = Minute.of(sample)

@@ -129,6 +129,12 @@ class Judge:
             model.remember(samples_of(own))
             self._choose(model)
 
+    def recall(self, windows: Iterable[Window]) -> None:
+        """Learn from minutes about the newest baseline what a step took then."""
+        for name, own in _by_model(windows):
+            if self._room_for(name):
+                self._model(name).recall(samples_of(own))
+
     def restore(self, rule: str, model_name: str, temperature: str, since: float) -> bool:
         """Know a breach that an earlier daemon confirmed at ``since`` (Unix seconds).
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from specwatch.core.breakeven import DRAFT_COST_RATIO
@@ -197,13 +197,15 @@ def _holds(
 
 
 def _by_stretches(
-    stretches: Iterable[Interval], sign: int, threshold: float, line: float, *, latched: bool
+    stretches: Sequence[Interval], sign: int, threshold: float, line: float, *, latched: bool
 ) -> bool | None:
-    """What the shortest stretch says that is certain: the newest that is known."""
+    """What the shortest stretch says that is certain, unless the newest minutes speak against it:
+    what is over by then is no breach."""
+    lasts = sign * stretches[0].value > threshold
     for each in stretches:
         low, high = sorted((sign * each.lower, sign * each.upper))
         if low > threshold:
-            return True
+            return latched or lasts
         if high <= line:
             return False
     return latched

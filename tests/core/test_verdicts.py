@@ -564,6 +564,19 @@ def test_a_loss_that_is_over_is_not_told_by_the_window_that_still_has_it():
     assert reading.interval.above(1.0)
 
 
+def test_a_loss_that_seems_over_is_none_before_that_is_certain():
+    """Five minutes tell for certain neither that it lasts nor that it is over."""
+    loss, gain = [0.0305, 0.0345] * 30, [0.0240, 0.0280] * 2
+    low = rule(SLOW, window=3600)
+    assert found(low, paced(*loss)).verdict is B
+    over = found(low, paced(*loss, *gain))
+    ((_, reading),) = over.readings
+    newest, *longer = reading.stretches
+    assert not newest.above(1.0)
+    assert any(each.below(1.0) for each in longer)
+    assert over.verdict is P
+
+
 def test_a_gain_is_found_by_the_shortest_stretch_too():
     pays = rule(Condition(metric="speedup_ratio", above=1.0), window=3600)
     ((_, reading),) = found(pays, paced(*LATELY_SLOW, *FAST)).readings

@@ -183,6 +183,47 @@ def test_what_is_assumed_follows_the_draft_cost_of_the_target_and_a_reload_of_it
     assert (known.draft_cost_ratio, known.prior < 1) == (0.6, True)
 
 
+def test_after_a_restart_it_is_known_how_fast_the_server_was_when_the_baseline_was_measured(
+    scene: Scene,
+) -> None:
+    """A server whose clock is throttled meanwhile has lost nothing of its speedup of 1.5."""
+    both = [
+        Rule(name=name, conditions=(Condition(metric=name, below=1),), window="10m")
+        for name in ("speedup_ratio", "speedup_ratio_unadjusted")
+    ]
+    scene.config = scene.ruled(*both)
+    judging = scene.judging()
+
+    def pass_by(judging: Judging, minutes: int, seconds: float, mode: Mode = Mode.ON) -> None:
+        for _ in range(minutes):
+            one = acceptance(int(scene.time), 0.7, mode=mode, concurrency=2.0)
+            tally = dataclasses.replace(
+                one.tally,
+                generation_tokens=310,
+                ttft=Histogram((0.1,), (10, 0), 0.5),
+                inter_token=Histogram((0.01, 0.1), (0, 100, 0), 300 * seconds),
+            )
+            one = dataclasses.replace(one, tally=tally)
+            scene.time += 60
+            judging.observe("chat", Batch((one,), None))
+            scene.store.write([batch(one)], now=scene.time)
+
+    def read(judging: Judging) -> dict[str, float]:
+        found = judging.decision_of("chat").findings
+        return {each.rule.name: each.readings[0][1].value or 0.0 for each in found}
+
+    pass_by(judging, 15, 0.030, Mode.OFF)
+    pass_by(judging, 20, 0.020)
+    judging.flush(final=True)
+    scene.time += 5 * HOUR
+    again = scene.judging()
+    pass_by(again, 10, 0.036)
+    assert read(again) == {
+        "speedup_ratio": pytest.approx(1.5, rel=0.02),
+        "speedup_ratio_unadjusted": pytest.approx(1.5 * 20 / 36, rel=0.02),
+    }
+
+
 def test_acting_on_assumptions_is_a_setting_of_the_guard(scene: Scene) -> None:
     guard = scene.config.guard.model_copy(update={"act_on_assumptions": True})
     for changes, action in (({}, "alert"), ({"guard": guard}, "disable")):
