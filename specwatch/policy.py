@@ -45,7 +45,7 @@ DEFAULT_RUNBOOK_URL = "http://127.0.0.1:9469/runbook"
 LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 """What Alertmanager 0.25 takes as the name of a label."""
 
-_SHORT_TRIAL = 90.0
+SHORT_TRIAL = 90.0
 """Seconds that a trial of something bad costs: it is found within minutes."""
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
@@ -120,8 +120,8 @@ class Rearm(Section):
     """When speculation is tried again: after ``after`` seconds, doubled for each trial that was
     lost up to ``most``; ``trial`` is how long it is watched, unless it is certain before.
 
-    Without ``after`` as often as two restarts and a short trial take ``budget`` of the time: every
-    three hours where a restart takes a minute.
+    Without ``after`` as often as two restarts, and what the last trial lost by being slower, take
+    ``budget`` of the time: every three hours where a restart takes a minute.
     """
 
     after: Duration | None = None
@@ -129,15 +129,17 @@ class Rearm(Section):
     trial: Duration = 20 * 60.0
     budget: Ratio = 0.02
 
-    def wait(self, restart_seconds: float) -> float:
-        """Seconds from switching off to the first trial."""
+    def wait(self, restart_seconds: float, lost: float = SHORT_TRIAL) -> float:
+        """Seconds from switching off to a trial that loses so many seconds."""
         if self.after is not None:
             return self.after
-        return min(max((2 * restart_seconds + _SHORT_TRIAL) / self.budget, HOUR), self.most)
+        return min(max((2 * restart_seconds + lost) / self.budget, HOUR), self.most)
 
-    def later(self, delay: float) -> float:
-        """The wait after a trial that was lost."""
-        return delay if self.after is None else min(2 * delay, max(self.most, delay))
+    def later(self, delay: float, restart_seconds: float, lost: float = SHORT_TRIAL) -> float:
+        """The wait after a trial that was lost, and with it so many seconds."""
+        if self.after is None:
+            return self.wait(restart_seconds, lost)
+        return min(2 * delay, max(self.most, delay))
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:

@@ -90,7 +90,7 @@ class Survey:
         model, past = self._minutes(disabled - foresight.PAST, disabled)
         _, present = self._minutes(now - foresight.PRESENT, now, model)
         baseline = self._baselines().get(model, Baseline())
-        return foresight.predicted_speedup(past, present, baseline)
+        return foresight.predicted_speedup(past, present, baseline, self._objective)
 
     def _quiet(self, now: float) -> float | None:
         windows = self._store.windows(

@@ -6,6 +6,7 @@ All take minutes of one model, as the store has them; time is of the minutes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from specwatch.core.baseline import Baseline
@@ -25,6 +26,8 @@ WARM_UP = 2 * MINUTE
 _QUIET = 0.1
 """Share of the mean traffic of a day below which an hour is quiet."""
 _DAY = 24 * HOUR
+_ALIKE = 1.5
+"""Factor by which what is asked for may differ in minutes that are alike."""
 _BREACH = 10 * MINUTE
 """Seconds before the switch that are taken for those in breach, where no stretch tells."""
 
@@ -132,15 +135,35 @@ def _in_breach(
 
 
 def predicted_speedup(
-    past: Sequence[Sample], present: Sequence[Sample], baseline: Baseline
+    past: Sequence[Sample], present: Sequence[Sample], baseline: Baseline, objective: Objective
 ) -> Interval | None:
-    """What speculation would do now; ``past`` are minutes from before it went off."""
+    """What speculation would do now; ``past`` are minutes from before it went off.
+
+    Predicted is the time per token. How far from it the objective was, where as much was asked for
+    as now, is taken to be the same again: prompts that the draft reads too are part of neither.
+    """
     from specwatch.core.prediction import Experience, Remembered
+    from specwatch.core.speedup import Comparison
 
     remembered = Remembered()
     for each in past:
         remembered.add(each)
-    return Experience.of(remembered.samples, baseline).speedup(present)
+    found = Experience.of(remembered.samples, baseline).speedup(present)
+    now = _tokens_per_second(present)
+    alike = [e for e in past if now / _ALIKE <= _tokens_per_second([e]) <= now * _ALIKE]
+    compared = Comparison(alike or past, baseline, objective=objective)
+    whole, per_token = compared.interval(), compared.of(Objective.TPOT)
+    if found is None or whole is None or per_token is None:
+        return found
+    factor = whole.value / per_token.value
+    return replace(
+        found, value=found.value * factor, lower=found.lower * factor, upper=found.upper * factor
+    )
+
+
+def _tokens_per_second(minutes: Sequence[Sample]) -> float:
+    tokens = sum(each.tally.generation_tokens or 0 for each in minutes)
+    return tokens / (sum(each.length for each in minutes) or 1)
 
 
 def quiet_in(hours: Sequence[Sample], now: float) -> float | None:

@@ -14,7 +14,7 @@ from specwatch.guard.seen import Breach, Seen
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.guard.step import Step, said_of, to, wait
 from specwatch.model import HOUR, Mode
-from specwatch.policy import Guard
+from specwatch.policy import SHORT_TRIAL, Guard
 from specwatch.scalars import format_duration
 
 _GAIN_LASTS = float(HOUR)
@@ -153,10 +153,11 @@ def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         return replace(won, inputs=inputs)
     if state.pause is not None or policy.mode != "act":
         return wait(state, "the trial is lost, and the guard may not act now")
-    delay = state.delay or policy.rearm.wait(state.restart_cost(policy.restart_cost))
+    cost, lasted = state.restart_cost(policy.restart_cost), seen.now - state.since
+    wasted = SHORT_TRIAL if speedup is None else max(1 / speedup.value - 1, 0.0) * lasted
     later = replace(
         state,
-        delay=policy.rearm.later(delay),
+        delay=policy.rearm.later(state.delay or policy.rearm.wait(cost), cost, wasted),
         early_at=seen.now + state.early_pause,
         early_pause=2 * state.early_pause,
     )

@@ -240,9 +240,10 @@ def _compares(state: GuardState) -> bool:
 def _arrived(state: GuardState, seen: Seen, policy: Guard, reason: str) -> Step:
     cause = state.incident.cause if state.incident else Cause.RULE
     if state.goal is Mode.OFF:
-        delay = state.delay or policy.rearm.wait(state.restart_cost(policy.restart_cost))
+        cost = state.restart_cost(policy.restart_cost)
+        delay = state.delay or policy.rearm.wait(cost)
         if cause is Cause.RULE and state.delay:  # a trial was won by a narrow margin before
-            delay = policy.rearm.later(state.delay)
+            delay = policy.rearm.later(state.delay, cost)
         person = cause is Cause.PERSON
         rearm_at = state.rearm_at if person else seen.now + delay
         return to(

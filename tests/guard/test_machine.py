@@ -19,7 +19,7 @@ from specwatch.guard.plan import Life, Service
 from specwatch.guard.seen import Breach, Outcome, Seen
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.model import HOUR, Mode
-from specwatch.policy import Guard, Maintenance, Windows
+from specwatch.policy import Guard, Maintenance, Rearm, Windows
 from tests.guard.wandering import Wandering
 
 NOW = 1_800_000_000.0
@@ -179,6 +179,19 @@ def test_each_lost_trial_makes_early_ones_rarer() -> None:
     assert (found.state.early_at, found.state.early_pause) == (NOW + HOUR, 2 * HOUR)
     assert found.state.delay == 2 * 6 * HOUR
     assert found.state.actions == (), "the end of a trial is not another action"
+
+
+def test_trials_come_as_often_as_the_budget_pays_for_what_the_last_one_lost() -> None:
+    """A restart takes a minute; 40 minutes of a trial at 0.75 took a third more than without."""
+    policy = ACT.model_copy(update={"rearm": Rearm(), "restart_cost": 60.0})
+    trial = replace(CONFIRMED, phase=Phase.TRIAL, since=NOW - 2400)
+    for speedup, delay in ((0.75, (120 + 800) / 0.02), (0.99, (120 + 2400 / 99) / 0.02)):
+        found = machine.step(trial, seen(breaches=(), trial=Trial(about(speedup))), policy)
+        assert found is not None
+        assert found.state.delay == pytest.approx(delay)
+    unknown = machine.step(trial, seen(), policy)
+    assert unknown is not None
+    assert unknown.state.delay == pytest.approx(policy.rearm.wait(60.0))
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,8 @@ class _Book:
         self._tries = False
         """Whether the policy itself switched it on to see: the end of that is no delay."""
         self._seen = 0
+        self._restarting = False
+        """Whether the server is down by the policy's order."""
         self._found = Score("", "", 0)
 
     def step(self, server: Server) -> None:
@@ -150,9 +152,13 @@ class _Book:
             self._switched(at, self._world.truth(at), speculation)
         self._seen = len(server.switches)
         speculating = server.speculating
-        if speculating is None:
+        if speculating is not None:
+            self._restarting = False
+        if self._restarting and speculating is None:
             self._down += step
             self._lost += step
+        elif speculating is None:  # a scrape was lost, or somebody else restarts it
+            return
         elif speculating:
             self._on += step
             self._lost += step * max(1 / truth - 1, 0.0)
@@ -175,6 +181,7 @@ class _Book:
                 self._hurting_since = now
 
     def _switched(self, at: float, truth: float, speculation: bool) -> None:
+        self._restarting = True
         if not speculation:
             self._off = _Off(at, truth)
             if self._hurting_since is not None:
