@@ -44,8 +44,8 @@ def of_slos(targets: Iterable[TargetStatus], share: int) -> Iterator[Metric]:
     )
     met = GaugeMetricFamily(
         "specwatch_goodput_requests_per_second",
-        "Requests a second of a window that met all objectives: at least (bound lower) and at most"
-        " (upper), as nobody counts which request missed which of several.",
+        "Requests a second of a window that met all objectives: a lower and an upper bound, as"
+        " latency histograms do not say which request missed which objective.",
         labels=("target", "model_name", "window", "bound"),
     )
     offered = GaugeMetricFamily(

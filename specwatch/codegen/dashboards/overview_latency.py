@@ -79,8 +79,8 @@ def _goodput(model: str) -> Panel:
     return timeseries(
         "Goodput",
         "Requests a second of the last 5 minutes that met all objectives, at most and at least, and"
-        " dashed all that were offered. Nobody counts which request missed which objective: with"
-        " objectives for one latency only both bounds are one line.",
+        " dashed all that were offered. Latency histograms do not say which request missed which"
+        " objective; where objectives are for one latency only, both bounds are one line.",
         [
             Query(least(f'{met}, bound="upper"}}'), "at most"),
             Query(least(f'{met}, bound="lower"}}'), "at least"),

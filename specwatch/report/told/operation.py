@@ -82,7 +82,7 @@ def _goodput(found: Sequence[Goodput]) -> Iterator[Part]:
 def goodput_rows(found: Sequence[Goodput]) -> list[tuple[str, ...]]:
     """Speculation, requests, the share that met all objectives, all a second, and those that did,
     of each row."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for each in found:
         share = met = cells.UNKNOWN
         if each.share is not None:
@@ -110,14 +110,17 @@ def goodput_notes(found: Sequence[Goodput]) -> list[str]:
     notes = []
     if any(each.share is not None and each.share.lower < each.share.upper for each in found):
         notes.append(
-            "Nobody counts which request missed which objective, so that there are two bounds."
+            "Latency histograms do not say which request missed which objective: these figures are"
+            " a lower and an upper bound."
         )
     if any(each.requests and each.share is None for each in found):
-        notes.append("Goodput is not known where an objective was held against no request.")
+        notes.append(
+            "Goodput is unknown where no request was measured against one of the objectives."
+        )
     if len(found) > 1:
         notes.append(
-            "With and without speculation are not compared at equal load: the difference is not"
-            " what speculation did."
+            "With and without speculation the load was not equal: the difference is not the effect"
+            " of speculation."
         )
     return notes
 
