@@ -409,7 +409,7 @@ def _found(seat: _Seat) -> TargetDecision:
         if not assessment.measured:
             prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
         models[name] = ModelDecision(assessment, baselines[name], prior, cost, latencies[name])
-    return TargetDecision(models, judge.findings(), judge.slos())
+    return TargetDecision(models, judge.findings(), judge.slos(), judge.goodput())
 
 
 def _place(one: Measurement) -> tuple[object, ...]:

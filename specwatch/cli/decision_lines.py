@@ -48,10 +48,13 @@ def rule_lines(findings: list[dict[str, Any]], now: float) -> Lines:
         yield f"rules: {speculation.counts(findings)}", "dim"
 
 
-def slo_lines(slos: Iterable[dict[str, Any]]) -> Lines:
-    """Yield the objectives of one model that had requests."""
+def slo_lines(slos: Iterable[dict[str, Any]], goodput: dict[str, Any]) -> Lines:
+    """Yield the objectives of one model that had requests, and its goodput."""
     for each in slos:
         said = speculation.objective(each)
         if said is not None:
             style = "red" if each["budget_left"] < 0 else ""
             yield from wrapped(f"objective {shown(each['name'])}: {said}", style)
+    met = speculation.goodput(goodput)
+    if met is not None:
+        yield from wrapped(f"goodput: {met}")

@@ -67,7 +67,8 @@ def _decision(
     if target["models"].get(model) != "off":
         yield from pay_lines(found["models"].get(model), window)
     yield from rule_lines([one for one in found["findings"] if one["model_name"] == model], now)
-    yield from slo_lines(one for one in found["slos"] if one["model_name"] == model)
+    slos = (one for one in found["slos"] if one["model_name"] == model)
+    yield from slo_lines(slos, found["goodput"].get(model, {}))
 
 
 def _model(

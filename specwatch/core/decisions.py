@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specwatch.core.equal_load import BaselineLatencies
     from specwatch.core.interval import Interval
     from specwatch.core.reading import Reading
-    from specwatch.core.slo import SloStatus
+    from specwatch.core.slo import Goodput, SloStatus
     from specwatch.core.verdicts import Finding
     from specwatch.ruling import Condition, Rule
 
@@ -63,11 +63,12 @@ class ModelDecision:
 
 @dataclass(frozen=True, slots=True)
 class TargetDecision:
-    """What is decided of one target now."""
+    """What is decided of one target now; ``goodput`` is by model and seconds of the window."""
 
     models: Mapping[str, ModelDecision] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     slos: tuple[SloStatus, ...] = ()
+    goodput: Mapping[str, Mapping[int, Goodput]] = field(default_factory=dict)
 
 
 def decision(one: Decision) -> Json:
@@ -81,6 +82,7 @@ def target(found: TargetDecision, now: float) -> Json:
         "models": {name: model(one, now) for name, one in found.models.items()},
         "findings": [finding(one) for one in found.findings],
         "slos": [slo(one) for one in found.slos],
+        "goodput": {name: goodput(one) for name, one in found.goodput.items()},
     }
 
 
@@ -175,6 +177,19 @@ def slo(one: SloStatus) -> Json:
         "error_ratio": one.error_ratio,
         "budget_left": one.budget_left,
         "burn_rates": {format_duration(at): rate for at, rate in one.burn_rates.items()},
+    }
+
+
+def goodput(found: Mapping[int, Goodput]) -> Json:
+    """Requests a second of one model that met all objectives, at least and at most, by window."""
+    return {
+        format_duration(window): {
+            "watched_seconds": one.watched,
+            "offered_per_second": one.rate(one.requests),
+            "lower_per_second": one.rate(one.lower),
+            "upper_per_second": one.rate(one.upper),
+        }
+        for window, one in found.items()
     }
 
 

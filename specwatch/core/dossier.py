@@ -84,14 +84,14 @@ class Dossier:
         new = {each.start for each in hours} - self._booked
         self._booked |= new
         for sample in [*(each for each in hours if each.start in new), *minutes]:
-            self.book.add(sample.start, sample.length, sample.tally)
+            self.book.add(sample.start, sample.length, sample.tally, sample.watched)
         if self.history.newest is not None:
             self.environment = self.history.newest.environment
         self.evidence = None
 
     def learn(self, sample: Sample) -> bool:
         """Take a new minute; whether the baseline may be another one now."""
-        self.book.add(sample.start, sample.length, sample.tally)
+        self.book.add(sample.start, sample.length, sample.tally, sample.watched)
         environment = sample.environment
         changed = environment != self.environment
         self.environment = environment

@@ -12,7 +12,7 @@ from specwatch.core.dossier import Dossier
 from specwatch.core.equal_load import BaselineLatencies, baseline_latencies
 from specwatch.core.evidence import Evidence
 from specwatch.core.sample import Sample, samples_of
-from specwatch.core.slo import SloStatus
+from specwatch.core.slo import Goodput, SloStatus
 from specwatch.core.verdicts import Finding, Verdict, judge
 from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, Window
 from specwatch.ruling import Rule, Slo
@@ -204,6 +204,14 @@ class Judge:
             for name, model in self._models.items()
             for status in model.book.statuses(name, max(model.judged_at, model.newest))
         )
+
+    def goodput(self) -> dict[str, dict[int, Goodput]]:
+        """Requests that met all objectives, by model and seconds of the window."""
+        return {
+            name: model.book.goodput(max(model.judged_at, model.newest))
+            for name, model in self._models.items()
+            if self._slos
+        }
 
     def assessments(self) -> dict[str, Assessment]:
         """What speculation did over the last hour, by model."""

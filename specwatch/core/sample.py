@@ -85,6 +85,8 @@ class Sample:
     usual: SentLengths | None = None
     """Lengths of its requests that are known without counting: they stand in where none began or
     ended in it."""
+    watched: float = 0.0
+    """Seconds that its counts cover, outages included: a process out of reach counts on."""
 
     pace: Pace | None = field(init=False, compare=False)
     """How fast tokens came; None where none did, or the server does not say."""
@@ -202,6 +204,7 @@ def _joined(samples: Sequence[Sample]) -> Sample:
         tally=total(samples),
         gauges=reduce(merge_gauges, (each.gauges for each in samples)),
         buckets=totals_by_bucket(samples),
+        watched=sum(each.watched for each in samples),
     )
 
 
@@ -241,6 +244,7 @@ def _sample(window: Window, parts: Sequence[Window]) -> Sample:
         buckets=buckets,
         coverage=next((part.coverage for part in parts), None),
         sound=sound,
+        watched=window.observed_seconds + window.down_seconds,
     )
 
 

@@ -1,8 +1,10 @@
-"""Service-level objectives: how much of the error budget is left, and how fast it burns.
+"""Service-level objectives: how much of the error budget is left, how fast it burns, and goodput.
 
 The error ratio is the share of requests slower than the threshold, the budget what the objective
 leaves for them, and the burn rate how many times faster than evenly it is used up (*The Site
-Reliability Workbook*, 2018, ch. 5). Speculation on or off is the same to an objective.
+Reliability Workbook*, 2018, ch. 5). Goodput is the number of requests a second that met all
+objectives (Y. Zhong et al., *DistServe*, OSDI 2024). Speculation on or off is the same to an
+objective.
 """
 
 from __future__ import annotations
@@ -18,19 +20,42 @@ from specwatch.ruling import Slo
 
 BURN_WINDOWS = (300, 1800, 3600, 7200, 21600, 86400, 259200)
 """Seconds: 5m, 30m, 1h, 2h, 6h, 1d, 3d."""
+GOODPUT_WINDOWS = (300, 3600)
+"""Seconds: 5m, 1h."""
 _MINUTES_KEPT = 6 * HOUR
 
 
 class Requests(NamedTuple):
-    """Requests of a span: all, those too slow, and those of them only taken for too slow."""
+    """Requests of a span: all, those too slow, and those of them only taken for too slow.
+
+    ``watched`` is the time in seconds that they were counted in.
+    """
 
     total: float = 0.0
     bad: float = 0.0
     unknown: float = 0.0
+    watched: float = 0.0
 
     def plus(self, other: Requests) -> Requests:
         """Both together."""
         return Requests(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+class Goodput(NamedTuple):
+    """How many requests of a span met all objectives of a model: at least and at most.
+
+    ``requests`` are all that there were, ``watched`` is the time in seconds that they were counted
+    in. The bounds are None where an objective was held against none of the requests.
+    """
+
+    watched: float
+    requests: float
+    lower: float | None
+    upper: float | None
+
+    def rate(self, requests: float | None) -> float | None:
+        """So many of the requests as a number a second of the time watched; None without any."""
+        return requests / self.watched if self.watched and requests is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +101,10 @@ class SloBook:
         self._hours: dict[int, _Hour] = {}
         self._newest = 0
 
-    def add(self, start: int, length: int, counted: Tally) -> None:
+    def add(self, start: int, length: int, counted: Tally, watched: float | None = None) -> None:
         """Count a minute, or a part of an hour that a store has; times in seconds, Unix.
 
+        ``watched`` is the time that the counts cover, outages included: all of it where None.
         A minute counts once, however late and often it comes. An hour may come in parts (one for
         each mode and load), but each only once; together they stand in place of its minutes.
         Raises ValueError for another length.
@@ -88,7 +114,8 @@ class SloBook:
         if start + self._span() <= self._newest:
             return
         hour = self._hour(start - start % HOUR)
-        sums = tuple(requests_of(slo, counted) for slo in self._slos)
+        seconds = float(length) if watched is None else watched
+        sums = tuple(requests_of(slo, counted, seconds) for slo in self._slos)
         if length == HOUR:
             if not hour.whole:
                 hour.sums, hour.whole = self._nothing(), True
@@ -120,6 +147,12 @@ class SloBook:
                 },
                 requests={span: sums[span][at].total for span in BURN_WINDOWS},
             )
+
+    def goodput(self, now: float) -> dict[int, Goodput]:
+        """Of the windows up to ``now``, by their seconds; of one objective at least."""
+        return {
+            span: goodput(self._slos, self._within(now - span, now)) for span in GOODPUT_WINDOWS
+        }
 
     def _hour(self, start: int) -> _Hour:
         if start not in self._hours:
@@ -172,13 +205,39 @@ class SloBook:
         return tuple(Requests(*map(math.fsum, zip(*each, strict=True))) for each in by_objective)
 
 
-def requests_of(slo: Slo, counted: Tally) -> Requests:
-    """Requests that a tally counted by what an objective asks of them."""
+def requests_of(slo: Slo, counted: Tally, watched: float) -> Requests:
+    """Requests that a tally counted in ``watched`` seconds by what an objective asks of them."""
     observed = getattr(counted, slo.metric)
     if observed is None or not observed.bounds:
-        return Requests()
+        return Requests(watched=watched)
     slow = quantile.above(observed, slo.threshold)
-    return Requests(float(observed.count), slow.observations, float(slow.unknown))
+    return Requests(float(observed.count), slow.observations, float(slow.unknown), watched)
+
+
+def goodput(slos: Sequence[Slo], counted: Sequence[Requests]) -> Goodput:
+    """The goodput of a span, from what each of some objectives, one at least, says of it.
+
+    Histograms do not say which request missed which objectives. The slow requests of two metrics
+    may be the same, or all different: together at least the greater number of both, at most their
+    sum (bounds of Fréchet and Boole). Those of one metric are the same, so that its strictest
+    threshold decides. The metric with the most requests says how many there were: one without a
+    value of another, as an output of one token has no time per token, meets its objectives.
+    Requests beyond the end of a histogram whose threshold lies there may meet it.
+    """
+    slow: dict[str, float] = {}
+    for slo, each in zip(slos, counted, strict=True):
+        slow[slo.metric] = max(slow.get(slo.metric, 0.0), each.bad)
+    requests = max(each.total for each in counted)
+    watched = max(each.watched for each in counted)
+    if requests and not all(each.total for each in counted):
+        return Goodput(watched, requests, None, None)
+    least_slow = max(each.bad - each.unknown for each in counted)
+    return Goodput(
+        watched,
+        requests,
+        lower=max(0.0, requests - math.fsum(slow.values())),
+        upper=max(0.0, requests - least_slow),
+    )
 
 
 def _plus(first: tuple[Requests, ...], second: tuple[Requests, ...]) -> tuple[Requests, ...]:

@@ -1,8 +1,9 @@
-"""The families of service-level objectives."""
+"""The families of service-level objectives, and of the requests that met them all."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -41,7 +42,24 @@ def of_slos(targets: Iterable[TargetStatus], share: int) -> Iterator[Metric]:
         "Requests of a window that the objective was held against.",
         labels=(*_NAMES, "window"),
     )
+    met = GaugeMetricFamily(
+        "specwatch_goodput_requests_per_second",
+        "Requests a second of a window that met all objectives: a lower and an upper bound, as"
+        " latency histograms do not say which request missed which objective.",
+        labels=("target", "model_name", "window", "bound"),
+    )
+    offered = GaugeMetricFamily(
+        "specwatch_offered_requests_per_second",
+        "Requests a second of a window that the objectives were held against, met or not.",
+        labels=("target", "model_name", "window"),
+    )
     for target in targets:
+        for name, windows in islice(target.decision.goodput.items(), share):
+            for seconds, found in windows.items():
+                place = (target.name, label(name), format_duration(seconds))
+                add(offered, place, found.rate(found.requests))
+                add(met, (*place, "lower"), found.rate(found.lower))
+                add(met, (*place, "upper"), found.rate(found.upper))
         for each in target.decision.slos[:share]:
             labels = (each.slo.name, target.name, label(each.model_name))
             objective.add_metric(labels, each.slo.objective)
@@ -51,4 +69,4 @@ def of_slos(targets: Iterable[TargetStatus], share: int) -> Iterator[Metric]:
                 window = format_duration(seconds)
                 add(burn, (*labels, window), rate)
                 requests.add_metric((*labels, window), each.requests[seconds])
-    yield from (objective, errors, budget, burn, requests)
+    yield from (objective, errors, budget, burn, requests, met, offered)

@@ -100,6 +100,8 @@ class Model:
     """Whether any latency without speculation is known."""
     objectives: tuple[tuple[str, str, bool], ...]
     """Name, what is left of it, and whether it is overspent."""
+    goodput: str | None
+    """None where it is not known."""
     rules: tuple[RuleLine, ...]
     rules_said: str
 
@@ -126,6 +128,7 @@ def model_of(
         decisions.finding(each) for each in target.decision.findings if each.model_name == name
     ]
     slos = [decisions.slo(each) for each in target.decision.slos if each.model_name == name]
+    met = {} if dead else decisions.goodput(target.decision.goodput.get(name, {}))
     mode = str(target.models.get(name, figures.UNKNOWN))
     return Model(
         name=shown(name) or "(no name)",
@@ -139,6 +142,7 @@ def model_of(
         latencies=tuple(_latencies(hour, known)),
         compared=known is not None and bool(known.baseline_latencies),
         objectives=tuple(_objectives(slos)),
+        goodput=speculation.goodput(met),
         rules=tuple(_rules(findings, now)),
         rules_said=speculation.counts(findings),
     )

@@ -19,7 +19,7 @@ from specwatch.report.kept import Kept
 from specwatch.report.ledger import Ledger
 from specwatch.report.loads import best_k, crossing, loads, present_k, what_if
 from specwatch.report.model import Health, ModelReport
-from specwatch.report.objectives import objectives
+from specwatch.report.objectives import goodput, objectives
 from specwatch.report.sentences import recommendation, sentence
 from specwatch.report.series import Plots
 from specwatch.report.slices import slices_of
@@ -120,6 +120,7 @@ def _report(
         best_k_unknown=measured.assessment.best_k_unknown,
         what_if=what_if(by_load, measured, present_k(cells, measured)),
         objectives=objectives(sources.slos, kept.windows, since, until),
+        goodput=goodput(sources.slos, kept.windows, since, until),
         incidents=of_guard,
         breaches=breaches(sources.decisions, name, since, until),
         seconds_off_by_guard=seconds_off_by_guard(of_guard),

@@ -200,6 +200,30 @@ class Objective(Struct, frozen=True, kw_only=True):
     worst_hour: WorstHour | None = None
 
 
+class Bounds(Struct, frozen=True, kw_only=True):
+    """What a figure is at least, and at most; they are equal where it is known."""
+
+    lower: float
+    upper: float
+
+
+class Goodput(Struct, frozen=True, kw_only=True):
+    """Requests that met all objectives, in all modes, or with speculation or without it.
+
+    ``offered`` are all requests a second of the ``watched`` seconds, outages included; ``met``
+    those a second that met all objectives, ``share`` their share. Modes are not compared at equal
+    load.
+    """
+
+    mode: Literal["all", "on", "off"]
+    requests: float
+    watched: float
+    offered: float | None
+    met: Bounds | None
+    """None where an objective was held against no request at all."""
+    share: Bounds | None
+
+
 class Step(Struct, frozen=True, kw_only=True):
     """A step of the guard."""
 
@@ -382,6 +406,8 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     """Why there is a measured speedup and no ``best_k``."""
     what_if: WhatIf | None = None
     objectives: tuple[Objective, ...] = ()
+    goodput: tuple[Goodput, ...] = ()
+    """``all`` first; by mode where there were requests in both."""
     incidents: tuple[Incident, ...] = ()
     breaches: tuple[Breach, ...] = ()
     seconds_off_by_guard: float = 0.0

@@ -1,17 +1,27 @@
-"""Service-level objectives: what the period used up of their budgets, and what is left."""
+"""Service-level objectives: what the period used up of their budgets, and its goodput."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal, NamedTuple
 
+from specwatch.core import slo as core
 from specwatch.core.sample import samples_of
 from specwatch.core.slo import Requests, SloBook, requests_of
-from specwatch.model import ALL_TEMPERATURES, HOUR, Tally, Window
-from specwatch.report.model import Objective, WorstHour
+from specwatch.model import ALL_TEMPERATURES, HOUR, Mode, Tally, Window
+from specwatch.report.model import Bounds, Goodput, Objective, WorstHour
 from specwatch.ruling import Slo
 
-_Counted = tuple[int, int, Tally]
-"""Start and length in seconds, and what was counted."""
+
+class _Counted(NamedTuple):
+    """What was counted, from when on, in which mode; ``length`` and ``watched`` are seconds."""
+
+    start: int
+    length: int
+    mode: Mode
+    tally: Tally
+    watched: float
 
 
 def objectives(
@@ -26,22 +36,67 @@ def objectives(
         return ()
     counted = list(_counted(slos, windows, until))
     book = SloBook(slos)
-    for start, length, tally in counted:
-        book.add(start, length, tally)
-    end = max([until, *(start + length for start, length, _ in counted)])
+    for each in counted:
+        book.add(each.start, each.length, each.tally, each.watched)
+    end = max([until, *(each.start + each.length for each in counted)])
     left = {found.slo.name: found.budget_left for found in book.statuses("", end)}
-    inside = [each for each in counted if each[0] >= since]
+    inside = [each for each in counted if each.start >= since]
     return tuple(_objective(slo, inside, left[slo.name]) for slo in slos)
+
+
+def goodput(
+    slos: Sequence[Slo], windows: Sequence[Window], since: float, until: float
+) -> tuple[Goodput, ...]:
+    """The requests of ``since`` to ``until`` (Unix seconds) that met all objectives.
+
+    First of all modes; then with speculation and without, where there were requests of both.
+    Windows are those of :func:`objectives`; :func:`specwatch.core.slo.goodput` has the formula.
+    """
+    if not slos:
+        return ()
+    nothing = (Requests(),) * len(slos)
+    sums = dict.fromkeys(Mode, nothing)
+    for each in _counted(slos, (window for window in windows if window.start >= since), until):
+        found = (requests_of(slo, each.tally, each.watched) for slo in slos)
+        sums[each.mode] = tuple(a.plus(b) for a, b in zip(sums[each.mode], found, strict=True))
+    whole = tuple(
+        Requests(*map(math.fsum, zip(*parts, strict=True)))
+        for parts in zip(*sums.values(), strict=True)
+    )
+    of_all = _goodput("all", core.goodput(slos, whole))
+    by_mode = (
+        _goodput("on", core.goodput(slos, sums[Mode.ON])),
+        _goodput("off", core.goodput(slos, sums[Mode.OFF])),
+    )
+    return (of_all, *by_mode) if all(each.requests for each in by_mode) else (of_all,)
+
+
+def _goodput(mode: Literal["all", "on", "off"], found: core.Goodput) -> Goodput:
+    return Goodput(
+        mode=mode,
+        requests=found.requests,
+        watched=found.watched,
+        offered=found.rate(found.requests),
+        met=_bounds(found, found.watched),
+        share=_bounds(found, found.requests),
+    )
+
+
+def _bounds(found: core.Goodput, by: float) -> Bounds | None:
+    if not by or found.lower is None or found.upper is None:
+        return None
+    return Bounds(lower=found.lower / by, upper=found.upper / by)
 
 
 def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> Objective:
     hours: dict[int, Requests] = {}
-    for start, _, tally in inside:
-        hour = start - start % HOUR
-        hours[hour] = hours.get(hour, Requests()).plus(requests_of(slo, tally))
+    for each in inside:
+        hour = each.start - each.start % HOUR
+        found = requests_of(slo, each.tally, each.watched)
+        hours[hour] = hours.get(hour, Requests()).plus(found)
     whole = Requests()
-    for each in hours.values():
-        whole = whole.plus(each)
+    for part in hours.values():
+        whole = whole.plus(part)
     allowed = whole.total * (1 - slo.objective)
     return Objective(
         name=slo.name,
@@ -65,14 +120,18 @@ def _worst(hours: dict[int, Requests]) -> WorstHour | None:
     return WorstHour(start=start, requests=hours[start].total, bad=hours[start].bad)
 
 
-def _counted(slos: Sequence[Slo], windows: Sequence[Window], until: float) -> Iterator[_Counted]:
+def _counted(slos: Sequence[Slo], windows: Iterable[Window], until: float) -> Iterator[_Counted]:
     """Yield what was counted, by start; what the server does not count is from its buckets."""
     metrics = {slo.metric for slo in slos}
     begun = [each for each in windows if each.start < until]
-    wholes = [each for each in begun if each.series.temperature == ALL_TEMPERATURES]
-    if all(getattr(each.tally, metric) is not None for each in wholes for metric in metrics):
-        yield from sorted(
-            ((each.start, each.length, each.tally) for each in wholes), key=lambda each: each[0]
-        )
+    if all(
+        each.series.temperature == ALL_TEMPERATURES
+        and all(getattr(each.tally, metric) is not None for metric in metrics)
+        for each in begun
+    ):
+        for window in sorted(begun, key=lambda each: each.start):
+            watched = window.observed_seconds + window.down_seconds
+            yield _Counted(window.start, window.length, window.mode, window.tally, watched)
         return
-    yield from ((each.start, each.length, each.tally) for each in samples_of(begun))
+    for each in samples_of(begun):
+        yield _Counted(each.start, each.length, each.mode, each.tally, each.watched)

@@ -7,7 +7,16 @@ from collections.abc import Iterator
 from specwatch.core.coverage import leading_reasons
 from specwatch.model import ALL_TEMPERATURES
 from specwatch.report.columns import Cell, Line, table, wrapped
-from specwatch.report.model import Change, Health, Incident, ModelReport, Objective, Side
+from specwatch.report.model import (
+    Change,
+    Goodput,
+    Health,
+    Incident,
+    ModelReport,
+    Objective,
+    Side,
+)
+from specwatch.report.told.operation import goodput_notes, goodput_rows
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -19,6 +28,7 @@ _STYLES = {"critical": "red", "warning": "yellow"}
 def event_lines(model: ModelReport, width: int) -> Iterator[Line]:
     """Yield lines about objectives, incidents, breaches, changes, and the data itself."""
     yield from _objectives(model.objectives, width)
+    yield from _goodput(model.goodput, width)
     yield from _breaches(model, width)
     yield from _incidents(model, width)
     yield from _changes(model.changes, width)
@@ -50,6 +60,17 @@ def _objectives(found: tuple[Objective, ...], width: int) -> Iterator[Line]:
     ]
     yield ()
     yield from table(headers, rows, width)
+
+
+def _goodput(found: tuple[Goodput, ...], width: int) -> Iterator[Line]:
+    if not any(each.requests for each in found):
+        return
+    headers = ("goodput, speculation", "requests", "met all", "requests/s", "met all/s")
+    yield ()
+    yield from table(headers, [[*map(Cell, row)] for row in goodput_rows(found)], width)
+    for said in goodput_notes(found):
+        for line in wrapped(said, width):
+            yield ((line, ""),)
 
 
 def _breaches(model: ModelReport, width: int) -> Iterator[Line]:

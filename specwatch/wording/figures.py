@@ -39,6 +39,17 @@ def percents(quantiles: dict[str, Any] | None, names: Sequence[str]) -> str:
     return "/".join(f"{100 * quantiles[name]:.0f}" for name in names)
 
 
+def rate(value: float, of: float) -> str:
+    """A number a second beside the number ``of`` that it is a part of: ``2.10`` of ``2.31``."""
+    digits = 2 if of <= 0 else min(max(2 - math.floor(math.log10(of)), 0), 4)
+    return number(value, digits)
+
+
+def between(lower: str, upper: str) -> str:
+    """``1.82 to 2.10``; one figure where both bounds read alike."""
+    return lower if lower == upper else f"{lower} to {upper}"
+
+
 def seconds(value: float | None) -> str:
     """Three digits of seconds in a fitting unit: ``5.90 ms``, ``235 ms``, ``10.0 s``."""
     if value is None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from specwatch.model import ALL_TEMPERATURES
+from specwatch.model import ALL_TEMPERATURES, HOUR
 from specwatch.wording import figures
 from specwatch.wording.rules import amount
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 OBJECTIVES = {"e2e": "of whole requests", "tpot": "per token", "ttft": "to the first token"}
 """What a speedup is of, by objective."""
+_WHOLE = 0.95
+"""Share of an hour from which on it was watched throughout."""
 
 
 def speedup(known: dict[str, Any]) -> str:
@@ -143,6 +145,28 @@ def objective(slo: dict[str, Any]) -> str | None:
     else:
         said = f"{left:.0%} of the error budget left"
     return said if burning is None else f"{said}, burn rate {burning:.1f}"
+
+
+def goodput(windows: dict[str, Any]) -> str | None:
+    """How many requests a second met all objectives of a model in the last hour.
+
+    None where there were none, or not for each objective.
+    """
+    known = windows.get("1h")
+    if known is None or not known["offered_per_second"] or known["lower_per_second"] is None:
+        return None
+    offered = known["offered_per_second"]
+    lower, upper = (
+        figures.rate(known[bound], offered) for bound in ("lower_per_second", "upper_per_second")
+    )
+    said = (
+        f"{figures.between(lower, upper)} of {figures.rate(offered, offered)} requests/s"
+        " met all objectives"
+    )
+    watched = known["watched_seconds"]
+    if watched >= _WHOLE * HOUR:
+        return f"{said} in the last hour"
+    return f"{said} in the {figures.span(watched)} watched of the last hour"
 
 
 def change(decision: dict[str, Any]) -> str:

@@ -132,6 +132,10 @@ def test_every_bucket_has_a_group_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("board", "metrics"),
     [
+        (OVERVIEW, (
+            "slo_burn_rate", "slo_budget_left_ratio", "goodput_requests_per_second",
+            "offered_requests_per_second",
+        )),
         (TEMPERATURE, (
             "accepted_length_drafts", "position_acceptance_ratio",
             "request_acceptance_quantile_ratio", "latency_seconds", "drafts_per_second",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.slo import BURN_WINDOWS, SloBook, SloStatus
+from specwatch.core.slo import BURN_WINDOWS, Goodput, SloBook, SloStatus
 from specwatch.model import HOUR, MINUTE, Histogram, Tally
 from specwatch.ruling import Slo
 
@@ -179,6 +179,81 @@ def test_each_objective_has_its_own_account():
     assert {first.model_name, second.model_name} == {"model"}
 
 
+PACE = Slo(name="pace", metric="tpot", threshold="500ms", objective="99%")
+WHOLE = Slo(name="whole", metric="e2e", threshold="500ms", objective="99%")
+
+
+def of_all(*parts: tuple[Slo, int, int]) -> Goodput:
+    """The goodput of a minute in which each objective had so many good and bad requests."""
+    book = SloBook([each for each, _, _ in parts])
+    counted = {each.metric: requests(good, bad).ttft for each, good, bad in parts}
+    book.add(T0, MINUTE, Tally(**counted))
+    return book.goodput(T0 + MINUTE)[300]
+
+
+@pytest.mark.parametrize(
+    ("parts", "requests", "lower", "upper"),
+    [
+        pytest.param([(slo(), 90, 10)], 100, 90, 90, id="one objective gives one figure"),
+        pytest.param(
+            [(slo(), 90, 10), (PACE, 70, 30)], 100, 60, 70, id="nobody knows who missed both"
+        ),
+        pytest.param(
+            [(slo(), 90, 10), (PACE, 70, 30), (WHOLE, 30, 70)], 100, 0, 30, id="never below none"
+        ),
+        pytest.param([(slo(), 100, 0), (PACE, 40, 0)], 100, 100, 100, id="outputs of one token"),
+        pytest.param([(slo(), 95, 5), (PACE, 30, 10)], 100, 85, 90, id="some outputs of one token"),
+        pytest.param([(slo(), 0, 0), (PACE, 0, 0)], 0, 0, 0, id="no requests"),
+        pytest.param([(slo(), 9, 1), (PACE, 0, 0)], 10, None, None, id="a metric says nothing"),
+    ],
+)
+def test_the_requests_that_met_all_objectives_lie_between_bounds(parts, requests, lower, upper):
+    found = of_all(*parts)
+    assert found == (MINUTE, requests, lower, upper)
+    assert found.rate(found.upper) == (None if upper is None else pytest.approx(upper / MINUTE))
+
+
+def test_of_two_thresholds_of_one_metric_the_strictest_decides():
+    """Who misses the lax one misses the other too: that is one figure, not bounds."""
+    book = SloBook([slo("1s"), slo("500ms"), slo("250ms")])
+    book.add(T0, MINUTE, Tally(ttft=Histogram(BOUNDS, (50, 30, 15, 5), 1.0)))
+    found = book.goodput(T0 + MINUTE)[300]
+    assert (found.lower, found.upper) == (50, 50)
+
+
+def test_what_lies_beyond_the_end_of_the_histogram_may_have_met_the_objective():
+    book = SloBook([slo("4s")])
+    book.add(T0, MINUTE, Tally(ttft=Histogram(BOUNDS, (70, 20, 4, 6), 1.0)))
+    found = book.goodput(T0 + MINUTE)[300]
+    assert (found.lower, found.upper) == (94, 100)
+
+
+def test_goodput_is_a_rate_of_the_time_that_was_watched():
+    """Ten minutes of an hour, one of which made up for five that nobody watched."""
+    book = SloBook([slo()])
+    for at in range(9):
+        book.add(T0 + at * MINUTE, MINUTE, requests(30, 30), 60.0)
+    book.add(T0 + 50 * MINUTE, MINUTE, requests(180, 180), 360.0)
+    book.add(T0 + 50 * MINUTE, MINUTE, requests(180, 180), 360.0)
+    found = book.goodput(T0 + HOUR)[3600]
+    assert found.watched == 9 * 60 + 360
+    assert found.rate(found.requests) == pytest.approx(1.0)
+    assert found.rate(found.lower) == found.rate(found.upper) == pytest.approx(0.5)
+    empty = book.goodput(T0 + HOUR)[300]
+    assert (empty.watched, empty.rate(empty.requests)) == (0, None)
+
+
+def test_hours_of_a_store_bring_the_time_that_they_were_watched():
+    """In parts, in place of their minutes; a model without a word of it was watched throughout."""
+    book = SloBook([slo()])
+    book.add(T0 + MINUTE, MINUTE, requests(50, 50))
+    book.add(T0, HOUR, requests(900), 1200.0)
+    book.add(T0, HOUR, requests(450, 450), 600.0)
+    found = book.goodput(T0 + HOUR)[3600]
+    assert found == (1800, 1800, 1350, 1350)
+    assert found.rate(found.lower) == pytest.approx(0.75)
+
+
 def test_another_length_is_refused():
     with pytest.raises(ValueError, match="300 s is neither a minute nor an hour"):
         SloBook([slo()]).add(T0, 300, requests(1))
@@ -194,3 +269,20 @@ def test_a_stricter_threshold_leaves_no_more_budget(counts, one, other):
     )
     assert strict.good <= lax.good + 1e-9
     assert 0 <= lax.good <= lax.total == sum(counts)
+
+
+_SLOW = st.frozensets(st.integers(0, 29), max_size=30)
+
+
+@settings(max_examples=100)
+@given(st.lists(_SLOW, min_size=3, max_size=3), st.integers(1, 3), st.integers(0, 29))
+def test_what_truly_met_all_objectives_lies_within_the_bounds(slow, metrics, brief):
+    """Thirty requests, some of which miss each objective, and some have no time per token."""
+    parts, missed = [], set()
+    for each, late in zip((slo(), WHOLE, PACE)[:metrics], slow, strict=False):
+        timed = set(range(brief, 30)) if each is PACE else set(range(30))
+        parts.append((each, len(timed - late), len(timed & late)))
+        missed |= timed & late
+    found = of_all(*parts)
+    assert found.lower <= 30 - len(missed) <= found.upper <= found.requests == 30
+    assert metrics > 1 or found.lower == found.upper

@@ -304,6 +304,26 @@ def test_hours_and_minutes_of_the_past_are_counted_once(scene: Scene) -> None:
     assert found.total == sum(one.tally.ttft.count for one in written if one.tally.ttft)
 
 
+def test_goodput_is_of_the_time_that_minutes_cover(scene: Scene) -> None:
+    """Live or from the store: what made up for a gap, or an outage, is no burst of requests."""
+    scene.config = scene.ruled(LOW, slos=(SLO,))
+    one = acceptance(T0, 0.8)
+    late = dataclasses.replace(
+        acceptance(T0 + 1800, 0.8), observed_seconds=500.0, down_seconds=40.0
+    )
+    judging = scene.judging()
+    scene.time = T0 + 1860
+    for judged in (one, late):
+        scene.store.write([batch(judged)], now=0)
+        judging.observe("chat", Batch((judged,), None))
+    live = judging.decision_of("chat").goodput
+    assert live["llama"][HOUR].watched == 600
+    assert live["llama"][300].watched == 540
+    assert one.tally.ttft is not None
+    assert live["llama"][HOUR].requests == 2 * one.tally.ttft.count
+    assert scene.judging().decision_of("chat").goodput == live
+
+
 def test_an_outage_of_the_database_loses_no_verdict(
     scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

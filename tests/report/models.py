@@ -10,11 +10,13 @@ from specwatch.report.model import (
     Amount,
     Answer,
     BestK,
+    Bounds,
     Breach,
     Change,
     Crossing,
     Experiment,
     Gap,
+    Goodput,
     Health,
     Latency,
     MeasuredLoad,
@@ -96,6 +98,7 @@ def pays() -> ModelReport:
             share=0.11,
         ),
         objectives=_objectives(),
+        goodput=_goodput(),
         incidents=(incident(SINCE + 57 * HOUR), incident(UNTIL - 50_000, over=False)),
         breaches=(
             Breach(
@@ -261,6 +264,35 @@ def _objectives() -> tuple[Objective, ...]:
             spent=1.412,
             budget_left=-0.412,
             worst_hour=WorstHour(start=SINCE + 62 * HOUR, requests=2871, bad=88.0),
+        ),
+    )
+
+
+def _goodput() -> tuple[Goodput, ...]:
+    return (
+        Goodput(
+            mode="all",
+            requests=284_310,
+            watched=603_600.0,
+            offered=0.471,
+            met=Bounds(lower=0.4648, upper=0.4655),
+            share=Bounds(lower=0.9869, upper=0.9883),
+        ),
+        Goodput(
+            mode="on",
+            requests=251_400,
+            watched=531_600.0,
+            offered=0.4729,
+            met=Bounds(lower=0.4691, upper=0.4698),
+            share=Bounds(lower=0.992, upper=0.9934),
+        ),
+        Goodput(
+            mode="off",
+            requests=32_910,
+            watched=72_000.0,
+            offered=0.4571,
+            met=Bounds(lower=0.4345, upper=0.4345),
+            share=Bounds(lower=0.9506, upper=0.9506),
         ),
     )
 

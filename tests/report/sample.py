@@ -112,6 +112,7 @@ def partial() -> Report:
                 worst_hour=None,
             ),
         ),
+        goodput=(replace(whole.goodput[0], requests=0.0, offered=0.0, share=None),),
         incidents=(),
         breaches=(),
         seconds_off_by_guard=0.0,

@@ -217,6 +217,29 @@ def test_objectives_have_their_budget_and_worst_hour(full: Element) -> None:
     assert rows[2][1].startswith("99.9% TPOT within 50.0 ms")
 
 
+def test_goodput_has_bounds_by_mode_and_what_they_do_not_say(full: Element) -> None:
+    rows = table_of(full, "Goodput")
+    assert rows[1:] == [
+        ["on or off", "284,310", "98.7% to 98.8%", "0.471", "0.465 to 0.466"],
+        ["on", "251,400", "99.2% to 99.3%", "0.473", "0.469 to 0.470"],
+        ["off", "32,910", "95.1%", "0.457", "0.434"],
+    ]
+    text = said(full)
+    assert "these figures are a lower and an upper bound" in text
+    assert "With and without speculation the load was not equal: the difference is not" in text
+
+
+def test_goodput_without_requests_is_not_told_and_where_it_is_not_known_that_is() -> None:
+    report = sample.partial()
+    assert "Goodput" not in said(page.read(report_html(report)))
+    model = report.targets[0]
+    silent = replace(model.goodput[0], requests=9.0, met=None)
+    report = replace(report, targets=(replace(model, goodput=(silent,)),))
+    text = said(page.read(report_html(report)))
+    assert "Goodput is unknown where no request was measured against one of the" in text
+    assert "the load was not equal" not in text
+
+
 def test_the_guard_tells_every_incident_and_step(full: Element) -> None:
     incidents = table_of(full, "Incidents")
     assert [row[2] for row in incidents[1:]] == ["2026-11-04 15:33 UTC", "not over"]

@@ -18,7 +18,7 @@ from specwatch.config import Config
 from specwatch.core.exposition import PageReader
 from specwatch.edges.readers import Reader
 from specwatch.edges.report_reader import read_report
-from specwatch.report.model import Load, ModelReport, Quantiles, Report
+from specwatch.report.model import Bounds, Load, ModelReport, Quantiles, Report
 from specwatch.simulated.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS
 from specwatch.simulated.page import SimulatedPage
 from tests.report import month as months
@@ -335,6 +335,17 @@ def test_the_objective_is_counted_to_the_request(told: Told) -> None:
     assert found.worst_hour.bad == max(bad.values())
     assert bad[found.worst_hour.start] == max(bad.values())
     assert found.worst_hour.requests == len(hours[found.worst_hour.start])
+
+
+def test_goodput_is_counted_to_the_request(told: Told) -> None:
+    whole, *by_mode = told.model.goodput
+    met = sum(truth.ttft(each) <= LIMIT for each in told.log)
+    assert whole.requests == len(told.log)
+    assert whole.share == Bounds(lower=met / len(told.log), upper=met / len(told.log))
+    assert whole.watched == pytest.approx((told.last - told.first) * DAY, abs=months.IDLE_SCRAPE)
+    assert whole.offered == pytest.approx(len(told.log) / whole.watched)
+    assert bool(by_mode) == bool(told.model.traffic.seconds_off)
+    assert sum(each.requests for each in by_mode) in (0, len(told.log))
 
 
 def test_the_budget_left_is_that_of_the_objectives_own_window(told: Told) -> None:

@@ -1,12 +1,12 @@
-"""What a period used up of its error budgets, and what is left of them."""
+"""What a period used up of its error budgets, what is left of them, and its goodput."""
 
 from __future__ import annotations
 
 import pytest
 
-from specwatch.model import HOUR, MINUTE, Mode
-from specwatch.report.model import WorstHour
-from specwatch.report.objectives import objectives
+from specwatch.model import HOUR, MINUTE, Mode, Tally
+from specwatch.report.model import Bounds, Goodput, WorstHour
+from specwatch.report.objectives import goodput, objectives
 from specwatch.ruling import Slo
 from tests.report.hours import T0, at, slow, window
 
@@ -88,3 +88,66 @@ def test_each_objective_is_for_itself():
         ("pace", 10, 0),
     ]
     assert objectives([], [window(0)], at(0), at(1)) == ()
+
+
+PACE = slo(name="pace", metric="tpot", threshold="500ms")
+
+
+def of_both(first, pace):
+    """Good and bad requests by the first token, and by the time per token."""
+    return Tally(ttft=slow(*first).ttft, tpot=slow(*pace, "tpot").tpot)
+
+
+def test_goodput_is_of_the_period_and_of_the_time_watched():
+    windows = [
+        window(0, slow(0, 100)),
+        window(1, slow(900, 100), seconds=1000.0),
+        window(2, slow(350, 150), seconds=200.0, down_seconds=300.0),
+        window(3, slow(0, 100)),
+    ]
+    assert goodput([slo()], windows, at(1), at(3)) == (
+        Goodput(
+            mode="all",
+            requests=1500,
+            watched=1500.0,
+            offered=1.0,
+            met=Bounds(lower=1250 / 1500, upper=1250 / 1500),
+            share=Bounds(lower=1250 / 1500, upper=1250 / 1500),
+        ),
+    )
+
+
+def test_several_objectives_give_bounds_and_modes_are_told_apart():
+    """A minute that the mode changed in is of neither."""
+    windows = [
+        window(0, of_both((80, 20), (90, 10)), seconds=100.0),
+        window(1, of_both((70, 30), (60, 40)), seconds=400.0, mode=Mode.OFF),
+        window(2, of_both((50, 0), (0, 50)), seconds=100.0, mode=Mode.MIXED),
+    ]
+    whole, on, off = goodput([slo(), PACE], windows, at(0), at(3))
+    assert [each.mode for each in (whole, on, off)] == ["all", "on", "off"]
+    assert (whole.requests, whole.share) == (250, Bounds(lower=100 / 250, upper=150 / 250))
+    assert (on.requests, on.offered, on.share) == (100, 1.0, Bounds(lower=0.7, upper=0.8))
+    assert (off.offered, off.share) == (0.25, Bounds(lower=0.3, upper=0.6))
+    assert off.met == Bounds(lower=30 / 400, upper=60 / 400)
+    assert len(goodput([slo(), PACE], windows[:1], at(0), at(3))) == 1
+
+
+def test_a_server_that_does_not_say_that_it_speculates_is_given_away_by_its_tap():
+    windows = [
+        window(0, slow(9, 1), mode=Mode.OFF),
+        window(0, Tally(drafts=5), temperature="0", mode=Mode.OFF),
+        window(1, slow(8, 2), mode=Mode.OFF),
+    ]
+    _, on, off = goodput([slo()], windows, at(0), at(2))
+    assert (on.share, off.share) == (Bounds(lower=0.9, upper=0.9), Bounds(lower=0.8, upper=0.8))
+
+
+def test_without_requests_there_is_no_share_and_without_objectives_no_goodput():
+    (idle,) = goodput([slo()], [window(0, slow(0, 0))], at(0), at(1))
+    assert (idle.offered, idle.met, idle.share) == (0, Bounds(lower=0, upper=0), None)
+    (silent,) = goodput([slo(), PACE], [window(0, slow(9, 1))], at(0), at(1))
+    assert (silent.requests, silent.met, silent.share) == (10, None, None)
+    (unwatched,) = goodput([slo()], [], at(0), at(1))
+    assert unwatched.offered is unwatched.met is None
+    assert goodput([], [window(0)], at(0), at(1)) == ()

@@ -48,6 +48,17 @@ def test_the_answer_of_each_target_comes_before_its_tables() -> None:
     assert places[1] < text.index("temp share requests") < places[2]
 
 
+def test_goodput_is_told_by_mode_and_not_as_a_comparison() -> None:
+    text = plain(sample.full())
+    table = text[text.index("goodput, speculation") :].splitlines()
+    assert [each.split() for each in table[1:4]] == [
+        ["on", "or", "off", "284,310", "98.7%", "to", "98.8%", "0.471", "0.465", "to", "0.466"],
+        ["on", "251,400", "99.2%", "to", "99.3%", "0.473", "0.469", "to", "0.470"],
+        ["off", "32,910", "95.1%", "0.457", "0.434"],
+    ]
+    assert "With and without speculation the load was not equal" in " ".join(text.split())
+
+
 def test_time_that_the_server_was_down_is_told_apart_from_time_not_watched() -> None:
     text = " ".join(plain(sample.down()).split())
     assert "data: watched 66.0% of the time, server down 31.0%, not watched 3.0%, 3 gaps;" in text

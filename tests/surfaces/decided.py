@@ -64,7 +64,7 @@ def decided(
     baseline = judge.baselines()[model_name]
     latencies = judge.baseline_latencies()[model_name]
     model = ModelDecision(judge.assessments()[model_name], baseline, prior, 0.1, latencies)
-    return TargetDecision({model_name: model}, judge.findings(), judge.slos())
+    return TargetDecision({model_name: model}, judge.findings(), judge.slos(), judge.goodput())
 
 
 def change(verdict: str = "breach", **changes: object) -> Decision:

@@ -180,6 +180,13 @@ def test_targets_show_what_every_rule_and_objective_says(surface: Surface) -> No
     (objective,) = decision["slos"]
     assert (objective["name"], objective["error_ratio"]) == ("first-token", 0.5)
     assert set(objective["burn_rates"]) == {"5m", "30m", "1h", "2h", "6h", "1d", "3d"}
+    assert decision["goodput"]["llama"].keys() == {"5m", "1h"}
+    assert decision["goodput"]["llama"]["1h"] == {
+        "watched_seconds": 1080.0,
+        "offered_per_second": pytest.approx(100 / 60),
+        "lower_per_second": pytest.approx(50 / 60),
+        "upper_per_second": pytest.approx(50 / 60),
+    }
 
 
 def test_of_any_conditions_the_one_that_is_met_tells_best() -> None:

@@ -11,7 +11,7 @@ from specwatch.core.decisions import TargetDecision
 from specwatch.core.histogram import Quantile
 from specwatch.core.slo import SloBook
 from specwatch.edges import exporter
-from specwatch.ruling import Condition, Rule
+from specwatch.ruling import Condition, Rule, Slo
 from tests.surfaces.decided import SLO, decided
 from tests.surfaces.exported import samples
 from tests.surfaces.statuses import NOW, daemon, target
@@ -94,6 +94,31 @@ def test_an_objective_without_requests_has_a_count_and_nothing_else() -> None:
     shown = daemon(target(decision=TargetDecision(slos=(status,))))
     assert samples(shown, "specwatch_slo_burn_rate") == {}
     assert set(samples(shown, "specwatch_slo_requests").values()) == {0}
+
+
+def test_goodput_has_two_bounds_beside_what_was_offered() -> None:
+    """Half of a hundred requests a minute met one objective, and a fifth of twenty the other."""
+    pace = Slo(name="pace", metric="tpot", threshold="16ms", objective="99%")
+    status = daemon(target(decision=decided(slos=(SLO, pace))))
+    met = samples(status, "specwatch_goodput_requests_per_second")
+    assert met == {
+        ("lower", "llama", "chat", "5m"): pytest.approx(46 / 60),
+        ("upper", "llama", "chat", "5m"): pytest.approx(50 / 60),
+        ("lower", "llama", "chat", "1h"): pytest.approx((6 * 36 + 12 * 46) / (18 * 60)),
+        ("upper", "llama", "chat", "1h"): pytest.approx(50 / 60),
+    }
+    assert samples(status, "specwatch_offered_requests_per_second") == {
+        ("llama", "chat", window): pytest.approx(100 / 60) for window in ("5m", "1h")
+    }
+
+
+def test_one_objective_has_one_goodput_and_none_has_none() -> None:
+    met = samples(FULL, "specwatch_goodput_requests_per_second")
+    of_chat = {labels: value for labels, value in met.items() if "chat" in labels}
+    assert of_chat[("lower", "llama", "chat", "1h")] == of_chat[("upper", "llama", "chat", "1h")]
+    without = daemon(target(decision=decided(slos=())))
+    assert samples(without, "specwatch_goodput_requests_per_second") == {}
+    assert samples(without, "specwatch_offered_requests_per_second") == {}
 
 
 def test_objectives_that_are_too_many_are_left_out_and_counted() -> None:

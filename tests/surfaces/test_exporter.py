@@ -132,6 +132,8 @@ def test_it_has_the_names_and_labels_of_the_contract() -> None:
         "specwatch_slo_burn_rate": {*model, "slo", "window"},
         "specwatch_slo_requests": {*model, "slo", "window"},
         "specwatch_slo_objective_ratio": {*model, "slo"},
+        "specwatch_goodput_requests_per_second": {*model, "window", "bound"},
+        "specwatch_offered_requests_per_second": {*model, "window"},
         "specwatch_judging_failures_total": set(),
         "specwatch_store_verdicts_dropped_total": set(),
         "specwatch_store_verdicts_queued": set(),

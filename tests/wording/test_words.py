@@ -122,3 +122,32 @@ def test_a_best_k_that_is_not_known_says_why_and_none_is_called_off() -> None:
     assert speculation.best_k(off) == (
         "best k: none (speculation off), predicted speedup 1.00; with 2 now 0.80"
     )
+
+
+@pytest.mark.parametrize(
+    ("offered", "lower", "upper", "watched", "said"),
+    [
+        (2.314, 1.82, 2.1, 3600, "1.82 to 2.10 of 2.31 requests/s met all objectives in the last"),
+        (2.314, 2.101, 2.102, 3599, "2.10 of 2.31 requests/s met all objectives in the last hour"),
+        (0.0312, 0.02, 0.02, 1080, "0.0200 of 0.0312 requests/s met all objectives in the 18 min"),
+        (1234.5, 0, 1234.5, 3600, "0 to 1,234 of 1,234 requests/s met all objectives in the last"),
+        (0.0, 0.0, 0.0, 3600, None),
+        (None, None, None, 0, None),
+        (2.3, None, None, 3600, None),
+    ],
+)
+def test_goodput_stands_beside_what_was_offered(
+    offered: float | None,
+    lower: float | None,
+    upper: float | None,
+    watched: float,
+    said: str | None,
+) -> None:
+    """Not known without requests, or where an objective was held against none of them."""
+    known = {
+        "watched_seconds": watched, "offered_per_second": offered,
+        "lower_per_second": lower, "upper_per_second": upper,
+    }  # fmt: skip
+    found = speculation.goodput({"5m": {}, "1h": known})
+    assert (found and found[: len(said or "")]) == said
+    assert speculation.goodput({}) is None

@@ -16,6 +16,7 @@ def latency(model: str) -> list[Band]:
     return [
         Band("Latency, with speculation and at the baseline", 9, [(12, first), (12, each)]),
         Band(None, 8, [(16, _burn(model)), (8, _budget(model))]),
+        Band(None, 8, [(24, _goodput(model))]),
     ]
 
 
@@ -69,4 +70,28 @@ def _budget(model: str) -> Panel:
         unit="percentunit",
         thresholds=((None, "red"), (0.0, "orange"), (0.25, "green")),
         decimals=1,
+    )
+
+
+def _goodput(model: str) -> Panel:
+    met = f'specwatch_goodput_requests_per_second{{{model}, window="5m"'
+    offered = most(f'specwatch_offered_requests_per_second{{{model}, window="5m"}}')
+    return timeseries(
+        "Goodput",
+        "Requests a second of the last 5 minutes that met all objectives, at most and at least, and"
+        " dashed all that were offered. Latency histograms do not say which request missed which"
+        " objective; where objectives are for one latency only, both bounds are one line.",
+        [
+            Query(least(f'{met}, bound="upper"}}'), "at most"),
+            Query(least(f'{met}, bound="lower"}}'), "at least"),
+            Query(offered, "offered"),
+        ],
+        unit="reqps",
+        minimum=0,
+        overrides=[
+            style("at most", color="green", fill_below="at least"),
+            style("at least", color="green"),
+            style("offered", color="blue", dashed=True, width=1),
+        ],
+        legend_values=("lastNotNull", "min"),
     )

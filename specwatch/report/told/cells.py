@@ -88,6 +88,12 @@ def share(found: Ratio | None) -> str:
     return f"{percent(value)}{_between(lower, upper, '{:.1f}')}"
 
 
+def per_second(value: float | None, of: float | None) -> str:
+    """A number a second, with the digits that suit the number ``of`` that it is a part of."""
+    known, whole = finite(value), finite(of)
+    return UNKNOWN if known is None or whole is None else figures.rate(known, whole)
+
+
 def hours(found: Amount | None, unit: str = "h") -> str:
     """``41 h (38 to 45)``."""
     value = None if found is None else finite(found.value)

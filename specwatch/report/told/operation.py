@@ -8,6 +8,7 @@ from specwatch.model import UNCOVERED
 from specwatch.report.model import (
     Breach,
     Change,
+    Goodput,
     Health,
     Incident,
     ModelReport,
@@ -16,12 +17,14 @@ from specwatch.report.model import (
 )
 from specwatch.report.told import cells
 from specwatch.report.told.parts import Listing, Part, Section, Sentence, table
+from specwatch.wording import figures
 
 _MOST_INCIDENTS = 20
 _MOST_BREACHES = 30
 _MOST_STEPS = 40
 _MOST_REASONS = 12
 _METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "whole request"}
+_MODES = {"all": "on or off", "on": "on", "off": "off"}
 _SOURCES = {
     "server": "the server's own counters, which have no temperatures",
     "tap": "the tap inside vLLM",
@@ -31,8 +34,8 @@ _SOURCES = {
 
 
 def objectives(model: ModelReport) -> Section:
-    """What the period used up of the budgets, and its worst hours."""
-    return Section("Objectives", [*_objectives(model.objectives)])
+    """What the period used up of the budgets, its worst hours, and what met all objectives."""
+    return Section("Objectives", [*_objectives(model.objectives), *_goodput(model.goodput)])
 
 
 def guard(model: ModelReport) -> Section:
@@ -61,6 +64,65 @@ def _objectives(found: Sequence[Objective]) -> Iterator[Part]:
         "*Objective|*Promise|Requests|Beyond it|Budget spent|Budget left|*Worst hour",
         [_objective(each) for each in found],
     )
+
+
+def _goodput(found: Sequence[Goodput]) -> Iterator[Part]:
+    if not any(each.requests for each in found):
+        return
+    yield table(
+        "Goodput: requests that met all objectives",
+        "*Speculation|Requests|Met all|Requests a second|Met all, a second",
+        goodput_rows(found),
+        whole=len(found) > 1,
+    )
+    for said in goodput_notes(found):
+        yield Sentence(said)
+
+
+def goodput_rows(found: Sequence[Goodput]) -> list[tuple[str, ...]]:
+    """Speculation, requests, the share that met all objectives, all a second, and those that did,
+    of each row."""
+    rows: list[tuple[str, ...]] = []
+    for each in found:
+        share = met = cells.UNKNOWN
+        if each.share is not None:
+            lower, upper = each.share.lower, each.share.upper
+            share = figures.between(cells.percent(lower), cells.percent(upper))
+        if each.met is not None:
+            lower, upper = each.met.lower, each.met.upper
+            met = figures.between(
+                cells.per_second(lower, each.offered), cells.per_second(upper, each.offered)
+            )
+        rows.append(
+            (
+                _MODES.get(each.mode, cells.name(each.mode)),
+                cells.number(each.requests),
+                share,
+                cells.per_second(each.offered, each.offered),
+                met,
+            )
+        )
+    return rows
+
+
+def goodput_notes(found: Sequence[Goodput]) -> list[str]:
+    """How far figures of goodput may be relied on, in sentences."""
+    notes = []
+    if any(each.share is not None and each.share.lower < each.share.upper for each in found):
+        notes.append(
+            "Latency histograms do not say which request missed which objective: these figures are"
+            " a lower and an upper bound."
+        )
+    if any(each.requests and each.share is None for each in found):
+        notes.append(
+            "Goodput is unknown where no request was measured against one of the objectives."
+        )
+    if len(found) > 1:
+        notes.append(
+            "With and without speculation the load was not equal: the difference is not the effect"
+            " of speculation."
+        )
+    return notes
 
 
 def _objective(each: Objective) -> tuple[str, ...]:
