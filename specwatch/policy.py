@@ -194,7 +194,7 @@ class Guard(Section):
     """How long vLLM may take to be healthy after a restart."""
     verify: Duration = 600.0
     """How long latency is watched after speculation was switched off."""
-    respect: Duration = 6 * 3600.0
+    respect: Duration = 3600.0
     """How long the guard keeps its hands off after somebody else switched speculation."""
     restart_cost: Duration = 120.0
     """Assumed time without service of a restart, until one was measured."""

@@ -195,7 +195,7 @@ def test_without_a_word_the_guard_only_watches() -> None:
     config = one("")
     assert config.guard == Guard()
     assert (config.guard.mode, config.guard.max_actions_per_day) == ("observe", 4)
-    assert (config.guard.cooldown, config.guard.respect) == (1800.0, 6 * 3600.0)
+    assert (config.guard.cooldown, config.guard.respect) == (1800.0, 3600.0)
     assert config.guard.rearm == Rearm(after=None, most="24h", trial="20m", budget=0.02)
     assert config.guard.explore == Explore(budget=0.0, max_age="24h", block="10m")
     assert config.guard.rearm.wait(60.0) == (2 * 60 + 90) / 0.02

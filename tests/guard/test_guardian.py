@@ -217,7 +217,7 @@ def test_what_somebody_else_switches_is_respected(living: Living) -> None:
     living.server.restart()
     state = living.live(300, until=Phase.CONFIRMED)
     assert state.phase is Phase.CONFIRMED
-    living.live(3600)
+    living.live(0.8 * ACT.respect)
     assert living.server.mode is Mode.ON
     assert living.state.waiting == "somebody else switched speculation not long ago"
     living.live(ACT.respect)
