@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -96,7 +97,7 @@ def test_an_error_of_ours_has_no_traceback(specwatch: list[str]) -> None:
 
 def test_a_reader_that_has_enough_is_no_error_of_ours(specwatch: list[str]) -> None:
     page = Path(__file__).parents[1] / "data/vllm-0.32-draft-k4.2.prom"
-    line = " ".join([*specwatch, "scrape", str(page), "| head -n 1"])
+    line = f"{shlex.join([*specwatch, 'scrape', str(page)])} | head -n 1"
     done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("tiny\n", "")
 
