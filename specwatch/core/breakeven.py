@@ -151,32 +151,31 @@ def assess(
     objective: Objective = Objective.E2E,
     given_loads: bool = False,
     usual: CostModel | None = None,
+    by_minute: Comparison | None = None,
 ) -> Assessment:
     """Measure the speedup over samples against a baseline; what is not ``on`` is passed over.
 
     Samples of several environments are each compared with the baseline of their own. The order of
     samples does not matter. ``usual`` is what steps took when the baseline was measured: see
     :meth:`specwatch.core.speedup.Comparison.adjusted`. ``given_loads`` as in
-    :class:`specwatch.core.speedup.Comparison`.
+    :class:`specwatch.core.speedup.Comparison`. ``by_minute`` is the same time minute by minute,
+    where samples are blocks of several: of these the noise could not be told.
     """
     compared = Comparison(list(samples), baseline, objective=objective, given_loads=given_loads)
     if usual is not None:
         compared = compared.adjusted(usual)
-    found = Assessment(
-        samples=len(compared.minutes),
-        tokens=compared.tokens,
-        covered=compared.covered,
-    )
-    speedup = compared.interval()
+    whole = by_minute or compared
+    found = Assessment(samples=len(whole.minutes), tokens=whole.tokens, covered=whole.covered)
+    speedup = whole.interval()
     if speedup is None:
-        return replace(found, missing=compared.missing or "too few minutes of traffic")
+        return replace(found, missing=whole.missing or "too few minutes of traffic")
     stepping = compared.stepping
     best_k = _best_k(stepping, compared)
     return replace(
         found,
         speedup=speedup,
-        objective=compared.objective,
-        per_token=compared.of(Objective.TPOT),
+        objective=whole.objective,
+        per_token=whole.of(Objective.TPOT),
         bins=tuple(_bins(stepping, compared)),
         buckets=_buckets(stepping, compared),
         best_k=best_k if isinstance(best_k, BestK) else None,

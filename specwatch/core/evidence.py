@@ -113,8 +113,9 @@ class Evidence:
         """What speculation did over a window, measured."""
         if seconds not in self._assessments:
             self._assessments[seconds] = assess(
-                self.window(seconds), self.baseline, objective=self.objective, usual=self._usual()
-            )
+                self.window(seconds), self.baseline, objective=self.objective,
+                usual=self._usual(), by_minute=self.compared(seconds),
+            )  # fmt: skip
         return self._assessments[seconds]
 
     def compared(self, seconds: float, *, adjusted: bool = True) -> Comparison:

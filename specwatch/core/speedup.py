@@ -108,9 +108,11 @@ class Comparison:
             return "nothing was generated with speculation"
         if not any(self._known.of(each.sample.environment) for each in self.minutes):
             return "no baseline"
-        if self.covered < LEAST_SHARE:
-            return max((m.pace.tokens, why) for m, why in self._rows if isinstance(why, str))[1]
-        return None if len(self.known) >= LEAST_SAMPLES else "too few minutes of traffic"
+        few = len(self.known) < LEAST_SAMPLES
+        unknown = [(m.pace.tokens, why) for m, why in self._rows if isinstance(why, str)]
+        if unknown and (few or self.covered < LEAST_SHARE):
+            return max(unknown)[1]
+        return "too few minutes of traffic" if few else None
 
     def interval(self) -> Interval | None:
         """The speedup by the objective, with its 95 % interval; None where :attr:`missing`."""

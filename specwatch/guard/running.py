@@ -169,8 +169,10 @@ def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     found = seen.verification
     if found is None:
         if watched < _MOST_VERIFY * policy.verify:
-            return wait(state, "too little traffic to verify by: it goes on")
-        return _arrived(state, seen, policy, "too little traffic to verify by; it is left off")
+            return wait(state, "too few whole minutes of traffic to verify by: it goes on")
+        return _arrived(
+            state, seen, policy, "too few whole minutes of traffic to verify by; it is left off"
+        )
     speedup = found.speedup
     unsure = speedup.lower <= 1 <= speedup.upper
     if unsure and watched < _MOST_VERIFY * policy.verify:

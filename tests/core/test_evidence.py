@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from specwatch.core.breakeven import assess
-from specwatch.model import Mode
+from specwatch.core.dossier import Dossier
+from specwatch.model import HOUR, MINUTE, Mode
+from tests.core.minutes import measurements, off, on
 from tests.core.samples import START, baseline, evidence, minute, minutes, tally
 
 
@@ -73,3 +75,18 @@ def test_a_model_speculates_as_long_as_its_newest_minute_does(mode):
 
 def test_no_samples_are_stale():
     assert evidence([]).stale
+
+
+def test_minutes_are_compared_one_by_one_whatever_they_are_kept_as() -> None:
+    """Twelve of them are kept as two blocks and two minutes, of which no noise could be told."""
+    known = Dossier("chat", "tiny", HOUR, ())
+    known.compare_with(measurements([off(at) for at in range(10)]), max_age=10 * HOUR)
+    for at in range(100, 112):
+        sample = on(at, tpot=0.04)
+        assert known.history.add(sample)
+        known.learn(sample)
+    found = known.examine(112 * MINUTE).assessment(HOUR)
+    assert len(known.history.minutes) < 12
+    assert (found.samples, found.missing) == (12, None)
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(1.25)
