@@ -14,6 +14,8 @@ from specwatch.model import Environment, Mode, Objective
 
 LIKE = 2.0
 """Factor by which prompts may be longer, or shorter, than those of the baseline."""
+_ENOUGH_REQUESTS = 10
+"""Requests of a minute that alone tell how long its prompts were."""
 _NEIGHBOURHOOD = 300
 """Seconds before and after a minute whose requests tell how long prompts were."""
 
@@ -224,13 +226,16 @@ class Counterfactual:
 
     def _unlike(self, minute: Minute, lengths: Lengths) -> str | None:
         """How requests differ from those of the baseline; None where they do not."""
-        known = self.of(minute.sample.environment).prompts
-        if known is None or lengths.prompt is None:
+        known, asked = self.of(minute.sample.environment).prompts, minute.requests
+        prompt = lengths.prompt
+        if asked is not None and asked.prompt is not None and asked.firsts >= _ENOUGH_REQUESTS:
+            prompt = asked.prompt
+        if known is None or prompt is None:
             return None
-        if lengths.prompt > LIKE * known.high:
-            factor, how = lengths.prompt / known.high, "longer"
-        elif lengths.prompt < known.low / LIKE:
-            factor, how = known.low / lengths.prompt, "shorter"
+        if prompt > LIKE * known.high:
+            factor, how = prompt / known.high, "longer"
+        elif prompt < known.low / LIKE:
+            factor, how = known.low / prompt, "shorter"
         else:
             return None
         return f"prompts are {factor:.0f} times {how} than those of the baseline"
