@@ -81,9 +81,9 @@ def _numbers(inputs: Json) -> Iterator[Line]:
         yield _row(cells, _SPEEDUPS), ""
         del rest[name]
     if isinstance(before := rest.pop("speedup_before", None), float):
-        yield f"    {before:.2f} was the speedup against the baseline of before", ""
+        yield f"    {before:.2f} was the speedup by the earlier baseline", ""
     if isinstance(slower := rest.pop("slowdown", None), float):
-        yield f"    {slower:.2f} times as long as by that baseline takes serving without now", ""
+        yield f"    {slower:.2f} times as long as it says takes serving without speculation", ""
     if "requests" in rest:
         count = rest.pop("requests")
         yield f"    {figures.counted(count, 'request')} ran or waited then", ""

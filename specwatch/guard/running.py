@@ -183,8 +183,8 @@ def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         "speedup": asdict(speedup),
     }
     numbers = (
-        f"speedup {said_of(speedup)}: {found.before:.2f} against the baseline of before, which"
-        f" serving now takes {found.slowdown:.2f} times as long as"
+        f"speedup {said_of(speedup)}; {found.before:.2f} by the earlier baseline, but serving"
+        f" without speculation takes {found.slowdown:.2f} times as long as it says"
     )
     if speedup.value > 1 and not _may(state, policy):
         return wait(state, f"it did not help, and the guard may not act now: {numbers}")

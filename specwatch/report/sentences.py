@@ -166,6 +166,9 @@ def _advice(report: ModelReport) -> Iterator[str]:
     yield from _data(report)
     if report.answer.outcome == "no_traffic":
         return
+    if _is_off(report) and (report.answer.outcome == "loses" or _useless(report)):
+        yield "Leave speculation off: the guard has switched it off, and tries it again by itself."
+        return
     if _useless(report):
         yield (
             "Switch speculation off: so few draft tokens are accepted that it cannot pay"
@@ -237,6 +240,12 @@ def _useless(report: ModelReport) -> bool:
     )
     too_little = length is not None and length - 1 < LEAST_GAIN
     return too_little and report.answer.outcome not in ("pays", "not_worth_it", "off")
+
+
+def _is_off(report: ModelReport) -> bool:
+    """Whether the guard has it off at the end of the period."""
+    last = report.incidents[-1] if report.incidents else None
+    return last is not None and last.ended is None and last.steps[-1].phase == "disabled"
 
 
 def _switching(report: ModelReport) -> Iterator[str]:

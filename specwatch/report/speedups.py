@@ -113,8 +113,8 @@ class Speedups:
             )
         if unknown >= _LITTLE:
             said.append(
-                f"{unknown:.0%} of the tokens came at loads of which there is no baseline: the"
-                " speedup and the hours saved are those of the others."
+                f"{unknown:.0%} of the tokens came at loads or with prompts that the baseline does"
+                " not know: the speedup and the hours saved are those of the others."
             )
         return tuple(said)
 

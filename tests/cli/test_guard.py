@@ -410,8 +410,8 @@ def test_explain_shows_each_step_with_its_numbers(run: Run, guards: Guards) -> N
     assert reading[1:3] == ["2", "1.75"]
     assert reading[-2:] == ["below", "2.5"]
     assert "    3 requests ran or waited then" in said
-    assert "    0.55 was the speedup against the baseline of before" in said
-    assert "    0.91 times as long as by that baseline takes serving without now" in said
+    assert "    0.55 was the speedup by the earlier baseline" in said
+    assert "    0.91 times as long as it says takes serving without speculation" in said
     (speedup,) = (line for line in said if "measured speedup" in line)
     assert speedup.split()[-6:] == ["0.50", "0.45", "to", "0.55", "20", "min"]
     assert lines(run, guards, "explain", "chat-6b") == said

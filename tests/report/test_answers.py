@@ -118,7 +118,7 @@ def test_a_baseline_of_some_loads_is_told_to_be_of_some():
     """A third of the tokens at a load that nobody measured: the rest is what the figures are of."""
     loads = [hour(at, counted(), running=30.0 if at % 3 == 0 else 4.0) for at in range(HOURS)]
     found = report(flat(loads), measurement(4.0))
-    assert found.health.warnings[-1].startswith("33% of the tokens came at loads of which")
+    assert found.health.warnings[-1].startswith("33% of the tokens came at loads or with")
     busy = sum(each.busy for each in found.loads if each.speedup is not None)
     assert busy == pytest.approx(2 / 3 * sum(each.busy for each in found.loads))
     gained = found.answer.speedup.value - 1

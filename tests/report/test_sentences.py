@@ -238,6 +238,17 @@ ADVICE = {
         "Switch speculation off: `specwatch guard disable chat`, or let the guard"
         " (`guard.mode: act`).",
     ),
+    "leave it off": (
+        report("loses", speedup=SLOWER, others={"incidents": (incident("off", "disabled"),)}),
+        "Leave speculation off: the guard has switched it off, and tries it again by itself.",
+    ),
+    "switch it off, as the trial was won": (
+        report(
+            "loses", speedup=SLOWER,
+            others={"incidents": (replace(incident("over", "disabled"), ended=at(2)),)},
+        ),
+        OFF,
+    ),
     "switch it off, and the guard would": (
         report("loses", speedup=SLOWER, others={"incidents": (LOOKED_ON, LOOKED_ON)}),
         "Switch speculation off: `specwatch guard disable chat`. The guard only looks on, and"
