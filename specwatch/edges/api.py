@@ -165,9 +165,9 @@ def daemon(status: DaemonStatus) -> dict[str, Any]:
 def selection(query: Mapping[str, str], now: float) -> dict[str, Any]:
     """Arguments of the window reader from a query string; ConfigError for what it cannot be.
 
-    ``since`` and ``until`` are Unix times or durations before now (default: the last hour),
-    ``length`` is 60 or 3600 s, ``limit`` the number of windows (the earliest are given), and
-    ``target``, ``model_name``, ``temperature`` and ``daemon`` select.
+    ``since`` and ``until`` are as :func:`specwatch.scalars.parse_moment` reads them, dates in UTC
+    (default: the last hour), ``length`` is 60 or 3600 s, ``limit`` the number of windows (the
+    earliest are given), and ``target``, ``model_name``, ``temperature`` and ``daemon`` select.
     """
     names = ("target", "model_name", "temperature", "daemon")
     chosen = chosen_of(query, names, ("length", "limit"), now, since="1h")

@@ -171,7 +171,7 @@ def test_a_pause_ends_by_itself_and_a_person_stands_for_it(
         (["pause", "--by", " "], "is empty or has spaces around it; write a plain name; give --by"),
         (["pause", "--reason", "a\nb"], "expected one line of at most 500 characters"),
         (["disable", "--timeout", "5"], '5 has no unit; write "5s"'),
-        (["history", "--since", "never"], '"never" is neither a Unix time'),
+        (["history", "--since", "never"], '"never" is no date or time such as 20'),
         (["history", "--limit", "0"], "0 is not in the range"),
     ],
 )
