@@ -233,7 +233,10 @@ class Step(Struct, frozen=True, kw_only=True):
 
 
 class Incident(Struct, frozen=True, kw_only=True):
-    """An incident of the guard; ``ended`` is None while it lasts."""
+    """An incident of the guard; ``ended`` is None while it lasts.
+
+    ``ordered_by`` is the person whose order it carries out, None where the guard acted by itself.
+    """
 
     id: str
     began: float
@@ -242,6 +245,7 @@ class Incident(Struct, frozen=True, kw_only=True):
     outcome: str
     steps: tuple[Step, ...]
     seconds_off: float = 0.0
+    ordered_by: str | None = None
 
 
 class Breach(Struct, frozen=True, kw_only=True):
@@ -411,6 +415,9 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     incidents: tuple[Incident, ...] = ()
     breaches: tuple[Breach, ...] = ()
     seconds_off_by_guard: float = 0.0
+    """Of its own accord."""
+    seconds_off_by_order: float = 0.0
+    """By order of a person, through the guard."""
     health: Health
     changes: tuple[Change, ...] = ()
     series: Series

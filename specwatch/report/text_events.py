@@ -97,9 +97,12 @@ def _incidents(model: ModelReport, width: int) -> Iterator[Line]:
         yield ()
     for each in model.incidents:
         yield from _incident(each, width)
-    if model.seconds_off_by_guard:
-        off = figures.span(model.seconds_off_by_guard)
-        yield from _said(f"speculation was off for {off} because of the guard", width)
+    for seconds, why in (
+        (model.seconds_off_by_guard, "because of the guard"),
+        (model.seconds_off_by_order, "because a person ordered it"),
+    ):
+        if seconds:
+            yield from _said(f"speculation was off for {figures.span(seconds)} {why}", width)
 
 
 def _incident(each: Incident, width: int) -> Iterator[Line]:

@@ -159,11 +159,13 @@ def _guard(model: ModelReport) -> Iterator[Part]:
     if not found:
         yield Sentence("The guard had nothing to do: no incident.")
     else:
-        off = model.seconds_off_by_guard
+        off, ordered = model.seconds_off_by_guard, model.seconds_off_by_order
         yield Sentence(
             f"The guard had speculation off for {cells.span(off)}." if off
-            else "The guard did not switch speculation off."
+            else "The guard did not switch speculation off by itself."
         )  # fmt: skip
+        if ordered:
+            yield Sentence(f"Speculation was off for {cells.span(ordered)} by order of a person.")
         yield table(
             "Incidents",
             "*Incident|*Began|*Ended|Off for|**Cause|**Outcome",
