@@ -30,8 +30,8 @@ _log = structlog.get_logger("specwatch.judging")
 
 MOST_WAITING = 1000
 """Changes of verdicts that wait for the database; beyond it the oldest are given up."""
-_MEASUREMENTS_SECONDS = 300.0
-"""How often the store is asked for baselines that others measured."""
+_MEASUREMENTS_SECONDS = 15.0
+"""How often the store is asked whether others measured a baseline."""
 _OWN_SECONDS = 600.0
 """How often at most those that came from traffic are written."""
 _REFERENCE_SECONDS = REFERENCE_SECONDS + 2 * HOUR
@@ -91,6 +91,8 @@ class Judging:
         self._known_defects: set[str] = set()
         self._dropped = 0
         self._error: str | None = None
+        self._measurements_version: tuple[int, ...] = ()
+        """Of those that the judges have."""
         self._refresh_at = self._write_at = now().monotonic
         self.configure(config)
 
@@ -173,10 +175,13 @@ class Judging:
         if not waiting and now.monotonic < self._refresh_at:
             return
         try:
-            measurements = self._store.measurements()
+            version = self._store.measurements_version()
+            if waiting or version != self._measurements_version:
+                measurements = self._store.measurements()
+                for seat in list(self._seats.values()):
+                    self._guarded(seat.judge.target, self._give, seat, measurements)
+                self._measurements_version = version
             self._refresh_at = now.monotonic + _MEASUREMENTS_SECONDS
-            for seat in list(self._seats.values()):
-                self._guarded(seat.judge.target, self._give, seat, measurements)
             for seat in waiting:
                 self._guarded(seat.judge.target, self._load, seat, self._now().wall)
                 seat.loaded = True  # after a defect, too: it would only come again
