@@ -681,7 +681,9 @@ def test_baselines_are_read_only_once_they_changed(
     key, newer = BaselineKey("chat", "llama", "0.11.0"), scene.time
     for at in (newer, newer - 9000):  # one of before is news as well
         points = (Point(at, 1.0, 2.5, 50.0, by_token=False),)
-        scene.store.write_measurements([Measurement(key, 0, Origin.CALIBRATION, points)], scene.time)
+        scene.store.write_measurements(
+            [Measurement(key, 0, Origin.CALIBRATION, points)], scene.time
+        )
         scene.time += 60
         judging.catch_up()
         judging.catch_up()
