@@ -47,11 +47,13 @@ def _objectives(found: tuple[Objective, ...], width: int) -> Iterator[Line]:
             Cell(figures.compact(each.requests)),
             Cell(figures.compact(each.bad)),
             Cell(
-                figures.UNKNOWN if each.spent is None else f"{each.spent:.0%}",
+                figures.budget_spent(each.spent),
                 "red" if each.spent is not None and each.spent > 1 else "",
             ),
             Cell(
-                figures.UNKNOWN if each.budget_left is None else f"{each.budget_left:.0%}",
+                figures.UNKNOWN
+                if each.budget_left is None
+                else f"{max(each.budget_left, 0.0):.0%}",
                 "red" if each.budget_left is not None and each.budget_left < 0 else "",
             ),
             Cell(moment(each.worst_hour.start)[5:16] if each.worst_hour else figures.UNKNOWN),

@@ -207,7 +207,7 @@ def test_rules_in_breach_are_told_with_their_numbers_and_since_when(
     assert re.search(breach, done.stdout)
     assert "pending: soon: acceptance_ratio 0.5, below 0.9, for " in done.stdout
     assert "rules: 1 in breach, 1 pass, 2 without data" in done.stdout
-    assert "objective first-token: 50.0 times the error budget spent" in done.stdout
+    assert "objective first-token: the error budget spent 50 times over" in done.stdout
     assert (
         "goodput: 0.83 of 1.67 requests/s met all objectives in the 18 min watched of the\n"
         in done.stdout

@@ -196,7 +196,7 @@ def test_rules_objectives_guard_and_decisions_are_explained(surface: Surface) ->
     assert "breach too-slow: speedup_ratio 2 (1.75 to 2.27), below 2.5, for" in text
     assert "pending soon: acceptance_ratio 0.5, below 0.9" in text
     assert "Rules: 1 in breach, 1 pass, 2 without data." in text
-    assert "Objective first-token: overspent 50.0 times the error budget spent" in text
+    assert "Objective first-token: overspent the error budget spent 50 times over" in text
     assert "Goodput: 0.83 of 1.67 requests/s met all objectives in the 18 min watched" in text
     assert "Guard: disabled for 60 min, a trial in 2 h." in text
     newest, older = text.index("guard: confirmed it lasts [i-1]"), text.index("in breach too-slow")

@@ -62,13 +62,14 @@ def _burn(model: str) -> Panel:
 
 
 def _budget(model: str) -> Panel:
+    left = least(f"specwatch_slo_budget_left_ratio{{{model}}}", "slo")
     return stat(
         "Error budget left",
-        "Share of the error budget of each objective that is left in its window: below 0 the"
-        " objective is missed.",
-        [Query(least(f"specwatch_slo_budget_left_ratio{{{model}}}", "slo"), "{{slo}}")],
+        "Share of the error budget of each objective that is left in its window: at 0 it is spent,"
+        " once or many times over, and the objective is missed.",
+        [Query(f"clamp_min({left}, 0)", "{{slo}}")],
         unit="percentunit",
-        thresholds=((None, "red"), (0.0, "orange"), (0.25, "green")),
+        thresholds=((None, "red"), (0.0001, "orange"), (0.25, "green")),
         decimals=1,
     )
 

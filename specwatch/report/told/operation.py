@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from specwatch.charts.scale import finite
 from specwatch.model import UNCOVERED
 from specwatch.report.model import (
     Breach,
@@ -142,8 +143,8 @@ def _objective(each: Objective) -> tuple[str, ...]:
         f" over {cells.span(each.window)}",
         cells.number(each.requests),
         cells.number(each.bad),
-        cells.percent(each.spent),
-        cells.percent(each.budget_left),
+        figures.budget_spent(finite(each.spent)),
+        cells.percent(None if each.budget_left is None else max(each.budget_left, 0.0)),
         hour,
     )
 
