@@ -165,6 +165,10 @@ class Judging:
         """How judging itself goes."""
         return JudgingStatus(self._defects, len(self._waiting), self._dropped, self._error)
 
+    def not_shown(self, target: str, error: Exception) -> None:
+        """What is known of a target, or a part of it, could not be shown: a defect of ours."""
+        self._defect("status_not_shown", target, error)
+
     def catch_up(self) -> None:
         """Learn from the store what others measured, and what was before we began to watch.
 
@@ -389,11 +393,15 @@ class Judging:
         except StoreError:
             raise
         except Exception as error:
-            self._defects += 1
-            known = f"{target} {type(error).__name__} {error}"[:500]
-            if known not in self._known_defects and len(self._known_defects) < MOST_WAITING:
-                self._known_defects.add(known)
-                _log.exception("judging_failed", target=target)
+            self._defect("judging_failed", target, error)
+
+    def _defect(self, event: str, target: str, error: Exception) -> None:
+        """Count a defect of ours, and log it where it is a new one."""
+        self._defects += 1
+        known = f"{event} {target} {type(error).__name__} {error}"[:500]
+        if known not in self._known_defects and len(self._known_defects) < MOST_WAITING:
+            self._known_defects.add(known)
+            _log.error(event, target=target, exc_info=error)
 
     def _failed(self, event: str, error: StoreError) -> None:
         if str(error) != self._error:

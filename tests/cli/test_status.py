@@ -11,12 +11,15 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.responses import Response
 
+from specwatch.cli import tables
 from specwatch.cli.tables import coverage_lines
 from specwatch.core.coverage import Coverage
+from specwatch.core.decisions import TargetDecision
 from specwatch.core.interval import Interval
 from specwatch.core.status import Failure, ProxyStatus, StoreStatus, TapStatus
 from specwatch.core.taps import Trouble
@@ -155,6 +158,30 @@ def test_something_that_fails_is_a_no_and_is_said(
     done = run("status", "--url", surface.url, *(["--json"] if as_json else []))
     assert done.exit_code == 1
     assert as_json or words in done.stdout
+
+
+def test_a_target_that_cannot_be_shown_hides_no_other_and_is_a_no(
+    run: Run, surface: Surface, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = replace(decided().models["llama"], assessment=None)
+    models = TargetDecision(models={"llama": broken})
+    surface.status = daemon(target("bad", decision=models), target("good", decision=decided()))
+    done = run("status", "--url", surface.url)
+    assert done.exit_code == 1
+    assert "model llama cannot be shown, for a defect of specwatch" in done.stdout
+    assert "speedup 2.00" in done.stdout
+
+    surface.status = daemon(target("bad"), target("good", decision=decided()))
+    lines = tables.recent_lines
+
+    def failing(found: dict[str, Any], now: float) -> Any:
+        return lines(found, now) if found["name"] == "good" else found["no such key"]
+
+    monkeypatch.setattr(tables, "recent_lines", failing)
+    done = run("status", "--url", surface.url)
+    assert done.exit_code == 1
+    assert "the rest cannot be shown, for a defect of specwatch: KeyError" in done.stdout
+    assert "speedup 2.00" in done.stdout
 
 
 def test_targets_that_fail_come_first(run: Run, surface: Surface) -> None:

@@ -402,6 +402,15 @@ def test_a_defect_in_judging_one_target_is_told_once_and_stops_nobody(
     assert verdicts(judging) == [Verdict.BREACH]
 
 
+def test_what_cannot_be_shown_is_logged_once_and_counted(scene: Scene, log: Log) -> None:
+    judging = scene.judging()
+    for _ in range(3):
+        judging.not_shown("chat", KeyError("bins"))
+    assert judging.status().defects == 3
+    (told,) = events(log, "status_not_shown")
+    assert (told["target"], bool(told["exc_info"])) == ("chat", True)
+
+
 def test_a_past_that_cannot_be_taken_in_is_not_read_again_and_again(
     scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
