@@ -80,6 +80,8 @@ class SloStatus:
     """By the seconds of the window; None for one without requests."""
     requests: Mapping[int, float]
     """All of each of those windows."""
+    watched: Mapping[int, float]
+    """Seconds of each of those windows in which they were counted."""
 
 
 @dataclass(slots=True)
@@ -146,6 +148,7 @@ class SloBook:
                     for span, share in burns.items()
                 },
                 requests={span: sums[span][at].total for span in BURN_WINDOWS},
+                watched={span: sums[span][at].watched for span in BURN_WINDOWS},
             )
 
     def goodput(self, now: float) -> dict[int, Goodput]:

@@ -217,6 +217,8 @@ def _of_objectives() -> Iterator[Case]:
         yield Case(f"{long}: it is over by now", over, fault.alert, fault.at)
         begun = changed("specwatch_slo_burn_rate", long, 0.9)
         yield Case(f"{long}: it has only begun", begun, fault.alert, fault.at)
+        young = changed("specwatch_slo_watched_ratio", long, 0.7)
+        yield Case(f"{long}: it was not watched for that long", young, fault.alert, fault.at)
         for window, count in ((long, 99), (short, 9)):
             few = changed("specwatch_slo_requests", window, count)
             yield Case(f"{long}: {count} requests in {window}", few, fault.alert, fault.at)

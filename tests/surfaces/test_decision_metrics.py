@@ -89,6 +89,14 @@ def test_an_objective_says_how_many_requests_it_was_held_against() -> None:
     }
 
 
+def test_an_objective_says_how_much_of_each_window_was_watched() -> None:
+    """So that nobody is woken by the burn of an hour of which four minutes are known."""
+    status = daemon(target(decision=decided()))
+    found = samples(status, "specwatch_slo_watched_ratio")
+    of = {window: found[("llama", "first-token", "chat", window)] for window in ("5m", "30m", "1h")}
+    assert of == {"5m": 1.0, "30m": pytest.approx(18 / 30), "1h": pytest.approx(18 / 60)}
+
+
 def test_an_objective_without_requests_has_a_count_and_nothing_else() -> None:
     (status,) = SloBook([SLO]).statuses("llama", NOW)
     shown = daemon(target(decision=TargetDecision(slos=(status,))))

@@ -28,6 +28,9 @@ BURNS = (
     Burn(3, "1d", "2h", "1h", "warning"),
     Burn(1, "3d", "6h", "3h", "warning"),
 )
+LEAST_COVERED = 0.75
+"""Share of the long window that has to have been watched: 4 minutes after a start nobody can say
+what an hour was like."""
 LEAST_LONG, LEAST_SHORT = 100, 10
 """Requests in the long and in the short window, below which a share of them says little."""
 
@@ -70,6 +73,8 @@ def _alert(burn: Burn) -> Alert:
             f"  {_over('requests', burn.long)} >= {LEAST_LONG}",
             f"and on ({_SCOPE})",
             f"  {_over('requests', burn.short)} >= {LEAST_SHORT}",
+            f"and on ({_SCOPE})",
+            f"  {_over('watched_ratio', burn.long)} >= {LEAST_COVERED}",
         ),
         for_=burn.for_,
         keep_firing_for=KEPT,
