@@ -366,6 +366,26 @@ def test_colours_are_for_terminals(surface: Surface, specwatch: list[str]) -> No
     assert b"word" in plain
 
 
+@pytest.mark.parametrize("width", [50, 64, 79])
+def test_on_a_narrow_terminal_tables_leave_out_their_last_columns(
+    surface: Surface, specwatch: list[str], width: int
+) -> None:
+    """In place of wrapping, which put them below the first."""
+    recent = tuple(of_tap(START, label, drafts=60, of=90, server=100) for label in ("0", ">1"))
+    surface.status = daemon(target(recent=(minute(START), *recent)))
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(width), "NO_COLOR": "1"}
+    command = [*specwatch, "status", "--url", surface.url]
+    said = _on_a_terminal(command, environment).decode()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines()
+    headers = [line for line in lines if line.startswith("temp ")]
+    assert [line.split()[1] for line in headers] == ["acceptance", "share"]
+    for line in headers:
+        row = lines[lines.index(line) + 1]
+        assert row.startswith(("all ", "0 ")), "nothing of the header stands between"
+        assert len(row.rstrip()) <= width
+    assert "p99" not in {line.strip() for line in lines}
+
+
 def _on_a_terminal(command: list[str], environment: dict[str, str]) -> bytes:
     """What a command writes on a terminal of 80 columns."""
     ours, theirs = pty.openpty()
