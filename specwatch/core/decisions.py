@@ -184,6 +184,7 @@ def slo(one: SloStatus) -> Json:
         "window": one.slo.window,
         "good": one.good,
         "total": one.total,
+        "unknown": one.unknown,
         "error_ratio": one.error_ratio,
         "budget_left": one.budget_left,
         "burn_rates": {format_duration(at): rate for at, rate in one.burn_rates.items()},

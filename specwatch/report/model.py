@@ -186,7 +186,8 @@ class WorstHour(Struct, frozen=True, kw_only=True):
 
 class Objective(Struct, frozen=True, kw_only=True):
     """A service-level objective. ``spent`` is the share of its budget that the period used up,
-    ``budget_left`` what is left of its own window at the end."""
+    ``budget_left`` what is left of its own window at the end. ``bad`` requests were surely too
+    slow; of ``unknown`` ones that is not known."""
 
     name: str
     metric: str
@@ -195,6 +196,7 @@ class Objective(Struct, frozen=True, kw_only=True):
     window: float
     requests: float
     bad: float
+    unknown: float = 0.0
     spent: float | None
     budget_left: float | None
     worst_hour: WorstHour | None = None

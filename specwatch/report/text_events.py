@@ -16,7 +16,7 @@ from specwatch.report.model import (
     Objective,
     Side,
 )
-from specwatch.report.told.operation import goodput_notes, goodput_rows
+from specwatch.report.told.operation import goodput_notes, goodput_rows, objective_notes
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -62,6 +62,9 @@ def _objectives(found: tuple[Objective, ...], width: int) -> Iterator[Line]:
     ]
     yield ()
     yield from table(headers, rows, width)
+    for said in objective_notes(found):
+        for line in wrapped(said, width):
+            yield ((line, ""),)
 
 
 def _goodput(found: tuple[Goodput, ...], width: int) -> Iterator[Line]:

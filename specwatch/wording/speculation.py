@@ -141,6 +141,9 @@ def objective(slo: dict[str, Any]) -> str | None:
     if left is None:
         return None
     said = figures.budget_left(left)
+    if slo["unknown"] > slo["total"] * (1 - slo["objective"]):
+        share = slo["unknown"] / slo["total"]
+        said += f"; of {share:.0%} of the requests it is not known whether they met it"
     return said if burning is None else f"{said}, burn rate {burning:.1f}"
 
 

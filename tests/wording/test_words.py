@@ -47,6 +47,14 @@ def test_what_was_spent_of_a_budget_is_a_short_cell(spent: float | None, said: s
     assert figures.budget_spent(spent) == said
 
 
+def test_what_an_objective_cannot_tell_is_said_where_it_matters() -> None:
+    slo = {"budget_left": 1.0, "burn_rates": {}, "total": 100, "unknown": 66, "objective": 0.99}
+    assert speculation.objective(slo) == (
+        "100% of the error budget left; of 66% of the requests it is not known whether they met it"
+    )
+    assert speculation.objective({**slo, "unknown": 0.9}) == "100% of the error budget left"
+
+
 def test_a_quantile_beyond_the_last_bound_is_greater_than_it() -> None:
     beyond = summary.latency(Histogram((0.1, 10.0), (6, 0, 4), 99.0))
     assert figures.quantile(beyond, "p50") == "83.3 ms"

@@ -81,7 +81,7 @@ def _goodput(model: str) -> Panel:
         "Goodput",
         "Requests a second of the last 5 minutes that met all objectives, at most and at least, and"
         " dashed all that were offered. Latency histograms do not say which request missed which"
-        " objective; where objectives are for one latency only, both bounds are one line.",
+        " objective; where all are for one latency and at its bounds, both are one line.",
         [
             Query(least(f'{met}, bound="upper"}}'), "at most"),
             Query(least(f'{met}, bound="lower"}}'), "at least"),

@@ -65,6 +65,18 @@ def _objectives(found: Sequence[Objective]) -> Iterator[Part]:
         "*Objective|*Promise|Requests|Beyond it|Budget spent|Budget left|*Worst hour",
         [_objective(each) for each in found],
     )
+    yield from map(Sentence, objective_notes(found))
+
+
+def objective_notes(found: Sequence[Objective]) -> list[str]:
+    """Which objectives cannot be told for how many requests, and why, in sentences."""
+    return [
+        f"Of {cells.number(each.unknown)} of {cells.number(each.requests)} requests it is not known"
+        f" whether they met {cells.name(each.name)}: {cells.seconds(each.threshold)} is no bound of"
+        " vLLM's histogram. They do not count as slow."
+        for each in found
+        if each.unknown > each.requests * (1 - each.objective)
+    ]
 
 
 def _goodput(found: Sequence[Goodput]) -> Iterator[Part]:
