@@ -204,6 +204,7 @@ class Daemon:
             targets=tuple(self._status_of(cycle, current=current) for cycle in cycles),
             store=self._recorder.status(),
             judging=self._judging.status(),
+            not_shown=self._judging.not_shown,
             pagers=self._paging.status(),
             deliveries=self._deliveries.status(self.config.report),
             stuck=self._stuck(),

@@ -370,7 +370,10 @@ class Guardian:
         self._asked_at = now
         self._service, self._service_error, self._service_retry = None, "", False
         if self._actuator is None:
-            self._service_error = "no service is configured for it"
+            self._service_error = (
+                "it has no `service`, so specwatch cannot restart it; configure one, or restart it"
+                " by hand with the command that `specwatch strip` prints"
+            )
             return
         try:
             self._service = self._actuator.status()

@@ -30,8 +30,8 @@ _log = structlog.get_logger("specwatch.judging")
 
 MOST_WAITING = 1000
 """Changes of verdicts that wait for the database; beyond it the oldest are given up."""
-_MEASUREMENTS_SECONDS = 300.0
-"""How often the store is asked for baselines that others measured."""
+_MEASUREMENTS_SECONDS = 15.0
+"""How often the store is asked whether others measured a baseline."""
 _OWN_SECONDS = 600.0
 """How often at most those that came from traffic are written."""
 _REFERENCE_SECONDS = REFERENCE_SECONDS + 2 * HOUR
@@ -91,6 +91,8 @@ class Judging:
         self._known_defects: set[str] = set()
         self._dropped = 0
         self._error: str | None = None
+        self._measurements_version: tuple[int, ...] = ()
+        """Of those that the judges have."""
         self._refresh_at = self._write_at = now().monotonic
         self.configure(config)
 
@@ -163,6 +165,10 @@ class Judging:
         """How judging itself goes."""
         return JudgingStatus(self._defects, len(self._waiting), self._dropped, self._error)
 
+    def not_shown(self, target: str, error: Exception) -> None:
+        """What is known of a target, or a part of it, could not be shown: a defect of ours."""
+        self._defect("status_not_shown", target, error)
+
     def catch_up(self) -> None:
         """Learn from the store what others measured, and what was before we began to watch.
 
@@ -173,10 +179,13 @@ class Judging:
         if not waiting and now.monotonic < self._refresh_at:
             return
         try:
-            measurements = self._store.measurements()
+            version = self._store.measurements_version()
+            if waiting or version != self._measurements_version:
+                measurements = self._store.measurements()
+                for seat in list(self._seats.values()):
+                    self._guarded(seat.judge.target, self._give, seat, measurements)
+                self._measurements_version = version
             self._refresh_at = now.monotonic + _MEASUREMENTS_SECONDS
-            for seat in list(self._seats.values()):
-                self._guarded(seat.judge.target, self._give, seat, measurements)
             for seat in waiting:
                 self._guarded(seat.judge.target, self._load, seat, self._now().wall)
                 seat.loaded = True  # after a defect, too: it would only come again
@@ -384,11 +393,15 @@ class Judging:
         except StoreError:
             raise
         except Exception as error:
-            self._defects += 1
-            known = f"{target} {type(error).__name__} {error}"[:500]
-            if known not in self._known_defects and len(self._known_defects) < MOST_WAITING:
-                self._known_defects.add(known)
-                _log.exception("judging_failed", target=target)
+            self._defect("judging_failed", target, error)
+
+    def _defect(self, event: str, target: str, error: Exception) -> None:
+        """Count a defect of ours, and log it where it is a new one."""
+        self._defects += 1
+        known = f"{event} {target} {type(error).__name__} {error}"[:500]
+        if known not in self._known_defects and len(self._known_defects) < MOST_WAITING:
+            self._known_defects.add(known)
+            _log.error(event, target=target, exc_info=error)
 
     def _failed(self, event: str, error: StoreError) -> None:
         if str(error) != self._error:

@@ -13,7 +13,9 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from urllib.parse import urlsplit
 
@@ -59,20 +61,28 @@ def parse_duration(value: object) -> float:
     return float(milliseconds / 1000)
 
 
-def parse_moment(text: str, now: float) -> float:
-    """Unix seconds in ``1700000000``, or in a duration before ``now`` such as ``30m``."""
+def parse_moment(text: str, now: float, zone: tzinfo | None = UTC) -> float:
+    """Unix seconds in ``2026-11-19``, ``2026-11-19T14:30Z`` (ISO 8601), in a duration before
+    ``now`` such as ``30m``, or in ``1700000000``.
+
+    A date or time without an offset is one of ``zone``, None for local time.
+    """
     try:
         moment = float(text)
     except ValueError:
         moment = math.nan
     if math.isfinite(moment):
         return moment
-    try:
+    with suppress(ValueError):
         return now - parse_duration(text)
-    except ValueError:
+    try:
+        date = datetime.fromisoformat(text)
+        return (date if date.tzinfo else date.replace(tzinfo=zone)).timestamp()
+    except (ValueError, OverflowError):
+        example = f"{datetime.fromtimestamp(now, zone):%Y-%m-%dT%H:%M}"
         raise ValueError(
-            f"{quoted(text)} is neither a Unix time, such as {now:.0f}, nor a duration before now,"
-            " such as 30m"
+            f"{quoted(text)} is no date or time such as {example}, no duration before now such as"
+            f" 30m, and no Unix time such as {now:.0f}"
         ) from None
 
 

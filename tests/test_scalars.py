@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from datetime import UTC, timedelta, timezone
 
 import pytest
 from hypothesis import given
@@ -55,9 +56,32 @@ def test_a_moment_is_a_unix_time_or_a_duration_before_now(text: str, moment: flo
     assert parse_moment(text, now=10_000.0) == moment
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", "nan", "-inf", "1e400", "5 s", "30m ago"])
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("2026-11-19", 1_795_046_400.0),
+        ("2026-11-19T14:30", 1_795_098_600.0),
+        ("2026-11-19 14:30:05", 1_795_098_605.0),
+        ("2026-11-19T14:30:00Z", 1_795_098_600.0),
+        ("2026-11-19T14:30:00.5+01:00", 1_795_095_000.5),
+    ],
+)
+def test_a_moment_is_an_iso_8601_date_or_time_too(text: str, moment: float) -> None:
+    assert parse_moment(text, now=10_000.0, zone=UTC) == moment
+
+
+def test_a_date_without_an_offset_is_in_the_given_time_zone() -> None:
+    east = timezone(timedelta(hours=2))
+    assert parse_moment("2026-11-19T14:30", 0.0, east) == 1_795_098_600.0 - 7200
+    assert parse_moment("2026-11-19T14:30Z", 0.0, east) == 1_795_098_600.0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "yesterday", "nan", "-inf", "1e400", "5 s", "30m ago", "2026-13-01", "2026-11-19T25:00"],
+)
 def test_what_is_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"neither a Unix time, such as 10000, nor a duration be"):
+    with pytest.raises(ValueError, match=r"is no date or time such as 1970-01-01T02:46, no durat"):
         parse_moment(text, now=10_000.0)
 
 

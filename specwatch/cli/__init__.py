@@ -27,7 +27,7 @@ _COMMANDS = {
     "advise": "is this pairing of target and draft sound, before anything is started",
     "check-config": "everything that can be wrong with a configuration, found now",
     "strip": "a command that starts vLLM, without speculation",
-    "generate": "files for other programs: systemd units",
+    "generate": "files for other programs: dashboards, alerts, systemd units",
     "rules": "the rules, and what they would have done: list, test",
     "guard": "restarts vLLM without speculation where that pays: status, plan, pause, ...",
     "db": "the store: upgrade, current, prune",

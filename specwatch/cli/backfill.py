@@ -71,11 +71,11 @@ def _header(_: click.Context, __: click.Parameter, values: Sequence[str]) -> Map
 )  # fmt: skip
 @click.option(
     "--since", default="30d", show_default=True, callback=options.moment, metavar="TIME",
-    help="From when on: a duration before now, or a Unix time; the whole hour.",
+    help=f"From when on, from the start of that hour. {options.WHEN}",
 )  # fmt: skip
 @click.option(
     "--until", callback=options.moment, metavar="TIME",
-    help="Until when.  [default: 15 minutes ago]",
+    help="The same: until when.  [default: 15 minutes ago]",
 )  # fmt: skip
 @click.option(
     "--step", callback=_step, metavar="TIME",

@@ -257,5 +257,7 @@ def _rate(value: float | None) -> str:
 
 
 def _line(cells: Sequence[str], columns: Mapping[str, int]) -> str:
-    text = " ".join(f"{cell:>{width}}" for cell, width in zip(cells, columns.values(), strict=True))
+    from specwatch.cli.terminal import row
+
+    text = row(f"{cell:>{width}}" for cell, width in zip(cells, columns.values(), strict=True))
     return text[:MOST_COLUMNS]

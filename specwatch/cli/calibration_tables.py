@@ -194,4 +194,6 @@ def between(interval: Json | None) -> str:
 
 
 def _line(cells: Sequence[str], columns: Mapping[str, int]) -> str:
-    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, columns.values(), strict=True))
+    from specwatch.cli.terminal import row
+
+    return row(f"{cell:>{width}}" for cell, width in zip(cells, columns.values(), strict=True))

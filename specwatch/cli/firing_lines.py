@@ -77,10 +77,12 @@ def _course(course: Course, since: float, until: float) -> Iterator[Styled]:
 
 
 def _row(name: str, temperature: str, *cells: str) -> str:
+    from specwatch.cli.terminal import row
+
     widths = list(_TABLE.values())
     first = f"{shown(name, widths[0]):{widths[0]}}  {temperature:{widths[1]}}"
     right = (f"{cell:>{width}}" for cell, width in zip(cells, widths[2:], strict=True))
-    return "  ".join([first, *right])
+    return row([first, *right], "  ")
 
 
 def _firing(course: Course, firing: Firing, since: float, until: float) -> Iterator[Styled]:

@@ -14,7 +14,7 @@ from specwatch.cli import guard_books, guard_words, options
 @guard_books.target_argument
 @click.option(
     "--since", default="7d", show_default=True, callback=options.moment, metavar="WHEN",
-    help="A duration before now, or a Unix time.",
+    help=options.WHEN,
 )  # fmt: skip
 @click.option(
     "--limit", default=200, show_default=True, type=click.IntRange(1, 100_000), metavar="N",

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from specwatch.edges.guard_book import GuardBook, StepRecord
 
 _LOOK_SECONDS = 0.5
+_ANSWER_SECONDS = 5.0
+"""How long an order that is not followed waits for the daemon's first answer: two of its turns."""
 _ALONE_SECONDS = 60.0
 """How long a guard may be without a daemon, as it is while one is started again."""
 _MOST_STEPS = 200
@@ -37,7 +39,9 @@ def waiting_options(command: _Command) -> _Command:
         "--timeout", default="30m", show_default=True, callback=options.duration,
         metavar="DURATION", help="How long to follow what is done.",
     )  # fmt: skip
-    no_wait = click.option("--no-wait", is_flag=True, help="Place the order and end.")
+    no_wait = click.option(
+        "--no-wait", is_flag=True, help="End once the daemon has begun, or refused."
+    )
     return no_wait(timeout(command))
 
 
@@ -61,8 +65,8 @@ class Ending:
 def carry_out(
     book: GuardBook, target: str | None, wish: Wish, *, timeout: float | None, as_json: bool
 ) -> None:
-    """Place an order and follow it for so many seconds, None for not at all; exits with 1 where it
-    is not done."""
+    """Place an order and follow it for so many seconds, None for until the daemon has begun; exits
+    with 1 where it is not done."""
     entry = guard_books.chosen(book, target)
     now = time()
     until = None if wish.seconds is None else now + wish.seconds
@@ -73,7 +77,7 @@ def carry_out(
     if unattended:
         ending = Ending(None, "no daemon guards it now; the order stays until one does")
     elif timeout is None:
-        ending = Ending(None, f"{shown(entry.daemon)} guards it and will do it")
+        ending = _answered(course, shown(entry.daemon), as_json=as_json)
     else:
         ending = _followed(course, timeout, as_json=as_json)
     if as_json:
@@ -154,6 +158,19 @@ class Course:
             return Ending(True, f"speculation is {goal}")
         last = self.steps[-1].reason if self.steps else "the order is gone"
         return Ending(False, f"speculation is not {goal}: {last}")
+
+
+def _answered(course: Course, daemon: str, *, as_json: bool) -> Ending:
+    """What the daemon says first: whether it refuses at once, or has begun."""
+    end = monotonic() + _ANSWER_SECONDS
+    while True:
+        if _looked(course, silent=as_json) is None and course.ending is not None:
+            return course.ending
+        if course.state.order is None:
+            return Ending(None, f"{daemon} has begun")
+        if monotonic() >= end:
+            return Ending(None, f"{daemon} guards it and will do it")
+        sleep(_LOOK_SECONDS)
 
 
 def _followed(course: Course, timeout: float, *, as_json: bool) -> Ending:

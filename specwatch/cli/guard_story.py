@@ -130,6 +130,8 @@ def _is(value: Mapping[str, Any]) -> bool:
 
 
 def _row(cells: Sequence[str], columns: Mapping[str, int]) -> str:
+    from specwatch.cli.terminal import row
+
     widths = list(columns.values())
     right = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-    return "  ".join([f"    {cells[0]:{widths[0]}}", *right])
+    return row([f"    {cells[0]:{widths[0]}}", *right], "  ")

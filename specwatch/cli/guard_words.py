@@ -95,6 +95,8 @@ def _cells(one: Json, state: Json, now: float) -> list[str]:
 
 
 def _row(cells: Sequence[str]) -> str:
+    from specwatch.cli.terminal import row
+
     widths = list(_TABLE.values())
     texts = (f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True))
-    return " ".join(texts).rstrip()
+    return row(texts).rstrip()

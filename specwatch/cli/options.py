@@ -35,16 +35,24 @@ def duration(_: click.Context, __: click.Parameter, text: str) -> float:
     return seconds
 
 
+WHEN = (
+    "A duration before now, such as 7d, an ISO 8601 date or time (local without an offset), or a"
+    " Unix time."
+)
+"""What ``--since`` and ``--until`` take, for their help."""
+
+
 def moment(_: click.Context, __: click.Parameter, text: str | None) -> float | None:
-    """Callback of options such as ``7d``, a duration before now, or a Unix time: Unix seconds."""
+    """Callback of options that take what :data:`WHEN` says: Unix seconds."""
     if text is None:
         return None
     try:
-        found = parse_moment(text, time.time())
+        found = parse_moment(text, time.time(), zone=None)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
     if abs(found) > _FARTHEST:
-        raise click.BadParameter(f"{quoted(text)} is no time of this age; give seconds since 1970")
+        remedy = "write it like 2026-11-19T14:30, or 7d for 7 days ago"
+        raise click.BadParameter(f"{quoted(text)} is no time of this age; {remedy}")
     return found
 
 

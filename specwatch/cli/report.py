@@ -33,7 +33,7 @@ _SUFFIXES = {".txt": "text", ".md": "md", ".html": "html", ".htm": "html", ".jso
 @click.command(name="report")
 @click.option(
     "--since", default="7d", show_default=True, callback=options.moment, metavar="WHEN",
-    help="A duration before now, such as 7d, or a Unix time.",
+    help=options.WHEN,
 )  # fmt: skip
 @click.option(
     "--until", callback=options.moment, metavar="WHEN", help="The same; now when not given."

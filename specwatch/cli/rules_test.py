@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @options.database_option
 @click.option(
     "--since", default="7d", show_default=True, callback=options.moment, metavar="WHEN",
-    help="A duration before now, such as 7d, or a Unix time.",
+    help=options.WHEN,
 )  # fmt: skip
 @click.option(
     "--until", callback=options.moment, metavar="WHEN", help="The same; now when not given."

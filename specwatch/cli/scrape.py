@@ -167,4 +167,6 @@ def _latency(latency: dict[str, Any] | None) -> tuple[str, ...]:
 
 
 def _row(name: str, *cells: str) -> str:
-    return f"{name:12}" + "".join(f"  {cell:>8}" for cell in cells)
+    from specwatch.cli.terminal import row
+
+    return row([f"{name:12}", *(f"{cell:>8}" for cell in cells)], "  ")

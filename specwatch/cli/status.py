@@ -13,7 +13,7 @@ from specwatch.config import Config
 from specwatch.errors import ConfigError, NoAnswer, PageError, ScrapeError, ScrapeReason
 from specwatch.scalars import local_url, parse_server_url
 from specwatch.wording import figures
-from specwatch.wording.text import LONGEST_SENTENCE, shown
+from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
 _DEFAULT_URL = "http://127.0.0.1:9469"
 _LARGEST_ANSWER = 256 << 20
@@ -39,14 +39,16 @@ def command(file: Path | None, url: str | None, timeout: float, as_json: bool) -
     found = ask(_given(url) if url is not None else _configured(file), timeout)
     if as_json:
         options.print_json(found)
+        whole = True
     else:
-        _show(found)
+        whole = _show(found)
     from specwatch.cli.decision_lines import in_breach
 
     failing = any(
-        target["failure"] or in_breach(target) or _held(target) for target in found["targets"]
+        target["failure"] or target.get("not_shown") or in_breach(target) or _held(target)
+        for target in found["targets"]
     )
-    if failing or found["stuck"] or found["store"]["error"]:
+    if failing or not whole or found["stuck"] or found["store"]["error"]:
         raise click.exceptions.Exit(1)
 
 
@@ -106,7 +108,8 @@ def _held(target: dict[str, Any]) -> bool:
     return state is not None and state["phase"] == "held"
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(found: dict[str, Any]) -> bool:
+    """Print it; whether all of it could be shown."""
     from specwatch.cli.terminal import Terminal
 
     terminal = Terminal()
@@ -120,9 +123,18 @@ def _show(found: dict[str, Any]) -> None:
     if found["stuck"]:
         names = ", ".join(map(shown, found["stuck"]))
         terminal.line((f"stuck, no scrape ended for three intervals: {names}", "red"))
+    whole = True
     for target in targets:
         terminal.line("")
-        _show_target(terminal, target, found["now"])
+        try:
+            _show_target(terminal, target, found["now"])
+        except Exception as error:  # a defect of ours in one target hides no other
+            whole = False
+            said = f"{type(error).__name__}: {error}"
+            rest = f"the rest cannot be shown, for a defect of specwatch: {said}; see --json"
+            for line, style in wrapped(rest, "red"):
+                terminal.line((line, style))
+    return whole
 
 
 def _show_store(terminal: Any, store: dict[str, Any], now: float) -> None:
@@ -147,6 +159,11 @@ def _show_target(terminal: Any, target: dict[str, Any], now: float) -> None:
     version = f"  engine {shown(target['engine_version'])}" if target["engine_version"] else ""
     name, url = shown(target["name"]), shown(target["url"], LONGEST_SENTENCE)
     terminal.line((name, "bold underline"), f"  {url}{version}")
+    for model in target.get("not_shown", ()):
+        what = f"model {shown(model)}" if model else "some of it"
+        said = f"{what} cannot be shown, for a defect of specwatch: see the daemon's log"
+        for line, style in wrapped(said, "red"):
+            terminal.line((line, style))
     failure = target["failure"]
     if failure:
         since = figures.span(now - failure["since"])

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from specwatch.cli.decision_lines import pay_lines, rule_lines, slo_lines
+from specwatch.cli.terminal import row
 from specwatch.core import buckets
 from specwatch.core.coverage import leading_reasons, share_derived
 from specwatch.model import ALL_TEMPERATURES, METHODS
@@ -103,7 +104,7 @@ def _cells(window: dict[str, Any]) -> list[str]:
 def _line(cells: list[str]) -> str:
     widths = list(_COLUMNS.values())
     right = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-    return "  ".join([f"{cells[0]:{widths[0]}}", *right])
+    return row([f"{cells[0]:{widths[0]}}", *right], "  ")
 
 
 def _tap(
@@ -169,24 +170,24 @@ def bucket_lines(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
     """
     if not rows:
         return
-    measured = any(row.get("speedup") for row in rows)
+    measured = any(one.get("speedup") for one in rows)
     yield _bucket_line(_MEASURED_COLUMNS if measured else list(_BUCKET_COLUMNS)), "dim"
-    for row in rows:
-        speedup = row.get("speedup")
+    for one in rows:
+        speedup = one.get("speedup")
         style = "red" if speedup and speedup["loses"] else ""
-        yield _bucket_line(_bucket_cells(row, measured=measured)), style
+        yield _bucket_line(_bucket_cells(one, measured=measured)), style
 
 
-def _bucket_cells(row: dict[str, Any], *, measured: bool) -> list[str]:
-    ttft, tpot, speedup = row["ttft"], row["tpot"], row.get("speedup")
+def _bucket_cells(one: dict[str, Any], *, measured: bool) -> list[str]:
+    ttft, tpot, speedup = one["ttft"], one["tpot"], one.get("speedup")
     times = f"{speedup['speedup']['value']:.2f}x" if speedup else figures.UNKNOWN
     return [
-        shown(row["temperature"], _BUCKET_COLUMNS["temp"]),
-        figures.UNKNOWN if row["share"] is None else f"{row['share']:.0%}",
-        figures.compact(row["drafts"]),
-        figures.percent(row["acceptance_rate"]),
-        times if measured else figures.number(row["mean_acceptance_length"], 2),
-        figures.percents(row["request_acceptance"], ("p10", "p50", "p90")),
+        shown(one["temperature"], _BUCKET_COLUMNS["temp"]),
+        figures.UNKNOWN if one["share"] is None else f"{one['share']:.0%}",
+        figures.compact(one["drafts"]),
+        figures.percent(one["acceptance_rate"]),
+        times if measured else figures.number(one["mean_acceptance_length"], 2),
+        figures.percents(one["request_acceptance"], ("p10", "p50", "p90")),
         figures.quantile(ttft, "p50"),
         figures.quantile(ttft, "p99"),
         figures.quantile(tpot, "p50"),
@@ -197,4 +198,4 @@ def _bucket_cells(row: dict[str, Any], *, measured: bool) -> list[str]:
 def _bucket_line(cells: list[str]) -> str:
     widths = list(_BUCKET_COLUMNS.values())
     right = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-    return " ".join([f"{cells[0]:{widths[0]}}", *right])
+    return row([f"{cells[0]:{widths[0]}}", *right])

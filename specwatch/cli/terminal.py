@@ -5,6 +5,8 @@ Styles only on a terminal, colours only there and not under NO_COLOR. In a pipe 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rich.console import Console
 from rich.text import Text
 
@@ -33,6 +35,19 @@ class Terminal:
         text = Text.assemble(*parts)
         text.rstrip()
         self._console.print(text, soft_wrap=not self._console.is_terminal)
+
+
+def row(cells: Iterable[str], gap: str = " ") -> str:
+    """Cells of a table, padded, as a line; on a terminal that is too narrow without the last ones,
+    which would stand below the first."""
+    console = Console()
+    line = ""
+    for cell in cells:
+        longer = f"{line}{gap}{cell}" if line else cell
+        if line and console.is_terminal and len(longer) > console.width:
+            break
+        line = longer
+    return line
 
 
 def _can_show(text: str, encoding: str) -> bool:

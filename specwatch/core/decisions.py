@@ -6,7 +6,7 @@ or is assumed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,16 @@ def target(found: TargetDecision, now: float) -> Json:
         "slos": [slo(one) for one in found.slos],
         "goodput": {name: goodput(one) for name, one in found.goodput.items()},
     }
+
+
+def of_models(found: TargetDecision, names: Collection[str]) -> TargetDecision:
+    """What of a decision is about these models."""
+    return TargetDecision(
+        {name: one for name, one in found.models.items() if name in names},
+        tuple(one for one in found.findings if one.model_name in names),
+        tuple(one for one in found.slos if one.model_name in names),
+        {name: one for name, one in found.goodput.items() if name in names},
+    )
 
 
 def model(one: ModelDecision, now: float) -> Json:
@@ -174,6 +184,7 @@ def slo(one: SloStatus) -> Json:
         "window": one.slo.window,
         "good": one.good,
         "total": one.total,
+        "unknown": one.unknown,
         "error_ratio": one.error_ratio,
         "budget_left": one.budget_left,
         "burn_rates": {format_duration(at): rate for at, rate in one.burn_rates.items()},

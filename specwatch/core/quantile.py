@@ -36,18 +36,11 @@ class Estimate(NamedTuple):
     open_ended: bool
 
 
-class Beyond(NamedTuple):
-    """Observations above a threshold, and those among them of which it is only assumed."""
-
-    observations: float
-    unknown: int
-
-
-def above(observed: Histogram, threshold: float) -> Beyond:
+def above(observed: Histogram, threshold: float) -> float:
     """How many observations are above a threshold, interpolated linearly inside its bucket.
 
     The inverse of :func:`specwatch.core.histogram.quantile`. What lies in the open-ended bucket
-    counts as above; it is ``unknown`` when the threshold lies beyond the last bound.
+    counts as above.
     """
     lower, count = 0.0, 0.0
     for upper, inside in zip(observed.bounds, observed.counts, strict=False):
@@ -56,9 +49,7 @@ def above(observed: Histogram, threshold: float) -> Beyond:
             share = (upper - max(threshold, start)) / (upper - start) if upper > start else 1.0
             count += inside * min(share, 1.0)
         lower = upper
-    last = observed.counts[-1]
-    past = not observed.bounds or threshold > observed.bounds[-1]
-    return Beyond(count + last, last if past else 0)
+    return count + observed.counts[-1]
 
 
 def estimate(observed: Histogram, q: float, effective: float) -> Estimate | None:
@@ -125,9 +116,7 @@ def design_effect(parts: Sequence[Histogram], q: float, value: float) -> float:
     if len(parts) < LEAST_SAMPLES:
         return 1.0
     share = 1 - q
-    squares = math.fsum(
-        (above(each, value).observations - each.count * share) ** 2 for each in parts
-    )
+    squares = math.fsum((above(each, value) - each.count * share) ** 2 for each in parts)
     independent = sum(each.count for each in parts) * share * q
     return max(squares / independent * len(parts) / (len(parts) - 1), 1.0) if independent else 1.0
 

@@ -276,7 +276,7 @@ def _short_outputs(asked: _Asked) -> Reading:
     lengths = asked.tally().output_length
     if lengths is None or not lengths.count or not lengths.bounds:
         return _none("no lengths of outputs")
-    return Reading(1 - quantile.above(lengths, SHORT_OUTPUT).observations / lengths.count)
+    return Reading(1 - quantile.above(lengths, SHORT_OUTPUT) / lengths.count)
 
 
 def _coverage(asked: _Asked) -> Reading:

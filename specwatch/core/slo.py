@@ -9,12 +9,12 @@ objective.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from specwatch.core import quantile
 from specwatch.model import HOUR, MINUTE, Tally
 from specwatch.ruling import Slo
 
@@ -26,7 +26,7 @@ _MINUTES_KEPT = 6 * HOUR
 
 
 class Requests(NamedTuple):
-    """Requests of a span: all, those too slow, and those of them only taken for too slow.
+    """Requests of a span: all, those surely too slow, and those of which that is not known.
 
     ``watched`` is the time in seconds that they were counted in.
     """
@@ -62,9 +62,9 @@ class Goodput(NamedTuple):
 class SloStatus:
     """An objective of one model over its window, up to now; numbers of requests may be fractions.
 
-    Where the threshold lies inside a bucket of the histogram, the requests in it are taken to lie
-    evenly. ``unknown`` of those that are not good are only taken for bad: the histogram ends
-    before the threshold, and they lie beyond its end.
+    Only what was surely too slow uses up the budget, so that nobody is paged for a stricter
+    objective than that. ``unknown`` of the good may have been too slow as well: the threshold lies
+    inside their bucket of the histogram.
     """
 
     slo: Slo
@@ -80,6 +80,8 @@ class SloStatus:
     """By the seconds of the window; None for one without requests."""
     requests: Mapping[int, float]
     """All of each of those windows."""
+    watched: Mapping[int, float]
+    """Seconds of each of those windows in which they were counted."""
 
 
 @dataclass(slots=True)
@@ -146,6 +148,7 @@ class SloBook:
                     for span, share in burns.items()
                 },
                 requests={span: sums[span][at].total for span in BURN_WINDOWS},
+                watched={span: sums[span][at].watched for span in BURN_WINDOWS},
             )
 
     def goodput(self, now: float) -> dict[int, Goodput]:
@@ -210,8 +213,12 @@ def requests_of(slo: Slo, counted: Tally, watched: float) -> Requests:
     observed = getattr(counted, slo.metric)
     if observed is None or not observed.bounds:
         return Requests(watched=watched)
-    slow = quantile.above(observed, slo.threshold)
-    return Requests(float(observed.count), slow.observations, float(slow.unknown), watched)
+    # The last bucket has no end.
+    at = bisect.bisect_left(observed.bounds, slo.threshold)
+    exact = at < len(observed.bounds) and observed.bounds[at] == slo.threshold
+    unknown = 0 if exact else observed.counts[at]
+    bad = sum(observed.counts[at + 1 :])
+    return Requests(float(observed.count), float(bad), float(unknown), watched)
 
 
 def goodput(slos: Sequence[Slo], counted: Sequence[Requests]) -> Goodput:
@@ -222,16 +229,16 @@ def goodput(slos: Sequence[Slo], counted: Sequence[Requests]) -> Goodput:
     sum (bounds of Fréchet and Boole). Those of one metric are the same, so that its strictest
     threshold decides. The metric with the most requests says how many there were: one without a
     value of another, as an output of one token has no time per token, meets its objectives.
-    Requests beyond the end of a histogram whose threshold lies there may meet it.
+    Requests in the bucket of a histogram that the threshold lies in may meet it.
     """
     slow: dict[str, float] = {}
     for slo, each in zip(slos, counted, strict=True):
-        slow[slo.metric] = max(slow.get(slo.metric, 0.0), each.bad)
+        slow[slo.metric] = max(slow.get(slo.metric, 0.0), each.bad + each.unknown)
     requests = max(each.total for each in counted)
     watched = max(each.watched for each in counted)
     if requests and not all(each.total for each in counted):
         return Goodput(watched, requests, None, None)
-    least_slow = max(each.bad - each.unknown for each in counted)
+    least_slow = max(each.bad for each in counted)
     return Goodput(
         watched,
         requests,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from specwatch.core.coverage import Coverage
 from specwatch.core.decisions import TargetDecision
@@ -12,6 +13,8 @@ from specwatch.core.taps import Trouble
 from specwatch.errors import ScrapeError
 from specwatch.guard.status import GuardStatus
 from specwatch.model import ALL_TEMPERATURES, MINUTE, Mode, SeriesId, Source, Window
+
+_Shown = TypeVar("_Shown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,17 @@ class DaemonStatus:
     judging: JudgingStatus = JudgingStatus()
     pagers: tuple[PagerStatus, ...] = ()
     deliveries: tuple[DeliveryStatus, ...] = ()
+    not_shown: Callable[[str, Exception], None] = lambda _, __: None
+    """Told of a target of which something cannot be shown for a defect of ours."""
+
+    def attempt(self, target: str, make: Callable[[], _Shown], instead: _Shown) -> _Shown:
+        """What is to be shown of a target, or what is shown instead where that fails: one target,
+        or model, must not take down what shows all of them."""
+        try:
+            return make()
+        except Exception as error:
+            self.not_shown(target, error)
+            return instead
 
 
 class Recent:

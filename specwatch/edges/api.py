@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from starlette.routing import Route
 
 from specwatch.codegen.alerts import runbook_sections
 from specwatch.core import decisions, summary
-from specwatch.core.decisions import Decision
+from specwatch.core.decisions import Decision, TargetDecision
 from specwatch.core.status import DaemonStatus, TargetStatus
 from specwatch.edges import report_api, runbook_page
 from specwatch.edges.guard_book import StepRecord
@@ -158,16 +159,16 @@ def daemon(status: DaemonStatus) -> dict[str, Any]:
         "store": store,
         "judging": dataclasses.asdict(status.judging),
         "alertmanagers": [dataclasses.asdict(one) for one in status.pagers],
-        "targets": [_target(target, status.now) for target in status.targets],
+        "targets": [_target(target, status) for target in status.targets],
     }
 
 
 def selection(query: Mapping[str, str], now: float) -> dict[str, Any]:
     """Arguments of the window reader from a query string; ConfigError for what it cannot be.
 
-    ``since`` and ``until`` are Unix times or durations before now (default: the last hour),
-    ``length`` is 60 or 3600 s, ``limit`` the number of windows (the earliest are given), and
-    ``target``, ``model_name``, ``temperature`` and ``daemon`` select.
+    ``since`` and ``until`` are as :func:`specwatch.scalars.parse_moment` reads them, dates in UTC
+    (default: the last hour), ``length`` is 60 or 3600 s, ``limit`` the number of windows (the
+    earliest are given), and ``target``, ``model_name``, ``temperature`` and ``daemon`` select.
     """
     names = ("target", "model_name", "temperature", "daemon")
     chosen = chosen_of(query, names, ("length", "limit"), now, since="1h")
@@ -209,7 +210,36 @@ def _windows(found: Iterable[Window], limit: int) -> Response:
     return _respond(body, 200)
 
 
-def _target(target: TargetStatus, now: float) -> dict[str, Any]:
+def _target(target: TargetStatus, status: DaemonStatus) -> dict[str, Any]:
+    """A target; ``not_shown`` are models, and "" the target, of which something cannot be shown."""
+    decision, broken = _decision(target, status)
+    make = functools.partial(_facts, target, decision, broken)
+    found = status.attempt(target.name, make, None)
+    if found is None:
+        bare = TargetStatus(target.name, target.url, target.interval, failure=target.failure)
+        found = _facts(bare, decision, [*broken, ""])
+    return found
+
+
+def _decision(target: TargetStatus, status: DaemonStatus) -> tuple[dict[str, Any], list[str]]:
+    """What was decided, of those models of which it can be shown, and which those are not."""
+
+    def shown(found: TargetDecision) -> dict[str, Any] | None:
+        make = functools.partial(decisions.target, found, status.now)
+        return status.attempt(target.name, make, None)
+
+    found = target.decision
+    whole = shown(found)
+    if whole is not None:
+        return whole, []
+    names = {*found.models, *found.goodput, *(each.model_name for each in found.findings),
+             *(each.model_name for each in found.slos)}  # fmt: skip
+    sound = {name for name in names if shown(decisions.of_models(found, {name})) is not None}
+    rest = decisions.of_models(found, sound)
+    return decisions.target(rest, status.now), sorted(names - sound)
+
+
+def _facts(target: TargetStatus, decision: dict[str, Any], not_shown: list[str]) -> dict[str, Any]:
     shown = {
         field.name: getattr(target, field.name)
         for field in dataclasses.fields(target)
@@ -218,7 +248,8 @@ def _target(target: TargetStatus, now: float) -> dict[str, Any]:
     shown["failure"] = dataclasses.asdict(target.failure) if target.failure else None
     shown["models"] = {model: str(mode) for model, mode in target.models.items()}
     shown["tap"] = summary.tap(target.tap)
-    shown["decision"] = decisions.target(target.decision, now)
+    shown["decision"] = decision
+    shown["not_shown"] = not_shown
     shown["guard"] = None if target.guard is None else guard_status(target.guard)
     shown["recent"] = [summary.window(one) for one in target.recent]
     return shown

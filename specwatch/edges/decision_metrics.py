@@ -187,7 +187,9 @@ def _is_no_breach(finding: Finding) -> bool:
 
 def _judging(judging: JudgingStatus) -> Iterator[Metric]:
     yield CounterMetricFamily(
-        "specwatch_judging_failures", "Defects of specwatch itself in judging.", judging.defects
+        "specwatch_judging_failures",
+        "Defects of specwatch itself in judging, or in showing what was judged.",
+        judging.defects,
     )
     yield CounterMetricFamily(
         "specwatch_store_verdicts_dropped",

@@ -145,6 +145,11 @@ class Reader:
         with self.connected() as connection:
             return measurement_rows.read(connection, target)
 
+    def measurements_version(self) -> tuple[int, ...]:
+        """See :func:`specwatch.edges.measurement_rows.version`."""
+        with self.connected() as connection:
+            return measurement_rows.version(connection)
+
     def experiment(self, number: int) -> Experiment | None:
         """A stored probe, bench or comparison. Raises ConfigError for one of another specwatch."""
         with self.connected() as connection:

@@ -58,8 +58,8 @@ def page(read: ReportReader, params: QueryParams, now: float) -> Page:
 def selection(params: QueryParams, now: float) -> dict[str, Any]:
     """The period, the targets (None for all) and the format that a query asks for.
 
-    ``since`` and ``until`` are Unix times or durations before now (default: the last week),
-    ``target`` may be given several times. Raises ConfigError.
+    ``since`` and ``until`` are as :func:`specwatch.scalars.parse_moment` reads them, dates in UTC
+    (default: the last week), ``target`` may be given several times. Raises ConfigError.
     """
     found = query.chosen(params, (), ("target", "format"), now, since="7d")
     if found["until"] - found["since"] > _LONGEST:

@@ -42,6 +42,11 @@ def of_slos(targets: Iterable[TargetStatus], share: int) -> Iterator[Metric]:
         "Requests of a window that the objective was held against.",
         labels=(*_NAMES, "window"),
     )
+    watched = GaugeMetricFamily(
+        "specwatch_slo_watched_ratio",
+        "Share of a window in which the requests of an objective were counted.",
+        labels=(*_NAMES, "window"),
+    )
     met = GaugeMetricFamily(
         "specwatch_goodput_requests_per_second",
         "Requests a second of a window that met all objectives: a lower and an upper bound, as"
@@ -69,4 +74,5 @@ def of_slos(targets: Iterable[TargetStatus], share: int) -> Iterator[Metric]:
                 window = format_duration(seconds)
                 add(burn, (*labels, window), rate)
                 requests.add_metric((*labels, window), each.requests[seconds])
-    yield from (objective, errors, budget, burn, requests, met, offered)
+                watched.add_metric((*labels, window), min(each.watched[seconds] / seconds, 1.0))
+    yield from (objective, errors, budget, burn, requests, watched, met, offered)

@@ -247,6 +247,10 @@ class Store:
         """See :meth:`specwatch.edges.readers.Reader.measurements`."""
         return self._reader.measurements(target)
 
+    def measurements_version(self) -> tuple[int, ...]:
+        """See :func:`specwatch.edges.measurement_rows.version`."""
+        return self._reader.measurements_version()
+
     def verdicts(self, **selection: Unpack[VerdictSelection]) -> list[Decision]:
         """See :meth:`specwatch.edges.readers.Reader.verdicts`."""
         return self._reader.verdicts(**selection)

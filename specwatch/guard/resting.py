@@ -183,7 +183,8 @@ def ordered(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if order.until is not None and seen.now >= order.until:
         return Step(asked, f"{said}; refused: its time was over before it could be done")
     if seen.mode is order.goal:
-        return _as_ordered(asked, seen, said, order.until)
+        found = _as_ordered(asked, seen, said, order.until)
+        return replace(found, inputs={"ordered_by": order.by})
     passing = seen.service is None and (seen.service_retry or not seen.service_error)
     if passing and seen.now - order.at < policy.start_timeout:
         return None
@@ -192,7 +193,8 @@ def ordered(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         return Step(asked, f"{said}; refused: {why}")
     incident = replace(_incident(state, Cause.PERSON, seen), what=order.by)
     asked = replace(asked, rearm_at=order.until, disabled_at=None)
-    return replace(begin(asked, seen, policy, order.goal, incident, counts=False), reason=said)
+    found = begin(asked, seen, policy, order.goal, incident, counts=False)
+    return replace(found, reason=said, inputs={"ordered_by": order.by})
 
 
 def switched(state: GuardState, seen: Seen) -> Step | None:

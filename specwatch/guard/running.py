@@ -40,7 +40,14 @@ def draining(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if seen.settled is Life.STOPPED and not _by_person(state):
         return _abandoned(state, seen, "somebody stopped the server")
     waited = format_duration(round(seen.now - state.since))
-    reason = f"no request runs, after {waited}" if empty else f"drained for {waited}"
+    if empty:
+        reason = f"no request runs, after {waited}"
+    elif seen.load is None or not looked:
+        reason = f"drained for {waited}; how many requests are cut off is not known"
+    else:
+        count = round(seen.load)
+        requests = "1 request" if count == 1 else f"{count} requests"
+        reason = f"drained for {waited}; cut off {requests} that still ran or waited"
     inputs = {} if seen.load is None else {"requests": seen.load}
     found = to(
         state, Phase.RESTARTING, seen.now, reason,

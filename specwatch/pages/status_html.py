@@ -104,6 +104,7 @@ _OUTCOMES = {
     "no_traffic": ("", "no traffic"),
     "unknown": ("warn", "not measured"),
     "not_read": ("bad", "not read"),
+    "failed": ("bad", "not shown"),
 }
 """Class of the answer's badge, and its words where the answer has none of its own."""
 

@@ -106,6 +106,18 @@ class Model:
     rules_said: str
 
 
+NOT_SHOWN = Answer("failed", "It cannot be shown, for a defect of specwatch: see its log.")
+
+
+def not_shown(name: str) -> Model:
+    """A model of which something cannot be shown."""
+    return Model(
+        name=shown(name) or "(no name)", answer=NOT_SHOWN, more=(), facts="", span="not known",
+        sources="", buckets=(), coverage="", latencies=(), compared=False, objectives=(),
+        goodput=None, rules=(), rules_said="",
+    )  # fmt: skip
+
+
 def note_of(window: Window) -> dict[str, Any]:
     """The acceptance of a window as the API has it."""
     return summary.acceptance_of(window.tally)

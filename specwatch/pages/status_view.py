@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from urllib.parse import urlencode
 
 from specwatch.core import decisions
@@ -15,7 +16,15 @@ from specwatch.guard.state import Phase
 from specwatch.guard.status import GuardStatus
 from specwatch.guard.status import shown as guard_json
 from specwatch.model import ALL_TEMPERATURES, Mode, Window
-from specwatch.pages.status_model import Answer, Model, model_of, note_of, unread
+from specwatch.pages.status_model import (
+    NOT_SHOWN,
+    Answer,
+    Model,
+    model_of,
+    not_shown,
+    note_of,
+    unread,
+)
 from specwatch.wording import figures, guard, moments, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -66,7 +75,7 @@ def detailed(status: DaemonStatus, chosen: str | None) -> tuple[str, ...]:
         return (chosen,)
     ordered = in_order(status)
     if len(ordered) > MOST_DETAILED:
-        ordered = [each for each in ordered if troubles(each, status.stuck)]
+        ordered = [each for each in ordered if troubles(each, status)]
     return tuple(each.name for each in ordered[:MOST_DETAILED])
 
 
@@ -76,13 +85,19 @@ def in_order(status: DaemonStatus) -> list[TargetStatus]:
     def place(each: TargetStatus) -> int:
         if each.failure is not None or each.name in status.stuck:
             return 0
-        return 1 if troubles(each, status.stuck) else 2
+        return 1 if troubles(each, status) else 2
 
     return sorted(status.targets, key=place)
 
 
-def troubles(target: TargetStatus, stuck: Iterable[str]) -> tuple[str, ...]:
+def troubles(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:
     """What is wrong with a target, in a few words each."""
+    return status.attempt(
+        target.name, partial(_troubles, target, status.stuck), ("cannot be shown",)
+    )
+
+
+def _troubles(target: TargetStatus, stuck: Iterable[str]) -> tuple[str, ...]:
     found = []
     if target.name in stuck:
         found.append("stuck")
@@ -136,29 +151,43 @@ def page_of(target: str) -> str:
 
 def rows(status: DaemonStatus) -> tuple[Row, ...]:
     """The table of all."""
-    return tuple(row for each in in_order(status) for row in _rows(each, status))
+    return tuple(
+        status.attempt(each.name, partial(_row, each, name, status), _no_row(each, name))
+        for each in in_order(status)
+        for name in _models_of(each)[:MOST_MODELS] or [""]
+    )
 
 
-def _rows(target: TargetStatus, status: DaemonStatus) -> Iterator[Row]:
-    names = _models_of(target)
-    wrong = troubles(target, status.stuck)
+def _row(target: TargetStatus, name: str, status: DaemonStatus) -> Row:
     state = None if target.guard is None else target.guard.state
     dead = unread(target, status.stuck, status.now) is not None
-    for name in names[:MOST_MODELS] or [""]:
-        recent = None if dead else _recent(target, name)
-        rate = None if recent is None else note_of(recent)["acceptance_rate"]
-        running = None if recent is None else recent.gauges.running_mean
-        yield Row(
-            target=shown(target.name),
-            href=page_of(target.name),
-            model=shown(name) if name else figures.UNKNOWN,
-            answer=_answer(target, name, status),
-            mode=figures.UNKNOWN if dead else str(target.models.get(name, figures.UNKNOWN)),
-            acceptance=figures.percent(rate),
-            running=figures.number(running, 1),
-            guard=figures.UNKNOWN if state is None else guard.phase(state.phase),
-            troubles=wrong,
-        )
+    recent = None if dead else _recent(target, name)
+    rate = None if recent is None else note_of(recent)["acceptance_rate"]
+    running = None if recent is None else recent.gauges.running_mean
+    return replace(
+        _no_row(target, name),
+        answer=_answer(target, name, status),
+        mode=figures.UNKNOWN if dead else str(target.models.get(name, figures.UNKNOWN)),
+        acceptance=figures.percent(rate),
+        running=figures.number(running, 1),
+        guard=figures.UNKNOWN if state is None else guard.phase(state.phase),
+        troubles=troubles(target, status),
+    )
+
+
+def _no_row(target: TargetStatus, name: str) -> Row:
+    """Of a model of which something cannot be shown."""
+    return Row(
+        target=shown(target.name),
+        href=page_of(target.name),
+        model=shown(name) if name else figures.UNKNOWN,
+        answer=NOT_SHOWN,
+        mode=figures.UNKNOWN,
+        acceptance=figures.UNKNOWN,
+        running=figures.UNKNOWN,
+        guard=figures.UNKNOWN,
+        troubles=("cannot be shown",),
+    )
 
 
 def _models_of(target: TargetStatus) -> list[str]:
@@ -194,10 +223,22 @@ def details(status: DaemonStatus, names: Sequence[str], hours: Hours) -> tuple[D
     """The targets of these names in full."""
     by_name = {each.name: each for each in status.targets}
     return tuple(
-        _detail(number, by_name[name], status, hours.get(name, {}))
+        status.attempt(
+            name,
+            partial(_detail, number, by_name[name], status, hours.get(name, {})),
+            _no_detail(number, name),
+        )
         for number, name in enumerate(names)
         if name in by_name
     )
+
+
+def _no_detail(number: int, name: str) -> Detail:
+    """Of a target of which something cannot be shown."""
+    return Detail(
+        anchor=f"target-{number}", name=shown(name), facts="", notes=(NOT_SHOWN.said,), guard=None,
+        guard_notes=(), models=(), left_out=0, links=tuple(_links(name)),
+    )  # fmt: skip
 
 
 def _detail(
@@ -217,15 +258,20 @@ def _detail(
         if state is None
         else tuple(said for said, _ in guard.notes(state, now, moments.moment)),
         models=tuple(
-            model_of(
-                target, name, hours.get(name), None if dead else _recent(target, name), now,
-                _answer(target, name, status),
+            status.attempt(
+                target.name, partial(_model, target, name, hours.get(name), status), not_shown(name)
             )
             for name in names[:MOST_MODELS]
         ),
         left_out=max(0, len(names) - MOST_MODELS),
         links=tuple(_links(target.name)),
     )  # fmt: skip
+
+
+def _model(target: TargetStatus, name: str, hour: ModelHour | None, status: DaemonStatus) -> Model:
+    dead = unread(target, status.stuck, status.now) is not None
+    recent = None if dead else _recent(target, name)
+    return model_of(target, name, hour, recent, status.now, _answer(target, name, status))
 
 
 def _facts(target: TargetStatus, now: float, *, dead: bool) -> str:

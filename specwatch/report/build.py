@@ -14,7 +14,7 @@ from specwatch.report.breaches import breaches
 from specwatch.report.changes import changes
 from specwatch.report.experiments import newest
 from specwatch.report.health import health
-from specwatch.report.incidents import incidents, seconds_off_by_guard
+from specwatch.report.incidents import incidents, seconds_off
 from specwatch.report.kept import Kept
 from specwatch.report.ledger import Ledger
 from specwatch.report.loads import best_k, crossing, loads, present_k, what_if
@@ -123,7 +123,8 @@ def _report(
         goodput=goodput(sources.slos, kept.windows, since, until),
         incidents=of_guard,
         breaches=breaches(sources.decisions, name, since, until),
-        seconds_off_by_guard=seconds_off_by_guard(of_guard),
+        seconds_off_by_guard=seconds_off(of_guard, ordered=False),
+        seconds_off_by_order=seconds_off(of_guard, ordered=True),
         health=_with(health([*kept.windows, *kept.seen], since, span[1]), measured.caveats),
         changes=changes(kept.windows, measured.baseline, since, until)
         # It is as much work as all the rest.

@@ -34,9 +34,9 @@ def incidents(steps: Iterable[GuardStep], since: float, until: float) -> tuple[I
     return tuple(each for each in found if each.ended is None or each.ended >= since)
 
 
-def seconds_off_by_guard(incidents: Iterable[Incident]) -> float:
-    """Seconds of the period without speculation by the guard, or by a person through it."""
-    return sum(each.seconds_off for each in incidents)
+def seconds_off(incidents: Iterable[Incident], *, ordered: bool) -> float:
+    """Seconds of the period without speculation by order of a person, or else by the guard."""
+    return sum(each.seconds_off for each in incidents if (each.ordered_by is not None) is ordered)
 
 
 class _Stretch(NamedTuple):
@@ -81,6 +81,7 @@ def _away(steps: Sequence[GuardStep]) -> Iterator[tuple[int, tuple[float, float]
 def _incident(found: _Stretch, since: float, until: float) -> Incident:
     first, last = found.steps[0], found.steps[-1]
     ended = last.at if last.phase in _OVER else None
+    person = first.inputs.get("ordered_by")
     if ended is None and found.after is not None:
         ended = found.after.at
     return Incident(
@@ -94,6 +95,7 @@ def _incident(found: _Stretch, since: float, until: float) -> Incident:
             for each in found.steps
         ),
         seconds_off=sum(max(min(end, until) - max(begin, since), 0.0) for begin, end in found.away),
+        ordered_by=None if person is None else shown(str(person)),
     )
 
 

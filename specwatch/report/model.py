@@ -186,7 +186,8 @@ class WorstHour(Struct, frozen=True, kw_only=True):
 
 class Objective(Struct, frozen=True, kw_only=True):
     """A service-level objective. ``spent`` is the share of its budget that the period used up,
-    ``budget_left`` what is left of its own window at the end."""
+    ``budget_left`` what is left of its own window at the end. ``bad`` requests were surely too
+    slow; of ``unknown`` ones that is not known."""
 
     name: str
     metric: str
@@ -195,6 +196,7 @@ class Objective(Struct, frozen=True, kw_only=True):
     window: float
     requests: float
     bad: float
+    unknown: float = 0.0
     spent: float | None
     budget_left: float | None
     worst_hour: WorstHour | None = None
@@ -233,7 +235,10 @@ class Step(Struct, frozen=True, kw_only=True):
 
 
 class Incident(Struct, frozen=True, kw_only=True):
-    """An incident of the guard; ``ended`` is None while it lasts."""
+    """An incident of the guard; ``ended`` is None while it lasts.
+
+    ``ordered_by`` is the person whose order it carries out, None where the guard acted by itself.
+    """
 
     id: str
     began: float
@@ -242,6 +247,7 @@ class Incident(Struct, frozen=True, kw_only=True):
     outcome: str
     steps: tuple[Step, ...]
     seconds_off: float = 0.0
+    ordered_by: str | None = None
 
 
 class Breach(Struct, frozen=True, kw_only=True):
@@ -411,6 +417,9 @@ class ModelReport(Struct, frozen=True, kw_only=True):
     incidents: tuple[Incident, ...] = ()
     breaches: tuple[Breach, ...] = ()
     seconds_off_by_guard: float = 0.0
+    """Of its own accord."""
+    seconds_off_by_order: float = 0.0
+    """By order of a person, through the guard."""
     health: Health
     changes: tuple[Change, ...] = ()
     series: Series

@@ -106,6 +106,7 @@ def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> Obje
         window=slo.window,
         requests=whole.total,
         bad=whole.bad,
+        unknown=whole.unknown,
         spent=whole.bad / allowed if allowed else None,
         budget_left=left,
         worst_hour=_worst(hours),

@@ -94,8 +94,15 @@ def _saved(answer: Answer) -> str:
 
 def _off(report: ModelReport, name: str) -> str:
     said = f"Speculation was off all the time for {name}"
-    by = figures.span(report.seconds_off_by_guard)
-    return f"{said}, {by} of it by the guard." if report.seconds_off_by_guard else f"{said}."
+    why = [
+        f"{figures.span(seconds)} of it by {whom}"
+        for seconds, whom in (
+            (report.seconds_off_by_guard, "the guard"),
+            (report.seconds_off_by_order, "order of a person"),
+        )
+        if seconds
+    ]
+    return ", ".join([said, *why]) + "."
 
 
 def _unknown(answer: Answer, name: str) -> str:
@@ -329,6 +336,8 @@ def _no_advice(report: ModelReport) -> str:
         return "Nothing to do; if there should have been traffic, look where it went."
     if outcome == "off" and report.seconds_off_by_guard:
         return "Nothing to do: `specwatch guard status` says when speculation is tried again."
+    if outcome == "off" and report.seconds_off_by_order:
+        return "A person ordered it: `specwatch guard enable` switches speculation on again."
     if outcome == "off":
         return (
             "Nothing to do: what was served meanwhile is a baseline for when speculation is on"

@@ -16,7 +16,7 @@ from specwatch.report.model import (
     Objective,
     Side,
 )
-from specwatch.report.told.operation import goodput_notes, goodput_rows
+from specwatch.report.told.operation import goodput_notes, goodput_rows, objective_notes
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -47,11 +47,13 @@ def _objectives(found: tuple[Objective, ...], width: int) -> Iterator[Line]:
             Cell(figures.compact(each.requests)),
             Cell(figures.compact(each.bad)),
             Cell(
-                figures.UNKNOWN if each.spent is None else f"{each.spent:.0%}",
+                figures.budget_spent(each.spent),
                 "red" if each.spent is not None and each.spent > 1 else "",
             ),
             Cell(
-                figures.UNKNOWN if each.budget_left is None else f"{each.budget_left:.0%}",
+                figures.UNKNOWN
+                if each.budget_left is None
+                else f"{max(each.budget_left, 0.0):.0%}",
                 "red" if each.budget_left is not None and each.budget_left < 0 else "",
             ),
             Cell(moment(each.worst_hour.start)[5:16] if each.worst_hour else figures.UNKNOWN),
@@ -60,6 +62,9 @@ def _objectives(found: tuple[Objective, ...], width: int) -> Iterator[Line]:
     ]
     yield ()
     yield from table(headers, rows, width)
+    for said in objective_notes(found):
+        for line in wrapped(said, width):
+            yield ((line, ""),)
 
 
 def _goodput(found: tuple[Goodput, ...], width: int) -> Iterator[Line]:
@@ -97,9 +102,12 @@ def _incidents(model: ModelReport, width: int) -> Iterator[Line]:
         yield ()
     for each in model.incidents:
         yield from _incident(each, width)
-    if model.seconds_off_by_guard:
-        off = figures.span(model.seconds_off_by_guard)
-        yield from _said(f"speculation was off for {off} because of the guard", width)
+    for seconds, why in (
+        (model.seconds_off_by_guard, "because of the guard"),
+        (model.seconds_off_by_order, "because a person ordered it"),
+    ):
+        if seconds:
+            yield from _said(f"speculation was off for {figures.span(seconds)} {why}", width)
 
 
 def _incident(each: Incident, width: int) -> Iterator[Line]:

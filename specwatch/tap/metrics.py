@@ -27,10 +27,11 @@ BOUNDS = {
         0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.0375,
         0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
     ),
-    "request_acceptance": tuple(step / 20 for step in range(1, 21)),
+    "request_acceptance": tuple(step / 20 for step in range(21)),
 }  # fmt: skip
 """Upper bounds of the histograms: of latencies all that vLLM has, in seconds, and for TPOT more
-below 50 ms, where speculation on a GPU lives; of acceptance rates 20 of equal width."""
+below 50 ms, where speculation on a GPU lives; of acceptance rates 20 of equal width, and one for
+requests of which nothing was accepted, which interpolation would give a share of the first."""
 
 _MOST_POSITIONS = 64
 """Positions that are told apart: far more than any drafter proposes."""

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 UNKNOWN = "-"
+_MOST_TIMES = 99
+"""Beyond it, how many times a budget was spent says nothing more."""
 _UNITS = ("", "k", "M", "G", "T", "P", "E")
 
 
@@ -30,6 +32,21 @@ def compact(value: float | None) -> str:
 def percent(value: float | None) -> str:
     """``59.4%``."""
     return UNKNOWN if value is None else f"{value:.1%}"
+
+
+def budget_spent(spent: float | None) -> str:
+    """How much of an error budget was spent: ``40%``, ``66x``; beyond 99 times ``>99x``."""
+    if spent is None or spent <= 1:
+        return UNKNOWN if spent is None else f"{spent:.0%}"
+    return ">99x" if spent > _MOST_TIMES else f"{number(spent, 1 if spent < 9.95 else 0)}x"
+
+
+def budget_left(left: float | None) -> str:
+    """``20% of the error budget left``; ``the error budget spent 66 times over`` below nothing."""
+    if left is None or left >= 0:
+        return UNKNOWN if left is None else f"{left:.0%} of the error budget left"
+    times = budget_spent(max(1 - left, 1.001)).rstrip("x").replace(">", "more than ")
+    return f"the error budget spent {times} times over"
 
 
 def percents(quantiles: dict[str, Any] | None, names: Sequence[str]) -> str:

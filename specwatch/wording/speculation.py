@@ -140,10 +140,10 @@ def objective(slo: dict[str, Any]) -> str | None:
     left, burning = slo["budget_left"], slo["burn_rates"].get("1h")
     if left is None:
         return None
-    if left < 0:
-        said = f"{1 - left:.1f} times the error budget spent"
-    else:
-        said = f"{left:.0%} of the error budget left"
+    said = figures.budget_left(left)
+    if slo["unknown"] > slo["total"] * (1 - slo["objective"]):
+        share = slo["unknown"] / slo["total"]
+        said += f"; of {share:.0%} of the requests it is not known whether they met it"
     return said if burning is None else f"{said}, burn rate {burning:.1f}"
 
 

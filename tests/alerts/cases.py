@@ -204,10 +204,21 @@ def _of_objectives() -> Iterator[Case]:
         def changed(name: str, window: str, value: float, world: World = world) -> World:
             return {**world, of(name, window=window, **SLO): value}
 
+        for left, said in ((-65.24, "66"), (-9000.0, "99")):
+            spent = {**world, of("specwatch_slo_budget_left_ratio", **SLO): left}
+            (told,) = fault.told
+            description = told.description.replace(
+                "20% of the budget is left", f"the budget is spent {said} times over"
+            )
+            gone = replace(told, description=description)
+            yield Case(f"{long}: the budget is spent {said} times", spent, fault.alert, fault.at,
+                       [gone])  # fmt: skip
         over = changed("specwatch_slo_burn_rate", short, 0.2)
         yield Case(f"{long}: it is over by now", over, fault.alert, fault.at)
         begun = changed("specwatch_slo_burn_rate", long, 0.9)
         yield Case(f"{long}: it has only begun", begun, fault.alert, fault.at)
+        young = changed("specwatch_slo_watched_ratio", long, 0.7)
+        yield Case(f"{long}: it was not watched for that long", young, fault.alert, fault.at)
         for window, count in ((long, 99), (short, 9)):
             few = changed("specwatch_slo_requests", window, count)
             yield Case(f"{long}: {count} requests in {window}", few, fault.alert, fault.at)
@@ -278,9 +289,15 @@ def _of_itself() -> Iterator[Case]:
     late = {**healthy(), **_fault(failing).changes, failures: "_x20 1+12x220"}
     all_of_them = Told(
         TARGET,
-        "100% of the scrapes of the last 10 minutes failed; the last good one was 59m 0s ago.",
+        "100% of the scrapes of the last 10 minutes failed; the last good scrape was 59m 0s ago.",
     )
     yield Case("for the first time", late, failing, 60, [all_of_them])
+    never = {each: value for each, value in late.items() if "last_scrape_success" not in each}
+    since_start = all_of_them.description.replace(
+        "the last good scrape was 59m 0s ago", "it has not been read since specwatch started"
+    )
+    unread = replace(all_of_them, description=since_start)
+    yield Case("it was never read", never, failing, 60, [unread])
     anew = {failures: "500x30 0x200", scrapes: "9000+12x30 0+12x200"}
     yield _case("the counters begin anew", failing, anew, at=45)
     for phase in (Phase.RESTARTING, Phase.VERIFYING):

@@ -28,8 +28,8 @@ ITSELF = (
         [
             Told(
                 TARGET,
-                "The loop of chat has not turned within three intervals. Its last good look "
-                "was 0s ago.",
+                "The loop of chat has not turned within three intervals; the last good scrape was "
+                "0s ago.",
             )
         ],
     ),
@@ -42,7 +42,7 @@ ITSELF = (
         [
             Told(
                 TARGET,
-                "75% of the scrapes of the last 10 minutes failed; the last good one was "
+                "75% of the scrapes of the last 10 minutes failed; the last good scrape was "
                 "59m 0s ago.",
             )
         ],

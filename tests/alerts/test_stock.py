@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from specwatch.codegen.alerts import stock, stock_slo
 from specwatch.codegen.alerts.files import render
@@ -250,6 +252,14 @@ def tail_widening() -> Iterator[Case]:
     yield Case("a restart resets the counters", restarted(HEALTHY, 25), name, 84)
 
 
+def lasting(world: World) -> dict[str, Value]:
+    """For days."""
+    return {
+        each: value.replace("x240", "x4000") if isinstance(value, str) else value
+        for each, value in world.items()
+    }
+
+
 def burning(slo: str, whole: str, share: str, *windows: tuple[str, str]) -> Sequence[Told]:
     """All of these windows, with what is said of the objective."""
     return [
@@ -265,26 +275,32 @@ def burning(slo: str, whole: str, share: str, *windows: tuple[str, str]) -> Sequ
 def slo_burn() -> Iterator[Case]:
     name = "VllmLatencySloBurn"
     first = "the time to the first token was above 500ms"
-    fast, six, day, three = ("1h", "5m"), ("6h", "30m"), ("1d", "2h"), ("3d", "6h")
+    fast, six, day = ("1h", "5m"), ("6h", "30m"), ("1d", "2h")
     half = {**HEALTHY, **slow(TTFT, "0.5", 0.5)}
     yield Case(
-        "half are slow", half, name, 200, burning("ttft", first, "50%", fast, six, day, three)
-    )
-    some = {**HEALTHY, **slow(TTFT, "0.5", 0.1)}
-    yield Case("a tenth is slow", some, name, 20, burning("ttft", first, "10%", six))
-    yield Case("fast burning is told soon", half, name, 10, burning("ttft", first, "50%", fast))
-    yield Case("speculation is the same to it", without(half, SPECULATION), name, 10,
+        "half are slow", lasting(half), name, 1300,
+        burning("ttft", first, "50%", fast, six, day),
+    )  # fmt: skip
+    some = lasting({**HEALTHY, **slow(TTFT, "0.5", 0.1)})
+    yield Case("a tenth is slow", some, name, 300, burning("ttft", first, "10%", six))
+    yield Case("an hour is known", half, name, 60, burning("ttft", first, "50%", fast))
+    yield Case("hardly more than half an hour is", half, name, 40)
+    yield Case("four minutes are", half, name, 4)
+    yield Case("speculation is the same to it", without(half, SPECULATION), name, 60,
                burning("ttft", first, "50%", fast))  # fmt: skip
     end = "the time to the end was above 1s"
     for form in ("1", "1.0"):
         world = {**without(HEALTHY, E2E), **slow(E2E, form, 0.5)}
-        yield Case(f"a bound stored as {form}", world, name, 10, burning("one", end, "50%", fast))
-    odd = "the time per output token was above 50ms (for 60ms, which is no bound of the histogram)"
-    yield Case("a bound below the threshold", {**HEALTHY, **slow(TPOT, "0.05", 0.7)}, name, 30,
-               burning("odd", odd, "70%", six))  # fmt: skip
+        yield Case(f"a bound stored as {form}", world, name, 60, burning("one", end, "50%", fast))
+    odd = "the time per output token was above 75ms (for 60ms, which is no bound of the histogram)"
+    yield Case("a bound above the threshold", lasting({**HEALTHY, **slow(TPOT, "0.075", 0.7)}),
+               name, 300, burning("odd", odd, "70%", six))  # fmt: skip
+    between = observed(TPOT, {"0.05": 0.3, "0.075": 1})
+    yield Case("what may be within the threshold is not slow", {**HEALTHY, **between}, name, 60)
     yield Case("few are slow", {**HEALTHY, **slow(TTFT, "0.5", 0.005)}, name, 20)
-    yield Case("it is over", changed(half, 30, HEALTHY), name, 40, severity="critical",
-               fires=burning("ttft", first, "39.47%", six))  # fmt: skip
+    over = changed(half, 290, HEALTHY, last=400)
+    yield Case("it is over", over, name, 300, severity="critical",
+               fires=burning("ttft", first, "48.66%", six))  # fmt: skip
     yield Case("traffic has ended", idle(half, 10), name, 60)
     yield Case("few requests", {**HEALTHY, **slow(TTFT, "0.5", 1, a_minute=0.5)}, name, 60)
     yield Case("other bounds", {**without(HEALTHY, TTFT), **slow(TTFT, "0.7", 1)}, name, 20)
@@ -347,18 +363,25 @@ def test_what_is_not_measured_as_configured_is_noted() -> None:
         Slo(name="d", metric="ttft", threshold="500ms", objective="90%"),
     )
     assert stock.notes(odd) == (
-        "objective a: 600ms is no bound of vLLM's histogram: what is slower than 500ms counts as"
-        " slow; 500ms or 750ms would be exact",
-        "objective b: 200ms is below the first bound of vLLM's histogram (300ms): there are no"
-        " alerts on it here",
+        "objective a: 600ms is no bound of vLLM's histogram: only what is slower than 750ms counts"
+        " as slow; 500ms or 750ms would be exact",
+        "objective b: 200ms is no bound of vLLM's histogram: only what is slower than 300ms counts"
+        " as slow; 300ms would be exact",
         "objective c: 2m is above the last bound of vLLM's histogram (1m20s): there are no alerts"
         " on it here",
         "objective d: 0.9 leaves so much that it cannot be used up 14.4 times too fast: there is no"
         " alert on that",
     )
     (group,) = stock_slo.groups(odd)
-    assert {alert.labels["slo"] for alert in group.alerts} == {"a", "d"}
-    assert list(stock_slo.groups(odd[1:3])) == []
+    assert {alert.labels["slo"] for alert in group.alerts} == {"a", "b", "d"}
+    assert list(stock_slo.groups(odd[2:3])) == []
+
+
+@given(st.sampled_from(sorted(stock_slo.HISTOGRAMS)), st.integers(1, 3_000_000))
+def test_no_objective_is_held_to_a_stricter_threshold(metric: str, milliseconds: int) -> None:
+    slo = Slo(name="a", metric=metric, threshold=f"{milliseconds}ms", objective="99%")
+    bound = stock_slo.bound_of(slo)
+    assert bound is None or bound >= slo.threshold
 
 
 ODD_NAMES = ('{"a\\b"}', "{{ $value }}", "}} {{{ {{", "`x`", "it's 99%")
@@ -377,7 +400,7 @@ def test_an_objective_may_have_any_name(tmp_path: Path) -> None:
             ],
             "alert_rule_test": [
                 {
-                    "eval_time": "10m",
+                    "eval_time": "60m",
                     "alertname": "VllmLatencySloBurn",
                     "exp_alerts": [_burning_fast(each) for each in ODD_NAMES],
                 }

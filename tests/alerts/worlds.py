@@ -51,6 +51,7 @@ def healthy(last: int = 240) -> dict[str, Value]:
     for window in WINDOWS:
         made.add("specwatch_slo_burn_rate", 0.5, window=window, **SLO)
         made.add("specwatch_slo_requests", 5000, window=window, **SLO)
+        made.add("specwatch_slo_watched_ratio", 1, window=window, **SLO)
     made.add("specwatch_slo_objective_ratio", 0.99, **SLO)
     made.add("specwatch_slo_error_ratio", 0.005, **SLO)
     made.add("specwatch_slo_budget_left_ratio", 0.5, **SLO)

@@ -114,3 +114,8 @@ def test_a_command_loads_only_what_it_needs() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "set()", done.stdout + done.stderr
+
+
+def test_the_list_of_commands_names_all_that_is_generated(run: Run) -> None:
+    (line,) = [each for each in run("--help").stdout.splitlines() if each.startswith("  generate ")]
+    assert all(each in line for each in ("dashboards", "alerts", "systemd"))

@@ -171,7 +171,7 @@ def test_a_pause_ends_by_itself_and_a_person_stands_for_it(
         (["pause", "--by", " "], "is empty or has spaces around it; write a plain name; give --by"),
         (["pause", "--reason", "a\nb"], "expected one line of at most 500 characters"),
         (["disable", "--timeout", "5"], '5 has no unit; write "5s"'),
-        (["history", "--since", "never"], '"never" is neither a Unix time'),
+        (["history", "--since", "never"], '"never" is no date or time such as 20'),
         (["history", "--limit", "0"], "0 is not in the range"),
     ],
 )
@@ -285,11 +285,33 @@ def test_without_a_daemon_an_order_stays_and_is_one(run: Run, guards: Guards) ->
     assert (order.goal, order.by, order.until) == (Mode.OFF, "ann", None)
 
 
-def test_an_order_can_be_left_to_the_daemon(run: Run, guards: Guards) -> None:
+def test_an_order_can_be_left_to_the_daemon(
+    run: Run, guards: Guards, monkeypatch: pytest.MonkeyPatch
+) -> None:
     guards.put()
+    monkeypatch.setattr("specwatch.cli.guard_orders._ANSWER_SECONDS", 0.01)
     found = answer(run, guards, "enable", "--no-wait", "--by", "ann")
     assert (found["reached"], found["daemon"]) == (None, "left")
     assert found["reason"] == "left guards it and will do it"
+
+
+def test_an_order_that_is_left_to_the_daemon_is_not_followed_once_it_has_begun(
+    run: Run, guards: Guards, living: Living
+) -> None:
+    found = answer(run, guards, "disable", "--no-wait")
+    assert (found["reached"], found["reason"]) == (None, "d has begun")
+    assert guards.state().phase is not Phase.DISABLED
+
+
+@pytest.mark.parametrize("words", [("--no-wait",), ()])
+def test_an_order_for_a_target_without_a_service_is_refused_with_the_remedy(
+    run: Run, guards: Guards, living: Living, words: tuple[str, ...]
+) -> None:
+    living.guardian._actuator = None
+    said = lines(run, guards, "disable", *words, code=1)[-1]
+    assert said.startswith("chat: refused: it has no `service`, so specwatch cannot restart it; ")
+    assert "`specwatch strip`" in said
+    assert guards.state().order is None
 
 
 def test_waiting_ends_after_the_timeout(run: Run, guards: Guards) -> None:

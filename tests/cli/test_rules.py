@@ -233,10 +233,10 @@ def test_minutes_that_are_gone_are_told_and_the_rest_is_judged(
     [
         (["--rule", "net-negativ"], 'no rule "net-negativ"; did you mean "net-negative"?'),
         (["--target", "god"], 'no target "god" was ever watched; did you mean "good"?'),
-        (["--since", "yesterday"], '"yesterday" is neither a Unix time, such as 1'),
-        (["--since", "nan"], "nor a duration before now, such as 30m"),
+        (["--since", "yesterday"], '"yesterday" is no date or time such as 20'),
+        (["--since", "nan"], "no duration before now such as 30m"),
         (["--since", "-1e300"], '"-1e300" is no time of this age'),
-        (["--until", "1700000000000"], "is no time of this age; give seconds since 1970"),
+        (["--until", "1700000000000"], "is no time of this age; write it like 2026-11-19T14:30"),
         (["--until", T0 - 1], "--since is not before --until"),
         (["--database", "x.db"], "is not a database URL"),
         (["--config", "/nowhere.yml"], "/nowhere.yml"),

@@ -11,12 +11,15 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.responses import Response
 
+from specwatch.cli import tables
 from specwatch.cli.tables import coverage_lines
 from specwatch.core.coverage import Coverage
+from specwatch.core.decisions import TargetDecision
 from specwatch.core.interval import Interval
 from specwatch.core.status import Failure, ProxyStatus, StoreStatus, TapStatus
 from specwatch.core.taps import Trouble
@@ -157,6 +160,30 @@ def test_something_that_fails_is_a_no_and_is_said(
     assert as_json or words in done.stdout
 
 
+def test_a_target_that_cannot_be_shown_hides_no_other_and_is_a_no(
+    run: Run, surface: Surface, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = replace(decided().models["llama"], assessment=None)
+    models = TargetDecision(models={"llama": broken})
+    surface.status = daemon(target("bad", decision=models), target("good", decision=decided()))
+    done = run("status", "--url", surface.url)
+    assert done.exit_code == 1
+    assert "model llama cannot be shown, for a defect of specwatch" in done.stdout
+    assert "speedup 2.00" in done.stdout
+
+    surface.status = daemon(target("bad"), target("good", decision=decided()))
+    lines = tables.recent_lines
+
+    def failing(found: dict[str, Any], now: float) -> Any:
+        return lines(found, now) if found["name"] == "good" else found["no such key"]
+
+    monkeypatch.setattr(tables, "recent_lines", failing)
+    done = run("status", "--url", surface.url)
+    assert done.exit_code == 1
+    assert "the rest cannot be shown, for a defect of specwatch: KeyError" in done.stdout
+    assert "speedup 2.00" in done.stdout
+
+
 def test_targets_that_fail_come_first(run: Run, surface: Surface) -> None:
     surface.status = daemon(target("a"), target("z", failure=FAILURE), target("b"))
     said = run("status", "--url", surface.url).stdout
@@ -207,7 +234,7 @@ def test_rules_in_breach_are_told_with_their_numbers_and_since_when(
     assert re.search(breach, done.stdout)
     assert "pending: soon: acceptance_ratio 0.5, below 0.9, for " in done.stdout
     assert "rules: 1 in breach, 1 pass, 2 without data" in done.stdout
-    assert "objective first-token: 50.0 times the error budget spent" in done.stdout
+    assert "objective first-token: the error budget spent 50 times over" in done.stdout
     assert (
         "goodput: 0.83 of 1.67 requests/s met all objectives in the 18 min watched of the\n"
         in done.stdout
@@ -337,6 +364,26 @@ def test_colours_are_for_terminals(surface: Surface, specwatch: list[str]) -> No
     plain = _on_a_terminal(command, {**environment, "NO_COLOR": "1"})
     assert b"\x1b[31m" not in plain
     assert b"word" in plain
+
+
+@pytest.mark.parametrize("width", [50, 64, 79])
+def test_on_a_narrow_terminal_tables_leave_out_their_last_columns(
+    surface: Surface, specwatch: list[str], width: int
+) -> None:
+    """In place of wrapping, which put them below the first."""
+    recent = tuple(of_tap(START, label, drafts=60, of=90, server=100) for label in ("0", ">1"))
+    surface.status = daemon(target(recent=(minute(START), *recent)))
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(width), "NO_COLOR": "1"}
+    command = [*specwatch, "status", "--url", surface.url]
+    said = _on_a_terminal(command, environment).decode()
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", said).splitlines()
+    headers = [line for line in lines if line.startswith("temp ")]
+    assert [line.split()[1] for line in headers] == ["acceptance", "share"]
+    for line in headers:
+        row = lines[lines.index(line) + 1]
+        assert row.startswith(("all ", "0 ")), "nothing of the header stands between"
+        assert len(row.rstrip()) <= width
+    assert "p99" not in {line.strip() for line in lines}
 
 
 def _on_a_terminal(command: list[str], environment: dict[str, str]) -> bytes:

@@ -28,7 +28,8 @@ ROOT = Path(__file__).parents[2]
 RULE_FILES = ("specwatch.rules.yml", "vllm.rules.yml")
 DURATION = re.compile(r"[1-9]\d*[mhd]")
 PRINTF = re.compile(
-    r'printf "((?:specwatch|time)(?:[^"\\]|\\.)*)"((?: \$labels\.\w+| \(or \$labels\.\w+ "all"\))*)'
+    r'printf "((?:specwatch|time|clamp_max)(?:[^"\\]|\\.)*)"'
+    r'((?: \$labels\.\w+| \(or \$labels\.\w+ "all"\))*)'
 )
 COMMAND = re.compile(r"`(specwatch [^`]*)`")
 

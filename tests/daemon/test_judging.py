@@ -402,6 +402,15 @@ def test_a_defect_in_judging_one_target_is_told_once_and_stops_nobody(
     assert verdicts(judging) == [Verdict.BREACH]
 
 
+def test_what_cannot_be_shown_is_logged_once_and_counted(scene: Scene, log: Log) -> None:
+    judging = scene.judging()
+    for _ in range(3):
+        judging.not_shown("chat", KeyError("bins"))
+    assert judging.status().defects == 3
+    (told,) = events(log, "status_not_shown")
+    assert (told["target"], bool(told["exc_info"])) == ("chat", True)
+
+
 def test_a_past_that_cannot_be_taken_in_is_not_read_again_and_again(
     scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -659,12 +668,35 @@ def test_a_baseline_that_somebody_measured_is_taken_up(scene: Scene) -> None:
     points = tuple(Point(scene.time - n, 1.0, 2.5, 50.0, by_token=False) for n in range(6))
     key = BaselineKey("chat", "llama", "0.11.0")
     calibrated = Measurement(key, 0, Origin.CALIBRATION, points)
-    scene.store.write_measurements([calibrated], scene.time)
-    scene.time += 300
     judging.catch_up()
-    scene.time -= 300
+    scene.store.write_measurements([calibrated], scene.time)
+    scene.time += 15
+    judging.catch_up()
+    scene.time -= 15
     scene.pass_minutes(judging, 0.6)
     assert judging.decision_of("chat").models["llama"].assessment.measured
+
+
+def test_baselines_are_read_only_once_they_changed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judging = scene.judging()
+    read, reads = scene.store.measurements, []
+    monkeypatch.setattr(scene.store, "measurements", lambda: reads.append(scene.time) or read())
+    for _ in range(3):
+        scene.pass_minutes(judging, 0.6)
+        judging.catch_up()
+    assert not reads
+    key, newer = BaselineKey("chat", "llama", "0.11.0"), scene.time
+    for at in (newer, newer - 9000):  # one of before is news as well
+        points = (Point(at, 1.0, 2.5, 50.0, by_token=False),)
+        scene.store.write_measurements(
+            [Measurement(key, 0, Origin.CALIBRATION, points)], scene.time
+        )
+        scene.time += 60
+        judging.catch_up()
+        judging.catch_up()
+    assert len(reads) == 2
 
 
 def test_baselines_that_did_not_change_are_not_held_twice(scene: Scene) -> None:

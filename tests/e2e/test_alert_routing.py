@@ -71,9 +71,11 @@ CONFIG = {
 
 
 def at_once(rules: str) -> str:
-    """A rule file whose alerts wait for nothing, and an objective's not for a hundred requests."""
+    """A rule file whose alerts wait for nothing, and an objective's neither for a hundred requests
+    nor until its window was watched."""
     hasty = re.sub(r"^( +(?:for|interval): )\w+$", r"\g<1>1s", rules, flags=re.MULTILINE)
-    return re.sub(r">= 100$", ">= 20", hasty, flags=re.MULTILINE)
+    young = re.sub(r">= 0\.75$", ">= 0", hasty, flags=re.MULTILINE)
+    return re.sub(r">= 100$", ">= 20", young, flags=re.MULTILINE)
 
 
 class Message(NamedTuple):
@@ -363,10 +365,13 @@ OVERRULED: list[tuple[Labels, Labels]] = [
     ({"rule": "net-negative"}, {"alertname": STOCK}),
     ({"rule": "tail-widening"}, {"alertname": "VllmTailWidening"}),
     ({"rule": "kv-squeeze"}, {"alertname": "VllmKvSqueeze"}),
-    ({"alertname": SLO, "severity": "warning"},
-     {"alertname": "VllmLatencySloBurn", "severity": "warning"}),
+    *(
+        ({"alertname": SLO, "severity": own}, {"alertname": "VllmLatencySloBurn", "severity": to})
+        for own, to in (("critical", "critical"), ("critical", "warning"), ("warning", "warning"))
+    ),
 ]  # fmt: skip
-"""What inhibits what of the same model, once the marks of these rules are taken away."""
+"""What inhibits what of the same model: the objectives' always, the others once the marks of these
+rules are taken away."""
 SPARED: list[tuple[Labels, Labels]] = [
     ({"alertname": DOWN}, {"alertname": BREACH}),
     ({"alertname": DOWN}, {"alertname": "SpeculationGuardFailed"}),
@@ -381,8 +386,10 @@ SPARED: list[tuple[Labels, Labels]] = [
     ({"rule": "garbage", "temperature": "1"}, {"rule": "low-acceptance", "temperature": "0"}),
     ({"alertname": BREACH, "rule": "losing-bucket"}, {"rule": "bucket-loses"}),
     ({"rule": "garbage"}, {"alertname": "VllmSpeculationGarbage", "severity": "critical"}),
-    ({"alertname": SLO, "severity": "critical"},
+    ({"alertname": SLO, "severity": "warning"},
      {"alertname": "VllmLatencySloBurn", "severity": "critical"}),
+    ({"alertname": SLO, "severity": "critical", "slo": "a"},
+     {"alertname": "VllmLatencySloBurn", "severity": "critical", "slo": "b"}),
     ({"alertname": BREACH, "rule": "short-outputs"}, {"rule": "my-own"}),
     ({"alertname": BREACH, "rule": "kv-squeeze"}, {"rule": "kv-squeeze", "model_name": "another"}),
     ({"rule": "net-negative"}, {"rule": "garbage"}),
@@ -411,7 +418,8 @@ def test_the_sample_inhibits_what_it_says_and_nothing_of_another(
         for server in ("own", "other"):
             case = f"{source} and {target} of {server}"
             posted.append({**of_server(target, model, server), "case": case})
-            across = across_servers and (source, target) in OVERRULED
+            always = source.get("alertname") == SLO
+            across = (across_servers or always) and (source, target) in OVERRULED
             reaches = across or (server == "own" and (source, target) in INHIBITIONS)
             expected[case] = "suppressed" if reaches else "active"
         posted.append({**of_server(target, 100 + model, "third"), "case": f"{target} alone"})

@@ -17,7 +17,7 @@ from specwatch.guard.calendar import closed, inside
 from specwatch.guard.foresight import Trial
 from specwatch.guard.plan import Life, Service
 from specwatch.guard.seen import Breach, Outcome, Seen
-from specwatch.guard.state import Cause, GuardState, Incident, Phase
+from specwatch.guard.state import Cause, GuardState, Incident, Order, Phase
 from specwatch.model import HOUR, Mode
 from specwatch.policy import Guard, Maintenance, Rearm, Windows
 from tests.guard.wandering import Wandering
@@ -279,6 +279,33 @@ def test_only_a_look_since_then_says_that_no_request_runs() -> None:
     found = machine.step(draining, seen(now=NOW + 2, scraped_at=NOW + 1, load=0.0), ACT)
     assert found is not None
     assert found.state.phase is Phase.RESTARTING
+
+
+@pytest.mark.parametrize(
+    ("load", "looked", "said"),
+    [
+        (3.0, 1, "drained for 1m; cut off 3 requests that still ran or waited"),
+        (1.0, 1, "drained for 1m; cut off 1 request that still ran or waited"),
+        (None, 1, "drained for 1m; how many requests are cut off is not known"),
+        (0.0, 0, "drained for 1m; how many requests are cut off is not known"),
+    ],
+)
+def test_requests_that_outlast_draining_are_said_to_be_cut_off(
+    load: float | None, looked: int, said: str
+) -> None:
+    draining = replace(CONFIRMED, phase=Phase.DRAINING, goal=Mode.OFF)
+    policy = ACT.model_copy(update={"drain_timeout": 60.0})
+    found = machine.step(draining, seen(now=NOW + 60, scraped_at=NOW + looked, load=load), policy)
+    assert found is not None
+    assert (found.state.phase, found.reason) == (Phase.RESTARTING, said)
+
+
+@pytest.mark.parametrize("mode", [Mode.ON, Mode.OFF])
+def test_the_first_step_of_an_order_names_the_person(mode: Mode) -> None:
+    ordered = GuardState("chat", order=Order(Mode.OFF, "ann", NOW))
+    found = machine.step(ordered, seen(mode=mode), ACT)
+    assert found is not None
+    assert found.inputs == {"ordered_by": "ann"}
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_what_was_measured_on_purpose_has_its_sentence_and_its_figures(full: Ele
 def test_objectives_have_their_budget_and_worst_hour(full: Element) -> None:
     rows = table_of(full, "Objectives")
     assert rows[1] == [
-        "first-token", "99% TTFT within 500 ms, over 30 days", "284,310", "3,321", "27.2%",
+        "first-token", "99% TTFT within 500 ms, over 30 days", "284,310", "3,321", "27%",
         "61.1%", "2026-11-04 13:00 UTC: 411 of 2,950",
     ]  # fmt: skip
     assert rows[2][1].startswith("99.9% TPOT within 50.0 ms")

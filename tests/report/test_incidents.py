@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specwatch.guard.state import GuardState
 from specwatch.guard.step import Step
-from specwatch.report.incidents import incidents, seconds_off_by_guard
+from specwatch.report.incidents import incidents, seconds_off
 from specwatch.report.sources import GuardStep
 from tests.guard.wandering import Wandering
 from tests.report.hours import at
@@ -189,18 +189,32 @@ def test_how_an_incident_ends_is_told_in_words(told, hours, outcome):
 
 def test_what_a_person_ordered_is_told_by_its_reason():
     told = (
-        (0, "draining", "ann switched speculation off: it garbles"),
+        (0, "draining", "ann switched speculation off: it garbles", {"ordered_by": "ann"}),
         (0.1, "restarting", "drained for 2m"),
         (0.2, "verifying", "the server was restarted"),
         (0.3, "disabled", "healthy after 2m"),
     )
-    assert only(story(*told)).cause == "ann switched speculation off: it garbles"
+    found = only(story(*told))
+    assert found.cause == "ann switched speculation off: it garbles"
+    assert found.ordered_by == "ann"
+
+
+def test_time_off_by_order_of_a_person_is_not_counted_as_the_guard_s():
+    by_ann = story(
+        (0, "draining", "ann switched speculation off", {"ordered_by": "ann"}),
+        (0.1, "restarting", "drained for 2m"),
+        (0.2, "verifying", "the server was restarted"),
+        (0.3, "disabled", "healthy after 2m"),
+    )
+    found = (only(by_ann),)
+    assert seconds_off(found, ordered=False) == 0
+    assert seconds_off(found, ordered=True) == pytest.approx(23.9 * 3600)
 
 
 def test_an_incident_that_another_takes_the_place_of_is_over():
     """Who enables what the guard disabled begins an incident of his own."""
     second = (
-        (5, "draining", "ann switched speculation on"),
+        (5, "draining", "ann switched speculation on", {"ordered_by": "ann"}),
         (5.1, "restarting", "drained for 2m"),
         (5.2, "verifying", "the server was restarted"),
         (5.3, "observing", "healthy after 2m"),
@@ -216,7 +230,8 @@ def test_an_incident_that_another_takes_the_place_of_is_over():
     assert (last.id, last.began, last.ended) == ("chat-2", at(5), at(5.3))
     assert last.outcome == "switched on again: healthy after 2m"
     assert last.seconds_off == pytest.approx(0.3 * 3600), "it was off while that was prepared"
-    assert seconds_off_by_guard((first, last)) == pytest.approx(5.1 * 3600)
+    assert seconds_off((first, last), ordered=False) == pytest.approx(4.8 * 3600)
+    assert seconds_off((first, last), ordered=True) == pytest.approx(0.3 * 3600)
 
 
 def test_where_the_first_step_finds_it_off_it_was_off():
@@ -326,4 +341,4 @@ def test_whatever_the_guard_does_time_without_speculation_counts_once(seed):
         spent.get(each, 0.0) for each in ("restarting", "verifying", "disabled", "rolling_back")
     )
     perhaps = spent.get("draining", 0.0) + spent.get("held", 0.0)
-    assert surely - 1e-3 <= seconds_off_by_guard(found) <= surely + perhaps + 1e-3
+    assert surely - 1e-3 <= seconds_off(found, ordered=False) <= surely + perhaps + 1e-3

@@ -7,6 +7,7 @@ import pytest
 from specwatch.model import HOUR, MINUTE, Mode, Tally
 from specwatch.report.model import Bounds, Goodput, WorstHour
 from specwatch.report.objectives import goodput, objectives
+from specwatch.report.told.operation import objective_notes
 from specwatch.ruling import Slo
 from tests.report.hours import T0, at, slow, window
 
@@ -44,9 +45,11 @@ def test_the_worst_hour_has_the_most_bad_requests_of_all_its_parts():
     assert found.worst_hour == WorstHour(start=T0, requests=360, bad=60)
 
 
-def test_requests_inside_a_bucket_lie_evenly():
+def test_requests_in_the_bucket_of_the_threshold_are_not_known_to_be_slow():
     (found,) = objectives([slo(threshold="750ms")], [window(0, slow(90, 10))], at(0), at(1))
-    assert found.bad == pytest.approx(5)
+    assert (found.bad, found.unknown) == (0, 10)
+    (said,) = objective_notes([found])
+    assert said.startswith("Of 10 of 100 requests it is not known whether they met ")
 
 
 def test_without_requests_nothing_is_known():

@@ -109,6 +109,10 @@ SENTENCES = {
         report("off", others={"seconds_off_by_guard": 86_400.0 * 3}),
         "Speculation was off all the time for chat-70b, 3 days of it by the guard.",
     ),
+    "off by order": (
+        report("off", others={"seconds_off_by_order": 660.0}),
+        "Speculation was off all the time for chat-70b, 11 min of it by order of a person.",
+    ),
     "no traffic": (report("no_traffic"), "No traffic: nothing was asked of chat-70b."),
     "not watched": (
         report("no_traffic", health={"observed": 0.0}),
@@ -211,6 +215,10 @@ ADVICE = {
     "off by the guard": (
         report("off", others={"seconds_off_by_guard": 3600.0}),
         "Nothing to do: `specwatch guard status` says when speculation is tried again.",
+    ),
+    "off by order": (
+        report("off", others={"seconds_off_by_order": 3600.0}),
+        "A person ordered it: `specwatch guard enable` switches speculation on again.",
     ),
     "calibrate": (
         report("unknown", missing="no baseline", others={"loads": LOADS}),

@@ -89,6 +89,14 @@ def test_an_objective_says_how_many_requests_it_was_held_against() -> None:
     }
 
 
+def test_an_objective_says_how_much_of_each_window_was_watched() -> None:
+    """So that nobody is woken by the burn of an hour of which four minutes are known."""
+    status = daemon(target(decision=decided()))
+    found = samples(status, "specwatch_slo_watched_ratio")
+    of = {window: found[("llama", "first-token", "chat", window)] for window in ("5m", "30m", "1h")}
+    assert of == {"5m": 1.0, "30m": pytest.approx(18 / 30), "1h": pytest.approx(18 / 60)}
+
+
 def test_an_objective_without_requests_has_a_count_and_nothing_else() -> None:
     (status,) = SloBook([SLO]).statuses("llama", NOW)
     shown = daemon(target(decision=TargetDecision(slos=(status,))))
@@ -97,14 +105,15 @@ def test_an_objective_without_requests_has_a_count_and_nothing_else() -> None:
 
 
 def test_goodput_has_two_bounds_beside_what_was_offered() -> None:
-    """Half of a hundred requests a minute met one objective, and a fifth of twenty the other."""
+    """Half of a hundred requests a minute met one objective; of twenty that have a time per token
+    half, or without speculation all, are in the bucket of the other's threshold."""
     pace = Slo(name="pace", metric="tpot", threshold="16ms", objective="99%")
     status = daemon(target(decision=decided(slos=(SLO, pace))))
     met = samples(status, "specwatch_goodput_requests_per_second")
     assert met == {
-        ("lower", "llama", "chat", "5m"): pytest.approx(46 / 60),
+        ("lower", "llama", "chat", "5m"): pytest.approx(40 / 60),
         ("upper", "llama", "chat", "5m"): pytest.approx(50 / 60),
-        ("lower", "llama", "chat", "1h"): pytest.approx((6 * 36 + 12 * 46) / (18 * 60)),
+        ("lower", "llama", "chat", "1h"): pytest.approx((6 * 30 + 12 * 40) / (18 * 60)),
         ("upper", "llama", "chat", "1h"): pytest.approx(50 / 60),
     }
     assert samples(status, "specwatch_offered_requests_per_second") == {

@@ -131,6 +131,7 @@ def test_it_has_the_names_and_labels_of_the_contract() -> None:
         "specwatch_slo_budget_left_ratio": {*model, "slo"},
         "specwatch_slo_burn_rate": {*model, "slo", "window"},
         "specwatch_slo_requests": {*model, "slo", "window"},
+        "specwatch_slo_watched_ratio": {*model, "slo", "window"},
         "specwatch_slo_objective_ratio": {*model, "slo"},
         "specwatch_goodput_requests_per_second": {*model, "window", "bound"},
         "specwatch_offered_requests_per_second": {*model, "window"},

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -196,11 +197,53 @@ def test_rules_objectives_guard_and_decisions_are_explained(surface: Surface) ->
     assert "breach too-slow: speedup_ratio 2 (1.75 to 2.27), below 2.5, for" in text
     assert "pending soon: acceptance_ratio 0.5, below 0.9" in text
     assert "Rules: 1 in breach, 1 pass, 2 without data." in text
-    assert "Objective first-token: overspent 50.0 times the error budget spent" in text
+    assert "Objective first-token: overspent the error budget spent 50 times over" in text
     assert "Goodput: 0.83 of 1.67 requests/s met all objectives in the 18 min watched" in text
     assert "Guard: disabled for 60 min, a trial in 2 h." in text
     newest, older = text.index("guard: confirmed it lasts [i-1]"), text.index("in breach too-slow")
     assert newest < older
+
+
+def test_a_measured_model_without_bins_has_a_break_even_that_is_not_known(
+    surface: Surface,
+) -> None:
+    """As there is right after a calibration."""
+    found = decided()
+    known = found.models["llama"]
+    known = replace(known, assessment=replace(known.assessment, bins=()))
+    surface.status = daemon(target(decision=replace(found, models={"llama": known})))
+    assert "Break-even not known, now 50.0%." in read(surface).text
+
+
+@pytest.mark.parametrize("broken", ["model", "target"])
+def test_one_target_or_model_that_cannot_be_shown_takes_down_nothing(
+    surface: Surface, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    sound = decided()
+    both = replace(sound, models={**sound.models, "other": replace(sound.models["llama"])})
+    odd = replace(both.models["other"], assessment=None)  # type: ignore[arg-type]
+    if broken == "model":
+        bad = target(
+            "bad", models={"llama": Mode.ON, "other": Mode.ON},
+            decision=replace(both, models={**both.models, "other": odd}),
+        )  # fmt: skip
+    else:
+        bad = target("bad", guard=object())
+    told: list[str] = []
+    surface.status = daemon(
+        target("good", decision=sound), bad, not_shown=lambda name, _: told.append(name)
+    )
+    text = read(surface).text
+    assert "Speculation pays: speedup 2.00" in text
+    assert "It cannot be shown, for a defect of specwatch: see its log." in text
+    assert set(told) == {"bad"}
+    known = surface.get("/api/v1/targets").json["targets"]
+    assert [each["name"] for each in known] == ["good", "bad"]
+    assert [each["not_shown"] for each in known] == [[], ["other" if broken == "model" else ""]]
+    assert known[0]["decision"]["models"]["llama"]["speedup"]["basis"] == "measured"
+    if broken == "model":
+        assert set(known[1]["decision"]["models"]) == {"llama"}
+        assert text.count("Speculation pays: speedup 2.00") == 4, "the other model is shown"
 
 
 def test_what_is_wrong_is_told_at_the_top_and_with_its_target(surface: Surface) -> None:

@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from specwatch import names
+from specwatch.core import histogram, summary
 from specwatch.core.exposition import PageReader
 from specwatch.model import METHODS, Series
 from specwatch.tap.answer import Acceptance
@@ -84,7 +85,22 @@ def test_a_rate_falls_into_the_bucket_that_ends_with_it(rate: int) -> None:
         for series, value in page(registry).items()
         if series.quantity == "request_acceptance" and series.part == "bucket" and value
     ]
-    assert min(filled) == pytest.approx(max(1, rate) / 20)
+    assert min(filled) == pytest.approx(rate / 20)
+
+
+def test_requests_of_which_nothing_was_accepted_have_quantiles_of_zero() -> None:
+    registry = CollectorRegistry()
+    counters = Counters(registry)
+    for accepted in [0] * 9 + [10]:
+        record = Acceptance("record", 20, 20, accepted)
+        counters.count("tiny", "0", Outcome(acceptance=record))
+    buckets = {
+        float(series.key): value
+        for series, value in page(registry).items()
+        if series.quantity == "request_acceptance" and series.part == "bucket"
+    }
+    found = summary.request_acceptance(histogram.from_cumulative(buckets, 0.5))
+    assert found == {"count": 10, "p10": 0.0, "p50": 0.0, "p90": 0.0}
 
 
 def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:

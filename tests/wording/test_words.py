@@ -23,6 +23,38 @@ def test_seconds_have_three_digits_and_a_fitting_unit(value: float | None, text:
     assert figures.seconds(value) == text
 
 
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (None, "-"), (1.0, "100% of the error budget left"), (0.0, "0% of the error budget left"),
+        (-0.0001, "the error budget spent 1.0 times over"),
+        (-0.5, "the error budget spent 1.5 times over"),
+        (-65.24, "the error budget spent 66 times over"),
+        (-9000.0, "the error budget spent more than 99 times over"),
+    ],
+)  # fmt: skip
+def test_a_budget_that_is_overspent_is_told_in_times_up_to_a_limit(
+    left: float | None, said: str
+) -> None:
+    assert figures.budget_left(left) == said
+
+
+@pytest.mark.parametrize(
+    ("spent", "said"),
+    [(None, "-"), (0.4, "40%"), (1.0, "100%"), (1.5, "1.5x"), (66.24, "66x"), (5000.0, ">99x")],
+)
+def test_what_was_spent_of_a_budget_is_a_short_cell(spent: float | None, said: str) -> None:
+    assert figures.budget_spent(spent) == said
+
+
+def test_what_an_objective_cannot_tell_is_said_where_it_matters() -> None:
+    slo = {"budget_left": 1.0, "burn_rates": {}, "total": 100, "unknown": 66, "objective": 0.99}
+    assert speculation.objective(slo) == (
+        "100% of the error budget left; of 66% of the requests it is not known whether they met it"
+    )
+    assert speculation.objective({**slo, "unknown": 0.9}) == "100% of the error budget left"
+
+
 def test_a_quantile_beyond_the_last_bound_is_greater_than_it() -> None:
     beyond = summary.latency(Histogram((0.1, 10.0), (6, 0, 4), 99.0))
     assert figures.quantile(beyond, "p50") == "83.3 ms"

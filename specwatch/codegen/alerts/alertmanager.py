@@ -108,6 +108,21 @@ inhibit_rules:
       - severity="warning"
     equal: [alertname, target, job, model_name, slo]
 
+  # One objective of one model pages once: by specwatch, where both rule files are loaded. Where
+  # several servers have a model of that name, the page is for all of them.
+  - source_matchers:
+      - alertname="LatencySloBurn"
+      - severity="critical"
+    target_matchers:
+      - alertname="VllmLatencySloBurn"
+    equal: [model_name, slo]
+  - source_matchers:
+      - alertname="LatencySloBurn"
+    target_matchers:
+      - alertname="VllmLatencySloBurn"
+      - severity="warning"
+    equal: [model_name, slo]
+
   # What the daemon tells by itself (alertmanager.urls in its configuration) and Prometheus tells
   # from the daemon's metrics is told once, by the daemon, which knows the numbers. Neither side has
   # a temperature where it speaks of all.
@@ -162,12 +177,6 @@ _OPTIONAL = """\
     target_matchers:
       - alertname="VllmKvSqueeze"
     equal: [model_name]
-  - source_matchers:
-      - alertname="LatencySloBurn"
-    target_matchers:
-      - alertname="VllmLatencySloBurn"
-      - severity="warning"
-    equal: [model_name, slo, severity]
 """
 
 

@@ -65,8 +65,8 @@ def bucketed(expr: str) -> str:
     )
 
 
-def asked(query: str, *labels: str, shown: str = FOUR_DIGITS) -> str:
-    """A part of a description: what a query finds when the alert is told, ``?`` for nothing.
+def asked(query: str, *labels: str, shown: str = FOUR_DIGITS, nothing: str = "?") -> str:
+    """A part of a description: what a query finds when the alert is told, or ``nothing``.
 
     Each ``%q`` of the query becomes the value of one of the alert's ``labels``, in their order; no
     temperature is that of all requests. ``shown`` is the function of templates that writes the
@@ -81,7 +81,7 @@ def asked(query: str, *labels: str, shown: str = FOUR_DIGITS) -> str:
     )
     return (
         f'{{{{ with printf "{text}"{values} | query }}}}'
-        f"{{{{ . | first | value | {shown} }}}}{{{{ else }}}}?{{{{ end }}}}"
+        f"{{{{ . | first | value | {shown} }}}}{{{{ else }}}}{nothing}{{{{ end }}}}"
     )
 
 

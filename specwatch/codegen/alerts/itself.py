@@ -19,6 +19,11 @@ from specwatch.core.coverage import LOW_COVERAGE
 from specwatch.guard.state import Phase
 
 _DURATION = "humanizeDuration"
+_READ = asked(
+    "time() - min(specwatch_last_scrape_success_timestamp_seconds{target=%q})", "target",
+    shown=f'{_DURATION} | printf "the last good scrape was %s ago"',
+    nothing="it has not been read since specwatch started",
+)  # fmt: skip
 _WHOLE = 'printf "%.0f"'
 _DASHBOARD = 'The dashboard "Guard and specwatch itself".'
 _OVERDUE_DAYS = 8
@@ -104,9 +109,7 @@ def _stuck() -> Alert:
         severity="critical",
         summary="{{ $labels.target }}: specwatch is stuck",
         description=(
-            "The loop of {{ $labels.target }} has not turned within three intervals. Its last"
-            " good look was"
-            f" {_since('specwatch_last_scrape_success_timestamp_seconds')} ago."
+            f"The loop of {{{{ $labels.target }}}} has not turned within three intervals; {_READ}."
         ),
         meaning=(
             "The daemon runs, but does not get round to this target: it waits for something"
@@ -138,8 +141,7 @@ def _scrape_failing() -> Alert:
         severity="warning",
         summary="{{ $labels.target }}: vLLM's metrics cannot be read",
         description=(
-            f"{said('humanizePercentage')} of the scrapes of the last 10 minutes failed; the last"
-            f" good one was {_since('specwatch_last_scrape_success_timestamp_seconds')} ago."
+            f"{said('humanizePercentage')} of the scrapes of the last 10 minutes failed; {_READ}."
         ),
         meaning=(
             "vLLM is down, hangs, answers too slowly, or with something that is no metrics page."
@@ -408,7 +410,3 @@ def _report_overdue() -> Alert:
             " rules are loaded."
         ),
     )
-
-
-def _since(family: str) -> str:
-    return asked(f"time() - min({family}{{target=%q}})", "target", shown=_DURATION)

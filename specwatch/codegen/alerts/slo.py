@@ -28,6 +28,9 @@ BURNS = (
     Burn(3, "1d", "2h", "1h", "warning"),
     Burn(1, "3d", "6h", "3h", "warning"),
 )
+LEAST_COVERED = 0.75
+"""Share of the long window that has to have been watched: 4 minutes after a start nobody can say
+what an hour was like."""
 LEAST_LONG, LEAST_SHORT = 100, 10
 """Requests in the long and in the short window, below which a share of them says little."""
 
@@ -47,14 +50,19 @@ def group() -> Group:
 
 def _alert(burn: Burn) -> Alert:
     of = ("slo", "target", "model_name")
-    objective, left, slow = (
-        asked(f"{metric}{{slo=%q,target=%q,model_name=%q}}", *of, shown="humanizePercentage")
-        for metric in (
-            "specwatch_slo_objective_ratio",
-            "specwatch_slo_budget_left_ratio",
-            "specwatch_slo_error_ratio",
-        )
+    one = "{slo=%q,target=%q,model_name=%q}"
+    objective, slow = (
+        asked(f"specwatch_slo_{each}_ratio{one}", *of, shown="humanizePercentage")
+        for each in ("objective", "error")
     )
+    left = f"specwatch_slo_budget_left_ratio{one}"
+    budget = asked(
+        f"{left} >= 0", *of, nothing="",
+        shown='humanizePercentage | printf ", %s of the budget is left"',
+    ) + asked(
+        f"clamp_max(1 - ({left} < 0), 99)", *of, nothing="",
+        shown='printf ", the budget is spent %.2g times over"',
+    )  # fmt: skip
     return Alert(
         name="LatencySloBurn",
         expr=joined(
@@ -65,6 +73,8 @@ def _alert(burn: Burn) -> Alert:
             f"  {_over('requests', burn.long)} >= {LEAST_LONG}",
             f"and on ({_SCOPE})",
             f"  {_over('requests', burn.short)} >= {LEAST_SHORT}",
+            f"and on ({_SCOPE})",
+            f"  {_over('watched_ratio', burn.long)} >= {LEAST_COVERED}",
         ),
         for_=burn.for_,
         keep_firing_for=KEPT,
@@ -74,7 +84,7 @@ def _alert(burn: Burn) -> Alert:
         description=(
             f"{{{{ $labels.model_name }}}}: over {burn.long} it burns {said()} times as fast as"
             f" evenly, and over {burn.short} too (line: {burn.factor:g}). Objective {objective};"
-            f" {slow} of the requests of its window were too slow, {left} of the budget is left."
+            f" {slow} of the requests of its window were too slow{budget}."
         ),
         meaning=(
             "More requests are slower than the threshold of an objective for latency than it"

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from specwatch.codegen.alerts.gates import joined
 from specwatch.codegen.alerts.rule import Alert, Group, Recording
-from specwatch.codegen.alerts.slo import BURNS, LEAST_LONG, LEAST_SHORT, Burn
+from specwatch.codegen.alerts.slo import BURNS, LEAST_COVERED, LEAST_LONG, LEAST_SHORT, Burn
 from specwatch.ruling import Slo
-from specwatch.scalars import format_duration
+from specwatch.scalars import format_duration, parse_duration
 
 INTERVAL_SECONDS = 60
 """Of the group: sums over windows count it for each evaluation."""
@@ -71,18 +71,16 @@ def notes(slos: Sequence[Slo]) -> Iterator[str]:
         bound = bound_of(slo)
         where = f"objective {slo.name}: {threshold}"
         if bound is None:
-            edge = "below the first" if slo.threshold < bounds[0] else "above the last"
-            at = bounds[0] if slo.threshold < bounds[0] else bounds[-1]
             yield (
-                f"{where} is {edge} bound of vLLM's histogram ({format_duration(at)}):"
-                " there are no alerts on it here"
+                f"{where} is above the last bound of vLLM's histogram"
+                f" ({format_duration(bounds[-1])}): there are no alerts on it here"
             )
         elif bound != slo.threshold:
-            above = next(each for each in bounds if each > bound)
+            below = [format_duration(each) for each in bounds if each < bound][-1:]
+            exact = " or ".join([*below, format_duration(bound)])
             yield (
-                f"{where} is no bound of vLLM's histogram: what is slower than"
-                f" {format_duration(bound)} counts as slow; {format_duration(bound)} or"
-                f" {format_duration(above)} would be exact"
+                f"{where} is no bound of vLLM's histogram: only what is slower than"
+                f" {format_duration(bound)} counts as slow; {exact} would be exact"
             )
         for burn in BURNS if bound is not None else ():
             if not _can(slo, burn):
@@ -93,11 +91,10 @@ def notes(slos: Sequence[Slo]) -> Iterator[str]:
 
 
 def bound_of(slo: Slo) -> float | None:
-    """The largest bound that is not above the threshold, in seconds; None outside of all."""
+    """The first bound that is not below the threshold, in seconds: what is slower surely missed
+    the objective. None above all."""
     bounds = HISTOGRAMS[slo.metric].bounds
-    if slo.threshold > bounds[-1]:
-        return None
-    return max((each for each in bounds if each <= slo.threshold), default=None)
+    return next((each for each in bounds if each >= slo.threshold), None)
 
 
 def le_matcher(bound: float) -> str:
@@ -149,6 +146,7 @@ def _alert(slo: Slo, bound: float, burn: Burn) -> Alert:
             f"and {_ratio(burn.short)}{label} > {line}",
             f"and {_asked(burn.long, label)} >= {LEAST_LONG}",
             f"and {_asked(burn.short, label)} >= {LEAST_SHORT}",
+            f"and {_covered(burn.long, label)} >= {LEAST_COVERED}",
         ),
         for_=burn.for_,
         severity=burn.severity,
@@ -185,6 +183,12 @@ def _alert(slo: Slo, bound: float, burn: Burn) -> Alert:
 def _literal(text: str) -> str:
     """A name in a template: alerts have them in labels and annotations, recordings do not."""
     return text.replace("{{", '{{ "{{" }}')
+
+
+def _covered(window: str, label: str) -> str:
+    """The share of a window in which requests could be counted."""
+    most = parse_duration(window) / INTERVAL_SECONDS
+    return f"count_over_time({_REQUESTS}{label}[{window}]) / {most:g}"
 
 
 def _asked(window: str, label: str) -> str:

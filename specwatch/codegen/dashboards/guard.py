@@ -224,10 +224,12 @@ def _findings() -> Panel:
 def _budget() -> Panel:
     return timeseries(
         "Error budget left",
-        "1 is untouched; below the line at 0 the objective is missed in its window.",
+        "100 % is untouched; below the line at 0 the objective is missed in its window. The panel"
+        " ends at -100 %, where the budget is spent twice over.",
         [
             Query(
-                least(f"specwatch_slo_budget_left_ratio{{{_TARGETS}}}", OBJECTIVE),
+                f"clamp_min({least(f'specwatch_slo_budget_left_ratio{{{_TARGETS}}}', OBJECTIVE)},"
+                " -1)",
                 "{{target}} {{model_name}} {{slo}}",
             )
         ],

@@ -62,13 +62,14 @@ def _burn(model: str) -> Panel:
 
 
 def _budget(model: str) -> Panel:
+    left = least(f"specwatch_slo_budget_left_ratio{{{model}}}", "slo")
     return stat(
         "Error budget left",
-        "Share of the error budget of each objective that is left in its window: below 0 the"
-        " objective is missed.",
-        [Query(least(f"specwatch_slo_budget_left_ratio{{{model}}}", "slo"), "{{slo}}")],
+        "Share of the error budget of each objective that is left in its window: at 0 it is spent,"
+        " once or many times over, and the objective is missed.",
+        [Query(f"clamp_min({left}, 0)", "{{slo}}")],
         unit="percentunit",
-        thresholds=((None, "red"), (0.0, "orange"), (0.25, "green")),
+        thresholds=((None, "red"), (0.0001, "orange"), (0.25, "green")),
         decimals=1,
     )
 
@@ -80,7 +81,7 @@ def _goodput(model: str) -> Panel:
         "Goodput",
         "Requests a second of the last 5 minutes that met all objectives, at most and at least, and"
         " dashed all that were offered. Latency histograms do not say which request missed which"
-        " objective; where objectives are for one latency only, both bounds are one line.",
+        " objective; where all are for one latency and at its bounds, both are one line.",
         [
             Query(least(f'{met}, bound="upper"}}'), "at most"),
             Query(least(f'{met}, bound="lower"}}'), "at least"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from specwatch.charts.scale import finite
 from specwatch.model import UNCOVERED
 from specwatch.report.model import (
     Breach,
@@ -64,6 +65,18 @@ def _objectives(found: Sequence[Objective]) -> Iterator[Part]:
         "*Objective|*Promise|Requests|Beyond it|Budget spent|Budget left|*Worst hour",
         [_objective(each) for each in found],
     )
+    yield from map(Sentence, objective_notes(found))
+
+
+def objective_notes(found: Sequence[Objective]) -> list[str]:
+    """Which objectives cannot be told for how many requests, and why, in sentences."""
+    return [
+        f"Of {cells.number(each.unknown)} of {cells.number(each.requests)} requests it is not known"
+        f" whether they met {cells.name(each.name)}: {cells.seconds(each.threshold)} is no bound of"
+        " vLLM's histogram. They do not count as slow."
+        for each in found
+        if each.unknown > each.requests * (1 - each.objective)
+    ]
 
 
 def _goodput(found: Sequence[Goodput]) -> Iterator[Part]:
@@ -142,8 +155,8 @@ def _objective(each: Objective) -> tuple[str, ...]:
         f" over {cells.span(each.window)}",
         cells.number(each.requests),
         cells.number(each.bad),
-        cells.percent(each.spent),
-        cells.percent(each.budget_left),
+        figures.budget_spent(finite(each.spent)),
+        cells.percent(None if each.budget_left is None else max(each.budget_left, 0.0)),
         hour,
     )
 
@@ -159,11 +172,13 @@ def _guard(model: ModelReport) -> Iterator[Part]:
     if not found:
         yield Sentence("The guard had nothing to do: no incident.")
     else:
-        off = model.seconds_off_by_guard
+        off, ordered = model.seconds_off_by_guard, model.seconds_off_by_order
         yield Sentence(
             f"The guard had speculation off for {cells.span(off)}." if off
-            else "The guard did not switch speculation off."
+            else "The guard did not switch speculation off by itself."
         )  # fmt: skip
+        if ordered:
+            yield Sentence(f"Speculation was off for {cells.span(ordered)} by order of a person.")
         yield table(
             "Incidents",
             "*Incident|*Began|*Ended|Off for|**Cause|**Outcome",
