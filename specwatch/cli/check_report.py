@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from specwatch.delivery import Delivery
+from specwatch.edges.mail import Mail
+from specwatch.edges.webhook import Hook
 from specwatch.errors import SpecwatchError
 
 _PATIENCE = 5.0
@@ -16,9 +18,6 @@ _PATIENCE = 5.0
 
 def checks(section: Delivery) -> Iterator[Callable[[], dict[str, Any]]]:
     """Yield what there is to ask: the folder, the mail server, each webhook."""
-    from specwatch.edges.mail import Mail
-    from specwatch.edges.webhook import Hook
-
     yield lambda: _folder(section)
     if section.email is not None:
         mail = Mail(section.email, socket.gethostname())
