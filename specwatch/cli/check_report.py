@@ -29,7 +29,11 @@ def checks(section: Delivery) -> Iterator[Callable[[], dict[str, Any]]]:
 
 def _folder(section: Delivery) -> dict[str, Any]:
     what, folder = f"reports in {section.directory}", section.directory.absolute()
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    try:
+        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    except PermissionError as error:
+        detail = f"this user may not look into {error.filename}; use sudo"
+        return {"what": what, "ok": False, "detail": detail}
     if not there.is_dir():
         return {"what": what, "ok": False, "detail": f"{there} is no folder"}
     if not os.access(there, os.W_OK | os.X_OK):

@@ -63,6 +63,23 @@ def test_as_json(run: Run, good: Path) -> None:
     assert len(found["notes"]) == 1
 
 
+def test_a_database_and_a_folder_that_this_user_may_not_look_for_are_one(
+    run: Run, tmp_path: Path, vllm: str, forbid: Callable[[Path], None]
+) -> None:
+    forbid(tmp_path / "private")
+    file = written(
+        tmp_path,
+        f"database: sqlite:///{tmp_path}/private/specwatch/history.db\n"
+        f"report: {{directory: {tmp_path}/private/specwatch/reports}}\n"
+        f"targets: [{{name: chat, url: '{vllm}'}}]\n",
+    )
+    done = run("check-config", "--config", file)
+    assert done.exit_code == 1
+    assert "history.db: FAILED: SQLite database " in done.stdout
+    assert "history.db: this user may not use it; use sudo" in done.stdout
+    assert "reports: FAILED: this user may not look into" in done.stdout
+
+
 def measured(place: Path, targets: list[str], age: float) -> None:
     """Put a baseline of each target, so many seconds old, into the database at a place."""
     from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
@@ -264,7 +281,7 @@ def test_a_place_that_is_not_ours_to_write_is_found_now(
     database = place if exists else folder / "sub" / "x.db"
     file = written(tmp_path, f"database: sqlite:///{database}\ntargets: [{{url: '{vllm}'}}]\n")
     # Root, as which tests may run, is denied nothing.
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != place)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != place or mode == os.R_OK)
     done = run("check-config", "--config", file)
     assert done.exit_code == 1
     assert f"this user may not write in {place}" in done.stdout
