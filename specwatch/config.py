@@ -73,7 +73,9 @@ class Config(Section):
     @field_validator("database", mode="before")
     @classmethod
     def _default_database(cls, value: object, info: ValidationInfo) -> object:
-        return default_database(info.context.environ) if value is None and info.context else value
+        if value is None and info.context:
+            return default_database(info.context.environ, info.context.folder)
+        return value
 
     @field_validator("targets")
     @classmethod
@@ -131,9 +133,9 @@ def _require_servers_apart(targets: Sequence[Target]) -> None:
         raise errors_at(problems)
 
 
-def default_database(environ: Mapping[str, str]) -> str:
-    """URL of the SQLite file in systemd's state directory, or else in the user's."""
-    return f"sqlite:///{state_folder(environ) / 'specwatch.db'}"
+def default_database(environ: Mapping[str, str], folder: Path = Path()) -> str:
+    """URL of the SQLite file that belongs to a configuration in a folder, or to none."""
+    return f"sqlite:///{state_folder(environ, folder) / 'specwatch.db'}"
 
 
 def load(path: Path, *, environ: Mapping[str, str], hostname: str) -> Config:
@@ -155,7 +157,7 @@ def load(path: Path, *, environ: Mapping[str, str], hostname: str) -> Config:
         found = data[error.start]
         message = f"the byte 0x{found:02x} is not UTF-8; save the file as UTF-8"
         raise ConfigError(f"{path}:{line}: {message}") from None
-    return parse(text, str(path), environ=environ, hostname=hostname, folder=path.parent)
+    return parse(text, str(path), environ=environ, hostname=hostname, folder=path.absolute().parent)
 
 
 def parse(
