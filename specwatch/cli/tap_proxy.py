@@ -150,14 +150,8 @@ def _application(
 ) -> ProxyApplication:
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
-    try:
-        from specwatch.tap.proxy import ProxyApplication
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "aiohttp":
-            raise
-        raise ConfigError(
-            "the proxy needs the package aiohttp; install it: pip install 'specwatch[proxy]'"
-        ) from None
+    from specwatch.tap.proxy import ProxyApplication
+
     registry = CollectorRegistry()
     # The start of the process is how a restart shows.
     ProcessCollector(registry=registry)

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,7 +67,8 @@ class Database:
             self.engine = self._sqlite() if self.is_sqlite else self._postgres()
         except ModuleNotFoundError as error:
             raise ConfigError(
-                f'{self.where} needs the package {error.name}: pip install "specwatch[postgres]"'
+                f"{self.where} needs the package {error.name}; install it:"
+                f" {sys.executable} -m pip install 'psycopg[binary]'"
             ) from error
 
     @contextmanager

@@ -157,7 +157,7 @@ def test_without_the_renderer_a_png_is_refused_before_the_work(
     for arguments in (("compare", both.output), ("--target", "http://h:1", "--baseline", "x")):
         done = run("bench", *arguments, "--plot", tmp_path / "a.png")
         assert done.exit_code == 2
-        assert "pip install 'specwatch[png]'" in done.stderr
+        assert f"{sys.executable} -m pip install resvg-py, or" in done.stderr
 
 
 def test_a_bench_of_one_server_is_read_in_eighty_columns(
