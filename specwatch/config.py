@@ -82,8 +82,8 @@ class Config(Section):
     def _unlike_names(cls, value: tuple[Target, ...]) -> tuple[Target, ...]:
         if not value:
             raise ValueError("is empty; list at least one server to watch")
-        require_unlike_names(value, "targets")
         _require_servers_apart(value)
+        require_unlike_names(value, "targets")
         return value
 
     @field_validator("rules")
@@ -112,10 +112,15 @@ class Config(Section):
 
 
 def _require_servers_apart(targets: Sequence[Target]) -> None:
-    """Refuse two targets that are one process: restarting one would restart the other."""
+    """Refuse two targets that are one process: it would count, and be restarted, twice."""
     first: dict[object, int] = {}
     problems: dict[KeyPath, str] = {}
     for index, target in enumerate(targets):
+        other = first.setdefault(target.metrics_url, index)
+        if other != index:
+            problems[(index, "url")] = (
+                f"{quoted(target.url)} is the server of targets[{other}] too; list it once"
+            )
         service = target.service
         if isinstance(service, SystemdService):
             other = first.setdefault((service.scope, service.unit), index)

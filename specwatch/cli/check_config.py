@@ -62,6 +62,7 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
             raise click.exceptions.Exit(2) from None
         raise
     checks, notes = ([], []) if offline else _checks(config)
+    notes += check_guard.handless(config)
     ok = all(check["ok"] for check in checks)
     if as_json:
         rules = [rule.model_dump(mode="json") for rule in config.effective_rules()]
@@ -149,7 +150,6 @@ def _checks(config: Config) -> tuple[list[dict[str, Any]], list[str]]:
             asked += [pool.submit(check) for check in check_report.checks(config.report)]
         found, measured = database.result()
         notes = [] if measured is None else _unmeasured(config, measured)
-        notes += check_guard.handless(config)
         return [found, *(check.result() for check in asked)], notes
 
 

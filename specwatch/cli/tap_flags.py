@@ -23,7 +23,7 @@ from specwatch.codegen.tap import Advice, Version
 from specwatch.edges import engine_info
 from specwatch.edges.page_client import PageClient
 from specwatch.errors import ConfigError, SpecwatchError
-from specwatch.scalars import parse_server_url
+from specwatch.scalars import parse_engine_url
 from specwatch.tap import settings
 from specwatch.temperature import DEFAULT_EDGES
 from specwatch.wording.text import clean_lines, shown
@@ -134,7 +134,7 @@ def _version(said: str | None, target: str | None) -> Version | None:
 
 def _version_at(target: str) -> Version | None:
     try:
-        url = parse_server_url(target)
+        url = parse_engine_url(target)
     except ValueError as error:
         raise ConfigError(f"--target: {error}") from None
     client = PageClient(url, timeout=_TIMEOUT, max_size=_LARGEST_ANSWER)

@@ -14,7 +14,7 @@ import click
 from specwatch.cli import options
 from specwatch.cli.output import no_color
 from specwatch.errors import ConfigError
-from specwatch.scalars import parse_listen, parse_server_url, parse_size
+from specwatch.scalars import parse_engine_url, parse_listen, parse_size
 from specwatch.serving import HttpServer
 from specwatch.tap.settings import Settings
 from specwatch.temperature import DEFAULT_EDGES, checked_edges
@@ -104,7 +104,7 @@ def command(
     from specwatch.edges import logs
 
     try:
-        url, address = parse_server_url(upstream), parse_listen(listen)
+        url, address = parse_engine_url(upstream), parse_listen(listen)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     logs.configure("info", log_format, no_color=no_color())

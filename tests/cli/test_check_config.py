@@ -95,7 +95,7 @@ def measured(place: Path, targets: list[str], age: float) -> None:
 
 
 def notes_of(run: Run, tmp_path: Path, names: str, more: str = "") -> list[str]:
-    targets = ", ".join(f"{{name: {name}, url: 'http://127.0.0.1:1'}}" for name in names)
+    targets = ", ".join(f"{{name: {name}, url: 'http://127.0.0.1:1/{name}'}}" for name in names)
     database = f"database: sqlite:///{tmp_path}/history.db\n"
     file = written(tmp_path, f"{database}targets: [{targets}]\n{more}\n")
     found: list[str] = json.loads(run("check-config", "--config", file, "--json").stdout)["notes"]
@@ -229,8 +229,8 @@ def test_targets_are_asked_together(run: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         silent.settimeout(5)
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        hangs = f"url: '{url}', interval: 20s, timeout: 20s"
-        targets = ", ".join(f"{{name: t{number}, {hangs}}}" for number in range(20))
+        hangs = "interval: 20s, timeout: 20s"
+        targets = ", ".join(f"{{name: t{n}, url: '{url}/{n}', {hangs}}}" for n in range(20))
         file = written(
             tmp_path, f"database: sqlite:///{tmp_path}/history.db\ntargets: [{targets}]\n"
         )
@@ -430,3 +430,14 @@ def test_the_threads_that_ask_import_nothing_of_requests(tmp_path: Path) -> None
     assert "webhook webhook: FAILED: nothing listens" in ran.stdout
     late = [line for line in ran.stdout.splitlines() if line.startswith("IMPORTED")]
     assert not [line for line in late if "requests" in line or "urllib3" in line]
+
+
+def test_without_asking_anybody_it_says_whom_the_guard_cannot_restart(
+    run: Run, tmp_path: Path
+) -> None:
+    file = written(
+        tmp_path, "targets: [{name: chat, url: 'http://127.0.0.1:1'}]\nguard: {mode: act}\n"
+    )
+    done = run("check-config", "--offline", "--config", file)
+    assert done.exit_code == 0
+    assert "note: guard.mode is act, and there is no service of chat" in done.stdout
