@@ -73,15 +73,17 @@ class Config(Section):
     @field_validator("database", mode="before")
     @classmethod
     def _default_database(cls, value: object, info: ValidationInfo) -> object:
-        return default_database(info.context.environ) if value is None and info.context else value
+        if value is None and info.context:
+            return default_database(info.context.environ, info.context.folder)
+        return value
 
     @field_validator("targets")
     @classmethod
     def _unlike_names(cls, value: tuple[Target, ...]) -> tuple[Target, ...]:
         if not value:
             raise ValueError("is empty; list at least one server to watch")
-        require_unlike_names(value, "targets")
         _require_servers_apart(value)
+        require_unlike_names(value, "targets")
         return value
 
     @field_validator("rules")
@@ -110,10 +112,15 @@ class Config(Section):
 
 
 def _require_servers_apart(targets: Sequence[Target]) -> None:
-    """Refuse two targets that are one process: restarting one would restart the other."""
+    """Refuse two targets that are one process: it would count, and be restarted, twice."""
     first: dict[object, int] = {}
     problems: dict[KeyPath, str] = {}
     for index, target in enumerate(targets):
+        other = first.setdefault(target.metrics_url, index)
+        if other != index:
+            problems[(index, "url")] = (
+                f"{quoted(target.url)} is the server of targets[{other}] too; list it once"
+            )
         service = target.service
         if isinstance(service, SystemdService):
             other = first.setdefault((service.scope, service.unit), index)
@@ -131,9 +138,9 @@ def _require_servers_apart(targets: Sequence[Target]) -> None:
         raise errors_at(problems)
 
 
-def default_database(environ: Mapping[str, str]) -> str:
-    """URL of the SQLite file in systemd's state directory, or else in the user's."""
-    return f"sqlite:///{state_folder(environ) / 'specwatch.db'}"
+def default_database(environ: Mapping[str, str], folder: Path = Path()) -> str:
+    """URL of the SQLite file that belongs to a configuration in a folder, or to none."""
+    return f"sqlite:///{state_folder(environ, folder) / 'specwatch.db'}"
 
 
 def load(path: Path, *, environ: Mapping[str, str], hostname: str) -> Config:
@@ -155,7 +162,7 @@ def load(path: Path, *, environ: Mapping[str, str], hostname: str) -> Config:
         found = data[error.start]
         message = f"the byte 0x{found:02x} is not UTF-8; save the file as UTF-8"
         raise ConfigError(f"{path}:{line}: {message}") from None
-    return parse(text, str(path), environ=environ, hostname=hostname, folder=path.parent)
+    return parse(text, str(path), environ=environ, hostname=hostname, folder=path.absolute().parent)
 
 
 def parse(

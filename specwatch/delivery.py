@@ -329,7 +329,7 @@ class Delivery(Section):
     @classmethod
     def _default_directory(cls, value: object, info: ValidationInfo) -> object:
         if value is None and info.context:
-            return state_folder(info.context.environ) / "reports"
+            return state_folder(info.context.environ, info.context.folder) / "reports"
         return value
 
     @field_validator("since")

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
+from typing import Literal
 from urllib.parse import urlsplit
 
 from specwatch.temperature import checked_edges
@@ -43,10 +44,16 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def parse_duration(value: object) -> float:
-    """Seconds in ``500ms``, ``5s``, ``1h30m``, ``14d``; between 0 and 36500 days."""
+def parse_duration(value: object, unit: Literal["ms", "s"] = "s") -> float:
+    """Seconds in ``500ms``, ``5s``, ``1h30m``, ``14d``; between 0 and 36500 days.
+
+    ``unit`` is what a number without one was probably meant in.
+    """
     if _is_number(value) or (isinstance(value, str) and _NUMBER.fullmatch(value)):
-        raise ValueError(f'{value} has no unit; write "{value}s" for seconds, or use ms, m, h, d')
+        meant, others = {"s": ("seconds", "ms"), "ms": ("milliseconds", "s")}[unit]
+        raise ValueError(
+            f'{value} has no unit; write "{value}{unit}" for {meant}, or use {others}, m, h, d'
+        )
     match = _DURATION.fullmatch(value) if isinstance(value, str) and value else None
     if match is None:
         raise ValueError(
@@ -251,6 +258,15 @@ def parse_server_url(value: object) -> str:
         raise ValueError(f"{shown} has no host or port 0; write it like http://127.0.0.1:8000")
     path = parts.path.rstrip("/").removesuffix("/metrics").rstrip("/")
     return f"{parts.scheme}://{parts.netloc.lower().removesuffix(':')}{path}"
+
+
+def parse_engine_url(value: object) -> str:
+    """The base URL of a server that answers as OpenAI does: not where its API begins."""
+    url = parse_server_url(value)
+    base = url.removesuffix("/v1")
+    if base != url:
+        raise ValueError(f"{quoted(url)} is where the API begins; give the server's, {base}")
+    return url
 
 
 def server_address(url: str) -> tuple[str, int]:

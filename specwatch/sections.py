@@ -50,6 +50,10 @@ from specwatch.scalars import (
 from specwatch.yamlfile import KeyPath
 
 _LARGEST_SECRET = 1 << 16
+SERVICE_FOLDER = Path("/etc/specwatch")
+"""Where the configuration of the machine's service lies."""
+SERVICE_STATE = Path("/var/lib/specwatch")
+"""What systemd gives the service as its state directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +138,16 @@ ReadableFile = Annotated[Path, BeforeValidator(_path), AfterValidator(_readable_
 AnyPath = Annotated[Path, BeforeValidator(_path)]
 
 
-def state_folder(environ: Mapping[str, str]) -> Path:
-    """Where state is kept: systemd's state directory, or else the user's."""
-    service = environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    return Path(service) if service else platformdirs.user_state_path("specwatch")
+def state_folder(environ: Mapping[str, str], folder: Path = Path()) -> Path:
+    """Where state is kept, by the folder of the configuration.
+
+    In systemd's state directory; that of the service is used by hand too, with the service's
+    configuration. With any other, and without one, it is the user's.
+    """
+    given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    if given:
+        return Path(given)
+    return SERVICE_STATE if folder == SERVICE_FOLDER else platformdirs.user_state_path("specwatch")
 
 
 class Section(BaseModel):

@@ -20,7 +20,7 @@ from specwatch.scalars import (
     format_size,
     host_port,
     is_loopback,
-    parse_server_url,
+    parse_engine_url,
     quoted,
     server_address,
 )
@@ -47,12 +47,12 @@ from specwatch.services import Service
 class Target(Section):
     """One server to watch; ``interval`` and ``timeout`` are seconds."""
 
-    url: Annotated[str, BeforeValidator(parse_server_url)] = Field(
+    url: Annotated[str, BeforeValidator(parse_engine_url)] = Field(
         examples=["http://127.0.0.1:8000"]
     )
     name: Name = Field(default=None, validate_default=True)
     metrics_path: str = "/metrics"
-    proxy: Annotated[str, BeforeValidator(parse_server_url)] | None = Field(
+    proxy: Annotated[str, BeforeValidator(parse_engine_url)] | None = Field(
         default=None, examples=["http://127.0.0.1:8001"]
     )
     interval: Duration = 5.0

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from specwatch.config import Config, ListenAddress, Target, from_targets, load, parse
+from specwatch.codegen.units import units
+from specwatch.config import (
+    Config,
+    ListenAddress,
+    Target,
+    default_database,
+    from_targets,
+    load,
+    parse,
+)
 from specwatch.errors import ConfigError
 
 DATA = Path(__file__).parent / "data" / "config"
@@ -225,6 +234,37 @@ def test_the_default_database_lies_in_the_users_state_directory(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     config = from_targets(["http://h"], environ={}, hostname="gpu-7")
     assert config.database.connect_url() == f"sqlite:///{tmp_path}/specwatch/specwatch.db"
+
+
+def test_what_the_service_uses_is_what_its_configuration_means_by_hand() -> None:
+    def keeps(folder: str, **environ: str) -> tuple[str, Path]:
+        text = "{targets: [{url: 'http://h'}], report: {}}"
+        found = parse(text, "f", environ=environ, hostname="h", folder=Path(folder))
+        assert found.report is not None
+        return found.database.connect_url(), found.report.directory
+
+    service = ("sqlite:////var/lib/specwatch/specwatch.db", Path("/var/lib/specwatch/reports"))
+    unit = units()["specwatch.service"]
+    assert "run --config /etc/specwatch/specwatch.yml\n" in unit
+    assert "StateDirectory=specwatch\n" in unit
+    assert keeps("/etc/specwatch", STATE_DIRECTORY="/var/lib/specwatch") == service
+    assert keeps("/etc/specwatch") == service
+    assert keeps("/home/me")[0] == default_database({}) != service[0]
+    assert keeps("/etc/specwatch", STATE_DIRECTORY="/home/me/state")[1] == Path(
+        "/home/me/state/reports"
+    )
+
+
+def test_a_configuration_in_the_working_directory_is_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "specwatch.yml").write_text("targets: [{url: 'http://h'}]")
+    monkeypatch.setattr("specwatch.sections.SERVICE_FOLDER", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    config = load(Path("specwatch.yml"), environ={}, hostname="h")
+    assert config.database.connect_url() == "sqlite:////var/lib/specwatch/specwatch.db"
+    config = from_targets(["http://h"], environ={}, hostname="h")
+    assert config.database.connect_url() == default_database({})
 
 
 def test_the_configuration_is_frozen_and_compares_by_value() -> None:

@@ -104,7 +104,7 @@ INVALID = {
         "9: slos[1].threshold: nothing takes no time; make it more than 0s",
         "9: slos[1].objective: 1 is not between 0 and 1; write it like 99% or 0.99",
         "9: slos[1].window: 1h30m is not 1h to 30d in whole hours",
-        '10: slos[2].threshold: 500 has no unit; write "500s" for seconds, or use ms, m, h, d',
+        '10: slos[2].threshold: 500 has no unit; write "500ms" for milliseconds, or use s, m, h, d',
         "10: slos[2].objective: 99 is not between 0 and 1; write it like 99% or 0.99",
         "10: slos[2].window: 31d is not 1h to 30d in whole hours",
     ],

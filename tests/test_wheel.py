@@ -18,12 +18,17 @@ SUFFIXES = (".py", ".mako", ".typed", ".j2")
 PAGE = ROOT / "tests/data/vllm-0.32-draft-k4.2.prom"
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    """What the command prints; the environment knows nothing of the checkout."""
+def ran(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command's end; the environment knows nothing of the checkout."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SPECWATCH"))}
-    done = subprocess.run(
+    return subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
     )
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """What the command prints, which must succeed."""
+    done = ran(*command, cwd=cwd)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -94,3 +99,21 @@ def test_it_reads_a_page(specwatch: Path, elsewhere: Path) -> None:
     assert model["model_name"] == "tiny"
     assert model["speculation"] == "on"
     assert len(model["accepted_per_position"]) == 4
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("calibrate", "--off", "http://127.0.0.1:9"),
+        ("probe", "--target", "http://127.0.0.1:9"),
+        ("bench", "--target", "http://127.0.0.1:9"),
+        ("tap", "proxy", "--upstream", "http://127.0.0.1:9", "--listen", "nowhere.invalid:1"),
+    ],
+)
+def test_what_sends_requests_needs_no_further_package(
+    specwatch: Path, elsewhere: Path, arguments: tuple[str, ...]
+) -> None:
+    done = ran(specwatch, *arguments, cwd=elsewhere)
+    assert done.returncode in (1, 2)
+    assert "needs the package" not in done.stderr
+    assert "nothing listens" in done.stderr or "nowhere.invalid" in done.stderr

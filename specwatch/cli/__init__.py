@@ -1,7 +1,7 @@
 """The command line: the only room that knows everyone.
 
 Exit codes: 0 ok, 1 the answer is "no" (unhealthy, breach, difference), 2 a usage or configuration
-error.
+error, 130 interrupted before there was an answer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def group() -> None:
     """Does speculative decoding pay on your vLLM server?
 
     Exit codes: 0 ok, 1 the answer is "no" (unhealthy, breach, difference), 2 a usage or
-    configuration error.
+    configuration error, 130 interrupted before there was an answer.
     """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -62,7 +63,7 @@ def _renderer() -> ModuleType:
         import resvg_py
     except ModuleNotFoundError:
         raise ConfigError(
-            "--plot: a PNG needs the package resvg-py; install it: pip install 'specwatch[png]',"
-            " or write an .svg"
+            "--plot: a PNG needs the package resvg-py; install it:"
+            f" {sys.executable} -m pip install resvg-py, or write an .svg"
         ) from None
     return resvg_py

@@ -13,9 +13,20 @@ import click
 
 from specwatch.cli import check_guard, check_report, options
 from specwatch.config import Config
+from specwatch.core import summary, tally
+from specwatch.core.baseline import choose
+from specwatch.core.buckets import order_of
+from specwatch.core.exposition import PageReader
+from specwatch.core.taps import other_buckets
+from specwatch.core.watch import no_engine
+from specwatch.edges import schema
+from specwatch.edges.database import parse_url
+from specwatch.edges.page_client import PageClient
+from specwatch.edges.readers import Reader
+from specwatch.edges.tls import tls_context
 from specwatch.errors import ConfigError, SpecwatchError
 from specwatch.measures import MEASURES
-from specwatch.model import Series
+from specwatch.model import Environment, Series
 from specwatch.target import Target
 from specwatch.wording.figures import counted
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -51,6 +62,7 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
             raise click.exceptions.Exit(2) from None
         raise
     checks, notes = ([], []) if offline else _checks(config)
+    notes += check_guard.handless(config)
     ok = all(check["ok"] for check in checks)
     if as_json:
         rules = [rule.model_dump(mode="json") for rule in config.effective_rules()]
@@ -107,10 +119,6 @@ def _unmeasured(config: Config, measured: Collection[str]) -> list[str]:
 
 def _with_baseline(config: Config, url: str) -> set[str]:
     """Targets of which the database has a baseline that may be compared with."""
-    from specwatch.core.baseline import choose
-    from specwatch.edges.readers import Reader
-    from specwatch.model import Environment
-
     reader = Reader.of(url)
     try:
         measurements = reader.measurements()
@@ -142,14 +150,11 @@ def _checks(config: Config) -> tuple[list[dict[str, Any]], list[str]]:
             asked += [pool.submit(check) for check in check_report.checks(config.report)]
         found, measured = database.result()
         notes = [] if measured is None else _unmeasured(config, measured)
-        notes += check_guard.handless(config)
         return [found, *(check.result() for check in asked)], notes
 
 
 def _database(config: Config) -> tuple[dict[str, Any], set[str] | None]:
     """Whether it can be used, and the targets of which it has a baseline, where it can say."""
-    from specwatch.edges import schema
-
     what = f"database {config.database.shown()}"
     try:
         url = config.database.connect_url()
@@ -167,8 +172,6 @@ def _database(config: Config) -> tuple[dict[str, Any], set[str] | None]:
 
 def _not_writable(url: str) -> Path | None:
     """The file or folder that keeps this user from writing a SQLite database."""
-    from specwatch.edges.database import parse_url
-
     parsed = parse_url(url)
     if parsed.get_backend_name() != "sqlite":
         return None
@@ -180,12 +183,6 @@ def _not_writable(url: str) -> Path | None:
 
 
 def _target(target: Target, edges: Sequence[float]) -> dict[str, Any]:
-    from specwatch.core import summary, tally
-    from specwatch.core.exposition import PageReader
-    from specwatch.core.watch import no_engine
-    from specwatch.edges.page_client import PageClient
-    from specwatch.edges.tls import tls_context
-
     what = f"target {target.name} at {target.metrics_url}"
     try:
         client = PageClient(
@@ -222,11 +219,6 @@ def _target(target: Target, edges: Sequence[float]) -> dict[str, Any]:
 
 def _proxy(target: Target, edges: Sequence[float]) -> dict[str, Any]:
     """Whether the proxy of a target answers, and is one."""
-    from specwatch.core import tally
-    from specwatch.core.exposition import PageReader
-    from specwatch.edges.page_client import PageClient
-    from specwatch.edges.tls import tls_context
-
     url = str(target.proxy)
     what = f"proxy of {target.name} at {url}"
     try:
@@ -250,9 +242,6 @@ def _proxy(target: Target, edges: Sequence[float]) -> dict[str, Any]:
 
 def _tap_said(tap: Mapping[Series, float], edges: Sequence[float]) -> str:
     """A sentence about a tap that was found, and the buckets that it has counted for."""
-    from specwatch.core.buckets import order_of
-    from specwatch.core.taps import other_buckets
-
     found = sorted({series.temperature for series in tap if series.temperature}, key=order_of)
     said = "tap found, no request counted yet"
     if found:

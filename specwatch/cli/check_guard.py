@@ -6,6 +6,7 @@ from typing import Any
 
 from specwatch.cli import guard_plan, plan_words
 from specwatch.config import Config
+from specwatch.edges.alert_post import AlertPost, PostError
 from specwatch.errors import ActuatorError
 from specwatch.policy import Alertmanager
 from specwatch.services import SupervisedService
@@ -32,8 +33,6 @@ def service(target: Target) -> dict[str, Any]:
 
 def alertmanager(section: Alertmanager, url: str) -> dict[str, Any]:
     """Whether an Alertmanager takes alerts from us: it is sent none."""
-    from specwatch.edges.alert_post import AlertPost, PostError
-
     what = f"Alertmanager {url}"
     post = AlertPost(section, url)
     try:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from specwatch.delivery import Delivery
+from specwatch.edges.mail import Mail
+from specwatch.edges.webhook import Hook
 from specwatch.errors import SpecwatchError
 
 _PATIENCE = 5.0
@@ -16,9 +18,6 @@ _PATIENCE = 5.0
 
 def checks(section: Delivery) -> Iterator[Callable[[], dict[str, Any]]]:
     """Yield what there is to ask: the folder, the mail server, each webhook."""
-    from specwatch.edges.mail import Mail
-    from specwatch.edges.webhook import Hook
-
     yield lambda: _folder(section)
     if section.email is not None:
         mail = Mail(section.email, socket.gethostname())
@@ -30,7 +29,11 @@ def checks(section: Delivery) -> Iterator[Callable[[], dict[str, Any]]]:
 
 def _folder(section: Delivery) -> dict[str, Any]:
     what, folder = f"reports in {section.directory}", section.directory.absolute()
-    there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    try:
+        there = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    except PermissionError as error:
+        detail = f"this user may not look into {error.filename}; use sudo"
+        return {"what": what, "ok": False, "detail": detail}
     if not there.is_dir():
         return {"what": what, "ok": False, "detail": f"{there} is no folder"}
     if not os.access(there, os.W_OK | os.X_OK):

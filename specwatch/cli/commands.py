@@ -13,6 +13,9 @@ from specwatch.cli.output import spell_unknown_characters
 from specwatch.errors import ConfigError, SpecwatchError
 from specwatch.wording.text import clean_lines
 
+_INTERRUPTED = 130
+"""As shells say that Ctrl-C ended a command."""
+
 
 class Group(click.Group):
     """Exits with 2 for what the user has to change, with 1 for a "no"."""
@@ -26,6 +29,9 @@ class Group(click.Group):
             raise _Refusal(str(error)) from error
         except SpecwatchError as error:
             raise _No(str(error)) from error
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            raise click.exceptions.Exit(_INTERRUPTED) from None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -78,7 +78,8 @@ _runbook_option = click.option(
     "--config",
     default=systemd_units.DEFAULT_CONFIG,
     show_default=True,
-    help="Absolute path of the configuration file that the service reads.",
+    help="Absolute path of the configuration file that the service reads. In another folder than"
+    " that of the default it should name its database, so that commands by hand use the same.",
 )
 @click.option("--gpu", is_flag=True, help="Give access to NVIDIA's devices, for GPU memory.")
 @_check_option

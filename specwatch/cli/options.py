@@ -16,10 +16,11 @@ from pydantic import BaseModel, ValidationError
 from specwatch import config
 from specwatch.errors import ConfigError
 from specwatch.scalars import parse_duration, parse_listen, parse_moment, quoted
+from specwatch.sections import SERVICE_FOLDER
 
 _FARTHEST = 1e10
 """Seconds from 1970: the year 2286, and before milliseconds of today."""
-DEFAULT_FILE = Path("/etc/specwatch/specwatch.yml")
+DEFAULT_FILE = SERVICE_FOLDER / "specwatch.yml"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Section = TypeVar("_Section", bound=BaseModel)
 

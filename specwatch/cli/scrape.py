@@ -15,7 +15,7 @@ from specwatch.core import summary, tally
 from specwatch.core.exposition import PageReader
 from specwatch.core.watch import no_engine
 from specwatch.errors import ConfigError, PageError, ScrapeError, ScrapeReason
-from specwatch.scalars import parse_server_url
+from specwatch.scalars import parse_engine_url
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -75,7 +75,7 @@ def _fetched(source: str, timeout: float) -> bytes:
     from specwatch.edges.page_client import PageClient
 
     try:
-        url = parse_server_url(source)
+        url = parse_engine_url(source)
     except ValueError as error:
         raise ConfigError(f"SOURCE: {error}") from error
     client = PageClient(url, timeout=timeout, max_size=_LARGEST_PAGE)

@@ -44,6 +44,9 @@ def command(arguments: tuple[str, ...]) -> None:
       --simulated-multiprocess         the page of several API processes
       --simulated-seed N               of everything that is drawn (0)
     """
+    if "-h" in arguments:  # no option of ours: click would find it in vLLM's -dph too
+        click.echo(click.get_current_context().get_help())
+        return
     try:
         server = SimulatedServer(parse_flags(arguments))
         stopping = threading.Event()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import click
 import yaml
@@ -19,7 +23,7 @@ from specwatch.codegen.tap import Advice, Version
 from specwatch.edges import engine_info
 from specwatch.edges.page_client import PageClient
 from specwatch.errors import ConfigError, SpecwatchError
-from specwatch.scalars import parse_server_url
+from specwatch.scalars import parse_engine_url
 from specwatch.tap import settings
 from specwatch.temperature import DEFAULT_EDGES
 from specwatch.wording.text import clean_lines, shown
@@ -86,7 +90,7 @@ def command(
             config=config,
             unread=problem,
         )
-        drop_in = tap_flags.drop_in(advice) if systemd else None
+        drop_in = tap_flags.drop_in(advice, _install()) if systemd else None
     except ValueError as error:
         raise ConfigError(f"COMMAND: {error}") from None
     if as_json:
@@ -95,6 +99,26 @@ def command(
         click.echo(drop_in, nl=False)
     else:
         _show(advice)
+
+
+def _install() -> str:
+    """The command that installs this specwatch into another environment, from the same source."""
+    checkout = Path(__file__).parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install --no-deps {shlex.quote(str(checkout))}"
+    try:
+        # As pip notes it of what did not come from an index (PEP 610).
+        origin = json.loads(distribution("specwatch").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    if "vcs_info" in origin:
+        control = origin["vcs_info"]
+        source = f"{control['vcs']}+{origin['url']}@{control['commit_id']}"
+        return f"pip install --no-deps {shlex.quote(source)}"
+    folder = url2pathname(urlsplit(origin.get("url", "")).path)
+    if folder and Path(folder).exists():
+        return f"pip install --no-deps {shlex.quote(folder)}"
+    return "pip install --no-deps .   # in a checkout of specwatch"
 
 
 def _version(said: str | None, target: str | None) -> Version | None:
@@ -110,7 +134,7 @@ def _version(said: str | None, target: str | None) -> Version | None:
 
 def _version_at(target: str) -> Version | None:
     try:
-        url = parse_server_url(target)
+        url = parse_engine_url(target)
     except ValueError as error:
         raise ConfigError(f"--target: {error}") from None
     client = PageClient(url, timeout=_TIMEOUT, max_size=_LARGEST_ANSWER)
@@ -166,7 +190,7 @@ def _as_json(advice: Advice, drop_in: str | None) -> dict[str, Any]:
     return {
         "flags": [flag._asdict() for flag in advice.flags],
         "environment": {name: for_json(value) for name, value in environment.items()},
-        "install": tap_flags.INSTALL,
+        "install": _install(),
         "command": None if changed is None else list(map(for_json, changed.words)),
         "drop_in": None if drop_in is None else for_json(drop_in),
         "notes": list(advice.notes),
@@ -175,7 +199,7 @@ def _as_json(advice: Advice, drop_in: str | None) -> dict[str, Any]:
 
 def _show(advice: Advice) -> None:
     _section("Install the tap into vLLM's environment (Python 3.11 or later):", "")
-    click.echo(f"  {tap_flags.INSTALL}\n  {tap_flags.INSTALL_CHECK}   # silent when it works\n")
+    click.echo(f"  {_install()}\n  {tap_flags.INSTALL_CHECK}   # silent when it works\n")
     if advice.flags:
         _section("Add to `vllm serve`:", "")
         for flag in advice.flags:

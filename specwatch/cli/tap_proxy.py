@@ -14,7 +14,7 @@ import click
 from specwatch.cli import options
 from specwatch.cli.output import no_color
 from specwatch.errors import ConfigError
-from specwatch.scalars import parse_listen, parse_server_url, parse_size
+from specwatch.scalars import parse_engine_url, parse_listen, parse_size
 from specwatch.serving import HttpServer
 from specwatch.tap.settings import Settings
 from specwatch.temperature import DEFAULT_EDGES, checked_edges
@@ -104,7 +104,7 @@ def command(
     from specwatch.edges import logs
 
     try:
-        url, address = parse_server_url(upstream), parse_listen(listen)
+        url, address = parse_engine_url(upstream), parse_listen(listen)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     logs.configure("info", log_format, no_color=no_color())
@@ -150,14 +150,8 @@ def _application(
 ) -> ProxyApplication:
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector
 
-    try:
-        from specwatch.tap.proxy import ProxyApplication
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "aiohttp":
-            raise
-        raise ConfigError(
-            "the proxy needs the package aiohttp; install it: pip install 'specwatch[proxy]'"
-        ) from None
+    from specwatch.tap.proxy import ProxyApplication
+
     registry = CollectorRegistry()
     # The start of the process is how a restart shows.
     ProcessCollector(registry=registry)

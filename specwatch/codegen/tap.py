@@ -11,7 +11,6 @@ from specwatch.codegen.serve_command import MIDDLEWARE, RECORD, TIMINGS, ServeCo
 from specwatch.codegen.systemd import exec_start, quoted
 
 TAP = "specwatch.tap.Tap"
-INSTALL = "pip install --no-deps specwatch"
 INSTALL_CHECK = 'python -c "import specwatch.tap"'
 DROP_IN = "/etc/systemd/system/UNIT.d/specwatch-tap.conf"
 
@@ -134,14 +133,15 @@ def advise(
     return Advice(missing, environment, changed, tuple(notes))
 
 
-def drop_in(advice: Advice) -> str:
+def drop_in(advice: Advice, install: str) -> str:
     """A systemd drop-in that starts the unit with the advised command.
 
-    Raises ValueError when there is no command, or systemd could not start it.
+    ``install`` is the command that installs the tap. Raises ValueError when there is no command to
+    start, or systemd could not start it.
     """
     if advice.command is None:
         raise ValueError("a drop-in holds the whole command: give it after --")
-    comments = [f"{DROP_IN}  (UNIT: the unit that runs vLLM)", "", *_explained(advice)]
+    comments = [f"{DROP_IN}  (UNIT: the unit that runs vLLM)", "", *_explained(advice, install)]
     lines = [f"# {comment}".rstrip() for comment in comments]
     lines.append("[Service]")
     for name, value in advice.command.environment.items():
@@ -150,8 +150,8 @@ def drop_in(advice: Advice) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _explained(advice: Advice) -> list[str]:
-    lines = [f"Install the tap into vLLM's environment first: {INSTALL}"]
+def _explained(advice: Advice, install: str) -> list[str]:
+    lines = [f"Install the tap into vLLM's environment first: {install}"]
     for flag in advice.flags:
         lines.append(f"{' '.join(filter(None, flag[:2]))}: {flag.why}")
     return [*lines, *advice.notes]

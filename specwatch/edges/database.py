@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +41,7 @@ _SQLITE_REMEDIES = (
     ("locked", "another process holds it locked; it will be tried again"),
     ("busy", "another process holds it locked; it will be tried again"),
     ("readonly", "it cannot be written; check owner, permissions and mount of file and directory"),
+    ("Permission denied", "this user may not use it; use sudo, or check owner and permissions"),
     ("full", "there is no space left for it; free some, or shorten the retention"),
     ("unable to open", "it cannot be opened; check that its directory exists and is ours to write"),
     ("not a database", "it is damaged or no SQLite database; move it away, a new one is created"),
@@ -64,7 +67,8 @@ class Database:
             self.engine = self._sqlite() if self.is_sqlite else self._postgres()
         except ModuleNotFoundError as error:
             raise ConfigError(
-                f'{self.where} needs the package {error.name}: pip install "specwatch[postgres]"'
+                f"{self.where} needs the package {error.name}; install it:"
+                f" {sys.executable} -m pip install 'psycopg[binary]'"
             ) from error
 
     @contextmanager
@@ -88,8 +92,20 @@ class Database:
                 self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def exists(self) -> bool:
-        """Whether there is a SQLite file; of Postgres only connecting can tell."""
-        return not self.is_sqlite or self._identity() is not None
+        """Whether there is a SQLite file; of Postgres only connecting can tell.
+
+        Raises StoreUnavailable for a file that this user may not look for, or not read.
+        """
+        if not self.is_sqlite:
+            return True
+        with self._translated():
+            try:
+                os.stat(self._path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            if not os.access(self._path, os.R_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return True
 
     def was_replaced(self) -> bool:
         """Whether the SQLite file that we hold open is no longer the one under its name."""

@@ -1,6 +1,6 @@
 """Sending one request at a time and timing its stream: what a user of the server sees.
 
-Needs the package aiohttp, of the extra ``bench``. Times are seconds, counts are tokens.
+Times are seconds, counts are tokens.
 """
 
 from __future__ import annotations
@@ -12,19 +12,11 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+import aiohttp
+
 from specwatch import __version__
 from specwatch.core.load import Acceptance, Answer, Ask, ErrorKind
 from specwatch.edges import stream_events
-from specwatch.errors import ConfigError
-
-try:
-    import aiohttp
-except ModuleNotFoundError as missing:
-    if missing.name is None or missing.name.partition(".")[0] != "aiohttp":
-        raise
-    raise ConfigError(
-        "sending requests needs the package aiohttp; install it: pip install 'specwatch[bench]'"
-    ) from None
 
 CHAT, COMPLETIONS = "chat", "completions"
 _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}

@@ -186,14 +186,16 @@ class Prometheus:
             answer = _DECODER.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             start = body[:200].lstrip()
-            said = masked(start.decode("utf-8", "replace"), secrets)
+            said = masked(start.decode("utf-8", "replace"), secrets)[:80]
+            if _is_markup(body):
+                said = "a web page"
             if start[:1] == b"{" and not body.rstrip().endswith(b"}"):
                 raise _Again(
                     f"the answer of {self.url} broke off after {len(body)} bytes"
                 ) from None
             raise ConfigError(
                 f"{self.url} answered something that is not of the API of Prometheus"
-                f" ({said[:80]}); give the base URL of the"
+                f" ({said}); give the base URL of the"
                 " API, as a data source in Grafana has it; Mimir's ends in /prometheus"
             ) from None
         if answer.status != "success" or answer.data is None:
@@ -215,7 +217,7 @@ class Prometheus:
         try:
             told = msgspec.json.decode(body, type=_Said)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            told = _Said(body.decode("utf-8", "replace"))
+            told = _Said("a web page" if _is_markup(body) else body.decode("utf-8", "replace"))
         said = masked(told.error, secrets_in(headers.values()))
         line = f"{self.url} answered {status}" + (f": {said}" if said else "")
         limited = status in (400, 413, 422, 500, 503) and any(
@@ -267,6 +269,10 @@ def _body(response: requests.Response) -> bytes:
             raise TooMuch(f"an answer is longer than {LARGEST_ANSWER >> 20} MiB")
         parts.append(piece)
     return b"".join(parts)
+
+
+def _is_markup(body: bytes) -> bool:
+    return body.lstrip()[:1] == b"<"
 
 
 def _seconds(text: str | None) -> float | None:

@@ -191,19 +191,18 @@ class Reader:
         return sum(int(size) for size in connection.execute(sa.select(*names)).one())
 
     def is_set_up(self) -> bool:
-        """Whether a daemon has made the tables yet, of this version or another."""
-        if not self._database.exists():
-            return False
+        """Whether a daemon has made the tables yet, of this version or another.
+
+        Raises StoreUnavailable where there is no database at all.
+        """
+        self._require_file()
         with self._database.reading() as connection:
             return schema.found_revision(connection) is not None
 
     @contextmanager
     def connected(self) -> Iterator[sa.Connection]:
         """A connection to a database of which we know that we can read it."""
-        if not self._database.exists():
-            raise StoreUnavailable(
-                f"{self._database.where} does not exist (yet): no daemon wrote it"
-            )
+        self._require_file()
         with self._database.reading() as connection:
             found = schema.found_revision(connection)
             schema.require_known(found, self._database.where)
@@ -213,6 +212,12 @@ class Reader:
                     f" {schema.CURRENT}: run `specwatch db upgrade`, or start the daemon"
                 )
             yield connection
+
+    def _require_file(self) -> None:
+        if not self._database.exists():
+            raise StoreUnavailable(
+                f"{self._database.where} does not exist (yet): no daemon wrote it"
+            )
 
     def reading(self) -> AbstractContextManager[sa.Connection]:
         """A connection to a database that was looked at before, by :meth:`connected`."""

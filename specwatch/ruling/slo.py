@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     SerializationInfo,
     SerializerFunctionWrapHandler,
@@ -12,7 +14,7 @@ from pydantic import (
     model_serializer,
 )
 
-from specwatch.scalars import format_amount, format_duration
+from specwatch.scalars import format_amount, format_duration, parse_duration
 from specwatch.sections import Duration, Name, Ratio, Section
 
 
@@ -24,7 +26,9 @@ class Slo(Section):
 
     name: Name = Field(examples=["first-token"])
     metric: Literal["ttft", "tpot", "e2e"] = Field(examples=["ttft"])
-    threshold: Duration = Field(examples=["500ms"])
+    threshold: Annotated[float, BeforeValidator(partial(parse_duration, unit="ms"))] = Field(
+        examples=["500ms"]
+    )
     objective: Ratio = Field(examples=["99%"])
     window: Duration = 30 * 86400.0
 

@@ -200,7 +200,7 @@ def _measured(judging: Judging) -> Callable[[str], bool]:
 
 
 def _watching(names: Sequence[str]) -> Config:
-    targets = [{"name": name, "url": "http://127.0.0.1:1"} for name in names]
+    targets = [{"name": name, "url": f"http://127.0.0.1:1/{name}"} for name in names]
     return from_targets((), environ={}, hostname="bench", settings={"targets": targets})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,22 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in ("STATE_DIRECTORY", "NO_COLOR", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """This user may not look into a folder from now on; root may into every one."""
+    stat = os.stat
+
+    def forbid(folder: Path) -> None:
+        def denied(path: object, *given: object, **named: object) -> os.stat_result:
+            if str(path).startswith(f"{folder}/"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return stat(path, *given, **named)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(os, "stat", denied)
+
+    return forbid
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import io
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -324,17 +323,6 @@ def test_own_prompts_are_sent(
     done = run("calibrate", "--off", off.url, *arguments)
     assert done.exit_code == 2
     assert "prompts:2: begins with a quote and is no JSON string" in done.stderr
-
-
-def test_without_aiohttp_it_says_what_to_install(
-    run: Run, off: SimulatedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("edges.load_client", "edges.closed_loop", "cli.load_server", "cli.calibrate_run"):
-        monkeypatch.delitem(sys.modules, f"specwatch.{name}", raising=False)
-    monkeypatch.setitem(sys.modules, "aiohttp", None)
-    done = run("calibrate", "--off", off.url, "--dry-run")
-    assert done.exit_code == 2
-    assert "pip install 'specwatch[bench]'" in done.stderr
 
 
 def test_interrupted_it_stops_its_requests_and_stores_nothing(

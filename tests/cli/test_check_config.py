@@ -6,6 +6,8 @@ import json
 import os
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -61,6 +63,23 @@ def test_as_json(run: Run, good: Path) -> None:
     assert len(found["notes"]) == 1
 
 
+def test_a_database_and_a_folder_that_this_user_may_not_look_for_are_one(
+    run: Run, tmp_path: Path, vllm: str, forbid: Callable[[Path], None]
+) -> None:
+    forbid(tmp_path / "private")
+    file = written(
+        tmp_path,
+        f"database: sqlite:///{tmp_path}/private/specwatch/history.db\n"
+        f"report: {{directory: {tmp_path}/private/specwatch/reports}}\n"
+        f"targets: [{{name: chat, url: '{vllm}'}}]\n",
+    )
+    done = run("check-config", "--config", file)
+    assert done.exit_code == 1
+    assert "history.db: FAILED: SQLite database " in done.stdout
+    assert "history.db: this user may not use it; use sudo" in done.stdout
+    assert "reports: FAILED: this user may not look into" in done.stdout
+
+
 def measured(place: Path, targets: list[str], age: float) -> None:
     """Put a baseline of each target, so many seconds old, into the database at a place."""
     from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
@@ -76,7 +95,7 @@ def measured(place: Path, targets: list[str], age: float) -> None:
 
 
 def notes_of(run: Run, tmp_path: Path, names: str, more: str = "") -> list[str]:
-    targets = ", ".join(f"{{name: {name}, url: 'http://127.0.0.1:1'}}" for name in names)
+    targets = ", ".join(f"{{name: {name}, url: 'http://127.0.0.1:1/{name}'}}" for name in names)
     database = f"database: sqlite:///{tmp_path}/history.db\n"
     file = written(tmp_path, f"{database}targets: [{targets}]\n{more}\n")
     found: list[str] = json.loads(run("check-config", "--config", file, "--json").stdout)["notes"]
@@ -210,8 +229,8 @@ def test_targets_are_asked_together(run: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as silent:
         silent.settimeout(5)
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        hangs = f"url: '{url}', interval: 20s, timeout: 20s"
-        targets = ", ".join(f"{{name: t{number}, {hangs}}}" for number in range(20))
+        hangs = "interval: 20s, timeout: 20s"
+        targets = ", ".join(f"{{name: t{n}, url: '{url}/{n}', {hangs}}}" for n in range(20))
         file = written(
             tmp_path, f"database: sqlite:///{tmp_path}/history.db\ntargets: [{targets}]\n"
         )
@@ -262,7 +281,7 @@ def test_a_place_that_is_not_ours_to_write_is_found_now(
     database = place if exists else folder / "sub" / "x.db"
     file = written(tmp_path, f"database: sqlite:///{database}\ntargets: [{{url: '{vllm}'}}]\n")
     # Root, as which tests may run, is denied nothing.
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != place)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != place or mode == os.R_OK)
     done = run("check-config", "--config", file)
     assert done.exit_code == 1
     assert f"this user may not write in {place}" in done.stdout
@@ -380,3 +399,45 @@ def test_a_proxy_in_place_of_the_server_is_one_with_the_remedy(
     done = run("check-config", "--config", beside(PROXY, None))
     assert done.exit_code == 1
     assert "give its URL as the target's proxy" in done.stdout
+
+
+IMPORTS = """
+import sys, threading
+class Finder:
+    def find_spec(name, path=None, target=None):
+        if threading.current_thread() is not threading.main_thread():
+            print("IMPORTED", name)
+sys.meta_path.insert(0, Finder)
+from specwatch.cli import main
+main()
+"""
+
+
+def test_the_threads_that_ask_import_nothing_of_requests(tmp_path: Path) -> None:
+    """Two threads that import it at the same time find half of it: an ImportError, sometimes."""
+    file = written(
+        tmp_path,
+        f"database: sqlite:///{tmp_path}/history.db\n"
+        "targets: [{url: 'http://127.0.0.1:1', service: {kind: systemd, unit: a.service}}]\n"
+        "alertmanager: {urls: ['http://127.0.0.1:1', 'http://127.0.0.1:2']}\n"
+        f"report: {{directory: {tmp_path}, webhooks: [{{kind: json, url: 'http://127.0.0.1:1'}}]}}\n",
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", IMPORTS, "check-config", "--config", file],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert "webhook webhook: FAILED: nothing listens" in ran.stdout
+    late = [line for line in ran.stdout.splitlines() if line.startswith("IMPORTED")]
+    assert not [line for line in late if "requests" in line or "urllib3" in line]
+
+
+def test_without_asking_anybody_it_says_whom_the_guard_cannot_restart(
+    run: Run, tmp_path: Path
+) -> None:
+    file = written(
+        tmp_path, "targets: [{name: chat, url: 'http://127.0.0.1:1'}]\nguard: {mode: act}\n"
+    )
+    done = run("check-config", "--offline", "--config", file)
+    assert done.exit_code == 0
+    assert "note: guard.mode is act, and there is no service of chat" in done.stdout

@@ -42,8 +42,8 @@ def checked(run: Run, tmp_path: Path, *services: str, more: str = "") -> Any:
     """What is found about targets with these services, none of which answers."""
     file = tmp_path / "specwatch.yml"
     targets = ", ".join(
-        f"{{name: t{number}, url: 'http://127.0.0.1:1'{service and f', service: {service}'}}}"
-        for number, service in enumerate(services)
+        f"{{name: t{n}, url: 'http://127.0.0.1:1/{n}'{service and f', service: {service}'}}}"
+        for n, service in enumerate(services)
     )
     file.write_text(f"database: sqlite:///{tmp_path}/h.db\ntargets: [{targets}]\n{more}\n")
     return json.loads(run("check-config", "--config", file, "--json").stdout)

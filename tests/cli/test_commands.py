@@ -12,7 +12,7 @@ import click
 import pytest
 
 from specwatch import __version__
-from specwatch.cli import group
+from specwatch.cli import group, options
 from tests.cli.conftest import Run
 
 
@@ -50,6 +50,26 @@ def test_help_fits_a_terminal_and_explains_every_option(run: Run, words: tuple[s
     for option in command.params:
         if isinstance(option, click.Option):
             assert option.help, f"{option.name} is not explained"
+
+
+@pytest.mark.parametrize("words", [*EVERY, ("simulate", "M", "-dp", "2")], ids=" ".join)
+def test_help_has_a_short_spelling(run: Run, words: tuple[str, ...]) -> None:
+    done = run(*words, "-h")
+    assert done.exit_code == 0
+    assert done.stdout.startswith("Usage: ")
+
+
+@pytest.mark.parametrize("words", [["check-config"], ["guard", "status"]])
+def test_an_interruption_is_no_answer(
+    run: Run, words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(options, "load", interrupted)
+    monkeypatch.setattr(options, "loaded", interrupted)
+    done = run(*words)
+    assert (done.exit_code, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 def test_every_command_is_in_the_list_with_a_line(run: Run) -> None:

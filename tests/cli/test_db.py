@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from specwatch import sections
+from specwatch.cli import options
 from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
 from specwatch.core.decisions import Decision
 from specwatch.edges import schema
@@ -193,3 +195,27 @@ def test_a_given_database_needs_no_configuration(run: Run, tmp_path: Path) -> No
 def test_without_any_it_is_the_one_that_run_uses(run: Run, tmp_path: Path) -> None:
     assert run("db", "upgrade").exit_code == 0
     assert (tmp_path / "state/specwatch/specwatch.db").exists()
+
+
+def test_by_hand_the_database_is_that_of_the_service(
+    run: Run, tmp_path: Path, vllm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """systemd tells the service alone which state directory it has."""
+    options.DEFAULT_FILE.parent.mkdir()
+    options.DEFAULT_FILE.write_text(f"targets: [{{name: chat, url: '{vllm}'}}]\n")
+    monkeypatch.setattr(sections, "SERVICE_FOLDER", options.DEFAULT_FILE.parent)
+    monkeypatch.setattr(sections, "SERVICE_STATE", tmp_path / "service")
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "service"))
+    assert run("db", "upgrade").exit_code == 0
+    monkeypatch.delenv("STATE_DIRECTORY")
+    place = f"{tmp_path}/service/specwatch.db"
+    assert run("db", "current").stdout.startswith(f"SQLite database {place}: revision")
+    assert f"database sqlite:///{place}: ok, revision" in run("check-config").stdout
+    assert "nothing was recorded yet" in run("report").stdout
+    assert "no daemon has guarded any target yet" in run("guard", "status").stderr
+    assert "no daemon has guarded chat yet" in run("guard", "pause", "chat", "--for", "1h").stderr
+    Path(place).unlink()
+    for arguments in (["report"], ["guard", "status"], ["guard", "disable", "chat"]):
+        assert f"{place} does not exist" in run(*arguments).stderr
+    monkeypatch.setattr(options, "DEFAULT_FILE", tmp_path / "nowhere")
+    assert f"{tmp_path}/state/specwatch/specwatch.db does not exist" in run("report").stderr

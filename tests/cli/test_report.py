@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -188,11 +189,40 @@ def test_since_must_come_before_until(run: Run, url: str) -> None:
     assert "give an earlier since" in done.stderr
 
 
-def test_without_a_database_the_report_says_so(run: Run, tmp_path: Path) -> None:
-    done = run("report", "--database", f"sqlite:///{tmp_path}/none.db")
+def test_of_an_empty_database_the_report_says_so(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty.db").touch()
+    done = run("report", "--database", f"sqlite:///{tmp_path}/empty.db")
     assert done.exit_code == 0
     assert "nothing was recorded yet" in done.stdout
+
+
+def test_a_database_that_does_not_exist_is_one(run: Run, tmp_path: Path) -> None:
+    done = run("report", "--database", f"sqlite:///{tmp_path}/none.db")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "none.db does not exist (yet): no daemon wrote it" in done.stderr
     assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments", [["report"], ["guard", "status"], ["db", "current"], ["db", "prune"]]
+)
+def test_a_database_that_may_not_be_read_is_one(
+    run: Run, tmp_path: Path, forbid: Callable[[Path], None], arguments: list[str]
+) -> None:
+    forbid(tmp_path / "private")
+    done = run(*arguments, "--database", f"sqlite:///{tmp_path}/private/specwatch.db")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "specwatch.db: this user may not use it; use sudo" in done.stderr
+
+
+def test_a_file_that_may_not_be_read_is_one(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "specwatch.db").touch()
+    monkeypatch.setattr("os.access", lambda path, *_, **__: Path(path).suffix != ".db")
+    done = run("report", "--database", f"sqlite:///{tmp_path}/specwatch.db")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "this user may not use it" in done.stderr
 
 
 def test_configured_targets_without_history_have_a_note(run: Run, url: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from specwatch.simulated.settings import SimulatedSettings
 COMMAND = ["/opt/vllm/bin/vllm", "serve", "M", "--spec-method", "ngram", "--spec-tokens", "3"]
 RECORD = ["--per-request-spec-decode-metrics", "summary"]
 TAP = ["--middleware", "specwatch.tap.Tap"]
+CHECKOUT = Path(__file__).parents[2]
 BUCKETS = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
 
 
@@ -52,9 +54,10 @@ def test_each_flag_comes_with_its_reason() -> None:
     said = unwrapped(done.stdout)
     for flag in found("--vllm-version", "0.32.0")["flags"]:
         assert f"{flag['flag']} {flag['value']} {flag['why']}" in said
-    assert "pip install --no-deps specwatch" in said
+    assert f"pip install --no-deps {CHECKOUT} python -c" in said
     assert 'python -c "import specwatch.tap"' in said
-    assert max(map(len, done.stdout.splitlines())) <= 80
+    lines = [line for line in done.stdout.splitlines() if "pip install" not in line]
+    assert max(map(len, lines)) <= 80
 
 
 def test_json_has_all_that_the_text_has() -> None:
@@ -66,8 +69,33 @@ def test_json_has_all_that_the_text_has() -> None:
         ("--enable-per-request-metrics", None),
     ]
     assert says["environment"] == {"SPECWATCH_TAP_REMOVE_METRICS": "1"}
-    assert says["install"] == "pip install --no-deps specwatch"
+    assert says["install"] == f"pip install --no-deps {CHECKOUT}"
     assert (says["command"], says["drop_in"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("origin", "source"),
+    [
+        ({"url": "file:///nowhere", "dir_info": {}}, ".   # in a checkout of specwatch"),
+        ({"url": "file://FOLDER", "dir_info": {}}, "FOLDER"),
+        (
+            {"url": "https://h/x.git", "vcs_info": {"vcs": "git", "commit_id": "0f"}},
+            "git+https://h/x.git@0f",
+        ),
+        (None, ".   # in a checkout of specwatch"),
+    ],
+)
+def test_the_tap_is_installed_from_where_specwatch_was(
+    origin: dict[str, Any] | None, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No package index has it under this name."""
+    noted = "" if origin is None else json.dumps(origin).replace("FOLDER", str(tmp_path))
+    noted_by_pip = SimpleNamespace(read_text=lambda name: noted or None)
+    installed = f"{tmp_path}/site-packages/specwatch/cli/tap_flags.py"
+    monkeypatch.setattr("specwatch.cli.tap_flags.__file__", installed)
+    monkeypatch.setattr("importlib.metadata.Distribution.from_name", lambda name: noted_by_pip)
+    source = source.replace("FOLDER", str(tmp_path))
+    assert found()["install"] == f"pip install --no-deps {source}"
 
 
 def test_the_whole_command_can_be_pasted_into_a_shell() -> None:

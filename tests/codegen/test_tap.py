@@ -9,6 +9,7 @@ import pytest
 from specwatch.codegen import serve_command, tap
 from specwatch.codegen.serve_command import MIDDLEWARE, RECORD, TIMINGS, ServeCommand
 
+INSTALL = "pip install --no-deps /srv/specwatch"
 SPECULATING = "vllm serve M -sc.method ngram"
 
 
@@ -143,10 +144,10 @@ def test_records_that_are_switched_off_are_switched_on() -> None:
 def test_a_drop_in_replaces_the_command_and_says_why() -> None:
     command = read('CUDA_VISIBLE_DEVICES=0 /opt/vllm/bin/vllm serve M -sc \'{"a": "$b 5%"}\'')
     advice = tap.advise((0, 32), environment={"X": "0,0.5"}, command=command)
-    *comments, service, devices, ours, reset, start = tap.drop_in(advice).splitlines()
+    *comments, service, devices, ours, reset, start = tap.drop_in(advice, INSTALL).splitlines()
     assert comments[0].startswith("# /etc/systemd/system/UNIT.d/specwatch-tap.conf")
     assert all(line.startswith("#") for line in comments)
-    for text in (*(flag.why for flag in advice.flags), *advice.notes, tap.INSTALL):
+    for text in (*(flag.why for flag in advice.flags), *advice.notes, INSTALL):
         assert any(text in line for line in comments)
     assert [service, devices, ours, reset] == [
         "[Service]", "Environment=CUDA_VISIBLE_DEVICES=0", "Environment=X=0,0.5", "ExecStart=",
@@ -159,6 +160,6 @@ def test_a_drop_in_replaces_the_command_and_says_why() -> None:
 
 def test_a_drop_in_needs_a_command_that_systemd_can_start() -> None:
     with pytest.raises(ValueError, match="after --"):
-        tap.drop_in(tap.advise((0, 32), environment={}))
+        tap.drop_in(tap.advise((0, 32), environment={}), INSTALL)
     with pytest.raises(ValueError, match="full path"):
-        tap.drop_in(tap.advise((0, 32), environment={}, command=read("vllm serve M")))
+        tap.drop_in(tap.advise((0, 32), environment={}, command=read("vllm serve M")), INSTALL)

@@ -278,11 +278,8 @@ class Guarding(DaemonApi):
         return sorted(found["steps"], key=lambda step: step["version"])
 
     def guard(self, *arguments: str) -> dict[str, Any]:
-        """What ``specwatch guard`` answers to root, as JSON."""
-        shown = self.machine.run(
-            "/opt/specwatch/bin/specwatch", "guard", *arguments, "--json", "--database",
-            "sqlite:////var/lib/private/specwatch/specwatch.db",
-        )  # fmt: skip
+        """What ``specwatch guard`` answers to root, as JSON: it finds the service's database."""
+        shown = self.machine.run("/opt/specwatch/bin/specwatch", "guard", *arguments, "--json")
         found: dict[str, Any] = json.loads(shown.stdout)
         return found
 

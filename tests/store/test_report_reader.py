@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -245,7 +246,11 @@ def test_where_nothing_was_watched_what_was_just_measured_on_purpose_is_told(sto
     assert found.targets == ()
 
 
-def test_a_database_that_nobody_wrote_to_makes_a_report_that_says_so(url: str) -> None:
+def test_a_database_that_nobody_wrote_to_makes_a_report_that_says_so(
+    url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "specwatch.db").touch()
     reader = Reader.of(url)
     found = read_report(reader, since=T0, until=NOW, now=NOW)
     reader.close()
@@ -253,7 +258,7 @@ def test_a_database_that_nobody_wrote_to_makes_a_report_that_says_so(url: str) -
     assert found.notes == ("nothing was recorded yet: no daemon has written to this database",)
 
 
-def test_an_empty_database_is_the_same_as_none(store: Store) -> None:
+def test_a_database_without_rows_is_the_same_as_one_without_tables(store: Store) -> None:
     assert _read(store).notes[0].startswith("nothing was recorded yet")
 
 
