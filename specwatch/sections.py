@@ -50,10 +50,7 @@ from specwatch.scalars import (
 from specwatch.yamlfile import KeyPath
 
 _LARGEST_SECRET = 1 << 16
-SERVICE_FOLDER = Path("/etc/specwatch")
-"""Where the configuration of the machine's service lies."""
-SERVICE_STATE = Path("/var/lib/specwatch")
-"""What systemd gives the service as its state directory."""
+SERVICE_FOLDER, SERVICE_STATE = Path("/etc/specwatch"), Path("/var/lib/specwatch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +136,10 @@ AnyPath = Annotated[Path, BeforeValidator(_path)]
 
 
 def state_folder(environ: Mapping[str, str], folder: Path = Path()) -> Path:
-    """Where state is kept, by the folder of the configuration.
-
-    In systemd's state directory; that of the service is used by hand too, with the service's
-    configuration. With any other, and without one, it is the user's.
-    """
+    """Where state is kept: with the service's configuration in its state directory, by hand too."""
+    own = platformdirs.user_state_path("specwatch")
     given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
-    if given:
-        return Path(given)
-    return SERVICE_STATE if folder == SERVICE_FOLDER else platformdirs.user_state_path("specwatch")
+    return Path(given or (SERVICE_STATE if folder == SERVICE_FOLDER else own))
 
 
 class Section(BaseModel):
