@@ -136,11 +136,11 @@ def test_signals_read_the_file_again_refuse_a_bad_one_and_end_it_in_time(
     start: Start, serve: Serve, tmp_path: Path
 ) -> None:
     """In time, although a target hangs; and a bad file changes nothing."""
-    url, hung = serve(page(vllm())).url, serve(hanging)
+    url, other, hung = serve(page(vllm())).url, serve(page(vllm())).url, serve(hanging)
     with NotifySocket(str(tmp_path / "n")) as notify:
         process = start(url, NOTIFY_SOCKET=notify.address)
         notify.until(lambda message: "READY" in message)
-        configure(tmp_path, url, url, hung.url)
+        configure(tmp_path, url, other, hung.url)
         process.popen.send_signal(signal.SIGHUP)
         notify.until(lambda message: "RELOADING" in message)
         notify.until(lambda message: message.get("STATUS", "").startswith("Watching 3 targets"))
