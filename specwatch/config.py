@@ -112,15 +112,10 @@ class Config(Section):
 
 
 def _require_servers_apart(targets: Sequence[Target]) -> None:
-    """Refuse two targets that are one process: it would count, and be restarted, twice."""
+    """Refuse two targets that are one process: restarting one would restart the other."""
     first: dict[object, int] = {}
     problems: dict[KeyPath, str] = {}
     for index, target in enumerate(targets):
-        other = first.setdefault(target.metrics_url, index)
-        if other != index:
-            problems[(index, "url")] = (
-                f"{quoted(target.url)} is the server of targets[{other}] too; list it once"
-            )
         service = target.service
         if isinstance(service, SystemdService):
             other = first.setdefault((service.scope, service.unit), index)

@@ -91,10 +91,7 @@ INVALID = {
         '4: targets[0].interval: 10 has no unit; write "10s" for seconds, or use ms, m, h, d',
     ],
     "recursion": ["1: targets[0]: is an alias of what it stands in; write the value out"],
-    "same-url": [
-        '3: targets[1].url: "http://127.0.0.1:8000" is the server of targets[0] too; list it once',
-        '4: targets[2].url: "http://127.0.0.1:8000" is the server of targets[0] too; list it once',
-    ],
+    "same-url": ['3: targets[1]: "gpu-7:8000" is the name of targets[0] too; give another'],
     "api-url": [
         '2: targets[0].url: "http://h:8000/v1" is where the API begins; give the server\'s,'
         " http://h:8000",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,7 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
             raise click.exceptions.Exit(2) from None
         raise
     checks, notes = ([], []) if offline else _checks(config)
-    notes += check_guard.handless(config)
+    notes += [*_listed_twice(config), *check_guard.handless(config)]
     ok = all(check["ok"] for check in checks)
     if as_json:
         rules = [rule.model_dump(mode="json") for rule in config.effective_rules()]
@@ -130,6 +130,16 @@ def _with_baseline(config: Config, url: str) -> set[str]:
         for one in measurements
         if choose([one], Environment(), now=now, max_age=max_age)
     }
+
+
+def _listed_twice(config: Config) -> Iterator[str]:
+    """Yield a note on each server that several targets have."""
+    names: dict[str, list[str]] = {}
+    for target in config.targets:
+        names.setdefault(target.metrics_url, []).append(target.name)
+    for url, listed in names.items():
+        if len(listed) > 1:
+            yield f"{url} is watched as {', '.join(listed)}: what it serves counts as often"
 
 
 def _checks(config: Config) -> tuple[list[dict[str, Any]], list[str]]:

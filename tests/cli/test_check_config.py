@@ -441,3 +441,14 @@ def test_without_asking_anybody_it_says_whom_the_guard_cannot_restart(
     done = run("check-config", "--offline", "--config", file)
     assert done.exit_code == 0
     assert "note: guard.mode is act, and there is no service of chat" in done.stdout
+
+
+def test_a_server_that_several_targets_have_is_noted(run: Run, tmp_path: Path) -> None:
+    """It may be meant, and counts twice."""
+    targets = ", ".join(f"{{name: {name}, url: 'http://127.0.0.1:1'}}" for name in ("a", "b"))
+    file = written(tmp_path, f"targets: [{targets}]\n")
+    done = run("check-config", "--offline", "--config", file)
+    assert done.exit_code == 0
+    assert (
+        "note: http://127.0.0.1:1/metrics is watched as a, b: what it serves counts" in done.stdout
+    )
