@@ -82,8 +82,8 @@ class Config(Section):
     def _unlike_names(cls, value: tuple[Target, ...]) -> tuple[Target, ...]:
         if not value:
             raise ValueError("is empty; list at least one server to watch")
-        _require_servers_apart(value)
         require_unlike_names(value, "targets")
+        _require_servers_apart(value)
         return value
 
     @field_validator("rules")

@@ -149,11 +149,13 @@ def predicted_speedup(
     for each in past:
         remembered.add(each)
     found = Experience.of(remembered.samples, baseline).speedup(present)
+    if found is None:
+        return None
     now = _tokens_per_second(present)
     alike = [e for e in past if now / _ALIKE <= _tokens_per_second([e]) <= now * _ALIKE]
     compared = Comparison(alike or past, baseline, objective=objective)
     whole, per_token = compared.interval(), compared.of(Objective.TPOT)
-    if found is None or whole is None or per_token is None:
+    if whole is None or per_token is None:
         return found
     factor = whole.value / per_token.value
     return replace(
