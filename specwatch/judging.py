@@ -268,8 +268,12 @@ class Judging:
                     seat.judge.load(read)
         measured = max((each.at for each in seat.judge.measurements), default=0.0)
         if measured:
-            since, until = measured - HOUR, measured + 3 * HOUR
-            read = list(self._store.windows(target=target, since=since, until=until, length=MINUTE))
+            read = list(
+                self._store.windows(
+                    target=target, since=measured - HOUR, until=measured + 3 * HOUR,
+                    length=MINUTE, temperature=ALL_TEMPERATURES,
+                )
+            )  # fmt: skip
             with seat.lock:
                 seat.judge.recall(read)
         breaches = [] if seat.restored else self._store.open_breaches(target)

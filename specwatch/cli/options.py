@@ -53,7 +53,7 @@ def moment(_: click.Context, __: click.Parameter, text: str | None) -> float | N
         raise click.BadParameter(str(error)) from None
     if abs(found) > _FARTHEST:
         remedy = "write it like 2026-11-19T14:30, or 7d for 7 days ago"
-        raise click.BadParameter(f"{quoted(text)} is no time of this age; {remedy}")
+        raise click.BadParameter(f"{quoted(text)} is too early or too late; {remedy}")
     return found
 
 
