@@ -54,7 +54,7 @@ def test_each_flag_comes_with_its_reason() -> None:
     said = unwrapped(done.stdout)
     for flag in found("--vllm-version", "0.32.0")["flags"]:
         assert f"{flag['flag']} {flag['value']} {flag['why']}" in said
-    assert f"pip install --no-deps {CHECKOUT} python -c" in said
+    assert f"pip install --no-deps {shlex.quote(str(CHECKOUT))} python -c" in said
     assert 'python -c "import specwatch.tap"' in said
     lines = [line for line in done.stdout.splitlines() if "pip install" not in line]
     assert max(map(len, lines)) <= 80
@@ -69,7 +69,7 @@ def test_json_has_all_that_the_text_has() -> None:
         ("--enable-per-request-metrics", None),
     ]
     assert says["environment"] == {"SPECWATCH_TAP_REMOVE_METRICS": "1"}
-    assert says["install"] == f"pip install --no-deps {CHECKOUT}"
+    assert says["install"] == f"pip install --no-deps {shlex.quote(str(CHECKOUT))}"
     assert (says["command"], says["drop_in"]) == (None, None)
 
 
