@@ -17,7 +17,7 @@ from specwatch.core import buckets, merge, tally
 from specwatch.core.buckets import Bucket
 from specwatch.core.counted import Counted
 from specwatch.core.counters import CounterTracker
-from specwatch.core.gauging import GpuMemory, gauges_over
+from specwatch.core.gauging import GpuMemory, counted, gauges_over
 from specwatch.core.open_window import OpenWindow, by_bucket_of_tap
 from specwatch.core.taps import Taps
 from specwatch.errors import NO_ANSWER, PageError, ScrapeReason
@@ -476,7 +476,7 @@ class Watch:
             length=MINUTE,
             mode=mode,
             tally=total,
-            gauges=window.gauges.get(model, Gauges()),
+            gauges=counted(window.gauges.get(model, Gauges()), total, window.observed_seconds),
             environment=replace(
                 self.environment,
                 fingerprint=tally.fingerprint_of(self._page) if self._page else None,

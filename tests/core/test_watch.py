@@ -15,7 +15,7 @@ from specwatch.core.sample import samples_of
 from specwatch.core.watch import Moment, Observation, Watch
 from specwatch.errors import ScrapeReason
 from specwatch.model import MINUTE, Environment, Gauges, Mode, Series, SeriesId, Window
-from tests.pages import counter, gauge, page, read, speculation
+from tests.pages import counter, gauge, histogram, page, read, speculation
 
 MAX_GAP = 15.0
 
@@ -419,6 +419,19 @@ def test_running_requests_are_weighted_by_time():
         waiting_max=3,
         kv_cache_usage_max=0.0,
     )
+
+
+def test_times_that_the_server_counts_tell_how_many_requests_ran():
+    """What reads its prompt is not in vLLM's gauge."""
+    watch = new_watch()
+    labels = {"engine": "0", "model_name": "m"}
+    for times, seconds in enumerate((0, 10, 20, 30)):
+        counted = page(
+            histogram("vllm:time_to_first_token_seconds", [], [10 * times], 10.0 * times, **labels),
+            histogram("vllm:inter_token_latency_seconds", [], [99 * times], 20.0 * times, **labels),
+        )
+        watch.observe({**server(running=2), **read(counted)}, at(seconds))
+    assert only_window(watch).gauges.concurrency == pytest.approx(3)
 
 
 def test_concurrency_is_the_mean_while_anything_ran():

@@ -170,7 +170,7 @@ class MetricsPage:
             drafts, kept = _drafts_and_kept(counts.steps_by_kept)
             values += (drafts, drafts * engine.k, sum(kept), *kept)
         values += (
-            engine.running,
+            engine.shown_running,
             len(engine.waiting),
             engine.cache_usage,
             counts.prefix_queries,

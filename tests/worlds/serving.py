@@ -135,6 +135,11 @@ class Engine:
         return len(self._prefilling) + len(self._decoding)
 
     @property
+    def shown_running(self) -> int:
+        """Running requests as vLLM's gauge has them: those of the last step that ended."""
+        return self.running - sum(request.left == request.prompt for request in self._prefilling)
+
+    @property
     def cache_usage(self) -> float:
         """Share of the cache in use."""
         tokens = self._context + sum(r.prompt - r.left for r in self._prefilling)

@@ -1,0 +1,136 @@
+"""Running requests, counted by what was served: against a server whose requests are all known."""
+
+import random
+from typing import NamedTuple
+
+import pytest
+
+from specwatch.core.gauging import counted
+from specwatch.model import Gauges, Histogram, Tally
+
+SECONDS = 3000.0
+LOOKS = 600
+
+
+class Request(NamedTuple):
+    """When a request came, was admitted, had its first token, and ended; in seconds."""
+
+    came: float
+    admitted: float
+    first: float
+    ended: float
+
+
+def independent(rate: float, reading: float, decoding: float) -> list[Request]:
+    rng, at, found = random.Random(5), -200.0, []
+    while at < SECONDS:
+        at += rng.expovariate(rate)
+        first = at + reading * rng.uniform(0.5, 1.5)
+        found.append(Request(at, at, first, first + decoding * rng.uniform(0.5, 1.5)))
+    return found
+
+
+def one_after_the_other(users: int, reading: float, decoding: float, most: int) -> list[Request]:
+    """Closed loops, ``most`` of them admitted at a time."""
+    rng = random.Random(6)
+    free = [-200.0] * most
+    came = [-200.0] * users
+    found = []
+    while min(came) < SECONDS:
+        user = came.index(min(came))
+        slot = free.index(min(free))
+        admitted = max(came[user], free[slot])
+        first = admitted + reading * rng.uniform(0.5, 1.5)
+        ended = first + decoding * rng.uniform(0.5, 1.5)
+        found.append(Request(came[user], admitted, first, ended))
+        came[user] = free[slot] = ended
+    return found
+
+
+def overlap(begin: float, end: float) -> float:
+    return max(0.0, min(end, SECONDS) - max(begin, 0.0))
+
+
+def seen(requests: list[Request]) -> tuple[Gauges, Tally]:
+    """What a page shows: gauges of a few moments, without those whose prompt is being read."""
+    looks = [SECONDS * (at + 0.5) / LOOKS for at in range(LOOKS)]
+    running = [sum(each.first <= at < each.ended for each in requests) for at in looks]
+    waiting = [sum(each.came <= at < each.admitted for each in requests) for at in looks]
+    gauges = Gauges(
+        sampled_seconds=SECONDS,
+        busy_seconds=SECONDS * sum(each > 0 for each in running) / LOOKS,
+        running_seconds=SECONDS * sum(running) / LOOKS,
+        waiting_seconds=SECONDS * sum(waiting) / LOOKS,
+        running_max=max(running),
+        waiting_max=max(waiting),
+    )
+    firsts = [each.first - each.came for each in requests if 0 <= each.first < SECONDS]
+    between = sum(overlap(each.first, each.ended) for each in requests)
+    tally = Tally(
+        ttft=Histogram((), (len(firsts),), sum(firsts)), inter_token=Histogram((), (1,), between)
+    )
+    return gauges, tally
+
+
+def true_load(requests: list[Request]) -> float:
+    """Mean of admitted requests while there was one."""
+    moments = [SECONDS * (at + 0.5) / 5_000 for at in range(5_000)]
+    numbers = [0] * len(moments)
+    for each in requests:
+        begin, end = (round(at / SECONDS * 5_000) for at in (each.admitted, each.ended))
+        for at in range(max(begin, 0), min(max(end, 0), 5_000)):
+            numbers[at] += 1
+    return sum(numbers) / sum(number > 0 for number in numbers)
+
+
+@pytest.mark.parametrize(
+    ("requests", "margin"),
+    [
+        pytest.param(independent(0.3, 0.4, 1.0), 0.1, id="sparse"),
+        pytest.param(independent(2.0, 0.5, 1.0), 0.05, id="some"),
+        pytest.param(independent(5.0, 1.0, 1.0), 0.03, id="many, long prompts"),
+        pytest.param(one_after_the_other(1, 0.5, 1.0, 1), 0.02, id="one user"),
+        pytest.param(one_after_the_other(4, 0.5, 1.0, 4), 0.02, id="four users"),
+        pytest.param(one_after_the_other(12, 0.3, 1.0, 8), 0.04, id="a queue"),
+    ],
+)
+def test_requests_that_read_their_prompt_run(requests: list[Request], margin: float) -> None:
+    gauges, tally = seen(requests)
+
+    assert counted(gauges, tally, SECONDS).concurrency == pytest.approx(
+        true_load(requests), rel=margin
+    )
+
+
+def test_a_drained_queue_brings_no_more_than_the_server_admits() -> None:
+    crowd = [Request(-100.0, at, at + 1, at + 10) for at in range(0, 1200, 2)]
+    gauges, tally = seen(crowd)
+
+    found = counted(gauges, tally, SECONDS).concurrency
+
+    assert found == pytest.approx(true_load(crowd), rel=0.12)
+
+
+def test_what_was_never_seen_running_still_ran() -> None:
+    gauges = Gauges(sampled_seconds=60.0)
+    tally = Tally(ttft=Histogram((), (3,), 0.6), inter_token=Histogram((), (40,), 2.4))
+
+    found = counted(gauges, tally, 60.0)
+
+    assert (found.concurrency, found.busy_seconds) == (1.0, 3.0)
+
+
+def test_a_part_of_the_window_counts_for_its_part() -> None:
+    gauges = Gauges(sampled_seconds=30.0, busy_seconds=30.0, running_seconds=60.0, running_max=3)
+    tally = Tally(ttft=Histogram((), (9,), 30.0), inter_token=Histogram((), (900,), 120.0))
+
+    assert counted(gauges, tally, 60.0).concurrency == 2.5
+
+
+@pytest.mark.parametrize(
+    "tally", [Tally(), Tally(ttft=Histogram((), (1,), 3.0))], ids=["nothing", "no inter-token time"]
+)
+def test_the_gauge_stands_where_the_server_counts_no_times(tally: Tally) -> None:
+    gauges = Gauges(sampled_seconds=60.0, busy_seconds=30.0, running_seconds=60.0)
+
+    assert counted(gauges, tally, 60.0) == gauges
