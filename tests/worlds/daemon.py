@@ -57,7 +57,7 @@ class _Pages:
             return b'{"version": "0.32.0"}'
         if path not in ("/metrics", "/health"):
             raise PageError(ScrapeReason.HTTP_STATUS, "404")
-        return self._server.page.encode()
+        return self._server.page.encode(errors="surrogateescape")
 
     def abort(self) -> None:
         """Nothing is ever under way."""

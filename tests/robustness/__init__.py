@@ -1,0 +1,1 @@
+"""Campaigns against what comes from outside: seeded, short in ``make test``, long on demand."""

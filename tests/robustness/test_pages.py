@@ -1,0 +1,20 @@
+"""Damaged metrics pages harm nothing but their own scrape."""
+
+from tests.robustness.pages import MUTATIONS, DamagedPages, run
+from tests.worlds.world import START
+
+
+def test_damaged_pages_are_refused_or_read_and_break_nothing() -> None:
+    outcome = run(250, seed=3)
+
+    assert outcome.defects == []
+    assert {"truncated", "malformed", "duplicate_series", "not_a_number"} <= set(outcome.refused)
+
+
+def test_the_campaign_damages_pages_in_all_ways() -> None:
+    world = DamagedPages(seed=4)
+
+    for look in range(400):
+        world.page(START + look * world.interval)
+
+    assert set(world.done) == set(MUTATIONS)
