@@ -103,7 +103,8 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 class Traffic(Struct, frozen=True, kw_only=True):
     """How much there was. ``busy_on`` and ``busy_off`` are seconds with a running request, with
-    speculation and without; ``seconds_on``, ``seconds_off`` and ``seconds_mixed`` all watched."""
+    speculation and without; ``seconds_on``, ``seconds_off``, ``seconds_mixed`` and
+    ``seconds_unknown`` all watched."""
 
     requests: int
     prompt_tokens: int
@@ -113,6 +114,7 @@ class Traffic(Struct, frozen=True, kw_only=True):
     seconds_mixed: float
     busy_on: float
     busy_off: float
+    seconds_unknown: float = 0.0
     requests_before: int | None = None
     generation_tokens_before: int | None = None
 

@@ -13,6 +13,7 @@ from specwatch.report.loads import LEAST_GAIN
 from specwatch.report.model import Answer, BestK, ModelReport, WhatIf
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
+from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 WORTH_ANOTHER_K = 0.03
@@ -109,6 +110,7 @@ def _unknown(answer: Answer, name: str) -> str:
     said = f"Nobody knows yet whether speculation pays for {name}"
     if answer.missing:
         there = "there is " if answer.missing.startswith(_NO_BASELINE) else ""
+        there = "it is " if answer.missing == MODE_NOT_KNOWN else there
         said += f": {there}{shown(answer.missing, LONGEST_SENTENCE)}"
     if answer.speedup is not None:
         said += f"; a speedup of about {answer.speedup.value:.1f}x is assumed"
@@ -219,6 +221,9 @@ def _measuring(report: ModelReport) -> Iterator[str]:
     if report.answer.outcome != "unknown":
         return
     missing = report.answer.missing or _NO_BASELINE
+    if missing == MODE_NOT_KNOWN:
+        yield MODE_REMEDY
+        return
     if not missing.startswith(_NO_BASELINE):
         yield "Wait for more traffic, or report on a longer period."
         return

@@ -130,6 +130,7 @@ def _traffic(model: ModelReport) -> str:
         (counted.seconds_on, "with speculation"),
         (counted.seconds_off, "without"),
         (counted.seconds_mixed, "in between"),
+        (counted.seconds_unknown, speculation.MODE_NOT_KNOWN),
     )
     watched = ", ".join(f"{figures.span(length)} {how}" for length, how in modes if length)
     return f"{said}; watched {watched}" if watched else said
