@@ -24,6 +24,8 @@ LOOKUPS = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Methods that draft from the text so far, at next to no cost."""
 HEADS = frozenset({"eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"})
 """Methods whose draft was trained for one target."""
+SCHEDULED = frozenset({"eagle", "eagle3", "dflash"})
+"""Methods with which vLLM's documentation says that a schedule of k by batch size was tested."""
 _MOST_LAYERS = 3
 """Of a head whose configuration does not say that it is one."""
 

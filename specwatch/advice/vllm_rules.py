@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from specwatch.advice.asked import Asked
 from specwatch.advice.candidate import Candidate
 from specwatch.advice.command import whole
-from specwatch.advice.methods import LOOKUPS
+from specwatch.advice.methods import LOOKUPS, SCHEDULED
 from specwatch.advice.model import Finding
 from specwatch.advice.sources import VLLM
 
@@ -34,6 +34,8 @@ def findings(
     if method == "draft_model" and given == 1 and asked.parallel() > 1:
         yield _alone(asked.parallel())
     yield from _sampling(asked)
+    if asked.speculation.get("num_speculative_tokens_per_batch_size"):
+        yield from _schedule(method, asked)
     if asked.written:
         yield Finding(
             topic="method",
@@ -115,6 +117,45 @@ def _heads(
                 f"use a number of GPUs that divides {heads}",
                 "arithmetic; known of vLLM 0.32, ModelConfig.verify_with_parallel_config",
             )
+
+
+def _schedule(method: str, asked: Asked) -> Iterator[Finding]:
+    def doubt(text: str, reason: str, source: str, remedy: str) -> Finding:
+        return Finding(
+            topic="k", level="doubt", text=f"num_speculative_tokens_per_batch_size {text}",
+            reason=reason, source=source, remedy=remedy,
+        )  # fmt: skip
+
+    if asked.data_parallel > 1:
+        yield doubt(
+            "is ignored by vLLM 0.32 under data parallelism",
+            "ranks could choose different k, and wait for each other for ever",
+            "vLLM 0.32, vllm/config/vllm.py",
+            "k stays the same at any load: choose it for the highest",
+        )
+    elif method not in SCHEDULED:
+        reports = (
+            "; crashes at graph capture (issue 48494) and large losses past the threshold (49548)"
+            " are reported"
+            if method == "mtp"
+            else ""
+        )
+        yield doubt(
+            f"is not known to work with {method}",
+            f"tested were Eagle, Eagle-3 and DFlash{reports}",
+            "vLLM's documentation, dynamic_speculative_decoding.md",
+            "measure it first: specwatch bench compare; or keep a server of its own without"
+            " speculation for the highest load",
+        )
+    else:
+        yield Finding(
+            topic="k",
+            level="note",
+            text="a schedule with k = 0 is not off: with k = 0 the drafter still runs",
+            reason="one pass for each step keeps its KV cache",
+            source="vLLM 0.32, vllm/v1/spec_decode/llm_base_proposer.py",
+            remedy="measure it first: specwatch bench compare",
+        )
 
 
 def _sampling(asked: Asked) -> Iterator[Finding]:

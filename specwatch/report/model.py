@@ -169,13 +169,17 @@ class WhatIf(Struct, frozen=True, kw_only=True):
     Where ``loads`` is empty it pays at none: ``gain`` is how many times as fast the same work would
     have been done with speculation off, 1.24 is 24 % more. Else it pays at ``loads``, and
     ``setting`` is the value for vLLM's ``num_speculative_tokens_per_batch_size`` that stops
-    drafting above them. Its gain is not known: with 0 draft tokens the drafter still runs.
+    drafting above them. Its gain is not known: with 0 draft tokens the drafter still runs. The
+    speedup above them is measured to be ``now``, and expected to be ``without_drafts`` at most: the
+    drafter's pass costs a draft token by the assumed cost.
     """
 
     loads: tuple[str, ...]
     setting: tuple[tuple[int, int, int], ...]
     share: float
     gain: float | None = None
+    now: float | None = None
+    without_drafts: float | None = None
 
 
 class WorstHour(Struct, frozen=True, kw_only=True):

@@ -284,12 +284,18 @@ def _gain_of_k(report: ModelReport) -> float:
 
 
 def _restricted(report: ModelReport, found: WhatIf) -> str:
+    most = schedule.limit(found)
     said = (
-        f"Speculation loses above {schedule.limit(found)} running requests,"
-        f" {figures.percent(found.share)} of the time. `{schedule.setting(found)}` in the"
-        f" speculative configuration ({schedule.needs(report.engine_version)}) stops drafting"
-        " there, but the drafter still runs, which is slower than off: measure it with"
-        " `specwatch bench` before you keep it."
+        f"Speculation loses above {most} running requests, {figures.percent(found.share)} of the"
+        " time: send what is above to a server of its own without speculation, or switch it off"
+        f" while that lasts (`specwatch guard disable {shown(report.target)}`)."
+    )
+    if not schedule.stops_the_loss(found):
+        return f"{said} A schedule by batch size is no remedy: {schedule.expected(found)}."
+    said += (
+        f" Or measure `{schedule.setting(found)}` in the speculative configuration"
+        f" ({schedule.needs(report.engine_version)}) with `specwatch bench` before you keep it:"
+        f" {schedule.expected(found)}."
     )
     unmeasured = schedule.unmeasured(report, found)
     if unmeasured:

@@ -213,6 +213,26 @@ def test_a_draft_on_one_gpu_of_several_is_a_doubt() -> None:
     assert any(e.level == "doubt" and "draft_tensor_parallel_size 1" in e.text for e in found)
 
 
+@pytest.mark.parametrize(
+    ("method", "ranks", "level", "said"),
+    [
+        ("eagle3", 1, "note", "with k = 0 the drafter still runs"),
+        ("eagle3", 2, "doubt", "ignored by vLLM 0.32 under data parallelism"),
+        ("mtp", 1, "doubt", "is not known to work with mtp"),
+        ("ngram", 1, "doubt", "is not known to work with ngram"),
+    ],
+)
+def test_a_schedule_of_k_by_batch_size_has_its_limits(
+    method: str, ranks: int, level: str, said: str
+) -> None:
+    given = asked(
+        method, k=3, data_parallel=ranks, num_speculative_tokens_per_batch_size=[[1, 8, 3]]
+    )
+    (found,) = [e for e in vllm_rules.findings(method, TARGET, None, given) if said in e.text]
+    assert found.level == level
+    assert ("48494" in found.reason) is (method == "mtp")
+
+
 def about_k(method: str, k: int, cost: float | Cost = 0.1, **given: Any) -> list[Finding]:
     cost = cost if isinstance(cost, Cost) else Cost(cost)
     table = expected.table(k, cost.steps)
