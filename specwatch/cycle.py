@@ -342,6 +342,10 @@ class TargetCycle:
             if restarted or before.get(model) is not now.get(model)
         }
 
+    def _undecided(self) -> bool:
+        """Whether the page leaves open whether the engine speculates."""
+        return Mode.UNKNOWN in self._watch.models.values()
+
     def _models(self) -> dict[str, Mode]:
         return {name or self._watch.unnamed_model: m for name, m in self._watch.models.items()}
 
@@ -375,7 +379,9 @@ class TargetCycle:
         with self._watching:
             if self._finished:
                 return
-            self._ask_at = None if info.version else now.monotonic + _ASK_AGAIN
+            self._watch.drafting = info.drafting
+            told = info.version and (info.drafting is not None or not self._undecided())
+            self._ask_at = None if told else now.monotonic + _ASK_AGAIN
             known = (self._watch.environment.engine_version, self._watch.unnamed_model)
             self._watch.environment = replace(self._watch.environment, engine_version=info.version)
             if info.models:

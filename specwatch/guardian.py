@@ -326,6 +326,8 @@ class Guardian:
         status = world.status()
         now, wall = world.now(), world.wall()
         modes = set(status.models.values())
+        unknown = not modes or Mode.UNKNOWN in modes
+        mode = Mode.ON if Mode.ON in modes else None if unknown else Mode.OFF
         failing = status.failure is not None
         decision = world.decision()
         found = found_by(decision.findings)
@@ -338,7 +340,7 @@ class Guardian:
             scraped_at=(
                 None if failing or status.last_success is None else now - wall + status.last_success
             ),
-            mode=None if failing or not modes else Mode.ON if Mode.ON in modes else Mode.OFF,
+            mode=None if failing else mode,
             models=tuple(sorted(status.models)),
             load=None if failing else status.load,
             breaches=found.breaches,

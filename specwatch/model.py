@@ -27,11 +27,13 @@ _LASTS = [last for _, last in LOAD_BINS if last is not None]
 
 
 class Mode(enum.StrEnum):
-    """Whether speculation ran: ``mixed`` when it changed inside the window."""
+    """Whether speculation ran: ``mixed`` when it changed inside the window, ``unknown`` where
+    neither drafts nor the server tell: that is no baseline, and nothing to judge."""
 
     ON = "on"
     OFF = "off"
     MIXED = "mixed"
+    UNKNOWN = "unknown"
 
 
 class Objective(enum.StrEnum):

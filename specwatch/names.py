@@ -6,7 +6,7 @@ speaks our vocabulary. A sample name that is not in :data:`SAMPLES` is not ours,
 
 Sources: the metric definitions in vLLM's sources (``vllm/engine/metrics.py`` of V0,
 ``vllm/v1/metrics`` and ``vllm/v1/spec_decode/metrics.py`` of V1) and llama.cpp's
-``tools/server/README.md``.
+``tools/server/README.md`` and ``server-task.cpp``.
 """
 
 from __future__ import annotations
@@ -69,6 +69,16 @@ _VLLM = (
     Family("vllm:cache_config_info", "gauge", "cache_config", "*"),
 )
 _LLAMACPP = (
+    # 0 without speculation too; older builds have none of them.
+    Family("llamacpp:spec_decode_num_drafts", "counter", "drafts"),
+    Family("llamacpp:spec_decode_num_draft_tokens", "counter", "draft_tokens"),
+    Family("llamacpp:spec_decode_num_accepted_tokens", "counter", "accepted_tokens"),
+    Family(  # From the first speculative request that ended.
+        "llamacpp:spec_decode_num_accepted_tokens_per_pos",
+        "counter",
+        "accepted_per_position",
+        "position",
+    ),
     Family("llamacpp:prompt_tokens", "counter", "prompt_tokens"),
     Family("llamacpp:tokens_predicted", "counter", "generation_tokens"),
     Family("llamacpp:requests_processing", "gauge", "running"),

@@ -145,7 +145,10 @@ def state_folder(environ: Mapping[str, str], folder: Path = Path()) -> Path:
 class Section(BaseModel):
     """Base of all sections: frozen, unknown keys refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    # Before 2.10 pydantic warns of names that begin with "model_".
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, protected_namespaces=()
+    )
 
     @classmethod
     def written_keys(cls) -> Mapping[str, FieldInfo]:

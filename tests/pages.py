@@ -29,6 +29,11 @@ def capture(name: str) -> bytes:
     return (DATA / f"vllm-0.32-{name}.prom").read_bytes()
 
 
+def llama_capture(name: str) -> bytes:
+    """A page captured from a real llama-server (build 11434), e.g. ``draft-k4.1``."""
+    return (DATA / f"llama-b11434-{name}.prom").read_bytes()
+
+
 def faithful(name: str) -> bytes:
     """A page as an engine that was not captured writes it, e.g. ``vllm-0.10.2-draft-k2``."""
     return (DATA / "pages" / f"{name}.prom").read_bytes()

@@ -34,8 +34,10 @@ build b6097 and pages of build b10902 that others published agree, where not sai
   ``params``). What /props says about speculation is not to be trusted.
 * /props and /metrics want the API key, /health and /v1/models do not. /metrics answers 501 unless
   asked for with ``--metrics``; b10902 has ``llamacpp:spec_decode_num_drafts_total``,
-  ``_draft_tokens_total``, ``_accepted_tokens_total`` and
-  ``_accepted_tokens_per_pos_total{position}``. No page names the model.
+  ``_draft_tokens_total``, ``_accepted_tokens_total`` (0 without a drafter too) and, from the first
+  request that drafted, ``_accepted_tokens_per_pos_total{position}``. No page names the model.
+* /slots, a list: ``speculative`` of each says whether there is a drafter (b11434, run). 501 with
+  ``--no-slots``; it wakes a server that sleeps.
 * /v1/models: one entry, ``owned_by: llamacpp``. While the model loads, everything is 503.
 """
 
@@ -84,12 +86,14 @@ class SimulatedLlama:
         api_key: str | None = None,
         port: int = 0,
         older_props: bool = False,
+        slots: bool = True,
     ) -> None:
         self.draft_tokens = draft_tokens
         self.temperature = temperature
         self.metrics = metrics
         self.api_key = api_key
         self.older_props = older_props
+        self.slots = slots
         self.loading = False
         self.generations: list[Generation] = []
         self.paths: list[str] = []
@@ -230,7 +234,7 @@ def _application(server: SimulatedLlama) -> Starlette:
             )
         return JSONResponse(_whole(path, works))
 
-    paths = [*_SPOKEN, "/props", "/metrics", "/v1/models", "/health"]
+    paths = [*_SPOKEN, "/props", "/slots", "/metrics", "/v1/models", "/health"]
     return Starlette(routes=[Route(path, answer, methods=["GET", "POST"]) for path in paths])
 
 
@@ -248,6 +252,10 @@ def _page(server: SimulatedLlama, path: str) -> Response:
         params: dict[str, Any] = {"seed": -1, "temperature": server.temperature, "top_k": 40}
         settings = params if server.older_props else {"params": params, "n_ctx": 4096}
         return JSONResponse({"default_generation_settings": settings, "total_slots": 1})
+    if path == "/slots":
+        if not server.slots:
+            return _error(501, "This server does not support slots endpoint", "not_supported_error")
+        return JSONResponse([{"id": 0, "speculative": bool(server.draft_tokens)}])
     if not server.metrics:
         return _error(501, "This server does not support metrics endpoint", "not_supported_error")
     family = "llamacpp:spec_decode_num_accepted_tokens_per_pos_total"

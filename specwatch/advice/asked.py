@@ -36,13 +36,10 @@ class Asked:
     context: int | None = None
     slots: int | None = None
     """Requests that the server takes at once at most."""
-    batched_tokens: int | None = None
     dtype: str | None = None
     quantization: str | None = None
     draft_quantization: str | None = None
     kv_dtype: str | None = None
-    lora: bool = False
-    async_scheduling: bool | None = None
     findings: tuple[Finding, ...] = ()
     """What is wrong with how it was written."""
 

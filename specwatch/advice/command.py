@@ -27,24 +27,16 @@ SIZES = {
     "--gpu-memory-utilization": "--gp",
     "--max-model-len": "--max-m",
     "--max-num-seqs": "--max-num-se",
-    "--max-num-batched-tokens": "--max-num-b",
     "--quantization": "--quantization",
     "--kv-cache-dtype": "--kv-cache-dtype",
     "--dtype": "--dt",
 }
 """Flags that take a value, with the shortest that vLLM 0.32 takes for them."""
-SWITCHES = {
-    "--enable-lora": "--enable-lor",
-    "--no-enable-lora": "--no-enable-lor",
-    "--async-scheduling": "--as",
-    "--no-async-scheduling": "--no-as",
-}
 _ALIASES = {
     "-tp": "--tensor-parallel-size",
     "-pp": "--pipeline-parallel-size",
     "-dp": "--data-parallel-size",
     "-q": "--quantization",
-    "-asc": "--async-scheduling",
     "--device-memory-utilization": "--gpu-memory-utilization",
 }
 _CONFIG = "--speculative-config"
@@ -94,13 +86,10 @@ def asked(command: Sequence[str], *, read_file: ReadFile | None = None) -> Asked
         utilization=_share(sizes, "--gpu-memory-utilization"),
         context=_length(sizes, "--max-model-len"),
         slots=_count(sizes, "--max-num-seqs"),
-        batched_tokens=_length(sizes, "--max-num-batched-tokens"),
         dtype=_not_auto(sizes.get("--dtype")),
         quantization=_not_auto(sizes.get("--quantization")),
         draft_quantization=_not_auto(speculation.get("quantization")),
         kv_dtype=_not_auto(sizes.get("--kv-cache-dtype")),
-        lora=sizes.get("--enable-lora") == "true",
-        async_scheduling=_switch(sizes, "--async-scheduling"),
         findings=tuple(findings),
     )
 
@@ -126,10 +115,7 @@ def _sizes(words: Sequence[str]) -> dict[str, str]:
         name = head.replace("_", "-") if head.startswith("--") else head
         if "." in name:
             at += not equals
-        elif switch := _full(name, SWITCHES):
-            negative = switch.startswith("--no-")
-            found[switch.replace("--no-", "--", 1)] = "false" if negative else "true"
-        elif flag := _full(name, SIZES):
+        elif flag := _full(name):
             if not equals:
                 value = words[at] if at < len(words) else ""
                 at += 1
@@ -138,12 +124,12 @@ def _sizes(words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _full(name: str, flags: Mapping[str, str]) -> str | None:
+def _full(name: str) -> str | None:
     name = _ALIASES.get(name, name)
     return next(
         (
             flag
-            for flag, least in flags.items()
+            for flag, least in SIZES.items()
             if flag.startswith(name) and len(name) >= len(least)
         ),
         None,
@@ -330,7 +316,3 @@ def _length(sizes: Mapping[str, str], flag: str) -> int | None:
     if not 0 < tokens <= _MOST_TOKENS:
         raise ConfigError(f"{flag} {quoted(value)} is not a number of tokens, like 8192, 8k or 8K")
     return tokens
-
-
-def _switch(sizes: Mapping[str, str], flag: str) -> bool | None:
-    return sizes[flag] == "true" if flag in sizes else None

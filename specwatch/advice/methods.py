@@ -19,23 +19,13 @@ KNOWN = (
     "draft_model", "ngram", "ngram_gpu", "eagle", "eagle3", "medusa", "mtp", "suffix",
     "mlp_speculator", "dflash", "dspark", "custom_class", "extract_hidden_states",
 )  # fmt: skip
-"""Methods of vLLM 0.32, but for the old names of ``mtp``."""
+"""Methods known of vLLM 0.32, but for the old names of ``mtp``; a later one may have others."""
 LOOKUPS = frozenset({"ngram", "ngram_gpu", "suffix"})
 """Methods that draft from the text so far, at next to no cost."""
 HEADS = frozenset({"eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"})
 """Methods whose draft was trained for one target."""
-MTP_FAMILIES = frozenset({
-    "deepseek_v3", "deepseek_v32", "deepseek_v4", "glm_moe_dsa", "pangu_ultra_moe", "kimi_k3",
-    "mimo", "mimo_v2", "mimo_v2_flash", "glm4_moe", "glm4_moe_lite", "glm_ocr", "ernie4_5_moe",
-    "nemotron_h", "nemotron_h_puzzle", "qwen3_next", "qwen4_exp", "qwen4_exp_text",
-    "bailing_hybrid", "exaone_moe", "exaone4_5", "qwen3_5", "qwen3_5_moe", "qwen3_5_text",
-    "qwen3_5_moe_text", "intern_s2_preview", "interns2_mobius", "longcat_flash", "step3p5",
-    "step3p7", "hy_v3", "hy_v4", "inkling_mm_model", "inkling_model", "minimax_m3_vl",
-    "minimax_m3", "glm5_next", "dots3_note",
-})  # fmt: skip
-"""Model types for which vLLM 0.32 knows layers for multi-token prediction."""
-
-
+SCHEDULED = frozenset({"eagle", "eagle3", "dflash"})
+"""Methods with which vLLM's documentation says that a schedule of k by batch size was tested."""
 _MOST_LAYERS = 3
 """Of a head whose configuration does not say that it is one."""
 
@@ -82,7 +72,8 @@ def method_of(asked: Asked, draft: Candidate | None) -> str | None:
     """Tell which method will draft; None where nothing asks for any.
 
     As ``SpeculativeConfig.__post_init__`` of vLLM 0.32 finds it: from the method, else the name of
-    the draft and its configuration. Raises ConfigError for a method that there is not.
+    the draft and its configuration. A command may name a method that is not known here; as an
+    option of ours that is taken for a mistake: raises ConfigError.
     """
     said, name = asked.method, asked.draft
     if said is None and name is None:
@@ -91,7 +82,7 @@ def method_of(asked: Asked, draft: Candidate | None) -> str | None:
         return "ngram"
     if said is not None and said.endswith("_mtp"):
         said = "mtp"
-    if said is not None and said not in KNOWN:
+    if said is not None and said not in KNOWN and not asked.written:
         near = difflib.get_close_matches(said, KNOWN, n=1)
         hint = f'did you mean "{near[0]}"?' if near else f"there are: {', '.join(KNOWN)}"
         raise ConfigError(f"method {said!r} is not known; {hint}")
@@ -131,6 +122,15 @@ def findings(
         )
         return
     need = _NEEDS.get(method)
+    if method not in KNOWN:
+        yield Finding(
+            topic="method",
+            level="doubt",
+            text=f"the method {method[:60]} is not known here: what it needs and costs is assumed",
+            reason="a later vLLM than 0.32 may have it",
+            source=VLLM,
+            remedy="see that it is spelled right; specwatch calibrate measures what it costs",
+        )
     if need is not None:
         yield Finding(
             topic="method",
@@ -176,7 +176,7 @@ def _no_model_of_its_own(draft: Candidate) -> Iterator[Finding]:
 def _no_speculator() -> Finding:
     return Finding(
         topic="method",
-        level="wrong",
+        level="doubt",
         text="vLLM 0.32 takes mlp_speculator as a method, and then does not start",
         reason="its V1 engine has nothing that drafts with one: it was the V0 engine's",
         source="vLLM 0.32, vllm/v1/worker/gpu_model_runner.py",
@@ -188,18 +188,7 @@ def _mtp(target: Candidate, draft: Candidate | None, asked: Asked) -> Iterator[F
     shape = target.architecture
     if shape is None or asked.draft is not None or asked.server != "vllm":
         return
-    own = (draft or target).architecture or shape
-    kinds = {shape.model_type, str(shape.config.get("model_type", "")), _outer(target)}
-    if not kinds & MTP_FAMILIES:
-        yield Finding(
-            topic="method",
-            level="wrong",
-            text=f"vLLM knows no multi-token prediction for {shape.model_type}: it does not start",
-            source=VLLM,
-            remedy="use a draft model, an EAGLE head or n-gram lookup",
-        )
-        return
-    layers = own.mtp_layers
+    layers = ((draft or target).architecture or shape).mtp_layers
     if not layers:
         yield Finding(
             topic="method",
@@ -207,15 +196,16 @@ def _mtp(target: Candidate, draft: Candidate | None, asked: Asked) -> Iterator[F
             text="the target's config.json names no layers for multi-token prediction",
             reason="num_nextn_predict_layers (or its family's name for it) is missing or 0",
             source=VLLM,
-            remedy="see whether this checkpoint has them: they are often left out when quantised",
+            remedy="see whether this checkpoint has them: they are often left out when quantised;"
+            " without them use a draft model, an EAGLE head or n-gram lookup",
         )
         return
     if asked.k is not None and asked.k > layers and asked.k % layers:
         yield Finding(
             topic="method",
-            level="wrong",
+            level="doubt",
             text=f"k = {asked.k} is no multiple of the target's {layers} layers for multi-token"
-            " prediction: vLLM does not start",
+            " prediction: vLLM 0.32 does not start",
             source=VLLM,
             remedy=f"take {layers} or a multiple of it",
         )
@@ -240,11 +230,6 @@ def _prediction(k: int, layers: int) -> Finding:
         text=f"k = {k}: the target brings {brought}",
         source="the target's config.json",
     )
-
-
-def _outer(target: Candidate) -> str:
-    config: Mapping[str, Any] = {} if target.folder is None else target.folder.config
-    return str(config.get("model_type", ""))
 
 
 def _head(method: str, target: Candidate, draft: Candidate, k: int | None) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from specwatch.advice.asked import Asked, Hints
-from specwatch.advice.methods import LOOKUPS
+from specwatch.advice.methods import LOOKUPS, SCHEDULED
 from specwatch.advice.model import Finding, Level
 from specwatch.advice.sources import reported
 
@@ -22,10 +22,12 @@ _LONG = 32_768
 _ACCEPTANCE_BY_TEMPERATURE = ((0.0, 0.81), (0.4, 0.71), (0.8, 0.52), (1.0, 0.38))
 """One report's figures, of which only the shape carries over [F]."""
 _BUSY = 16
+_APART = (
+    "a server of its own without speculation for that load, or let specwatch guard switch it off"
+)
 _PER_BATCH = (
-    "num_speculative_tokens_per_batch_size (vLLM 0.24 and later) drafts less as the batch grows,"
-    " e.g. [[1, 8, 5], [9, 512, 2]]; measure it, as with k = 0 the drafter still runs. Or let"
-    " specwatch guard switch it off"
+    "; or measure num_speculative_tokens_per_batch_size (vLLM 0.24 and later), which drafts less as"
+    " the batch grows, e.g. [[1, 8, 5], [9, 512, 2]]: with k = 0 the drafter still runs"
 )
 
 
@@ -36,7 +38,7 @@ def findings(method: str, asked: Asked, hints: Hints) -> Iterator[Finding]:
     yield from _latency(method, hints)
     yield from _temperatures(hints)
     yield from _workload(method, hints)
-    yield from _load(asked, hints)
+    yield from _load(method, asked, hints)
     if asked.context is not None and asked.context >= _LONG:
         yield _use(
             "note",
@@ -201,7 +203,7 @@ def _repeating(method: str, workload: str) -> Finding:
     )
 
 
-def _load(asked: Asked, hints: Hints) -> Iterator[Finding]:
+def _load(method: str, asked: Asked, hints: Hints) -> Iterator[Finding]:
     if hints.saturated:
         yield _use(
             "doubt",
@@ -209,7 +211,7 @@ def _load(asked: Asked, hints: Hints) -> Iterator[Finding]:
             "checking drafts takes arithmetic that is not idle then: 1.4 to 1.8 times slower at a"
             " high rate",
             "F",
-            _remedy(asked),
+            _remedy(method, asked),
         )
     if hints.concurrency is None:
         return
@@ -219,7 +221,7 @@ def _load(asked: Asked, hints: Hints) -> Iterator[Finding]:
             f"{hints.concurrency} requests at once: worth it was 2 to 8 for chat, 1 to 2 for code",
             "at 16 there was no difference, with speculation switched off from 16 on [T]",
             "T",
-            _remedy(asked),
+            _remedy(method, asked),
         )
     elif hints.concurrency > 8:
         yield _use(
@@ -239,12 +241,13 @@ def _load(asked: Asked, hints: Hints) -> Iterator[Finding]:
         yield _use("ok", f"{hints.concurrency} requests at once: a moderate load", letters="TF")
 
 
-def _remedy(asked: Asked) -> str:
+def _remedy(method: str, asked: Asked) -> str:
     if asked.server != "vllm":
         return "measure at that load: specwatch bench compare"
     if asked.speculation.get("num_speculative_tokens_per_batch_size"):
         return "k falls with the batch already: see in specwatch status that it falls far enough"
-    return _PER_BATCH
+    may = method in SCHEDULED and asked.data_parallel == 1
+    return _APART + _PER_BATCH if may else _APART
 
 
 def median(mix: tuple[tuple[float, float], ...]) -> float:

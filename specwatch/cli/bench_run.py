@@ -317,7 +317,7 @@ def _require_unlike(measured: Sequence[Measured]) -> None:
     if len(measured) < 2:
         return
     first, second = (each.server for each in measured)
-    if first.engine.mode is second.engine.mode:
+    if (first.engine.mode is Mode.ON) == (second.engine.mode is Mode.ON):
         what = "speculates" if first.engine.mode is Mode.ON else "does not speculate"
         raise ConfigError(
             f"{second.where}: {second.url} {what}, as {first.url} does; give the same server with"

@@ -47,8 +47,9 @@ class Server:
         finally:
             self._page.close()
         self.engine: Engine = engine_of(
-            samples, info.version, info.models, model=model, where=f"{where}: {target.url}"
-        )
+            samples, info.version, info.models, drafting=info.drafting, model=model,
+            where=f"{where}: {target.url}",
+        )  # fmt: skip
         self.longest = info.longest.get(self.engine.model_name)
         """Tokens that the model has room for; None where the engine does not say."""
         self.counted = counted_of(samples, self.engine)

@@ -6,7 +6,7 @@ import os
 import sys
 import zlib
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -14,10 +14,16 @@ from specwatch.cli import options
 from specwatch.core import summary, tally
 from specwatch.core.exposition import PageReader
 from specwatch.core.watch import no_engine
+from specwatch.edges import engine_info
+from specwatch.edges.engine_info import EngineInfo
 from specwatch.errors import ConfigError, PageError, ScrapeError, ScrapeReason
 from specwatch.scalars import parse_engine_url
 from specwatch.wording import figures
-from specwatch.wording.text import LONGEST_SENTENCE, shown
+from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
+from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
+
+if TYPE_CHECKING:
+    from specwatch.edges.page_client import PageClient
 
 _LARGEST_PAGE = 16 << 20
 _GZIP = b"\x1f\x8b"
@@ -43,7 +49,11 @@ def command(source: str, timeout: float, as_json: bool) -> None:
     """
     problems: list[str] = []
     samples = PageReader().read(_page(source, timeout))
-    models = summary.models_of(samples, problems)
+    engine = EngineInfo(None, ())
+    if "://" in source and "" in tally.parts_of(samples).models:
+        engine = _asked(source, timeout)
+    unnamed = next(iter(engine.models), "")
+    models = summary.models_of(samples, problems, unnamed=unnamed, drafting=engine.drafting)
     if not models:
         raise PageError(ScrapeReason.NO_ENGINE, f"{source}: {no_engine(tally.parts_of(samples))}")
     for problem in problems:
@@ -72,17 +82,33 @@ def _page(source: str, timeout: float) -> bytes:
 
 
 def _fetched(source: str, timeout: float) -> bytes:
+    client = _client(source, timeout)
+    try:
+        return client.fetch("/metrics")
+    finally:
+        client.close()
+
+
+def _asked(source: str, timeout: float) -> EngineInfo:
+    """What the server of a page that names no model says of itself."""
+    client = _client(source, timeout)
+    try:
+        return engine_info.ask(client.fetch)
+    except ScrapeError as error:
+        click.echo(f"the server did not say who it is: {error}", err=True)
+        return EngineInfo(None, ())
+    finally:
+        client.close()
+
+
+def _client(source: str, timeout: float) -> PageClient:
     from specwatch.edges.page_client import PageClient
 
     try:
         url = parse_engine_url(source)
     except ValueError as error:
         raise ConfigError(f"SOURCE: {error}") from error
-    client = PageClient(url, timeout=timeout, max_size=_LARGEST_PAGE)
-    try:
-        return client.fetch("/metrics")
-    finally:
-        client.close()
+    return PageClient(url, timeout=timeout, max_size=_LARGEST_PAGE)
 
 
 def _read(file: IO[bytes], name: str) -> bytes:
@@ -121,6 +147,9 @@ def _show_model(terminal: Any, model: dict[str, Any]) -> None:
         figures.counted(model["preemptions"], "preemption"),
     ]
     terminal.line(", ".join(fact for fact in facts if figures.UNKNOWN not in fact.split()))
+    if model["speculation"] == "unknown":
+        for line, style in wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow"):
+            terminal.line((line, style))
     if model["speculation"] == "on":
         _show_acceptance(terminal, model)
     latencies = {"TTFT": "ttft", "TPOT": "tpot", "inter-token": "inter_token"}

@@ -12,6 +12,7 @@ from specwatch.core import buckets
 from specwatch.core.coverage import leading_reasons, share_derived
 from specwatch.model import ALL_TEMPERATURES, METHODS
 from specwatch.wording import figures
+from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
 _COLUMNS = {
@@ -65,6 +66,8 @@ def _decision(
 ) -> Iterator[tuple[str, str]]:
     """Whether speculation pays for a model, and what the rules and objectives say of it."""
     found = target["decision"]
+    if target["models"].get(model) == "unknown":
+        yield from wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
     if target["models"].get(model) != "off":
         yield from pay_lines(found["models"].get(model), window)
     yield from rule_lines([one for one in found["findings"] if one["model_name"] == model], now)

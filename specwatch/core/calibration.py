@@ -71,13 +71,15 @@ def engine_of(
     version: str | None,
     served: Sequence[str],
     *,
+    drafting: bool | None = None,
     model: str | None = None,
     where: str = "the server",
 ) -> Engine:
     """The model to measure: the one called ``model``, or the only one.
 
-    ``version`` and ``served`` are what the engine says of itself. Raises ConfigError, with
-    ``where`` the page is, for a page without an engine's samples, or without that model.
+    ``version``, ``served`` and ``drafting`` are what the engine says of itself. Raises
+    ConfigError, with ``where`` the page is, for a page without an engine's samples, or without that
+    model.
     """
     parts = tally.parts_of(samples)
     if not parts.models:
@@ -97,7 +99,7 @@ def engine_of(
     return Engine(
         names[chosen],
         chosen,
-        tally.mode_of(parts.models[names[chosen]]),
+        tally.mode_of(parts.models[names[chosen]], drafting),
         Environment(version, tally.fingerprint_of(samples)),
         tapped=any(series.temperature for series in parts.tap),
         busy=(gauges.running or 0.0) + (gauges.waiting or 0.0),
@@ -115,6 +117,13 @@ def counted_of(samples: Mapping[Series, float], engine: Engine) -> Tally:
 
 def check(off: Engine, on: Engine | None) -> list[str]:
     """Raise ConfigError for servers that cannot be compared; return what is doubtful, as words."""
+    for option, engine in (("--off", off), ("--on", on)):
+        if engine is not None and engine.mode is Mode.UNKNOWN:
+            raise ConfigError(
+                f"{option}: it is not known whether this server speculates: no draft was counted"
+                f" for {engine.model_name}, and its /slots does not tell; start llama-server"
+                " without --no-slots, and give its API key"
+            )
     if off.mode is not Mode.OFF:
         raise ConfigError(
             f"--off: this server speculates (its page has the families of speculation for"

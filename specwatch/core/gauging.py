@@ -9,6 +9,9 @@ from typing import NamedTuple
 from specwatch.core import tally
 from specwatch.model import Gauges, Tally
 
+_LEAST_SAMPLED = 0.8
+"""Share of a window that gauges have to cover where what was counted in all of it explains them."""
+
 
 class GpuMemory(NamedTuple):
     """Bytes in use and in total, over the GPUs of a target."""
@@ -50,12 +53,14 @@ def counted(gauges: Gauges, total: Tally, seconds: float) -> Gauges:
     of the last step that ended: it misses requests whose prompt is being read, the more the shorter
     decoding takes. The times to the first token and between tokens add up to the time that requests
     spent in the server, queue included (J. D. C. Little, *A Proof for the Queuing Formula
-    L = lambda W*, 1961). Unchanged where the server does not count them.
+    L = lambda W*, 1961). Unchanged where the server does not count them, or gauges cover a part.
     """
     first, between = total.ttft, total.inter_token
     if first is None or between is None or not between.sum or not seconds:
         return gauges
     scale = gauges.sampled_seconds / seconds
+    if scale < _LEAST_SAMPLED:
+        return gauges  # nothing tells in which part of the time it was counted
     decoding = between.sum * scale
     reading = first.sum * scale - gauges.waiting_seconds
     if gauges.waiting_seconds:
@@ -69,5 +74,5 @@ def counted(gauges: Gauges, total: Tally, seconds: float) -> Gauges:
     together = max(decoding / gauges.busy_seconds, 1.0) if gauges.busy_seconds else 1.0
     alone = -math.expm1(-reading / seconds) * gauges.sampled_seconds / together**2
     busy = max(gauges.busy_seconds + alone, running / max(gauges.running_max, 1))
-    busy = min(busy, gauges.sampled_seconds)
+    busy = min(busy, running, gauges.sampled_seconds)
     return replace(gauges, busy_seconds=busy, running_seconds=running)

@@ -72,7 +72,9 @@ def merge_gauges(first: Gauges, second: Gauges) -> Gauges:
 
 
 def merge_modes(first: Mode, second: Mode) -> Mode:
-    """The same, or mixed."""
+    """The same, or mixed; the known one where one of them is not known."""
+    if Mode.UNKNOWN in (first, second):
+        return second if first is Mode.UNKNOWN else first
     return first if first is second else Mode.MIXED
 
 

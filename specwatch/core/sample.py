@@ -233,7 +233,8 @@ def _sample(window: Window, parts: Sequence[Window]) -> Sample:
     buckets = {part.series.temperature: _trimmed(part.tally) for part in parts}
     tally = completed(_trimmed(window.tally), buckets.values())
     # A server that does not say that it speculates is given away by what its tap counts.
-    mode = Mode.ON if window.mode is Mode.OFF and tally.drafts else window.mode
+    silent = window.mode in (Mode.OFF, Mode.UNKNOWN)
+    mode = Mode.ON if silent and tally.drafts else window.mode
     return Sample(
         start=window.start,
         length=window.length,

@@ -68,16 +68,26 @@ def acceptance_of(counted: Tally) -> Json:
     }
 
 
-def models_of(samples: Mapping[Series, float], problems: list[str]) -> list[Json]:
+def models_of(
+    samples: Mapping[Series, float],
+    problems: list[str],
+    *,
+    unnamed: str = "",
+    drafting: bool | None = None,
+) -> list[Json]:
     """What one page says, per model: totals since the engine started.
 
-    ``problems`` gets a sentence about each thing that had to be left out. Raises PageError for
-    totals that are not numbers.
+    ``unnamed`` is what to call a model that the page does not name, ``drafting`` what its server
+    says of itself (see :func:`specwatch.core.tally.mode_of`). ``problems`` gets a sentence about
+    each thing that had to be left out. Raises PageError for totals that are not numbers.
     """
     parts = tally.parts_of(samples)
     tap = _tap(parts, problems) if parts.tap and parts.models else {}
     return [
-        {**_model(name, part, problems), **tap.get(name, {"tap": None, "temperatures": []})}
+        {
+            **_model(name or unnamed, part, problems, drafting),
+            **tap.get(name, {"tap": None, "temperatures": []}),
+        }
         for name, part in sorted(parts.models.items())
     ]
 
@@ -132,7 +142,9 @@ def _bucket(temperature: str, counted: Tally, of_drafts: int) -> Json:
     }
 
 
-def _model(name: str, samples: Mapping[Series, float], problems: list[str]) -> Json:
+def _model(
+    name: str, samples: Mapping[Series, float], problems: list[str], drafting: bool | None
+) -> Json:
     gauges = tally.sampled(samples)
     counted = tally.tally_of(samples, problems)
     shown = acceptance_of(counted)
@@ -141,7 +153,7 @@ def _model(name: str, samples: Mapping[Series, float], problems: list[str]) -> J
     return {
         "model_name": name,
         "engine_count": len({series.engine for series in samples}),
-        "speculation": str(tally.mode_of(samples)),
+        "speculation": str(tally.mode_of(samples, drafting)),
         **shown,
         "running": _whole(gauges.running),
         "waiting": _whole(gauges.waiting),

@@ -55,10 +55,23 @@ def by_model(samples: Mapping[Series, float]) -> dict[str, dict[Series, float]]:
     return parts_of(samples).models
 
 
-def mode_of(series: Iterable[Series]) -> Mode:
-    """Whether speculation is on, seen by the families that a model's part of a page has."""
-    on = any(s.quantity in ("draft_tokens", "lifetime_acceptance_rate") for s in series)
-    return Mode.ON if on else Mode.OFF
+def mode_of(samples: Mapping[Series, float], drafting: bool | None = None) -> Mode:
+    """Whether speculation is on for the model that this part of a page is of.
+
+    vLLM has the families of speculation only where it speculates. llama.cpp, which names no model,
+    has them without it too, and older builds never: there a draft proves it, and otherwise
+    ``drafting`` counts, what the server itself says.
+    """
+    for series, value in samples.items():
+        if series.quantity in ("draft_tokens", "lifetime_acceptance_rate") and (
+            series.model_name or value > 0
+        ):
+            return Mode.ON
+    if all(series.model_name for series in samples):
+        return Mode.OFF
+    if drafting is None:
+        return Mode.UNKNOWN
+    return Mode.ON if drafting else Mode.OFF
 
 
 def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
@@ -143,8 +156,9 @@ def fingerprint_of(samples: Iterable[Series]) -> str:
 
     The first part is a digest of the cache configuration, less what vLLM measures at each start:
     it is the same with speculation and without. The second is the number of draft positions (of
-    each model, where they differ), 0 without speculation, ``?`` for a version that does not say.
-    Two draft models with the same number of positions look alike.
+    each model, where they differ), 0 without speculation and of llama.cpp before its first draft,
+    ``?`` for a version that does not say. Two draft models with the same number of positions look
+    alike.
     """
     shown: list[str] = []
     positions: Counter[tuple[str, str]] = Counter()

@@ -104,6 +104,8 @@ class Watch:
         self.gpu_memory: GpuMemory | None = None
         self.unnamed_model = target
         """What to call a model that the engine does not name (llama.cpp)."""
+        self.drafting: bool | None = None
+        """Whether the process says that it may draft, where its page does not tell (llama.cpp)."""
         self._cursor_follows = cursor_follows
         self._first: tuple[Mapping[Series, float], float] | None = None
         """The first page and its Unix time, while a cursor is to follow."""
@@ -167,6 +169,7 @@ class Watch:
             self._first = page, now.wall
         if restarted:
             self._end_process(window, before or {}, problems)
+            self.drafting = None
         window.add(increments, tapped=bool(parts.tap))
         self._sample(window, models, now, restarted=restarted)
         self._page = samples
@@ -319,6 +322,7 @@ class Watch:
             self._end_process(self._open, self._tracker.last or {}, [])
         self._tracker = CounterTracker()
         self._taps = Taps()
+        self.drafting = None
         self._wall = self._monotonic = self._tried = self._silent_since = None
         self._down = 0.0
         self._sampled = {}
@@ -418,7 +422,7 @@ class Watch:
         modes: dict[str, Mode] = {}
         before, self._sampled = self._sampled, {}
         for model, samples in models.items():
-            mode = modes[model] = tally.mode_of(samples)
+            mode = modes[model] = tally.mode_of(samples, self.drafting)
             window.modes[model] = merge.merge_modes(window.modes.get(model, mode), mode)
             sample = tally.sampled(samples)
             span = gauges_over(

@@ -20,17 +20,24 @@ class EngineInfo(NamedTuple):
     models: tuple[str, ...]
     longest: Mapping[str, int] = MappingProxyType({})
     """Tokens that each model has room for, prompt and output together (vLLM's max_model_len)."""
+    drafting: bool | None = None
+    """Whether llama.cpp's server can draft; None of vLLM, whose page tells."""
 
 
 def ask(fetch: Callable[[str], bytes]) -> EngineInfo:
-    """Read ``/version`` (vLLM) or ``/props`` (llama.cpp), and ``/v1/models``.
+    """Read ``/version`` (vLLM) or ``/props`` and ``/slots`` (llama.cpp), and ``/v1/models``.
 
     ``fetch`` gets a path and returns a body or raises ScrapeError; a path that the server does not
     have, or guards with a key, is not an error. Raises ScrapeError when the server does not answer.
     """
-    version = _text(_json(fetch, "/version"), "version")
+    version, drafting = _text(_json(fetch, "/version"), "version"), None
     if version is None:
-        version = _text(_json(fetch, "/props"), "build_info")
+        props = _json(fetch, "/props")
+        version = _text(props, "build_info")
+        # To ask for its slots would wake a server that sleeps.
+        llama = isinstance(props, dict) and "total_slots" in props
+        if llama and not props.get("is_sleeping"):
+            drafting = _drafting(_json(fetch, "/slots"))
     listed = _json(fetch, "/v1/models")
     models = listed.get("data") if isinstance(listed, dict) else None
     listed_models = models[:_MOST_MODELS] if isinstance(models, list) else []
@@ -40,7 +47,17 @@ def ask(fetch: Callable[[str], bytes]) -> EngineInfo:
         version,
         tuple(name for name, _ in named),
         {name: n for name, n in longest.items() if type(n) is int and n > 0},
+        drafting,
     )
+
+
+def _drafting(slots: Any) -> bool | None:
+    """Whether any slot speculates; None where not all of them say."""
+    listed = slots if isinstance(slots, list) else []
+    said = [slot.get("speculative") if isinstance(slot, dict) else None for slot in listed]
+    if any(one is True for one in said):
+        return True
+    return False if said and all(one is False for one in said) else None
 
 
 def _json(fetch: Callable[[str], bytes], path: str) -> Any:

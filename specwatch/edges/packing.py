@@ -34,7 +34,7 @@ from specwatch.model import (
     Window,
 )
 
-MODES = (Mode.ON, Mode.OFF, Mode.MIXED)
+MODES = (Mode.ON, Mode.OFF, Mode.MIXED, Mode.UNKNOWN)
 SOURCES = (Source.SERVER, Source.TAP, Source.PROXY, Source.PROBE)
 """A mode or source is stored as its index in here: append only."""
 

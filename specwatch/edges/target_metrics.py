@@ -42,14 +42,15 @@ def _identities(targets: Iterable[TargetStatus], share: int) -> Iterator[Metric]
     )
     enabled = GaugeMetricFamily(
         "specwatch_speculation_enabled",
-        "Whether the engine serves the model with speculation.",
+        "Whether the engine serves the model with speculation; absent where that is not known.",
         labels=("target", "model_name"),
     )
     for target in targets:
         version = label(target.engine_version or "")
         info.add_metric((target.name, label(target.url), version), 1)
         for model, mode in list(target.models.items())[:share]:
-            enabled.add_metric((target.name, label(model)), 0 if mode is Mode.OFF else 1)
+            if mode is not Mode.UNKNOWN:
+                enabled.add_metric((target.name, label(model)), 0 if mode is Mode.OFF else 1)
     yield from (info, enabled)
 
 

@@ -20,7 +20,8 @@ LABELS: dict[Verdict, str] = {
 }  # fmt: skip
 """What people read."""
 _REMEDY = (
-    "send no more there, or measure vLLM's num_speculative_tokens_per_batch_size: with k = 0 the"
+    "send more to a server of its own without speculation, or measure vLLM's"
+    " num_speculative_tokens_per_batch_size (tested with Eagle, Eagle-3 and DFlash): with k = 0 the"
     " drafter still runs"
 )
 

@@ -144,14 +144,17 @@ def held(state: GuardState, seen: Seen, why: str) -> Step:
 
 def _inspected(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     wrong = seen.mode is not state.goal
-    unsure = seen.service is None or seen.service.instance is None
+    # It may be the old process that answers, or one that does not tell its mode yet.
+    unsure = seen.mode is None or seen.service is None or seen.service.instance is None
     if wrong and unsure and seen.now - (state.issued or seen.now) < policy.start_timeout:
-        return None  # it may be the old process that answers
+        return None
     if state.models and set(seen.models) != set(state.models):
         served, before = ", ".join(sorted(seen.models)), ", ".join(state.models)
         return _roll_back(state, seen, f"it serves {served or 'nothing'}, and served {before}")
     if wrong:
         what = "still speculates" if state.goal is Mode.OFF else "does not speculate"
+        if seen.mode is None:
+            what = "does not tell whether it speculates"
         return _roll_back(state, seen, f"it {what} after the restart")
     took = seen.now - (state.began if state.began is not None else seen.now)
     ok = replace(state, healthy_at=seen.now, costs=state.with_cost(took), down_since=None)

@@ -13,8 +13,9 @@ from specwatch.core.decisions import ModelDecision
 from specwatch.core.histogram import Quantile
 from specwatch.core.last_hour import ModelHour, Points
 from specwatch.core.status import TargetStatus
-from specwatch.model import ALL_TEMPERATURES, Source, Window
+from specwatch.model import ALL_TEMPERATURES, Mode, Source, Window
 from specwatch.wording import figures, speculation
+from specwatch.wording.speculation import MODE_NOT_KNOWN
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _MOST_RULES = 10
@@ -194,6 +195,8 @@ def _span(hour: ModelHour | None, now: float, *, before: bool) -> str:
     if hour is None:
         return "no whole minute seen since the last start or switch"
     on = "with speculation" if hour.on else "without speculation throughout"
+    if hour.whole is not None and hour.whole.mode is Mode.UNKNOWN:
+        on = MODE_NOT_KNOWN
     late = now - hour.end
     whole = hour.seconds >= hour.end - hour.start
     said = f"{figures.span(hour.seconds)} {on}"

@@ -325,7 +325,7 @@ def modes(status: DaemonStatus) -> str:
             continue
         for mode in target.models.values():
             counts[mode] = counts.get(mode, 0) + 1
-    words = ((Mode.ON, "on"), (Mode.OFF, "off"), (Mode.MIXED, "mixed"))
+    words = ((Mode.ON, "on"), (Mode.OFF, "off"), (Mode.MIXED, "mixed"), (Mode.UNKNOWN, "unknown"))
     parts = [
         f"{word} for {figures.counted(counts[mode], 'model')}"
         for mode, word in words

@@ -9,6 +9,7 @@ from specwatch.report.ledger import Cell
 from specwatch.report.loads import losing, winning
 from specwatch.report.model import Amount, Answer, Load, Outcome, Ratio, Temperature, Traffic
 from specwatch.report.speedups import Speedups
+from specwatch.wording.speculation import MODE_NOT_KNOWN
 
 WORTH_IT = 1.3
 """The speedup below which a draft model is hardly worth its memory."""
@@ -32,12 +33,15 @@ def answer(
     ran = _ran(cells)
     speedup = measured.overall if ran else None
     hours = _saved(speedup, loads, _measured(cells, measured))
+    outcome = _outcome(speedup, ran=ran, any_traffic=_any_traffic(traffic))
+    served = {e.place.mode for e in cells if e.place.now and e.all.generation_tokens}
+    undecided = outcome == "off" and Mode.UNKNOWN in served and Mode.OFF not in served
     return Answer(
-        outcome=_outcome(speedup, ran=ran, any_traffic=_any_traffic(traffic)),
+        outcome="unknown" if undecided else outcome,
         sentence="",
         recommendation="",
         speedup=speedup,
-        missing=measured.missing,
+        missing=MODE_NOT_KNOWN if undecided else measured.missing,
         hours_saved=hours,
         gpu_hours_saved=None if hours is None or gpus is None else _times(hours, gpus),
         gpus=gpus,

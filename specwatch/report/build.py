@@ -118,7 +118,7 @@ def _report(
         crossing=crossing(by_load),
         best_k=best_k(measured),
         best_k_unknown=measured.assessment.best_k_unknown,
-        what_if=what_if(by_load, measured, present_k(cells, measured)),
+        what_if=what_if(by_load, measured, present_k(cells, measured), sources.draft_cost_ratio),
         objectives=objectives(sources.slos, kept.windows, since, until),
         goodput=goodput(sources.slos, kept.windows, since, until),
         incidents=of_guard,

@@ -84,12 +84,15 @@ def best_k(measured: Speedups) -> BestK | None:
     return BestK(k=found.k, now=len(found.speedups) - 1, speedups=found.speedups)
 
 
-def what_if(rows: Sequence[Load], measured: Speedups, k: int | None) -> WhatIf | None:
+def what_if(
+    rows: Sequence[Load], measured: Speedups, k: int | None, draft_cost_ratio: float
+) -> WhatIf | None:
     """What to do about the loads at which speculation loses; None where nothing can be told.
 
     It loses where the whole interval is below 1, and so it has to at every load above that ran. A
     schedule keeps ``k`` draft tokens below: only where it is measured to pay there. Where it pays
-    at no load that was measured, it is off that is better.
+    at no load that was measured, it is off that is better. ``draft_cost_ratio`` is the assumed cost
+    of a draft token in steps of the target.
     """
     seconds: dict[str, float] = {}
     for sample in measured.samples:
@@ -115,9 +118,15 @@ def what_if(rows: Sequence[Load], measured: Speedups, k: int | None) -> WhatIf |
     kept = rows[: len(rows) - len(above)]
     if not above or not k or not paying & {each.load for each in kept}:
         return None
-    share = sum(known[each.load][0] for each in above) / took
-    setting = _setting(above[-1].load, k)
-    return WhatIf(loads=tuple(each.load for each in kept), setting=setting, share=share)
+    of_these = [known[each.load] for each in above]
+    spent = sum(seconds for seconds, _ in of_these)
+    return WhatIf(
+        loads=tuple(each.load for each in kept),
+        setting=_setting(above[-1].load, k),
+        share=spent / took,
+        now=sum(seconds * speedup.value for seconds, speedup in of_these) / spent,
+        without_drafts=1 / (1 + draft_cost_ratio),
+    )
 
 
 def yields_too_little(samples: Iterable[Sample]) -> bool:

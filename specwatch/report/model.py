@@ -103,7 +103,8 @@ class Answer(Struct, frozen=True, kw_only=True):
 
 class Traffic(Struct, frozen=True, kw_only=True):
     """How much there was. ``busy_on`` and ``busy_off`` are seconds with a running request, with
-    speculation and without; ``seconds_on``, ``seconds_off`` and ``seconds_mixed`` all watched."""
+    speculation and without; ``seconds_on``, ``seconds_off``, ``seconds_mixed`` and
+    ``seconds_unknown`` all watched."""
 
     requests: int
     prompt_tokens: int
@@ -113,6 +114,7 @@ class Traffic(Struct, frozen=True, kw_only=True):
     seconds_mixed: float
     busy_on: float
     busy_off: float
+    seconds_unknown: float = 0.0
     requests_before: int | None = None
     generation_tokens_before: int | None = None
 
@@ -167,13 +169,17 @@ class WhatIf(Struct, frozen=True, kw_only=True):
     Where ``loads`` is empty it pays at none: ``gain`` is how many times as fast the same work would
     have been done with speculation off, 1.24 is 24 % more. Else it pays at ``loads``, and
     ``setting`` is the value for vLLM's ``num_speculative_tokens_per_batch_size`` that stops
-    drafting above them. Its gain is not known: with 0 draft tokens the drafter still runs.
+    drafting above them. Its gain is not known: with 0 draft tokens the drafter still runs. The
+    speedup above them is measured to be ``now``, and expected to be ``without_drafts`` at most: the
+    drafter's pass costs a draft token by the assumed cost.
     """
 
     loads: tuple[str, ...]
     setting: tuple[tuple[int, int, int], ...]
     share: float
     gain: float | None = None
+    now: float | None = None
+    without_drafts: float | None = None
 
 
 class WorstHour(Struct, frozen=True, kw_only=True):

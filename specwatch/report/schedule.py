@@ -13,6 +13,11 @@ _SINCE = (0, 24)
 _VLLM = re.compile(r"v?(\d+)\.(\d+)(?=$|[^0-9])")
 _UNTAGGED = re.compile(r"v?0\.[01]\.dev")
 _LONGEST_VERSION = 40
+_TESTED = "tested by vLLM with Eagle, Eagle-3 and DFlash only"
+WITH_MTP = (
+    "With MTP there are reports of crashes at graph capture (vLLM issue 48494) and of large losses"
+    " past the threshold (49548)."
+)
 
 Support = Literal["yes", "old", "unknown"]
 
@@ -32,15 +37,31 @@ def needs(version: str | None) -> str:
     alone = "no data parallelism"
     has = support(version)
     if has == "yes":
-        return f"needs {alone}"
+        return f"needs {alone}; {_TESTED}"
     this = f", this is {shown(version or '', _LONGEST_VERSION)}" if has == "old" else ""
-    return f"needs {since}{this}, {alone}"
+    return f"needs {since}{this}, {alone}; {_TESTED}"
 
 
 def setting(found: WhatIf) -> str:
     """``"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 256, 0]]``."""
     parts = ", ".join(f"[{first}, {last}, {k}]" for first, last, k in found.setting)
     return f'"num_speculative_tokens_per_batch_size": [{parts}]'
+
+
+def stops_the_loss(found: WhatIf) -> bool:
+    """Whether less is lost with 0 draft tokens than now, as far as can be told."""
+    return (found.now or 0.0) < (found.without_drafts or 1.0)
+
+
+def expected(found: WhatIf) -> str:
+    """What the drafter that still runs leaves of the gain, as half a sentence."""
+    said = "with 0 draft tokens the drafter still runs, which is slower than off"
+    if found.now is None or found.without_drafts is None:
+        return said
+    return (
+        f"{said}: at most {found.without_drafts:.2f}x of it by the assumed draft cost, and"
+        f" {found.now:.2f}x is measured now"
+    )
 
 
 def limit(found: WhatIf) -> int:

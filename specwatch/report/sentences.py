@@ -13,6 +13,7 @@ from specwatch.report.loads import LEAST_GAIN
 from specwatch.report.model import Answer, BestK, ModelReport, WhatIf
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
+from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 WORTH_ANOTHER_K = 0.03
@@ -109,6 +110,7 @@ def _unknown(answer: Answer, name: str) -> str:
     said = f"Nobody knows yet whether speculation pays for {name}"
     if answer.missing:
         there = "there is " if answer.missing.startswith(_NO_BASELINE) else ""
+        there = "it is " if answer.missing == MODE_NOT_KNOWN else there
         said += f": {there}{shown(answer.missing, LONGEST_SENTENCE)}"
     if answer.speedup is not None:
         said += f"; a speedup of about {answer.speedup.value:.1f}x is assumed"
@@ -219,6 +221,9 @@ def _measuring(report: ModelReport) -> Iterator[str]:
     if report.answer.outcome != "unknown":
         return
     missing = report.answer.missing or _NO_BASELINE
+    if missing == MODE_NOT_KNOWN:
+        yield MODE_REMEDY
+        return
     if not missing.startswith(_NO_BASELINE):
         yield "Wait for more traffic, or report on a longer period."
         return
@@ -279,12 +284,18 @@ def _gain_of_k(report: ModelReport) -> float:
 
 
 def _restricted(report: ModelReport, found: WhatIf) -> str:
+    most = schedule.limit(found)
     said = (
-        f"Speculation loses above {schedule.limit(found)} running requests,"
-        f" {figures.percent(found.share)} of the time. `{schedule.setting(found)}` in the"
-        f" speculative configuration ({schedule.needs(report.engine_version)}) stops drafting"
-        " there, but the drafter still runs, which is slower than off: measure it with"
-        " `specwatch bench` before you keep it."
+        f"Speculation loses above {most} running requests, {figures.percent(found.share)} of the"
+        " time: send what is above to a server of its own without speculation, or switch it off"
+        f" while that lasts (`specwatch guard disable {shown(report.target)}`)."
+    )
+    if not schedule.stops_the_loss(found):
+        return f"{said} A schedule by batch size is no remedy: {schedule.expected(found)}."
+    said += (
+        f" Or measure `{schedule.setting(found)}` in the speculative configuration"
+        f" ({schedule.needs(report.engine_version)}) with `specwatch bench` before you keep it:"
+        f" {schedule.expected(found)}."
     )
     unmeasured = schedule.unmeasured(report, found)
     if unmeasured:

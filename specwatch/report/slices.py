@@ -93,7 +93,8 @@ def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[Slice]:
     for (mode, bin_, environment), group in grouped.items():
         silent = _silent(group.wholes[0]) if group.wholes else None
         # A server that does not say that it speculates is given away by what its tap counts.
-        if mode is Mode.OFF and any(each.tally.drafts for each in (*group.wholes, *group.parts)):
+        drafted = any(each.tally.drafts for each in (*group.wholes, *group.parts))
+        if drafted and mode in (Mode.OFF, Mode.UNKNOWN):
             mode = Mode.ON
         place = Place(now, mode, bin_, environment, silent)
         yield Slice(place, group.wholes, group.parts, group.drafted())

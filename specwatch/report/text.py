@@ -130,6 +130,7 @@ def _traffic(model: ModelReport) -> str:
         (counted.seconds_on, "with speculation"),
         (counted.seconds_off, "without"),
         (counted.seconds_mixed, "in between"),
+        (counted.seconds_unknown, speculation.MODE_NOT_KNOWN),
     )
     watched = ", ".join(f"{figures.span(length)} {how}" for length, how in modes if length)
     return f"{said}; watched {watched}" if watched else said
@@ -284,11 +285,15 @@ def _restricted(model: ModelReport, found: WhatIf) -> str:
     """What to do about the loads at which it loses."""
     if found.gain is not None:
         return f"it pays at no load that was measured: switch it off, {found.gain - 1:+.1%}"
+    loses = (
+        f"it loses above {schedule.limit(found)} running requests,"
+        f" {figures.percent(found.share)} of the time"
+    )
+    if not schedule.stops_the_loss(found):
+        return f"{loses}; a schedule is no remedy: {schedule.expected(found)}"
     unmeasured = ", ".join(map(shown, schedule.unmeasured(model, found)))
     return (
-        f"it loses above {schedule.limit(found)} running requests,"
-        f" {figures.percent(found.share)} of the time;"
-        f" to be measured there: {schedule.setting(found)}, where the drafter still runs"
+        f"{loses}; to be measured there: {schedule.setting(found)}, where the drafter still runs"
         f" ({schedule.needs(model.engine_version)})"
         f"{f'; not measured: {unmeasured}' if unmeasured else ''}"
     )

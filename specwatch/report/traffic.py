@@ -32,6 +32,7 @@ def traffic(cells: Sequence[Cell]) -> Traffic:
         seconds_on=observed[Mode.ON],
         seconds_off=observed[Mode.OFF],
         seconds_mixed=observed[Mode.MIXED],
+        seconds_unknown=observed[Mode.UNKNOWN],
         busy_on=_seconds(now, Mode.ON, busy=True),
         busy_off=_seconds(now, Mode.OFF, busy=True),
         requests_before=_requests(before) if before else None,

@@ -64,7 +64,7 @@ def _speculation(k: int) -> tuple[SimulatedFamily, ...]:
 _MFU = "(for Model Flops Utilization calculations)."
 _RUNNING = (
     _gauge(
-        "num_requests_running", "Number of requests in model execution batches.", "running[len]"
+        "num_requests_running", "Number of requests in model execution batches.", "running_shown"
     ),
     _gauge("num_requests_waiting", "Number of requests waiting to be processed.", "waiting[len]"),
 )

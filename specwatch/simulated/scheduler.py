@@ -54,6 +54,11 @@ class SimulatedScheduler:
         return 4 * len(self.waiting) + len(self.running)
 
     @property
+    def running_shown(self) -> int:
+        """Running requests as of the last step that ended, which is what vLLM's gauge has."""
+        return sum(each.computed > each.cached_tokens for each in self.running)
+
+    @property
     def kv_cache_usage(self) -> float:
         """Share of the KV cache's blocks in use, 0 to 1."""
         return 1.0 - self.free_blocks / self.blocks

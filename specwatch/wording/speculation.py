@@ -12,6 +12,11 @@ from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 OBJECTIVES = {"e2e": "of whole requests", "tpot": "per token", "ttft": "to the first token"}
 """What a speedup is of, by objective."""
+MODE_NOT_KNOWN = "not known whether the server speculates"
+MODE_REMEDY = (
+    "Start llama-server without --no-slots and give specwatch its API key, so that its /slots can"
+    " tell; otherwise its first draft will."
+)
 _WHOLE = 0.95
 """Share of an hour from which on it was watched throughout."""
 
@@ -61,6 +66,8 @@ def answer(known: dict[str, Any] | None, mode: str | None) -> tuple[str, str]:
         return "off", "Speculation is off."
     found = None if known is None else known["speedup"]
     if known is None or found is None:
+        if mode == "unknown":
+            return "unknown", f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}"
         return "no_traffic", "Nothing was generated with speculation yet, so nothing can be said."
     rests_on = speedup(known)
     if found["basis"] != "measured":

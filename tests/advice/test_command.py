@@ -59,13 +59,11 @@ def test_sizes_are_read_in_every_spelling() -> None:
     found = asked(
         "vllm serve M -tp 4 --pipeline_parallel_size=2 --gpu-mem 0.85 --max-model-len 32k"
         " --max-num-seqs 64 -q fp8 --kv-cache-dtype fp8_e4m3 --dtype float16 -dp 2"
-        " --max-num-batched-tokens 2K --enable-lora --no-async-scheduling"
     )
     assert (found.tensor_parallel, found.pipeline_parallel, found.data_parallel) == (4, 2, 2)
     assert found.gpus == 8, "of one engine"
     assert (found.utilization, found.context, found.slots) == (0.85, 32_000, 64)
     assert (found.quantization, found.kv_dtype, found.dtype) == ("fp8", "fp8_e4m3", "float16")
-    assert (found.batched_tokens, found.lora, found.async_scheduling) == (2048, True, False)
 
 
 def test_the_last_of_several_counts_and_auto_is_nothing_said() -> None:

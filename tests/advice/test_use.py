@@ -91,7 +91,13 @@ def test_code_completion_wants_fewer_at_once_than_chat() -> None:
 
 def test_high_load_is_remedied_by_fewer_drafts_where_the_server_can() -> None:
     key = "num_speculative_tokens_per_batch_size"
-    assert key in only(saturated=True).remedy
+    for method in ("eagle", "eagle3", "dflash"):
+        assert key in only(method, saturated=True).remedy
+    for method in ("draft_model", "mtp", "ngram"):
+        remedy = only(method, saturated=True).remedy
+        assert remedy.startswith("a server of its own without speculation")
+        assert key not in remedy, "not known to work"
+    assert key not in only("eagle3", asked=Asked(data_parallel=2), saturated=True).remedy
     falls = Asked(speculation={key: [[1, 8, 5]]})
     assert key not in only(asked=falls, saturated=True).remedy
     assert key not in only(asked=Asked(server="llama.cpp"), saturated=True).remedy

@@ -14,6 +14,7 @@ import pytest
 
 from tests import pages
 from tests.cli.conftest import Run
+from tests.simulated_llama import MODEL, SimulatedLlama
 from tests.surfaces.statuses import HOSTILE, Surface
 from tests.surfaces.test_summary import KEYS
 
@@ -81,7 +82,8 @@ def test_what_people_see_fits_eighty_columns_and_has_no_escapes(run: Run) -> Non
 @pytest.mark.parametrize(
     ("page", "lines"),
     [
-        ("llamacpp", ["(unnamed model)", "speculation off, 1 engine, 2 running, 1 waiting"]),
+        ("llamacpp", ["(unnamed model)", "speculation unknown, 1 engine, 2 running, 1 waiting"]),
+        ("llamacpp", ["It is not known whether the server speculates. Start llama-server without"]),
         ("vllm-0.8.2-v0-speculation", ["facebook/opt-125m", "acceptance rate 62.5%"]),
         ("vllm-0.8.2-v0-speculation", ["TTFT                 4    3.04 s   60.0 ms    > 10 s"]),
     ],
@@ -94,6 +96,19 @@ def test_other_engines_show_what_they_say_and_nothing_else(
     for line in lines:
         assert line in done.stdout
     assert "None" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("k", "slots", "said"), [(4, True, "on"), (0, True, "off"), (4, False, "unknown")]
+)
+def test_a_llama_server_is_asked_what_its_page_does_not_tell(
+    run: Run, k: int, slots: bool, said: str
+) -> None:
+    with SimulatedLlama(draft_tokens=k, slots=slots) as server:
+        done = run("scrape", server.url, "--json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    (model,) = json.loads(done.stdout)["models"]
+    assert (model["model_name"], model["speculation"]) == (MODEL, said)
 
 
 def test_a_page_with_a_tap_shows_its_buckets_in_eighty_columns(run: Run) -> None:

@@ -119,6 +119,15 @@ def test_without_a_tap_it_says_what_is_missing(run: Run, surface: Surface) -> No
     assert "tap" not in run("status", "--url", surface.url).stdout
 
 
+def test_where_it_is_not_known_whether_a_server_speculates_it_says_what_to_do(
+    run: Run, surface: Surface
+) -> None:
+    surface.status = daemon(target(models={"llama": Mode.UNKNOWN}))
+    lines = run("status", "--url", surface.url).stdout.splitlines()
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("speculation unknown")]
+    assert lines[at + 1].startswith("It is not known whether the server speculates. Start")
+
+
 def test_a_proxy_that_fails_is_said_and_is_no_failure_of_the_target(
     run: Run, surface: Surface
 ) -> None:

@@ -17,7 +17,8 @@ from specwatch.core.acceptance import (
 from specwatch.model import Tally
 from tests.pages import CAPTURES, read
 
-SPECULATING = [path for path in CAPTURES if "spec-off" not in path.name]
+VLLM = [path for path in CAPTURES if path.name.startswith("vllm")]
+SPECULATING = [path for path in VLLM if "spec-off" not in path.name]
 
 
 def of_page(path) -> Tally:

@@ -331,9 +331,11 @@ def test_one_of_several_models_is_measured_when_it_is_named() -> None:
     [
         (ON, None, "--off: this server speculates"),
         (OFF, OFF, "--on: this server does not speculate"),
+        (replace(OFF, mode=Mode.UNKNOWN), None, "--off: it is not known whether this server"),
+        (OFF, replace(ON, mode=Mode.UNKNOWN), "--on: it is not known whether this server"),
         (OFF, replace(ON, model_name="huge"), "--off serves tiny and --on huge"),
     ],
-    ids=["off speculates", "on does not", "unlike models"],
+    ids=["off speculates", "on does not", "off does not say", "on does not say", "unlike models"],
 )
 def test_servers_that_cannot_be_compared_are_refused(
     off: Engine, on: Engine | None, message: str

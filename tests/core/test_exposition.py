@@ -26,7 +26,7 @@ def same(first: dict[Series, float], second: dict[Series, float]) -> bool:
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
 def test_a_captured_page_reads_as_the_general_parser_reads_it(path):
     text = path.read_text()
-    assert len(read(text)) > 100
+    assert len(read(text)) > (100 if path.name.startswith("vllm") else 6)
     assert same(read(text), oracle(text))
 
 

@@ -120,11 +120,18 @@ def test_what_was_never_seen_running_still_ran() -> None:
     assert (found.concurrency, found.busy_seconds) == (1.0, 3.0)
 
 
-def test_a_part_of_the_window_counts_for_its_part() -> None:
+def test_of_a_window_with_a_short_gap_the_known_part_counts() -> None:
+    gauges = Gauges(sampled_seconds=54.0, busy_seconds=54.0, running_seconds=60.0, running_max=3)
+    tally = Tally(ttft=Histogram((), (9,), 30.0), inter_token=Histogram((), (900,), 120.0))
+
+    assert counted(gauges, tally, 60.0).concurrency == pytest.approx(2.5)
+
+
+def test_of_a_window_with_a_long_gap_nothing_tells_when_requests_ran() -> None:
     gauges = Gauges(sampled_seconds=30.0, busy_seconds=30.0, running_seconds=60.0, running_max=3)
     tally = Tally(ttft=Histogram((), (9,), 30.0), inter_token=Histogram((), (900,), 120.0))
 
-    assert counted(gauges, tally, 60.0).concurrency == 2.5
+    assert counted(gauges, tally, 60.0) == gauges
 
 
 @pytest.mark.parametrize(

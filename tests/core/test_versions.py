@@ -1,17 +1,22 @@
 """What each version of each engine says, and what it only seems to say.
 
-The pages are captures of vLLM 0.32, and written after the metric definitions of older versions.
+The pages are captures of vLLM 0.32 and llama.cpp b11434, and written after the metric definitions
+of older versions.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from specwatch.core import tally
+from specwatch.core.acceptance import mean_acceptance_length
 from specwatch.core.histogram import mean, quantile
+from specwatch.core.sample import samples_of
 from specwatch.core.watch import Moment, Watch
 from specwatch.model import Histogram, Mode, Series, Tally
-from tests.pages import capture, counter, faithful, gauge, multiprocess, page, read
+from tests.pages import capture, counter, faithful, gauge, llama_capture, multiprocess, page, read
 
 ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
 
@@ -30,9 +35,9 @@ def gauges(text: bytes | str) -> tally.Sampled:
     return tally.sampled(samples)
 
 
-def mode(text: bytes | str) -> Mode:
+def mode(text: bytes | str, drafting: bool | None = None) -> Mode:
     (samples,) = tally.by_model(read(text)).values()
-    return tally.mode_of(samples)
+    return tally.mode_of(samples, drafting)
 
 
 def between(first: bytes | str, second: bytes | str):
@@ -250,7 +255,47 @@ def test_llama_cpp_names_no_model():
     window = between(text, faithful("llamacpp").replace(b"1280", b"1300"))
     assert window.series.model_name == "t"
     assert window.tally.prompt_tokens == 20
-    assert window.mode is Mode.OFF
+
+
+def test_llama_cpp_counts_drafts():
+    found = totals(llama_capture("draft-k4.1"))
+    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (50, 195, 126)
+    assert found.accepted_per_position == (37, 35, 29, 25)
+    assert mode(llama_capture("draft-k4.1")) is Mode.ON
+    window = between(llama_capture("draft-k4.0"), llama_capture("draft-k4.1"))
+    assert (window.mode, window.tally.drafts, window.server_drafts) == (Mode.ON, 50, 50)
+
+
+def test_llama_cpp_that_was_made_to_accept_so_much_is_read_to_have_done_so():
+    """Started with --spec-synth-len 2.5: 70 drafts are near it."""
+    found = totals(llama_capture("synth-k4"))
+    assert mean_acceptance_length(found) == pytest.approx(2.5, abs=0.2)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [llama_capture("spec-off"), llama_capture("draft-k4.0"), faithful("llamacpp")],
+    ids=["without a draft model", "before the first request", "an older build"],
+)
+def test_llama_cpp_without_a_draft_is_off_only_where_the_server_says_so(text):
+    """Its families are 0 without speculation too, and older builds have none."""
+    assert mode(text) is Mode.UNKNOWN
+    assert mode(text, drafting=False) is Mode.OFF
+    assert mode(text, drafting=True) is Mode.ON
+
+
+def test_a_draft_proves_more_than_what_llama_cpp_says():
+    assert mode(llama_capture("draft-k4.1"), drafting=False) is Mode.ON
+
+
+def test_minutes_of_which_it_is_not_known_whether_speculation_ran_are_no_baseline():
+    window = between(llama_capture("draft-k4.0"), llama_capture("spec-off"))
+    assert window.mode is Mode.UNKNOWN
+    assert window.tally.generation_tokens
+    (sample,) = samples_of([window])
+    assert sample.mode is Mode.UNKNOWN
+    (given_away,) = samples_of([replace(window, tally=replace(window.tally, drafts=3))])
+    assert given_away.mode is Mode.ON
 
 
 def test_bounds_that_change_over_an_upgrade_are_coarsened_and_said_to_be():

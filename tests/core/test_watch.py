@@ -524,6 +524,20 @@ def test_a_model_without_a_name_is_called_what_the_daemon_says():
     assert only_window(watch).series.model_name == "gguf"
 
 
+def test_what_a_server_says_of_drafting_holds_for_its_process():
+    """Learnt after the first page, it counts for the minute; the next process has to say it."""
+    watch = new_watch()
+    page = "llamacpp:tokens_predicted_total {}\n"
+    watch.observe(read(page.format(5)), at(0))
+    assert watch.models == {"": Mode.UNKNOWN}
+    watch.drafting = False
+    watch.observe(read(page.format(9)), at(5))
+    assert watch.models == {"": Mode.OFF}
+    assert only_window(watch).mode is Mode.OFF
+    watch.observe(read(page.format(1)), at(10))
+    assert watch.models == {"": Mode.UNKNOWN}
+
+
 def test_a_histogram_that_does_not_add_up_is_a_problem_of_its_window_only():
     name = "vllm:time_to_first_token_seconds"
     good = f'{name}_bucket{{le="1"}} 1\n{name}_bucket{{le="+Inf"}} 2\n{name}_sum 1\n'

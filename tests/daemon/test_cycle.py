@@ -34,6 +34,8 @@ class Engine:
         self.page: bytes | Behaviour = vllm()
         self.version: Any = {"version": "0.32.0"}
         self.models: Any = {"data": [{"id": "m"}]}
+        self.props: Any = None
+        self.slots: Any = None
         vars(self).update(answers)
 
     def __call__(self, visit: Visit) -> bool | None:
@@ -42,7 +44,10 @@ class Engine:
                 return self.page(visit)
             visit.answer(self.page)
             return True
-        told = {"/version": self.version, "/v1/models": self.models}.get(visit.path)
+        told = {
+            "/version": self.version, "/v1/models": self.models, "/props": self.props,
+            "/slots": self.slots,
+        }.get(visit.path)  # fmt: skip
         if callable(told):
             return bool(told(visit))
         if told is None:
@@ -285,11 +290,48 @@ def test_asking_takes_no_longer_than_one_scrape_may(
 def test_a_model_without_a_name_takes_the_one_of_v1_models(bench: MakeBench, log: Log) -> None:
     one = bench(page=llama(), version=None, models={"data": [{"id": "qwen.gguf"}, {"id": "x"}]})
     one.turn()
-    assert one.cycle.status().models == {"qwen.gguf": Mode.OFF}
+    assert one.cycle.status().models == {"qwen.gguf": Mode.UNKNOWN}
     one.turn(llama(130))
     one.cycle.finish()
     assert [window.series.model_name for window in one.windows] == ["qwen.gguf"]
-    assert [entry["models"] for entry in events(log, "models_changed")] == [{"t": "off"}]
+    assert [entry["models"] for entry in events(log, "models_changed")] == [{"t": "unknown"}]
+
+
+PROPS = {"build_info": "b11434-0", "total_slots": 2, "is_sleeping": False}
+
+
+@pytest.mark.parametrize(
+    ("slots", "mode"),
+    [
+        ([{"speculative": True}, {"speculative": True}], Mode.ON),
+        ([{"speculative": False}, {"speculative": False}], Mode.OFF),
+        ([{"speculative": False}, {}], Mode.UNKNOWN),
+        ([], Mode.UNKNOWN),
+        ({"error": 1}, Mode.UNKNOWN),
+        (lambda visit: visit.answer(b"{}", "501 Not Implemented") or True, Mode.UNKNOWN),
+    ],
+    ids=["drafts", "does not", "not all say", "none", "an error", "--no-slots"],
+)
+def test_a_llama_server_says_by_its_slots_whether_it_speculates(
+    bench: MakeBench, slots: Any, mode: Mode
+) -> None:
+    one = bench(page=llama(), version=None, props=PROPS, slots=slots)
+    one.turn()
+    one.turn(llama(130))
+    assert list(one.cycle.status().models.values()) == [mode]
+
+
+def test_a_server_that_does_not_tell_whether_it_speculates_is_asked_again(
+    bench: MakeBench,
+) -> None:
+    """A sleeping one is not woken for it."""
+    one = bench(page=llama(), version=None, props=PROPS | {"is_sleeping": True}, slots=[])
+    one.turn(seconds=61)
+    assert "/slots" not in {visit.path for visit in one.server.visits}
+    one.engine.props, one.engine.slots = PROPS, [{"speculative": False}]
+    one.turn()
+    one.turn()
+    assert list(one.cycle.status().models.values()) == [Mode.OFF]
 
 
 def test_what_an_engine_says_of_itself_can_be_shown_anywhere(bench: MakeBench) -> None:

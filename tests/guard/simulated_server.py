@@ -58,6 +58,8 @@ class SimulatedServer:
     @property
     def mode(self) -> Mode:
         """What its page says."""
+        if self.fault == "silent" and self.running is self.fault_with:
+            return Mode.UNKNOWN
         ignores = self.fault == "ignore" and self.running is self.fault_with
         return (Mode.ON if self.running is Mode.OFF else Mode.OFF) if ignores else self.running
 

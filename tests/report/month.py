@@ -304,7 +304,7 @@ def _reader_of(series: Series) -> Callable[[Any], float] | None:
     if quantity in ("process_start", "cache_config"):
         return None
     if quantity == "running":
-        return lambda core: float(len(core.running))
+        return lambda core: float(core.running_shown)
     if quantity == "waiting":
         return lambda core: float(len(core.waiting))
     if quantity == "kv_cache_usage":

@@ -157,6 +157,15 @@ def test_speculation_that_did_not_run():
     assert (found.speedup, found.hours_saved) == (None, None)
 
 
+def test_traffic_of_which_it_is_not_known_whether_it_speculates():
+    found = report(flat(hour(at, mode=Mode.UNKNOWN) for at in range(HOURS)), measurement())
+    assert (found.answer.outcome, found.answer.speedup) == ("unknown", None)
+    assert "it is not known whether the server speculates" in found.answer.sentence
+    assert "without --no-slots" in found.answer.recommendation
+    assert found.traffic.seconds_unknown > 0
+    assert found.traffic.seconds_off == 0
+
+
 def test_speculation_that_stopped_before_the_period_did_not_run():
     windows = flat([*(hour(at) for at in range(-9, 0)), hour(0, mode=Mode.OFF)])
     assert answer(windows, measurement()).outcome == "off"

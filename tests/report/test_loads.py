@@ -120,6 +120,7 @@ def test_a_schedule_stops_above_the_winning_loads_and_its_gain_is_not_known():
     assert found.setting == ((1, 8, 4), (9, 256, 0))
     assert found.share == pytest.approx(lost / (0.02 / 1.6 + 0.03 / 1.3 + lost))
     assert found.gain is None
+    assert (found.now, found.without_drafts) == (pytest.approx(0.8), pytest.approx(1 / 1.1))
 
 
 def test_where_nothing_loses_there_is_nothing_to_stop():

@@ -153,6 +153,17 @@ def test_what_was_not_measured_is_not_said_to_pay() -> None:
     assert "At no load that was measured does speculation lose." in text
     assert "Of these loads nothing was measured: 1." in text
     assert "What that gains has to be measured: with 0 draft tokens the drafter still runs" in text
+    assert "With MTP there are reports of crashes at graph capture (vLLM issue 48494)" in text
+
+
+def test_a_schedule_that_would_lose_as_much_is_not_recommended() -> None:
+    (model, *_) = sample.full().targets
+    assert model.what_if is not None
+    slight = replace(model.what_if, now=0.95, without_drafts=0.91)
+    text = markdown(replace(sample.full(), targets=(replace(model, what_if=slight),)))
+    section = text.partition("Draft tokens, and what if")[2]
+    assert "A schedule by batch size does not: with 0 draft tokens the drafter still" in section
+    assert "per_batch_size" not in section
 
 
 def test_all_zeros_are_no_setting() -> None:

@@ -147,13 +147,17 @@ CALIBRATE = (
     "with the URL of a server without speculation: it measures what serving costs there, against"
     " which a speedup is measured."
 )
-WHAT_IF = WhatIf(loads=("1", "2"), setting=((1, 2, 4), (3, 256, 0)), share=0.05)
+WHAT_IF = WhatIf(loads=("1", "2"), setting=((1, 2, 4), (3, 256, 0)), share=0.05,
+                  now=0.8, without_drafts=1 / 1.1)  # fmt: skip
 RESTRICT = (
-    "Speculation loses above 2 running requests, 5.0% of the time."
+    "Speculation loses above 2 running requests, 5.0% of the time: send what is above to a server"
+    " of its own without speculation, or switch it off while that lasts (`specwatch guard disable"
+    " chat`). Or measure"
     ' `"num_speculative_tokens_per_batch_size": [[1, 2, 4], [3, 256, 0]]` in the speculative'
-    " configuration (needs vLLM 0.24 or later, no data parallelism) stops drafting there, but the"
-    " drafter still runs, which is slower than off: measure it with `specwatch bench` before you"
-    " keep it."
+    " configuration (needs vLLM 0.24 or later, no data parallelism; tested by vLLM with Eagle,"
+    " Eagle-3 and DFlash only) with `specwatch bench` before you keep it: with 0 draft tokens the"
+    " drafter still runs, which is slower than off: at most 0.91x of it by the assumed draft cost,"
+    " and 0.80x is measured now."
 )
 OFF = (
     "Switch speculation off: `specwatch guard disable chat`, or let the guard (`guard.mode: act`)."
@@ -273,6 +277,14 @@ ADVICE = {
     ),
     "restrict it": (
         report("pays", speedup=FASTER, others={"what_if": WHAT_IF}), RESTRICT,
+    ),
+    "no schedule, where the drafter alone costs as much": (
+        report("pays", speedup=FASTER, others={"what_if": replace(WHAT_IF, now=0.95)}),
+        "Speculation loses above 2 running requests, 5.0% of the time: send what is above to a"
+        " server of its own without speculation, or switch it off while that lasts (`specwatch"
+        " guard disable chat`). A schedule by batch size is no remedy: with 0 draft tokens the"
+        " drafter still runs, which is slower than off: at most 0.91x of it by the assumed draft"
+        " cost, and 0.95x is measured now.",
     ),
     "off, where what a schedule gains is not known": (
         report("loses", speedup=SLOWER, others={"what_if": WHAT_IF}), OFF,

@@ -194,6 +194,12 @@ def test_a_schedule_comes_with_what_it_needs_and_promises_nothing() -> None:
     assert "needs vLLM 0.24 or later" in text
     assert "it loses above 32 running requests, 11.0% of the time; to be measured there:" in text
     assert "where the drafter still runs" in text
+    assert "tested by vLLM with Eagle, Eagle-3 and DFlash only" in text
+    model = sample.full().targets[0]
+    slight = msgspec.structs.replace(model.what_if, now=0.95, without_drafts=0.91)
+    text = " ".join(_only(what_if=slight).split())
+    assert "a schedule is no remedy: with 0 draft tokens the drafter still runs" in text
+    assert "per_batch_size" not in text.partition("a schedule is no remedy")[2]
     assert "this is 0.19.1" in " ".join(_only(engine_version="0.19.1").split())
 
 

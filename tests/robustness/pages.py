@@ -9,8 +9,9 @@ import argparse
 import random
 import sys
 import time
+import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import Any, NamedTuple
 
 from structlog.testing import capture_logs
@@ -154,13 +155,20 @@ class Outcome(NamedTuple):
     refused: Counter[str]
 
 
+def _described(seed: int, log: MutableMapping[str, Any]) -> str:
+    error = log.pop("exc_info", None)
+    trace = traceback.format_exception(error) if isinstance(error, BaseException) else ()
+    return f"seed {seed}: {log}\n{''.join(trace)}"
+
+
 def run(count: int, seed: int) -> Outcome:
     """Feed so many pages, an hour of them to each daemon; what a daemon raises is not caught."""
     refused: Counter[str] = Counter()
     defects: list[str] = []
     slowest, fed = 0.0, 0
     while fed < count:
-        world = DamagedPages(seed + fed)
+        first = fed
+        world = DamagedPages(seed + first)
         daemon, server = Specwatch(world, mode="observe"), Server(world)
         with capture_logs() as logs:
             for look in range(min(700, count - fed)):
@@ -173,7 +181,11 @@ def run(count: int, seed: int) -> Outcome:
         refused.update(
             log["reason"] for log in logs if "reason" in log and "scrape" in log["event"]
         )
-        defects += [str(log) for log in logs if log["log_level"] in ("error", "critical")]
+        defects += [
+            _described(seed + first, log)
+            for log in logs
+            if log["log_level"] in ("error", "critical")
+        ]
         if sys.stderr.isatty():
             print(f"\r\033[K{fed} of {count} pages", end="", file=sys.stderr, flush=True)
     return Outcome(fed, defects, slowest, refused)

@@ -130,7 +130,9 @@ def test_values_are_the_counters_of_the_engine() -> None:
     assert value(page, f"{name}_count") == tally.ttft.count
     assert value(page, f"{name}_bucket", le="0.1") == sum(tally.ttft.counts[:8])
     assert value(page, f"{name}_sum") == pytest.approx(tally.ttft.sum)
-    assert value(page, "vllm:num_requests_running") == engine.running
+    assert value(page, "vllm:num_requests_running") == sum(
+        core.running_shown for core in engine.cores
+    )
     for index, core in enumerate(engine.cores):
         usage = value(page, "vllm:kv_cache_usage_perc", engine=str(index))
         assert usage == pytest.approx(core.kv_cache_usage)

@@ -273,6 +273,11 @@ def test_speculation_is_one_or_zero(mode: Mode, value: int) -> None:
     assert samples(status, "specwatch_speculation_enabled") == {("llama", "chat"): value}
 
 
+def test_speculation_that_is_not_known_is_neither() -> None:
+    status = daemon(target(models={"llama": Mode.UNKNOWN}))
+    assert samples(status, "specwatch_speculation_enabled") == {}
+
+
 def test_a_target_says_what_it_is_as_far_as_is_known() -> None:
     status = daemon(target(), target("new", engine_version=None))
     url = "http://127.0.0.1:8000"

@@ -160,6 +160,8 @@ def test_the_answer_comes_first_and_says_what_it_rests_on(surface: Surface) -> N
         ({"decision": decided(measured=False)}, "not measured: speedup about 2.1, assumed"),
         ({"models": {"llama": Mode.OFF}, "decision": decided()}, "Speculation is off."),
         ({}, "Nothing was generated with speculation yet"),
+        ({"models": {"llama": Mode.UNKNOWN}}, "It is not known whether the server speculates."),
+        ({"models": {"llama": Mode.UNKNOWN}}, "speculation is unknown for 1 model"),
         ({"last_success": None, "recent": (), "models": {}}, "The target was not read yet"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from specwatch.report.model import ModelReport, Outcome, Report
 from specwatch.report.told import cells
 from specwatch.report.told.parts import Part, Section, Sentence, Table, table
+from specwatch.wording.speculation import MODE_NOT_KNOWN
 
 
 class Words(NamedTuple):
@@ -94,6 +95,10 @@ def _parts(model: ModelReport) -> Iterator[Part]:
     ]
     if traffic.seconds_mixed:
         rows.append(("Time in which it changed", *_time(traffic.seconds_mixed, None)))
+    if traffic.seconds_unknown:
+        rows.append(
+            (f"Time in which it is {MODE_NOT_KNOWN}", *_time(traffic.seconds_unknown, None))
+        )
     yield table("Speedup, traffic and time", "*What|Figure|Against the period before", rows)
 
 

@@ -112,13 +112,17 @@ def _what_if(model: ModelReport) -> Iterator[Part]:
         return
     yield Sentence(
         f"It loses above {most} running requests, {cells.percent(found.share)} of the measured"
-        f" time. `{schedule.setting(found)}` in the speculative configuration stops drafting there;"
+        " time: a server of its own without speculation, or switching it off, ends that."
+    )
+    if not schedule.stops_the_loss(found):
+        yield Sentence(f"A schedule by batch size does not: {schedule.expected(found)}.")
+        return
+    yield Sentence(
+        f"`{schedule.setting(found)}` in the speculative configuration stops drafting there;"
         f" it {schedule.needs(model.engine_version)}."
     )
-    yield Sentence(
-        "What that gains has to be measured: with 0 draft tokens the drafter still runs, which is"
-        " slower than speculation off."
-    )
+    yield Sentence(f"What that gains has to be measured: {schedule.expected(found)}.")
+    yield Sentence(schedule.WITH_MTP)
     unmeasured = schedule.unmeasured(model, found)
     if unmeasured:
         loads = ", ".join(map(cells.name, unmeasured))
