@@ -146,3 +146,18 @@ def test_names_fit_with_stars_and_question_marks_only(pattern: str, name: str, f
 )
 def test_amounts_are_written_as_they_are_read(amount: float, unit: str) -> None:
     assert parse_amount(format_amount(amount, unit), unit) == pytest.approx(amount, abs=1e-12)
+
+
+def test_the_rules_by_which_the_guard_acts_take_their_time() -> None:
+    acting = {
+        rule.name: (rule.window, rule.for_, rule.clear_for, rule.min_drafts)
+        for rule in DEFAULT_RULES
+        if rule.action == "disable"
+    }
+    assert acting == {
+        "net-negative": (3600, 0, 300, 100),
+        "net-negative-unexplained": (3600, 2700, 300, 100),
+    }
+    for rule in DEFAULT_RULES:
+        if rule.name in acting:
+            assert [(one.below, one.clear) for one in rule.conditions] == [(1, 1.02)]

@@ -284,8 +284,6 @@ class _Teller:
 
     def _load(self) -> str:
         old, new = self._before, self._after
-        if old.concurrency is None or new.concurrency is None:
-            return "other load"
         said = f"running requests {_moved(old.concurrency, new.concurrency, '.1f')}"
         if old.loads.keys() & new.loads.keys():
             return said

@@ -65,7 +65,7 @@ class Period:
     cost: float
     drafted: float
     acceptance: float
-    concurrency: float | None
+    concurrency: float
     loads: Mapping[int, Part]
     mix: Mapping[str, Part] | None
     interval: Interval | None
@@ -150,7 +150,7 @@ def _period(minutes: Sequence[Minute]) -> Period:
         cost=cost,
         drafted=drafted,
         acceptance=acceptance,
-        concurrency=running / busy if busy else None,
+        concurrency=running / busy,
         loads=_loads(minutes, plain),
         mix=_mix(samples, acceptance),
         interval=_interval(minutes),

@@ -227,6 +227,11 @@ def test_a_full_cache_is_told() -> None:
             minutes(),
             "the present period has no sound",
         ),
+        (
+            [replace(s, gauges=Gauges()) for s in minutes()],
+            minutes(),
+            "the present period has no sound",
+        ),
     ],
 )
 def test_nothing_to_compare_is_said(now: list[Sample], reference: list[Sample], said: str) -> None:

@@ -161,3 +161,35 @@ def test_joined_are_the_newest_points_each_once():
     long = join(measurement(at=0.0, count=200), measurement(at=300.0, count=100))
     assert len(long.points) == MOST_POINTS
     assert long.points[-1].at == 300.0
+
+
+def test_demand_is_what_would_run_at_the_pace_of_the_fastest_load():
+    found = minutes.baseline(
+        [off(at, tpot=0.02, load=4.0) for at in range(9)]
+        + [off(at, tpot=0.05, load=12.0) for at in range(9, 18)]
+    )
+    assert found.demand(6000.0, 60.0) == pytest.approx(0.02 * 6000 / 60)
+    assert found.demand(3000.0, 30.0) == pytest.approx(2.0)
+    assert found.demand(6000.0, 60.1) is None, "there may be idle stretches in it"
+    assert found.demand(6000.0, 0.0) is None
+    assert Baseline().demand(6000.0, 60.0) is None
+    assert Baseline().measured_at == 0.0
+
+
+def test_latencies_fade_once_twice_as_many_points_as_are_kept_stand_behind_them():
+    ttft = Histogram((0.1, 1.0), (5, 4, 3), 9.0)
+    one = measurement(at=100.0, ttft=ttft, points_behind=2 * MOST_POINTS - 9)
+    other = measurement(at=200.0, points_behind=9)
+    kept = join(one, other)
+    assert (kept.ttft, kept.tpot, kept.points_behind) == (ttft, None, 2 * MOST_POINTS)
+    faded = join(one, replace(other, points_behind=10))
+    assert faded.ttft == Histogram((0.1, 1.0), (2, 2, 1), 4.5)
+    assert faded.points_behind == MOST_POINTS
+    assert faded.tpot is None
+
+
+def test_what_was_known_at_a_time_is_what_was_measured_by_then():
+    found = chosen(measurement(at=100.0, count=20), now=100.0)
+    assert len(found.before(95.0).points) == 15
+    assert found.before(95.0).measured_at == 95.0
+    assert not found.before(0.0).points

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.cost import EPISODE, LEAST_POINTS, CostModel, Observation, doubt
+from specwatch.core.cost import EPISODE, LEAST_POINTS, CostModel, Observation, Rate, doubt
 from specwatch.core.noise import Noise
 from specwatch.model import load_bin
 
@@ -327,3 +327,31 @@ def test_where_prompts_queue_each_load_has_its_own_cost_of_a_prompt():
         queued=True,
     )
     assert alone.rates[1].rate >= 0, "prompts all alike tell no slope"
+
+
+@pytest.mark.parametrize(
+    ("measured", "nearest"),
+    [
+        ((2, 3, 4), {3: 1.0}),
+        ((2, 4), {2: 0.5, 4: 0.5}),
+        ((4,), {4: 1.0}),
+        ((2, 5), {2: 1.0}),
+        ((1,), {1: 1.0}),
+        ((5,), {5: 1.0}),
+        ((1, 5), {1: 1.0}),
+        ((0, 6), None),
+    ],
+    ids=str,
+)
+def test_a_load_that_is_not_known_is_taken_for_the_nearest_of_two_on_either_side(
+    measured: tuple[int, ...], nearest: dict[int, float] | None
+) -> None:
+    """Bin 3 is asked for, in the middle between its neighbours."""
+    loads = {0: 1.0, 1: 2.0, 2: 4.0, 3: 7.0, 4: 10.0, 5: 24.0, 6: 48.0}
+    model = CostModel({bin_: Rate(loads[bin_], 0.02, 1e-4, 9.0) for bin_ in measured})
+    assert load_bin(7.0) == 3
+    found = model.nearest(7.0)
+    assert found is None if nearest is None else found is not None
+    assert {bin_: weight for bin_, weight in (found or {}).items() if weight} == (nearest or {})
+    assert (model.predict(7.0, 100.0, nearest=True) is None) is (nearest is None)
+    assert model.nearest(0.0) is None

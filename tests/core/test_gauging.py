@@ -141,3 +141,17 @@ def test_the_gauge_stands_where_the_server_counts_no_times(tally: Tally) -> None
     gauges = Gauges(sampled_seconds=60.0, busy_seconds=30.0, running_seconds=60.0)
 
     assert counted(gauges, tally, 60.0) == gauges
+
+
+@pytest.mark.parametrize(
+    ("waited", "highest", "running"),
+    [(0.0, 8, 100.0 + 60.0), (30.0, 8, 100.0 + 30.0), (30.0, 2, 120.0), (90.0, 8, 100.0)],
+)
+def test_what_requests_waited_for_is_no_part_of_what_ran(
+    waited: float, highest: int, running: float
+) -> None:
+    """60 s to the first token less those that the queue took, and no more than was admitted."""
+    gauges = Gauges(60.0, 60.0, 120.0, waited, running_max=highest)
+    tally = Tally(ttft=Histogram((), (9,), 60.0), inter_token=Histogram((), (900,), 100.0))
+
+    assert counted(gauges, tally, 60.0).running_seconds == running

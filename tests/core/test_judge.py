@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.core.baseline import BaselineKey, Origin, join, measured
+from specwatch.core.baseline import MAX_AGE, BaselineKey, Origin, join, measured
 from specwatch.core.judge import MOST_MODELS, Judge
 from specwatch.core.sample import samples_of, total
 from specwatch.core.verdicts import Finding, Verdict
@@ -365,3 +365,17 @@ def test_a_restart_inside_a_minute_decides_nothing() -> None:
     assert feed(judge, 0, 60, step=0.2, acceptance=0.1, restarts=1) == []
     (found,) = judge.findings()
     assert found.verdict is Verdict.NO_DATA
+
+
+def test_a_baseline_that_ages_is_chosen_anew_every_hour() -> None:
+    """Though nothing new is measured: what has expired is no measure of anything."""
+    judge = judge_of(LOSES)
+    aged = [
+        replace(one, points=tuple(p._replace(at=at(60) - MAX_AGE) for p in one.points))
+        for one in baseline()
+    ]
+    judge.measurements = aged
+    feed(judge, 0, 50, step=0.03, acceptance=0.05)
+    assert judge.assessments()["m"].speedup is not None
+    feed(judge, 50, 130, step=0.03, acceptance=0.05)
+    assert judge.assessments()["m"].speedup is None

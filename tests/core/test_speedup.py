@@ -424,3 +424,24 @@ def test_a_measured_pace_is_that_of_its_minute():
     compared = Comparison([one.sample], baseline(SHORT))
     truth = plain_seconds(6.0, 6000.0, 500.0, 30) / 6000
     assert compared.rate(compared.known[0]) == pytest.approx(truth, rel=0.03)
+
+
+def test_minutes_of_an_environment_without_a_baseline_do_not_hide_those_of_one_that_has_it() -> (
+    None
+):
+    known = choose(
+        measured(KEY, Origin.WINDOWS, [minute(at, mode=Mode.OFF) for at in range(20)]),
+        Environment(),
+        now=0.0,
+    )
+    old, new = Environment("0.32.0"), Environment("0.33.0")
+    samples = [replace(minute(at), environment=old) for at in range(30, 50)]
+    samples += [replace(minute(at), environment=new) for at in range(50, 55)]
+    asked = {old: known, new: Baseline()}
+    compared = Comparison(samples, asked.__getitem__, objective=Objective.TPOT)
+    assert compared.missing is None
+    assert compared.covered == pytest.approx(20 / 25)
+    found = compared.interval()
+    assert found is not None
+    assert found.value == pytest.approx(1.0, rel=0.02)
+    assert Comparison(samples[20:], asked.__getitem__).missing == "no baseline"

@@ -322,6 +322,25 @@ def test_a_server_that_restarted_while_the_daemon_was_down_counts_in_full():
     assert (window.tally.generation_tokens, window.restarts) == (40, 1)
 
 
+@pytest.mark.parametrize(("start", "counted", "restarts"), [(1.5, 31, 0), (2.5, 41, 1)])
+def test_a_restart_while_the_daemon_was_down_counts_where_the_cursor_comes_late(
+    start: float, counted: int, restarts: int
+):
+    """The minute into which it falls is not sound: it is in no speedup."""
+    first = new_watch()
+    first.observe(server(10, start=1.5), at(1))
+    batch = first.close().batch
+    assert batch is not None
+    second = new_watch(cursor_follows=True)
+    assert not second.observe(server(40, start=start), at(31)).restarted
+    second.resume(batch.cursor, at(33))
+    second.observe(server(41, start=start), at(36))
+    window = only_window(second)
+    assert (window.tally.generation_tokens, window.restarts) == (counted, restarts)
+    assert window.observed_seconds == 35
+    assert samples_of([window])[0].sound is (restarts == 0)
+
+
 def test_the_time_of_a_daemon_that_was_down_across_a_clock_step_is_not_negative():
     first = new_watch()
     first.observe(server(10), at(500))

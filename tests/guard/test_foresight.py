@@ -1,4 +1,4 @@
-"""What the guard expects of speculation while it is off."""
+"""What the guard measures of a trial and of a switch, and expects while speculation is off."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 
 from specwatch.core.sample import Sample
-from specwatch.guard.foresight import predicted_speedup
-from specwatch.model import Histogram, Objective
+from specwatch.guard.foresight import (
+    explored,
+    predicted_speedup,
+    quiet_in,
+    trial_speedup,
+    verified,
+)
+from specwatch.model import HOUR, MINUTE, Environment, Histogram, Objective
 from tests.core.minutes import baseline, off, on
 
 REQUESTS = 10
@@ -40,3 +46,168 @@ def test_what_is_predicted_is_the_objective(objective: Objective, speedup: float
     assert found.value == pytest.approx(speedup, rel=0.02)
     assert found.above(1.0) is (speedup > 1)
     assert found.below(1.0) is (speedup < 1)
+
+
+def test_how_far_the_objective_is_from_the_pace_is_taken_from_minutes_alike() -> None:
+    """Of those in which twice as much was asked for, the first tokens came at once."""
+    known = baseline([asked(off(at), 2.0) for at in range(20)])
+    alike = [asked(on(at, tpot=0.04), 6.0) for at in range(60, 120)]
+    others = [asked(on(at, tpot=0.04, drafts=800, accepted=1200), 0.1) for at in range(120, 180)]
+    present = [asked(off(at), 2.0) for at in range(180, 195)]
+    found = predicted_speedup(alike + others, present, known, Objective.E2E)
+    assert found is not None
+    assert found.value == pytest.approx((50 + 20) / (40 + 60), rel=0.02)
+
+
+BEGAN = 100
+"""The minute in which a trial, or the time without speculation, begins."""
+COLD = 2
+"""Minutes after a restart in which the caches are empty."""
+
+
+def plain(first: int, count: int, tpot: float) -> list[Sample]:
+    return [off(first + at, tpot=tpot) for at in range(count)]
+
+
+def speculating(first: int, count: int, tpot: float, around: float = 0.0) -> list[Sample]:
+    """Minutes of a time per token that lies ``around`` above it and below it in turn."""
+    return [on(first + at, tpot=tpot + around * (-1) ** at) for at in range(count)]
+
+
+def test_a_trial_is_judged_by_all_minutes_but_the_first_two() -> None:
+    """Those are slow because the caches are empty, whatever speculation does."""
+    cold = speculating(BEGAN, COLD, 0.5)
+    warm = speculating(BEGAN + COLD, 10, 0.04)
+    now = (BEGAN + COLD + 10) * MINUTE
+    found = trial_speedup(
+        cold + warm, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
+        objective=Objective.TPOT,
+    )  # fmt: skip
+    assert found is not None
+    assert found.speedup.value == pytest.approx(1.25)
+    assert found.speedup.samples == 10
+    assert found.certain is not None
+    assert found.certain.above(1.0)
+
+
+@pytest.mark.parametrize(("tpot", "around", "certain"), [(0.05, 0.005, None), (0.06, 0.0, "below")])
+def test_a_trial_is_certain_only_of_what_is_clear_of_one(
+    tpot: float, around: float, certain: str | None
+) -> None:
+    minutes = speculating(BEGAN + COLD, 20, tpot, around)
+    now = (BEGAN + COLD + 20) * MINUTE
+    found = trial_speedup(
+        minutes, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
+        objective=Objective.TPOT,
+    )  # fmt: skip
+    assert found is not None
+    if certain is None:
+        assert found.certain is None
+    else:
+        assert found.certain is not None
+        assert found.certain.below(1.0)
+
+
+def test_the_longest_stretch_that_is_certain_tells_of_a_trial() -> None:
+    """Five bad minutes at its end do not undo an hour that was good."""
+    minutes = [*speculating(BEGAN + COLD, 50, 0.03), *speculating(BEGAN + COLD + 50, 6, 0.07)]
+    now = (BEGAN + COLD + 56) * MINUTE
+    found = trial_speedup(
+        minutes, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
+        objective=Objective.TPOT,
+    )  # fmt: skip
+    assert found is not None
+    assert found.certain is not None
+    assert found.certain.samples > 40
+
+
+def test_a_trial_without_traffic_has_no_speedup() -> None:
+    assert trial_speedup(
+        speculating(BEGAN, 4, 0.04), baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE,
+        now=(BEGAN + 4) * MINUTE, objective=Objective.TPOT,
+    ) is None  # fmt: skip
+
+
+def test_the_minutes_that_led_to_a_switch_are_compared_with_those_after_it() -> None:
+    """The good time before the loss counts as little as the cold minutes after the restart. What
+    a token takes without speculation is 0.06 s now, and was 0.05 s."""
+    before = [*speculating(40, 48, 0.03), *speculating(88, 12, 0.08)]
+    after = [*plain(BEGAN, COLD, 0.5), *plain(BEGAN + COLD, 10, 0.06)]
+    known = [*plain(0, 20, 0.05), *plain(BEGAN, 20, 0.2)]
+    found = verified(
+        before + after, baseline(known), switched=BEGAN * MINUTE - 1.0, since=BEGAN * MINUTE,
+        objective=Objective.TPOT,
+    )  # fmt: skip
+    assert found is not None
+    assert found.before == pytest.approx(0.05 / 0.08)
+    assert found.slowdown == pytest.approx(0.06 / 0.05)
+    assert found.speedup.value == pytest.approx(0.06 / 0.08)
+
+
+def test_where_no_stretch_told_the_last_ten_minutes_led_to_the_switch() -> None:
+    """As where a rule about something else was in breach; another environment is not alike."""
+    other = [replace(each, environment=Environment("0.30.0")) for each in speculating(90, 3, 0.02)]
+    before = [*speculating(40, 50, 0.03), *other, *speculating(93, 7, 0.04)]
+    after = plain(BEGAN, COLD + 10, 0.05)
+    found = verified(
+        before + after, baseline(plain(0, 20, 0.05)), switched=BEGAN * MINUTE,
+        since=BEGAN * MINUTE, objective=Objective.TPOT,
+    )  # fmt: skip
+    assert found is not None
+    assert found.before == pytest.approx(1.25)
+    alike = [*speculating(40, 50, 0.03), *speculating(90, 10, 0.04)]
+    again = verified(
+        alike + after, baseline(plain(0, 20, 0.05)), switched=BEGAN * MINUTE,
+        since=BEGAN * MINUTE, objective=Objective.TPOT,
+    )  # fmt: skip
+    assert again is not None
+    assert again.before == pytest.approx(1.25)
+
+
+def test_a_switch_is_not_verified_by_too_few_minutes() -> None:
+    before = speculating(80, 20, 0.08)
+    known = baseline(plain(0, 20, 0.05))
+    after = plain(BEGAN, COLD + 4, 0.05)
+    given = {"switched": BEGAN * MINUTE, "since": BEGAN * MINUTE}
+    assert verified(before + after, known, objective=Objective.TPOT, **given) is None
+    assert verified(before[-4:] + plain(BEGAN, 20, 0.05), known, objective=Objective.TPOT,
+                    **given) is None  # fmt: skip
+
+
+def test_an_exploration_tells_what_speculation_was_worth_by_what_was_learned() -> None:
+    """0.05 s a token by the baseline of before, 0.08 s by what the exploration measured."""
+    known = [*plain(0, 20, 0.05), *plain(BEGAN, 60, 0.08)]
+    before = speculating(40, 60, 0.04)
+    found = explored(
+        before + plain(BEGAN, 30, 0.08), baseline(known), switched=BEGAN * MINUTE - 1.0,
+        objective=Objective.TPOT,
+    )  # fmt: skip
+    assert found is not None
+    assert found.before == pytest.approx(1.25)
+    assert found.speedup.value == pytest.approx(found.before * found.slowdown)
+    assert 1.3 < found.slowdown <= 1.6
+    newer = replace(before[-1], environment=Environment("0.33.0"))
+    assert explored(
+        [*before[:-1], newer], baseline(known), switched=BEGAN * MINUTE, objective=Objective.TPOT
+    ) is None, "of what ran last one minute is known"  # fmt: skip
+    assert explored(
+        before[:4], baseline(known), switched=BEGAN * MINUTE, objective=Objective.TPOT
+    ) is None  # fmt: skip
+
+
+def hours(tokens: dict[int, int], usual: int = 1000, count: int = 24) -> list[Sample]:
+    """The hours of a day, of so many tokens each."""
+    return [
+        replace(off(0, tokens=tokens.get(at, usual)), start=at * HOUR, length=HOUR)
+        for at in range(count)
+    ]
+
+
+def test_traffic_is_expected_to_rest_when_it_did_a_day_before() -> None:
+    """In the first hour of less than a tenth of the mean that is to come."""
+    day = hours({2: 0, 7: 87, 8: 0})
+    assert quiet_in(day, 24 * HOUR) == 2 * HOUR
+    assert quiet_in(day, 26 * HOUR) == 5 * HOUR, "one that has begun is not to come"
+    assert quiet_in(hours({7: 97}), 24 * HOUR) is None
+    assert quiet_in(hours({2: 0}, count=23), 24 * HOUR) == 2 * HOUR
+    assert quiet_in(hours({2: 0}, count=22), 24 * HOUR) is None, "less than a day is known"

@@ -48,6 +48,7 @@ def test_a_comparison_has_its_speedups_its_crossing_and_its_own_sentence() -> No
     found = experiment(whole)
     assert (found.sentence, found.verdict) == (whole.sentence, whole.verdict)
     assert found.crossing == whole.crossing
+    assert found.speculation, "it is of a server that speculates, and of one that does not"
     assert [each.verdict for each in found.loads] == ["ship", "do_not"]
     first = found.loads[0].speedup
     assert first is not None

@@ -134,6 +134,20 @@ def test_a_deleted_directory_is_created_again(store: Store, sqlite_file: Path) -
     assert starts(read(Store(store.url, daemon="other"))) == [T0 + 60]
 
 
+def test_in_a_file_that_was_put_in_its_place_a_run_is_registered_anew(
+    store: Store, sqlite_file: Path, tmp_path: Path, open_store: OpenStore
+) -> None:
+    """Another daemon's run may have the same number there: minutes would count as its own."""
+    store.write([batch(minute(T0))], now=0)
+    open_store(f"sqlite:///{tmp_path}/other.db", "right").close(now=0)
+    shutil.rmtree(sqlite_file.parent)
+    sqlite_file.parent.mkdir()
+    (tmp_path / "other.db").rename(sqlite_file)
+    store.write([batch(minute(T0 + 60))], now=0)
+    assert starts(read(store)) == [T0 + 60]
+    assert store.info().rows["runs"] == 2
+
+
 def test_a_directory_that_cannot_be_created_is_explained(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StoreUnavailable, match=f"{tmp_path}/file/x.db: "):

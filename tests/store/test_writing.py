@@ -60,7 +60,7 @@ def test_another_process_that_writes_as_this_daemon_is_noticed(
 ) -> None:
     """A predecessor is no rival, whenever it ended; nor is a daemon of another name."""
     old = open_store(url, now=T0 - 300, pid=1)
-    old.write([batch(minute(T0 - 60))], now=T0)
+    old.write([batch(minute(T0 - 60), minute(T0))], now=T0)
     ours = open_store(url, now=T0, pid=2)
     ours.write([batch(minute(T0 + 60))], now=T0 + 120)
     open_store(url, daemon="right", now=T0, pid=3).write(
@@ -69,7 +69,8 @@ def test_another_process_that_writes_as_this_daemon_is_noticed(
     assert ours.rivals(T0 + 180) == []
     old.write([batch(minute(T0 + 60))], now=T0 + 120)
     assert [rival.endswith(", pid 1") for rival in ours.rivals(T0 + 180)] == [True]
-    assert ours.rivals(T0 + 3600) == []
+    assert len(ours.rivals(T0 + 660)) == 1
+    assert ours.rivals(T0 + 661) == [], "it has written nothing for ten minutes"
 
 
 def test_a_retry_on_a_new_connection_changes_nothing(store: Store) -> None:
@@ -126,12 +127,17 @@ def test_only_whole_minutes_are_written(store: Store, change: dict[str, int]) ->
 
 
 def test_a_run_is_registered_and_ended(url: str, open_store: OpenStore) -> None:
+    """And no other run with it, such as that of its successor."""
     store = Store(url, daemon="left", version="1.2", host="h", pid=42)
     store.open(now=100.5)
+    other = open_store(url, now=150.0, version="1.3", host="h", pid=43)
     store.close(now=200.5)
-    with open_store(url, "other")._database.reading() as connection:
-        run = connection.execute(sa.select(schema.runs).order_by(schema.runs.c.id)).first()
-    assert tuple(run or ())[1:] == ("left", 100, 200, "1.2", "h", 42)
+    with other.reading() as connection:
+        runs = connection.execute(sa.select(schema.runs).order_by(schema.runs.c.id)).all()
+    assert [tuple(run)[1:] for run in runs] == [
+        ("left", 100, 200, "1.2", "h", 42),
+        ("left", 150, None, "1.3", "h", 43),
+    ]
 
 
 def test_threads_can_write_and_read_at_once(store: Store) -> None:

@@ -31,6 +31,7 @@ def stripped(text: str) -> str:
             "vllm serve M \\\n  --port 1 \\\n  --seed 2\n",
         ),
         ("vllm serve M \\\n  --spec-tokens=3 # why\n", "vllm serve M # why\n"),
+        ("vllm serve M \\\n--spec-tokens 3 \\\n--seed 2", "vllm serve M \\\n--seed 2"),
         ('vllm serve M --speculative-config "{\\"method\\": \\"ngram\\"}"', "vllm serve M"),
         ("vllm serve M --speculative-config '{\"a\":'\"1}\" -tp 2", "vllm serve M -tp 2"),
         ('vllm serve M --speculative-config="$SPEC" -tp "${TP:-2}"', 'vllm serve M -tp "${TP:-2}"'),
@@ -82,6 +83,59 @@ def test_the_rest_of_the_text_stays(text: str, result: str) -> None:
     ],
 )  # fmt: skip
 def test_what_may_hide_speculation_is_refused(text: str, why: str) -> None:
+    with pytest.raises(CannotStrip) as refusal:
+        stripped(text)
+    assert why in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "redirection",
+    [
+        "2>err",
+        "2>>err",
+        "0<in",
+        ">out",
+        "> o",
+        ">  o",
+        ">\to",
+        "2>&1",
+        "&>o",
+        "<>o",
+        ">|o",
+        ">'a b'",
+    ],
+)
+def test_a_redirection_between_a_flag_and_its_value_is_neither(redirection: str) -> None:
+    text = f"vllm serve M --spec-tokens {redirection} 3 --seed 1"
+    assert stripped(text) == f"vllm serve M {redirection} --seed 1"
+    first = f"{redirection} vllm serve M --spec-tokens 3"
+    assert stripped(first) == f"{redirection} vllm serve M"
+
+
+@pytest.mark.parametrize(
+    "expansion",
+    [
+        "$(a)", "${A}", "`a`", "$()", "``", "$(a b)", "`a b`", "${A:-b c}", "$A$B", "$(a\\))",
+        "$(a '' b)", "$(a ')' b)", "$(a \")\" b)", "$(a; (b); c)", "$(a $(b) ${C} c)",
+        "${A:-$(b '}' c)}", "$(a ${B:-)} c)", "${A:-(b}", "${A:-it's}", "$(a \"$(b \")\")\" c)",
+        "$(a \"it's\" b)", "`a \"b c\" d`", "$((1 + (2)))", "$(f() { a; }; f)",
+    ],
+)  # fmt: skip
+def test_an_expansion_in_double_quotes_is_one_word_whatever_is_in_it(expansion: str) -> None:
+    for text in (f'"{expansion}"', f'"x{expansion}y"'):
+        given = f"vllm serve M --spec-model {text} --key={text} -x"
+        assert stripped(given) == f"vllm serve M --key={text} -x"
+        assert stripped(f"A={text} vllm serve M -sc {{}} -x") == f"A={text} vllm serve M -x"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("vllm serve M <(x)", "'<(' in the text of a shell is not understood:"),
+        ("vllm serve M 'a b c d e f g h i j k", '"\'a b c d e f g h i j" in the text of a shell'),
+    ],
+)
+def test_a_refusal_quotes_the_place(text: str, why: str) -> None:
     with pytest.raises(CannotStrip) as refusal:
         stripped(text)
     assert why in str(refusal.value)

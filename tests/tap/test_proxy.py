@@ -55,6 +55,14 @@ def by_themselves(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Upstream, H
         yield upstream, server
 
 
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
+    """The upstreams that somebody asked to be looked at again."""
+    asked: list[Learner] = []
+    monkeypatch.setattr(Learner, "look_again", lambda self: asked.append(self))
+    return asked
+
+
 def head_of(visit: Visit) -> list[str]:
     return visit.head.partition("\r\n\r\n")[0].split("\r\n")
 
@@ -265,7 +273,7 @@ class Choking:
 
 @pytest.mark.parametrize(("path", "asked"), [("/x", 1), ("@127.0.0.1:1/", 0)])
 def test_what_cannot_be_sent_is_a_400(
-    path: str, asked: int, caplog: pytest.LogCaptureFixture
+    path: str, asked: int, caplog: pytest.LogCaptureFixture, looks: list[Learner]
 ) -> None:
     session: Any = Choking()
     url = "http://127.0.0.1:1"
@@ -274,6 +282,7 @@ def test_what_cannot_be_sent_is_a_400(
     found = visit(app, itertools.repeat({"type": "http.request", "more_body": True}), of)
     assert (found.error, session.asked) == (None, asked)
     assert found.head["status"] == 400
+    assert looks == [], "it says nothing of the upstream"
     assert json.loads(found.body)["error"]["message"] == "the upstream cannot be asked this"
     assert f"upstream {url} cannot be asked this: " in caplog.text
     assert "sk-secret" not in caplog.text
@@ -549,6 +558,20 @@ def test_an_upstream_that_takes_no_connection_is_a_504() -> None:
     with deaf_port() as port, proxy(f"http://127.0.0.1:{port}", connect_timeout=0.2) as server:
         status, message = error_of(server, "/v1/models?key=sk-secret")
     assert (status, message) == (504, "the upstream does not answer in time")
+
+
+def test_an_upstream_that_failed_is_looked_at_again(looks: list[Learner]) -> None:
+    """Another model may be loaded when it comes back."""
+    with Upstream() as upstream, proxy(upstream.url) as server:
+        upstream.answers = lambda visit: visit.answer(b"ok")
+        assert Response(server).status == 200
+        assert looks == []
+        upstream.answers = lambda visit: visit.reset()
+        assert error_of(server, "/x") == (502, "the upstream broke off")
+        assert len(looks) == 1
+    with proxy(upstream.url) as server:
+        assert error_of(server)[0] == 502
+    assert len(looks) == 2
 
 
 ANSWERS = {
