@@ -53,9 +53,9 @@ class UnitFiles:
         systemd reads its units again, a unit may need it.
         """
         if texts.variables is not None:
-            _write(self.variables, texts.variables)
+            write_whole(self.variables, texts.variables)
         if texts.drop_in is not None:
-            _write(self.drop_in, texts.drop_in)
+            write_whole(self.drop_in, texts.drop_in)
         else:
             self._remove(self.drop_in)
 
@@ -77,7 +77,7 @@ class UnitFiles:
 
     def about_to_restart(self, record: LastRestart) -> None:
         """Write the record."""
-        _write(self._record, msgspec.json.encode(record).decode())
+        write_whole(self._record, msgspec.json.encode(record).decode())
 
 
 def _text(path: Path) -> str | None:
@@ -104,7 +104,8 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, mode 0600, and its folder if need be: all of it or nothing. Raises OSError."""
     made = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     if made:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from specwatch.codegen.drop_in import DropIn
 from specwatch.codegen.systemd_variables import Environment, environment_file
 from specwatch.codegen.unit_command import Rewritten, UnitCommand, rewritten, words_of
+from specwatch.edges.switch_limit import SwitchLimit
 from specwatch.edges.systemd_bus import LoadedUnit, Manager
 from specwatch.edges.systemd_environment import config_file, environment_of
 from specwatch.edges.systemd_files import LastRestart, Texts, UnitFiles, digest, digests
@@ -55,7 +56,14 @@ class SystemdUnit:
     """An actuator that may do what it does: it runs as root, or the unit is its user's own."""
 
     def __init__(
-        self, name: str, manager: Manager, files: UnitFiles, *, timeout: float, user: bool = False
+        self,
+        name: str,
+        manager: Manager,
+        files: UnitFiles,
+        *,
+        timeout: float,
+        user: bool = False,
+        limit: SwitchLimit | None = None,
     ) -> None:
         """``timeout``: seconds that a restart may take, stopping included."""
         self._name = name
@@ -63,11 +71,13 @@ class SystemdUnit:
         self._files = files
         self._timeout = timeout
         self._user = user
+        self._limit = limit
         self._restarting = False
 
     def plan(self) -> Plan:
         """What :meth:`disable` would do, with secrets masked: whoever asks may not know them."""
         found = self._found()
+        self._check_limit("disable", found.unit)
         path = str(self._files.drop_in)
         if found.ours and found.in_force and not self._stale(found):
             ours = found.ours
@@ -140,11 +150,12 @@ class SystemdUnit:
         if found.ours and self._stale(found):
             detail.append("its own files changed since speculation was switched off")
         stale = found.ours is not None and self._stale(found)
-        return Service(_life(unit), mode, unit.instance or None, "; ".join(detail), stale)
+        return Service(unit.life, mode, unit.instance or None, "; ".join(detail), stale)
 
     def disable(self, incident: str) -> None:
         """Write the drop-in, reload, compare, restart."""
         found = self._found()
+        self._check_limit("disable", found.unit, incident)
         with self._telling_changes(found):
             if not (found.in_force and not self._stale(found)):
                 found = self._switch_off(found, incident)
@@ -153,6 +164,7 @@ class SystemdUnit:
     def enable(self, incident: str) -> None:
         """Remove the drop-in, reload, restart."""
         found = self._found()
+        self._check_limit("enable", found.unit, incident)
         with self._telling_changes(found):
             if found.texts != Texts():
                 self._change(found, Texts())
@@ -163,6 +175,14 @@ class SystemdUnit:
     def close(self) -> None:
         """Let go of the connection to systemd."""
         self._manager.close()
+
+    def _limit_of(self, do: str, unit: LoadedUnit) -> SwitchLimit | None:
+        """None for the way back of a server that is down, which no limit may hold up."""
+        return None if do == "enable" and unit.life is Life.DOWN else self._limit
+
+    def _check_limit(self, do: str, unit: LoadedUnit, incident: str = "") -> None:
+        if (limit := self._limit_of(do, unit)) is not None:
+            limit.check(do, incident)
 
     def _found(self, *, must_be_loaded: bool = True) -> _Found:
         unit = self._manager.load(self._name)
@@ -329,6 +349,8 @@ class SystemdUnit:
                 unit = self._settled(unit)
                 if unit.instance != last.instance and unit.active_state in _ALIVE:
                     return
+            if (limit := self._limit_of(do, unit)) is not None:
+                limit.count(do, incident, unit.instance)
             self._files.about_to_restart(LastRestart(do, incident, unit.instance))
         except OSError as error:
             raise ActuatorError(f"what is done cannot be recorded: {error}", retry=True) from error
@@ -378,13 +400,3 @@ def _only_command(unit: LoadedUnit) -> UnitCommand:
 def _why_not_loaded(unit: LoadedUnit) -> str:
     why = _WRONG_STATE.get(unit.load_state, f"is {unit.load_state}")
     return f"{unit.name} {why}" + (f" ({unit.load_error})" if unit.load_error else "")
-
-
-def _life(unit: LoadedUnit) -> Life:
-    if unit.has_job or unit.active_state == "deactivating":
-        return Life.CHANGING
-    if unit.active_state == "activating":  # between two attempts nothing runs
-        return Life.DOWN if unit.sub_state.startswith("auto-restart") else Life.CHANGING
-    if unit.active_state in ("active", "reloading"):
-        return Life.UP
-    return Life.STOPPED if unit.result == "success" else Life.DOWN

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specwatch.edges.switch_limit import SwitchLimit
 from specwatch.edges.systemd_files import UnitFiles
 from specwatch.edges.systemd_unit import SystemdUnit
 from specwatch.errors import ActuatorError
@@ -43,7 +45,7 @@ class Life:
         """Go on only if it has not ended, and does not now."""
         self.ended |= now
         if now and self.fails:
-            raise ActuatorError("no answer") if isinstance(thing, FakeSystemd) else OSError("full")
+            raise OSError("full") if isinstance(thing, UnitFiles) else ActuatorError("no answer")
         if self.ended and not self.fails:
             raise Killed
 
@@ -90,9 +92,16 @@ def prepared(folder: Path, start: str) -> FakeSystemd:
 
 def hand(systemd: FakeSystemd, life: Life | None = None) -> SystemdUnit:
     files = UnitFiles(NAME, units=systemd.folder, records=systemd.folder / "records")
+    limit = SwitchLimit(NAME, most=9, cooldown=0, folder=systemd.folder)
     if life is None:
-        return SystemdUnit(NAME, systemd, files, timeout=60)
-    return SystemdUnit(NAME, life.of(systemd), life.of(files), timeout=60)
+        return SystemdUnit(NAME, systemd, files, timeout=60, limit=limit)
+    return SystemdUnit(NAME, life.of(systemd), life.of(files), timeout=60, limit=life.of(limit))
+
+
+def counted(systemd: FakeSystemd) -> int:
+    """Restarts that the limit knows of."""
+    record = systemd.folder / f"{NAME}.json"
+    return len(json.loads(record.read_text())) if record.exists() else 0
 
 
 STARTS = [
@@ -115,6 +124,7 @@ def test_a_killed_change_is_ended_by_the_same_call_with_one_restart(
         again = hand(systemd)
         getattr(again, do)("now")
         assert systemd.restarts == before + 1, number
+        assert counted(systemd) == systemd.restarts, number
         assert again.status().mode is (Mode.ON if do == "enable" else Mode.OFF)
         assert again.status().detail == ""
         variables = list(systemd.folder.rglob("90-specwatch.env"))

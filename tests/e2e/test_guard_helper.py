@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from tests.e2e.guard_lab import (
+    COUNTED,
     DROP_IN,
     HELPER,
     MEMBER,
@@ -71,6 +72,30 @@ def test_it_acts_once_for_an_incident(lab: GuardLab) -> None:
     assert lab.show("InvocationID") == first
     assert lab.call("disable", "two") is None
     assert lab.show("InvocationID") != first
+
+
+def test_it_restarts_no_more_often_than_root_allows(lab: GuardLab) -> None:
+    """Whatever it is asked for, and however often it is killed."""
+    limits = f"{UNITS}/{HELPER}.d/limits.conf"
+    lab.machine.write_file(
+        limits,
+        "[Service]\nEnvironment=SPECWATCH_GUARD_MAX_SWITCHES=4 SPECWATCH_GUARD_COOLDOWN=1ms\n",
+    )
+    lab.machine.run("systemctl", "daemon-reload")
+    instances = [lab.show("InvocationID")]
+    refused = []
+    for number in range(6):
+        found = lab.call("disable", f"i{number}")
+        refused.append(found is not None and "at most 4 times in 24 hours" in found["error"])
+        instances.append(lab.show("InvocationID"))
+        lab.machine.run("systemctl", "kill", "-s", "KILL", HELPER, check=False)
+    assert refused == [False] * 3 + [True] * 3
+    assert len(set(instances)) == 4
+    assert "at most 4 times" in lab.call("plan")["error"]
+    assert lab.call("enable", "back") is None
+    found = lab.machine.shell(f"stat -c '%a %U' {COUNTED} $(dirname {COUNTED})")
+    assert found.split() == ["600", "root", "700", "root"]
+    lab.machine.run("rm", limits)
 
 
 def test_a_stranger_is_refused(lab: GuardLab) -> None:
