@@ -379,7 +379,8 @@ class Guardian:
             return
         try:
             self._service = self._actuator.status()
-            if state.phase is Phase.CONFIRMED:
+            ordered = state.order is not None and state.order.goal is Mode.OFF
+            if state.phase is Phase.CONFIRMED or ordered:
                 self._actuator.plan()  # what cannot be done is known before anything is begun
         except ActuatorError as error:
             self._service_error, self._service_retry = str(error), error.retry

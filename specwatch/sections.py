@@ -82,7 +82,7 @@ def cannot_read(path: Path, error: OSError) -> str:
     """A sentence about a file that could not be opened, with the remedy."""
     remedy = {
         FileNotFoundError: "create it, or correct the path",
-        PermissionError: "make it readable for the user that runs specwatch",
+        PermissionError: "make it readable for the user that runs specwatch, or use sudo",
         IsADirectoryError: "name a file",
     }.get(type(error), "see that it can be read")
     return f"cannot read {path}: {error.strerror}; {remedy}"

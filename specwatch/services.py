@@ -11,6 +11,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PlainSerializer,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -20,6 +21,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from specwatch.scalars import format_duration, quoted
 from specwatch.sections import Duration, Section
+from specwatch.stripping.secrets import masked
 from specwatch.yamlfile import KeyPath
 
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,247}\.service")
@@ -41,7 +43,9 @@ def _bearable(value: float) -> float:
     return value
 
 
-Command = Annotated[tuple[str, ...], AfterValidator(_a_program)]
+Command = Annotated[
+    tuple[str, ...], AfterValidator(_a_program), PlainSerializer(masked, when_used="json")
+]
 """A program by its full path and its arguments, run without a shell."""
 Patience = Annotated[Duration, AfterValidator(_bearable)]
 """Seconds that something may take which nobody waits for in vain: 1s to 2h."""

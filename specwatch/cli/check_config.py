@@ -186,8 +186,9 @@ def _not_writable(url: str) -> Path | None:
     if parsed.get_backend_name() != "sqlite":
         return None
     file = Path(parsed.database or "")
-    folder = next(parent for parent in file.absolute().parents if parent.exists())
-    if file.exists() and not os.access(file, os.R_OK | os.W_OK):
+    # Path.exists() raises PermissionError for what this user may not look for.
+    folder = next(parent for parent in file.absolute().parents if os.path.exists(parent))
+    if os.path.exists(file) and not os.access(file, os.R_OK | os.W_OK):
         return file
     return None if os.access(folder, os.W_OK | os.X_OK) else folder
 

@@ -15,13 +15,24 @@ from specwatch.cli import options
     "--idle", callback=options.duration, default="30s", show_default=True, metavar="DURATION",
     help="How long to wait for the next request.",
 )  # fmt: skip
-def command(unit: str, idle: float) -> None:
+@click.option(
+    "--max-switches", type=click.IntRange(min=2), default=12, show_default=True,
+    envvar="SPECWATCH_GUARD_MAX_SWITCHES", show_envvar=True,
+    help="Restarts of UNIT in 24 hours; the last one is kept for switching speculation back on.",
+)  # fmt: skip
+@click.option(
+    "--cooldown", callback=options.duration, default="60s", show_default=True, metavar="DURATION",
+    envvar="SPECWATCH_GUARD_COOLDOWN", show_envvar=True,
+    help="Time between two restarts of a UNIT that runs.",
+)  # fmt: skip
+def command(unit: str, idle: float, max_switches: int, cooldown: float) -> None:
     """Answer requests about UNIT, then end; started by specwatch-guard@.socket only."""
     from pydantic import ValidationError
 
     from specwatch.edges import guard_helper, logs
     from specwatch.edges.actuators import Actuator
     from specwatch.edges.actuators.systemd import system_unit
+    from specwatch.edges.switch_limit import SwitchLimit
     from specwatch.errors import ActuatorError
     from specwatch.services import SystemdService
 
@@ -33,10 +44,12 @@ def command(unit: str, idle: float) -> None:
     except ValidationError as error:
         problem = "; ".join(details["msg"] for details in error.errors())
 
+    limit = SwitchLimit(unit, most=max_switches, cooldown=cooldown)
+
     def actuator(timeout: float) -> Actuator:
         # Who asks is told what is wrong; ending would only have systemd start us again.
         if problem:
             raise ActuatorError(f"this helper was started for no unit: {problem}")
-        return system_unit(unit, timeout=timeout)
+        return system_unit(unit, timeout=timeout, limit=limit)
 
     guard_helper.GuardHelper(listening, actuator, idle=idle).serve()

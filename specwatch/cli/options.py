@@ -97,7 +97,17 @@ def loaded(file: Path | None) -> config.Config | None:
 
     Raises ConfigError.
     """
-    return load(file) if file is not None or DEFAULT_FILE.exists() else None
+    return load(file) if file is not None or has_default_file() else None
+
+
+def has_default_file() -> bool:
+    """Whether there is a configuration in the usual place, or may be: what this user may not look
+    for is not gone, and cannot be read when it is."""
+    try:
+        os.stat(DEFAULT_FILE)
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
+    return True
 
 
 def load(
@@ -123,7 +133,7 @@ def load(
             settings["listen"] = listen
         return config.from_targets((), environ=environ, hostname=hostname, settings=settings)
     if file is None:
-        if not DEFAULT_FILE.exists():
+        if not has_default_file():
             raise ConfigError(
                 f"nothing to watch: give --target URL, or --config FILE ({DEFAULT_FILE} does not"
                 " exist)"

@@ -71,7 +71,7 @@ def command(
     config = configured()
     log(config)
     supervisor = Supervisor(words, environ=environ, stop_timeout=stop_timeout) if words else None
-    from_file = not targets and (file is not None or options.DEFAULT_FILE.exists())
+    from_file = not targets and (file is not None or options.has_default_file())
     daemon = Daemon(
         config,
         environ=os.environ,

@@ -55,7 +55,7 @@ def configured(
         if len(targets) > 1:
             raise ConfigError("COMMAND is one server: give --target once, with its address")
         target: dict[str, Any] = {"url": targets[0]}
-    elif file is None and not options.DEFAULT_FILE.exists():
+    elif file is None and not options.has_default_file():
         target = _served_by(command)
     else:
         config = options.load(file, database=database, listen=listen)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from specwatch.codegen.unit_command import UnitCommand
 
 NAME = "90-specwatch.conf"
+VARIABLES_NAME = "90-specwatch.env"
+"""The file of variables beside it, for words that not everybody may read: no ``.conf``, so that
+systemd does not take it for a drop-in."""
 _RECORD = "# specwatch: "
 _TEXT = """\
 # Written by specwatch, which started this unit without speculation for incident {incident}.
@@ -17,7 +20,7 @@ _TEXT = """\
 # restart the unit. DO NOT EDIT.
 {record}
 [Service]
-ExecStart=
+{variables}ExecStart=
 ExecStart={line}
 """
 
@@ -31,19 +34,26 @@ class DropIn:
     command: UnitCommand
     files: Mapping[str, str]
     """The unit's other files by path, each with the SHA-256 of its contents in hexadecimal."""
+    variables: str = ""
+    """The path of the file of variables; empty where the command needs none. ``files`` has it,
+    too."""
 
     def text(self) -> str:
         """The file; raises CannotStrip for a command that cannot be written."""
-        record = json.dumps(
-            {
-                "incident": self.incident,
-                "original": _written(self.original),
-                "command": _written(self.command),
-                "files": dict(self.files),
-            }
-        )
+        record = {
+            "incident": self.incident,
+            "original": _written(self.original),
+            "command": _written(self.command),
+            "files": dict(self.files),
+        }
+        if self.variables:
+            record["variables"] = self.variables
+        path = self.variables.replace("%", "%%")
         return _TEXT.format(
-            incident=self.incident, record=_RECORD + record, line=self.command.line()
+            incident=self.incident,
+            record=_RECORD + json.dumps(record),
+            variables=f"EnvironmentFile={path}\n" if path else "",
+            line=self.command.line(),
         )
 
     @classmethod
@@ -57,6 +67,7 @@ class DropIn:
                 _read(record["original"]),
                 _read(record["command"]),
                 record["files"],
+                record.get("variables", ""),
             )
         except (ValueError, KeyError, TypeError):
             return None

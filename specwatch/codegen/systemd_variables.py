@@ -28,6 +28,9 @@ _NEWLINE = "\n\r"
 _ESCAPED_IN_QUOTES = '"\\`$'
 _REFERENCE = re.compile(r"\$\$|\$\{([^}:]*)([}:]|\Z)")
 _MARKED = re.compile("\ue000([^\ue000]*)\ue000")
+_NOT_IN_A_VALUE = re.compile(
+    "[^\t\n -~\u0080-\ud7ff\ue000-\ufdcf\ufdf0-\ufffd\U00010000-\U0010ffff]"
+)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -125,6 +128,18 @@ def parse_environment_file(text: str) -> dict[str, str]:
     if "\0" in text:
         raise ValueError("has a zero byte")
     return {name: value for name, value in _File(text).assignments() if _NAME.fullmatch(name)}
+
+
+def environment_file(variables: Mapping[str, str]) -> str:
+    """An ``EnvironmentFile=`` that sets the variables.
+
+    Raises ValueError for a value that systemd would leave out: env_value_is_valid() of systemd 252.
+    """
+    for name, value in variables.items():
+        if _NOT_IN_A_VALUE.search(value):
+            raise ValueError(f"{name} would have a character that no variable of a unit may have")
+    escaped = {name: re.sub(r'[\\"`$]', r"\\\g<0>", value) for name, value in variables.items()}
+    return "".join(f'{name}="{value}"\n' for name, value in escaped.items())
 
 
 class _File:

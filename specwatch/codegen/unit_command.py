@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from specwatch.codegen.systemd import quoted
-from specwatch.codegen.systemd_variables import Environment, Expanded, expanded, unknown_in
+from specwatch.codegen.systemd_variables import (
+    Environment,
+    Expanded,
+    environment_file,
+    expanded,
+    unknown_in,
+)
 from specwatch.errors import CannotStrip
 from specwatch.stripping import Stripped
 
@@ -16,6 +23,10 @@ _PREFIXES = {
     "ambient": "!!", "via-shell": "|",
 }  # fmt: skip
 """How ``ExecStart=`` spells what D-Bus calls flags: systemd.service(5), "Command lines"."""
+_EXPANDS_NOT = "no-env-expand"
+_VARIABLE = "SPECWATCH_WORD_{}"
+_NO_SECRET = re.compile(r"--?[A-Za-z][A-Za-z_-]*")
+"""The name of a flag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +43,7 @@ class UnitCommand:
     @property
     def expands(self) -> bool:
         """Whether systemd replaces variables in it."""
-        return "no-env-expand" not in self.flags
+        return _EXPANDS_NOT not in self.flags
 
     def line(self) -> str:
         """The value of ``ExecStart=`` that systemd reads as this command."""
@@ -48,11 +59,17 @@ class UnitCommand:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A command without speculation, as a unit spells it."""
+    """A command without speculation, as a unit spells it.
+
+    ``words`` are what the program gets. ``variables`` are values that the command refers to and
+    that only its drop-in's own file of variables has.
+    """
 
     command: UnitCommand
     removed: tuple[str, ...]
     notes: tuple[str, ...]
+    words: tuple[str, ...]
+    variables: Mapping[str, str] = field(default_factory=dict)
 
 
 def words_of(command: UnitCommand, environment: Environment) -> list[Expanded]:
@@ -69,7 +86,8 @@ def rewritten(
 ) -> Rewritten:
     """The same command without speculation; with nothing removed, the command itself.
 
-    Raises CannotStrip.
+    Everybody may ask systemd for the command. So what the unit does not spell, because it comes
+    from variables or a file, is referred to, but for names of flags. Raises CannotStrip.
     """
     spelt = words_of(command, environment)
     given = [word for item in spelt for word in item.words]
@@ -78,21 +96,51 @@ def rewritten(
     name, given[0] = given[0], command.path
     stripped = strip(given)
     if not stripped.removed:
-        return Rewritten(command, (), stripped.notes)
+        return Rewritten(command, (), stripped.notes, (name, *given[1:]))
     if stripped.command[:1] != (command.path,):
         raise CannotStrip(f"without speculation it would not start with {command.path}")
     wanted = [name, *stripped.command[1:]]
     given[0] = name
-    kept = list(_spelt(spelt, given, wanted, expands=command.expands))
+    refers = stripped.inlined or any(item.names for item in spelt)
+    if refers and not command.expands:
+        flags = tuple(flag for flag in command.flags if flag != _EXPANDS_NOT)
+        command = replace(command, flags=flags)
+        spelt = [replace(item, spelt=item.spelt.replace("$", "$$")) for item in spelt]
+    own = {word for item in spelt if not item.names for word in item.words}
+    variables: dict[str, str] = {}
+
+    def spell(word: str) -> str:
+        if hidden := unknown_in(word):
+            raise CannotStrip(
+                f"a word with ${hidden} would have to be changed, and its value is only known once"
+                " the unit starts"
+            )
+        if not refers or word in own or _NO_SECRET.fullmatch(word):
+            return word.replace("$", "$$") if command.expands else word
+        variable = _VARIABLE.format(len(variables) + 1)
+        variables[variable] = word
+        return f"${{{variable}}}"
+
+    kept = list(_spelt(spelt, given, wanted, spell))
+    try:
+        environment_file(variables)
+    except ValueError as error:
+        raise CannotStrip(
+            f"what is left of it cannot be kept apart from the unit: {error}"
+        ) from None
     changed = UnitCommand(command.path, tuple(kept), command.flags)
-    if [word for item in words_of(changed, environment) for word in item.words] != wanted:
+    known = {**environment, **variables}
+    if [word for item in words_of(changed, known) for word in item.words] != wanted:
         raise CannotStrip("what is left of it cannot be spelt so that systemd reads just that")
-    new = set(wanted).difference(given)
-    return Rewritten(changed, stripped.removed, (*stripped.notes, *_told(spelt, kept, new)))
+    notes = (*stripped.notes, *_told(spelt, kept))
+    return Rewritten(changed, stripped.removed, notes, tuple(wanted), variables)
 
 
 def _spelt(
-    spelt: Sequence[Expanded], given: Sequence[str], wanted: Sequence[str], *, expands: bool
+    spelt: Sequence[Expanded],
+    given: Sequence[str],
+    wanted: Sequence[str],
+    spell: Callable[[str], str],
 ) -> Iterator[str]:
     """``wanted`` with the unit's own spelling wherever all words of a spelling were kept."""
     place = _kept(given, wanted)
@@ -101,12 +149,12 @@ def _spelt(
         places = [place.get(start + offset) for offset in range(len(item.words))]
         start += len(places)
         first = next((found for found in places if found is not None), done)
-        yield from (_literal(word, expands=expands) for word in wanted[done:first])
+        yield from map(spell, wanted[done:first])
         done = max(done, first)
         if places == list(range(first, first + len(places))):
             yield item.spelt
             done = first + len(places)
-    yield from (_literal(word, expands=expands) for word in wanted[done:])
+    yield from map(spell, wanted[done:])
 
 
 def _kept(given: Sequence[str], wanted: Sequence[str]) -> dict[int, int]:
@@ -119,26 +167,13 @@ def _kept(given: Sequence[str], wanted: Sequence[str]) -> dict[int, int]:
     }
 
 
-def _literal(word: str, *, expands: bool) -> str:
-    if not expands:
-        return word
-    if name := unknown_in(word):
-        raise CannotStrip(
-            f"a word with ${name} would have to be changed, and its value is only known once the"
-            " unit starts"
-        )
-    return word.replace("$", "$$")
-
-
-def _told(spelt: Sequence[Expanded], kept: Sequence[str], new: Collection[str]) -> Iterator[str]:
-    if new:
-        yield "what stands in the unit instead is told to everybody who asks systemd"
+def _told(spelt: Sequence[Expanded], kept: Sequence[str]) -> Iterator[str]:
     left = list(kept)
     for item in spelt:
         if item.spelt in left:
             left.remove(item.spelt)
         elif item.names and item.words:
             yield (
-                f"{item.spelt} is replaced by words of its value, which everybody on this machine"
-                " can then read in the unit"
+                f"{item.spelt} is replaced by words of its value: what its variables are set to"
+                " later is not seen"
             )

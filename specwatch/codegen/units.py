@@ -163,17 +163,22 @@ Type=exec
 ExecStart={executable} guard-helper -- %i.service
 TimeoutStopSec=15
 Environment=MALLOC_ARENA_MAX=2
+# Whoever asks, it restarts the unit no more than so often in 24 hours, and with so much between.
+Environment=SPECWATCH_GUARD_MAX_SWITCHES=12 SPECWATCH_GUARD_COOLDOWN=60s
 LimitNOFILE=256
 TasksMax=64
 MemoryMax=512M
 
-# These two folders are all that it can write to; that of drop-ins is made if it is not there.
+# These three folders are all that it can write to; that of drop-ins is made if it is not there.
 ProtectSystem=strict
 ConfigurationDirectory=systemd/system/%i.service.d
 ConfigurationDirectoryMode=0755
 RuntimeDirectory=specwatch-guard
 RuntimeDirectoryMode=0755
 RuntimeDirectoryPreserve=yes
+# Restarts are counted here, beyond a reboot.
+StateDirectory=specwatch-guard
+StateDirectoryMode=0700
 UMask=0077
 
 # Variables and --config files of the unit may belong to another user.

@@ -22,6 +22,7 @@ import structlog
 
 from specwatch.errors import ActuatorError
 from specwatch.scalars import format_duration
+from specwatch.stripping.secrets import masked
 
 _log = structlog.get_logger("specwatch.commands")
 KEPT = 4096
@@ -61,7 +62,7 @@ class Finished:
             what = f"was ended by {_signal_name(-self.status)}"
         else:
             what = f"exited with status {self.status}"
-        return f"`{shlex.join(self.words)}` {what}; {self._last_words()}"
+        return f"`{shlex.join(masked(self.words))}` {what}; {self._last_words()}"
 
     def _last_words(self) -> str:
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
@@ -123,7 +124,7 @@ def run_command(
     log = _log.info if status == 0 else _log.warning
     log(
         "command_ended",
-        command=shlex.join(words),
+        command=shlex.join(masked(words)),
         status=status,
         seconds=round(time.monotonic() - begun, 3),
         output=finished.output,

@@ -29,6 +29,7 @@ from jeepney.io.blocking import prep_socket
 
 from specwatch.codegen.unit_command import UnitCommand
 from specwatch.errors import ActuatorError
+from specwatch.guard.plan import Life
 from specwatch.scalars import format_duration
 
 _SYSTEM_BUS = "/run/dbus/system_bus_socket"
@@ -67,6 +68,17 @@ class LoadedUnit:
     working_directory: str = ""
     root: str = ""
     """Where its file system is another than ours: that folder or image."""
+
+    @property
+    def life(self) -> Life:
+        """Whether its process is there."""
+        if self.has_job or self.active_state == "deactivating":
+            return Life.CHANGING
+        if self.active_state == "activating":  # between two attempts nothing runs
+            return Life.DOWN if self.sub_state.startswith("auto-restart") else Life.CHANGING
+        if self.active_state in ("active", "reloading"):
+            return Life.UP
+        return Life.STOPPED if self.result == "success" else Life.DOWN
 
 
 class Manager(Protocol):

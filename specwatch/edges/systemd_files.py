@@ -23,6 +23,14 @@ class LastRestart:
     instance: str
 
 
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Of the drop-in and its file of variables; None for one that is not there."""
+
+    drop_in: str | None = None
+    variables: str | None = None
+
+
 class UnitFiles:
     """Files of one unit; methods raise OSError.
 
@@ -31,24 +39,34 @@ class UnitFiles:
 
     def __init__(self, unit: str, *, units: Path, records: Path) -> None:
         self.drop_in = units / f"{unit}.d" / drop_in.NAME
+        self.variables = self.drop_in.with_name(drop_in.VARIABLES_NAME)
         self._record = records / f"{unit}.json"
 
-    def read(self) -> str | None:
-        """The drop-in's text; None where there is none."""
-        try:
-            return self.drop_in.read_text()
-        except FileNotFoundError:
-            return None
+    def read(self) -> Texts:
+        """What lies there now."""
+        return Texts(_text(self.drop_in), _text(self.variables))
 
-    def write(self, text: str) -> None:
-        """Write the drop-in, and its folder if need be."""
-        _write(self.drop_in, text)
+    def write(self, texts: Texts) -> None:
+        """Write the drop-in, and its folder if need be; or remove it.
 
-    def remove(self) -> None:
-        """Remove the drop-in, and its folder if nothing else is in it."""
-        self.drop_in.unlink(missing_ok=True)
-        with suppress(OSError):  # it is not empty, or not ours to remove
-            self.drop_in.parent.rmdir()
+        The file of variables is written before, and left where there is none in ``texts``: until
+        systemd reads its units again, a unit may need it.
+        """
+        if texts.variables is not None:
+            write_whole(self.variables, texts.variables)
+        if texts.drop_in is not None:
+            write_whole(self.drop_in, texts.drop_in)
+        else:
+            self._remove(self.drop_in)
+
+    def remove_variables(self) -> None:
+        """Remove the file of variables."""
+        self._remove(self.variables)
+
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # something else is in it, or it is not ours to remove
+            path.parent.rmdir()
 
     def last_restart(self) -> LastRestart | None:
         """The record; None where there is none that can be read."""
@@ -59,7 +77,14 @@ class UnitFiles:
 
     def about_to_restart(self, record: LastRestart) -> None:
         """Write the record."""
-        _write(self._record, msgspec.json.encode(record).decode())
+        write_whole(self._record, msgspec.json.encode(record).decode())
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
 
 
 def digests(paths: Iterable[str]) -> dict[str, str]:
@@ -69,12 +94,18 @@ def digests(paths: Iterable[str]) -> dict[str, str]:
 
 def _digest(path: str) -> str:
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return digest(Path(path).read_bytes())
     except OSError:
         return ""
 
 
-def _write(path: Path, text: str) -> None:
+def digest(data: bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, mode 0600, and its folder if need be: all of it or nothing. Raises OSError."""
     made = not path.parent.exists()
     path.parent.mkdir(parents=True, exist_ok=True)
     if made:

@@ -7,19 +7,21 @@ before anything is restarted. Until then every failure puts back what was there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
 from specwatch.codegen.drop_in import DropIn
+from specwatch.codegen.systemd_variables import Environment, environment_file
 from specwatch.codegen.unit_command import Rewritten, UnitCommand, rewritten, words_of
+from specwatch.edges.switch_limit import SwitchLimit
 from specwatch.edges.systemd_bus import LoadedUnit, Manager
 from specwatch.edges.systemd_environment import config_file, environment_of
-from specwatch.edges.systemd_files import LastRestart, UnitFiles, digests
+from specwatch.edges.systemd_files import LastRestart, Texts, UnitFiles, digest, digests
 from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import FileChange, Life, Plan, Service
 from specwatch.model import Mode
 from specwatch.scalars import format_duration
-from specwatch.stripping import Stripped, strip
+from specwatch.stripping import Stripped, secrets, strip
 
 _WRONG_STATE = {
     "masked": "is masked; `systemctl unmask` it",
@@ -37,8 +39,8 @@ class _Found:
 
     unit: LoadedUnit
     ours: DropIn | None
-    text: str | None
-    """The drop-in as it lies there, whoever wrote it."""
+    texts: Texts
+    """The drop-in and its variables as they lie there, whoever wrote them."""
 
     @property
     def in_force(self) -> bool:
@@ -54,7 +56,14 @@ class SystemdUnit:
     """An actuator that may do what it does: it runs as root, or the unit is its user's own."""
 
     def __init__(
-        self, name: str, manager: Manager, files: UnitFiles, *, timeout: float, user: bool = False
+        self,
+        name: str,
+        manager: Manager,
+        files: UnitFiles,
+        *,
+        timeout: float,
+        user: bool = False,
+        limit: SwitchLimit | None = None,
     ) -> None:
         """``timeout``: seconds that a restart may take, stopping included."""
         self._name = name
@@ -62,33 +71,54 @@ class SystemdUnit:
         self._files = files
         self._timeout = timeout
         self._user = user
+        self._limit = limit
         self._restarting = False
 
     def plan(self) -> Plan:
-        """What :meth:`disable` would do."""
+        """What :meth:`disable` would do, with secrets masked: whoever asks may not know them."""
         found = self._found()
+        self._check_limit("disable", found.unit)
         path = str(self._files.drop_in)
         if found.ours and found.in_force and not self._stale(found):
             ours = found.ours
             return Plan(
-                ours.original.words, ours.command.words, (), (f"restart {self._name}",),
+                secrets.masked(ours.original.words), secrets.masked(ours.command.words), (),
+                (f"restart {self._name}",),
                 (f"speculation is off already, by {path} for incident {ours.incident}",),
             )  # fmt: skip
         if path in found.unit.drop_ins:
             return self._plan_anew(found)
         original = _only_command(found.unit)
         result = self._without_speculation(found.unit, original)
-        new = self._drop_in("INCIDENT", found, result, original).text()
-        steps = (f"write {path}", _READ_AGAIN, f"restart {self._name}")
-        change = FileChange(path, found.text, new)
-        return Plan(original.words, result.command.words, (change,), steps, result.notes)
+        known = secrets.secrets_in(result.words, self._environment(found.unit))
+        told = dict(zip(result.words, secrets.masked(result.words), strict=True))
+        values = {
+            name: secrets.masked_text(told[value], known)
+            for name, value in result.variables.items()
+        }
+        drop_in = self._drop_in("INCIDENT", found, result, original)
+        before, after = (secrets.masked(command.words) for command in (original, result.command))
+        shown = replace(
+            drop_in,
+            original=replace(original, words=before),
+            command=replace(result.command, words=after),
+        )
+        change = FileChange(path, _told(found.texts.drop_in), shown.text())
+        files = [change]
+        if values:
+            old = None if found.texts.variables is None else f"{secrets.MASK}\n"
+            files.insert(0, FileChange(str(self._files.variables), old, environment_file(values)))
+        writes = (f"write {file.path}" for file in files)
+        steps = (*writes, _READ_AGAIN, f"restart {self._name}")
+        notes = tuple(secrets.masked_text(note, known) for note in result.notes)
+        return Plan(before, after, tuple(files), steps, notes)
 
     def _plan_anew(self, found: _Found) -> Plan:
         path = str(self._files.drop_in)
         return Plan(
-            _only_command(found.unit).words,
+            secrets.masked(_only_command(found.unit).words),
             (),
-            (FileChange(path, found.text, None),),
+            (FileChange(path, _told(found.texts.drop_in), None),),
             (
                 f"remove {path}", _READ_AGAIN, f"write {path} anew, without speculation",
                 _READ_AGAIN, f"restart {self._name}",
@@ -120,11 +150,12 @@ class SystemdUnit:
         if found.ours and self._stale(found):
             detail.append("its own files changed since speculation was switched off")
         stale = found.ours is not None and self._stale(found)
-        return Service(_life(unit), mode, unit.instance or None, "; ".join(detail), stale)
+        return Service(unit.life, mode, unit.instance or None, "; ".join(detail), stale)
 
     def disable(self, incident: str) -> None:
         """Write the drop-in, reload, compare, restart."""
         found = self._found()
+        self._check_limit("disable", found.unit, incident)
         with self._telling_changes(found):
             if not (found.in_force and not self._stale(found)):
                 found = self._switch_off(found, incident)
@@ -133,9 +164,10 @@ class SystemdUnit:
     def enable(self, incident: str) -> None:
         """Remove the drop-in, reload, restart."""
         found = self._found()
+        self._check_limit("enable", found.unit, incident)
         with self._telling_changes(found):
-            if found.text is not None:
-                self._change(found, None)
+            if found.texts != Texts():
+                self._change(found, Texts())
             elif found.unit.needs_reload:
                 self._manager.reload()
             self._restart("enable", incident, self._manager.load(self._name))
@@ -144,14 +176,23 @@ class SystemdUnit:
         """Let go of the connection to systemd."""
         self._manager.close()
 
+    def _limit_of(self, do: str, unit: LoadedUnit) -> SwitchLimit | None:
+        """None for the way back of a server that is down, which no limit may hold up."""
+        return None if do == "enable" and unit.life is Life.DOWN else self._limit
+
+    def _check_limit(self, do: str, unit: LoadedUnit, incident: str = "") -> None:
+        if (limit := self._limit_of(do, unit)) is not None:
+            limit.check(do, incident)
+
     def _found(self, *, must_be_loaded: bool = True) -> _Found:
         unit = self._manager.load(self._name)
         if must_be_loaded and unit.load_state != "loaded":
             raise ActuatorError(_why_not_loaded(unit))
-        text = self._text()
-        return _Found(unit, DropIn.parse(text) if text is not None else None, text)
+        texts = self._texts()
+        ours = DropIn.parse(texts.drop_in) if texts.drop_in is not None else None
+        return _Found(unit, ours, texts)
 
-    def _text(self) -> str | None:
+    def _texts(self) -> Texts:
         try:
             return self._files.read()
         except (OSError, ValueError) as error:
@@ -164,12 +205,15 @@ class SystemdUnit:
         try:
             yield
         except ActuatorError as error:
-            if error.changed or (not self._restarting and self._text() == found.text):
+            if error.changed or (not self._restarting and self._texts() == found.texts):
                 raise
             raise ActuatorError(str(error), changed=True, retry=error.retry) from error
 
     def _stale(self, found: _Found) -> bool:
-        return found.ours is not None and found.ours.files != digests(self._others(found.unit))
+        if found.ours is None:
+            return False
+        paths = [*self._others(found.unit), *filter(None, [found.ours.variables])]
+        return found.ours.files != digests(paths)
 
     def _others(self, unit: LoadedUnit) -> list[str]:
         paths = [unit.fragment, *unit.drop_ins]
@@ -180,27 +224,32 @@ class SystemdUnit:
         if found.unit.needs_reload:
             self._manager.reload()
             found = self._found()
-        before = found.text
+        before = found.texts
         if str(self._files.drop_in) in found.unit.drop_ins:
-            self._change(found, None)
+            self._change(found, Texts())
             found = self._found()
         try:
             original = _only_command(found.unit)
             result = self._without_speculation(found.unit, original)
             drop_in = self._drop_in(incident, found, result, original)
-            self._change(found, drop_in.text())
+            self._change(found, Texts(drop_in.text(), _variables(result)))
         except BaseException:
-            if before is not None and self._text() is None:
+            if before.drop_in is not None and self._texts().drop_in is None:
                 self._put_back(before)
             raise
         try:
             after = self._found()
-            if after.in_force:
+            if after.in_force and self._given(after.unit) == result.words:
                 return after
             raise ActuatorError(self._why_not_in_force(after))
         except ActuatorError:
             self._put_back(before)
             raise
+
+    def _given(self, unit: LoadedUnit) -> tuple[str, ...]:
+        """The words that its program gets."""
+        spelt = words_of(_only_command(unit), self._environment(unit))
+        return tuple(word for item in spelt for word in item.words)
 
     def _without_speculation(self, unit: LoadedUnit, command: UnitCommand) -> Rewritten:
         result = self._rewritten(unit, command)
@@ -209,7 +258,7 @@ class SystemdUnit:
         return result
 
     def _rewritten(self, unit: LoadedUnit, command: UnitCommand) -> Rewritten:
-        environment = environment_of(unit, self._manager.environment(), passes_on=self._user)
+        environment = self._environment(unit)
         unknown = {name for item in words_of(command, environment) for name in item.unknown}
         if passed := sorted(unknown.intersection(unit.pass_environment)):
             raise CannotStrip(
@@ -219,7 +268,13 @@ class SystemdUnit:
         try:
             return rewritten(command, environment, self._stripper(unit))
         except CannotStrip as error:
-            raise CannotStrip(f"{self._name}: {error}") from error
+            spelt = words_of(command, environment)
+            words = [word for item in spelt for word in item.words]
+            said = secrets.masked_text(str(error), secrets.secrets_in(words, environment))
+            raise CannotStrip(f"{self._name}: {said}") from None
+
+    def _environment(self, unit: LoadedUnit) -> Environment:
+        return environment_of(unit, self._manager.environment(), passes_on=self._user)
 
     def _stripper(self, unit: LoadedUnit) -> Callable[[Sequence[str]], Stripped]:
         return lambda words: strip(words, read_file=lambda path: config_file(unit, path))
@@ -228,32 +283,46 @@ class SystemdUnit:
         self, incident: str, found: _Found, result: Rewritten, original: UnitCommand
     ) -> DropIn:
         files = digests(self._others(found.unit))
-        return DropIn(incident, original, result.command, files)
+        variables = _variables(result)
+        if variables is None:
+            return DropIn(incident, original, result.command, files)
+        path = str(self._files.variables)
+        files[path] = digest(variables.encode())
+        return DropIn(incident, original, result.command, files, path)
 
-    def _change(self, found: _Found, text: str | None) -> None:
-        """Write or remove the drop-in and let systemd read it; on an error, put it back."""
+    def _change(self, found: _Found, texts: Texts) -> None:
+        """Write or remove the files and let systemd read them; on an error, put them back."""
         try:
-            if text is None:
-                self._files.remove()
-            else:
-                self._files.write(text)
+            self._files.write(texts)
         except OSError as error:
+            if texts.variables is not None:
+                with suppress(OSError):  # what is left is told as a change
+                    self._restore(found.texts)
             raise ActuatorError(
-                f"{self._files.drop_in} cannot be {'written' if text else 'removed'}:"
+                f"{self._files.drop_in} cannot be {'written' if texts.drop_in else 'removed'}:"
                 f" {error.strerror}"
             ) from error
         try:
             self._manager.reload()
+            if texts.variables is None:
+                self._files.remove_variables()
+        except OSError as error:
+            self._put_back(found.texts)
+            raise ActuatorError(
+                f"{self._files.variables} cannot be removed: {error.strerror}"
+            ) from error
         except ActuatorError:
-            self._put_back(found.text)
+            self._put_back(found.texts)
             raise
 
-    def _put_back(self, text: str | None) -> None:
+    def _restore(self, texts: Texts) -> None:
+        self._files.write(texts)
+        if texts.variables is None:
+            self._files.remove_variables()
+
+    def _put_back(self, texts: Texts) -> None:
         try:
-            if text is None:
-                self._files.remove()
-            else:
-                self._files.write(text)
+            self._restore(texts)
             self._manager.reload()
         except (OSError, ActuatorError) as error:
             raise ActuatorError(
@@ -267,8 +336,8 @@ class SystemdUnit:
         later = found.unit.drop_ins[found.unit.drop_ins.index(path) + 1 :]
         if later:
             return (
-                f"{self._name}: {', '.join(later)} counts after {path} and sets ExecStart= again;"
-                " give it a name that sorts before 90-"
+                f"{self._name}: {', '.join(later)} counts after {path} and sets ExecStart= or"
+                " EnvironmentFile= again; give it a name that sorts before 90-"
             )
         return f"{self._name}: systemd reads another command from {path} than was written"
 
@@ -280,6 +349,8 @@ class SystemdUnit:
                 unit = self._settled(unit)
                 if unit.instance != last.instance and unit.active_state in _ALIVE:
                     return
+            if (limit := self._limit_of(do, unit)) is not None:
+                limit.count(do, incident, unit.instance)
             self._files.about_to_restart(LastRestart(do, incident, unit.instance))
         except OSError as error:
             raise ActuatorError(f"what is done cannot be recorded: {error}", retry=True) from error
@@ -311,6 +382,15 @@ class SystemdUnit:
         )
 
 
+def _variables(result: Rewritten) -> str | None:
+    """The text of the file of variables; None where the command needs none."""
+    return environment_file(result.variables) if result.variables else None
+
+
+def _told(text: str | None) -> str | None:
+    return None if text is None else secrets.masked_text(text)
+
+
 def _only_command(unit: LoadedUnit) -> UnitCommand:
     if len(unit.commands) != 1:
         raise CannotStrip(f"{unit.name} has {len(unit.commands)} ExecStart= lines; expected one")
@@ -320,13 +400,3 @@ def _only_command(unit: LoadedUnit) -> UnitCommand:
 def _why_not_loaded(unit: LoadedUnit) -> str:
     why = _WRONG_STATE.get(unit.load_state, f"is {unit.load_state}")
     return f"{unit.name} {why}" + (f" ({unit.load_error})" if unit.load_error else "")
-
-
-def _life(unit: LoadedUnit) -> Life:
-    if unit.has_job or unit.active_state == "deactivating":
-        return Life.CHANGING
-    if unit.active_state == "activating":  # between two attempts nothing runs
-        return Life.DOWN if unit.sub_state.startswith("auto-restart") else Life.CHANGING
-    if unit.active_state in ("active", "reloading"):
-        return Life.UP
-    return Life.STOPPED if unit.result == "success" else Life.DOWN

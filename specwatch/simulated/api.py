@@ -33,7 +33,7 @@ from specwatch.simulated.answers import (
     usage,
 )
 from specwatch.simulated.app_state import fill_state
-from specwatch.simulated.asking import Refused, SimulatedAsk, count_tokens, read_ask
+from specwatch.simulated.asking import LARGEST_BODY, Refused, SimulatedAsk, count_tokens, read_ask
 from specwatch.simulated.clients import SimulatedClients
 from specwatch.simulated.runtime import SimulatedRuntime
 from specwatch.simulated.sequence import SimulatedSequence
@@ -138,7 +138,7 @@ class SimulatedApi:
     async def _tokenize(self, request: Request) -> Response:
         settings = self._runtime.settings
         try:
-            count = count_tokens(await request.body(), settings)
+            count = count_tokens(await _body(request), settings)
         except Refused as refusal:
             body = error_body(refusal.status, refusal.kind, str(refusal), refusal.param)
             return JSONResponse(body, refusal.status)
@@ -159,7 +159,7 @@ class SimulatedApi:
 
     async def _complete(self, request: Request, chat: bool) -> Response:
         try:
-            ask = read_ask(await request.body(), chat, self._runtime.settings)
+            ask = read_ask(await _body(request), chat, self._runtime.settings)
         except Refused as refusal:
             body = error_body(refusal.status, refusal.kind, str(refusal), refusal.param)
             return JSONResponse(body, refusal.status)
@@ -201,7 +201,7 @@ class SimulatedApi:
         """What the text of each choice follows from: greedy answers repeat, others do not."""
         serial = next(self._serial) if ask.temperature else ""
         return [
-            f"{prompt.text}/{serial}/{index if ask.n > 1 else ''}"
+            f"{prompt.digest}/{serial}/{index if ask.n > 1 else ''}"
             for prompt in ask.prompts
             for index in range(ask.n)
         ]
@@ -253,6 +253,22 @@ class SimulatedApi:
             counts = usage(sum(prompt.tokens for prompt in ask.prompts), sum(sent))
             yield event(answer.closing(counts, self._metrics_of(ask, sequences)))
         yield DONE
+
+
+async def _body(request: Request) -> bytes:
+    """The body; one that is too large is read to its end, so that the client hears why."""
+    pieces, size = bytearray(), 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size <= LARGEST_BODY:
+            pieces += piece
+    if size > LARGEST_BODY:
+        raise Refused(
+            f"The body has {size} bytes; the simulated vLLM reads {LARGEST_BODY} at most.",
+            status=413,
+            kind="RequestEntityTooLarge",
+        )
+    return bytes(pieces)
 
 
 async def _disconnected(request: Request) -> None:

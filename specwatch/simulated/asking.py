@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -14,6 +15,13 @@ _LEAST_TEMPERATURE = 0.01
 CHARACTERS_PER_TOKEN = 4
 TOKENS_PER_MESSAGE = 4
 _COMPLETION_MAX_TOKENS = 16
+LARGEST_BODY = 16 << 20
+"""Bytes; vLLM has no such limit."""
+_MOST_CHOICES, _MOST_PROMPTS = 16384, 1024
+"""vLLM's defaults of VLLM_MAX_N_SEQUENCES and VLLM_MAX_COMPLETION_PROMPTS; versions without such
+limits run out of memory, which is not simulated."""
+_MOST_TOKENS = 1 << 20
+"""All answers to one request together; vLLM has no such limit, and takes hours for so many."""
 
 
 class Refused(Exception):
@@ -30,10 +38,10 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPrompt:
-    """One prompt: its length in tokens, and a text that identifies it."""
+    """One prompt: its length in tokens, and a short text that identifies it."""
 
     tokens: int
-    text: str
+    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +67,9 @@ def read_ask(body: bytes, chat: bool, settings: SimulatedSettings) -> SimulatedA
     model = _model(fields, settings)
     prompts = _messages(fields) if chat else _prompts(fields)
     temperature = _number(fields, "temperature", settings.default_temperature)
-    n = _whole(fields, "n", 1)
+    n = _choices(fields)
     if temperature < 0:
         raise Refused(f"temperature must be non-negative, got {temperature}.", "temperature")
-    if n < 1:
-        raise Refused(f"n must be at least 1, got {n}.", "n")
     beams = bool(fields.get("use_beam_search"))
     if n > 1 and not temperature and not beams:
         raise Refused(f"n must be 1 when using greedy sampling, got {n}.", "n")
@@ -76,11 +82,20 @@ def read_ask(body: bytes, chat: bool, settings: SimulatedSettings) -> SimulatedA
     if not isinstance(options, dict):
         raise Refused("stream_options must be an object", "stream_options", kind="Bad Request")
     include, continuous = _usage(fields, settings)
+    _check_logprobs(fields, chat, settings)
+    max_tokens = _max_tokens(fields, chat, prompts, settings)
+    longest = max_tokens or settings.max_model_len
+    if n * len(prompts) > 1 and n * len(prompts) * longest > max(_MOST_TOKENS, longest):
+        raise Refused(
+            f"The simulated vLLM answers with at most {_MOST_TOKENS} tokens: {n} answers to"
+            f" {len(prompts)} prompts of up to {longest} tokens are more. Give a lower max_tokens.",
+            "max_tokens",
+        )
     return SimulatedAsk(
         model=model,
         prompts=prompts,
         temperature=max(temperature, _LEAST_TEMPERATURE) if temperature else 0.0,
-        max_tokens=_max_tokens(fields, chat, prompts, settings),
+        max_tokens=max_tokens,
         min_tokens=_whole(fields, "min_tokens", 0),
         ignore_eos=bool(fields.get("ignore_eos")),
         n=n,
@@ -101,7 +116,7 @@ def count_tokens(body: bytes, settings: SimulatedSettings) -> int:
 def _fields(body: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(body)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refused(f"JSON decode error: {error}", kind="Bad Request") from None
     if not isinstance(fields, dict):
         raise Refused("the body must be a JSON object", kind="Bad Request")
@@ -124,6 +139,34 @@ def _usage(fields: dict[str, Any], settings: SimulatedSettings) -> tuple[bool, b
         return False, False
     include = settings.force_usage or bool(options.get("include_usage"))
     return include, include and bool(options.get("continuous_usage_stats"))
+
+
+def _choices(fields: dict[str, Any]) -> int:
+    n = _whole(fields, "n", 1)
+    if n < 1:
+        raise Refused(f"n must be at least 1, got {n}.", "n")
+    if n > _MOST_CHOICES:
+        raise Refused(
+            f"n must be at most {_MOST_CHOICES}, got {n}. To increase this limit, set the"
+            " VLLM_MAX_N_SEQUENCES environment variable.",
+            "n",
+        )
+    return n
+
+
+def _check_logprobs(fields: dict[str, Any], chat: bool, settings: SimulatedSettings) -> None:
+    """Answers have none, but what vLLM refuses is refused."""
+    most = settings.max_logprobs
+    for name, kind in (
+        ("top_logprobs" if chat else "logprobs", "sample"),
+        ("prompt_logprobs", "prompt"),
+    ):
+        count = fields.get(name)
+        if isinstance(count, int) and count > most >= 0:
+            raise Refused(
+                f"Requested {kind} logprobs of {count}, which is greater than max allowed: {most}",
+                "logprobs" if kind == "sample" else name,
+            )
 
 
 def _max_tokens(
@@ -157,9 +200,12 @@ def _number(fields: dict[str, Any], name: str, default: float) -> float:
     value = fields.get(name)
     if value is None:
         return float(default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Refused(f"{name}: expected a number, found {value!r}", name, kind="Bad Request")
-    return float(value)
+    try:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except OverflowError:  # an integer that no float can hold
+        value = math.inf
+    raise Refused(f"{name}: expected a number, found {value!r}", name, kind="Bad Request")
 
 
 def _whole(fields: dict[str, Any], name: str, default: int) -> int:
@@ -167,6 +213,10 @@ def _whole(fields: dict[str, Any], name: str, default: int) -> int:
     if not value.is_integer():
         raise Refused(f"{name}: expected a whole number, found {value}", name, kind="Bad Request")
     return int(value)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _count(text: str) -> int:
@@ -186,18 +236,25 @@ def _messages(fields: dict[str, Any]) -> tuple[SimulatedPrompt, ...]:
             content = "".join(str(part.get("text", "")) for part in content if part)
         texts.append(str(content or ""))
     tokens = sum(_count(text) + TOKENS_PER_MESSAGE for text in texts)
-    return (SimulatedPrompt(tokens, "\n".join(texts)),)
+    return (SimulatedPrompt(tokens, _digest("\n".join(texts))),)
 
 
 def _prompts(fields: dict[str, Any]) -> tuple[SimulatedPrompt, ...]:
     prompt = fields.get("prompt")
     if isinstance(prompt, str):
-        return (SimulatedPrompt(_count(prompt), prompt),)
+        return (SimulatedPrompt(_count(prompt), _digest(prompt)),)
     if isinstance(prompt, list) and prompt:
         if all(isinstance(each, int) for each in prompt):
-            return (SimulatedPrompt(len(prompt), repr(prompt)),)
+            return (SimulatedPrompt(len(prompt), _digest(repr(prompt))),)
+        if len(prompt) > _MOST_PROMPTS:
+            raise Refused(
+                f"prompt list length {len(prompt)} exceeds the maximum allowed count of"
+                f" {_MOST_PROMPTS}. To increase this limit, set the VLLM_MAX_COMPLETION_PROMPTS"
+                " environment variable.",
+                "prompt",
+            )
         if all(isinstance(each, str) for each in prompt):
-            return tuple(SimulatedPrompt(_count(each), each) for each in prompt)
+            return tuple(SimulatedPrompt(_count(each), _digest(each)) for each in prompt)
         if all(isinstance(each, list) and each for each in prompt):
-            return tuple(SimulatedPrompt(len(each), repr(each)) for each in prompt)
+            return tuple(SimulatedPrompt(len(each), _digest(repr(each))) for each in prompt)
     raise Refused("prompt: expected a text or a list of tokens", "prompt", kind="Bad Request")

@@ -40,6 +40,7 @@ def parse_flags(arguments: Sequence[str]) -> SimulatedSettings:
         max_num_seqs=_number(flags, "max-num-seqs", int, 64),
         max_num_batched_tokens=_number(flags, "max-num-batched-tokens", _count, 2048),
         max_model_len=context,
+        max_logprobs=_number(flags, "max-logprobs", int, 20),
         block_size=_number(flags, "block-size", int, 16),
         kv_cache_tokens=_number(
             flags, "simulated-kv-cache-tokens", _count, max(131072, 2 * context)

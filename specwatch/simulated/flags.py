@@ -23,7 +23,7 @@ ONE, NONE, MANY = "one", "none", "many"
 
 KNOWN: dict[str, str] = {
     "model": ONE, "served-model-name": MANY, "host": ONE, "port": ONE, "max-num-seqs": ONE,
-    "max-num-batched-tokens": ONE, "max-model-len": ONE, "block-size": ONE,
+    "max-num-batched-tokens": ONE, "max-model-len": ONE, "max-logprobs": ONE, "block-size": ONE,
     "num-gpu-blocks-override": ONE, "data-parallel-size": ONE, "api-server-count": ONE,
     "speculative-config": ONE, "spec-method": ONE, "spec-model": ONE, "spec-tokens": ONE,
     "speculative-model": ONE, "num-speculative-tokens": ONE,

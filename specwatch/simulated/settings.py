@@ -55,6 +55,8 @@ class SimulatedSettings:
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     max_model_len: int = 4096
+    max_logprobs: int = 20
+    """Below 0 for any number."""
     block_size: int = 16
     kv_cache_tokens: int = 131072
     num_gpu_blocks: int | None = None

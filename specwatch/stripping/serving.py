@@ -46,6 +46,7 @@ def without_speculation(words: Sequence[str], *, serve: bool, read_file: ReadFil
         {file.goes_to: file.written_out(kept, model, serve)},
         removed,
         (*notes, _note(file)),
+        inlined=True,
     )
 
 

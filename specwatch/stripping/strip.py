@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specwatch.errors import CannotStrip
-from specwatch.stripping import containers, edit, serving, shell, start
+from specwatch.stripping import containers, serving, shell, start
 from specwatch.stripping.config_file import ReadFile
 from specwatch.stripping.edit import Edit
 from specwatch.stripping.options import Sight
@@ -32,12 +32,14 @@ class Stripped:
     """A command without speculation; one that had none is as it was, and ``removed`` is empty.
 
     ``removed`` are the words that asked for speculation, on the line or in its ``--config`` file;
-    ``notes`` are sentences about what else changed.
+    ``notes`` are sentences about what else changed. ``inlined``: words of that file stand on the
+    line now.
     """
 
     command: tuple[str, ...]
     removed: tuple[str, ...]
     notes: tuple[str, ...]
+    inlined: bool = False
 
 
 def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Stripped:
@@ -48,15 +50,14 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
     remedy where the result would not be sure.
     """
     found = _edit(command, Sight.ALL, read_file)
-    return Stripped(found.applied(command), found.removed, found.notes)
+    return Stripped(found.applied(command), found.removed, found.notes, found.inlined)
 
 
 def _edit(words: Sequence[str], sight: Sight, read_file: ReadFile | None) -> Edit:
     place = start.find(words)
     sight = min(sight, place.sight)
     if place.kind is Kind.TEXT:
-        text, removed, notes = _edit_text(words[place.at], sight, read_file)
-        return edit.replaced(place.at, text, removed, notes)
+        return _edit_text(words[place.at], sight, read_file).shifted(place.at)
     return serving.without_speculation(
         words[place.at :],
         serve=place.kind is Kind.SERVE,
@@ -79,10 +80,8 @@ def seeing(sight: Sight, read_file: ReadFile | None) -> ReadFile | None:
     return read_absolute
 
 
-def _edit_text(
-    text: str, sight: Sight, read_file: ReadFile | None
-) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """The text for a shell without speculation, what was removed from it, and notes."""
+def _edit_text(text: str, sight: Sight, read_file: ReadFile | None) -> Edit:
+    """What to change in the one word that is a text for a shell."""
     edits: list[tuple[Sequence[shell.ShellWord], Edit]] = []
     for command in shell.commands(text):
         words = [word.value for word in command]
@@ -96,7 +95,11 @@ def _edit_text(
         )
     removed = tuple(word for _, found in edits for word in found.removed)
     notes = tuple(note for _, found in edits for note in found.notes)
-    return shell.changed(text, edits), removed, notes
+    if not removed:
+        return Edit(notes=notes)
+    changed = shell.changed(text, edits)
+    inlined = any(found.inlined for _, found in edits)
+    return Edit(frozenset({0}), {0: (changed,)}, removed, notes, inlined)
 
 
 def starts_vllm(words: Sequence[str]) -> bool:

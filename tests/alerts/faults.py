@@ -202,7 +202,7 @@ def _burn(factor: float, line: float, long: str, short: str, at: int) -> Fault:
         },
         [
             Told(
-                {**SLO, "long": long, "short": short},
+                {**SLO, "long": long, "short": short, "servers": "one"},
                 f"llama: over {long} it burns {factor:g} times as fast as evenly, and over {short}"
                 f" too (line: {line:g}). Objective 99%; 0.8% of the requests of its window were too"
                 " slow, 20% of the budget is left.",

@@ -172,7 +172,10 @@ def _at(label: str, text: str) -> str:
 def _expected(told: Told, case: Case, named: Sequence[Alert]) -> dict[str, Any]:
     (alert,) = (
         each for each in named
-        if all(told.labels.get(key, value) == value for key, value in each.labels.items())
+        if all(
+            "{{" in value or told.labels.get(key, value) == value
+            for key, value in each.labels.items()
+        )
         and case.severity in ("", each.severity)
     )  # fmt: skip
     labels = {**alert.labels, **told.labels, "severity": alert.severity}

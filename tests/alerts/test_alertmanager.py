@@ -86,6 +86,7 @@ def test_it_names_nothing_that_is_not_there() -> None:
         "rule": {rule.name for rule in DEFAULT_RULES}
         | {alert.labels.get("rule", "") for group in _groups() for alert in group.alerts},
         "severity": {"critical", "warning", "info"},
+        "servers": {"one"},
     }
     for label, value in _matched():
         for word in value.split("|"):
@@ -97,7 +98,7 @@ def test_each_alert_of_the_daemon_s_own_inhibits_its_twin() -> None:
 
 
 def test_one_objective_of_one_model_pages_once() -> None:
-    own, stock_one = "LatencySloBurn", {"alertname": "VllmLatencySloBurn"}
+    own, stock_one = "LatencySloBurn", {"alertname": "VllmLatencySloBurn", "servers": "one"}
     for source, reached in (("critical", {"critical", "warning"}), ("warning", {"warning"})):
         rules = [
             rule
@@ -111,6 +112,13 @@ def test_one_objective_of_one_model_pages_once() -> None:
             for severity in ("critical", "warning")
             if any(_reaches(rule, {**stock_one, "severity": severity}) for rule in rules)
         }
+
+
+def test_where_several_servers_have_a_model_no_page_of_one_hides_another_s() -> None:
+    alert = {"alertname": "VllmLatencySloBurn", "severity": "critical", "servers": "several"}
+    assert not any(_reaches(rule, alert) for rule in _rules())
+    of_slo = [rule for rule in _rules() if label_of(rule, "alertname") == "LatencySloBurn"]
+    assert {label_of(rule, "servers") for rule in of_slo} == {"one"}
 
 
 def test_but_for_objectives_nothing_reaches_across_servers_unless_the_marks_are_taken_away() -> (

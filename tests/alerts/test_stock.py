@@ -260,11 +260,14 @@ def lasting(world: World) -> dict[str, Value]:
     }
 
 
-def burning(slo: str, whole: str, share: str, *windows: tuple[str, str]) -> Sequence[Told]:
+def burning(
+    slo: str, whole: str, share: str, *windows: tuple[str, str], servers: str = "one"
+) -> Sequence[Told]:
     """All of these windows, with what is said of the objective."""
     return [
         Told(
-            {"job": JOB, "model_name": "llama", "slo": slo, "long": long, "short": short},
+            {"job": JOB, "model_name": "llama", "slo": slo, "long": long, "short": short,
+             "servers": servers},
             f"llama (job vllm): {whole} in {share} of the requests of the last {long};"
             f" {'10' if slo == 'odd' else '1'}% may be.",
         )
@@ -281,6 +284,10 @@ def slo_burn() -> Iterator[Case]:
         "half are slow", lasting(half), name, 1300,
         burning("ttft", first, "50%", fast, six, day),
     )  # fmt: skip
+    # Of another job, too: an alert of specwatch's may be of that one.
+    another = {**half, of(f"{TTFT}_count", job="other", instance="gpu-2:8000"): counting(1)}
+    told = burning("ttft", first, "50%", fast, servers="several")
+    yield Case("another server has a model of that name", another, name, 60, told)
     some = lasting({**HEALTHY, **slow(TTFT, "0.5", 0.1)})
     yield Case("a tenth is slow", some, name, 300, burning("ttft", first, "10%", six))
     yield Case("an hour is known", half, name, 60, burning("ttft", first, "50%", fast))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -33,15 +35,18 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def forbid(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
     """This user may not look into a folder from now on; root may into every one."""
-    stat = os.stat
 
     def forbid(folder: Path) -> None:
-        def denied(path: object, *given: object, **named: object) -> os.stat_result:
-            if str(path).startswith(f"{folder}/"):
-                raise PermissionError(13, "Permission denied", str(path))
-            return stat(path, *given, **named)  # type: ignore[arg-type]
+        def within(call: Callable[..., Any]) -> Callable[..., Any]:
+            def denied(path: object, *given: object, **named: object) -> Any:
+                if str(path).startswith(f"{folder}/"):
+                    raise PermissionError(13, "Permission denied", str(path))
+                return call(path, *given, **named)
 
-        monkeypatch.setattr(os, "stat", denied)
+            return denied
+
+        monkeypatch.setattr(os, "stat", within(os.stat))
+        monkeypatch.setattr(io, "open", within(io.open))
 
     return forbid
 

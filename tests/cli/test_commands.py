@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -139,3 +139,24 @@ def test_a_command_loads_only_what_it_needs() -> None:
 def test_the_list_of_commands_names_all_that_is_generated(run: Run) -> None:
     (line,) = [each for each in run("--help").stdout.splitlines() if each.startswith("  generate ")]
     assert all(each in line for each in ("dashboards", "alerts", "systemd"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run", "run -- vllm serve m", "status", "check-config", "report", "rules list",
+        "db current", "guard status", "guard plan", "probe --target http://127.0.0.1:9",
+        "backfill --prometheus http://127.0.0.1:9",
+    ],
+)  # fmt: skip
+def test_a_configuration_that_this_user_may_not_look_for_is_an_error(
+    run: Run, forbid: Callable[[Path], None], words: str
+) -> None:
+    """As /etc/specwatch may be, which somebody keeps to root."""
+    options.DEFAULT_FILE.parent.mkdir()
+    options.DEFAULT_FILE.write_text("targets: [http://127.0.0.1:9]\n")
+    forbid(options.DEFAULT_FILE.parent)
+    done = run(*words.split())
+    assert done.exit_code == 2
+    assert f"cannot read {options.DEFAULT_FILE}: Permission denied; make it" in done.stderr
+    assert "or use sudo" in done.stderr

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 RULE_FILES = ("specwatch.rules.yml", "vllm.rules.yml")
 DURATION = re.compile(r"[1-9]\d*[mhd]")
 PRINTF = re.compile(
-    r'printf "((?:specwatch|time|clamp_max)(?:[^"\\]|\\.)*)"'
+    r'printf "((?:specwatch|time|clamp_max|count)(?:[^"\\]|\\.)*)"'
     r'((?: \$labels\.\w+| \(or \$labels\.\w+ "all"\))*)'
 )
 COMMAND = re.compile(r"`(specwatch [^`]*)`")
@@ -119,7 +119,7 @@ def test_all_that_an_alert_names_is_exported(alert: dict[str, Any]) -> None:
     """Metrics, their labels, and those that its texts show, and what its texts ask for."""
     expr = parsed(alert["expr"])
     assert list(problems(expr)) == []
-    texts = " ".join(alert["annotations"].values())
+    texts = " ".join([*alert["annotations"].values(), *alert["labels"].values()])
     assert set(re.findall(r"\$labels\.(\w+)", texts)) <= labels_of(expr)
     for query, arguments in PRINTF.findall(texts):
         assert query.count("%q") == arguments.count("$labels")
@@ -133,7 +133,8 @@ def test_the_texts_ask_for_something() -> None:
     found = [
         query
         for alert in alerts("specwatch.rules.yml")
-        for query in PRINTF.findall(alert["annotations"]["description"])
+        for text in (alert["annotations"]["description"], *alert["labels"].values())
+        for query in PRINTF.findall(text)
     ]
     asked = sum(files()["specwatch.rules.yml"].count(word) for word in ("| query",))
     assert len(found) == asked > 20

@@ -7,7 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.codegen.systemd_variables import expanded, parse_environment_file, split, without
+from specwatch.codegen.systemd_variables import (
+    environment_file,
+    expanded,
+    parse_environment_file,
+    split,
+    without,
+)
 
 VALUES = {"A": "one two", "Q": "'a b' c\\ d", "E": "", "HOME": None}
 
@@ -79,6 +85,18 @@ def test_a_value_is_split_into_words(value: str, words: list[str]) -> None:
 )
 def test_an_environment_file_is_read(text: str, variables: dict[str, str]) -> None:
     assert parse_environment_file(text) == variables
+
+
+@pytest.mark.parametrize("value", ["", " a\tb ", "two\nlines", 'a"b\\c`d$e', "語", "#;'=", "\\\n"])
+def test_a_written_environment_file_is_read_back(value: str) -> None:
+    variables = {"A": value, "B": "1"}
+    assert parse_environment_file(environment_file(variables)) == variables
+
+
+@pytest.mark.parametrize("value", ["\0", "\r", "\x7f", "\udc80"])
+def test_a_value_that_systemd_leaves_out_is_refused(value: str) -> None:
+    with pytest.raises(ValueError, match="A would have a character"):
+        environment_file({"A": f"a{value}"})
 
 
 @pytest.mark.parametrize(("text", "why"), [("# old \\\nA=1\n", "systemd 254"), ("A=\0", "zero")])

@@ -28,7 +28,7 @@ def strip(words: Sequence[str]) -> Stripped:
     [
         (["$MODEL", "SPEC", "${MODEL}", "$$x", "$KEEP"], ["$MODEL", "${MODEL}", "$$x", "$KEEP"]),
         (["$EMPTY", "SPEC", "$NONE"], ["$EMPTY", "$NONE"]),
-        (["$BOTH", "$MODEL"], ["-x", "-y", "$$Z", "$MODEL"]),
+        (["$BOTH", "$MODEL"], ["-x", "-y", "${SPECWATCH_WORD_1}", "$MODEL"]),
         (["a", "$ONLY", "$MODEL"], ["a", "$MODEL"]),
         (["SPEC", "${HOME}/x"], ["${HOME}/x"]),
         (["a+SPEC$$", "b"], ["a$$", "b"]),
@@ -41,10 +41,33 @@ def test_only_what_must_change_is_spelt_anew(words: list[str], after: list[str])
     assert rewritten(command, VALUES, strip).command.words == ("/p", *after)
 
 
-def test_it_is_told_whose_value_becomes_readable() -> None:
-    command = UnitCommand("/p", ("/p", "$BOTH", "$MODEL"))
-    (note,) = rewritten(command, VALUES, strip).notes
+def test_values_of_variables_are_kept_apart_from_the_command() -> None:
+    """Everybody may ask systemd for the command; the names of flags are no secret."""
+    command = UnitCommand("/p", ("/p", "$BOTH", "$MODEL", "a+SPEC"))
+    result = rewritten(command, VALUES, strip)
+    assert result.variables == {"SPECWATCH_WORD_1": "$Z", "SPECWATCH_WORD_2": "a"}
+    assert result.words == ("/p", "-x", "-y", "$Z", "m1", "a")
+    (note,) = result.notes
     assert note.startswith("$BOTH is replaced")
+
+
+def test_words_of_a_file_are_kept_apart_from_the_command() -> None:
+    """Where nothing is expanded, too: then what stands in the command is escaped."""
+
+    def inlining(words: Sequence[str]) -> Stripped:
+        return Stripped((*words[:-1], "--api-key", "x$Z"), ("SPEC",), (), inlined=True)
+
+    command = UnitCommand("/p", ("/p", "$MODEL", "a$", "SPEC"), ("no-env-expand", "privileged"))
+    result = rewritten(command, VALUES, inlining)
+    words = ("/p", "$$MODEL", "a$$", "--api-key", "${SPECWATCH_WORD_1}")
+    assert result.command == UnitCommand("/p", words, ("privileged",))
+    assert result.variables == {"SPECWATCH_WORD_1": "x$Z"}
+
+
+def test_a_value_that_no_variable_can_have_is_refused() -> None:
+    command = UnitCommand("/p", ("/p", "$ODD"))
+    with pytest.raises(CannotStrip, match="a character that no variable"):
+        rewritten(command, {"ODD": "SPEC a\x01"}, strip)
 
 
 def test_a_command_without_speculation_stays_as_it_is() -> None:
@@ -96,3 +119,12 @@ def test_a_drop_in_is_read_back_and_an_edited_one_is_not() -> None:
     assert DropIn.parse(text + "Environment=A=1\n") is None
     assert DropIn.parse("[Service]\n") is None
     assert DropIn.parse('# specwatch: {"incident": 1}\n') is None
+
+
+def test_a_drop_in_names_its_file_of_variables() -> None:
+    command = UnitCommand("/p", ("/p", "${SPECWATCH_WORD_1}"))
+    path = "/etc/a%b.env"
+    drop_in = DropIn("i-1", command, command, {path: "00"}, path)
+    text = drop_in.text()
+    assert DropIn.parse(text) == drop_in
+    assert "\nEnvironmentFile=/etc/a%%b.env\nExecStart=\n" in text

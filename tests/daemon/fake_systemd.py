@@ -49,6 +49,8 @@ class FakeSystemd:
             load_state=self.load_state,
             **self.extra,  # type: ignore[arg-type]
         )
+        files = (*unit.environment_files, *self._environment_files)
+        unit = replace(unit, environment_files=files)
         return unit if self.load_state == "loaded" else replace(unit, commands=())
 
     def environment(self) -> tuple[str, ...]:
@@ -59,7 +61,10 @@ class FakeSystemd:
         self.reloads += 1
         self._read, self._seen = self._files(), self._texts()
         commands: list[UnitCommand] = []
+        self._environment_files: list[tuple[str, bool]] = []
         for path in self._read:
+            for value in re.findall("^EnvironmentFile=(.*)$", path.read_text(), re.MULTILINE):
+                self._environment_files.append((value.replace("%%", "%"), False))
             for value in re.findall("^ExecStart=(.*)$", path.read_text(), re.MULTILINE):
                 words = tuple(shlex.split(value.replace("%%", "%")))
                 commands = [*commands, UnitCommand(words[0], words)] if words else []

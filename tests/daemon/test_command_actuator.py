@@ -146,6 +146,17 @@ def test_what_a_command_says_is_bounded_and_safe_to_show(script: Script, log: Lo
     assert len(entry["output"]) == child_process.KEPT - entry["output"].count("\ufffd") + 1
 
 
+def test_a_secret_among_the_words_of_a_command_is_not_told(script: Script, log: Log) -> None:
+    switch = script("exit 1")
+    words = (switch, "--token", "hunter2")
+    service = CommandService(kind="command", disable=words, enable=words)
+    error = failure(lambda: CommandActuator(service, "chat-70b").disable("7"))
+    plan = CommandActuator(service, "chat-70b").plan()
+    told = f"{error} {events(log, 'command_ended')} {plan} {service.model_dump_json()}"
+    assert told.count("--token '***'") == 4
+    assert told.count("hunter2") == 0
+
+
 def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(
     script: Script, tmp_path: Path
 ) -> None:

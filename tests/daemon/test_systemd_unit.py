@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -268,6 +269,99 @@ def test_variables_are_read_from_where_the_unit_has_them(bench: Bench, tmp_path:
     bench.refused("EnvironmentFile=.*/none: No such file")
 
 
+SECRET = "sk-0123456789"
+
+
+@pytest.fixture
+def secretive(bench: Bench, tmp_path: Path) -> Bench:
+    """A unit whose API key stands where only root may read, in one variable with speculation."""
+    args = f"{SPECULATION} --api-key {SECRET} --port 80 --served-model-name chat"
+    escaped = args.replace("\\", "\\\\").replace('"', '\\"')
+    (tmp_path / "root.env").write_text(f'ARGS="{escaped}"\nHF_TOKEN=hf-{SECRET}\n')
+    bench.systemd.extra = {"environment_files": ((f"{tmp_path}/root.env", False),)}
+    bench.systemd.write("/opt/vllm serve m $ARGS")
+    bench.systemd.reload()
+    return bench
+
+
+def test_a_secret_of_a_variable_is_told_to_nobody(secretive: Bench) -> None:
+    """Neither in the plan, which an unprivileged daemon asks for, nor by systemd, who tells all."""
+    plan = secretive.unit.plan()
+    assert SECRET not in repr(plan)
+    secretive.unit.disable("INCIDENT")
+    files = secretive.files
+    assert SECRET not in repr(secretive.systemd.load(NAME))
+    assert SECRET not in files.drop_in.read_text()
+    assert SECRET in files.variables.read_text()
+    assert files.variables.stat().st_mode & 0o777 == 0o600
+    words = secretive.command
+    assert words == plan.after
+    assert words[3:5] == ("--api-key", "${SPECWATCH_WORD_1}")
+    assert [change.path for change in plan.files] == [str(files.variables), str(files.drop_in)]
+    assert plan.files[0].after == (
+        'SPECWATCH_WORD_1="***"\nSPECWATCH_WORD_2="80"\nSPECWATCH_WORD_3="chat"\n'
+    )
+    assert plan.files[1].after == files.drop_in.read_text()
+    assert SECRET not in repr((secretive.unit.plan(), secretive.unit.status()))
+
+
+def test_the_file_of_variables_goes_with_the_drop_in(secretive: Bench) -> None:
+    before = secretive.state()
+    secretive.unit.disable("a")
+    assert secretive.unit.status().mode is Mode.OFF
+    secretive.unit.enable("a")
+    assert secretive.unit.status().mode is Mode.ON
+    files = secretive.files
+    assert not files.drop_in.parent.exists()
+    secretive.systemd.unit = replace(secretive.systemd.unit, instance="i0")
+    assert secretive.state() == before
+
+
+def test_a_file_of_variables_that_was_changed_is_told_and_made_anew(secretive: Bench) -> None:
+    secretive.unit.disable("a")
+    secretive.files.variables.unlink()
+    assert secretive.unit.status().stale
+    secretive.unit.disable("b")
+    assert not secretive.unit.status().stale
+    assert SECRET in secretive.files.variables.read_text()
+
+
+def test_a_later_file_that_takes_the_variables_away_is_found_out(
+    secretive: Bench, tmp_path: Path
+) -> None:
+    """vLLM would start without its API key, and serve everybody."""
+    (tmp_path / "later.env").write_text("SPECWATCH_WORD_1=\n")
+    secretive.systemd.write(name="99-owner.conf")
+    with (tmp_path / f"{NAME}.d" / "99-owner.conf").open("a") as file:
+        file.write(f"EnvironmentFile={tmp_path}/later.env\n")
+    secretive.systemd.reload()
+    secretive.refused(r"99-owner\.conf counts after")
+
+
+@pytest.mark.parametrize(
+    "command", [f"/opt/vllm --api-key {SECRET}", "/bin/sh -c '/opt/wrapper $$X ${HF_TOKEN}'"]
+)
+def test_a_refusal_does_not_tell_a_secret(secretive: Bench, command: str) -> None:
+    secretive.systemd.write(command)
+    secretive.systemd.reload()
+    with pytest.raises(CannotStrip) as caught:
+        secretive.unit.plan()
+    assert SECRET not in str(caught.value)
+    assert SECRET not in secretive.unit.status().detail
+
+
+def test_an_older_drop_in_with_a_secret_is_not_shown(secretive: Bench) -> None:
+    """Written before such words were kept apart, and edited since."""
+    files = secretive.files
+    files.drop_in.parent.mkdir()
+    line = f'["/opt/vllm", "serve", "--api-key", "{SECRET}"]'
+    text = f"# specwatch: {line}\n[Service]\nExecStart=\nExecStart=/opt/vllm --api-key {SECRET}\n"
+    files.drop_in.write_text(text)
+    assert SECRET not in repr(secretive.unit.plan())
+    secretive.systemd.reload()
+    assert SECRET not in repr(secretive.unit.plan())
+
+
 def test_a_variable_that_nobody_can_know_is_refused(bench: Bench) -> None:
     bench.systemd.extra = {"pass_environment": ("ARGS",)}
     bench.systemd.write(f"/opt/vllm serve m $ARGS {SPECULATION}")
@@ -295,13 +389,13 @@ def test_its_life_is_what_systemd_says(bench: Bench, state: dict[str, object], l
 
 
 def test_a_config_file_is_found_where_the_unit_runs(bench: Bench, tmp_path: Path) -> None:
-    """And what becomes readable with it is told."""
+    """And its words are not for everybody who asks systemd."""
     (tmp_path / "vllm.yaml").write_text("speculative-config: {method: ngram}\nport: 80\n")
     bench.systemd.extra = {"working_directory": f"!{tmp_path}"}
     bench.systemd.write("/opt/vllm serve ${HOME}/m --config vllm.yaml")
     bench.systemd.reload()
     plan = bench.unit.plan()
-    assert plan.after == ("/opt/vllm", "serve", "${HOME}/m", "--port", "80")
-    assert any("told to everybody" in note for note in plan.notes)
+    assert plan.after == ("/opt/vllm", "serve", "${HOME}/m", "--port", "${SPECWATCH_WORD_1}")
+    assert plan.files[0].after == 'SPECWATCH_WORD_1="80"\n'
     bench.systemd.extra["root"] = "/srv/other"
     bench.refused("/srv/other")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from specwatch.edges.switch_limit import SwitchLimit
 from specwatch.edges.systemd_files import UnitFiles
 from specwatch.edges.systemd_unit import SystemdUnit
 from specwatch.errors import ActuatorError
@@ -43,7 +45,7 @@ class Life:
         """Go on only if it has not ended, and does not now."""
         self.ended |= now
         if now and self.fails:
-            raise ActuatorError("no answer") if isinstance(thing, FakeSystemd) else OSError("full")
+            raise OSError("full") if isinstance(thing, UnitFiles) else ActuatorError("no answer")
         if self.ended and not self.fails:
             raise Killed
 
@@ -76,9 +78,11 @@ def prepared(folder: Path, start: str) -> FakeSystemd:
     """A unit with speculation, and what happened to it before."""
     systemd = FakeSystemd(folder)
     folder.mkdir()
-    systemd.write(SERVE)
+    (folder / "args").write_text("ARGS='--spec-method ngram --spec-tokens 3 --api-key sk'\n")
+    systemd.extra = {"environment_files": ((f"{folder}/args", False),)}
+    systemd.write("/opt/vllm serve m $ARGS" if "variables" in start else SERVE)
     systemd.reload()
-    if start != "new":
+    if not start.startswith("new"):
         hand(systemd).disable("earlier")
     if start == "changed by its owner":
         systemd.write(SERVE + " --port 80")
@@ -88,12 +92,22 @@ def prepared(folder: Path, start: str) -> FakeSystemd:
 
 def hand(systemd: FakeSystemd, life: Life | None = None) -> SystemdUnit:
     files = UnitFiles(NAME, units=systemd.folder, records=systemd.folder / "records")
+    limit = SwitchLimit(NAME, most=9, cooldown=0, folder=systemd.folder)
     if life is None:
-        return SystemdUnit(NAME, systemd, files, timeout=60)
-    return SystemdUnit(NAME, life.of(systemd), life.of(files), timeout=60)
+        return SystemdUnit(NAME, systemd, files, timeout=60, limit=limit)
+    return SystemdUnit(NAME, life.of(systemd), life.of(files), timeout=60, limit=life.of(limit))
 
 
-STARTS = ["new", "changed by its owner", "on its way back"]
+def counted(systemd: FakeSystemd) -> int:
+    """Restarts that the limit knows of."""
+    record = systemd.folder / f"{NAME}.json"
+    return len(json.loads(record.read_text())) if record.exists() else 0
+
+
+STARTS = [
+    "new", "changed by its owner", "on its way back", "new, with variables",
+    "on its way back, with variables",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("start", STARTS)
@@ -103,15 +117,18 @@ def test_a_killed_change_is_ended_by_the_same_call_with_one_restart(
     for number in itertools.count():
         systemd = prepared(tmp_path / str(number), start)
         before = systemd.restarts
-        do = "enable" if start == "on its way back" else "disable"
+        do = "enable" if start.startswith("on its way back") else "disable"
         life = Life(number // 2, after=number % 2 == 1)
         with contextlib.suppress(Killed):
             getattr(hand(systemd, life), do)("now")
         again = hand(systemd)
         getattr(again, do)("now")
         assert systemd.restarts == before + 1, number
+        assert counted(systemd) == systemd.restarts, number
         assert again.status().mode is (Mode.ON if do == "enable" else Mode.OFF)
         assert again.status().detail == ""
+        variables = list(systemd.folder.rglob("90-specwatch.env"))
+        assert bool(variables) == (start == "new, with variables"), number
         if not life.ended:
             break
     assert number > 10, "the kills were not where the work is"
@@ -123,7 +140,7 @@ def test_a_step_that_fails_leaves_all_as_it_was_or_says_so(tmp_path: Path, start
     for number in itertools.count():
         systemd = prepared(tmp_path / str(number), start)
         before = state(systemd)
-        do = "enable" if start == "on its way back" else "disable"
+        do = "enable" if start.startswith("on its way back") else "disable"
         life = Life(number // 2, after=number % 2 == 1, fails=True)
         try:
             getattr(hand(systemd, life), do)("now")
@@ -143,6 +160,6 @@ def test_a_step_that_fails_leaves_all_as_it_was_or_says_so(tmp_path: Path, start
 
 def state(systemd: FakeSystemd) -> object:
     """What must be as it was."""
-    files = sorted(systemd.folder.rglob("*.conf"))
+    files = sorted([*systemd.folder.rglob("*.conf"), *systemd.folder.rglob("*.env")])
     texts = [(path, path.read_text()) for path in files]
     return texts, systemd.load(NAME), systemd.restarts

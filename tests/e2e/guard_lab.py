@@ -15,6 +15,7 @@ UNIT = "vllm.service"
 HELPER = "specwatch-guard@vllm.service"
 SOCKET = "specwatch-guard@vllm.socket"
 SOCKET_FILE = "/run/specwatch-guard/vllm.sock"
+COUNTED = f"/var/lib/specwatch-guard/{UNIT}.json"
 DROP_IN = f"{UNITS}/{UNIT}.d/{NAME}"
 SPECULATION = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""
 SERVE = f"/opt/lab/vllm serve m {SPECULATION} --port 80"
@@ -64,7 +65,10 @@ class GuardLab:
     def __init__(self, machine: SystemdMachine) -> None:
         self.machine = machine
         machine.write_file("/opt/lab/vllm", _VLLM, mode=0o755)
-        environment = f"[Service]\nEnvironment=PYTHONPATH={CHECKOUT}\n"
+        environment = (
+            f"[Service]\nEnvironment=PYTHONPATH={CHECKOUT}\n"
+            "Environment=SPECWATCH_GUARD_MAX_SWITCHES=100 SPECWATCH_GUARD_COOLDOWN=1ms\n"
+        )
         install(machine, "specwatch-guard@.service", environment)
         install(machine, "specwatch-guard@.socket", "[Socket]\n")
         sysusers = (CHECKOUT / "systemd" / "specwatch.sysusers").read_text()
@@ -77,7 +81,7 @@ class GuardLab:
         self.machine.shell(
             f"rm -rf /run/lab-*; systemctl stop {UNIT} {HELPER} {SOCKET} || true;"
             f" umount {UNITS}/{UNIT}.d || true;"
-            f" rm -rf {UNITS}/{UNIT} {UNITS}/{UNIT}.d /run/specwatch-guard"
+            f" rm -rf {UNITS}/{UNIT} {UNITS}/{UNIT}.d /run/specwatch-guard {COUNTED}"
         )
         text = "\n".join(["[Service]", *lines, ""])
         self.machine.write_file(f"{UNITS}/{UNIT}", text)

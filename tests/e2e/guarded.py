@@ -224,7 +224,8 @@ class Guarding(DaemonApi):
         machine.run("systemd-sysusers")
         for unit in ("specwatch-guard@.service", "specwatch-guard@.socket"):
             kind = "Service" if unit.endswith(".service") else "Socket"
-            more = f"Environment=PYTHONPATH={CHECKOUT}\n" if kind == "Service" else ""
+            limits = "SPECWATCH_GUARD_MAX_SWITCHES=100 SPECWATCH_GUARD_COOLDOWN=1ms"
+            more = f"Environment=PYTHONPATH={CHECKOUT} {limits}\n" if kind == "Service" else ""
             install(machine, unit, f"[{kind}]\n{more}")
         install(machine, "specwatch.service", _SPECWATCH)
         targets = [

@@ -346,6 +346,8 @@ def test_specwatch_down_inhibits_the_rest_of_the_targets_it_watched(alerting: Al
 
 
 Labels = dict[str, str]
+SLO_OF_ONE = {"alertname": SLO, "servers": "one"}
+STOCK_SLO_OF_ONE = {"alertname": "VllmLatencySloBurn", "servers": "one"}
 HELD = {"alertname": "SpeculationGuardHeld"}
 INHIBITIONS: list[tuple[Labels, Labels]] = [
     ({"alertname": DOWN}, {"alertname": SLO, "severity": "critical"}),
@@ -372,7 +374,7 @@ OVERRULED: list[tuple[Labels, Labels]] = [
     ({"rule": "tail-widening"}, {"alertname": "VllmTailWidening"}),
     ({"rule": "kv-squeeze"}, {"alertname": "VllmKvSqueeze"}),
     *(
-        ({"alertname": SLO, "severity": own}, {"alertname": "VllmLatencySloBurn", "severity": to})
+        ({**SLO_OF_ONE, "severity": own}, {**STOCK_SLO_OF_ONE, "severity": to})
         for own, to in (("critical", "critical"), ("critical", "warning"), ("warning", "warning"))
     ),
 ]  # fmt: skip
@@ -392,10 +394,14 @@ SPARED: list[tuple[Labels, Labels]] = [
     ({"rule": "garbage", "temperature": "1"}, {"rule": "low-acceptance", "temperature": "0"}),
     ({"alertname": BREACH, "rule": "losing-bucket"}, {"rule": "bucket-loses"}),
     ({"rule": "garbage"}, {"alertname": "VllmSpeculationGarbage", "severity": "critical"}),
-    ({"alertname": SLO, "severity": "warning"},
-     {"alertname": "VllmLatencySloBurn", "severity": "critical"}),
-    ({"alertname": SLO, "severity": "critical", "slo": "a"},
-     {"alertname": "VllmLatencySloBurn", "severity": "critical", "slo": "b"}),
+    ({**SLO_OF_ONE, "severity": "warning"}, {**STOCK_SLO_OF_ONE, "severity": "critical"}),
+    ({**SLO_OF_ONE, "severity": "critical", "slo": "a"},
+     {**STOCK_SLO_OF_ONE, "severity": "critical", "slo": "b"}),
+    *(
+        ({**SLO_OF_ONE, "severity": "critical", "servers": own},
+         {**STOCK_SLO_OF_ONE, "severity": "critical", "servers": to})
+        for own, to in (("one", "several"), ("several", "one"), ("several", "several"), ("", ""))
+    ),
     ({"alertname": BREACH, "rule": "short-outputs"}, {"rule": "my-own"}),
     ({"alertname": BREACH, "rule": "kv-squeeze"}, {"rule": "kv-squeeze", "model_name": "another"}),
     ({"rule": "net-negative"}, {"rule": "garbage"}),

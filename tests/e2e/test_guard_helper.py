@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from tests.e2e.guard_lab import (
+    COUNTED,
     DROP_IN,
     HELPER,
     MEMBER,
@@ -73,6 +74,30 @@ def test_it_acts_once_for_an_incident(lab: GuardLab) -> None:
     assert lab.show("InvocationID") != first
 
 
+def test_it_restarts_no_more_often_than_root_allows(lab: GuardLab) -> None:
+    """Whatever it is asked for, and however often it is killed."""
+    limits = f"{UNITS}/{HELPER}.d/limits.conf"
+    lab.machine.write_file(
+        limits,
+        "[Service]\nEnvironment=SPECWATCH_GUARD_MAX_SWITCHES=4 SPECWATCH_GUARD_COOLDOWN=1ms\n",
+    )
+    lab.machine.run("systemctl", "daemon-reload")
+    instances = [lab.show("InvocationID")]
+    refused = []
+    for number in range(6):
+        found = lab.call("disable", f"i{number}")
+        refused.append(found is not None and "at most 4 times in 24 hours" in found["error"])
+        instances.append(lab.show("InvocationID"))
+        lab.machine.run("systemctl", "kill", "-s", "KILL", HELPER, check=False)
+    assert refused == [False] * 3 + [True] * 3
+    assert len(set(instances)) == 4
+    assert "at most 4 times" in lab.call("plan")["error"]
+    assert lab.call("enable", "back") is None
+    found = lab.machine.shell(f"stat -c '%a %U' {COUNTED} $(dirname {COUNTED})")
+    assert found.split() == ["600", "root", "700", "root"]
+    lab.machine.run("rm", limits)
+
+
 def test_a_stranger_is_refused(lab: GuardLab) -> None:
     """Who is not in the group learns nothing and starts nothing."""
     found = lab.call("disable", "one", who=STRANGER)
@@ -105,6 +130,40 @@ def test_the_daemon_may_use_it_from_within_its_own_sandbox(lab: GuardLab) -> Non
     )
     lab.machine.shell("systemctl daemon-reload; systemctl start specwatch.service")
     assert '"mode":"on"' in lab.machine.journal("specwatch.service")
+
+
+def test_a_secret_of_a_file_that_only_root_may_read_stays_there(lab: GuardLab) -> None:
+    """Whoever may ask the helper for the plan, or systemd for the unit, does not learn it."""
+    secret = "sk-0123456789"
+    args = SPECULATION.replace("'", "").replace('"', '\\"').replace("{", "'{").replace("}", "}'")
+    lab.machine.write_file(
+        "/etc/lab.env", f'ARGS="{args} --api-key {secret} --port 80"\n', mode=0o600
+    )
+    lab.unit("EnvironmentFile=/etc/lab.env", "ExecStart=/opt/lab/vllm serve m $ARGS")
+    plan = lab.call("plan")
+    assert lab.call("disable", "one") is None
+    eventually(
+        lambda: lab.argv() == ["serve", "m", "--api-key", secret, "--port", "80"],
+        what="vLLM has its key, and no speculation",
+        within=120,
+    )
+    look = (
+        "import subprocess\nbecome(WHO)\n"
+        f"for verb in ('show', 'cat', 'status'):\n"
+        f"    subprocess.run(['systemctl', '--no-pager', verb, {UNIT!r}], stderr=-2)\n"
+    )
+    # What runs has its arguments: these `systemctl status` would show, for as long as it does.
+    lab.machine.shell(f"systemctl stop {UNIT}; rm /run/lab-argv")
+    told = lab.python(look, who=STRANGER)
+    assert "${SPECWATCH_WORD_1}" in told
+    assert secret not in told + json.dumps([plan, lab.call("plan"), lab.call("status")])
+    for name in ("conf", "env"):
+        found = lab.machine.shell(f"stat -c '%a %U' {UNITS}/{UNIT}.d/90-specwatch.{name}")
+        assert found.split() == ["600", "root"]
+    assert lab.call("enable", "two") is None
+    assert not lab.has_drop_in()
+    left = lab.machine.shell(f"grep -rl {secret} /etc/systemd /run/specwatch-guard || true")
+    assert left == ""
 
 
 _HOSTILE = """\

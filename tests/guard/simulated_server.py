@@ -37,7 +37,7 @@ class SimulatedServer:
     instance: int = 1
     fault: str = ""
     """What goes wrong without speculation: ``crash``, ``hang``, ``model``, ``ignore``; or at
-    once: ``refuse``, ``timeout``, ``no-status``."""
+    once: ``refuse``, ``timeout``, ``no-status``. By ``limit`` there is no plan."""
     fault_with: Mode = Mode.OFF
     stale: bool = False
     measured: Interval | None = None
@@ -66,6 +66,8 @@ class SimulatedServer:
     # The manager
 
     def plan(self) -> Plan:
+        if self.fault == "limit":
+            raise ActuatorError("the helper restarts it at most 12 times")
         return Plan((), (), (), ())
 
     def status(self) -> Service:

@@ -198,6 +198,27 @@ def test_what_a_person_orders_is_done_before_anything_else(living: Living) -> No
     assert living.live(60).waiting == "somebody else switched speculation not long ago"
 
 
+def test_what_has_no_plan_is_not_begun_for_a_rule(living: Living) -> None:
+    living.server.fault = "limit"
+    state = living.live(900)
+    assert state.phase is Phase.CONFIRMED
+    assert state.waiting.endswith("cannot be switched: the helper restarts it at most 12 times")
+    assert living.server.starts == []
+
+
+def test_what_has_no_plan_is_refused_to_a_person(living: Living) -> None:
+    """At once, in place of a hold after the hooks have run."""
+    living.server.bad, living.server.fault = False, "limit"
+    living.live(60)
+    living.book.change(
+        "chat", lambda state: persons.order(state, Mode.OFF, by="ann", now=living.server.now),
+        living.server.now, by="ann",
+    )  # fmt: skip
+    assert living.live(60).phase is Phase.OBSERVING
+    reasons = [step.reason for step in living.book.history(target="chat", limit=9)]
+    assert any("refused: the helper restarts it" in reason for reason in reasons)
+
+
 def test_a_pause_before_the_restart_gives_the_action_up(living: Living) -> None:
     living.server.load = 3.0
     living.live(400, until=Phase.DRAINING)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,16 @@ def test_several_answers_carry_no_record(server: SimulatedServer) -> None:
         ("/v1/completions", {"prompt": "x", "n": 2, "temperature": 0}, 400, "greedy"),
         ("/v1/completions", {"prompt": "x", "n": 1.5}, 400, "whole number"),
         ("/v1/completions", {"prompt": "x", "stream_options": {"a": 1}}, 400, "stream=True"),
+        ("/v1/completions", {"prompt": "x", "n": 16385}, 400, "n must be at most 16384, got"),
+        ("/v1/completions", {"prompt": "x", "n": 10**9}, 400, "n must be at most 16384, got"),
+        ("/v1/completions", {"prompt": "x", "n": 10**400}, 400, "expected a number"),
+        ("/v1/completions", {"prompt": ["x"] * 1025}, 400, "prompt list length 1025 exceeds"),
+        ("/v1/completions", {"prompt": ["x"] * 9, "n": 9999}, 400, "at most 1048576 tokens"),
+        ("/v1/chat/completions", CHAT | {"n": 999}, 400, "at most 1048576 tokens"),
+        ("/v1/completions", {"prompt": "x", "logprobs": 21}, 400, "greater than max allowed: 20"),
+        ("/v1/completions", {"prompt": "x", "prompt_logprobs": 21}, 400, "prompt logprobs of 21"),
+        ("/v1/chat/completions", CHAT | {"top_logprobs": 21}, 400, "sample logprobs of 21"),
+        ("/v1/completions", {"prompt": "x", "max_tokens": 10**300}, 400, "maximum context length"),
         ("/v1/completions", {"prompt": 5}, 400, "prompt"),
         ("/v1/completions", {}, 400, "prompt"),
         ("/v1/completions", [], 400, "JSON object"),
@@ -227,6 +238,39 @@ def test_a_body_that_is_not_json_is_refused(server: SimulatedServer) -> None:
     response = requests.post(f"{server.url}/v1/completions", data=b"{", timeout=10)
     assert response.status_code == 400
     assert "JSON" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/tokenize"])
+def test_a_body_beyond_all_measure_is_refused(server: SimulatedServer, path: str) -> None:
+    body = b'{"prompt": "' + b"x" * (16 << 20) + b'"}'
+    response = requests.post(f"{server.url}{path}", data=body, timeout=60)
+    assert response.status_code == response.json()["error"]["code"] == 413
+    assert f"The body has {len(body)} bytes" in response.json()["error"]["message"]
+
+
+def test_a_body_that_is_nested_too_deep_is_refused(server: SimulatedServer) -> None:
+    response = requests.post(f"{server.url}/v1/completions", data=b"[" * 500_000, timeout=10)
+    assert response.status_code == 400
+    assert "JSON" in response.json()["error"]["message"]
+
+
+def test_what_the_answer_does_not_need_costs_nothing(server: SimulatedServer) -> None:
+    """What is not drawn from, such as best_of, and the prompt beside each of many answers."""
+    body = {
+        "prompt": "x" * 8000, "n": 300, "best_of": 10**9, "logprobs": 20, "max_tokens": 1,
+    }  # fmt: skip
+    tracemalloc.start()
+    answer = post(server, "/v1/completions", body).json()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(answer["choices"]) == 300
+    assert peak < 2_000_000
+
+
+def test_a_server_with_more_logprobs_takes_more() -> None:
+    with SimulatedServer(dataclasses.replace(FAST, max_logprobs=-1)) as server:
+        body = {"prompt": "x", "logprobs": 99, "max_tokens": 1}
+        assert post(server, "/v1/completions", body).status_code == 200
 
 
 @pytest.mark.parametrize("stream", [True, False])

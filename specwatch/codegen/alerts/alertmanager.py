@@ -108,18 +108,23 @@ inhibit_rules:
       - severity="warning"
     equal: [alertname, target, job, model_name, slo]
 
-  # One objective of one model pages once: by specwatch, where both rule files are loaded. Where
-  # several servers have a model of that name, the page is for all of them.
+  # One objective of one server pages once: by specwatch, where both rule files are loaded. The name
+  # of the model is all that they have in common, so only where each knows one server of that name:
+  # of several, the one that specwatch tells of must not hide the page of another.
   - source_matchers:
       - alertname="LatencySloBurn"
       - severity="critical"
+      - servers="one"
     target_matchers:
       - alertname="VllmLatencySloBurn"
+      - servers="one"
     equal: [model_name, slo]
   - source_matchers:
       - alertname="LatencySloBurn"
+      - servers="one"
     target_matchers:
       - alertname="VllmLatencySloBurn"
+      - servers="one"
       - severity="warning"
     equal: [model_name, slo]
 

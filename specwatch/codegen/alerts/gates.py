@@ -85,6 +85,20 @@ def asked(query: str, *labels: str, shown: str = FOUR_DIGITS, nothing: str = "?"
     )
 
 
+def servers(family: str, by: str) -> str:
+    """The value of the label ``servers``: ``one`` where one server only, told apart ``by`` these
+    labels, had the alert's model in a family within the hour; else ``several``.
+
+    Where both know one server of a name, an alert of specwatch's and one on stock vLLM metrics are
+    of the same.
+    """
+    query = f"count(count by ({by}) (last_over_time({family}{{model_name=%q}}[1h]))) == 1"
+    return (
+        f'{{{{ if printf "{query}" $labels.model_name | query }}}}one{{{{ else }}}}several'
+        "{{ end }}"
+    )
+
+
 def said(shown: str = FOUR_DIGITS) -> str:
     """A part of a description: the alert's own value."""
     return f"{{{{ $value | {shown} }}}}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from specwatch.codegen.alerts.gates import KEPT, asked, joined, said
+from specwatch.codegen.alerts.gates import KEPT, asked, joined, said, servers
 from specwatch.codegen.alerts.rule import Alert, Group, Severity
 from specwatch.ruling import Slo
 
@@ -79,7 +79,11 @@ def _alert(burn: Burn) -> Alert:
         for_=burn.for_,
         keep_firing_for=KEPT,
         severity=burn.severity,
-        labels={"long": burn.long, "short": burn.short},
+        labels={
+            "long": burn.long,
+            "short": burn.short,
+            "servers": servers("specwatch_slo_burn_rate", "target"),
+        },
         summary="{{ $labels.target }}: the error budget of {{ $labels.slo }} burns too fast",
         description=(
             f"{{{{ $labels.model_name }}}}: over {burn.long} it burns {said()} times as fast as"

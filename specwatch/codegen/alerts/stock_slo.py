@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from specwatch.codegen.alerts.gates import joined
+from specwatch.codegen.alerts.gates import joined, servers
 from specwatch.codegen.alerts.rule import Alert, Group, Recording
 from specwatch.codegen.alerts.slo import BURNS, LEAST_COVERED, LEAST_LONG, LEAST_SHORT, Burn
 from specwatch.ruling import Slo
@@ -176,7 +176,12 @@ def _alert(slo: Slo, bound: float, burn: Burn) -> Alert:
             " with the load, try one server without speculation: `specwatch strip` gives its"
             " command. Where the objective was never met, change the objective."
         ),
-        labels={"slo": name, "long": burn.long, "short": burn.short},
+        labels={
+            "slo": name,
+            "long": burn.long,
+            "short": burn.short,
+            "servers": servers(f"{HISTOGRAMS[slo.metric].family}_count", "job, instance"),
+        },
     )
 
 

@@ -12,6 +12,7 @@ from specwatch.guard.plan import Life, Plan, Service
 from specwatch.model import Mode
 from specwatch.scalars import format_duration, quoted
 from specwatch.services import CommandService
+from specwatch.stripping.secrets import masked
 
 _MODES = {"on": Mode.ON, "off": Mode.OFF}
 _LIFE_UNKNOWN = "whether vLLM's process is there is not known: commands do not tell"
@@ -34,7 +35,8 @@ class CommandActuator:
         if problems:
             raise ActuatorError("; ".join(dict.fromkeys(problems)))
         limit = format_duration(self._service.timeout)
-        disable, enable = shlex.join(self._service.disable), shlex.join(self._service.enable)
+        both = (self._service.disable, self._service.enable)
+        disable, enable = (shlex.join(masked(words)) for words in both)
         notes = ["what the commands do to vLLM is theirs to know"]
         if self._service.status is None:
             notes.append(
@@ -66,7 +68,7 @@ class CommandActuator:
         if mode is None:
             found = f"printed {quoted(printable(first))}" if first else "printed nothing"
             raise ActuatorError(
-                f"`{shlex.join(words)}` {found}; a status command prints on or off first"
+                f"`{shlex.join(masked(words))}` {found}; a status command prints on or off first"
             )
         return Service(Life.UP, mode, None, _LIFE_UNKNOWN)
 

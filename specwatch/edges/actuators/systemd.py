@@ -8,6 +8,7 @@ from pathlib import Path
 from specwatch.edges.actuators import Actuator
 from specwatch.edges.actuators.helper_client import HelperClient
 from specwatch.edges.helper_protocol import SOCKET_FOLDER
+from specwatch.edges.switch_limit import SwitchLimit
 from specwatch.edges.systemd_bus import SystemdBus
 from specwatch.edges.systemd_files import UnitFiles
 from specwatch.edges.systemd_unit import SystemdUnit
@@ -45,10 +46,10 @@ class SystemdActuator:
         self._hand.close()
 
 
-def system_unit(name: str, *, timeout: float) -> SystemdUnit:
+def system_unit(name: str, *, timeout: float, limit: SwitchLimit | None = None) -> SystemdUnit:
     """A unit of the system's manager, for root; ``timeout``: seconds a restart may take."""
     files = UnitFiles(name, units=_SYSTEM_UNITS, records=Path(SOCKET_FOLDER))
-    return SystemdUnit(name, SystemdBus(), files, timeout=timeout)
+    return SystemdUnit(name, SystemdBus(), files, timeout=timeout, limit=limit)
 
 
 def _user_unit(name: str, *, timeout: float) -> SystemdUnit:
