@@ -83,11 +83,11 @@ _BUILT_IN = (
 def command(context: click.Context, /, **given: Any) -> None:
     """Measure what serving costs without speculation, by load.
 
-    Sends requests, N at a time, and reads the server's own counters: the baseline that speedups
-    are measured against. Lengths and loads are those of the target's stored traffic of the last 7
-    days, else those that the server of --on has counted since it started, else built in; options
-    override each. At each load prompts of half, once and twice the mean length are sent, so that
-    the cost of prompts is known. It takes the server for itself: more than a minute for each
+    Sends requests, N at a time, and reads the server's own counters: the baseline that speedups are
+    measured against. Lengths and loads are those of the target's stored traffic of the last 7 days,
+    else those that the server of --on has counted since it started, else built in; options override
+    each. At each load prompts of half, once and twice the mean length are sent in turn, so that the
+    cost of prompts is known. It takes the server for itself: more than a minute for each
     concurrency, twice that with --on; how long in all it says before.
 
     Exit code 1 when it ran but measured too little, or not alone; 2 when it cannot be measured like

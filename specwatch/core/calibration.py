@@ -28,6 +28,8 @@ MOST_ERRORS = 0.05
 """Share of failed requests beyond which a stage says nothing of the server."""
 MOST_FOREIGN = 0.01
 """Share of the server's tokens that may be of requests that were not ours: counting lags."""
+MOST_APART = 0.2
+"""By how much more time a step may take in one round than in another with the same prompts."""
 
 
 class Look(NamedTuple):
@@ -195,6 +197,10 @@ class Slice:
     buckets: Mapping[str, Tally]
     usual: SentLengths | None = None
     """Mean lengths of the requests that were sent meanwhile."""
+    length: int | None = None
+    """Tokens that their prompts were made to have; None of prompts as they stand."""
+    label: str | None = None
+    """The temperature bucket of all of them, where there is one."""
 
     def sample(self, engine: Engine) -> Sample:
         """As the decision sees a minute."""
@@ -229,8 +235,11 @@ class Stage:
     """All that the server counted, from the first request to the end of the last."""
     answers: list[Answer] = field(default_factory=list)
 
-    def add(self, block: Block, meter: Meter, label: str | None = None) -> None:
-        """Take in a block; ``label`` is the temperature bucket of all its requests, if one."""
+    def add(
+        self, block: Block, meter: Meter, label: str | None = None, length: int | None = None
+    ) -> None:
+        """Take in a block; ``label`` is the temperature bucket of all its requests, if one, and
+        ``length`` the tokens that their prompts were made to have."""
         meter.advance(block.looks[0].samples)
         counts = [meter.advance(look.samples) for look in block.looks[1:]]
         self.answers += block.answers
@@ -253,6 +262,8 @@ class Stage:
                     tally=each.tally,
                     buckets=known,
                     usual=usual,
+                    length=length,
+                    label=label,
                 )
             )
 
@@ -264,6 +275,19 @@ class Stage:
     def samples(self) -> list[Sample]:
         """Its slices as the decision sees them."""
         return [each.sample(self.engine) for each in self.slices]
+
+    @property
+    def apart(self) -> dict[int | None, float]:
+        """By how much more time a step took in the slowest slice than in the fastest one with the
+        same prompts and temperature, as a share, by the length of prompts."""
+        times: dict[tuple[int | None, str | None], list[float]] = {}
+        for each, sample in zip(self.slices, self.samples, strict=True):
+            if (time := _step_time(sample)) is not None:
+                times.setdefault((each.length, each.label), []).append(time)
+        found: dict[int | None, float] = {}
+        for (length, _), own in times.items():
+            found[length] = max(found.get(length, 0.0), max(own) / min(own) - 1)
+        return found
 
     @property
     def errors(self) -> Counter[str]:
@@ -301,7 +325,7 @@ class Stage:
         return None
 
 
-def doubts_of(stages: Iterable[Stage]) -> list[str]:
+def doubts_of(stages: Sequence[Stage]) -> list[str]:
     """What is doubtful of what was measured, as words."""
     conditions = [
         sample.requests is not None
@@ -309,12 +333,44 @@ def doubts_of(stages: Iterable[Stage]) -> list[str]:
         if stage.engine.mode is Mode.OFF
         for sample in stage.samples
     ]
-    if all(conditions):
-        return []
-    return [
-        "the page of the server without speculation does not tell prompt tokens or TTFT: the"
-        " baseline is compared with traffic of any prompt length as if it were the same"
-    ]
+    found = []
+    if not all(conditions):
+        found.append(
+            "the page of the server without speculation does not tell prompt tokens or TTFT: the"
+            " baseline is compared with traffic of any prompt length as if it were the same"
+        )
+    return found + [words for each in stages if (words := _unsteady(each)) is not None]
+
+
+def _unsteady(stage: Stage) -> str | None:
+    """Which slices of a stage were slower than others with the same prompts, as words."""
+    apart = sorted(stage.apart.items(), key=lambda each: each[0] or 0)
+    lengths = ", ".join(
+        f"{by:.0%}" if length is None else f"{by:.0%} at {length} prompt tokens"
+        for length, by in apart
+        if by > MOST_APART
+    )
+    if not lengths:
+        return None
+    where = "with" if stage.engine.mode is Mode.ON else "without"
+    return (
+        f"concurrency {stage.concurrency} {where} speculation: a step took longer in one round than"
+        f" in another, by {lengths}; something slowed the server for a while, or slices are too"
+        " short: repeat it on a quiet server, or with a longer --duration"
+    )
+
+
+def _step_time(sample: Sample) -> float | None:
+    """Seconds of a decoding step, which unlike those of a token do not depend on what was accepted;
+    None where they are not known."""
+    pace, steps = sample.pace, sample.steps
+    if pace is None:
+        return None
+    length = 1.0
+    if steps:
+        accepted = sample.tally.accepted_tokens or 0
+        length = pace.tokens / steps if pace.by_token else 1 + accepted / steps
+    return pace.seconds / pace.tokens * length
 
 
 def _lengths(answers: Iterable[Answer]) -> SentLengths | None:

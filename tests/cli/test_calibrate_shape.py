@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,6 +32,7 @@ from specwatch.model import (
     Tally,
     Window,
 )
+from specwatch.scalars import parse_duration
 from specwatch.simulated.engine import SimulatedEngine
 from tests.simulated_load import COSTS, VirtualClient, in_virtual_time, server, settings
 
@@ -151,6 +154,44 @@ def test_every_point_tells_its_conditions(production: tuple[str, Result]) -> Non
             assert point.prompt_tokens == pytest.approx(point.firsts * (point.prompt or 0.0))
             assert point.output == pytest.approx(40, rel=0.1)
             assert point.population == pytest.approx(point.concurrency, rel=0.2)
+
+
+def test_each_round_has_every_length_and_its_order_changes(
+    production: tuple[str, Result],
+) -> None:
+    """Or a slow spell of the machine would look like the cost of the length that it fell into."""
+    report_of(production[1])
+    orders = []
+    for one in measured(production[0]):
+        lengths = [
+            min((100, 200, 400), key=lambda wanted: abs((point.prompt or 0.0) - wanted))
+            for point in sorted(one.points, key=lambda point: point.at)
+        ]
+        rounds = [lengths[at : at + 3] for at in range(0, 12, 3)]
+        assert [sorted(each) for each in rounds] == [[100, 200, 400]] * 4
+        assert rounds[1] == rounds[0][::-1], "what drifts meets every length alike"
+        assert rounds[3] == rounds[2][::-1]
+        orders += rounds
+    assert len({tuple(each) for each in orders}) > 2
+
+
+def test_the_time_that_is_announced_is_what_it_takes(
+    production: tuple[str, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every change of length waits for the requests under way: that is said before."""
+    database, _ = production
+    ended: list[float] = []
+    advance = VirtualClient.advance
+
+    def noted(self: VirtualClient) -> None:
+        advance(self)
+        ended.append(asyncio.get_running_loop().time())
+
+    monkeypatch.setattr(VirtualClient, "advance", noted)
+    done = calibrate(database, "--dry-run", "--json", "--concurrency", 2)
+    report_of(done)
+    (announced,) = re.findall(r"1 load on 1 server, 12s each: about (\S+) in all", done.stderr)
+    assert max(ended) == pytest.approx(parse_duration(announced), rel=0.1)
 
 
 def test_hours_are_read_where_minutes_are_no_longer_kept(database: str) -> None:

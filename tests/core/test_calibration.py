@@ -23,10 +23,15 @@ PACE = 0.01
 
 
 def page(
-    tokens: float, requests: float = 0, *, waiting: float = 0, start: float = 1.0
+    tokens: float,
+    requests: float = 0,
+    *,
+    waiting: float = 0,
+    start: float = 1.0,
+    pace: float = PACE,
 ) -> dict[Series, float]:
-    """Counters of a server that generates a token of a request each :data:`PACE` seconds; prompts
-    are of 30 tokens, 10 of them from the prefix cache."""
+    """Counters of a server that generates a token of a request each ``pace`` seconds; prompts are
+    of 30 tokens, 10 of them from the prefix cache."""
     steps = tokens - requests
 
     def series(quantity: str, part: str = "", key: str = "") -> Series:
@@ -50,8 +55,8 @@ def page(
         series("prefix_cache_hits"): 10 * requests,
         **histogram("output_length", requests, 50 * requests),
         **histogram("ttft", requests, 0.05 * requests),
-        **histogram("tpot", requests, PACE * requests),
-        **histogram("inter_token", steps, PACE * steps),
+        **histogram("tpot", requests, pace * requests),
+        **histogram("inter_token", steps, pace * steps),
     }
 
 
@@ -65,10 +70,11 @@ def block(
     *,
     concurrency: float = 2.0,
     waiting: float = 0.0,
+    pace: float = PACE,
 ) -> Block:
     """Looks a second apart, with tokens and ended requests at each."""
     looks = tuple(
-        Look(page(*count, waiting=waiting), 1000.0 + at, float(at), concurrency * at)
+        Look(page(*count, waiting=waiting, pace=pace), 1000.0 + at, float(at), concurrency * at)
         for at, count in enumerate(counts)
     )
     return Block(looks, tuple(answers))
@@ -145,6 +151,46 @@ def test_stages_that_do_not_tell_conditions_are_doubtful() -> None:
     assert calibration.doubts_of([stage(), stage(ON)]) == []
     (doubt,) = calibration.doubts_of([stage(), silent])
     assert "does not tell prompt tokens" in doubt
+
+
+def in_rounds(*paces: tuple[int | None, float], engine: Engine = OFF) -> Stage:
+    """A stage of blocks, each with the length of its prompts and the seconds of a token."""
+    found = Stage(engine, 4)
+    for length, pace in paces:
+        found.add(block(STEADY, [answer()] * 16, pace=pace), Meter(engine), None, length)
+    return found
+
+
+def test_rounds_that_are_unlike_are_doubtful() -> None:
+    """A slow spell of the machine: it is no cost of prompts."""
+    one = in_rounds((100, PACE), (200, 2 * PACE), (200, 2.7 * PACE), (100, 1.1 * PACE))
+    (doubt,) = calibration.doubts_of([one, in_rounds((100, PACE), (200, 3 * PACE))])
+    assert doubt.startswith(
+        "concurrency 4 without speculation: a step took longer in one round than in another, by"
+        " 35% at 200 prompt tokens; "
+    )
+    assert doubt.endswith("repeat it on a quiet server, or with a longer --duration")
+    (as_they_stand,) = calibration.doubts_of([in_rounds((None, PACE), (None, 1.5 * PACE))])
+    assert ", by 50%; " in as_they_stand
+
+
+def test_what_is_accepted_makes_no_step_longer() -> None:
+    """Two rounds with speculation may have unlike prompts, and accept more in one of them."""
+    found = Stage(ON, 4)
+    for accepted in (50, 10):
+        looks = [
+            look._replace(
+                samples={
+                    **look.samples,
+                    Series("drafts", "", "tiny", "0", ""): (98 - accepted) * at,
+                    Series("draft_tokens", "", "tiny", "0", ""): 4 * (98 - accepted) * at,
+                    Series("accepted_tokens", "", "tiny", "0", ""): accepted * at,
+                }
+            )
+            for at, look in enumerate(block(STEADY, pace=0.02 * (98 - accepted) / 98).looks)
+        ]
+        found.add(Block(tuple(looks), (answer(),) * 16), Meter(ON), None, 100)
+    assert calibration.doubts_of([stage(), found]) == []
 
 
 def traffic(requests: int, prompt: int, output: int, *, load: float, busy: float = 60.0) -> Sample:
