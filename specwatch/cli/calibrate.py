@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from specwatch.cli.calibrate_run import Calibration, Note, Step
     from specwatch.cli.load_server import Server
     from specwatch.core.baseline import Measurement, Point
-    from specwatch.core.calibration import Fitted, Stage
+    from specwatch.core.calibration import Stage
+    from specwatch.core.calibration_shape import Fitted
     from specwatch.edges.store import Store
 
 _DAEMON = "specwatch calibrate"
@@ -106,7 +107,7 @@ def command(context: click.Context, /, **given: Any) -> None:
 
 def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
     from specwatch.cli.calibrate_run import Calibration, Plan
-    from specwatch.core import calibration, calibration_report
+    from specwatch.core import calibration, calibration_report, calibration_shape
     from specwatch.core.baseline import BaselineKey
 
     prompts = load_sources.prompts(given["prompts"])
@@ -121,7 +122,7 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
         now = time.time()
         workload = calibration_sources.workload(sources, given, off, on, now)
         known = [each.longest for each in (off, on) if each is not None and each.longest]
-        lengths = calibration.fitted(
+        lengths = calibration_shape.fitted(
             workload.prompt_tokens, workload.output_tokens, min(known, default=None)
         )
         doubts += lengths.notes

@@ -19,7 +19,7 @@ from specwatch.temperature import DEFAULT_EDGES
 
 if TYPE_CHECKING:
     from specwatch.cli.load_server import Server
-    from specwatch.core.calibration import Shape
+    from specwatch.core.calibration_shape import Shape
 
 SHAPE_DAYS = 7
 """Of stored traffic that say what is sent."""
@@ -117,7 +117,7 @@ def workload(
 ) -> Workload:
     """What options say; else what the traffic of the last days, or the server with speculation,
     was like; else what is built in. ``now`` is Unix time."""
-    from specwatch.core.calibration import LOADS, shape_of_page
+    from specwatch.core.calibration_shape import LOADS, shape_of_page
 
     prompt, output, loads = given["prompt_tokens"], given["max_tokens"], given["concurrency"]
     own_prompts = given["prompts"] is not None
@@ -145,7 +145,7 @@ def workload(
 
 def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | None, str | None]:
     """The shape of the target's stored traffic; without one, why."""
-    from specwatch.core.calibration import shape_of
+    from specwatch.core.calibration_shape import shape_of
     from specwatch.core.sample import samples_of
     from specwatch.edges.readers import Reader
 
