@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from specwatch import __version__
 from specwatch.cli import (
     calibration_sources,
     calibration_tables,
@@ -139,7 +141,8 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
             note(calibration_tables.shape_line(shape))
             return Calibration(plan, off, on, buckets, note, step)
 
-        stages = _run(prepared)
+        with _noted(store, sources.target, on or off):
+            stages = _run(prepared)
         doubts += calibration.doubts_of(stages)
         found = calibration.measurements(key, stages)
         report = {
@@ -156,6 +159,29 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
         _finish(store, found if alone else [], report, problems, as_json=given["as_json"])
 
 
+@contextmanager
+def _noted(store: Store | None, target: str, server: Server) -> Iterator[None]:
+    """Store when the block ran, however it ends: what the target served then was no traffic."""
+    from specwatch.experiments.common import subject_of
+    from specwatch.experiments.model import Calibration
+
+    began = time.time()
+    try:
+        yield
+    finally:
+        if store is not None:
+            found = Calibration(
+                version=__version__,
+                began=began,
+                ended=time.time(),
+                subject=subject_of(server.engine, target=target, url=server.url),
+            )
+            try:
+                store.add_experiment(found, found.ended)
+            except StoreError as error:
+                click.echo(f"when this ran is not stored: {error}", err=True)
+
+
 def _shape(workload: Workload, lengths: Fitted) -> dict[str, Any]:
     """What is sent, as ``--json`` has it."""
     return {
@@ -163,6 +189,7 @@ def _shape(workload: Workload, lengths: Fitted) -> dict[str, Any]:
         "prompt_tokens": workload.prompt_tokens,
         "output_tokens": workload.output_tokens,
         "loads": list(workload.loads),
+        "left_out": workload.left_out,
         "given": list(workload.given),
         "sent_prompt_tokens": list(lengths.prompts),
         "sent_output_tokens": lengths.output,
@@ -196,7 +223,7 @@ def _run(prepare: Callable[[Note, Step], Calibration]) -> list[Stage]:
         with progress.over(calibration.slices):
             return load_process.run(calibration.run())
     except KeyboardInterrupt:
-        raise TooLittle("interrupted: nothing was stored") from None
+        raise TooLittle("interrupted: no baseline was stored") from None
 
 
 def _problems(stages: Sequence[Stage], *, shared: bool) -> tuple[list[str], bool]:
