@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from specwatch import __version__
 from specwatch.cli import (
     calibration_sources,
     calibration_tables,
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from specwatch.cli.calibrate_run import Calibration, Note, Step
     from specwatch.cli.load_server import Server
     from specwatch.core.baseline import Measurement, Point
-    from specwatch.core.calibration import Fitted, Stage
+    from specwatch.core.calibration import Stage
+    from specwatch.core.calibration_shape import Fitted
     from specwatch.edges.store import Store
 
 _DAEMON = "specwatch calibrate"
@@ -83,11 +86,11 @@ _BUILT_IN = (
 def command(context: click.Context, /, **given: Any) -> None:
     """Measure what serving costs without speculation, by load.
 
-    Sends requests, N at a time, and reads the server's own counters: the baseline that speedups
-    are measured against. Lengths and loads are those of the target's stored traffic of the last 7
-    days, else those that the server of --on has counted since it started, else built in; options
-    override each. At each load prompts of half, once and twice the mean length are sent, so that
-    the cost of prompts is known. It takes the server for itself: more than a minute for each
+    Sends requests, N at a time, and reads the server's own counters: the baseline that speedups are
+    measured against. Lengths and loads are those of the target's stored traffic of the last 7 days,
+    else those that the server of --on has counted since it started, else built in; options override
+    each. At each load prompts of half, once and twice the mean length are sent in turn, so that the
+    cost of prompts is known. It takes the server for itself: more than a minute for each
     concurrency, twice that with --on; how long in all it says before.
 
     Exit code 1 when it ran but measured too little, or not alone; 2 when it cannot be measured like
@@ -106,7 +109,7 @@ def command(context: click.Context, /, **given: Any) -> None:
 
 def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
     from specwatch.cli.calibrate_run import Calibration, Plan
-    from specwatch.core import calibration, calibration_report
+    from specwatch.core import calibration, calibration_report, calibration_shape
     from specwatch.core.baseline import BaselineKey
 
     prompts = load_sources.prompts(given["prompts"])
@@ -121,7 +124,7 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
         now = time.time()
         workload = calibration_sources.workload(sources, given, off, on, now)
         known = [each.longest for each in (off, on) if each is not None and each.longest]
-        lengths = calibration.fitted(
+        lengths = calibration_shape.fitted(
             workload.prompt_tokens, workload.output_tokens, min(known, default=None)
         )
         doubts += lengths.notes
@@ -138,7 +141,8 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
             note(calibration_tables.shape_line(shape))
             return Calibration(plan, off, on, buckets, note, step)
 
-        stages = _run(prepared)
+        with _noted(store, sources.target, on or off):
+            stages = _run(prepared)
         doubts += calibration.doubts_of(stages)
         found = calibration.measurements(key, stages)
         report = {
@@ -155,6 +159,29 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
         _finish(store, found if alone else [], report, problems, as_json=given["as_json"])
 
 
+@contextmanager
+def _noted(store: Store | None, target: str, server: Server) -> Iterator[None]:
+    """Store when the block ran, however it ends: what the target served then was no traffic."""
+    from specwatch.experiments.common import subject_of
+    from specwatch.experiments.model import Calibration
+
+    began = time.time()
+    try:
+        yield
+    finally:
+        if store is not None:
+            found = Calibration(
+                version=__version__,
+                began=began,
+                ended=time.time(),
+                subject=subject_of(server.engine, target=target, url=server.url),
+            )
+            try:
+                store.add_experiment(found, found.ended)
+            except StoreError as error:
+                click.echo(f"when this ran is not stored: {error}", err=True)
+
+
 def _shape(workload: Workload, lengths: Fitted) -> dict[str, Any]:
     """What is sent, as ``--json`` has it."""
     return {
@@ -162,6 +189,7 @@ def _shape(workload: Workload, lengths: Fitted) -> dict[str, Any]:
         "prompt_tokens": workload.prompt_tokens,
         "output_tokens": workload.output_tokens,
         "loads": list(workload.loads),
+        "left_out": workload.left_out,
         "given": list(workload.given),
         "sent_prompt_tokens": list(lengths.prompts),
         "sent_output_tokens": lengths.output,
@@ -195,7 +223,7 @@ def _run(prepare: Callable[[Note, Step], Calibration]) -> list[Stage]:
         with progress.over(calibration.slices):
             return load_process.run(calibration.run())
     except KeyboardInterrupt:
-        raise TooLittle("interrupted: nothing was stored") from None
+        raise TooLittle("interrupted: no baseline was stored") from None
 
 
 def _problems(stages: Sequence[Stage], *, shared: bool) -> tuple[list[str], bool]:

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
 
 from specwatch.cli.load_server import Server
 from specwatch.core.calibration import Stage
@@ -91,6 +93,15 @@ class Plan:
         return self.duration / slices
 
 
+class _Turn(NamedTuple):
+    """What a slice sends and to which server: prompts of a length in tokens (None: as they stand),
+    at one temperature (None: at all of them)."""
+
+    server: int
+    length: int | None
+    temperature: float | None
+
+
 class Calibration:
     """The stages of a plan on a server without speculation, and perhaps one with it."""
 
@@ -169,17 +180,41 @@ class Calibration:
     def _announced(self, latencies: Sequence[float]) -> str:
         """How long all will take, with what requests took on each server."""
         plan, servers = self._plan, len(latencies)
-        blocks = len(plan.each_length) if servers == 1 else plan.slices(mixed=self.mixed)
-        seconds = sum(plan.warm_up + plan.duration + (blocks + 1) * each for each in latencies)
-        whole = seconds * len(plan.concurrencies)
-        unit = 1 if whole < _SHORT else 30
+        seconds = 0.0
+        for concurrency in plan.concurrencies:
+            blocks = self._blocks(concurrency, servers)
+            seconds += servers * (plan.warm_up + plan.duration) + sum(latencies)
+            seconds += sum(latencies[turn.server] for turn, _ in blocks)
+        unit = 1 if seconds < _SHORT else 30
         where = "1 server" if servers == 1 else f"{servers} servers"
         loads = "1 load" if len(plan.concurrencies) == 1 else f"{len(plan.concurrencies)} loads"
-        about = format_duration(unit * math.ceil(whole / unit))
+        about = format_duration(unit * math.ceil(seconds / unit))
         return f"{loads} on {where}, {format_duration(plan.duration)} each: about {about} in all"
 
+    def _blocks(self, concurrency: int, servers: int) -> list[tuple[_Turn, int]]:
+        """What loads one concurrency one after another, and for how many slices without a break.
+
+        Each round has every length, temperature and server once, and every second round is the one
+        before it backwards: what slows or drifts meanwhile meets all of them alike.
+        """
+        plan = self._plan
+        generator = Random(f"{plan.seed}/{concurrency}/order")
+        temperatures: Sequence[float | None] = [None] if self.mixed else plan.temperatures
+        work = list(itertools.product(plan.each_length, temperatures))
+        turns: list[_Turn] = []
+        for number in range(plan.rounds(mixed=self.mixed)):
+            if number % 2 == 0:
+                generator.shuffle(work)
+                order = [_Turn(server, *each) for each in work for server in range(servers)]
+            else:
+                order.reverse()
+            turns += order
+        if servers > 1:  # of two in a row a tap could not tell which counts are whose
+            return [(turn, 1) for turn in turns]
+        return [(turn, len(list(alike))) for turn, alike in itertools.groupby(turns)]
+
     async def _stages(self, servers: Sequence[Server], concurrency: int) -> list[Stage]:
-        """One concurrency, slice by slice in turn, so that what changes meanwhile meets both."""
+        """One concurrency, slice by slice in turn, so that what changes meanwhile meets all."""
         plan = self._plan
         stages = [Stage(server.engine, concurrency) for server in servers]
         for server in servers:
@@ -190,38 +225,19 @@ class Calibration:
                 slices=1,
                 seconds=plan.warm_up,
             )
-        rounds = plan.rounds(mixed=self.mixed)
-        if len(servers) == 1:
-            for length in plan.each_length:
-                asks = self._asks(plan.temperatures, length, f"{concurrency}/{length}")
-                await self._block(servers[0], stages[0], asks, None, rounds)
-        else:
-            kinds: Sequence[float | None] = [None] if self.mixed else plan.temperatures
-            own = {
-                (at, kind, length): self._asks(
-                    plan.temperatures if kind is None else [kind],
-                    length,
-                    f"{concurrency}/{length}/{kind}",
-                )
-                for at in range(len(servers))
-                for kind in kinds
-                for length in plan.each_length
-            }
-            turns = itertools.product(range(rounds), plan.each_length, kinds)
-            for turn, length, kind in turns:
-                for at in (0, 1) if turn % 2 == 0 else (1, 0):
-                    await self._block(servers[at], stages[at], own[at, kind, length], kind, 1)
+        asks: dict[_Turn, Iterator[Ask]] = {}
+        for turn, slices in self._blocks(concurrency, len(servers)):
+            _, length, one = turn
+            if turn not in asks:
+                kinds = plan.temperatures if one is None else [one]
+                asks[turn] = self._asks(kinds, length, f"{concurrency}/{length}/{one}")
+            await self._block(servers[turn.server], stages[turn.server], turn, asks[turn], slices)
         for stage in stages:
             self._note(_ended(stage))
         return stages
 
     async def _block(
-        self,
-        server: Server,
-        stage: Stage,
-        asks: Iterator[Ask],
-        kind: float | None,
-        slices: int,
+        self, server: Server, stage: Stage, turn: _Turn, asks: Iterator[Ask], slices: int
     ) -> None:
         doing = f"concurrency {stage.concurrency}"
         self._step(doing, 0)
@@ -232,7 +248,8 @@ class Calibration:
             seconds=self._seconds,
             slice_ended=lambda: self._step(doing, 1),
         )
-        stage.add(block, server.meter, None if kind is None else self._buckets.of(kind))
+        label = None if turn.temperature is None else self._buckets.of(turn.temperature)
+        stage.add(block, server.meter, label, turn.length)
 
     def _asks(self, temperatures: Sequence[float], length: int | None, salt: str) -> Iterator[Ask]:
         """Requests in an order that the seed and ``salt`` decide; ``length`` None sends prompts as

@@ -19,7 +19,7 @@ from specwatch.temperature import DEFAULT_EDGES
 
 if TYPE_CHECKING:
     from specwatch.cli.load_server import Server
-    from specwatch.core.calibration import Shape
+    from specwatch.core.calibration_shape import Shape
 
 SHAPE_DAYS = 7
 """Of stored traffic that say what is sent."""
@@ -101,7 +101,7 @@ class Workload:
 
     ``prompt_tokens`` is None where prompts are sent as they stand in a file, or are the built-in
     ones. ``given`` names the parts that options say, and ``lacking`` is why stored traffic says
-    none.
+    none; ``left_out`` are the seconds of it in which the target was measured on purpose.
     """
 
     source: ShapeSource
@@ -110,6 +110,7 @@ class Workload:
     loads: tuple[int, ...]
     given: tuple[str, ...] = ()
     lacking: str | None = None
+    left_out: int = 0
 
 
 def workload(
@@ -117,7 +118,7 @@ def workload(
 ) -> Workload:
     """What options say; else what the traffic of the last days, or the server with speculation,
     was like; else what is built in. ``now`` is Unix time."""
-    from specwatch.core.calibration import LOADS, shape_of_page
+    from specwatch.core.calibration_shape import LOADS, shape_of_page
 
     prompt, output, loads = given["prompt_tokens"], given["max_tokens"], given["concurrency"]
     own_prompts = given["prompts"] is not None
@@ -125,7 +126,7 @@ def workload(
     said = tuple(name for name, value in parts.items() if value is not None)
     if output is not None and loads is not None and (prompt is not None or own_prompts):
         return Workload(ShapeSource.OPTIONS, prompt, output, loads, said)
-    shape, lacking = _stored_shape(sources, off.engine.model_name, now)
+    shape, lacking, left_out = _stored_shape(sources, off.engine.model_name, now)
     source = ShapeSource.WINDOWS
     if shape is None and on is not None:
         shape, source = shape_of_page(on.counted), ShapeSource.PAGE
@@ -140,36 +141,46 @@ def workload(
         loads or (shape.loads if shape else LOADS),
         said,
         lacking,
+        left_out if source is ShapeSource.WINDOWS else 0,
     )
 
 
-def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | None, str | None]:
-    """The shape of the target's stored traffic; without one, why."""
-    from specwatch.core.calibration import shape_of
+def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | None, str | None, int]:
+    """The shape of the target's stored traffic; without one, why; and the seconds left out of it
+    as they are of calibrations, benches and probes."""
+    from specwatch.core.calibration_shape import shape_of
     from specwatch.core.sample import samples_of
     from specwatch.edges.readers import Reader
 
-    def windows(since: float, length: int) -> list[Window]:
+    def windows(since: float, until: float, length: int) -> list[Window]:
         return list(
             reader.windows(
-                since=since, until=now, length=length, target=sources.target, model_name=model
+                since=since, until=until, length=length, target=sources.target, model_name=model
             )
         )
+
+    def measured(window: Window) -> bool:
+        # A minute more: a request that ended is counted when its page is read.
+        start, end = window.start, window.start + window.length
+        return any(start < each.ended + MINUTE and each.began < end for each in spans)
 
     since = now - SHAPE_DAYS * 24 * HOUR
     reader = Reader.of(sources.database)
     try:
-        hours = windows(since, HOUR)
+        spans = reader.experiment_spans(since, sources.target)
+        hours = windows(since, now, HOUR)
         # Minutes from where hours end: an hour is built when it is over.
         rest = max((each.start + HOUR for each in hours), default=since)
-        minutes = windows(rest, MINUTE)
+        minutes = windows(rest, now, MINUTE)
+        for start in {each.start for each in hours if measured(each)}:
+            minutes += windows(start, start + HOUR, MINUTE)
     except StoreError as error:
-        return None, str(error)
+        return None, str(error), 0
     finally:
         reader.close()
-    samples = [*samples_of(hours), *samples_of(minutes)]
+    left_out = MINUTE * len({each.start for each in minutes if measured(each)})
+    samples = samples_of(each for each in (*hours, *minutes) if not measured(each))
     shape = shape_of(each for each in samples if each.mode in (Mode.ON, Mode.OFF))
     if shape is None:
-        lacking = f"hardly any traffic of {sources.target} is stored for {model}"
-        return None, lacking
-    return shape, None
+        return None, f"hardly any traffic of {sources.target} is stored for {model}", left_out
+    return shape, None, left_out

@@ -76,6 +76,8 @@ def _shape_words(shape: Json) -> tuple[str, str]:
     given = [_PARTS[each] for each in shape["given"]]
     if given and shape["source"] != "options":
         said += f" ({' and '.join(given)} given)"
+    if shape["left_out"]:
+        said += f" without {figures.span(shape['left_out'])} of measuring"
     return said, f"{prompts}, outputs of {shape['output_tokens']}, {span}"
 
 

@@ -20,11 +20,16 @@ from specwatch.ruling import Rule
 from specwatch.ruling.condition import nearest
 from specwatch.scalars import quoted
 from specwatch.sections import Baselines
-from specwatch.wording.text import shown
+from specwatch.wording.text import shown, wrapped
 
 if TYPE_CHECKING:
     from specwatch.cli.replaying import Progress, Replayed
     from specwatch.edges.readers import Reader
+
+_EXPLORATIONS = (
+    "the explorations of guard.explore are not replayed: when one is due follows from what the"
+    " restarts before took, and from what earlier ones would have measured, which is not known"
+)
 
 
 @click.command(name="test")
@@ -52,7 +57,8 @@ def command(
     """Replay the stored minutes through the rules: when would each have fired?
 
     Compared is with the baselines as they are stored today. A daemon that ran all the time would
-    have found the same, but for what it did about it: nothing is done here.
+    have found the same, but for what it did about it: nothing is done here. What the guard would
+    have done, its explorations included, is not replayed.
 
     Exit code 1 when a rule would have fired, 0 when none would have.
     """
@@ -72,10 +78,12 @@ def command(
             raise SpecwatchError(_nothing(reader, since, until))
     finally:
         reader.close()
+    explores = loaded is not None and loaded.guard.mode != "off" and loaded.guard.explore.budget
+    notes = [_EXPLORATIONS] if explores else []
     if as_json:
-        _print_json(found, now)
+        _print_json(found, notes, now)
     else:
-        _show(found, now)
+        _show(found, notes, now)
     if any(each.fired for each in found):
         raise click.exceptions.Exit(1)
 
@@ -159,14 +167,15 @@ def _nothing(reader: Reader, since: float, until: float) -> str:
     return f"no minutes are stored {span}; `specwatch db current` shows what there is"
 
 
-def _print_json(found: Sequence[Replayed], now: float) -> None:
+def _print_json(found: Sequence[Replayed], notes: Sequence[str], now: float) -> None:
     from specwatch.cli import replaying
 
     targets: list[dict[str, Any]] = [replaying.as_json(each, now) for each in found]
-    options.print_json({"fired": any(each.fired for each in found), "targets": targets})
+    fired = any(each.fired for each in found)
+    options.print_json({"fired": fired, "targets": targets, "notes": notes})
 
 
-def _show(found: Sequence[Replayed], now: float) -> None:
+def _show(found: Sequence[Replayed], notes: Sequence[str], now: float) -> None:
     from specwatch.cli import firing_lines
     from specwatch.cli.terminal import Terminal
 
@@ -175,4 +184,8 @@ def _show(found: Sequence[Replayed], now: float) -> None:
         if number:
             terminal.line("")
         for line, style in firing_lines.lines(each, now):
+            terminal.line((line, style))
+    for note in notes:
+        terminal.line("")
+        for line, style in wrapped(f"note: {note}", "yellow"):
             terminal.line((line, style))

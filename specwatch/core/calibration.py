@@ -19,8 +19,7 @@ from specwatch.core.counters import CounterTracker
 from specwatch.core.interval import LEAST_SAMPLES
 from specwatch.core.load import Answer
 from specwatch.core.merge import merge_tallies
-from specwatch.core.prompts import LEAST_TOKENS
-from specwatch.core.sample import Sample, SentLengths, requests_of
+from specwatch.core.sample import Sample, SentLengths
 from specwatch.errors import ConfigError, PageError, ScrapeReason
 from specwatch.model import Environment, Gauges, Mode, Series, Tally
 
@@ -28,6 +27,8 @@ MOST_ERRORS = 0.05
 """Share of failed requests beyond which a stage says nothing of the server."""
 MOST_FOREIGN = 0.01
 """Share of the server's tokens that may be of requests that were not ours: counting lags."""
+MOST_APART = 0.2
+"""By how much more time a step may take in one round than in another with the same prompts."""
 
 
 class Look(NamedTuple):
@@ -204,6 +205,10 @@ class Slice:
     buckets: Mapping[str, Tally]
     usual: SentLengths | None = None
     """Mean lengths of the requests that were sent meanwhile."""
+    length: int | None = None
+    """Tokens that their prompts were made to have; None of prompts as they stand."""
+    label: str | None = None
+    """The temperature bucket of all of them, where there is one."""
 
     def sample(self, engine: Engine) -> Sample:
         """As the decision sees a minute."""
@@ -238,8 +243,11 @@ class Stage:
     """All that the server counted, from the first request to the end of the last."""
     answers: list[Answer] = field(default_factory=list)
 
-    def add(self, block: Block, meter: Meter, label: str | None = None) -> None:
-        """Take in a block; ``label`` is the temperature bucket of all its requests, if one."""
+    def add(
+        self, block: Block, meter: Meter, label: str | None = None, length: int | None = None
+    ) -> None:
+        """Take in a block; ``label`` is the temperature bucket of all its requests, if one, and
+        ``length`` the tokens that their prompts were made to have."""
         meter.advance(block.looks[0].samples)
         counts = [meter.advance(look.samples) for look in block.looks[1:]]
         self.answers += block.answers
@@ -262,6 +270,8 @@ class Stage:
                     tally=each.tally,
                     buckets=known,
                     usual=usual,
+                    length=length,
+                    label=label,
                 )
             )
 
@@ -273,6 +283,19 @@ class Stage:
     def samples(self) -> list[Sample]:
         """Its slices as the decision sees them."""
         return [each.sample(self.engine) for each in self.slices]
+
+    @property
+    def apart(self) -> dict[int | None, float]:
+        """By how much more time a step took in the slowest slice than in the fastest one with the
+        same prompts and temperature, as a share, by the length of prompts."""
+        times: dict[tuple[int | None, str | None], list[float]] = {}
+        for each, sample in zip(self.slices, self.samples, strict=True):
+            if (time := _step_time(sample)) is not None:
+                times.setdefault((each.length, each.label), []).append(time)
+        found: dict[int | None, float] = {}
+        for (length, _), own in times.items():
+            found[length] = max(found.get(length, 0.0), max(own) / min(own) - 1)
+        return found
 
     @property
     def errors(self) -> Counter[str]:
@@ -310,7 +333,7 @@ class Stage:
         return None
 
 
-def doubts_of(stages: Iterable[Stage]) -> list[str]:
+def doubts_of(stages: Sequence[Stage]) -> list[str]:
     """What is doubtful of what was measured, as words."""
     conditions = [
         sample.requests is not None
@@ -318,12 +341,44 @@ def doubts_of(stages: Iterable[Stage]) -> list[str]:
         if stage.engine.mode is Mode.OFF
         for sample in stage.samples
     ]
-    if all(conditions):
-        return []
-    return [
-        "the page of the server without speculation does not tell prompt tokens or TTFT: the"
-        " baseline is compared with traffic of any prompt length as if it were the same"
-    ]
+    found = []
+    if not all(conditions):
+        found.append(
+            "the page of the server without speculation does not tell prompt tokens or TTFT: the"
+            " baseline is compared with traffic of any prompt length as if it were the same"
+        )
+    return found + [words for each in stages if (words := _unsteady(each)) is not None]
+
+
+def _unsteady(stage: Stage) -> str | None:
+    """Which slices of a stage were slower than others with the same prompts, as words."""
+    apart = sorted(stage.apart.items(), key=lambda each: each[0] or 0)
+    lengths = ", ".join(
+        f"{by:.0%}" if length is None else f"{by:.0%} at {length} prompt tokens"
+        for length, by in apart
+        if by > MOST_APART
+    )
+    if not lengths:
+        return None
+    where = "with" if stage.engine.mode is Mode.ON else "without"
+    return (
+        f"concurrency {stage.concurrency} {where} speculation: a step took longer in one round than"
+        f" in another, by {lengths}; something slowed the server for a while, or slices are too"
+        " short: repeat it on a quiet server, or with a longer --duration"
+    )
+
+
+def _step_time(sample: Sample) -> float | None:
+    """Seconds of a decoding step, which unlike those of a token do not depend on what was accepted;
+    None where they are not known."""
+    pace, steps = sample.pace, sample.steps
+    if pace is None:
+        return None
+    length = 1.0
+    if steps:
+        accepted = sample.tally.accepted_tokens or 0
+        length = pace.tokens / steps if pace.by_token else 1 + accepted / steps
+    return pace.seconds / pace.tokens * length
 
 
 def _lengths(answers: Iterable[Answer]) -> SentLengths | None:
@@ -358,100 +413,3 @@ def measurements(key: BaselineKey, stages: Iterable[Stage]) -> list[Measurement]
 def _main_bin(stage: Stage) -> int | None:
     bins = Counter(sample.load_bin for sample in stage.samples)
     return bins.most_common(1)[0][0] if bins else None
-
-
-LENGTHS = (0.5, 1.0, 2.0)
-"""Times the mean length of prompts that are sent: the cost of a prompt token can be told from that
-of a request only where prompts of several lengths were measured."""
-LOADS = (1, 2, 4, 8, 16)
-"""Requests at a time, where nothing says how many there are."""
-LEAST_REQUESTS = 20
-"""Requests that traffic needs to have a shape: a few are somebody's trial."""
-_HIGHEST = 1.5
-"""Times the load at P99 that is measured up to: without speculation as many requests take longer,
-so that there are more of them."""
-_P99 = 0.99
-_SLACK = 0.03
-"""Share of a prompt's length, and tokens, by which it may turn out longer than it was made."""
-_LEAST_SLACK = 16
-
-
-class Shape(NamedTuple):
-    """What production traffic is like: mean lengths in tokens, and the loads to measure at."""
-
-    prompt_tokens: int
-    output_tokens: int
-    loads: tuple[int, ...]
-
-
-def shape_of(samples: Iterable[Sample]) -> Shape | None:
-    """The shape of the traffic of some minutes or hours; None where hardly a request came, or the
-    server does not tell how long prompts were."""
-    told = [
-        (asked, sample.gauges.busy_seconds)
-        for sample in samples
-        if (asked := sample.requests) is not None and asked.prompt is not None
-    ]
-    firsts = sum(asked.firsts for asked, _ in told)
-    if firsts < LEAST_REQUESTS:
-        return None
-    prompt = sum((asked.prompt or 0.0) * asked.firsts for asked, _ in told) / firsts
-    output = sum((asked.output or 0.0) * asked.firsts for asked, _ in told) / firsts
-    highest = _HIGHEST * _at_p99([(asked.population, busy) for asked, busy in told])
-    loads = [1]
-    while loads[-1] < highest:
-        loads.append(2 * loads[-1])
-    return Shape(max(1, round(prompt)), max(LEAST_TOKENS, round(output)), tuple(loads))
-
-
-def shape_of_page(counted: Tally) -> Shape | None:
-    """The shape of all that a server has counted since it started, at the usual loads: a page does
-    not tell how many requests there were at a time. None as in :func:`shape_of`."""
-    asked = requests_of(counted, Gauges(busy_seconds=1.0))
-    if asked is None or asked.firsts < LEAST_REQUESTS or asked.prompt is None:
-        return None
-    return Shape(max(1, round(asked.prompt)), max(LEAST_TOKENS, round(asked.output or 0.0)), LOADS)
-
-
-def _at_p99(populations: Iterable[tuple[float, float]]) -> float:
-    """The load that is exceeded for one percent of the time, of loads and how long they were."""
-    ordered = sorted(populations)
-    left = _P99 * sum(seconds for _, seconds in ordered)
-    for population, seconds in ordered:
-        left -= seconds
-        if left < 0:
-            return population
-    return ordered[-1][0]
-
-
-class Fitted(NamedTuple):
-    """Lengths in tokens that a model has room for; ``prompts`` ascend, each once."""
-
-    prompts: tuple[int, ...]
-    output: int
-    notes: tuple[str, ...]
-
-
-def fitted(prompt: int | None, output: int, longest: int | None) -> Fitted:
-    """Prompts of :data:`LENGTHS` times a mean length, none without one, and an output length; cut
-    to what a model has room for, None where that is not known."""
-    wanted = sorted({max(1, round(factor * prompt)) for factor in LENGTHS} if prompt else ())
-    if longest is None:
-        return Fitted(tuple(wanted), output, ())
-    notes = []
-    answer = min(output, max(longest // 2, 1))
-    if answer < output:
-        notes.append(
-            f"outputs of {output} tokens are cut to {answer}: the model has room for {longest}"
-            " tokens, prompt and output together"
-        )
-    room = longest - answer
-    room = max(1, room - max(_LEAST_SLACK, round(_SLACK * room)))
-    cut = [each for each in wanted if each > room]
-    if cut:
-        named = " and ".join(str(each) for each in cut)
-        notes.append(
-            f"prompts of {named} tokens are cut to {room}: the model has room for {longest}"
-            " tokens, prompt and output together"
-        )
-    return Fitted(tuple(sorted({min(each, room) for each in wanted})), answer, tuple(notes))

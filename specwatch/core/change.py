@@ -9,7 +9,7 @@ from typing import NamedTuple
 from specwatch.core.acceptance import acceptance_rate
 from specwatch.core.evidence import tally_of
 from specwatch.core.interval import LEAST_SAMPLES, Interval
-from specwatch.core.quantile import NORMAL
+from specwatch.core.noise import student
 from specwatch.core.sample import Sample
 from specwatch.core.speedup import LEAST_SHARE
 from specwatch.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE, Tally
@@ -81,7 +81,7 @@ def _standardised(strata: Sequence[_Stratum]) -> Change | None:
     weights = [each.draft_tokens / tokens for each in strata]
     value = math.fsum(w * each.change for w, each in zip(weights, strata, strict=True))
     variance = math.fsum(w**2 * each.variance for w, each in zip(weights, strata, strict=True))
-    away = _student(minutes - 1) * math.sqrt(variance)
+    away = student(0.975, minutes - 1) * math.sqrt(variance)
     return Change(Interval(value, value - away, value + away, minutes))
 
 
@@ -116,9 +116,3 @@ def _binomial(counted: Tally) -> float:
     tokens = (counted.draft_tokens or 0) + 2
     rate = ((counted.accepted_tokens or 0) + 1) / tokens
     return rate * (1 - rate) / tokens
-
-
-def _student(freedom: int) -> float:
-    """The quantile of Student's t for 95 %, both tails (Abramowitz, Stegun, 26.7.5)."""
-    z = NORMAL
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)

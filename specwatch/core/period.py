@@ -19,7 +19,7 @@ from functools import partial
 from typing import NamedTuple
 
 from specwatch.core.baseline import Baseline
-from specwatch.core.interval import LEAST_SAMPLES, Interval, Ratio, Reference, interval_of
+from specwatch.core.interval import Interval, ratio_interval
 from specwatch.core.sample import Sample
 from specwatch.core.speedup import LEAST_SHARE, Comparison
 from specwatch.model import Mode
@@ -27,11 +27,6 @@ from specwatch.model import Mode
 SPEEDUP = "speedup_ratio"
 PACE = "tokens_per_second"
 LENGTH = "acceptance_length"
-
-_MOST_STRETCHES = 120
-"""Minutes of a longer period are drawn for its interval by stretches, which also keeps those
-together that are alike because they follow one another."""
-_EXACT = Reference([1.0] * LEAST_SAMPLES, [1.0] * LEAST_SAMPLES)
 
 
 class Part(NamedTuple):
@@ -202,8 +197,4 @@ def _mix(samples: Sequence[Sample], acceptance: float) -> dict[str, Part] | None
 def _interval(minutes: Sequence[Minute]) -> Interval | None:
     """That of the value; what is uncertain of the baseline both periods share."""
     rows = sorted((each.sample.start, each.plain * each.length, each.cost) for each in minutes)
-    size = -(-len(rows) // _MOST_STRETCHES)
-    stretches = [rows[at : at + size] for at in range(0, len(rows), size)]
-    parts = [[math.fsum(over for _, over, _ in stretch)] for stretch in stretches]
-    under = [math.fsum(cost for _, _, cost in stretch) for stretch in stretches]
-    return interval_of(Ratio(parts, under), [_EXACT])
+    return ratio_interval([over for _, over, _ in rows], [cost for _, _, cost in rows])

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 
 from specwatch.core.baseline import Baseline
 from specwatch.core.breakeven import assess
-from specwatch.core.interval import LEAST_SAMPLES, Interval, Ratio, Reference, interval_of
+from specwatch.core.interval import LEAST_SAMPLES, Interval, ratio_interval
 from specwatch.core.sample import Sample
 from specwatch.model import ALL_TEMPERATURES, Mode, Tally, load_bin
 
@@ -48,11 +48,11 @@ class Experience:
     lengths: Mapping[str, Interval]
 
     @classmethod
-    def of(cls, remembered: Iterable[Sample], baseline: Baseline, *, seed: int = 0) -> Experience:
+    def of(cls, remembered: Iterable[Sample], baseline: Baseline) -> Experience:
         """From minutes with speculation, at any load and mix; others are passed over."""
         ran = sorted((e for e in remembered if e.mode is Mode.ON and e.sound), key=_start)
         labels = sorted({label for sample in ran for label in sample.buckets})
-        found = {label: _length_of(ran, label, seed) for label in [ALL_TEMPERATURES, *labels]}
+        found = {label: _length_of(ran, label) for label in [ALL_TEMPERATURES, *labels]}
         known = {label: each for label, each in found.items() if each is not None}
         return cls(tuple(_costs(ran, baseline)), known)
 
@@ -185,7 +185,7 @@ def _tokens(counted: Tally) -> float:
     return float(max((counted.generation_tokens or 0) - firsts, 0))
 
 
-def _length_of(samples: Sequence[Sample], label: str, seed: int) -> Interval | None:
+def _length_of(samples: Sequence[Sample], label: str) -> Interval | None:
     """Tokens a step of a temperature, over its newest minutes."""
     rows = []
     for sample in reversed(samples):
@@ -194,11 +194,7 @@ def _length_of(samples: Sequence[Sample], label: str, seed: int) -> Interval | N
             rows.append((tokens, steps))
         if len(rows) == MINUTES_OF_ACCEPTANCE:
             break
-    if not rows:
-        return None
-    ones = Reference([1.0] * LEAST_SAMPLES, [1.0] * LEAST_SAMPLES)
-    ratio = Ratio([(tokens,) for tokens, _ in rows], [steps for _, steps in rows])
-    return interval_of(ratio, [ones], seed=seed)
+    return ratio_interval([tokens for tokens, _ in rows], [steps for _, steps in rows])
 
 
 def _steps_and_tokens(sample: Sample, label: str) -> tuple[float, float]:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from specwatch.edges.packing import storable
 from specwatch.edges.schema import experiments
 from specwatch.errors import ConfigError
-from specwatch.experiments.model import Comparison, Experiment, Subject, read
+from specwatch.experiments.model import Calibration, Comparison, Experiment, Subject, read
 
 
 class Stored(NamedTuple):
@@ -20,7 +20,14 @@ class Stored(NamedTuple):
     experiment: Experiment
 
 
-def add(connection: sa.Connection, experiment: Experiment) -> int:
+class Span(msgspec.Struct, frozen=True):
+    """When a target was put under load on purpose: Unix times."""
+
+    began: float
+    ended: float
+
+
+def add(connection: sa.Connection, experiment: Experiment | Calibration) -> int:
     """Store one; returns its number."""
     subject = subject_of(experiment)
     added = connection.execute(
@@ -49,7 +56,7 @@ def between(
 ) -> list[Stored]:
     """Those that ended from ``since`` up to ``until`` (Unix seconds), oldest first.
 
-    What another specwatch stored in a format of its own is passed over.
+    Calibrations, and what another specwatch stored in a format of its own, are passed over.
     """
     query = (
         sa.select(experiments.c.id, experiments.c.data)
@@ -67,11 +74,26 @@ def between(
     return found
 
 
+def spans(connection: sa.Connection, since: float, target: str) -> list[Span]:
+    """When experiments and calibrations of a target ran that ended from ``since`` on (Unix
+    seconds), of whatever kind and format."""
+    query = sa.select(experiments.c.data).where(
+        experiments.c.ended_at >= int(since), experiments.c.target == storable(target)
+    )
+    found = []
+    for data in connection.execute(query).scalars():
+        try:
+            found.append(msgspec.json.decode(data, type=Span))
+        except msgspec.DecodeError:
+            continue
+    return found
+
+
 def prune(connection: sa.Connection, before: float) -> int:
     """Delete what ended before a time (Unix seconds); returns how many rows."""
     return connection.execute(experiments.delete().where(experiments.c.ended_at < before)).rowcount
 
 
-def subject_of(experiment: Experiment) -> Subject:
+def subject_of(experiment: Experiment | Calibration) -> Subject:
     """Whose result it is; of a comparison the server that speculates."""
     return experiment.on if isinstance(experiment, Comparison) else experiment.subject

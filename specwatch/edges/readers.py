@@ -162,6 +162,12 @@ class Reader:
         with self.connected() as connection:
             return experiment_rows.between(connection, since, until, target)
 
+    def experiment_spans(self, since: float, target: str) -> list[experiment_rows.Span]:
+        """When a target was measured on purpose, as of ``since`` (Unix seconds): its windows of
+        this time are not of its users' traffic."""
+        with self.connected() as connection:
+            return experiment_rows.spans(connection, since, target)
+
     def verdicts(self, **selection: Unpack[VerdictSelection]) -> list[Decision]:
         """Changes of verdicts in ``since <= at < until`` (Unix seconds), newest first."""
         with self.connected() as connection:

@@ -175,7 +175,7 @@ guard_steps = sa.Table(
     sa.Column("inputs", sa.Text, nullable=False),
 )
 
-# What was measured on purpose: a row for each probe, bench and comparison, as JSON.
+# What was measured on purpose: a row for each probe, bench, comparison and calibration, as JSON.
 experiments = sa.Table(
     "experiments",
     metadata,

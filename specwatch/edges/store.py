@@ -31,7 +31,7 @@ from specwatch.edges.statements import add_contexts, add_rows, insert, lock_seri
 from specwatch.edges.upkeep import Pruned
 from specwatch.edges.verdict_rows import VerdictSelection
 from specwatch.errors import StoreError, StoreUnavailable
-from specwatch.experiments.model import Experiment
+from specwatch.experiments.model import Calibration, Experiment
 from specwatch.model import HOUR, MINUTE, Cursor, SeriesId, Window
 
 Pick = Callable[[sa.Connection, Sequence[PackedWindow]], Sequence[PackedWindow]]
@@ -149,8 +149,8 @@ class Store:
         with self.writing(now) as connection:
             measurement_rows.put(connection, measurements)
 
-    def add_experiment(self, experiment: Experiment, now: float) -> int:
-        """Store a probe, bench or comparison; returns its number."""
+    def add_experiment(self, experiment: Experiment | Calibration, now: float) -> int:
+        """Store a probe, bench or comparison, or when a calibration ran; returns its number."""
         with self.writing(now) as connection:
             return experiment_rows.add(connection, experiment)
 

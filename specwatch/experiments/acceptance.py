@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from itertools import accumulate, zip_longest
 
 from specwatch.core.acceptance import accepted_length_histogram
-from specwatch.core.interval import CONFIDENCE, LEAST_SAMPLES, Interval, Ratio, Reference
-from specwatch.core.interval import interval_of as ratio_interval
+from specwatch.core.interval import CONFIDENCE, LEAST_SAMPLES, Interval
 from specwatch.core.load import Acceptance as Record
 from specwatch.experiments.common import estimate_of
 from specwatch.experiments.model import Acceptance, Estimate
+from specwatch.experiments.resampling import Pair, ratio_interval
 from specwatch.model import Tally
-
-_ONE = Reference([1.0] * LEAST_SAMPLES, [1.0] * LEAST_SAMPLES)
-"""What has no noise of its own: the interval is that of the parts alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +159,7 @@ def _share(over: Sequence[float], under: Sequence[float], seed: int) -> Interval
     count = len(under)
     if not sum(over):
         return Interval(0.0, 0.0, 1 - ((1 - CONFIDENCE) / 2) ** (1 / count), count, CONFIDENCE)
-    found = ratio_interval(Ratio([[each] for each in over], under), [_ONE], seed=seed)
+    found = ratio_interval(list(map(Pair, over, under)), seed=seed)
     if found is None:
         return None
     value = sum(over) / sum(under)  # exactly: a logarithm rounds

@@ -12,14 +12,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from specwatch.core.calibration import MOST_ERRORS
-from specwatch.core.interval import (
-    LEAST_SAMPLES,
-    Pair,
-    Ratio,
-    Reference,
-    interval_of,
-    paired_interval,
-)
+from specwatch.core.interval import LEAST_SAMPLES
 from specwatch.errors import ConfigError
 from specwatch.experiments import crossing, ship
 from specwatch.experiments.common import estimate_of
@@ -31,6 +24,7 @@ from specwatch.experiments.model import (
     Estimate,
     Level,
 )
+from specwatch.experiments.resampling import Pair, paired_interval, quotient_interval
 
 Rate = Callable[[Batch], tuple[float, float]]
 """Of a batch what is over and what is under in a rate."""
@@ -243,10 +237,7 @@ def _ratio(over: Level, under: Level, rate: Rate, pairs: int | None) -> Estimate
     else:
         tops = [each for each in tops if min(each) > 0]
         bottoms = [each for each in bottoms if min(each) > 0]
-        reference = Reference([each.over for each in tops], [each.under for each in tops])
-        found = interval_of(
-            Ratio([[each.under] for each in bottoms], [each.over for each in bottoms]), [reference]
-        )
+        found = quotient_interval(tops, bottoms)
     if found is not None:
         return estimate_of(found)
     a, b = (sum(each[at] for each in tops) for at in (0, 1))

@@ -247,6 +247,16 @@ class Comparison(Struct, frozen=True, kw_only=True, tag_field="kind", tag="compa
 Experiment = Probe | Bench | Comparison
 
 
+class Calibration(Struct, frozen=True, kw_only=True, tag_field="kind", tag="calibration"):
+    """When a calibration loaded its servers, however it ended: what it found is the baseline."""
+
+    format: int = FORMAT
+    version: str
+    began: float
+    ended: float
+    subject: Subject
+
+
 def read(data: str | bytes, where: str) -> Experiment:
     """A result from JSON. Raises ConfigError, naming ``where``, for anything else."""
     try:

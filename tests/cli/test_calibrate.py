@@ -349,7 +349,7 @@ def test_interrupted_it_stops_its_requests_and_stores_nothing(
         assert process.wait(20) == 1
         with running.synced() as engine:
             assert engine.running + engine.waiting == 0
-    assert said.strip() == "interrupted: nothing was stored"
+    assert said.strip() == "interrupted: no baseline was stored"
     assert stored(database) == []
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,9 +17,13 @@ from click.testing import CliRunner, Result
 
 from specwatch.cli import group
 from specwatch.core.baseline import Baseline, Measurement
+from specwatch.edges.closed_loop import ClosedLoop
 from specwatch.edges.packing import pack_batch
 from specwatch.edges.readers import Reader
 from specwatch.edges.store import Store
+from specwatch.errors import NoAnswer
+from specwatch.experiments.model import Bench, Subject
+from specwatch.experiments.model import Workload as Work
 from specwatch.model import (
     HOUR,
     MINUTE,
@@ -30,6 +36,7 @@ from specwatch.model import (
     Tally,
     Window,
 )
+from specwatch.scalars import parse_duration
 from specwatch.simulated.engine import SimulatedEngine
 from tests.simulated_load import COSTS, VirtualClient, in_virtual_time, server, settings
 
@@ -119,6 +126,7 @@ def test_lengths_and_loads_are_those_of_the_stored_traffic(
         "prompt_tokens": 200,
         "output_tokens": 40,
         "loads": [1, 2, 4],
+        "left_out": 0,
         "given": [],
         "sent_prompt_tokens": [100, 200, 400],
         "sent_output_tokens": 40,
@@ -151,6 +159,44 @@ def test_every_point_tells_its_conditions(production: tuple[str, Result]) -> Non
             assert point.prompt_tokens == pytest.approx(point.firsts * (point.prompt or 0.0))
             assert point.output == pytest.approx(40, rel=0.1)
             assert point.population == pytest.approx(point.concurrency, rel=0.2)
+
+
+def test_each_round_has_every_length_and_its_order_changes(
+    production: tuple[str, Result],
+) -> None:
+    """Or a slow spell of the machine would look like the cost of the length that it fell into."""
+    report_of(production[1])
+    orders = []
+    for one in measured(production[0]):
+        lengths = [
+            min((100, 200, 400), key=lambda wanted: abs((point.prompt or 0.0) - wanted))
+            for point in sorted(one.points, key=lambda point: point.at)
+        ]
+        rounds = [lengths[at : at + 3] for at in range(0, 12, 3)]
+        assert [sorted(each) for each in rounds] == [[100, 200, 400]] * 4
+        assert rounds[1] == rounds[0][::-1], "what drifts meets every length alike"
+        assert rounds[3] == rounds[2][::-1]
+        orders += rounds
+    assert len({tuple(each) for each in orders}) > 2
+
+
+def test_the_time_that_is_announced_is_what_it_takes(
+    production: tuple[str, Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every change of length waits for the requests under way: that is said before."""
+    database, _ = production
+    ended: list[float] = []
+    advance = VirtualClient.advance
+
+    def noted(self: VirtualClient) -> None:
+        advance(self)
+        ended.append(asyncio.get_running_loop().time())
+
+    monkeypatch.setattr(VirtualClient, "advance", noted)
+    done = calibrate(database, "--dry-run", "--json", "--concurrency", 2)
+    report_of(done)
+    (announced,) = re.findall(r"1 load on 1 server, 12s each: about (\S+) in all", done.stderr)
+    assert max(ended) == pytest.approx(parse_duration(announced), rel=0.1)
 
 
 def test_hours_are_read_where_minutes_are_no_longer_kept(database: str) -> None:
@@ -237,6 +283,71 @@ def test_without_stored_traffic_the_page_of_the_server_with_speculation_tells(
     assert shape["output_tokens"] == pytest.approx(20, abs=1)
     assert "shape of the traffic of --on since its start (loads given): " in done.stderr
     assert [stage["mode"] for stage in report["stages"]] == ["off", "on"]
+
+
+def test_what_was_measured_on_purpose_is_no_traffic(database: str) -> None:
+    """Or each calibration would take over the shape of the one before."""
+    now = time.time()
+    remember(database, [window(now - MINUTE * at, load=2.0) for at in range(5, 65)]).close(0.0)
+    first = calibrate(database, "--concurrency", 2, "--prompt-tokens", 9000, "--output-tokens", 9)
+    assert first.exit_code == 0, first.output
+    remember(database, [window(time.time(), load=50.0, prompt=9000)]).close(0.0)
+    done = calibrate(database, "--dry-run", "--json")
+    shape = report_of(done)["shape"]
+    assert (shape["prompt_tokens"], shape["loads"]) == (200, [1, 2, 4])
+    assert shape["left_out"] == MINUTE
+    assert done.stderr.startswith(
+        "shape of the traffic of the last 7 days without 60 s of measuring: prompts of 200 tokens"
+    )
+
+
+def test_of_an_hour_with_a_bench_only_its_minutes_are_left_out(database: str) -> None:
+    """Also where a daemon has made an hour of them by now."""
+    began = int(time.time() - 30 * HOUR) // HOUR * HOUR
+    bench = range(20, 30)
+    store = remember(
+        database,
+        [
+            window(began + MINUTE * at, load=50.0 if at in bench else 2.0, prompt=prompt)
+            for at in range(60)
+            for prompt in [9000 if at in bench else 200]
+        ],
+    )
+    store.roll_up(time.time())
+    store.add_experiment(
+        Bench(
+            version="1", began=began + 20 * MINUTE + 7, ended=began + 29 * MINUTE + 7,
+            complete=False, levels=(),
+            subject=Subject(target="chat", url="http://h:1", model_name="tiny", mode="on"),
+            workload=Work(
+                endpoint="chat", source="built-in", prompts=2, digest="d", max_tokens=64,
+                temperatures=(0.0,), seed=0,
+            ),
+        ),
+        0.0,
+    )  # fmt: skip
+    store.close(0.0)
+    shape = report_of(calibrate(database, "--dry-run", "--json"))["shape"]
+    assert (shape["prompt_tokens"], shape["loads"]) == (200, [1, 2, 4])
+    assert shape["left_out"] == 11 * MINUTE, "and a minute for what is counted late"
+
+
+def test_a_calibration_that_fails_has_put_a_load_on_the_server_too(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any, **__: Any) -> Any:
+        raise NoAnswer("all requests fail")
+
+    monkeypatch.setattr(ClosedLoop, "run", refuse)
+    before = time.time()
+    done = calibrate(database, "--concurrency", 2, "--output-tokens", 9)
+    assert (done.exit_code, done.stdout) == (1, "")
+    reader = Reader.of(database)
+    (span,) = reader.experiment_spans(before, "chat")
+    assert before <= span.began <= span.ended <= time.time()
+    assert reader.experiment_spans(before, "other") == []
+    assert reader.experiments(0, 4e9) == [], "there is nothing to tell of it"
+    reader.close()
 
 
 def test_a_few_trials_are_no_traffic(database: str) -> None:

@@ -163,6 +163,29 @@ def _without_drafts(one: Window) -> Window:
     return replace(one, mode=Mode.OFF, tally=counted)
 
 
+@pytest.mark.parametrize(
+    ("guard", "said"),
+    [
+        ("{explore: {budget: 1%}}", True),
+        ("{mode: act, explore: {max_age: 12h}}", False),
+        ("{mode: off, explore: {budget: 1%}}", False),
+    ],
+)
+def test_explorations_are_said_not_to_be_replayed_where_there_would_be_any(
+    run: Run, config: Path, guard: str, said: bool
+) -> None:
+    config.write_text(f"{config.read_text()}guard: {guard}\n")
+    words = ("-c", config, "--target", "chat")
+    notes = judged(run, *words, code=1)["notes"]
+    assert [note.partition(" are ")[0] for note in notes] == (
+        ["the explorations of guard.explore"] if said else []
+    )
+    done = run("rules", "test", *words, "--since", ALL[0], "--until", ALL[1])
+    shown = "note: the explorations of guard.explore are not replayed" in done.stdout
+    assert shown is said
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
 def test_a_history_without_trouble_is_a_zero(run: Run, history: str) -> None:
     found = judged(run, "--database", history, "--target", "good", code=0)
     assert found["fired"] is False

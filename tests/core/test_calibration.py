@@ -11,9 +11,9 @@ from specwatch.core import calibration, calibration_report
 from specwatch.core.baseline import BaselineKey, Origin
 from specwatch.core.calibration import Block, Engine, Look, Meter, Stage, check, engine_of
 from specwatch.core.load import Answer, Ask, ErrorKind
-from specwatch.core.sample import Sample, SentLengths
+from specwatch.core.sample import SentLengths
 from specwatch.errors import ConfigError, PageError
-from specwatch.model import Environment, Gauges, Histogram, Mode, Series, Tally
+from specwatch.model import Environment, Mode, Series
 from tests import pages
 
 KEY = BaselineKey("chat", "tiny", "0.32.0", "abc")
@@ -23,10 +23,15 @@ PACE = 0.01
 
 
 def page(
-    tokens: float, requests: float = 0, *, waiting: float = 0, start: float = 1.0
+    tokens: float,
+    requests: float = 0,
+    *,
+    waiting: float = 0,
+    start: float = 1.0,
+    pace: float = PACE,
 ) -> dict[Series, float]:
-    """Counters of a server that generates a token of a request each :data:`PACE` seconds; prompts
-    are of 30 tokens, 10 of them from the prefix cache."""
+    """Counters of a server that generates a token of a request each ``pace`` seconds; prompts are
+    of 30 tokens, 10 of them from the prefix cache."""
     steps = tokens - requests
 
     def series(quantity: str, part: str = "", key: str = "") -> Series:
@@ -50,8 +55,8 @@ def page(
         series("prefix_cache_hits"): 10 * requests,
         **histogram("output_length", requests, 50 * requests),
         **histogram("ttft", requests, 0.05 * requests),
-        **histogram("tpot", requests, PACE * requests),
-        **histogram("inter_token", steps, PACE * steps),
+        **histogram("tpot", requests, pace * requests),
+        **histogram("inter_token", steps, pace * steps),
     }
 
 
@@ -65,10 +70,11 @@ def block(
     *,
     concurrency: float = 2.0,
     waiting: float = 0.0,
+    pace: float = PACE,
 ) -> Block:
     """Looks a second apart, with tokens and ended requests at each."""
     looks = tuple(
-        Look(page(*count, waiting=waiting), 1000.0 + at, float(at), concurrency * at)
+        Look(page(*count, waiting=waiting, pace=pace), 1000.0 + at, float(at), concurrency * at)
         for at, count in enumerate(counts)
     )
     return Block(looks, tuple(answers))
@@ -147,56 +153,44 @@ def test_stages_that_do_not_tell_conditions_are_doubtful() -> None:
     assert "does not tell prompt tokens" in doubt
 
 
-def traffic(requests: int, prompt: int, output: int, *, load: float, busy: float = 60.0) -> Sample:
-    """A minute of so many requests."""
-    return Sample(
-        start=0,
-        length=60,
-        mode=Mode.ON,
-        tally=Tally(
-            prompt_tokens=prompt * requests,
-            generation_tokens=output * requests,
-            ttft=Histogram((), (requests,), 0.1 * requests),
-            output_length=Histogram((), (requests,), float(output * requests)),
-        ),
-        gauges=Gauges(60.0, busy, load * busy, 0.0, 4),
+def in_rounds(*paces: tuple[int | None, float], engine: Engine = OFF) -> Stage:
+    """A stage of blocks, each with the length of its prompts and the seconds of a token."""
+    found = Stage(engine, 4)
+    for length, pace in paces:
+        found.add(block(STEADY, [answer()] * 16, pace=pace), Meter(engine), None, length)
+    return found
+
+
+def test_rounds_that_are_unlike_are_doubtful() -> None:
+    """A slow spell of the machine: it is no cost of prompts."""
+    one = in_rounds((100, PACE), (200, 2 * PACE), (200, 2.7 * PACE), (100, 1.1 * PACE))
+    (doubt,) = calibration.doubts_of([one, in_rounds((100, PACE), (200, 3 * PACE))])
+    assert doubt.startswith(
+        "concurrency 4 without speculation: a step took longer in one round than in another, by"
+        " 35% at 200 prompt tokens; "
     )
+    assert doubt.endswith("repeat it on a quiet server, or with a longer --duration")
+    (as_they_stand,) = calibration.doubts_of([in_rounds((None, PACE), (None, 1.5 * PACE))])
+    assert ", by 50%; " in as_they_stand
 
 
-def test_the_shape_of_traffic_has_its_mean_lengths_and_more_than_its_highest_load() -> None:
-    shape = calibration.shape_of([traffic(30, 100, 40, load=2.0), traffic(10, 300, 80, load=3.0)])
-    assert shape == (150, 50, (1, 2, 4, 8))
-
-
-def test_the_highest_load_counts_by_how_long_it_was() -> None:
-    """An hour at one load may be a few busy seconds, and another a whole hour."""
-    samples = [traffic(50, 100, 40, load=2.0, busy=3600.0), traffic(5, 100, 40, load=30.0, busy=9)]
-    shape = calibration.shape_of(samples)
-    assert shape is not None
-    assert shape.loads == (1, 2, 4)
-
-
-def test_a_few_requests_have_no_shape() -> None:
-    assert calibration.shape_of([traffic(19, 100, 40, load=2.0)]) is None
-    assert calibration.shape_of([]) is None
-
-
-def test_a_page_has_the_shape_of_all_that_was_served() -> None:
-    counted = calibration.counted_of(page(5000, 100), OFF)
-    assert calibration.shape_of_page(counted) == (30, 50, calibration.LOADS)
-    assert calibration.shape_of_page(calibration.counted_of(page(50, 1), OFF)) is None
-    assert calibration.shape_of_page(Tally()) is None
-
-
-def test_prompts_of_three_lengths_are_sent_as_far_as_there_is_room() -> None:
-    assert calibration.fitted(200, 100, None) == ((100, 200, 400), 100, ())
-    assert calibration.fitted(200, 100, 4096) == ((100, 200, 400), 100, ())
-    assert calibration.fitted(None, 100, 4096) == ((), 100, ())
-    assert calibration.fitted(1, 100, None).prompts == (1, 2)
-    prompts, output, (outputs_cut, prompts_cut) = calibration.fitted(600, 900, 1000)
-    assert (prompts, output) == ((300, 484), 500)
-    assert "outputs of 900 tokens are cut to 500" in outputs_cut
-    assert "prompts of 600 and 1200 tokens are cut to 484" in prompts_cut
+def test_what_is_accepted_makes_no_step_longer() -> None:
+    """Two rounds with speculation may have unlike prompts, and accept more in one of them."""
+    found = Stage(ON, 4)
+    for accepted in (50, 10):
+        looks = [
+            look._replace(
+                samples={
+                    **look.samples,
+                    Series("drafts", "", "tiny", "0", ""): (98 - accepted) * at,
+                    Series("draft_tokens", "", "tiny", "0", ""): 4 * (98 - accepted) * at,
+                    Series("accepted_tokens", "", "tiny", "0", ""): accepted * at,
+                }
+            )
+            for at, look in enumerate(block(STEADY, pace=0.02 * (98 - accepted) / 98).looks)
+        ]
+        found.add(Block(tuple(looks), (answer(),) * 16), Meter(ON), None, 100)
+    assert calibration.doubts_of([stage(), found]) == []
 
 
 def test_what_happens_between_blocks_counts_for_nobody() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from specwatch.config import Config, from_targets
-from specwatch.core import calibration
+from specwatch.core import calibration, calibration_shape
 from specwatch.core.baseline import BaselineKey
 from specwatch.core.calibration import Block, Look, Meter, Stage
 from specwatch.core.exposition import PageReader
@@ -223,14 +223,14 @@ class Specwatch:
                 target=self._target.name, since=until - CALIBRATE_AFTER, until=until, length=MINUTE
             )
         )
-        shape = calibration.shape_of(samples_of(windows))
+        shape = calibration_shape.shape_of(samples_of(windows))
         if shape is None:
             self._calibrated = False
             return
         reader = PageReader()
         stages: list[Stage] = []
         for load in shape.loads:
-            for factor in calibration.LENGTHS:
+            for factor in calibration_shape.LENGTHS:
                 pages = self._world.calibrate(
                     load, round(shape.prompt_tokens * factor), shape.output_tokens,
                     CALIBRATE_SECONDS,

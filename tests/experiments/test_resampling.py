@@ -1,0 +1,148 @@
+"""Intervals contain the truth as often as they say, and depend on nothing but the data."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specwatch.core.interval import LEAST_SAMPLES
+from specwatch.experiments.resampling import (
+    Pair,
+    paired_interval,
+    quotient_interval,
+    ratio_interval,
+)
+
+TRUTH = 0.8
+amounts = st.floats(0.1, 10.0)
+pairs = st.lists(st.builds(Pair, amounts, amounts), min_size=LEAST_SAMPLES, max_size=9)
+
+
+def alike(count: int, over: float = 1.0, under: float = 1.0) -> list[Pair]:
+    return [Pair(over, under)] * count
+
+
+@pytest.mark.parametrize(("batches", "runs"), [(5, 1000), (10, 1000), (30, 500)])
+def test_95_of_100_intervals_contain_the_truth(batches: int, runs: int) -> None:
+    """Of batches with unlike traffic and skewed noise, however few."""
+    generator = np.random.default_rng(7)
+    missed = 0
+    for run in range(runs):
+        tokens, known = generator.uniform(500, 1500, (2, batches))
+        noise = np.exp(generator.normal(-0.02, 0.2, (2, batches)))
+        found = quotient_interval(
+            list(map(Pair, known * TRUTH * noise[0], known)),
+            list(map(Pair, tokens * noise[1], tokens)),
+            seed=run,
+        )
+        assert found is not None
+        missed += found.below(TRUTH) or found.above(TRUTH)
+    assert 0.93 <= 1 - missed / runs <= 0.97
+
+
+def test_turns_that_are_troubled_together_tell_more_than_by_themselves() -> None:
+    generator = np.random.default_rng(7)
+    runs, missed, narrower = 400, 0, 0
+    for _ in range(runs):
+        trouble, first, second = np.exp(generator.normal(0, [[0.3], [0.02], [0.02]], (3, 10)))
+        over = list(map(Pair, 100 * TRUTH * trouble * first, [100.0] * 10))
+        under = list(map(Pair, 100 * trouble * second, [100.0] * 10))
+        together, apart = paired_interval(over, under), quotient_interval(over, under)
+        assert together is not None
+        assert apart is not None
+        missed += together.below(TRUTH) or together.above(TRUTH)
+        narrower += together.upper / together.lower < apart.upper / apart.lower
+    assert 0.92 <= 1 - missed / runs <= 0.98
+    assert narrower == runs
+
+
+@given(pairs, pairs, st.randoms(use_true_random=False))
+@settings(max_examples=40)
+def test_the_order_of_samples_does_not_matter(over, under, random):
+    one, quotient = ratio_interval(over), quotient_interval(over, under)
+    random.shuffle(over)
+    random.shuffle(under)
+    assert ratio_interval(over) == one
+    assert quotient_interval(over, under) == quotient
+
+
+@given(pairs, pairs, st.floats(0.01, 100.0))
+@settings(max_examples=40)
+def test_the_unit_of_time_does_not_matter(over, under, factor):
+    found = quotient_interval(over, under)
+    scaled = [[Pair(s * factor, t) for s, t in each] for each in (over, under)]
+    other = quotient_interval(*scaled)
+    assert found is not None
+    assert other is not None
+    assert (other.value, other.lower, other.upper) == pytest.approx(
+        (found.value, found.lower, found.upper), rel=1e-6
+    )
+
+
+@given(pairs, pairs)
+@settings(max_examples=40)
+def test_the_estimate_is_the_ratio_of_sums_and_lies_inside(over, under):
+    def rate(samples: list[Pair]) -> float:
+        return sum(s for s, _ in samples) / sum(t for _, t in samples)
+
+    one, found = ratio_interval(over), quotient_interval(over, under)
+    assert one is not None
+    assert found is not None
+    assert one.value == pytest.approx(rate(over))
+    assert found.value == pytest.approx(rate(over) / rate(under))
+    for each in (one, found):
+        assert 0 < each.lower <= each.value <= each.upper < math.inf
+    assert (one.samples, found.samples) == (len(over), min(len(over), len(under)))
+
+
+def test_the_seed_decides_what_is_drawn() -> None:
+    samples = [Pair(n, 10 / n) for n in range(1, 9)]
+    assert ratio_interval(samples, seed=1) == ratio_interval(samples, seed=1)
+    assert ratio_interval(samples, seed=1) != ratio_interval(samples, seed=2)
+
+
+def test_more_samples_make_it_narrower() -> None:
+    generator = np.random.default_rng(1)
+    samples = [Pair(1000.0, float(s)) for s in generator.uniform(40, 60, 64)]
+    few, many = ratio_interval(samples[:8]), ratio_interval(samples)
+    assert few is not None
+    assert many is not None
+    assert many.upper - many.lower < few.upper - few.lower
+
+
+def test_samples_that_are_all_alike_leave_no_doubt() -> None:
+    found = quotient_interval(alike(5, 4, 100), alike(5, 50, 1000))
+    assert found is not None
+    assert (found.value, found.lower, found.upper) == pytest.approx((0.8, 0.8, 0.8), rel=1e-6)
+
+
+def test_doubt_about_either_side_counts() -> None:
+    sure, unsure = alike(8, 4, 100), [Pair(s, 100) for s in (2.0, 6.0) * 4]
+    for sides in ((sure, unsure), (unsure, sure)):
+        wide = quotient_interval(*sides)
+        assert wide is not None
+        assert wide.value == pytest.approx(1.0)
+        assert wide.lower < 0.9
+        assert wide.upper > 1.1
+
+
+@pytest.mark.parametrize(("over", "under"), [(0, 9), (4, 9), (9, 4), (9, 0)])
+def test_too_few_samples_on_either_side_give_no_interval(over: int, under: int) -> None:
+    assert quotient_interval(alike(over), alike(under)) is None
+    assert ratio_interval(alike(min(over, under))) is None
+
+
+def test_nothing_to_divide_gives_no_interval() -> None:
+    for nothing in (alike(5, 0), alike(5, under=0)):
+        assert ratio_interval(nothing) is None
+        assert quotient_interval(alike(5), nothing) is None
+        assert paired_interval(alike(5), nothing) is None
+
+
+def test_turns_come_in_pairs() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        paired_interval(alike(6), alike(5))
