@@ -122,6 +122,21 @@ HOSTILE: dict[str, tuple[bytes | Behaviour, str]] = {
     "503": (lambda visit: visit.answer(b"", "503 Busy"), "http_status"),
     "hanging": (hanging, "timeout"),
     "too many models": (many_models(65), "too_large"),
+    "too many samples": (
+        b"".join(vllm(model=f"m{number}", start=None) for number in range(20_001)),
+        "sample_limit",
+    ),
+    "a label too long": (vllm(model="m" * 2049), "label_value_length_limit"),
+    "a label's name too long": (
+        b'vllm:generation_tokens_total{%s="1"} 1\n' % (b"a" * 257),
+        "label_name_length_limit",
+    ),
+    "too many labels": (
+        b"vllm:generation_tokens_total{"
+        + b",".join(b'a%d="1"' % number for number in range(129))
+        + b"} 1\n",
+        "label_limit",
+    ),
 }
 
 
