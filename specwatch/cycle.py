@@ -86,7 +86,7 @@ class TargetCycle:
         self._tls = tls_context(target)
         self._new_client = client or self._http_client
         self._client = self._new_client()
-        self._reader = PageReader()
+        self._reader = PageReader(target.page_limits)
         self._watch = Watch(
             daemon,
             target.name,

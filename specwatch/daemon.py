@@ -389,13 +389,18 @@ class Daemon:
         self._recorder.prune(self.config.retention, self.config.baseline.max_age)
 
     def _heartbeat(self) -> None:
-        """Tell the service manager how we are, as long as every loop really turns."""
+        """Tell the service manager how we are, as long as the loop really turns.
+
+        A target that is stuck is logged and shown. The watchdog hears of it only where no target
+        is left that is not: a restart for one would interrupt watching all others.
+        """
         stuck, looked = self._stuck(), self._looked
+        silent = 0.0 if looked is None else self._now().monotonic - looked
         if stuck:
             _log.error("loop_stuck", targets=stuck)
-        elif looked is not None and self._now().monotonic - looked > _HUNG_SECONDS:
-            _log.error("loop_hung", seconds=round(self._now().monotonic - looked))
-        else:
+        if silent > _HUNG_SECONDS:
+            _log.error("loop_hung", seconds=round(silent))
+        elif not stuck or len(stuck) < len(self._cycles):
             self._service.alive()
         self._service.status(self._sentence())
 

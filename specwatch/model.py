@@ -70,6 +70,21 @@ class Series(NamedTuple):
     temperature: str = ""
 
 
+class PageLimits(NamedTuple):
+    """What a metrics page may have, of the families that are read; 0 stands for any number.
+
+    Names and meaning are those of Prometheus's scrape configuration
+    (https://prometheus.io/docs/prometheus/latest/configuration/configuration/#scrape_config).
+    Lengths are in bytes. Beyond any real page: a vLLM of 128 engines has 12,000 samples, its cache
+    configuration some 40 labels.
+    """
+
+    sample_limit: int = 20_000
+    label_limit: int = 128
+    label_name_length_limit: int = 256
+    label_value_length_limit: int = 2048
+
+
 @dataclass(frozen=True, slots=True)
 class Histogram:
     """Counts of observations between bounds.

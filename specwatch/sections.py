@@ -10,6 +10,7 @@ import base64
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, Self
 from urllib.parse import quote, urlsplit
@@ -117,6 +118,8 @@ ByteSize = Annotated[
     int, BeforeValidator(parse_size), PlainSerializer(format_size, when_used="json")
 ]
 Count = Annotated[int, BeforeValidator(parse_count)]
+Limit = Annotated[int, BeforeValidator(partial(parse_count, least=0))]
+"""The most that there may be of something; 0 stands for any number."""
 Ratio = Annotated[float, BeforeValidator(parse_ratio)]
 Listen = Annotated[
     ListenAddress,

@@ -14,7 +14,7 @@ from pydantic import (
     field_validator,
 )
 
-from specwatch.model import Objective
+from specwatch.model import Objective, PageLimits
 from specwatch.scalars import (
     format_duration,
     format_size,
@@ -29,6 +29,7 @@ from specwatch.sections import (
     ByteSize,
     Duration,
     Gpus,
+    Limit,
     Name,
     Ratio,
     ReadableFile,
@@ -58,6 +59,10 @@ class Target(Section):
     interval: Duration = 5.0
     timeout: Duration = Field(default=None, validate_default=True)
     max_page_size: ByteSize = 16 << 20
+    sample_limit: Limit = PageLimits().sample_limit
+    label_limit: Limit = PageLimits().label_limit
+    label_name_length_limit: Limit = PageLimits().label_name_length_limit
+    label_value_length_limit: Limit = PageLimits().label_value_length_limit
     headers: Mapping[str, Secret] = Field(default_factory=dict)
     bearer_token_file: SecretFile | None = None
     basic_auth: BasicAuth | None = None
@@ -145,6 +150,16 @@ class Target(Section):
     def metrics_url(self) -> str:
         """Where the metrics page lies."""
         return self.url + self.metrics_path
+
+    @property
+    def page_limits(self) -> PageLimits:
+        """What its pages, and its proxy's, may have."""
+        return PageLimits(
+            self.sample_limit,
+            self.label_limit,
+            self.label_name_length_limit,
+            self.label_value_length_limit,
+        )
 
     @property
     def gpu_indices(self) -> tuple[int, ...] | None:

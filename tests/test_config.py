@@ -20,6 +20,7 @@ from specwatch.config import (
     parse,
 )
 from specwatch.errors import ConfigError
+from specwatch.model import PageLimits
 
 DATA = Path(__file__).parent / "data" / "config"
 
@@ -282,6 +283,18 @@ def test_models_can_be_built_in_code() -> None:
     )
     assert config.targets[0].name == "127.0.0.1:8000"
     assert config.targets[0].timeout == 2.0
+
+
+def test_a_page_may_have_what_its_target_says() -> None:
+    """Under the names of Prometheus, and 0 for any number as there."""
+    keys = "sample_limit: 0, label_limit: 30, label_name_length_limit: 40"
+    text = f"targets: [{{url: http://a:1, {keys}, label_value_length_limit: 50}}]"
+    (target,) = parse(text, "c", environ={}, hostname="h").targets
+    assert target.page_limits == PageLimits(0, 30, 40, 50)
+    (usual,) = from_targets(["http://a:1"], environ={}, hostname="h").targets
+    assert usual.page_limits == PageLimits()
+    with pytest.raises(ConfigError, match="label_limit: -1 is not a whole number of at least 0"):
+        parse(text.replace("30", "-1"), "c", environ={}, hostname="h")
 
 
 def test_a_proxy_is_a_server_beside_the_targets() -> None:

@@ -208,7 +208,7 @@ def _target(target: Target, edges: Sequence[float]) -> dict[str, Any]:
         finally:
             client.close()
         problems: list[str] = []
-        samples = PageReader().read(page)
+        samples = PageReader(target.page_limits).read(page)
         models = summary.models_of(samples, problems)
     except SpecwatchError as error:
         return _failed(what, error)
@@ -240,7 +240,7 @@ def _proxy(target: Target, edges: Sequence[float]) -> dict[str, Any]:
             tls=tls_context(target, url),
         )
         try:
-            tap = tally.parts_of(PageReader().read(client.fetch("/metrics"))).tap
+            tap = tally.parts_of(PageReader(target.page_limits).read(client.fetch("/metrics"))).tap
         finally:
             client.close()
     except SpecwatchError as error:

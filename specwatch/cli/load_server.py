@@ -40,7 +40,7 @@ class Server:
             tls=tls_context(target),
         )
         self._path = target.metrics_path
-        self._reader = PageReader()
+        self._reader = PageReader(target.page_limits)
         try:
             info = engine_info.ask(self._page.fetch)
             samples = self._reader.read(self._page.fetch(self._path))

@@ -16,6 +16,15 @@ _OF_THE_PROCESS = frozenset({"process_start", "cache_config", "tap_failures"})
 _POSITION_DIGITS = 3
 """No drafter proposes a thousand tokens: more is not a position, and would take our memory."""
 
+_MOST_BUCKETS = 256
+"""Buckets of a histogram of one engine: more than any server has, and each lies in the store."""
+MOST_KEYS = 32
+"""Finish reasons, methods, or reasons of no coverage of one window: more than there are."""
+_LONGEST_KEY = 64
+_MOST_WIDTHS = 8
+"""Different numbers of draft positions that a fingerprint tells."""
+OTHER = "other"
+
 
 class Sampled(NamedTuple):
     """The gauges of one model at one moment; None where the page does not say."""
@@ -95,7 +104,7 @@ def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
         elif series.quantity == "accepted_per_position":
             positions[series.key] += value
         elif series.quantity in MAPPINGS:
-            mappings[series.quantity][series.key] += value
+            mappings[series.quantity][series.key[:_LONGEST_KEY]] += value
         elif series.quantity not in GAUGES:
             plain[series.quantity] += value
     _prefer_successors(plain)
@@ -107,8 +116,17 @@ def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
         fields["tpot"] = _mean_tpot(parts)
     fields["accepted_per_position"] = _per_position(positions, problems)
     for quantity, counts in mappings.items():
-        fields[quantity] = {key: int(counts[key]) for key in sorted(counts)}
+        fields[quantity] = most_frequent({key: int(counts[key]) for key in sorted(counts)})
     return Tally(**fields)  # type: ignore[arg-type]
+
+
+def most_frequent(counts: Mapping[str, int]) -> Mapping[str, int]:
+    """Counts by key, of :data:`MOST_KEYS` keys at most: the rarer ones are added up as "other"."""
+    if len(counts) <= MOST_KEYS:
+        return counts
+    ordered = sorted(counts.items(), key=lambda entry: (entry[0] == OTHER, -entry[1], entry[0]))
+    rest = sum(count for _, count in ordered[MOST_KEYS - 1 :])
+    return dict(sorted([*ordered[: MOST_KEYS - 1], (OTHER, rest)]))
 
 
 def is_v0(samples: Iterable[Series]) -> bool:
@@ -172,7 +190,8 @@ def fingerprint_of(samples: Iterable[Series]) -> str:
             unknown = True
     digest = hashlib.blake2b("\n".join(shown).encode(), digest_size=6).hexdigest()
     counts = sorted(set(positions.values()))
-    return f"{digest}-{'+'.join(map(str, counts)) or ('?' if unknown else '0')}"
+    shown_counts = "+".join(map(str, counts[:_MOST_WIDTHS]))
+    return f"{digest}-{shown_counts or ('?' if unknown else '0')}"
 
 
 def _prefer_successors(values: dict[str, float] | dict[str, dict[str, dict[str, float]]]) -> None:
@@ -190,14 +209,20 @@ def _histogram(
         by_bound = {le: count for le, count in parts.items() if le not in ("sum", "count")}
         if not by_bound:
             continue
+        if len(by_bound) > _MOST_BUCKETS:
+            problems.append(
+                f"{quantity} of engine {engine[:60]!r} has {len(by_bound)} buckets: expected at"
+                f" most {_MOST_BUCKETS}"
+            )
+            continue
         try:
             buckets = {float(le): count for le, count in by_bound.items()}
         except ValueError:
-            problems.append(f"a bucket of {quantity} of engine {engine!r} has no bound")
+            problems.append(f"a bucket of {quantity} of engine {engine[:60]!r} has no bound")
             continue
         one = histogram.from_cumulative(buckets, parts.get("sum", math.nan))
         if one is None or math.isnan(one.sum):
-            problems.append(f"the buckets of {quantity} of engine {engine!r} do not add up")
+            problems.append(f"the buckets of {quantity} of engine {engine[:60]!r} do not add up")
         else:
             found.append(one)
     return histogram.merge_all(found)

@@ -38,7 +38,7 @@ from specwatch.model import (
 from specwatch.names import GAUGES
 
 MOST_MODELS = 64
-"""Models of one target: a page with more is refused, since each takes memory for every minute."""
+"""Models of one target in a minute: a page with more is refused, since each takes memory."""
 
 
 class Moment(NamedTuple):
@@ -152,11 +152,12 @@ class Watch:
         try:
             if not models:
                 raise no_engine(parts)
-            if len(models) > MOST_MODELS:
+            count = len(window.modes.keys() | models.keys())
+            if count > MOST_MODELS:
                 raise PageError(
                     ScrapeReason.TOO_LARGE,
-                    f"the page names {len(models)} models: expected at most {MOST_MODELS} on one"
-                    " server",
+                    f"its pages of this minute name {count} models: expected at most"
+                    f" {MOST_MODELS} on one server",
                 )
             if tally.is_v0(samples):
                 samples = tally.without_v0_totals(samples)

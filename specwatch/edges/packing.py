@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from specwatch.core.tally import most_frequent
 from specwatch.model import (
     HISTOGRAMS,
     MAPPINGS,
@@ -60,6 +61,8 @@ _LARGEST = 2**63 - 1
 _EXACT = 2**53
 _LONGEST_NAME = 600
 """Bytes of a name: Postgres cannot index rows of more than 2704."""
+_LARGEST_REMEMBERED = 1 << 16
+"""Characters of a cursor's series up to which their layout is remembered."""
 
 
 class Context(NamedTuple):
@@ -104,6 +107,14 @@ class PackedBatch(msgspec.Struct, frozen=True, gc=False):
 
     def __len__(self) -> int:
         return len(self.windows)
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes while it waits, less what all those of usual servers share."""
+        size = sum(len(window.row) + _shared_size(window.context) for window in self.windows)
+        if self.cursor is not None:
+            size += len(self.cursor.counters) + _shared_size(self.cursor.layout)
+        return size
 
 
 class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -300,7 +311,11 @@ def assemble(
 def pack_cursor(cursor: Cursor) -> PackedCursor:
     """Pack one cursor."""
     proxy = cursor.proxy
-    layout = _layout(tuple(cursor.samples), () if proxy is None else tuple(proxy.samples))
+    own, of_proxy = tuple(cursor.samples), () if proxy is None else tuple(proxy.samples)
+    size = sum(map(len, itertools.chain(*own, *of_proxy)))
+    # Those of hostile servers would take gigabytes.
+    make = _layout if size <= _LARGEST_REMEMBERED else _layout.__wrapped__
+    layout = make(own, of_proxy)
     data = _CursorData(
         _values(cursor.samples, layout.own),
         None if proxy is None else _values(proxy.samples, layout.proxy),
@@ -347,6 +362,12 @@ def storable(text: str) -> str:
         digest = hashlib.blake2b(encoded, digest_size=8).hexdigest()
         encoded = encoded[: _LONGEST_NAME - len(digest)] + digest.encode()
     return encoded.decode(errors="replace")
+
+
+def _shared_size(context: Context) -> int:
+    """The bytes of a context that counts as a row's own: a usual one is that of many rows."""
+    size = len(context.content)
+    return size if size > _LARGEST_REMEMBERED else 0
 
 
 @lru_cache(maxsize=8192)
@@ -477,7 +498,8 @@ def _series_of(content: str) -> tuple[tuple[Series, ...], tuple[Series, ...]]:
 
 def _mappings(tally: Tally) -> tuple[dict[int | str, int], ...]:
     coded = [
-        {_code(key): count for key, count in getattr(tally, name).items()} for name in MAPPINGS
+        {_code(key): count for key, count in most_frequent(getattr(tally, name)).items()}
+        for name in MAPPINGS
     ]
     while coded and not coded[-1]:
         coded.pop()

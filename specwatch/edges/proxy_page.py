@@ -36,7 +36,7 @@ class ProxyPage:
             max_size=target.max_page_size,
             tls=tls_context(target, url),
         )
-        self._reader = PageReader()
+        self._reader = PageReader(target.page_limits)
         self.status = ProxyStatus(url)
 
     def read(self, now: float, seconds: float) -> Mapping[Series, float] | None:

@@ -13,6 +13,8 @@ from specwatch.errors import StoreError
 
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 60.0
+_WINDOW_BYTES = 4000
+"""Bytes of a window with its cursor, on average, from which on fewer are held."""
 
 
 class Writer(Protocol):
@@ -38,16 +40,16 @@ class Outcome:
 class WriteQueue:
     """Batches in the order of their arrival; safe to use from several threads.
 
-    ``limit`` bounds the windows held (about 500 bytes each): beyond it whole batches are dropped,
-    oldest first, and counted. ``per_transaction`` bounds the windows of one write. Times are Unix
-    seconds.
+    ``limit`` bounds the windows held (about 500 bytes each) and, at 4000 bytes for each, their
+    size: beyond it whole batches are dropped, oldest first, and counted. ``per_transaction`` bounds
+    the windows of one write. Times are Unix seconds.
     """
 
     def __init__(self, limit: int = 50_000, per_transaction: int = 2_000) -> None:
         self._limit = limit
         self._per_transaction = per_transaction
         self._batches: deque[PackedBatch] = deque()
-        self._depth = 0
+        self._depth = self._size = 0
         self._writing = 0
         """Batches at the head that are being written, and must not be dropped meanwhile."""
         self._dropped = 0
@@ -95,15 +97,17 @@ class WriteQueue:
         with self._lock:
             self._batches.append(batch)
             self._depth += len(batch)
+            self._size += batch.size
             before = self._dropped
             # A batch can be a cursor alone: their number is bounded as well.
             while (
-                max(self._depth, len(self._batches)) > self._limit
+                max(self._depth, len(self._batches), self._size // _WINDOW_BYTES) > self._limit
                 and len(self._batches) > self._writing + 1
             ):
                 oldest = self._batches[self._writing]
                 del self._batches[self._writing]
                 self._depth -= len(oldest)
+                self._size -= oldest.size
                 self._dropped += len(oldest)
             return self._dropped - before
 
@@ -148,6 +152,7 @@ class WriteQueue:
             for batch in batches:
                 self._batches.popleft()
                 self._depth -= len(batch)
+                self._size -= batch.size
             self._writing = 0
             self._last_success = now
             self._last_error = self._behind_since = self._failed_at = None

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple, Unpack
 
 import sqlalchemy as sa
+import structlog
 
 from specwatch import __version__
 from specwatch.core.baseline import MAX_AGE, Measurement
@@ -24,6 +25,7 @@ from specwatch.edges.packing import (
     PackedBatch,
     PackedCursor,
     PackedWindow,
+    storable,
     unpack_cursor,
 )
 from specwatch.edges.readers import Info, Reader, Selection, Watched
@@ -34,8 +36,12 @@ from specwatch.errors import StoreError, StoreUnavailable
 from specwatch.experiments.model import Calibration, Experiment
 from specwatch.model import HOUR, MINUTE, Cursor, SeriesId, Window
 
+_log = structlog.get_logger("specwatch.store")
 Pick = Callable[[sa.Connection, Sequence[PackedWindow]], Sequence[PackedWindow]]
 """Of windows to write those that shall be, as the database in the transaction says."""
+MOST_LAYOUT_BYTES = 4 << 20
+"""Bytes of cursors' layouts that a target may add in an hour. They are never deleted, and each set
+of counters has another, so that a server which makes up names would fill the disk with them."""
 CLOSE_SECONDS = 1.0
 """How long leaving waits for a write in another thread."""
 
@@ -89,6 +95,9 @@ class Store:
         self._run: _Run | None = None
         self._series: dict[SeriesId, int] = {}
         self._contexts: set[int] = set()
+        self._layout_bytes: Counter[str] = Counter()
+        """Bytes of new layouts by target in the hour ``_layout_hour``."""
+        self._layout_hour = 0
 
     @property
     def reader(self) -> Reader:
@@ -126,8 +135,9 @@ class Store:
     def write(self, batches: Sequence[PackedBatch], now: float) -> None:
         """Write minutes and cursors in one transaction; repeating it changes nothing.
 
-        Of several cursors of one target the last is kept. Raises ValueError for windows that are
-        not minutes, or do not start with one.
+        Of several cursors of one target the last is kept; one whose layout is more than the target
+        may add (:data:`MOST_LAYOUT_BYTES`) is deleted instead, so that the next start begins to
+        count anew. Raises ValueError for windows that are not minutes, or do not start with one.
         """
         windows = [window for batch in batches for window in batch]
         cursors = {batch.cursor.target: batch.cursor for batch in batches if batch.cursor}
@@ -316,7 +326,7 @@ class Store:
             with self.writing(now) as connection:
                 if pick is not None:
                     windows = pick(connection, windows)
-                new_contexts, new_series = self._write(connection, windows, cursors)
+                new_contexts, new_series = self._write(connection, windows, cursors, now)
             self._contexts |= new_contexts
             self._series |= new_series
         return len(windows)
@@ -326,15 +336,41 @@ class Store:
         connection: sa.Connection,
         windows: Sequence[PackedWindow],
         cursors: Mapping[str, PackedCursor],
+        now: float,
     ) -> tuple[set[int], dict[SeriesId, int]]:
         run_id = 0 if self._run is None else self._run.id
         contexts = {window.context for window in windows}
-        contexts.update(cursor.layout for cursor in cursors.values())
+        kept = {target: c for target, c in cursors.items() if self._affordable(c, now)}
+        contexts.update(cursor.layout for cursor in kept.values())
         new_contexts = add_contexts(connection, contexts, self._contexts)
         new_series = _add_series(connection, windows, self._series)
         _add_minutes(connection, windows, self._series | new_series, run_id)
-        _put_cursors(connection, self.daemon, cursors.values())
+        _put_cursors(connection, self.daemon, kept.values())
+        dropped = [storable(target) for target in cursors if target not in kept]
+        if dropped:
+            table = schema.cursors
+            connection.execute(
+                table.delete().where(table.c.daemon == self.daemon, table.c.target.in_(dropped))
+            )
         return new_contexts, new_series
+
+    def _affordable(self, cursor: PackedCursor, now: float) -> bool:
+        """Whether a target may still add the layout of its cursor in this hour."""
+        if cursor.layout.id in self._contexts:
+            return True
+        if self._layout_hour != now // HOUR:
+            self._layout_hour, self._layout_bytes = int(now // HOUR), Counter()
+        before, size = self._layout_bytes[cursor.target], len(cursor.layout.content)
+        self._layout_bytes[cursor.target] += size
+        if before <= MOST_LAYOUT_BYTES < before + size:
+            _log.warning(
+                "cursor_not_stored",
+                target=cursor.target,
+                detail=f"the names of its counters change, and took {before + size} bytes within an"
+                f" hour: expected at most {MOST_LAYOUT_BYTES}; until the next hour a restart of"
+                " specwatch begins to count anew",
+            )
+        return before + size <= MOST_LAYOUT_BYTES
 
     def _require_current(self, connection: sa.Connection) -> None:
         found = schema.stored_revision(connection)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import random
+import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from specwatch.core.exposition import PageReader
 from specwatch.errors import PageError, ScrapeReason
-from specwatch.model import Series
+from specwatch.model import PageLimits, Series
 from specwatch.names import SAMPLES
 from tests.pages import CAPTURES, capture, oracle, page, read
 
@@ -210,6 +212,87 @@ def test_a_half_page_is_truncated_wherever_it_is_cut():
 def test_an_exemplar_is_not_taken_for_the_value(value):
     line = f'vllm:prompt_tokens_total{{model_name="m"}} {value} # {{trace="t"}} 99.0\n'
     assert list(read(line).values()) == [float(value)]
+
+
+def test_a_page_of_megabytes_is_read_as_a_small_one_is():
+    """Whatever else stands on it, between the samples that are read and behind them."""
+    foreign = b"# HELP a Nothing.\n\na 1\n" + b'vllm:other_total{model_name="m"} 1\n' * 40_000
+    whole = foreign + capture("draft-k4.2") + foreign
+    assert same(PageReader().read(whole), read(capture("draft-k4.2")))
+    quoted = foreign + b' \t{"vllm:num_requests_running",model_name="m"} 2 1600\r\n' + foreign
+    assert PageReader().read(quoted) == {Series("running", "", "m", "", ""): 2.0}
+    for line, words in ((b"vllm:num_requests_running{ 1\n", "cannot read"), (b"", "stands twice")):
+        first = b"vllm:num_requests_running 1\n"
+        page = foreign + (line or first) + first
+        number = page.count(b"\n", 0, page.rfind(line or first)) + 1
+        with pytest.raises(PageError, match=f"line {number}: .*{words}"):
+            PageReader().read(page)
+
+
+SAMPLE = 'vllm:num_requests_running{model_name="m"'
+
+
+@pytest.mark.parametrize(
+    ("limits", "good", "bad", "words"),
+    [
+        ({"sample_limit": 2}, SAMPLE + ',a="1"} 1\n', None, "has 3 samples that specwatch reads"),
+        ({"label_limit": 2}, SAMPLE + ',a="1"} 1\n', SAMPLE + ',a="1",b="1"} 1\n', "more than 2"),
+        (
+            {"label_name_length_limit": 10},
+            SAMPLE + ',abcdefghij="1"} 1\n',
+            SAMPLE + ',abcdefghijk="1"} 1\n',
+            "'abcdefghijk' of 'vllm:num_requests_running' has 11 bytes: expected at most 10",
+        ),
+        (
+            {"label_value_length_limit": 4},
+            SAMPLE + r',a="\\\\\n\n",b="éé"} 1' + "\n",
+            SAMPLE + ',b="ééx"} 1\n',
+            "'b' of 'vllm:num_requests_running' has a value of 5 bytes: expected at most 4",
+        ),
+        (
+            {"label_value_length_limit": 4},
+            SAMPLE + "} 1\n",
+            '{"vllm:num_requests_running",b="xxxxxxxxx"} 1\n',
+            "has a value of 9 bytes",
+        ),
+    ],
+)
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_a_page_beyond_a_limit_is_refused_by_its_name(limits, good, bad, words, size):
+    ((key, limit),) = limits.items()
+    foreign = 'node_load{a="1",b="2",abcdefghijklm="long"} 1\n' * (5 if size == "small" else 30_000)
+    good = foreign + good
+    if bad is None:
+        good, bad = good + SAMPLE + "} 1\n", good + SAMPLE + "} 1\n" + SAMPLE + ',b="2"} 1\n'
+    reader = PageReader(PageLimits(**limits))
+    reader.read(good.encode())
+    with pytest.raises(PageError, match=re.escape(words)) as caught:
+        reader.read((foreign + bad).encode())
+    assert caught.value.reason == key
+    assert str(caught.value).endswith(f"raise {key}")
+    reader.read(good.encode())
+    PageReader(PageLimits(**{key: 0})).read((foreign + bad).encode())
+    assert limit != getattr(PageLimits(), key)
+
+
+def test_a_label_that_another_server_may_have_is_refused_all_the_same():
+    line = b'vllm:num_requests_running{model_name="mmmmm"} 1\n'
+    PageReader().read(line)
+    with pytest.raises(PageError, match="label_value_length_limit"):
+        PageReader(PageLimits(label_value_length_limit=4)).read(line)
+
+
+@pytest.mark.parametrize("value", [b"x" * 4_000_000, b"\\n" * 2_000_000, b"\xc3\xa9" * 2_000_000])
+def test_a_label_of_megabytes_takes_no_more_memory_than_it_is_long(value):
+    page = SAMPLE[:-2].encode() + value + b'"} 1\n'
+    tracemalloc.start()
+    try:
+        with pytest.raises(PageError, match="label_value_length_limit"):
+            PageReader().read(page)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8 * len(page)
 
 
 def test_a_number_that_only_python_reads_is_refused():

@@ -45,6 +45,38 @@ def test_positions_are_in_numerical_order():
     assert found.accepted_per_position == tuple(range(19, 7, -1))
 
 
+@pytest.mark.parametrize(
+    ("metric", "label", "field"),
+    [
+        ("vllm:request_success", "finished_reason", "requests"),
+        ("specwatch_tap_uncovered_requests", "reason", "uncovered"),
+        ("specwatch_tap_records", "method", "records"),
+    ],
+)
+def test_reasons_are_bounded_in_number_and_length(metric, label, field):
+    """The most frequent are kept, and the sum is right."""
+    long = "r" * 500
+    counts = {**{f"r{n}": n for n in range(1, 100)}, long: 1000, "other": 7}
+    text = page(
+        *(counter(metric, count, **LABELS, **{label: key}) for key, count in counts.items())
+    )
+    found = getattr(tally.tally_of(read(text), []), field)
+    assert len(found) == tally.MOST_KEYS
+    assert sum(found.values()) == sum(counts.values())
+    assert found[long[:64]] == 1000
+    assert found["r99"] == 99
+    assert found["other"] > 7
+    assert "r1" not in found
+
+
+def test_a_histogram_of_too_many_buckets_is_left_out_and_said():
+    bounds, counts = range(1, 301), [1] * 301
+    text = page(histogram("vllm:time_to_first_token_seconds", bounds, counts, 1.0, **LABELS))
+    problems: list[str] = []
+    assert tally.tally_of(only(text), problems).ttft is None
+    assert problems == ["ttft of engine '0' has 301 buckets: expected at most 256"]
+
+
 @pytest.mark.parametrize("position", ["", "x", "-1", "1.5", "1000", "1000000000", "²"])
 def test_a_position_that_is_none_is_left_out_and_said(position):
     """Also one that would need gigabytes."""

@@ -127,6 +127,21 @@ HOSTILE: dict[str, tuple[bytes | Behaviour, str]] = {
     "503": (lambda visit: visit.answer(b"", "503 Busy"), "http_status"),
     "hanging": (hanging, "timeout"),
     "too many models": (many_models(65), "too_large"),
+    "too many samples": (
+        b"".join(vllm(model=f"m{number}", start=None) for number in range(6_700)),
+        "sample_limit",
+    ),
+    "a label too long": (vllm(model="m" * 2049), "label_value_length_limit"),
+    "a label's name too long": (
+        b'vllm:generation_tokens_total{%s="1"} 1\n' % (b"a" * 257),
+        "label_name_length_limit",
+    ),
+    "too many labels": (
+        b"vllm:generation_tokens_total{"
+        + b",".join(b'a%d="1"' % number for number in range(129))
+        + b"} 1\n",
+        "label_limit",
+    ),
 }
 
 
@@ -199,8 +214,21 @@ def test_models_that_change_on_every_page_take_bounded_memory(
     monkeypatch.setattr("specwatch.core.counters.MOST_SERIES", 200)
     one = bench()
     for number in range(400):
-        one.turn(vllm() + vllm(1, model=f"m{number}", start=None), seconds=0.01)
+        one.turn(vllm() + vllm(1, model=f"m{number}", start=None), seconds=2)
     assert one.cycle.status().failures["inconsistent"] == 201
+
+
+def test_models_of_one_minute_are_bounded_even_where_each_page_names_others(
+    bench: MakeBench,
+) -> None:
+    one = bench()
+    for number in range(70):
+        one.turn(vllm(model=f"m{number}"), seconds=0.5)
+    assert one.cycle.status().failures == {"too_large": 6}
+    one.turn(vllm(model="m70"), seconds=60)
+    one.turn(vllm(model="m71"))
+    assert one.cycle.status().failures == {"too_large": 7}
+    assert max(len(batch.windows) for batch in one.batches) == 64
 
 
 def test_counters_at_the_edge_of_what_counts_still_add_up(bench: MakeBench) -> None:

@@ -81,31 +81,51 @@ def test_a_target_that_fails_is_no_loop_that_hangs(
     notify.until(lambda m: m.get("STATUS") == "Watching 2 targets, 1 failing (t1)")
 
 
-def test_one_loop_that_hangs_ends_the_signs_of_life(
-    running: Callable[..., Daemon],
-    serve: Serve,
-    notify: NotifySocket,
-    log: Log,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A turn that no deadline ends: a defect, which the watchdog is there for."""
-    fine, hung, leave = serve(page(vllm())), serve(page(vllm())), threading.Event()
-    turn = TargetCycle._turn
+@pytest.fixture
+def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Makes the turns of the target at a URL hang: a defect, as no deadline ends them."""
+    hung: set[str] = set()
+    leave, turn = threading.Event(), TargetCycle._turn
 
     def defective(cycle: TargetCycle) -> None:
-        if cycle.target.url == hung.url:
+        if cycle.target.url in hung:
             leave.wait(60)
         turn(cycle)
 
     monkeypatch.setattr(TargetCycle, "_turn", defective)
+    yield hung.add
+    leave.set()
+
+
+def test_a_target_that_hangs_is_told_and_the_others_are_watched_on(
+    running: Callable[..., Daemon],
+    serve: Serve,
+    notify: NotifySocket,
+    log: Log,
+    hang: Callable[[str], None],
+) -> None:
+    fine, hung = serve(page(vllm())), serve(page(vllm()))
+    hang(hung.url)
     daemon = running(fine.url, hung.url)
-    try:
-        wait_for(lambda: daemon.status().stuck == ("t1",))
-        falls_silent(notify)
-        wait_for(lambda: ("t1",) in [entry["targets"] for entry in events(log, "loop_stuck")])
-        scraped(daemon, 2, ["t0"])
-    finally:
-        leave.set()
+    wait_for(lambda: daemon.status().stuck == ("t1",))
+    wait_for(lambda: ("t1",) in [entry["targets"] for entry in events(log, "loop_stuck")])
+    notify.forget()
+    notify.until(lambda message: "WATCHDOG" in message)
+    scraped(daemon, 2, ["t0"])
+
+
+def test_signs_of_life_end_when_every_target_hangs(
+    running: Callable[..., Daemon],
+    serve: Serve,
+    notify: NotifySocket,
+    hang: Callable[[str], None],
+) -> None:
+    first, second = serve(page(vllm())), serve(page(vllm()))
+    hang(first.url)
+    hang(second.url)
+    daemon = running(first.url, second.url)
+    wait_for(lambda: daemon.status().stuck == ("t0", "t1"))
+    falls_silent(notify)
 
 
 def test_a_scheduler_that_died_gives_no_sign_of_life(

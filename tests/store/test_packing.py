@@ -118,6 +118,16 @@ def test_a_cursors_series_keep_characters_that_no_text_column_holds() -> None:
     assert pack_cursor(cursor).layout.content.isprintable()
 
 
+def test_a_mapping_of_many_keys_takes_bounded_bytes() -> None:
+    """An hour adds up what its minutes had, which may have been different keys in each."""
+    many = dataclasses.replace(
+        minute(0), tally=Tally(requests={f"{n}{'x' * 60}": n for n in range(5000)})
+    )
+    packed = pack(many)
+    assert len(packed.row) < 4000
+    assert sum(unpack(packed).tally.requests.values()) == sum(range(5000))
+
+
 def test_names_too_long_to_be_indexed_are_cut_but_stay_apart() -> None:
     names = ["m" * 5000 + end for end in "ab"] + ["\U0001f600" * 5000]
     stored = [pack(minute(T0, model_name=name)).series.model_name for name in names]

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from specwatch.edges.packing import PackedBatch
+from specwatch.edges.packing import PackedBatch, pack_batch
 from specwatch.edges.queue import Outcome, WriteQueue
 from specwatch.edges.store import Store
 from specwatch.errors import SchemaMismatch, StoreError, StoreUnavailable
+from specwatch.model import Batch, Cursor, Series
 
 from .examples import T0, batch, cursor, minute, read, starts
 
@@ -117,6 +118,23 @@ def test_cursors_without_windows_are_bounded_too() -> None:
     for n in range(10):
         queue.put(batch(cursor=cursor(value=n)))
     assert len(queue._batches) == 3
+
+
+def test_large_windows_are_bounded_by_their_size() -> None:
+    queue = WriteQueue(limit=100)
+    large = {Series("requests", "", "m", "0", f"{n}{'x' * 600}"): 1.0 for n in range(200)}
+    sizes = []
+    for n in range(50):
+        with_cursor = Cursor("chat", large, None, float(n))
+        queue.put(pack_batch(Batch((minute(n * 60),), with_cursor)))
+        sizes.append(queue.depth)
+    assert sizes[0] == 1
+    assert 1 < sizes[-1] < 5
+    assert queue.dropped == 50 - sizes[-1]
+    queue.drain(Paper(), now=0)
+    for n in range(50):
+        queue.put(batch(minute(n * 60)))
+    assert queue.depth == 50
 
 
 def test_what_arrives_while_it_is_being_written_is_neither_lost_nor_counted_twice() -> None:

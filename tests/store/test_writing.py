@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
+from structlog.testing import capture_logs
 
 from specwatch.edges import schema
 from specwatch.edges.packing import PackedBatch, pack
@@ -94,6 +95,31 @@ def test_cursors_alike_share_their_layout(store: Store) -> None:
     store.write([batch(cursor=cursor(f"t{n}", value=n)) for n in range(20)], now=0)
     assert store.info().rows["contexts"] == 1
     assert len(store.cursors()) == 20
+
+
+def test_a_server_that_makes_up_names_fills_the_database_with_cursors_no_further(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then the target has no cursor, as an older one would count twice what came after it."""
+    monkeypatch.setattr("specwatch.edges.store.MOST_LAYOUT_BYTES", 2000)
+
+    def write(n: int, model: str) -> None:
+        each = [cursor(value=float(n)), cursor("other", value=float(n), model=model * 200)]
+        store.write([batch(minute(T0 + 60 * n), cursor=one) for one in each], now=T0 + 60 * n)
+
+    with capture_logs() as log:
+        for n in range(20):
+            write(n, chr(ord("a") + n))
+    assert store.cursors() == {"chat": cursor(value=19.0)}
+    assert len(read(store)) == 20
+    stored = store.info().rows["contexts"]
+    assert stored < 8
+    (told,) = [entry for entry in log if entry["event"] == "cursor_not_stored"]
+    assert told["target"] == "other"
+    write(20, "a")
+    write(60, "z")
+    assert store.cursors()["other"] == cursor("other", value=60.0, model="z" * 200)
+    assert store.info().rows["contexts"] == stored + 1
 
 
 def test_each_daemon_has_its_own_cursors(url: str, open_store: OpenStore) -> None:

@@ -120,8 +120,9 @@ def _stuck() -> Alert:
             f" the database. {_DASHBOARD}"
         ),
         do=(
-            "Restart the daemon: at most the unfinished minute is lost. Keep its log, for this"
-            " is a defect unless the machine was overloaded."
+            "Restart the daemon: at most the unfinished minute is lost. systemd's watchdog does so"
+            " only where every target is stuck. Keep its log, for this is a defect unless the"
+            " machine was overloaded."
         ),
     )
 
