@@ -19,9 +19,9 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from specwatch.masking import masked
 from specwatch.scalars import format_duration, quoted
 from specwatch.sections import Duration, Section
-from specwatch.stripping.secrets import masked
 from specwatch.yamlfile import KeyPath
 
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,247}\.service")

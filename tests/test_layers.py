@@ -22,6 +22,7 @@ LAYERS = (
     (
         "scalars",
         "yamlfile",
+        "masking",
         "sections",
         "services",
         "target",

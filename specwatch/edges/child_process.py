@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 import structlog
 
 from specwatch.errors import ActuatorError
+from specwatch.masking import masked
 from specwatch.scalars import format_duration
-from specwatch.stripping.secrets import masked
 
 _log = structlog.get_logger("specwatch.commands")
 KEPT = 4096

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
+from specwatch import masking
 from specwatch.codegen.drop_in import DropIn
 from specwatch.codegen.systemd_variables import Environment, environment_file
 from specwatch.codegen.unit_command import Rewritten, UnitCommand, rewritten, words_of
@@ -21,7 +22,7 @@ from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import FileChange, Life, Plan, Service
 from specwatch.model import Mode
 from specwatch.scalars import format_duration
-from specwatch.stripping import Stripped, secrets, strip
+from specwatch.stripping import Stripped, strip
 
 _WRONG_STATE = {
     "masked": "is masked; `systemctl unmask` it",
@@ -82,7 +83,7 @@ class SystemdUnit:
         if found.ours and found.in_force and not self._stale(found):
             ours = found.ours
             return Plan(
-                secrets.masked(ours.original.words), secrets.masked(ours.command.words), (),
+                masking.masked(ours.original.words), masking.masked(ours.command.words), (),
                 (f"restart {self._name}",),
                 (f"speculation is off already, by {path} for incident {ours.incident}",),
             )  # fmt: skip
@@ -90,14 +91,14 @@ class SystemdUnit:
             return self._plan_anew(found)
         original = _only_command(found.unit)
         result = self._without_speculation(found.unit, original)
-        known = secrets.secrets_in(result.words, self._environment(found.unit))
-        told = dict(zip(result.words, secrets.masked(result.words), strict=True))
+        known = masking.secrets_in(result.words, self._environment(found.unit))
+        told = dict(zip(result.words, masking.masked(result.words), strict=True))
         values = {
-            name: secrets.masked_text(told[value], known)
+            name: masking.masked_text(told[value], known)
             for name, value in result.variables.items()
         }
         drop_in = self._drop_in("INCIDENT", found, result, original)
-        before, after = (secrets.masked(command.words) for command in (original, result.command))
+        before, after = (masking.masked(command.words) for command in (original, result.command))
         shown = replace(
             drop_in,
             original=replace(original, words=before),
@@ -106,17 +107,17 @@ class SystemdUnit:
         change = FileChange(path, _told(found.texts.drop_in), shown.text())
         files = [change]
         if values:
-            old = None if found.texts.variables is None else f"{secrets.MASK}\n"
+            old = None if found.texts.variables is None else f"{masking.MASK}\n"
             files.insert(0, FileChange(str(self._files.variables), old, environment_file(values)))
         writes = (f"write {file.path}" for file in files)
         steps = (*writes, _READ_AGAIN, f"restart {self._name}")
-        notes = tuple(secrets.masked_text(note, known) for note in result.notes)
+        notes = tuple(masking.masked_text(note, known) for note in result.notes)
         return Plan(before, after, tuple(files), steps, notes)
 
     def _plan_anew(self, found: _Found) -> Plan:
         path = str(self._files.drop_in)
         return Plan(
-            secrets.masked(_only_command(found.unit).words),
+            masking.masked(_only_command(found.unit).words),
             (),
             (FileChange(path, _told(found.texts.drop_in), None),),
             (
@@ -270,7 +271,7 @@ class SystemdUnit:
         except CannotStrip as error:
             spelt = words_of(command, environment)
             words = [word for item in spelt for word in item.words]
-            said = secrets.masked_text(str(error), secrets.secrets_in(words, environment))
+            said = masking.masked_text(str(error), masking.secrets_in(words, environment))
             raise CannotStrip(f"{self._name}: {said}") from None
 
     def _environment(self, unit: LoadedUnit) -> Environment:
@@ -388,7 +389,7 @@ def _variables(result: Rewritten) -> str | None:
 
 
 def _told(text: str | None) -> str | None:
-    return None if text is None else secrets.masked_text(text)
+    return None if text is None else masking.masked_text(text)
 
 
 def _only_command(unit: LoadedUnit) -> UnitCommand:

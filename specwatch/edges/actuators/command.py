@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from specwatch.edges.child_process import Finished, environment_for, printable, run_command
 from specwatch.errors import ActuatorError
 from specwatch.guard.plan import Life, Plan, Service
+from specwatch.masking import masked
 from specwatch.model import Mode
 from specwatch.scalars import format_duration, quoted
 from specwatch.services import CommandService
-from specwatch.stripping.secrets import masked
 
 _MODES = {"on": Mode.ON, "off": Mode.OFF}
 _LIFE_UNKNOWN = "whether vLLM's process is there is not known: commands do not tell"
