@@ -128,6 +128,7 @@ class Daemon:
             config.listen.host,
             config.listen.port,
             name="http",
+            bounded=True,
         )
 
     def ask_to_stop(self) -> None:
