@@ -31,6 +31,7 @@ from specwatch.errors import ConfigError, StoreError
 from specwatch.guard.status import shown as guard_status
 from specwatch.model import HOUR, MINUTE, Window
 from specwatch.scalars import quoted
+from specwatch.wording.text import clean_json
 
 _MOST_WINDOWS = 10_000
 _MOST_DECISIONS = 1000
@@ -265,4 +266,6 @@ def _respond(
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     if policy is not None:
         headers["Content-Security-Policy"] = policy
+    if media_type == "application/json":
+        body = clean_json(body)
     return Response(body, status, media_type=media_type, headers=headers)

@@ -246,6 +246,34 @@ def test_decisions_of_a_database_that_is_away_are_not_available(surface: Surface
     assert (answer.status, answer.json) == (503, {"error": "it is away"})
 
 
+def test_no_answer_holds_a_control_character(surface: Surface) -> None:
+    """Whoever reads one on a terminal is safe; a program gets the very name."""
+    name = "\x1b[31m\x7f\x9b31m\u202e\u2028\U000e0001 é😀"
+    window = minute(START, model_name=name)
+    told = tap_of(name)
+    surface.status = daemon(
+        target(models={name: Mode.ON}, recent=(window,), engine_version=name, tap=told)
+    )
+    surface.windows = lambda **_: iter((window,))
+    for path in ("/metrics", "/api/v1/targets", "/api/v1/windows"):
+        text = surface.get(path).body.decode()
+        assert text.replace("\n", "").isprintable()
+        assert "é😀" in text
+    (shown,) = surface.get("/api/v1/windows").json["windows"]
+    assert shown["model_name"] == name
+    assert name in surface.get("/api/v1/targets").json["targets"][0]["models"]
+
+
+def tap_of(name: str) -> TapStatus:
+    return TapStatus(Source.TAP, models={name: Coverage(Source.TAP, 1, 2, {}, {name: 1})})
+
+
+def test_names_that_look_alike_once_they_are_clean_are_two_series(surface: Surface) -> None:
+    surface.status = daemon(target(models={"a\x1b": Mode.ON, r"a\x1b": Mode.ON}, recent=()))
+    lines = [line for line in surface.get("/metrics").body.splitlines() if b"a\\\\x1b" in line]
+    assert len({line.rpartition(b" ")[0] for line in lines}) == len(lines) == 2
+
+
 def test_hostile_names_and_numbers_that_are_none_stay_json(surface: Surface) -> None:
     odd = minute(START, model_name=HOSTILE, ttft=Histogram((1.0,), (1, 0), math.inf))
     surface.status = daemon(
