@@ -15,12 +15,15 @@ from specwatch.core import summary, tally
 from specwatch.core.exposition import PageReader
 from specwatch.core.watch import no_engine
 from specwatch.errors import ConfigError, PageError, ScrapeError, ScrapeReason
+from specwatch.model import PageLimits
 from specwatch.scalars import parse_engine_url
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 _LARGEST_PAGE = 16 << 20
 _GZIP = b"\x1f\x8b"
+_ANY = PageLimits(0, 0, 0, 0)
+"""One look may be at any page: the daemon's limits are those of a target."""
 
 
 @click.command(name="scrape")
@@ -42,7 +45,7 @@ def command(source: str, timeout: float, as_json: bool) -> None:
     Exit code 1 when the page cannot be read, or is that of no engine.
     """
     problems: list[str] = []
-    samples = PageReader().read(_page(source, timeout))
+    samples = PageReader(_ANY).read(_page(source, timeout))
     models = summary.models_of(samples, problems)
     if not models:
         raise PageError(ScrapeReason.NO_ENGINE, f"{source}: {no_engine(tally.parts_of(samples))}")
