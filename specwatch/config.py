@@ -24,6 +24,7 @@ from specwatch.sections import (
     Baselines,
     Database,
     Edges,
+    HostName,
     Listen,
     Log,
     Name,
@@ -53,6 +54,8 @@ class Config(Section):
     daemon: Name = Field(default=None, validate_default=True)
     database: Database = Field(default=None, validate_default=True)
     listen: Listen = ListenAddress("127.0.0.1", 9469)
+    allowed_hosts: tuple[HostName, ...] = ()
+    """Names under which it is asked, beside loopback names, ``listen`` and the host name."""
     temperature_buckets: Edges = DEFAULT_EDGES
     targets: tuple[Target, ...] = Field(examples=["[{url: 'http://127.0.0.1:8000'}]"])
     rules: Rules = Rules()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,6 +33,7 @@ from specwatch.judging import Judging
 from specwatch.model import HOUR, Batch, Cursor
 from specwatch.paging import Paging
 from specwatch.recorder import Recorder
+from specwatch.scalars import is_loopback
 from specwatch.serving import HttpServer
 from specwatch.target import Target
 
@@ -124,10 +126,13 @@ class Daemon:
                 metrics,
                 self._report,
                 steps=GuardBook(self._recorder.store).history,
+                hosts=self._hosts,
+                monitored=not is_loopback(config.listen.host),
             ),
             config.listen.host,
             config.listen.port,
             name="http",
+            bounded=True,
         )
 
     def ask_to_stop(self) -> None:
@@ -210,6 +215,12 @@ class Daemon:
             stuck=self._stuck(),
             ready=self._recorder.ready and all(cycle.turned for cycle in cycles),
         )
+
+    def _hosts(self) -> tuple[str, ...]:
+        """Names under which our HTTP server may be asked, beside addresses and loopback names."""
+        own = socket.gethostname().lower()
+        short = own.partition(".")[0]
+        return (self.config.listen.host.lower(), own, short, *self.config.allowed_hosts)
 
     def _report(self, **chosen: Any) -> Report:
         # Not before somebody asks: it takes megabytes that watching has no use for.

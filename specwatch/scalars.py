@@ -194,6 +194,20 @@ def local_url(host: str, port: int) -> str:
     return f"http://{host_port(anywhere.get(host, host), port)}"
 
 
+_HOST_NAME = re.compile(r"\*|(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+
+
+def parse_host_name(value: object) -> str:
+    """A host name without port, in lower case; ``*.example.com`` is all below it, ``*`` any."""
+    name = str(value).lower().removesuffix(".")
+    if not isinstance(value, str) or not _HOST_NAME.fullmatch(name):
+        raise ValueError(
+            f"{quoted(value)} is not a host name without port; write it like gpu-7.example.com,"
+            " *.example.com, or * for any"
+        )
+    return name
+
+
 def parse_listen(value: object) -> ListenAddress:
     """The address in ``127.0.0.1:9469``, ``localhost:0`` or ``[::1]:9469``."""
     match = re.fullmatch(r"(\[[^\[\]]*\]|[^\[\]:]*):([0-9]+)", str(value))

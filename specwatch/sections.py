@@ -42,6 +42,7 @@ from specwatch.scalars import (
     parse_duration,
     parse_edges,
     parse_gpus,
+    parse_host_name,
     parse_listen,
     parse_name,
     parse_ratio,
@@ -126,6 +127,7 @@ Listen = Annotated[
     BeforeValidator(parse_listen),
     PlainSerializer(ListenAddress.__str__, when_used="json"),
 ]
+HostName = Annotated[str, BeforeValidator(parse_host_name)]
 Edges = Annotated[tuple[float, ...], BeforeValidator(parse_edges)]
 Gpus = Annotated[tuple[int, ...] | Literal["auto", "none"], BeforeValidator(parse_gpus)]
 DatabaseUrl = Annotated[

@@ -285,6 +285,15 @@ def test_models_can_be_built_in_code() -> None:
     assert config.targets[0].timeout == 2.0
 
 
+def test_names_that_the_daemon_is_known_under() -> None:
+    text = "targets: [{{url: 'http://a:1'}}]\nallowed_hosts: [{}]"
+    found = parse(text.format("GPU-7.example.com., '*.b.c', '*'"), "c", environ={}, hostname="h")
+    assert found.allowed_hosts == ("gpu-7.example.com", "*.b.c", "*")
+    for wrong in ("'a:9469'", "'http://a'", "''", "'a b'", "'*a'", "7"):
+        with pytest.raises(ConfigError, match="not a host name without port; write it like"):
+            parse(text.format(wrong), "c", environ={}, hostname="h")
+
+
 def test_a_page_may_have_what_its_target_says() -> None:
     """Under the names of Prometheus, and 0 for any number as there."""
     keys = "sample_limit: 0, label_limit: 30, label_name_length_limit: 40"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import requests
@@ -12,9 +14,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from structlog.testing import capture_logs
 
 from specwatch.errors import ConfigError
-from specwatch.serving import HttpServer
+from specwatch.serving import Complaints, HttpServer
 
 entered, leave = threading.Event(), threading.Event()
 
@@ -107,6 +110,144 @@ def test_clients_that_send_or_read_slowly_hold_nobody_up(server: HttpServer) -> 
         leave.set()
         for client in clients:
             client.close()
+
+
+@pytest.fixture
+def bounded() -> Iterator[HttpServer]:
+    entered.clear()
+    leave.clear()
+    running = HttpServer(APP, "127.0.0.1", 0, name="http", bounded=True)
+    running.start()
+    yield running
+    leave.set()
+    assert running.stop(timeout=10)
+
+
+Connect = Callable[[HttpServer], socket.socket]
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Connects to a server; closes all at the end."""
+    with contextlib.ExitStack() as held:
+
+        def connected(server: HttpServer) -> socket.socket:
+            address = ("127.0.0.1", server.port)
+            return held.enter_context(socket.create_connection(address, timeout=10))
+
+        yield connected
+
+
+def closed(client: socket.socket) -> bool:
+    """Whether the server ends the connection, as it does within the client's timeout."""
+    try:
+        while client.recv(1 << 20):
+            pass
+    except ConnectionResetError:
+        return True
+    return True
+
+
+def answer(client: socket.socket, last: bytes) -> bool:
+    """Whether an answer comes that ends so."""
+    data = b""
+    while not data.endswith(last) and (more := client.recv(4096)):
+        data += more
+    return data.endswith(last)
+
+
+ASK = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+def test_of_too_many_connections_those_that_wait_longest_make_room(
+    bounded: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether they ask for nothing, for half of something, or do not take their answer; what is
+    being answered is answered."""
+    monkeypatch.setattr("specwatch.serving.MOST_CONNECTIONS", 20)
+    asking = connect(bounded)
+    asking.sendall(ASK % b"/slow")
+    assert entered.wait(10)
+    idle = [connect(bounded) for _ in range(6)]
+    halves = [connect(bounded) for _ in range(6)]
+    for client in halves:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+    deaf = [connect(bounded) for _ in range(2)]
+    for client in deaf:
+        client.sendall(ASK % b"/large")
+        assert client.recv(1)
+    for _ in range(40):
+        late = connect(bounded)
+        late.sendall(ASK % b"/")
+        assert answer(late, b"quick")
+    assert all(map(closed, [*idle, *halves, *deaf]))
+    leave.set()
+    assert answer(asking, b"slow")
+
+
+def test_thousands_of_connections_that_ask_for_nothing_keep_nobody_out(
+    bounded: HttpServer, connect: Connect
+) -> None:
+    clients = [connect(bounded) for _ in range(300)]
+    assert get(bounded) == "quick"
+    assert all(map(closed, clients[:44]))
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"POST / HTTP/1.1\r\nHost: x\r\n"])
+def test_a_request_that_does_not_come_in_time_is_not_waited_for(
+    bounded: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr("specwatch.serving.REQUEST_SECONDS", 0.05)
+    client = connect(bounded)
+    client.sendall(sent)
+    assert closed(client)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", b"1"])
+def test_a_connection_is_not_kept_for_ever_after_an_answer(
+    bounded: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """The last of these is a body that nobody waits for, sent byte by byte."""
+    monkeypatch.setattr("specwatch.serving.IDLE_SECONDS", 0.2)
+    client = connect(bounded)
+    body = b"Content-Length: 1000\r\n" if sent == b"1" else b""
+    client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + body + b"\r\n")
+    assert answer(client, b"quick")
+    monkeypatch.setattr("specwatch.serving.REQUEST_SECONDS", 0.1)
+    with contextlib.suppress(ConnectionError):
+        client.sendall(sent)
+    assert closed(client)
+
+
+def test_an_answer_that_nobody_takes_is_given_up(
+    bounded: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specwatch.serving.ANSWER_SECONDS", 0.1)
+    client = connect(bounded)
+    client.sendall(ASK % b"/slow")
+    assert closed(client)
+
+
+def test_a_connection_that_is_used_is_kept(bounded: HttpServer, connect: Connect) -> None:
+    client = connect(bounded)
+    for _ in range(3):
+        client.sendall((ASK % b"/")[:20])
+        client.sendall((ASK % b"/")[20:])
+        assert answer(client, b"quick")
+
+
+def test_without_file_descriptors_there_is_one_line_of_log_a_minute() -> None:
+    times = [1000.0] * 1000 + [1061.0]
+    complaints = Complaints(iter(times).__next__)
+    loop = asyncio.new_event_loop()
+    full = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Full")}
+    with capture_logs() as log:
+        for _ in times:
+            complaints(loop, full)
+    loop.close()
+    told = [entry for entry in log if entry["event"] == "cannot_accept"]
+    assert [entry["times"] for entry in told] == [1, 1000]
+    assert "Full" in told[0]["detail"]
 
 
 def test_stopping_waits_for_no_slow_client(server: HttpServer) -> None:

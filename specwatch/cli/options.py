@@ -17,6 +17,7 @@ from specwatch import config
 from specwatch.errors import ConfigError
 from specwatch.scalars import parse_duration, parse_listen, parse_moment, quoted
 from specwatch.sections import SERVICE_FOLDER
+from specwatch.wording.text import clean_json
 
 _FARTHEST = 1e10
 """Seconds from 1970: the year 2286, and before milliseconds of today."""
@@ -192,5 +193,5 @@ def _listen(text: str) -> config.ListenAddress:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON: UTF-8 whatever the terminal's encoding."""
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2))
+    """Print a value as indented JSON: UTF-8 whatever the terminal's encoding, and clean."""
+    click.echo(clean_json(msgspec.json.format(msgspec.json.encode(value), indent=2)))

@@ -17,6 +17,7 @@ from specwatch.core.watch import no_engine
 from specwatch.edges import engine_info
 from specwatch.edges.engine_info import EngineInfo
 from specwatch.errors import ConfigError, PageError, ScrapeError, ScrapeReason
+from specwatch.model import PageLimits
 from specwatch.scalars import parse_engine_url
 from specwatch.wording import figures
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _LARGEST_PAGE = 16 << 20
 _GZIP = b"\x1f\x8b"
+_ANY = PageLimits(0, 0, 0, 0)
+"""One look may be at any page: the daemon's limits are those of a target."""
 
 
 @click.command(name="scrape")
@@ -48,7 +51,7 @@ def command(source: str, timeout: float, as_json: bool) -> None:
     Exit code 1 when the page cannot be read, or is that of no engine.
     """
     problems: list[str] = []
-    samples = PageReader().read(_page(source, timeout))
+    samples = PageReader(_ANY).read(_page(source, timeout))
     engine = EngineInfo(None, ())
     if "://" in source and "" in tally.parts_of(samples).models:
         engine = _asked(source, timeout)

@@ -87,8 +87,12 @@ class PageReader:
             else:
                 ours = self._read_groups(page, samples)
         except ValueError:
-            return self._read_line_by_line(page)
-        return samples if ours == len(samples) else self._read_line_by_line(page)
+            ours = -1
+        if ours != len(samples):
+            samples = self._read_line_by_line(page)
+        if not samples:
+            _check_encoding(page)
+        return samples
 
     def _read_groups(self, page: bytes, samples: dict[Series, float]) -> int:
         """Add the samples of a page, a family at a time, and return how many of them are ours.
@@ -268,6 +272,14 @@ def _learn_head(head: bytes) -> bytes:
     if len(_HEADS) < _HEADS_REMEMBERED and len(head) <= _LONGEST_HEAD:
         _HEADS[head] = meaning
     return meaning
+
+
+def _check_encoding(page: bytes) -> None:
+    """Raise PageError for a page that is no text: of one with our samples they alone matter."""
+    try:
+        page.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PageError(ScrapeReason.NOT_METRICS, f"the page is not UTF-8: {error}") from error
 
 
 def _number(page: bytes, line: re.Match[bytes]) -> int:

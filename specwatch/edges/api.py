@@ -3,9 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+import ipaddress
+import re
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Any
 
 import msgspec
@@ -13,10 +24,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specwatch.codegen.alerts import runbook_sections
 from specwatch.core import decisions, summary
@@ -30,7 +44,8 @@ from specwatch.edges.status_route import StatusRoute
 from specwatch.errors import ConfigError, StoreError
 from specwatch.guard.status import shown as guard_status
 from specwatch.model import HOUR, MINUTE, Window
-from specwatch.scalars import quoted
+from specwatch.scalars import is_loopback, quoted
+from specwatch.wording.text import clean_json
 
 _MOST_WINDOWS = 10_000
 _MOST_DECISIONS = 1000
@@ -52,10 +67,15 @@ def application(
     report: ReportReader,
     *,
     steps: StepReader = lambda **_: (),
+    hosts: Callable[[], Collection[str]] = lambda: ("*",),
+    monitored: bool = True,
 ) -> Starlette:
     """The application; ``windows`` and ``verdicts`` are the store's readers of the same names,
     ``report`` makes the report of a period, and ``steps`` are read as by
-    :meth:`specwatch.edges.guard_book.GuardBook.history`.
+    :meth:`specwatch.edges.guard_book.GuardBook.history`. ``hosts`` are the names under which it may
+    be asked, beside IP addresses and loopback names, written as
+    :func:`specwatch.scalars.parse_host_name` reads them; with ``monitored`` metrics and health are
+    told under any.
     """
 
     def page(request: Request) -> Response:
@@ -141,9 +161,52 @@ def application(
     app = Starlette(
         routes=[Route(path, answer) for path, answer in pages.items()],
         exception_handlers={HTTPException: refused, Exception: refused},
+        middleware=[
+            Middleware(_HostCheck, hosts=hosts, exempt=_FOR_MONITORING if monitored else ())
+        ],
     )
     app.router.redirect_slashes = False
     return app
+
+
+_FOR_MONITORING = ("/metrics", "/healthz", "/readyz")
+"""Paths that Prometheus, load balancers and kubelets ask for, under names of their own."""
+
+
+class _HostCheck:
+    """Refuses requests under a foreign name: a web page that lets its own name point here could
+    read the answers, by way of the browser of whoever visits it (DNS rebinding)."""
+
+    def __init__(
+        self, app: ASGIApp, *, hosts: Callable[[], Collection[str]], exempt: Collection[str]
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._exempt = exempt
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and scope["path"] not in self._exempt:
+            host = Headers(scope=scope).get("host", "")
+            if not _is_known(host, self._hosts()):
+                said = (
+                    f"this daemon is not known under the name {quoted(host[:100])}; if it should"
+                    " be, add the name without port to allowed_hosts in its configuration"
+                )
+                app = _json({"error": said}, 421)
+        await app(scope, receive, send)
+
+
+def _is_known(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header names an address, this machine's loopback, or one of ``names``."""
+    if not host:
+        return True  # HTTP/1.0, which no browser speaks
+    name = re.sub(r":[0-9]*$", "", host).lower().removesuffix(".")
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+        return True  # a name is what can be made to point elsewhere
+    above = {"*" + name[at:] for at, letter in enumerate(name) if letter == "."}
+    return is_loopback(name) or not {name, "*", *above}.isdisjoint(names)
 
 
 def daemon(status: DaemonStatus) -> dict[str, Any]:
@@ -265,4 +328,6 @@ def _respond(
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     if policy is not None:
         headers["Content-Security-Policy"] = policy
+    if media_type == "application/json":
+        body = clean_json(body)
     return Response(body, status, media_type=media_type, headers=headers)

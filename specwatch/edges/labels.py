@@ -8,6 +8,7 @@ import math
 from prometheus_client.core import GaugeMetricFamily
 
 from specwatch.core.histogram import Quantile
+from specwatch.wording.text import clean
 
 _LONGEST_LABEL = 200
 
@@ -19,11 +20,11 @@ def add(family: GaugeMetricFamily, labels: tuple[str, ...], value: float | None)
 
 
 def label(text: str) -> str:
-    """A server's text as a label: what is too long is cut, and told apart by a digest."""
-    if len(text) <= _LONGEST_LABEL:
+    """A server's text as a label, clean; what is changed, or cut, is told apart by a digest."""
+    if len(text) <= _LONGEST_LABEL and text.isprintable():
         return text
-    digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-    return f"{text[: _LONGEST_LABEL - 9]}~{digest}"
+    digest = hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=4).hexdigest()
+    return f"{clean(text[:_LONGEST_LABEL])[: _LONGEST_LABEL - 9]}~{digest}"
 
 
 def shown_quantile(at: Quantile | None) -> float | None:

@@ -18,6 +18,18 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def clean_json(data: bytes) -> bytes:
+    r"""JSON that holds the same values, with control characters spelt as JSON does: ``\u009b``."""
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    return "".join(c if c.isprintable() or c == "\n" else _spelt(c) for c in data.decode()).encode()
+
+
+def _spelt(character: str) -> str:
+    units = character.encode("utf-16-be")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
 def clean_lines(text: str) -> str:
     """As :func:`clean`, with line feeds left in."""
     return "\n".join(map(clean, text.split("\n")))

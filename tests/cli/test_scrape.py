@@ -169,7 +169,9 @@ def test_a_hostile_name_neither_commands_nor_fills_the_terminal(run: Run) -> Non
     assert done.stdout.isascii()
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) < 100
-    (model,) = json.loads(run("scrape", "-", "--json", stdin=page.encode()).stdout)["models"]
+    printed = run("scrape", "-", "--json", stdin=page.encode()).stdout
+    assert printed.replace("\n", "").isprintable()
+    (model,) = json.loads(printed)["models"]
     assert model["model_name"] == HOSTILE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 import threading
 from collections import Counter
@@ -138,6 +139,19 @@ def test_the_surface_shows_what_the_loop_knows(server: SimulatedServer, database
         url = daemon.http.url
     with pytest.raises(requests.ConnectionError):
         requests.get(f"{url}/healthz", timeout=10)
+
+
+@pytest.mark.parametrize(("allowed", "status"), [([], 421), (["*.example.com"], 200)])
+def test_a_daemon_is_asked_under_names_that_are_its_own(
+    serve: Serve, tmp_path: Path, allowed: list[str], status: int
+) -> None:
+    target = target_of(serve(page(vllm())).url)
+    config = config_of(tmp_path / "d.db", [target], allowed_hosts=allowed)
+    with Running(Daemon(config, environ={})) as daemon:
+        for name, expected in (("gpu-7.example.com", status), (socket.gethostname(), 200)):
+            headers = {"Host": name}
+            answer = requests.get(f"{daemon.http.url}/metrics", headers=headers, timeout=10)
+            assert answer.status_code == expected
 
 
 def test_targets_that_hang_delay_no_other(serve: Serve, database: Path) -> None:

@@ -149,12 +149,13 @@ def _no_constant(name: str) -> None:
 class Surface:
     """A daemon's HTTP surface; what it shows can be changed while it serves."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, monitored: bool = True) -> None:
         self.status = daemon()
         self.windows: Any = lambda **_: iter(())
         self.verdicts: Any = lambda **_: []
         self.steps: Any = lambda **_: []
         self.report: Any = lambda **_: sample.full()
+        self.hosts: tuple[str, ...] = ("*",)
         self.server = HttpServer(
             api.application(
                 lambda: self.status,
@@ -163,6 +164,8 @@ class Surface:
                 exporter.registry(lambda: self.status),
                 lambda **chosen: self.report(**chosen),
                 steps=lambda **selection: self.steps(**selection),
+                hosts=lambda: self.hosts,
+                monitored=monitored,
             ),
             "127.0.0.1",
             0,
@@ -188,9 +191,9 @@ def _lower(headers: Any) -> dict[str, str]:
 
 
 @contextmanager
-def serving() -> Iterator[Surface]:
+def serving(*, monitored: bool = True) -> Iterator[Surface]:
     """A surface that listens on a free port."""
-    surface = Surface()
+    surface = Surface(monitored=monitored)
     surface.server.start()
     try:
         yield surface

@@ -48,7 +48,57 @@ def surface(server: Surface) -> Surface:
     server.status = daemon()
     server.windows = lambda **_: iter(())
     server.verdicts = lambda **_: []
+    server.hosts = ("*",)
     return server
+
+
+@pytest.mark.parametrize(
+    ("host", "known"),
+    [
+        ("127.0.0.1:9469", True),
+        ("10.0.0.7", True),
+        ("[::1]:9469", True),
+        ("[fe80::1]", True),
+        ("localhost:9469", True),
+        ("LOCALHOST.", True),
+        ("chat.localhost", True),
+        ("gpu-7", True),
+        ("GPU-7:9469", True),
+        ("a.b.example.com:80", True),
+        ("", True),
+        ("example.com", False),
+        ("gpu-7.attacker.net:9469", False),
+        ("localhost.attacker.net", False),
+        ("127.0.0.1.attacker.net", False),
+        ("2130706433", False),
+        ("attacker.net:9469", False),
+    ],
+)
+def test_under_a_foreign_name_nothing_is_told(surface: Surface, host: str, known: bool) -> None:
+    """A web page whose name points here now may read what its visitor's browser is told."""
+    surface.hosts = ("gpu-7", "*.example.com")
+    for path in ("/", "/api/v1/targets", "/api/v1/report", "/runbook", "/nope"):
+        answer = surface.get(path, Host=host)
+        assert (answer.status != 421) is known
+    if not known:
+        said = surface.get("/api/v1/targets", Host=host).json["error"]
+        assert f'"{host}"' in said
+        assert "allowed_hosts" in said
+    surface.hosts = ("*",)
+    assert surface.get("/", Host=host).status == 200
+
+
+def test_metrics_and_health_are_told_under_any_name_beyond_loopback(surface: Surface) -> None:
+    """Prometheus has names of its own for us; on loopback nobody needs any."""
+    surface.hosts = ()
+    paths = ("/metrics", "/healthz", "/readyz")
+    for path in paths:
+        assert surface.get(path, Host="specwatch.monitoring.svc:9469").status == 200
+    with serving(monitored=False) as loopback:
+        loopback.hosts = ()
+        for path in paths:
+            assert loopback.get(path, Host="specwatch.monitoring.svc:9469").status == 421
+            assert loopback.get(path).status == 200
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -244,6 +294,34 @@ def test_decisions_of_a_database_that_is_away_are_not_available(surface: Surface
     surface.verdicts = away
     answer = surface.get("/api/v1/decisions")
     assert (answer.status, answer.json) == (503, {"error": "it is away"})
+
+
+def test_no_answer_holds_a_control_character(surface: Surface) -> None:
+    """Whoever reads one on a terminal is safe; a program gets the very name."""
+    name = "\x1b[31m\x7f\x9b31m\u202e\u2028\U000e0001 é😀"
+    window = minute(START, model_name=name)
+    told = tap_of(name)
+    surface.status = daemon(
+        target(models={name: Mode.ON}, recent=(window,), engine_version=name, tap=told)
+    )
+    surface.windows = lambda **_: iter((window,))
+    for path in ("/metrics", "/api/v1/targets", "/api/v1/windows"):
+        text = surface.get(path).body.decode()
+        assert text.replace("\n", "").isprintable()
+        assert "é😀" in text
+    (shown,) = surface.get("/api/v1/windows").json["windows"]
+    assert shown["model_name"] == name
+    assert name in surface.get("/api/v1/targets").json["targets"][0]["models"]
+
+
+def tap_of(name: str) -> TapStatus:
+    return TapStatus(Source.TAP, models={name: Coverage(Source.TAP, 1, 2, {}, {name: 1})})
+
+
+def test_names_that_look_alike_once_they_are_clean_are_two_series(surface: Surface) -> None:
+    surface.status = daemon(target(models={"a\x1b": Mode.ON, r"a\x1b": Mode.ON}, recent=()))
+    lines = [line for line in surface.get("/metrics").body.splitlines() if b"a\\\\x1b" in line]
+    assert len({line.rpartition(b" ")[0] for line in lines}) == len(lines) == 2
 
 
 def test_hostile_names_and_numbers_that_are_none_stay_json(surface: Surface) -> None:
