@@ -76,12 +76,12 @@ def _speedups(models: Iterable[tuple[str, str, ModelDecision]]) -> Iterator[Metr
     )
     measured = GaugeMetricFamily(
         "specwatch_speedup_measured",
-        "Whether the speedup is measured; else all that there is is assumed.",
+        "Whether the speedup over the last hour is measured.",
         labels=_MODEL,
     )
     assumed = GaugeMetricFamily(
         "specwatch_assumed_speedup_ratio",
-        "Speedup that the acceptance and an assumed draft cost suggest, where none is measured.",
+        "Speedup suggested by the acceptance and an assumed draft cost, without a baseline.",
         labels=_MODEL,
     )
     line = GaugeMetricFamily(
@@ -92,8 +92,8 @@ def _speedups(models: Iterable[tuple[str, str, ModelDecision]]) -> Iterator[Metr
     for target, model, one in models:
         found = one.assessment
         measured.add_metric((target, model), int(found.measured))
-        if not found.measured:
-            add(assumed, (target, model), one.prior)
+        if one.prior is not None:
+            assumed.add_metric((target, model), one.prior)
             line.add_metric((target, model), one.draft_cost_ratio)
         for temperature, interval in _by_temperature(one):
             labels = (target, model, label(temperature))

@@ -162,7 +162,7 @@ def model_of(
 
 
 def _more(said: dict[str, Any] | None, recent: Window | None, outcome: str) -> Iterator[str]:
-    if said is None or said["speedup"] is None or outcome == "off":
+    if said is None or outcome in ("off", "no_traffic"):
         return
     window = None if recent is None else summary.window(recent)
     yield _sentence(speculation.break_even(said, window))
