@@ -11,6 +11,7 @@ from itertools import islice
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from specwatch.core import histogram
 from specwatch.core.decisions import ModelDecision, leading
 from specwatch.core.interval import Interval
 from specwatch.core.status import JudgingStatus, TargetStatus
@@ -24,6 +25,7 @@ _VALUES = {Verdict.PASS: 0, Verdict.BREACH: 1, Verdict.NO_DATA: -1}
 LEAST_FINDINGS = 32
 """Verdicts that each of however many targets may have."""
 _MOST_BUCKETS = 12
+_QUANTILES = (0.5, 0.95, 0.99)
 
 
 def of_decisions(
@@ -138,11 +140,12 @@ def _baseline_latencies(models: Iterable[tuple[str, str, ModelDecision]]) -> Met
     )
     for target, model, one in models:
         named = {"target": target, "model_name": model}
-        for (metric, q), at in one.baseline_latencies.items():
-            value = shown_quantile(at)
-            if value is not None:
-                labels = {**named, "metric": metric, "quantile": str(q)}
-                latency.add_sample(latency.name, labels, value)
+        for metric, observed in one.baseline_latencies.items():
+            for q in _QUANTILES:
+                value = shown_quantile(histogram.quantile(observed, q))
+                if value is not None:
+                    labels = {**named, "metric": metric, "quantile": str(q)}
+                    latency.add_sample(latency.name, labels, value)
     return latency
 
 
