@@ -18,6 +18,7 @@ from specwatch.core.decisions import Decision, ModelDecision, TargetDecision
 from specwatch.core.history import REFERENCE_SECONDS
 from specwatch.core.judge import Judge
 from specwatch.core.sample import samples_of, total
+from specwatch.core.speedup import NO_BASELINE, NOT_READ
 from specwatch.core.status import JudgingStatus
 from specwatch.core.verdicts import Finding, Verdict
 from specwatch.core.watch import Moment
@@ -423,7 +424,9 @@ def _found(seat: _Seat) -> TargetDecision:
     models = {}
     for name, assessment in judge.assessments().items():
         prior = None
-        if not assessment.measured:
+        if not seat.restored and assessment.missing == NO_BASELINE:
+            assessment = replace(assessment, missing=NOT_READ)
+        elif seat.restored and not baselines[name].known:
             prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
         models[name] = ModelDecision(assessment, baselines[name], prior, cost, latencies[name])
     return TargetDecision(models, judge.findings(), judge.slos(), judge.goodput())

@@ -27,7 +27,7 @@ def pay_lines(known: dict[str, Any] | None, window: dict[str, Any] | None) -> Li
 
     Both as the API gives them; nothing where nothing was generated with speculation.
     """
-    if known is None or known["speedup"] is None:
+    if known is None or (known["speedup"] is None and not known["minutes"]):
         return
     yield from wrapped(speculation.speedup(known))
     yield from wrapped(speculation.break_even(known, window))

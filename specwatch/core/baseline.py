@@ -172,6 +172,11 @@ class Baseline:
     def __bool__(self) -> bool:
         return bool(self.bins)
 
+    @property
+    def known(self) -> bool:
+        """Whether there is one, be it too old: then nothing is to be assumed in its place."""
+        return bool(self.bins) or self.expired
+
     def before(self, at: float) -> Baseline:
         """What was known of it at a time (Unix seconds)."""
 

@@ -27,7 +27,7 @@ from specwatch.core.counterfactual import Baselines, Minute
 from specwatch.core.interval import Interval
 from specwatch.core.merge import sum_fields
 from specwatch.core.sample import Sample
-from specwatch.core.speedup import Comparison
+from specwatch.core.speedup import TOO_FEW, Comparison
 from specwatch.model import Objective, Tally
 
 DRAFT_COST_RATIO = 0.1
@@ -112,10 +112,14 @@ class Assessment:
     """Why there is a speedup and no ``best_k``."""
     missing: str | None = None
     """Why there is no speedup, as words."""
+    until: float | None = None
+    """Unix time at which the newest of the minutes behind ``speedup`` ends."""
+    missing_lately: str | None = None
+    """Why the newest minutes say nothing of the speedup, as words, where they do not."""
 
     @property
     def measured(self) -> bool:
-        """Whether there is a measured speedup; else all that can be said is assumed."""
+        """Whether there is a measured speedup."""
         return self.speedup is not None
 
 
@@ -168,12 +172,13 @@ def assess(
     found = Assessment(samples=len(whole.minutes), tokens=whole.tokens, covered=whole.covered)
     speedup = whole.interval()
     if speedup is None:
-        return replace(found, missing=whole.missing or "too few minutes of traffic")
+        return replace(found, missing=whole.missing or TOO_FEW)
     stepping = compared.stepping
     best_k = _best_k(stepping, compared)
     return replace(
         found,
         speedup=speedup,
+        until=max(float(each.sample.start + each.sample.length) for each in whole.known),
         objective=whole.objective,
         per_token=whole.of(Objective.TPOT),
         bins=tuple(_bins(stepping, compared)),

@@ -12,6 +12,8 @@ from specwatch.core.cost import CostModel, Observation, Prediction
 from specwatch.core.sample import Pace, Requests, Sample
 from specwatch.model import Environment, Mode, Objective
 
+NO_LENGTHS = "nothing tells how long prompts were"
+"""Why nothing is compared with a baseline whose times depend on prompts."""
 LIKE = 2.0
 """Factor by which prompts may be longer, or shorter, than those of the baseline."""
 _ENOUGH_REQUESTS = 10
@@ -189,7 +191,7 @@ class Counterfactual:
         more = (0.0, 0.0)
         if asked is None or lengths.prompt is None:
             if any(decoding.slopes):
-                return "nothing tells how long prompts were"
+                return NO_LENGTHS
         else:
             more = extras(
                 minute.concurrency, minute.pace.tokens, asked.prompt_tokens, lengths.prompt,

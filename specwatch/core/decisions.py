@@ -1,7 +1,7 @@
 """Numbers of the decision for people and programs.
 
 What is shown is plain JSON values; an unknown is None. Every speedup says whether it was measured
-or is assumed.
+or is assumed, and a measured one whether it is of now.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from specwatch.core.evidence import LATELY
+from specwatch.core.speedup import NOT_SEEN, mended_by_calibration
 from specwatch.model import load_bin_label
 from specwatch.scalars import format_duration
 
@@ -49,8 +51,9 @@ class Decision:
 class ModelDecision:
     """What is known of whether speculation pays for one model.
 
-    ``prior`` is an assumed speedup; it follows from ``draft_cost_ratio``, the cost of a draft token
-    in steps of the target, which is the assumed break-even acceptance too.
+    ``prior`` is an assumed speedup, where there is no baseline at all; it follows from
+    ``draft_cost_ratio``, the cost of a draft token in steps of the target, which is the assumed
+    break-even acceptance too.
     ``baseline_latencies`` are those of :meth:`specwatch.core.judge.Judge.baseline_latencies`.
     """
 
@@ -59,6 +62,17 @@ class ModelDecision:
     prior: float | None = None
     draft_cost_ratio: float = 0.1
     baseline_latencies: BaselineLatencies = field(default_factory=dict)
+
+    def current(self, now: float) -> bool:
+        """Whether there is a measured speedup that is of now (Unix seconds)."""
+        until = self.assessment.until
+        return until is not None and until >= now - LATELY
+
+    def missing(self, now: float) -> str | None:
+        """Why there is no measured speedup of now, as words; None where there is one."""
+        if self.current(now):
+            return None
+        return self.assessment.missing or self.assessment.missing_lately or NOT_SEEN
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +112,20 @@ def of_models(found: TargetDecision, names: Collection[str]) -> TargetDecision:
 
 def model(one: ModelDecision, now: float) -> Json:
     """Whether speculation pays for one model, with the ages of what that rests on."""
-    found = one.assessment
+    found, missing = one.assessment, one.missing(now)
+    calibrate = missing is not None and mended_by_calibration(missing)
     return {
         "speedup": _speedup(one),
+        "current": one.current(now),
+        "until": found.until,
         "objective": str(found.objective) if found.measured else None,
         "per_token": interval(found.per_token),
-        "missing": found.missing,
+        "missing": missing,
+        "remedy": "specwatch calibrate" if calibrate else None,
         "minutes": found.samples,
         "covered": found.covered,
         "bins": [_bin(each) for each in found.bins],
-        "assumed_acceptance": None if found.measured else one.draft_cost_ratio,
+        "assumed_acceptance": None if one.prior is None else one.draft_cost_ratio,
         "buckets": [
             {
                 "temperature": label,

@@ -7,15 +7,13 @@ from typing import NamedTuple
 
 from specwatch.core import histogram, quantile
 from specwatch.core.evidence import Evidence
-from specwatch.core.histogram import Quantile
 from specwatch.core.quantile import Estimate
 from specwatch.core.speedup import LEAST_SHARE
 from specwatch.model import Histogram
 
-BaselineLatencies = Mapping[tuple[str, float], Quantile]
-"""Quantiles, in seconds, by metric (``ttft``, ``tpot``) and ``q``."""
+BaselineLatencies = Mapping[str, Histogram]
+"""Seconds, by metric (``ttft``, ``tpot``)."""
 _METRICS = ("ttft", "tpot")
-_QUANTILES = (0.5, 0.95, 0.99)
 
 
 class Side(NamedTuple):
@@ -61,17 +59,9 @@ def at_equal_load(evidence: Evidence, metric: str, window: float) -> tuple[Side,
 
 
 def baseline_latencies(evidence: Evidence, window: float) -> BaselineLatencies:
-    """Quantiles of what :func:`at_equal_load` compares with; without those that have no bounds."""
-    found: dict[tuple[str, float], Quantile] = {}
-    for metric in _METRICS:
-        matched = _matched(evidence, metric, window)
-        if isinstance(matched, str):
-            continue
-        for q in _QUANTILES:
-            at = histogram.quantile(matched.baseline, q)
-            if at is not None and at.value is not None:
-                found[metric, q] = at
-    return found
+    """What :func:`at_equal_load` compares with; its counts are as it weighs, not of requests."""
+    known = {metric: _matched(evidence, metric, window) for metric in _METRICS}
+    return {metric: found.baseline for metric, found in known.items() if not isinstance(found, str)}
 
 
 def _matched(evidence: Evidence, metric: str, window: float) -> _Matched | str:

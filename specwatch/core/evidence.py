@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from specwatch.core.baseline import Baseline
@@ -15,6 +16,8 @@ from specwatch.core.sample import Sample, total
 from specwatch.core.speedup import Comparison
 from specwatch.model import ALL_TEMPERATURES, Mode, Objective, Tally
 
+LATELY = 600.0
+"""Seconds within which a minute has to lie for a speedup to be of now."""
 LONGEST_SILENCE = 180.0
 """Seconds since the last sound sample after which what was seen before says nothing of now."""
 
@@ -112,10 +115,13 @@ class Evidence:
     def assessment(self, seconds: float) -> Assessment:
         """What speculation did over a window, measured."""
         if seconds not in self._assessments:
-            self._assessments[seconds] = assess(
+            found = assess(
                 self.window(seconds), self.baseline, objective=self.objective,
                 usual=self._usual(), by_minute=self.compared(seconds),
             )  # fmt: skip
+            if found.until is not None and found.until < self.now - LATELY:
+                found = replace(found, missing_lately=self.compared(LATELY).missing)
+            self._assessments[seconds] = found
         return self._assessments[seconds]
 
     def compared(self, seconds: float, *, adjusted: bool = True) -> Comparison:

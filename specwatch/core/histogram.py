@@ -11,16 +11,28 @@ from typing import NamedTuple
 
 from specwatch.model import Histogram
 
+_WIDE = 1.2
+"""What the upper bound of a bucket may be of its lower one, for a value between to be a figure."""
+
 
 class Quantile(NamedTuple):
     """A quantile read off a histogram.
 
     When it falls into the open-ended bucket, ``open_ended`` is true and ``value`` is the last
     finite bound: the real quantile is greater. ``value`` is None when there is no bound at all.
+    Else it is interpolated: the real one is anywhere from ``lower`` to ``upper``, the bounds of its
+    bucket.
     """
 
     value: float | None
     open_ended: bool
+    lower: float = 0.0
+    upper: float = math.inf
+
+
+def wide(lower: float, upper: float) -> bool:
+    """Whether a bucket is so wide that a quantile interpolated in it is no figure to compare."""
+    return upper > _WIDE * lower
 
 
 def merge(first: Histogram, second: Histogram) -> Histogram:
@@ -82,16 +94,18 @@ def _at(histogram: Histogram, cumulative: Sequence[int], rank: float) -> Quantil
     index = bisect.bisect_left(cumulative, rank) if rank > 0 else bisect.bisect(cumulative, 0)
     bounds = histogram.bounds
     if index == len(bounds):
-        return Quantile(bounds[-1] if bounds else None, open_ended=True)
+        last = bounds[-1] if bounds else None
+        return Quantile(last, open_ended=True, lower=last or 0.0)
     upper = bounds[index]
     if index:
         lower, below = bounds[index - 1], cumulative[index - 1]
     elif upper > 0:
         lower, below = 0.0, 0
     else:
-        return Quantile(upper, open_ended=False)
+        return Quantile(upper, open_ended=False, lower=upper, upper=upper)
     inside = max(rank - below, 0.0) / histogram.counts[index]
-    return Quantile(lower + (upper - lower) * inside, open_ended=False)
+    value = lower + (upper - lower) * inside
+    return Quantile(value, open_ended=False, lower=lower, upper=upper)
 
 
 def mean(histogram: Histogram) -> float | None:

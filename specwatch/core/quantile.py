@@ -6,7 +6,6 @@ bucket: comparing two by interpolation alone sees a change where one has just cr
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -126,10 +125,7 @@ def _bucket_at(observed: Histogram, q: float) -> tuple[float, float]:
     found = histogram.quantile(observed, q)
     if found is None or found.value is None:
         raise AssertionError("a histogram with bounds has a quantile")
-    if found.open_ended:
-        return found.value, math.inf
-    at = bisect.bisect_left(observed.bounds, found.value)
-    return observed.bounds[at - 1] if at else min(observed.bounds[0], 0.0), observed.bounds[at]
+    return found.lower, found.upper
 
 
 def _ranks(q: float, requests: int) -> tuple[int, int]:

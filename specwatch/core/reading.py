@@ -12,7 +12,7 @@ from specwatch.core.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_sp
 from specwatch.core.equal_load import at_equal_load
 from specwatch.core.evidence import Evidence
 from specwatch.core.interval import Interval
-from specwatch.core.speedup import LEAST_SHARE, Comparison
+from specwatch.core.speedup import LEAST_SHARE, TOO_FEW, Comparison
 from specwatch.core.summary import QUANTILES
 from specwatch.measures import MEASURES
 from specwatch.model import ALL_TEMPERATURES, Histogram, Tally
@@ -115,7 +115,7 @@ def _speedup(asked: _Asked) -> Reading:
         found = assessed.buckets.get(asked.temperature)
         if found is not None:
             return Reading(found.speedup.value, found.speedup, basis="measured")
-        missing = assessed.missing or "too few minutes of traffic at this temperature"
+        missing = assessed.missing or f"{TOO_FEW} at this temperature"
         return _none(missing, "measured")
     return _compared(asked.evidence.compared(asked.window), asked.evidence.now)
 
@@ -128,7 +128,7 @@ def _unadjusted_speedup(asked: _Asked) -> Reading:
 def _compared(compared: Comparison, now: float) -> Reading:
     found = compared.interval()
     if found is None:
-        return _none(compared.missing or "too few minutes of traffic", "measured")
+        return _none(compared.missing or TOO_FEW, "measured")
     return Reading(found.value, found, basis="measured", stretches=compared.stretches(now))
 
 
@@ -193,8 +193,7 @@ def _losing_share(asked: _Asked) -> Reading:
     found = asked.evidence.assessment(asked.window)
     if not found.buckets:
         missing = found.missing or "no measured speedup of any temperature"
-        baseline = asked.evidence.baseline
-        return _none(missing, "measured")._replace(moot=not baseline and not baseline.expired)
+        return _none(missing, "measured")._replace(moot=not asked.evidence.baseline.known)
     losing = math.fsum(each.share for each in found.buckets.values() if each.loses)
     return Reading(losing, basis="measured")
 

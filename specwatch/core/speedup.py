@@ -15,7 +15,15 @@ from functools import cached_property
 
 from specwatch.core.baseline import Baseline
 from specwatch.core.cost import CostModel, doubt
-from specwatch.core.counterfactual import Baselines, Counterfactual, Memory, Minute, Plain, Row
+from specwatch.core.counterfactual import (
+    NO_LENGTHS,
+    Baselines,
+    Counterfactual,
+    Memory,
+    Minute,
+    Plain,
+    Row,
+)
 from specwatch.core.interval import CONFIDENCE, LEAST_SAMPLES, Interval
 from specwatch.core.noise import (
     MOST_DOUBT,
@@ -29,6 +37,12 @@ from specwatch.core.noise import (
 from specwatch.core.sample import Sample
 from specwatch.model import Environment, Mode, Objective
 
+NOTHING = "nothing was generated with speculation"
+NO_BASELINE = "no baseline"
+TOO_FEW = "too few minutes of traffic"
+NOT_READ = "baselines were not read from the database yet"
+NOT_SEEN = "no minute was seen since"
+"""Reasons for which nothing is compared, beside those of a baseline that knows other conditions."""
 LEAST_SHARE = 0.5
 """Share of the work that must have been done at conditions that the baseline knows."""
 MINUTES_BETWEEN_ERRORS = 60_000.0
@@ -39,6 +53,12 @@ for certain decides."""
 _TAIL = (1 - CONFIDENCE) / 2
 """Error of either bound of an interval."""
 _REFERENCE_TAIL = 0.005
+
+
+def mended_by_calibration(missing: str) -> bool:
+    """Whether a measurement without speculation, at the conditions of now, would end the reason
+    for which nothing is compared (:attr:`Comparison.missing`)."""
+    return missing not in (NOTHING, TOO_FEW, NO_LENGTHS, NOT_READ, NOT_SEEN)
 
 
 class Comparison:
@@ -105,14 +125,15 @@ class Comparison:
     def missing(self) -> str | None:
         """Why nothing can be compared, as words; None where it can."""
         if not self.minutes:
-            return "nothing was generated with speculation"
+            return NOTHING
         if not any(self._known.of(each.sample.environment) for each in self.minutes):
-            return "no baseline"
+            expired = any(self._known.of(each.sample.environment).expired for each in self.minutes)
+            return f"{NO_BASELINE} young enough" if expired else NO_BASELINE
         few = len(self.known) < LEAST_SAMPLES
         unknown = [(m.pace.tokens, why) for m, why in self._rows if isinstance(why, str)]
         if unknown and (few or self.covered < LEAST_SHARE):
             return max(unknown)[1]
-        return "too few minutes of traffic" if few else None
+        return TOO_FEW if few else None
 
     def interval(self) -> Interval | None:
         """The speedup by the objective, with its 95 % interval; None where :attr:`missing`."""

@@ -25,7 +25,9 @@ def latency(observed: Histogram | None) -> Json | None:
     """Count, sum and quantiles, in the unit of the histogram.
 
     ``open_ended`` is true when a quantile lies beyond the last bound, which then stands in its
-    place: the real value is greater. Without bounds (only a mean can be had) quantiles are None.
+    place: the real value is greater. Any other is interpolated in its bucket, and ``buckets`` has
+    the bounds between which it really is. Without bounds (only a mean can be had) quantiles are
+    None.
     """
     if observed is None:
         return None
@@ -37,6 +39,11 @@ def latency(observed: Histogram | None) -> Json | None:
         "open_ended": any(
             at is not None and at.open_ended and at.value is not None for at in found.values()
         ),
+        "buckets": {
+            name: [at.lower, at.upper]
+            for name, at in found.items()
+            if at is not None and not at.open_ended
+        },
     }
 
 

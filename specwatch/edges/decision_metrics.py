@@ -11,6 +11,7 @@ from itertools import islice
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from specwatch.core import histogram
 from specwatch.core.decisions import ModelDecision, leading
 from specwatch.core.interval import Interval
 from specwatch.core.status import JudgingStatus, TargetStatus
@@ -24,6 +25,7 @@ _VALUES = {Verdict.PASS: 0, Verdict.BREACH: 1, Verdict.NO_DATA: -1}
 LEAST_FINDINGS = 32
 """Verdicts that each of however many targets may have."""
 _MOST_BUCKETS = 12
+_QUANTILES = (0.5, 0.95, 0.99)
 
 
 def of_decisions(
@@ -76,12 +78,12 @@ def _speedups(models: Iterable[tuple[str, str, ModelDecision]]) -> Iterator[Metr
     )
     measured = GaugeMetricFamily(
         "specwatch_speedup_measured",
-        "Whether the speedup is measured; else all that there is is assumed.",
+        "Whether the speedup over the last hour is measured.",
         labels=_MODEL,
     )
     assumed = GaugeMetricFamily(
         "specwatch_assumed_speedup_ratio",
-        "Speedup that the acceptance and an assumed draft cost suggest, where none is measured.",
+        "Speedup suggested by the acceptance and an assumed draft cost, without a baseline.",
         labels=_MODEL,
     )
     line = GaugeMetricFamily(
@@ -92,8 +94,8 @@ def _speedups(models: Iterable[tuple[str, str, ModelDecision]]) -> Iterator[Metr
     for target, model, one in models:
         found = one.assessment
         measured.add_metric((target, model), int(found.measured))
-        if not found.measured:
-            add(assumed, (target, model), one.prior)
+        if one.prior is not None:
+            assumed.add_metric((target, model), one.prior)
             line.add_metric((target, model), one.draft_cost_ratio)
         for temperature, interval in _by_temperature(one):
             labels = (target, model, label(temperature))
@@ -138,11 +140,12 @@ def _baseline_latencies(models: Iterable[tuple[str, str, ModelDecision]]) -> Met
     )
     for target, model, one in models:
         named = {"target": target, "model_name": model}
-        for (metric, q), at in one.baseline_latencies.items():
-            value = shown_quantile(at)
-            if value is not None:
-                labels = {**named, "metric": metric, "quantile": str(q)}
-                latency.add_sample(latency.name, labels, value)
+        for metric, observed in one.baseline_latencies.items():
+            for q in _QUANTILES:
+                value = shown_quantile(histogram.quantile(observed, q))
+                if value is not None:
+                    labels = {**named, "metric": metric, "quantile": str(q)}
+                    latency.add_sample(latency.name, labels, value)
     return latency
 
 

@@ -13,7 +13,7 @@ from specwatch.core.decisions import ModelDecision
 from specwatch.core.histogram import Quantile
 from specwatch.core.last_hour import ModelHour, Points
 from specwatch.core.status import TargetStatus
-from specwatch.model import ALL_TEMPERATURES, Mode, Source, Window
+from specwatch.model import ALL_TEMPERATURES, Histogram, Mode, Source, Window
 from specwatch.wording import figures, speculation
 from specwatch.wording.speculation import MODE_NOT_KNOWN
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -65,7 +65,8 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One quantile of a latency with speculation, and without it at equal load."""
+    """The mean or a quantile of a latency with speculation, and without it at equal load; how they
+    differ is said of means alone, for quantiles are known by bucket."""
 
     name: str
     on: str
@@ -162,7 +163,7 @@ def model_of(
 
 
 def _more(said: dict[str, Any] | None, recent: Window | None, outcome: str) -> Iterator[str]:
-    if said is None or said["speedup"] is None or outcome == "off":
+    if said is None or outcome in ("off", "no_traffic"):
         return
     window = None if recent is None else summary.window(recent)
     yield _sentence(speculation.break_even(said, window))
@@ -296,30 +297,32 @@ def _latencies(hour: ModelHour | None, known: ModelDecision | None) -> Iterator[
     on = None if hour is None or not hour.on or hour.whole is None else hour.whole.tally
     baseline = {} if known is None else known.baseline_latencies
     for metric, name in _METRICS.items():
-        observed = None if on is None else getattr(on, metric)
+        sides: tuple[Histogram | None, Histogram | None] = (
+            None if on is None else getattr(on, metric),
+            baseline.get(metric),
+        )
+        now, then = (None if each is None else histogram.mean(each) for each in sides)
+        if now is not None or then is not None:
+            change = _change(now, then)
+            yield Latency(f"{name} mean", figures.seconds(now), figures.seconds(then), change)
         for label, q in _QUANTILES.items():
-            now = None if observed is None else histogram.quantile(observed, q)
-            then = baseline.get((metric, q))
-            if _value(now) is not None or _value(then) is not None:
-                yield Latency(f"{name} {label}", _time(now), _time(then), _change(now, then))
-
-
-def _value(found: Quantile | None) -> float | None:
-    return None if found is None else found.value
+            on_q, off_q = (
+                _time(None if each is None else histogram.quantile(each, q)) for each in sides
+            )
+            if (on_q, off_q) != (figures.UNKNOWN, figures.UNKNOWN):
+                yield Latency(f"{name} {label}", on_q, off_q, figures.UNKNOWN)
 
 
 def _time(found: Quantile | None) -> str:
-    value = _value(found)
-    if found is None or value is None:
+    if found is None or found.value is None:
         return figures.UNKNOWN
-    return f"> {value:,.5g} s" if found.open_ended else figures.seconds(value)
+    if not found.open_ended and histogram.wide(found.lower, found.upper):
+        return figures.within(found.lower, found.upper)
+    return figures.bounded(found.value, beyond=found.open_ended)
 
 
-def _change(now: Quantile | None, then: Quantile | None) -> str:
-    after, before = _value(now), _value(then)
-    if now is None or then is None or after is None or not before:
-        return figures.UNKNOWN
-    if now.open_ended or then.open_ended:
+def _change(after: float | None, before: float | None) -> str:
+    if after is None or not before:
         return figures.UNKNOWN
     percents = round(100 * (after / before - 1))
     if not percents:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlencode
@@ -92,22 +92,20 @@ def in_order(status: DaemonStatus) -> list[TargetStatus]:
 
 def troubles(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:
     """What is wrong with a target, in a few words each."""
-    return status.attempt(
-        target.name, partial(_troubles, target, status.stuck), ("cannot be shown",)
-    )
+    return status.attempt(target.name, partial(_troubles, target, status), ("cannot be shown",))
 
 
-def _troubles(target: TargetStatus, stuck: Iterable[str]) -> tuple[str, ...]:
+def _troubles(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:
     found = []
-    if target.name in stuck:
+    if target.name in status.stuck:
         found.append("stuck")
     if target.failure is not None:
         found.append(f"cannot be read: {shown(str(target.failure.reason)).replace('_', ' ')}")
     if target.tap.proxy is not None and target.tap.proxy.failure is not None:
         found.append("its proxy cannot be read")
     breaches = [each for each in target.decision.findings if each.verdict is Verdict.BREACH]
-    read = target.failure is None and target.name not in stuck
-    if read and any(_loses(target, model) for model in target.decision.models):
+    read = target.failure is None and target.name not in status.stuck
+    if read and any(_loses(target, model, status.now) for model in target.decision.models):
         found.append("speculation loses")
     urgent = sum(each.rule.severity in _URGENT for each in breaches)
     if urgent:
@@ -121,9 +119,11 @@ def _troubles(target: TargetStatus, stuck: Iterable[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _loses(target: TargetStatus, model: str) -> bool:
-    measured = target.decision.models[model].assessment.speedup
-    return measured is not None and measured.upper < 1 and target.models.get(model) != Mode.OFF
+def _loses(target: TargetStatus, model: str, now: float) -> bool:
+    known = target.decision.models[model]
+    measured = known.assessment.speedup
+    loses = known.current(now) and measured is not None and measured.upper < 1
+    return loses and target.models.get(model) != Mode.OFF
 
 
 def _guard_troubles(found: GuardStatus | None) -> Iterator[str]:

@@ -152,10 +152,12 @@ def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> Side:
         hours=sum(each.gauges.sampled_seconds for each in samples) / HOUR,
         acceptance_rate=acceptance_rate(whole),
         mean_length=mean_acceptance_length(whole),
+        tpot_mean=None if tpot is None else histogram.mean(tpot),
         tpot_p50=p50,
         tpot_p99=p99,
         speedup=_speedup(ran, baseline_of),
         beyond=latencies.beyond(found),
+        buckets=latencies.buckets(found),
     )
 
 

@@ -124,7 +124,7 @@ def _outcome(found: _Stretch, ended: float | None) -> str:
     if not acted:
         return _looked_on(found.steps, ended)
     if ended is None:
-        return _going_on(found.steps)
+        return _going_on(found)
     return _over(found, ended)
 
 
@@ -141,11 +141,10 @@ def _looked_on(steps: Sequence[GuardStep], ended: float | None) -> str:
     return _cut(f"{said}; over after {figures.span(ended - steps[0].at)}: {steps[-1].reason}")
 
 
-def _going_on(steps: Sequence[GuardStep]) -> str:
-    last = steps[-1]
-    entered = _entered(steps)
+def _going_on(found: _Stretch) -> str:
+    last, entered = found.steps[-1], _entered(found.steps)
     if last.phase == Phase.DISABLED:
-        return f"speculation is off since {moment(entered.at)}"
+        return f"speculation is off since {_off_since(found)}"
     if last.phase == Phase.TRIAL:
         return f"on again for a trial since {moment(entered.at)}"
     if last.phase == Phase.HELD:
@@ -172,6 +171,18 @@ def _over(found: _Stretch, ended: float) -> str:
     elif any(each.phase == Phase.HELD for each in found.steps):
         said = f"held; {said}"
     return _cut(said)
+
+
+def _off_since(found: _Stretch) -> str:
+    """When the restart began that switched it off, not when that was verified."""
+    begin, _ = found.away[-1]
+    for earlier, end in reversed(found.away):
+        if end < begin:
+            break
+        begin = earlier
+    first = found.steps[0]
+    before = first.at == begin and first.phase_before == Phase.DISABLED
+    return f"{'before ' if before else ''}{moment(begin)}"
 
 
 def _entered(steps: Sequence[GuardStep]) -> GuardStep:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from specwatch.core import histogram, quantile
 from specwatch.core.histogram import Quantile
 from specwatch.model import Histogram
-from specwatch.report.model import Quantiles
+from specwatch.report.model import Bounds, Quantiles
 
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _NEARLY_ALL = 0.95
@@ -31,6 +31,7 @@ def quantiles(observed: Histogram | None, count: int | None = None) -> Quantiles
         p95=values["p95"],
         p99=values["p99"],
         beyond=beyond(found),
+        buckets=buckets(found),
     )
 
 
@@ -39,6 +40,15 @@ def beyond(found: Mapping[str, Quantile | None]) -> tuple[str, ...]:
     return tuple(
         name for name, at in found.items() if at and at.open_ended and at.value is not None
     )
+
+
+def buckets(found: Mapping[str, Quantile | None]) -> dict[str, Bounds]:
+    """The bounds between which quantiles are, by name, but for those beyond the last bound."""
+    return {
+        name: Bounds(lower=at.lower, upper=at.upper)
+        for name, at in found.items()
+        if at and not at.open_ended
+    }
 
 
 def mixed(measured: Mapping[_Load, Histogram], requests: Mapping[_Load, int]) -> Quantiles | None:

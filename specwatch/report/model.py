@@ -40,9 +40,17 @@ class Amount(Struct, frozen=True, kw_only=True):
     upper: float | None = None
 
 
+class Bounds(Struct, frozen=True, kw_only=True):
+    """What a figure is at least, and at most; they are equal where it is known."""
+
+    lower: float
+    upper: float
+
+
 class Quantiles(Struct, frozen=True, kw_only=True):
     """Of one latency, from merged counts; those that lie beyond the last bound have its value, and
-    ``beyond`` names them (``p95``, ``p99``)."""
+    ``beyond`` names them (``p95``, ``p99``). Others are interpolated: ``buckets`` has the bounds
+    between which they really are. The mean is exact."""
 
     count: int
     mean: float | None
@@ -50,6 +58,7 @@ class Quantiles(Struct, frozen=True, kw_only=True):
     p95: float | None
     p99: float | None
     beyond: tuple[str, ...] = ()
+    buckets: dict[str, Bounds] = {}
 
 
 class Latency(Struct, frozen=True, kw_only=True):
@@ -208,13 +217,6 @@ class Objective(Struct, frozen=True, kw_only=True):
     worst_hour: WorstHour | None = None
 
 
-class Bounds(Struct, frozen=True, kw_only=True):
-    """What a figure is at least, and at most; they are equal where it is known."""
-
-    lower: float
-    upper: float
-
-
 class Goodput(Struct, frozen=True, kw_only=True):
     """Requests that met all objectives, in all modes, or with speculation or without it.
 
@@ -295,16 +297,17 @@ class Health(Struct, frozen=True, kw_only=True):
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """Some hours before or after a change; ``beyond`` names latencies that lie beyond the last
-    bound, and have its value."""
+    """Some hours before or after a change; ``beyond`` and ``buckets`` as in :class:`Quantiles`."""
 
     hours: float
     acceptance_rate: float | None
     mean_length: float | None
+    tpot_mean: float | None = None
     tpot_p50: float | None
     tpot_p99: float | None
     speedup: Ratio | None = None
     beyond: tuple[str, ...] = ()
+    buckets: dict[str, Bounds] = {}
 
 
 class Change(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 
+from specwatch.core.speedup import NO_BASELINE, mended_by_calibration
 from specwatch.model import ALL_TEMPERATURES, LOAD_BINS, load_bin_label
 from specwatch.report import schedule
 from specwatch.report.incidents import WOULD_HAVE
@@ -31,8 +32,6 @@ _MOST = 3
 _FEW_REQUESTS = 0.01
 """Share of the requests that are not worth a server of their own."""
 _MOST_NAMES = 6
-_NO_BASELINE = "no baseline"
-"""How the reason begins for which a measurement can be had on purpose."""
 _MOST_LOADS = 3
 
 
@@ -109,7 +108,7 @@ def _off(report: ModelReport, name: str) -> str:
 def _unknown(answer: Answer, name: str) -> str:
     said = f"Nobody knows yet whether speculation pays for {name}"
     if answer.missing:
-        there = "there is " if answer.missing.startswith(_NO_BASELINE) else ""
+        there = "there is " if answer.missing.startswith(NO_BASELINE) else ""
         there = "it is " if answer.missing == MODE_NOT_KNOWN else there
         said += f": {there}{shown(answer.missing, LONGEST_SENTENCE)}"
     if answer.speedup is not None:
@@ -220,11 +219,11 @@ def _data(report: ModelReport) -> Iterator[str]:
 def _measuring(report: ModelReport) -> Iterator[str]:
     if report.answer.outcome != "unknown":
         return
-    missing = report.answer.missing or _NO_BASELINE
+    missing = report.answer.missing or NO_BASELINE
     if missing == MODE_NOT_KNOWN:
         yield MODE_REMEDY
         return
-    if not missing.startswith(_NO_BASELINE):
+    if not mended_by_calibration(missing):
         yield "Wait for more traffic, or report on a longer period."
         return
     unmeasured = sorted(

@@ -68,9 +68,8 @@ class Chosen:
 class Speedups:
     """The measured speedup, or why there is none, and what may be assumed instead.
 
-    ``samples`` are those with speculation, ``present`` is the newest environment of them, and
-    ``expired`` whether there was a baseline that is too old; ``later`` whether one was measured
-    after the period.
+    ``samples`` are those with speculation, ``present`` is the newest environment of them;
+    ``later`` is whether a baseline was measured after the period.
     """
 
     assessment: Assessment
@@ -78,7 +77,6 @@ class Speedups:
     samples: Sequence[Sample] = ()
     assumed: float | None = None
     present: Environment | None = None
-    expired: bool = False
     later: bool = False
 
     def knows(self, environment: Environment, bin_: int) -> bool:
@@ -96,8 +94,7 @@ class Speedups:
     @property
     def missing(self) -> str | None:
         """Why there is no measured speedup."""
-        missing = self.assessment.missing
-        return f"{missing} young enough" if self.expired and missing == "no baseline" else missing
+        return self.assessment.missing
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -156,9 +153,8 @@ def speedups(
         assessment,
         baseline,
         samples,
-        None if assessment.measured else _assumed(cells, draft_cost_ratio),
+        None if any(baseline(e).known for e in environments) else _assumed(cells, draft_cost_ratio),
         ledger.present,
-        any(baseline(each).expired for each in environments),
         bool(baseline.later & environments),
     )
 

@@ -194,14 +194,15 @@ def _lengths(found: Iterable[Temperature], width: int, bar: str) -> Iterator[Lin
 
 
 def _latencies(found: Iterable[Temperature], width: int) -> Iterator[Line]:
-    headers = ("temp", "", "p50", "p95", "p99", "p50 +/-", "p99 +/-", "off p50", "off p99")
+    headers = ("temp", "", "mean", "+/-", "off", "p50", "p95", "p99", "off p50", "off p99")
     rows = [
         (
             Cell(shown(each.temperature)),
             Cell(name),
+            Cell(cells.mean(latency.on)),
+            _changed(latency),
+            Cell(cells.mean(latency.off)),
             *(Cell(cells.quantile(latency.on, which)) for which in ("p50", "p95", "p99")),
-            _changed(latency, "p50"),
-            _changed(latency, "p99"),
             Cell(cells.quantile(latency.off, "p50")),
             Cell(cells.quantile(latency.off, "p99")),
         )
@@ -214,23 +215,22 @@ def _latencies(found: Iterable[Temperature], width: int) -> Iterator[Line]:
     yield ()
     yield from table(headers, rows, width)
     words = (
-        ("+/-: change on the period before", 5, 6),
-        ("off: without speculation at the same load", 7, 8),
+        ("+/-: change of the mean on the period before", 3),
+        ("off: mean without speculation at the same load", 4),
     )
-    known = [
-        said
-        for said, *places in words
-        if any(row[at].text != figures.UNKNOWN for row in rows for at in places)
-    ]
+    known = [said for said, at in words if any(row[at].text != figures.UNKNOWN for row in rows)]
+    if any(" to " in row[at].text for row in rows for at in (5, 6, 7)):
+        known.append("10 to 25 ms: the bucket that a quantile lies in")
     if known:
         yield from _paragraph("; ".join(known), width, "dim")
 
 
-def _changed(latency: Latency, which: str) -> Cell:
-    said = cells.change(latency.on, latency.before, which)
-    if latency.on is None or latency.before is None or said == figures.UNKNOWN:
+def _changed(latency: Latency) -> Cell:
+    said = cells.change(latency.on, latency.before)
+    means = [None if each is None else each.mean for each in (latency.on, latency.before)]
+    if said == figures.UNKNOWN or means[0] is None or not means[1]:
         return Cell(said)
-    share = getattr(latency.on, which) / getattr(latency.before, which) - 1
+    share = means[0] / means[1] - 1
     return Cell(said, "red" if share > _MUCH else "green" if share < -_MUCH else "")
 
 

@@ -16,6 +16,7 @@ from specwatch.report.model import (
     Objective,
     Side,
 )
+from specwatch.report.told import cells
 from specwatch.report.told.operation import goodput_notes, goodput_rows, objective_notes
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
@@ -138,7 +139,7 @@ def _changes(found: tuple[Change, ...], width: int) -> Iterator[Line]:
         pairs = [
             f"{name} {before} -> {after}"
             for name, before, after in zip(
-                ("acceptance", "tau", "TPOT p50", "p99", "speedup"),
+                ("acceptance", "tau", "mean TPOT", "p50", "p99", "speedup"),
                 _side(each.before),
                 _side(each.after),
                 strict=True,
@@ -153,10 +154,8 @@ def _side(side: Side) -> tuple[str, ...]:
     return (
         figures.percent(side.acceptance_rate),
         figures.number(side.mean_length, 2),
-        *(
-            figures.bounded(getattr(side, name), beyond=name in side.beyond)
-            for name in ("tpot_p50", "tpot_p99")
-        ),
+        figures.seconds(side.tpot_mean),
+        *(cells.quantile(side, name) for name in ("tpot_p50", "tpot_p99")),
         figures.UNKNOWN if side.speedup is None else f"{side.speedup.value:.2f}",
     )
 

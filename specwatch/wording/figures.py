@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from specwatch.core.histogram import wide
+
 UNKNOWN = "-"
 _MOST_TIMES = 99
 """Beyond it, how many times a budget was spent says nothing more."""
@@ -83,10 +85,22 @@ def bounded(value: float | None, *, beyond: bool) -> str:
     return f"> {value:,.5g} s" if beyond and value is not None else seconds(value)
 
 
+def within(lower: float, upper: float) -> str:
+    """The bounds of a bucket, in seconds: ``10 to 25 ms``, ``0.75 to 1 s``, ``up to 1 ms``."""
+    factor, unit = (1, "s") if upper >= 1 else (1000, "ms")
+    high = f"{upper * factor:,.4g} {unit}"
+    return f"{lower * factor:,.4g} to {high}" if lower > 0 else f"up to {high}"
+
+
 def quantile(latency: dict[str, Any] | None, name: str) -> str:
-    """A quantile of a latency as the API gives it; ``> 10 s`` beyond the last bound."""
+    """A quantile of a latency as the API gives it: ``235 ms``; ``> 10 s`` beyond the last bound,
+    ``~15 ms`` where its bucket is wide."""
     if latency is None:
         return UNKNOWN
+    bucket = latency["buckets"].get(name)
+    if bucket is not None and latency[name] and wide(*bucket):
+        factor, unit = (1, "s") if latency[name] >= 0.995 else (1000, "ms")
+        return f"~{float(f'{latency[name] * factor:.2g}'):,g} {unit}"
     # Beyond the last bound every quantile has that bound for its value.
     beyond = latency["open_ended"] and latency[name] == latency["p99"]
     return bounded(latency[name], beyond=beyond)

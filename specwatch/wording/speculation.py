@@ -7,6 +7,7 @@ from typing import Any
 
 from specwatch.model import ALL_TEMPERATURES, HOUR
 from specwatch.wording import figures
+from specwatch.wording.moments import moment
 from specwatch.wording.rules import amount
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -22,18 +23,30 @@ _WHOLE = 0.95
 
 
 def speedup(known: dict[str, Any]) -> str:
-    """The speedup of a model, measured or assumed, and what that rests on."""
+    """The speedup of a model, measured or assumed, and what that rests on.
+
+    Where it is not known of now: why, and the command that mends that.
+    """
     found = known["speedup"]
-    if found["basis"] == "measured":
-        bounds = f"{found['lower']:.2f} to {found['upper']:.2f}"
-        age = figures.span(known["baseline"]["age"] or 0.0)
-        of = OBJECTIVES[known["objective"] or "e2e"]
-        return (
-            f"speedup {found['value']:.2f} ({bounds}) {of}, measured against a baseline {age} old"
-        )
-    missing = shown(str(known["missing"]), LONGEST_SENTENCE)
-    remedy = "; run specwatch calibrate" if missing.startswith("no baseline") else ""
-    return f"speedup about {found['value']:.1f}, assumed: {missing}{remedy}"
+    if known["current"]:
+        return f"speedup {_measured(known)}"
+    why = shown(str(known["missing"]), LONGEST_SENTENCE)
+    if known["remedy"]:
+        why += f"; run {known['remedy']}"
+    if found is None:
+        return f"the speedup is not known yet: {why}"
+    if found["basis"] == "assumed":
+        return f"speedup about {found['value']:.1f}, assumed: {why}"
+    before = f"until {moment(known['until'])} it was {_measured(known)}"
+    return f"the speedup is not known now: {why}; {before}"
+
+
+def _measured(known: dict[str, Any]) -> str:
+    found = known["speedup"]
+    bounds = f"{found['lower']:.2f} to {found['upper']:.2f}"
+    age = figures.span(known["baseline"]["age"] or 0.0)
+    of = OBJECTIVES[known["objective"] or "e2e"]
+    return f"{found['value']:.2f} ({bounds}) {of}, measured against a baseline {age} old"
 
 
 def break_even(known: dict[str, Any], window: dict[str, Any] | None) -> str:
@@ -65,12 +78,13 @@ def answer(known: dict[str, Any] | None, mode: str | None) -> tuple[str, str]:
     if mode == "off":
         return "off", "Speculation is off."
     found = None if known is None else known["speedup"]
-    if known is None or found is None:
-        if mode == "unknown":
-            return "unknown", f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}"
-        return "no_traffic", "Nothing was generated with speculation yet, so nothing can be said."
+    if found is None and mode == "unknown":
+        return "unknown", f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}"
+    if known is None or (found is None and not known["minutes"]):
+        said = "Nothing was generated with speculation in the last hour, so nothing can be said."
+        return "no_traffic", said
     rests_on = speedup(known)
-    if found["basis"] != "measured":
+    if found is None or not known["current"]:
         return "unknown", f"Whether speculation pays is not measured: {rests_on}."
     outcome = "loses" if found["upper"] < 1 else "pays" if found["lower"] > 1 else "even"
     if outcome == "pays" and found["upper"] < WORTH_IT:

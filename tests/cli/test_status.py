@@ -28,7 +28,16 @@ from specwatch.errors import ScrapeReason
 from specwatch.model import UNCOVERED, Gauges, Histogram, Mode, Source
 from specwatch.ruling import Rule
 from tests.cli.conftest import Run
-from tests.surfaces.decided import BREACHED, MINOR, PASSING, PENDING, SILENT, decided
+from tests.surfaces.decided import (
+    BREACHED,
+    MINOR,
+    PASSING,
+    PENDING,
+    SILENT,
+    UNLIKE,
+    decided,
+    unlike,
+)
 from tests.surfaces.statuses import HOSTILE, NOW, Surface, daemon, minute, of_tap, target
 
 START = 1_699_999_980
@@ -85,7 +94,7 @@ def test_a_healthy_daemon_is_shown_in_eighty_columns(run: Run, surface: Surface)
         "meta-llama/Llama-3.3-70B-Instruct",
         "speculation on, last 60 s: 1.5 running, KV cache up to 25.0%, 1 preemption",
         "temp       acceptance  tok/step  requests  TTFT p50      p99  TPOT p50      p99",
-        "all             50.0%      3.00         9    100 ms   500 ms   10.0 ms  19.8 ms",
+        "all             50.0%      3.00         9   ~100 ms  ~500 ms    ~10 ms   ~20 ms",
         "tap: covers 80.0% of drafts",
         "  not covered: 2 requests, more than one completion was asked for, which carry",
         "    no record",
@@ -93,8 +102,8 @@ def test_a_healthy_daemon_is_shown_in_eighty_columns(run: Run, surface: Surface)
         "    step, as the engine keeps no record",
         "tap: the tap covers little",
         "temp      share drafts accept length P10/50/90 %    TTFT     p99    TPOT     p99",
-        "(0.3,0.7]    0%    100  50.0%   3.00           -  100 ms  > 10 s 10.0 ms 19.8 ms",
-        "unknown    100%   300k  50.0%   3.00    25/69/94  100 ms  500 ms 10.0 ms 19.8 ms",
+        "(0.3,0.7]    0%    100  50.0%   3.00           - ~100 ms  > 10 s  ~10 ms  ~20 ms",
+        "unknown    100%   300k  50.0%   3.00    25/69/94 ~100 ms ~500 ms  ~10 ms  ~20 ms",
     ]
 
 
@@ -231,6 +240,22 @@ def test_without_a_baseline_the_speedup_is_an_assumption_and_the_remedy_is_named
     assert "break-even at about 10.0% acceptance, by the assumed draft cost, now 50.0%\n" in said
     assert "measured" not in said
     assert "faster" not in said
+
+
+def test_a_speedup_that_is_not_of_now_is_not_told_as_if_it_were(run: Run, surface: Surface) -> None:
+    surface.status = daemon(
+        target("never", decision=unlike()), target("before", decision=unlike(since=NOW - 900))
+    )
+    said = " ".join(run("status", "--url", surface.url).stdout.split())
+    assert (
+        f"the speedup is not known yet: {UNLIKE}; run specwatch calibrate break-even not known"
+        in said
+    )
+    assert (
+        f"the speedup is not known now: {UNLIKE}; run specwatch calibrate; until 2023-11-14 21:59"
+        " UTC it was 2.00 (1.95 to 2.05) per token, measured"
+    ) in said
+    assert "assumed" not in said
 
 
 def test_rules_in_breach_are_told_with_their_numbers_and_since_when(

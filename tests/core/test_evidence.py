@@ -57,6 +57,21 @@ def test_the_speedup_is_that_of_the_assessment():
 
 
 @pytest.mark.parametrize(
+    ("later", "why"),
+    [
+        (minute(14), None),
+        (minute(40, running=40.0), "no baseline at the load that there was"),
+        (minute(40, mode=Mode.OFF), "nothing was generated with speculation"),
+    ],
+)
+def test_a_speedup_that_is_not_of_the_newest_minutes_says_until_when_and_why(later, why):
+    found = evidence([*minutes(12), later], baseline=baseline()).assessment(HOUR)
+    assert found.speedup is not None
+    assert found.until == START + 60 * (12 if why else 15)
+    assert found.missing_lately == why
+
+
+@pytest.mark.parametrize(
     ("silent", "sound", "stale"),
     [(0, True, False), (2, True, False), (3, True, True), (0, False, True)],
 )

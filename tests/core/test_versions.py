@@ -173,7 +173,7 @@ def test_v0_says_only_the_ratio_of_its_whole_life():
     assert gauges(text) == tally.Sampled(2, 1, 0.125, 0.625)
     assert found.generation_tokens == 64
     assert found.requests == {"length": 3, "stop": 1}
-    assert quantile(found.ttft, 0.99) == (10.0, True)
+    assert quantile(found.ttft, 0.99)[:2] == (10.0, True)
 
 
 def test_a_window_of_v0_has_no_drafts_either():
@@ -206,7 +206,7 @@ def test_before_0_11_time_per_output_token_is_a_mean_only():
     assert found.tpot.bounds == ()
     assert found.tpot.count == 20 + 30 - 2
     assert mean(found.tpot) == 1.5 / 48
-    assert quantile(found.tpot, 0.5) == (None, True)
+    assert quantile(found.tpot, 0.5)[:2] == (None, True)
 
 
 def test_families_under_both_names_count_once():

@@ -16,6 +16,7 @@ from specwatch.config import Config
 from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
 from specwatch.core.decisions import Decision
 from specwatch.core.judge import Judge
+from specwatch.core.speedup import NOT_READ, TOO_FEW
 from specwatch.core.verdicts import Finding, Verdict
 from specwatch.core.watch import Moment
 from specwatch.daemon import Daemon
@@ -597,7 +598,7 @@ def test_a_baseline_outlives_a_restart_and_an_outage(
     found = after.decision_of("chat").models["llama"]
     assert found.assessment.measured
     assert found.baseline.age(scene.time) == 360.0
-    assert ("tpot", 0.99) in found.baseline_latencies
+    assert "tpot" in found.baseline_latencies
     assert found.prior is None
 
 
@@ -675,6 +676,21 @@ def test_a_baseline_that_somebody_measured_is_taken_up(scene: Scene) -> None:
     scene.time -= 15
     scene.pass_minutes(judging, 0.6)
     assert judging.decision_of("chat").models["llama"].assessment.measured
+
+
+def test_nothing_is_assumed_of_a_target_with_a_baseline(scene: Scene) -> None:
+    """Not in its first minutes, and not before it is known whether there is one."""
+    points = tuple(Point(T0 - n, 1.0, 2.5, 50.0, by_token=False) for n in range(6))
+    key = BaselineKey("chat", "llama", "0.11.0")
+    scene.store.write_measurements([Measurement(key, 0, Origin.CALIBRATION, points)], scene.time)
+    judging = Judging(scene.store, scene.config, now=scene.now)
+    scene.pass_minutes(judging, 0.6)
+    found = judging.decision_of("chat").models["llama"]
+    assert (found.prior, found.assessment.missing) == (None, NOT_READ)
+    judging.catch_up()
+    scene.pass_minutes(judging, 0.6)
+    found = judging.decision_of("chat").models["llama"]
+    assert (found.prior, found.assessment.missing) == (None, TOO_FEW)
 
 
 def test_baselines_are_read_only_once_they_changed(

@@ -11,6 +11,7 @@ from typing import Any
 from specwatch.report.model import (
     Acceptance,
     AcceptancePoint,
+    Bounds,
     Incident,
     Latency,
     LatencyPoint,
@@ -23,6 +24,8 @@ from specwatch.report.model import (
     Temperature,
 )
 
+BOUNDS = (0.005, 0.01, 0.02, 0.025, 0.04, 0.05, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5)
+"""Of vLLM's histograms of latencies, in seconds."""
 HOUR = 3600
 WEEK = 7 * 86400
 SINCE = 1_793_577_600
@@ -57,10 +60,14 @@ PAYS = dict(
 
 
 def quantiles(count: int, p50: float, *, beyond: tuple[str, ...] = ()) -> Quantiles:
-    """Those of a latency whose median is ``p50``, in seconds."""
-    return Quantiles(
-        count=count, mean=p50 * 1.12, p50=p50, p95=p50 * 2.2, p99=p50 * 3.9, beyond=beyond
-    )
+    """Those of a latency whose median is ``p50``, in seconds, by vLLM's bounds."""
+    known = {"p50": p50, "p95": p50 * 2.2, "p99": p50 * 3.9}
+    inside = {
+        name: Bounds(lower=max((b for b in BOUNDS if b < value), default=0.0),
+                     upper=min(b for b in BOUNDS if b >= value))
+        for name, value in known.items() if name not in beyond
+    }  # fmt: skip
+    return Quantiles(count=count, mean=p50 * 1.12, **known, beyond=beyond, buckets=inside)
 
 
 def measured(value: float, width: float = 0.06) -> Ratio:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.core.baseline import Origin
+from specwatch.core.baseline import MAX_AGE, Origin
 from specwatch.model import HOUR, Environment, Mode, Objective, Window
 from specwatch.report.build import build
 from specwatch.report.model import Answer, ModelReport
@@ -147,7 +147,16 @@ def test_a_baseline_of_another_model_is_none():
 def test_too_few_hours():
     found = answer(day(count=3), measurement())
     assert (found.outcome, found.missing) == ("unknown", "too few minutes of traffic")
-    assert found.speedup.basis == "assumed"
+
+
+@pytest.mark.parametrize(
+    ("hours", "known"),
+    [(3, {}), (HOURS, {"running": 40.0}), (HOURS, {"at": SINCE - 2 * MAX_AGE})],
+    ids=["too few hours", "other loads", "expired"],
+)
+def test_nothing_is_assumed_where_a_baseline_does_not_apply(hours, known):
+    found = answer(day(count=hours), measurement(**known))
+    assert (found.outcome, found.speedup) == ("unknown", None)
 
 
 def test_speculation_that_did_not_run():

@@ -8,7 +8,7 @@ from specwatch.core.baseline import Baseline, BaselineKey, Origin, choose, measu
 from specwatch.core.sample import samples_of
 from specwatch.model import MINUTE, Environment, Histogram, Mode, Tally
 from specwatch.report.changes import MOST_CHANGES, changes
-from specwatch.report.model import Side
+from specwatch.report.model import Bounds, Side
 from tests.report.hours import at, drafted, window
 
 BOUNDS = (0.01, 0.02, 0.04)
@@ -90,8 +90,10 @@ def test_both_sides_are_measured_with_speculation_alone():
         hours=2 + 600 / 3600,
         acceptance_rate=0.4,
         mean_length=2.6,
+        tpot_mean=found.before.tpot_mean,
         tpot_p50=0.015,
         tpot_p99=pytest.approx(0.0199),
+        buckets=dict.fromkeys(("tpot_p50", "tpot_p99"), Bounds(lower=0.01, upper=0.02)),
     )
     assert (found.after.hours, found.after.acceptance_rate) == (1, 0.8)
     assert found.after.tpot_p50 == 0.005

@@ -63,7 +63,7 @@ def only(steps, since=0.0, until=24.0):
 
 
 OUTCOMES = {
-    "off and still so": (OFF, 24 - 0.2, "speculation is off since 2026-11-02 00:30 UTC"),
+    "off and still so": (OFF, 24 - 0.2, "speculation is off since 2026-11-02 00:12 UTC"),
     "on again": (
         (*TRIAL, (7, "observing", "the trial was won: speedup 1.20 (1.10 to 1.30)")),
         6.5 - 0.2,
@@ -79,7 +79,12 @@ OUTCOMES = {
             (7.5, "disabled", "healthy after 2m"),
         ),
         6.5 - 0.2 + 24 - 7.1,
-        "speculation is off since 2026-11-02 07:30 UTC",
+        "speculation is off since 2026-11-02 07:06 UTC",
+    ),
+    "a trial given up": (
+        (*TRIAL[:6], (6.2, "disabled", "given up: paused by ann")),
+        24 - 0.2,
+        "speculation is off since 2026-11-02 00:12 UTC",
     ),
     "being switched": (OFF[:3], 24 - 0.2, "under way: no request runs, after 3s"),
     "being rolled back": (
@@ -241,13 +246,14 @@ def test_where_the_first_step_finds_it_off_it_was_off():
     )
     found = only(story(*told, before="disabled"))
     assert found.seconds_off == pytest.approx(19 * 3600)
+    assert found.outcome == "speculation is off since before 2026-11-02 05:00 UTC"
 
 
 def test_only_the_period_counts():
     steps = story(*TRIAL, (7, "observing", "the trial was won"))
     assert only(steps, since=3).seconds_off == pytest.approx(3.5 * 3600)
     assert only(steps, since=3, until=5).seconds_off == pytest.approx(2 * 3600)
-    assert only(steps, until=5).outcome == "speculation is off since 2026-11-02 00:30 UTC"
+    assert only(steps, until=5).outcome == "speculation is off since 2026-11-02 00:12 UTC"
     assert incidents(steps, at(8), at(9)) == ()
     assert incidents(steps, at(-2), at(0)) == ()
 

@@ -241,6 +241,10 @@ ADVICE = {
         ),
         f"Run `specwatch calibrate --off URL --target chat --concurrency 1,12,23`, {CALIBRATE}",
     ),
+    "calibrate with prompts such as there are": (
+        report("unknown", missing="prompts are 4 times longer than those of the baseline"),
+        f"Run `specwatch calibrate --off URL --target chat`, {CALIBRATE}",
+    ),
     "wait": (
         report("unknown", missing="too few minutes of traffic"),
         "Wait for more traffic, or report on a longer period.",

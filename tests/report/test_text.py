@@ -10,7 +10,8 @@ import pytest
 
 from specwatch.report import columns
 from specwatch.report.columns import Bar, Cell, Line
-from specwatch.report.model import Latency, Quantiles, Ratio, Report, WhatIf
+from specwatch.report.markdown import markdown
+from specwatch.report.model import Bounds, Latency, Quantiles, Ratio, Report, WhatIf
 from specwatch.report.text import lines, plain, ratio
 from specwatch.report.told import cells
 from tests.report import sample
@@ -73,12 +74,30 @@ def test_several_targets_are_summed_up_first_and_a_single_one_is_not() -> None:
     assert "hours saved" not in plain(one)
 
 
-def test_tables_are_aligned_and_changes_are_those_on_the_period_before() -> None:
-    text = plain(sample.full(), 100)
-    table = text[text.index("temp               p50") :].split("\n")
+def test_tables_are_aligned_and_changes_are_those_of_means_on_the_period_before() -> None:
+    text = plain(sample.full())
+    table = text[text.index("temp              mean") :].split("\n")
     header, ttft, tpot = table[:3]
-    assert header.index("p99 +/-") + 7 == ttft.index("-4%", ttft.index("-4%") + 1) + 3
-    assert re.search(r"\+3% +\+3%", tpot)
+    assert header.index("+/-") + 3 == ttft.index("-4%") + 3
+    assert re.search(r"\d ms +\+3% ", tpot)
+    assert "+/-: change of the mean on the period before" in text
+
+
+def test_a_quantile_is_told_as_the_bucket_that_it_lies_in() -> None:
+    """And nothing of how it changed: one that just crossed a bound would seem to by a lot."""
+    (whole, *_) = sample.full().targets[0].temperatures
+    off = Quantiles(count=9, mean=0.0207, p50=0.0174, p95=0.024, p99=0.0248, buckets=WITHIN)
+    on = msgspec.structs.replace(off, mean=0.0102, p50=0.0171)
+    row = msgspec.structs.replace(whole, tpot=Latency(on=on, off=off))
+    assert "10.2 ms - 20.7 ms 10 to 25 ms 10 to 25 ms 24.8 ms" in _only(temperatures=(row,))
+    table = markdown(_one(temperatures=(row,)))
+    assert r"| all | 10.2 ms | \-51% | 10 to 25 ms | 10 to 25 ms | 10 to 25 ms |" in table
+
+
+WITHIN = {
+    **dict.fromkeys(("p50", "p95"), Bounds(lower=0.01, upper=0.025)),
+    "p99": Bounds(lower=0.024, upper=0.025),
+}
 
 
 def test_what_loses_is_red_and_what_pays_green() -> None:
@@ -151,12 +170,15 @@ def test_a_quantile_beyond_the_last_bound_says_so() -> None:
     assert (cells.quantile(found, "p50"), cells.quantile(found, "p99")) == ("100 ms", "> 0.39 s")
 
 
-def _only(**changed: object) -> str:
+def _one(**changed: object) -> Report:
     (model, *_) = sample.full().targets
-    report = msgspec.structs.replace(
+    return msgspec.structs.replace(
         sample.full(), targets=(msgspec.structs.replace(model, **changed),)
     )
-    return " ".join(plain(report, 200).split())
+
+
+def _only(**changed: object) -> str:
+    return " ".join(plain(_one(**changed), 200).split())
 
 
 def test_a_change_of_what_lies_beyond_the_last_bound_is_not_known() -> None:
@@ -166,8 +188,7 @@ def test_a_change_of_what_lies_beyond_the_last_bound_is_not_known() -> None:
     fast = Quantiles(count=9, mean=0.1, p50=0.1, p95=0.1, p99=0.1)
     latency = Latency(on=slow, before=fast)
     text = _only(temperatures=(msgspec.structs.replace(whole, ttft=latency, tpot=latency),))
-    assert "all TTFT > 5 s > 5 s > 5 s" in text
-    assert "4900" not in text
+    assert "all TTFT 7.00 s 70x > 5 s > 5 s > 5 s" in text
 
 
 def test_a_line_that_cannot_be_reached_is_told_in_words() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from specwatch.core.breakeven import assumed_speedup
+from specwatch.core.breakeven import Assessment, assumed_speedup
 from specwatch.core.decisions import Decision, ModelDecision, TargetDecision
 from specwatch.core.judge import Judge
 from specwatch.core.sample import total
@@ -65,6 +65,20 @@ def decided(
     latencies = judge.baseline_latencies()[model_name]
     model = ModelDecision(judge.assessments()[model_name], baseline, prior, 0.1, latencies)
     return TargetDecision({model_name: model}, judge.findings(), judge.slos(), judge.goodput())
+
+
+UNLIKE = "prompts are 4 times longer than those of the baseline"
+
+
+def unlike(since: float | None = None) -> TargetDecision:
+    """What is decided where requests are unlike those of the baseline: ever since it is watched, or
+    since a time (Unix seconds)."""
+    found = decided()
+    known = found.models["llama"]
+    seen = Assessment(samples=9, tokens=100.0, missing=UNLIKE)
+    if since is not None:
+        seen = replace(known.assessment, until=since, missing_lately=UNLIKE)
+    return replace(found, models={"llama": replace(known, assessment=seen)})
 
 
 def change(verdict: str = "breach", **changes: object) -> Decision:

@@ -21,7 +21,7 @@ from specwatch.core.taps import Trouble
 from specwatch.edges import api
 from specwatch.errors import ConfigError, ScrapeReason, StoreUnavailable
 from specwatch.model import Histogram, Mode, Source
-from tests.surfaces.decided import BREACHED, PASSING, change, decided
+from tests.surfaces.decided import BREACHED, PASSING, UNLIKE, change, decided, unlike
 from tests.surfaces.statuses import HOSTILE, NOW, Surface, daemon, minute, serving, target
 
 START = 1_699_999_980
@@ -209,6 +209,28 @@ def test_targets_show_whether_speculation_pays_and_on_what_that_rests(surface: S
     guess = guessed["decision"]["models"]["llama"]
     assert guess["speedup"] == {"basis": "assumed", "value": pytest.approx(3 / 1.4)}
     assert (guess["missing"], guess["assumed_acceptance"]) == ("no baseline", 0.1)
+
+
+def test_targets_show_of_when_a_speedup_is_and_why_it_is_not_of_now(surface: Surface) -> None:
+    surface.status = daemon(
+        target("a", decision=decided()),
+        target("b", decision=unlike()),
+        target("c", decision=unlike(since=NOW - 601)),
+        target("d", decision=unlike(since=NOW - 600)),
+    )
+    known = [
+        each["decision"]["models"]["llama"]
+        for each in surface.get("/api/v1/targets").json["targets"]
+    ]
+    told = [[each[name] for name in ("current", "until", "missing", "remedy")] for each in known]
+    calibrate = "specwatch calibrate"
+    assert told == [
+        [True, START + 60, None, None],
+        [False, None, UNLIKE, calibrate],
+        [False, NOW - 601, UNLIKE, calibrate],
+        [True, NOW - 600, None, None],
+    ]
+    assert (known[1]["speedup"], known[1]["assumed_acceptance"]) == (None, None)
 
 
 def test_targets_show_what_every_rule_and_objective_says(surface: Surface) -> None:

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from specwatch.core.decisions import TargetDecision
-from specwatch.core.histogram import Quantile
 from specwatch.core.slo import SloBook
 from specwatch.edges import exporter
+from specwatch.model import Histogram
 from specwatch.ruling import Condition, Rule, Slo
 from tests.surfaces.decided import SLO, decided
 from tests.surfaces.exported import samples
@@ -187,13 +187,12 @@ def test_latencies_of_the_baseline_are_those_of_minutes_without_speculation() ->
 
 def test_a_quantile_of_the_baseline_beyond_the_last_bound_is_infinite() -> None:
     found = decided()
-    beyond = replace(
-        found.models["llama"], baseline_latencies={("ttft", 0.99): Quantile(0.5, open_ended=True)}
-    )
+    latencies = {"ttft": Histogram((0.5,), (98, 2), 60.0), "tpot": Histogram((), (9,), 1.0)}
+    beyond = replace(found.models["llama"], baseline_latencies=latencies)
     status = daemon(target(decision=replace(found, models={"llama": beyond})))
-    assert samples(status, "specwatch_baseline_latency_seconds") == {
-        ("ttft", "llama", "0.99", "chat"): math.inf
-    }
+    shown = samples(status, "specwatch_baseline_latency_seconds")
+    assert shown.pop(("ttft", "llama", "0.99", "chat")) == math.inf
+    assert {labels[:1] + labels[2:3] for labels in shown} == {("ttft", "0.5"), ("ttft", "0.95")}
 
 
 def test_however_many_findings_there_are_breaches_are_shown() -> None:

@@ -36,7 +36,7 @@ from specwatch.errors import ScrapeReason, StoreUnavailable
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.guard.status import GuardStatus
 from specwatch.model import Histogram, Mode, Source, Window
-from tests.surfaces.decided import change, decided
+from tests.surfaces.decided import UNLIKE, change, decided, unlike
 from tests.surfaces.statuses import (
     NOW,
     Answer,
@@ -158,8 +158,17 @@ def test_the_answer_comes_first_and_says_what_it_rests_on(surface: Surface) -> N
     ("changes", "words"),
     [
         ({"decision": decided(measured=False)}, "not measured: speedup about 2.1, assumed"),
+        (
+            {"decision": unlike()},
+            f"is not measured: the speedup is not known yet: {UNLIKE}; run specwatch calibrate.",
+        ),
+        (
+            {"decision": unlike(since=NOW - 900)},
+            f"is not measured: the speedup is not known now: {UNLIKE};"
+            " run specwatch calibrate; until 2023-11-14 21:59 UTC it was 2.00 (1.95 to 2.05)",
+        ),
         ({"models": {"llama": Mode.OFF}, "decision": decided()}, "Speculation is off."),
-        ({}, "Nothing was generated with speculation yet"),
+        ({}, "Nothing was generated with speculation in the last hour"),
         ({"models": {"llama": Mode.UNKNOWN}}, "It is not known whether the server speculates."),
         ({"models": {"llama": Mode.UNKNOWN}}, "speculation is unknown for 1 model"),
         ({"last_success": None, "recent": (), "models": {}}, "The target was not read yet"),
@@ -186,11 +195,12 @@ def test_temperatures_come_with_their_numbers_and_a_small_chart(surface: Surface
 def test_latency_stands_beside_that_without_speculation(surface: Surface) -> None:
     with_all(surface)
     text = read(surface).text
-    assert "TPOT P50 10.0 ms 20.0 ms 50% faster" in text
+    assert "TPOT mean 10.0 ms 20.0 ms 50% faster" in text
+    assert "TPOT P50 up to 10 ms 10 to 30 ms -" in text
     surface.status = daemon(target("b", decision=decided(measured=False)))
     text = read(surface, "/?target=b").text
     assert "is not known yet" in text
-    assert "TPOT P50 10.0 ms" in text
+    assert "TPOT P50 up to 10 ms" in text
 
 
 def test_rules_objectives_guard_and_decisions_are_explained(surface: Surface) -> None:

@@ -29,7 +29,7 @@ def test_every_page_gives_the_same_keys_in_the_same_order(file) -> None:
         assert list(model) == KEYS
         for name in ("ttft", "tpot", "inter_token"):
             assert model[name] is None or list(model[name]) == [
-                "count", "sum", "p50", "p90", "p95", "p99", "open_ended",
+                "count", "sum", "p50", "p90", "p95", "p99", "open_ended", "buckets",
             ]  # fmt: skip
         assert (model["tap"] is not None) is ("tap" in file.name)
     assert problems == []
@@ -152,6 +152,7 @@ def test_totals_that_are_no_numbers_are_refused() -> None:
 def test_a_quantile_beyond_the_last_bound_is_marked() -> None:
     assert summary.latency(Histogram((1.0,), (1, 1), 9.0)) == {
         "count": 2, "sum": 9.0, "p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0, "open_ended": True,
+        "buckets": {"p50": [0.0, 1.0]},
     }  # fmt: skip
 
 

@@ -57,10 +57,28 @@ def test_what_an_objective_cannot_tell_is_said_where_it_matters() -> None:
 
 def test_a_quantile_beyond_the_last_bound_is_greater_than_it() -> None:
     beyond = summary.latency(Histogram((0.1, 10.0), (6, 0, 4), 99.0))
-    assert figures.quantile(beyond, "p50") == "83.3 ms"
+    assert figures.quantile(beyond, "p50") == "~83 ms"
     assert figures.quantile(beyond, "p90") == "> 10 s"
     assert figures.quantile(beyond, "p99") == "> 10 s"
-    assert figures.quantile(summary.latency(Histogram((10.0,), (4, 0), 9.0)), "p99") == "9.90 s"
+    assert figures.quantile(summary.latency(Histogram((10.0,), (4, 0), 9.0)), "p99") == "~9.9 s"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "said"),
+    [
+        ((0.0, 0.001), "up to 1 ms"), ((0.01, 0.025), "10 to 25 ms"),
+        ((0.0125, 0.015), "12.5 to 15 ms"), ((0.75, 1.0), "0.75 to 1 s"),
+        ((640.0, 2560.0), "640 to 2,560 s"),
+    ],
+)  # fmt: skip
+def test_a_bucket_is_told_by_its_bounds(bounds: tuple[float, float], said: str) -> None:
+    assert figures.within(*bounds) == said
+
+
+def test_a_quantile_in_a_wide_bucket_is_told_as_rough_and_one_in_a_narrow_as_it_is() -> None:
+    rough = summary.latency(Histogram((0.01, 0.025), (0, 9, 0), 0.2))
+    exact = summary.latency(Histogram((0.022, 0.025), (0, 9, 0), 0.2))
+    assert (figures.quantile(rough, "p50"), figures.quantile(exact, "p50")) == ("~18 ms", "23.5 ms")
 
 
 def test_what_is_not_known_is_a_dash() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from specwatch.charts.scale import finite
+from specwatch.core.histogram import wide
 from specwatch.model import HOUR
-from specwatch.report.model import Amount, Quantiles, Ratio
+from specwatch.report.model import Amount, Quantiles, Ratio, Side
 from specwatch.wording import figures, moments
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -109,23 +110,24 @@ def length(value: float | None) -> str:
     return UNKNOWN if known is None else f"{known / HOUR:,.1f} h"
 
 
-def bounded(value: float | None, *, beyond: bool) -> str:
-    """Seconds; ``> 10 s`` where they lie beyond the last bound of their histogram."""
-    return figures.bounded(finite(value), beyond=beyond)
-
-
-def quantile(found: Quantiles | None, which: str) -> str:
-    """``235 ms``, ``> 10 s`` beyond the last bound."""
+def quantile(found: Quantiles | Side | None, which: str) -> str:
+    """``235 ms``; ``10 to 25 ms`` where its bucket is wide, ``> 10 s`` beyond the last bound."""
     if found is None:
         return UNKNOWN
-    return bounded(getattr(found, which), beyond=which in found.beyond)
+    bucket = found.buckets.get(which)
+    if bucket is not None and wide(bucket.lower, bucket.upper):
+        return figures.within(bucket.lower, bucket.upper)
+    return figures.bounded(finite(getattr(found, which)), beyond=which in found.beyond)
 
 
-def change(now: Quantiles | None, other: Quantiles | None, which: str) -> str:
-    """How much more one quantile is than another: ``+4%``."""
-    if now is None or other is None or which in now.beyond or which in other.beyond:
-        return UNKNOWN
-    return relative(getattr(now, which), getattr(other, which))
+def mean(found: Quantiles | None) -> str:
+    """``235 ms``."""
+    return UNKNOWN if found is None else seconds(found.mean)
+
+
+def change(now: Quantiles | None, other: Quantiles | None) -> str:
+    """How much more one mean is than another: ``+4%``. Quantiles are too coarse to say."""
+    return UNKNOWN if now is None or other is None else relative(now.mean, other.mean)
 
 
 def relative(now: float | None, other: float | None) -> str:

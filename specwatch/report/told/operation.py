@@ -265,17 +265,11 @@ def _sides(before: Side, after: Side) -> Iterator[tuple[str, ...]]:
         cells.number(after.mean_length, 2),
         cells.relative(after.mean_length, before.mean_length),
     )
+    one, other = before.tpot_mean, after.tpot_mean
+    yield "Mean TPOT", cells.seconds(one), cells.seconds(other), cells.relative(other, one)
     for which in ("p50", "p99"):
-        name = f"tpot_{which}"
-        one, other = getattr(before, name), getattr(after, name)
-        yield (
-            f"TPOT {which.upper()}",
-            cells.bounded(one, beyond=name in before.beyond),
-            cells.bounded(other, beyond=name in after.beyond),
-            cells.UNKNOWN
-            if name in (*before.beyond, *after.beyond)
-            else cells.relative(other, one),
-        )
+        quantiles = (cells.quantile(each, f"tpot_{which}") for each in (before, after))
+        yield f"TPOT {which.upper()}", *quantiles, cells.UNKNOWN
     yield "Speedup", cells.ratio(before.speedup), cells.ratio(after.speedup), cells.UNKNOWN
     yield "Hours", cells.number(before.hours, 1), cells.number(after.hours, 1), cells.UNKNOWN
 

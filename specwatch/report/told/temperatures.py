@@ -116,12 +116,16 @@ def _latencies(model: ModelReport) -> Iterator[Part]:
         if any(_known(each, metric) for each in model.series.latency):
             yield Figure(
                 metric,
-                f"{title} over time, P50 and P99, with speculation on and off."
+                f"{title} over time, P50 and P99 (interpolated), with speculation on and off."
                 " The table has the whole period.",
             )
     for metric, title in _METRICS.items():
         found = [(each.temperature, getattr(each, metric)) for each in model.temperatures]
         yield from _table(title, [(label, each) for label, each in found if each.on is not None])
+    yield Sentence(
+        "Means are exact. A quantile told as a range lies anywhere in that bucket of the histogram,"
+        " so nothing is said of how it changed."
+    )
 
 
 def _known(point: object, metric: str) -> bool:
@@ -134,9 +138,10 @@ def _table(title: str, rows: Sequence[tuple[str, Latency]]) -> Iterator[Part]:
         yield Sentence(f"{title} is not known.")
         return
     sides = [(side, said) for side, said in _SIDES if any(getattr(each, side) for _, each in rows)]
-    columns = ["*Temperature"]
+    columns = ["*Temperature", "Mean", *(f"Mean {said}" for _, said in sides)]
+    off = "off" in dict(sides)
     for which in _QUANTILES:
-        columns += [which.upper(), *(f"{which.upper()} {said}" for _, said in sides)]
+        columns += [which.upper(), *([f"{which.upper()} off"] if off else [])]
     told = "with speculation"
     if sides:
         words = {"before": "the period before", "off": "without speculation at the same load"}
@@ -154,7 +159,10 @@ def _table(title: str, rows: Sequence[tuple[str, Latency]]) -> Iterator[Part]:
 
 
 def _compared(found: Latency, sides: Sequence[str]) -> Iterator[str]:
+    yield cells.mean(found.on)
+    for side in sides:
+        yield cells.change(found.on, getattr(found, side))
     for which in _QUANTILES:
         yield cells.quantile(found.on, which)
-        for side in sides:
-            yield cells.change(found.on, getattr(found, side), which)
+        if "off" in sides:
+            yield cells.quantile(found.off, which)
