@@ -91,8 +91,8 @@ def process_start(samples: Mapping[Series, float]) -> float | None:
 _ROUNDING = 1e-9
 """How far, as a share of itself, a sum may fall through rounding alone."""
 
-_LARGEST = 2.0**53
-"""Beyond it a float does not count one by one; a thousand of it still fit into a database."""
+_LARGEST = 2.0**62
+"""No server counts that far; what does would neither add up nor fit into a database."""
 
 _PROCESS_START = Series("process_start", "", "", "", "")
 
@@ -154,5 +154,5 @@ def check(counters: Mapping[Series, float], largest: float = 2 * _LARGEST) -> No
             raise PageError(
                 ScrapeReason.NOT_A_NUMBER,
                 f"{series.quantity} of model {series.model_name!r} is {value}: expected a finite,"
-                " non-negative number below 2^53",
+                " non-negative number below 2^62",
             )
