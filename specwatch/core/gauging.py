@@ -11,6 +11,8 @@ from specwatch.model import Gauges, Tally
 
 _LEAST_SAMPLED = 0.8
 """Share of a window that gauges have to cover where what was counted in all of it explains them."""
+_MOST_AT_ONCE = 1_000_000
+"""No server runs more requests at a time: a gauge may say anything."""
 
 
 class GpuMemory(NamedTuple):
@@ -73,6 +75,7 @@ def counted(gauges: Gauges, total: Tally, seconds: float) -> Gauges:
     # those that come independently, in 1 - 1/n^2 of the time, within 0.06.
     together = max(decoding / gauges.busy_seconds, 1.0) if gauges.busy_seconds else 1.0
     alone = -math.expm1(-reading / seconds) * gauges.sampled_seconds / together**2
-    busy = max(gauges.busy_seconds + alone, running / max(gauges.running_max, 1))
+    at_once = min(max(gauges.running_max, 1), _MOST_AT_ONCE)
+    busy = max(gauges.busy_seconds + alone, running / at_once)
     busy = min(busy, running, gauges.sampled_seconds)
     return replace(gauges, busy_seconds=busy, running_seconds=running)

@@ -1,5 +1,6 @@
 """Running requests, counted by what was served: against a server whose requests are all known."""
 
+import math
 import random
 from typing import NamedTuple
 
@@ -118,6 +119,16 @@ def test_what_was_never_seen_running_still_ran() -> None:
     found = counted(gauges, tally, 60.0)
 
     assert (found.concurrency, found.busy_seconds) == (1.0, 3.0)
+
+
+def test_a_gauge_that_says_more_than_any_server_runs_leaves_a_finite_load() -> None:
+    gauges = Gauges(sampled_seconds=60.0, running_max=10**308)
+    tally = Tally(ttft=Histogram((), (1,), 0.1), inter_token=Histogram((), (1,), 1e-300))
+
+    found = counted(gauges, tally, 60.0).concurrency
+
+    assert found is not None
+    assert math.isfinite(found)
 
 
 def test_of_a_window_with_a_short_gap_the_known_part_counts() -> None:
