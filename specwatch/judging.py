@@ -92,7 +92,7 @@ class Judging:
         self._known_defects: set[str] = set()
         self._dropped = 0
         self._error: str | None = None
-        self._measurements_version: tuple[int, ...] = ()
+        self._measurements_version: tuple[float, ...] = ()
         """Of those that the judges have."""
         self._refresh_at = self._write_at = now().monotonic
         self.configure(config)

@@ -19,6 +19,9 @@ from specwatch.sections import Retention
 
 _log = structlog.get_logger("specwatch.recorder")
 
+_MOST_TOLD = 20
+"""Damaged rows at a time of which each is logged."""
+
 
 class Recorder:
     """Queues windows, writes them, rolls them up and prunes them.
@@ -118,6 +121,25 @@ class Recorder:
                 self._forget_failure()  # its end has just been told
             # The database is back: what failed meanwhile need not wait for its next turn.
             self.roll_up()
+        if outcome.error is None and not outcome.waiting:
+            self._set_aside()
+
+    def _set_aside(self) -> None:
+        """Move damaged rows out of the way that anybody found by this store; tell of each once."""
+        try:
+            found = self.store.set_aside(self._now().wall)
+        except StoreError as error:
+            self._failed("damaged_rows_left", error)
+            return
+        for row in found[:_MOST_TOLD]:
+            _log.error("row_damaged", table=row.table, row=row.where, reason=row.reason)
+        if found:
+            _log.error(
+                "rows_damaged",
+                rows=len(found),
+                remedy="they are left out of everything, and kept in the table damaged_rows;"
+                " `specwatch db check` lists what is damaged",
+            )
 
     def roll_up(self) -> None:
         """Bring the hours up to date, and look for another process under our name."""
@@ -194,4 +216,6 @@ class Recorder:
             error=str(error) if error else None,
             behind_since=queue.behind_since or self._behind_since,
             last_write=queue.last_success,
+            damaged=self.store.damage.count,
+            last_damaged=self.store.damage.last,
         )

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from specwatch import __version__
 from specwatch.cli import commands, options
-from specwatch.errors import StoreUnavailable
+from specwatch.errors import DamagedRow, StoreMalformed, StoreUnavailable
 from specwatch.scalars import format_duration
 from specwatch.sections import Baselines, Retention
 from specwatch.wording.figures import counted
+from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
+
+if TYPE_CHECKING:
+    from specwatch.edges.rebuild import Rebuilt
+
+_MOST_SHOWN = 50
+"""Rows that are named; --json names all."""
 
 
 def _database_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,6 +121,116 @@ def prune(
         counted(count, table.removesuffix("s").replace("_", " ")) for table, count in kinds
     )
     click.echo(f"deleted {deleted} from {store.where}")
+
+
+@command.command()
+@_database_options
+def check(file: Path | None, database: str | None, as_json: bool) -> None:
+    """Look for damage: what SQLite finds wrong with its file, and rows that cannot be decoded.
+
+    Changes nothing; a daemon may run. Exit code 1 when something is damaged.
+    """
+    from specwatch.edges import repair as repairing
+
+    url, place = _existing(database, file)
+    found = repairing.check(url)
+    if as_json:
+        options.print_json(
+            {
+                "database": place,
+                "problems": found.problems,
+                "damaged": _rows(found.damaged),
+                "set_aside": [each._asdict() for each in found.aside],
+            }
+        )
+    else:
+        _say_problems(place, found.problems)
+        _say_rows(place, found.damaged, "damaged: `specwatch db repair` sets them aside")
+        if found.sound:
+            click.echo(f"{place}: nothing is damaged")
+        if found.aside:
+            click.echo(f"set aside before, in the table damaged_rows: {len(found.aside)}")
+        for each in found.aside[:_MOST_SHOWN]:
+            _say(f"  {each.key}: {each.reason}")
+    if not found.sound:
+        raise click.exceptions.Exit(1)
+
+
+@command.command()
+@_database_options
+def repair(file: Path | None, database: str | None, as_json: bool) -> None:
+    """Move rows that cannot be decoded into the table damaged_rows; nothing is deleted.
+
+    Of a file that SQLite calls malformed, what can be read goes into a new one that takes its
+    name; the old one stays beside it. A daemon may run. Exit code 1 when damage is left.
+    """
+    from specwatch.edges import repair as repairing
+
+    url, place = _existing(database, file)
+    done = repairing.repair(url, time.time())
+    if as_json:
+        rebuilt = done.rebuilt and {**done.rebuilt._asdict(), "kept": str(done.rebuilt.kept)}
+        options.print_json(
+            {
+                "database": place,
+                "rebuilt": rebuilt,
+                "set_aside": _rows(done.moved),
+                "left": _rows(done.left),
+            }
+        )
+    else:
+        if done.rebuilt is not None:
+            _say_rebuilt(place, done.rebuilt)
+        _say_rows(place, done.moved, "set aside, in the table damaged_rows")
+        _say_rows(place, done.left, "still damaged: the database does not let them go")
+        if done.rebuilt is None and not done.moved and not done.left:
+            click.echo(f"{place}: nothing is damaged")
+    if done.left:
+        raise click.exceptions.Exit(1)
+
+
+def _existing(database: str | None, file: Path | None) -> tuple[str, str]:
+    """The URL and the name of a database that can be looked over, whole or malformed."""
+    from specwatch.edges.database import parse_url, where
+
+    url = options.database_url(database, file)
+    with suppress(StoreMalformed):
+        _require_current(url)
+    return url, where(parse_url(url))
+
+
+def _rows(rows: Sequence[DamagedRow]) -> list[dict[str, object]]:
+    return [{"table": each.table, "row": each.where, "reason": clean(each.reason)} for each in rows]
+
+
+def _say(text: str) -> None:
+    click.echo(shown(text, 2 * LONGEST_SENTENCE))
+
+
+def _say_problems(place: str, problems: Sequence[str]) -> None:
+    if not problems:
+        return
+    click.echo(f"{place}: the file is malformed")
+    for each in problems:
+        _say(f"  {each}")
+    click.echo("`specwatch db repair` saves what can be read into a new file, and keeps this one")
+
+
+def _say_rows(place: str, rows: Sequence[DamagedRow], what: str) -> None:
+    if not rows:
+        return
+    click.echo(f"{place}: {counted(len(rows), 'row')} {what}")
+    for each in rows[:_MOST_SHOWN]:
+        _say(f"  {each.where}: {each.reason}")
+    if len(rows) > _MOST_SHOWN:
+        click.echo(f"  and {len(rows) - _MOST_SHOWN} more: --json lists all")
+
+
+def _say_rebuilt(place: str, rebuilt: Rebuilt) -> None:
+    click.echo(f"{place}: built anew; the damaged file is {rebuilt.kept}")
+    for table, count in rebuilt.rows.items():
+        note = "  (not all could be read)" if table in rebuilt.incomplete else ""
+        click.echo(f"  {table:14}{counted(count, 'row'):>16}{note}")
 
 
 def _retention(file: Path | None, minutes: str | None, hours: str | None) -> Retention:

@@ -142,6 +142,10 @@ def _show_store(terminal: Any, store: dict[str, Any], now: float) -> None:
     facts = figures.counted(store["written"], "window") + " written"
     if store["dropped"]:
         facts += f", {figures.number(store['dropped'])} given up"
+    if store.get("damaged"):
+        said = figures.damaged_rows(store["damaged"], store["last_damaged"])
+        for line, style in wrapped(said, "red"):
+            terminal.line((line, style))
     if store["error"] or store["queued"]:
         facts += f", {figures.number(store['queued'])} waiting"
     if not store["error"]:

@@ -91,7 +91,11 @@ class TargetStatus:
 
 @dataclass(frozen=True, slots=True)
 class StoreStatus:
-    """The store now. ``behind_since`` is None while writing works."""
+    """The store now. ``behind_since`` is None while writing works.
+
+    ``damaged`` stored rows could not be decoded since this process began, ``last_damaged`` among
+    them: where it was, and why.
+    """
 
     where: str
     written: int = 0
@@ -101,6 +105,8 @@ class StoreStatus:
     error: str | None = None
     behind_since: float | None = None
     last_write: float | None = None
+    damaged: int = 0
+    last_damaged: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

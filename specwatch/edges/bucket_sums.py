@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from specwatch.edges.hours import Member, Row, Without
+from specwatch.edges import schema
+from specwatch.edges.damage import UNDECODABLE, Damage, require_types, sound
+from specwatch.edges.hours import HOUR_NAMES, Member, Row, Without
 from specwatch.edges.packing import MODES, Shared, assemble, shared_of
+from specwatch.edges.readers import place
 from specwatch.model import ALL_TEMPERATURES, HOUR, Mode, Window
 from specwatch.report.sources import Beside, Drafted, Recorded, add_drafted
 
@@ -53,26 +57,29 @@ class BucketSums:
         self._without = without
 
     def __call__(
-        self, rows: Sequence[Row], members: Mapping[int, Member], contents: Mapping[int, str]
+        self,
+        rows: Sequence[Row],
+        members: Mapping[int, Member],
+        contents: Mapping[int, str],
+        damage: Damage,
     ) -> list[Recorded]:
-        """What rows are that one daemon wrote, by start."""
+        """What rows are that one daemon wrote, by start; those that are damaged are noted."""
         if not rows:
             return []
-        # A report of nothing but this hour's minutes has no use for numpy.
-        from specwatch.edges.side_by_side import UnusualError
-
         try:
             found = self._summed(rows, members, contents)
-        except UnusualError:
-            found = [self._window(row, members, contents) for row in rows]
+        except UNDECODABLE:
+            decode = partial(self._window, members=members, contents=contents)
+            found = list(sound(damage, schema.hours, rows, decode, place))
         return sorted(found, key=_START)
 
     def _window(
         self, row: Row, members: Mapping[int, Member], contents: Mapping[int, str]
     ) -> Window:
+        require_types(schema.hours, HOUR_NAMES, row)
         series = members[row[1]].series
         return assemble(
-            series, row[0], HOUR, contents[row[2]], row[4:], without=self._without(series)
+            series, row[0], HOUR, contents.get(row[2]), row[4:], without=self._without(series)
         )
 
     def _summed(

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from specwatch.errors import ConfigError, StoreUnavailable
+from specwatch.edges.damage import Damage
+from specwatch.edges.schema import MEND
+from specwatch.errors import ConfigError, StoreMalformed, StoreUnavailable
 
 SQLITE_BUSY_SECONDS = 2.0
 SQLITE_WAL_PAGES = 1000
@@ -44,8 +47,12 @@ _SQLITE_REMEDIES = (
     ("Permission denied", "this user may not use it; use sudo, or check owner and permissions"),
     ("full", "there is no space left for it; free some, or shorten the retention"),
     ("unable to open", "it cannot be opened; check that its directory exists and is ours to write"),
-    ("not a database", "it is damaged or no SQLite database; move it away, a new one is created"),
-    ("malformed", "it is damaged; move it away and a new one is created"),
+)
+_SQLITE_DAMAGE = (
+    ("not a database", "it is damaged or no SQLite database"),
+    ("malformed", "it is damaged"),
+    ("no such", "its tables are damaged, or not those of specwatch"),
+    ("codec can't decode", "its tables are damaged"),
 )
 
 
@@ -63,8 +70,11 @@ class Database:
         self._file: tuple[int, int] | None = None
         self.is_sqlite = self._url.get_backend_name() == "sqlite"
         self.where = where(self._url)
+        self.damage = Damage()
+        """Rows that could not be decoded, whoever read them by these connections."""
         try:
-            self.engine = self._sqlite() if self.is_sqlite else self._postgres()
+            engine = self._sqlite() if self.is_sqlite else self._postgres()
+            self.engine = engine.execution_options(specwatch_damage=self.damage)
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"{self.where} needs the package {error.name}; install it:"
@@ -141,6 +151,9 @@ class Database:
     def _on_sqlite_connect(self, connection: sqlite3.Connection, _: object) -> None:
         # The driver's own BEGIN comes too late for a write lock: ours is sent by the begin event.
         connection.isolation_level = None
+        # The driver refuses all rows of a query for one text that is no UTF-8: `require_types` does
+        # it row by row.
+        connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
         connection.execute(f"PRAGMA foreign_keys={'OFF' if self._migrating else 'ON'}")
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute(f"PRAGMA wal_autocheckpoint={SQLITE_WAL_PAGES}")
@@ -174,8 +187,10 @@ class Database:
     def _translated(self) -> Iterator[None]:
         try:
             yield
-        except (DBAPIError, PoolTimeout, sqlite3.Error, OSError) as error:
-            raise StoreUnavailable(self._explain(error)) from error
+        except (DBAPIError, PoolTimeout, sqlite3.Error, OSError, UnicodeDecodeError) as error:
+            said = self._explain(error)
+            kind = StoreMalformed if MEND in said else StoreUnavailable
+            raise kind(said) from error
 
     def _explain(self, error: Exception) -> str:
         cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
@@ -186,6 +201,9 @@ class Database:
             for words, remedy in _SQLITE_REMEDIES:
                 if words in said:
                     return f"{self.where}: {remedy} ({said})"
+            for words, what in _SQLITE_DAMAGE:
+                if words in said:
+                    return f"{self.where}: {what}; {MEND} ({said})"
         return f"{self.where}: {said}"
 
 

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 
+from specwatch.edges import damage
 from specwatch.edges.packing import storable
 from specwatch.edges.schema import experiments
-from specwatch.errors import ConfigError
-from specwatch.experiments.model import Calibration, Comparison, Experiment, Subject, read
+from specwatch.errors import DamagedRow
+from specwatch.experiments.model import (
+    FORMAT,
+    Calibration,
+    Comparison,
+    Experiment,
+    Subject,
+    read,
+)
+
+
+class _Header(msgspec.Struct):
+    format: int
+    kind: str = ""
 
 
 class Stored(NamedTuple):
@@ -45,10 +58,19 @@ def add(connection: sa.Connection, experiment: Experiment | Calibration) -> int:
 
 
 def fetch(connection: sa.Connection, number: int) -> Experiment | None:
-    """The one stored under a number. Raises ConfigError for one of another specwatch."""
-    query = sa.select(experiments.c.data).where(experiments.c.id == number)
+    """The one stored under a number.
+
+    Raises ConfigError for one of another specwatch, DamagedRow for one that cannot be decoded.
+    """
+    query = sa.select(experiments).where(experiments.c.id == number)
     row = connection.execute(query).one_or_none()
-    return None if row is None else read(bytes(row.data), f"stored result {number}")
+    if row is None:
+        return None
+    try:
+        found = experiment_of(row)
+    except damage.UNDECODABLE as error:
+        raise DamagedRow(experiments.name, {"id": number}, damage.reason(error)) from error
+    return found or read(bytes(row.data), f"stored result {number}")
 
 
 def between(
@@ -59,19 +81,34 @@ def between(
     Calibrations, and what another specwatch stored in a format of its own, are passed over.
     """
     query = (
-        sa.select(experiments.c.id, experiments.c.data)
+        sa.select(experiments)
         .where(experiments.c.ended_at >= since, experiments.c.ended_at < until)
         .order_by(experiments.c.ended_at, experiments.c.id)
     )
     if target is not None:
         query = query.where(experiments.c.target == storable(target))
-    found = []
-    for row in connection.execute(query):
-        try:
-            found.append(Stored(row.id, read(bytes(row.data), "")))
-        except ConfigError:
-            continue
-    return found
+
+    def decode(row: sa.Row[Any]) -> tuple[int, Experiment | None]:
+        return row.id, experiment_of(row)
+
+    found = damage.sound(
+        damage.of(connection), experiments, connection.execute(query).all(), decode
+    )
+    return [Stored(number, one) for number, one in found if one is not None]
+
+
+def experiment_of(row: sa.Row[Any]) -> Experiment | None:
+    """What a row holds; None for a calibration, and for what another specwatch stored in a format
+    of its own.
+
+    Raises one of ``damage.UNDECODABLE``.
+    """
+    damage.require_types(experiments, row._fields, row)
+    data = bytes(row.data)
+    header = msgspec.json.decode(data, type=_Header)
+    if header.format != FORMAT or header.kind == "calibration":
+        return None
+    return read(data, "")
 
 
 def spans(connection: sa.Connection, since: float, target: str) -> list[Span]:

@@ -13,7 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from specwatch.core.merge import merge_windows
-from specwatch.edges.packing import MODES, SOURCES, Shared, assemble, shared_of
+from specwatch.edges import schema
+from specwatch.edges.damage import UNDECODABLE, Damage, require_types, sound
+from specwatch.edges.packing import COLUMNS, MODES, SOURCES, Shared, assemble, shared_of
+from specwatch.edges.readers import place
 from specwatch.edges.row_columns import Entry, Packed, Positions, RowColumns, ints, numbered
 from specwatch.edges.side_by_side import UNKNOWN, Floats, Ints, UnusualError
 from specwatch.model import (
@@ -59,13 +62,19 @@ Series = Mapping[int, tuple[SeriesId, Collection[str]]]
 """By id, and the histograms of each that are not wanted."""
 
 
+_NAMES = ("start", "series_id", "context_id", *COLUMNS)
+
+
 def fold(
-    rows: Sequence[tuple[Any, ...]], series: Series, contents: Mapping[int, str]
+    rows: Sequence[tuple[Any, ...]],
+    series: Series,
+    contents: Mapping[int, str],
+    damage: Damage,
 ) -> Iterator[tuple[Place, Window]]:
     """Yield the hours that minutes are, as rolling up would build them.
 
     A row is ``start, series_id, context_id`` and the columns of a packed window; rows come by
-    start.
+    start. Those that cannot be decoded are noted.
     """
     unwanted = frozenset.intersection(*(frozenset(unused) for _, unused in series.values()))
     starts, ids, contexts, *rest = zip(*rows, strict=True)
@@ -83,8 +92,8 @@ def fold(
             for place in places
         ]
         found = list(zip(places, sums(columns, group, groups), strict=True))
-    except UnusualError:
-        found = list(_one_by_one(rows, series, contents))
+    except UNDECODABLE:
+        found = list(_one_by_one(rows, series, contents, damage))
     yield from found
 
 
@@ -244,6 +253,8 @@ def _histograms(
     # A row adds nothing beyond its own counts, so that they may lie in the next group's cells.
     cells = np.zeros(adding.count * size + len(packed.counts) + 1)
     first = adding.group * size + packed.first
+    if packed.first.min() < 0 or packed.first.max() >= size or len(packed.counts) > size:
+        raise UnusualError
     for at, counts in enumerate(packed.counts):
         if int(counts.max()) * len(counts) >= _EXACT:
             raise UnusualError
@@ -265,16 +276,23 @@ def _histograms(
 
 
 def _one_by_one(
-    rows: Sequence[tuple[Any, ...]], series: Series, contents: Mapping[int, str]
+    rows: Sequence[tuple[Any, ...]],
+    series: Series,
+    contents: Mapping[int, str],
+    damage: Damage,
 ) -> Iterator[tuple[Place, Window]]:
-    """The same of any numbers."""
-    found: dict[Place, list[Window]] = {}
-    for start, id_, context, *columns in rows:
+    """The same of any numbers, without what is damaged."""
+
+    def decode(row: tuple[Any, ...]) -> tuple[Place, Window]:
+        require_types(schema.minutes, _NAMES, row)
+        start, id_, context, *columns = row
         own, unused = series[id_]
-        content = contents[context]
-        window = assemble(own, start, MINUTE, content, tuple(columns), without=unused)
+        window = assemble(own, start, MINUTE, contents.get(context), tuple(columns), without=unused)
         load_bin = -1 if window.load_bin is None else window.load_bin
-        place = Place(start - start % HOUR, id_, context, columns[0], load_bin)
-        found.setdefault(place, []).append(window)
-    for place, windows in found.items():
-        yield place, merge_windows(windows, start=place.start, length=HOUR)
+        return Place(start - start % HOUR, id_, context, columns[0], load_bin), window
+
+    found: dict[Place, list[Window]] = {}
+    for at, window in sound(damage, schema.minutes, rows, decode, place):
+        found.setdefault(at, []).append(window)
+    for at, windows in found.items():
+        yield at, merge_windows(windows, start=at.start, length=HOUR)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import sqlalchemy as sa
 
+from specwatch.edges import damage
 from specwatch.edges.packing import storable
 from specwatch.edges.schema import guard_steps, guards
 from specwatch.edges.statements import insert
-from specwatch.edges.store import Store
 from specwatch.errors import StoreError, StoreUnavailable
-from specwatch.guard.state import GuardState
+from specwatch.guard.state import GuardState, Phase
 from specwatch.guard.step import Step
+
+if TYPE_CHECKING:
+    from specwatch.edges.store import Store
 
 LEASE_SECONDS = 30.0
 """After which another daemon goes on for one that gives no sign."""
@@ -112,18 +115,17 @@ class GuardBook:
             connection.execute(guards.update().where(ours).values(lease_until=0.0))
 
     def look(self, target: str | None = None) -> dict[str, Entry]:
-        """Every guard, or that of one target, by target."""
+        """Every guard, or that of one target, by target; without those that are damaged, which
+        nobody has until they were set aside."""
         with self._store.reading() as connection:
             query = sa.select(guards, _clock(connection).label("clock"))
             if target is not None:
                 query = query.where(guards.c.target == storable(target))
             rows = connection.execute(query).all()
-        return {
-            row.target: Entry(
-                _unpacked(row.state), row.version, row.holder, row.lease_until - row.clock
+            found = damage.sound(
+                damage.of(connection), guards, rows, lambda row: (row.target, entry_of(row))
             )
-            for row in rows
-        }
+        return dict(found)
 
     def advance(self, entry: Entry, step: Step, now: float, *, by: str) -> Entry:
         """Store a step that follows on ``entry``, and renew the lease.
@@ -217,10 +219,41 @@ def read_steps(
         if value is not None:
             query = query.where(guard_steps.c[column] == storable(value))
     order = (guard_steps.c.at.desc(), guard_steps.c.version.desc())
-    rows: Sequence[sa.Row[Any]] = connection.execute(query.order_by(*order).limit(limit)).all()
-    return [
-        StepRecord(**{**row._mapping, "inputs": msgspec.json.decode(row.inputs)}) for row in rows
-    ]
+    rows = connection.execute(query.order_by(*order).limit(limit)).all()
+    return list(damage.sound(damage.of(connection), guard_steps, rows, step_of))
+
+
+def entry_of(row: sa.Row[Any]) -> Entry:
+    """What a row of guards holds, with the database's ``clock`` beside it where it was asked for.
+
+    Raises one of ``damage.UNDECODABLE``.
+    """
+    damage.require_types(guards, row._fields, row)
+    state = msgspec.json.decode(row.state, type=GuardState)
+    if storable(state.target) != row.target:
+        raise ValueError("state is of another target")
+    left = row.lease_until - row._mapping.get("clock", 0.0)
+    return Entry(state, row.version, row.holder, left)
+
+
+def step_of(row: sa.Row[Any]) -> StepRecord:
+    """What a row of guard_steps holds. Raises one of ``damage.UNDECODABLE``."""
+    damage.require_types(guard_steps, row._fields, row)
+    inputs = msgspec.json.decode(row.inputs, type=dict[str, Any])
+    return StepRecord(**{**row._mapping, "inputs": inputs})
+
+
+def fresh_after_damage(target: str, now: float) -> str:
+    """What is stored of a guard whose state was damaged: it waits for a person."""
+    return _packed(
+        GuardState(
+            target,
+            Phase.HELD,
+            since=now,
+            why="its stored state was damaged and is set aside: check how the server runs, and"
+            " resume",
+        )
+    )
 
 
 def alike(one: GuardState, other: GuardState) -> bool:
@@ -257,7 +290,3 @@ def _clock(connection: sa.Connection) -> Any:
 
 def _packed(state: GuardState) -> str:
     return msgspec.json.encode(state).decode()
-
-
-def _unpacked(text: str) -> GuardState:
-    return msgspec.json.decode(text, type=GuardState)

@@ -11,9 +11,10 @@ import sqlalchemy as sa
 
 from specwatch.core.merge import merge_windows
 from specwatch.edges import schema
+from specwatch.edges.damage import Damage, require_types, sound
 from specwatch.edges.packing import COLUMNS, assemble
-from specwatch.edges.readers import Reader
-from specwatch.edges.statements import contents_of, fetch_rows
+from specwatch.edges.readers import Reader, place
+from specwatch.edges.statements import contents_of, fetch_rows, sound_series
 from specwatch.model import HOUR, MINUTE, SeriesId, Window
 from specwatch.report.sources import Recorded
 
@@ -22,12 +23,16 @@ _MINUTES_AT_ONCE = 24
 """Hours of minutes that are read at once: a busy target has ten thousand of a day."""
 
 _CONTEXT = itemgetter(2)
+HOUR_NAMES = ("start", "series_id", "context_id", "load_bin", *COLUMNS)
 _WHAT = attrgetter("start", "series.model_name", "series.temperature")
 Without = Callable[[SeriesId], Collection[str]]
 Row = tuple[Any, ...]
 """Start, series, context, and the columns; of an hour the load bin before them."""
-Summed = Callable[[Sequence[Row], Mapping[int, "Member"], Mapping[int, str]], Iterable[Recorded]]
-"""What rows of the hours are, from all series and the contents of contexts by id."""
+Summed = Callable[
+    [Sequence[Row], Mapping[int, "Member"], Mapping[int, str], Damage], Iterable[Recorded]
+]
+"""What rows of the hours are, from all series and the contents of contexts by id; rows that cannot
+be decoded are noted."""
 
 
 def _nothing(_: SeriesId) -> Collection[str]:
@@ -62,7 +67,7 @@ _Key = tuple[int, int, int, int, int]
 def members_by_target(reader: Reader) -> dict[str, dict[int, Member]]:
     """All series by target and id, whoever watched them. Raises StoreError."""
     with reader.connected() as connection:
-        rows = connection.execute(sa.select(schema.series)).all()
+        rows = sound_series(connection)
     found: dict[str, dict[int, Member]] = {}
     for row in rows:
         found.setdefault(row.target, {})[row.id] = Member(
@@ -155,7 +160,7 @@ def _between(
         needed = {*map(_CONTEXT, minutes), *map(_CONTEXT, stored)} - contents.keys()
         contents |= contents_of(connection, needed)
     if summed is not None and not minutes and len({m.series.daemon for m in members.values()}) == 1:
-        yield from summed(stored, members, contents)
+        yield from summed(stored, members, contents, reader.damage)
         return
     if any(at < each.rolled_until for each in late.values()):
         minutes = [row for row in minutes if row[0] >= late[row[1]].rolled_until]
@@ -170,23 +175,25 @@ def _between(
         for rank, (id_, each) in enumerate(sorted(members.items(), key=lambda item: item[1].order))
     }
     found: dict[_Key, Window] = {}
-    for row in stored:
+
+    def decode(row: Row) -> tuple[_Key, Window]:
+        require_types(schema.hours, HOUR_NAMES, row)
         start, id_, context, load_bin, mode = row[:5]
-        if rebuilt and (start, id_) in rebuilt:
-            continue
         rank, series, unused = ranked[id_]
-        found[start, rank, context, mode, load_bin] = assemble(
-            series, start, HOUR, contents[context], row[4:], without=unused
-        )
+        window = assemble(series, start, HOUR, contents.get(context), row[4:], without=unused)
+        return (start, rank, context, mode, load_bin), window
+
+    kept = (row for row in stored if not rebuilt or (row[0], row[1]) not in rebuilt)
+    found.update(sound(reader.damage, schema.hours, kept, decode, place))
     if minutes:
         from specwatch.edges.folding import fold
 
         wanted = {id_: (series, unused) for id_, (_, series, unused) in ranked.items()}
-        for place, window in fold(minutes, wanted, contents):
-            rank = ranked[place.series_id][0]
-            key = (place.start, rank, place.context, place.mode, place.load_bin)
+        for group, window in fold(minutes, wanted, contents, reader.damage):
+            rank = ranked[group.series_id][0]
+            key = (group.start, rank, group.context, group.mode, group.load_bin)
             known = [found[key]] if key in found else []
-            found[key] = merge_windows([*known, window], start=place.start, length=HOUR)
+            found[key] = merge_windows([*known, window], start=group.start, length=HOUR)
     yield from _settled(found)
 
 
@@ -213,7 +220,7 @@ def _rows(
 ) -> list[Row]:
     """Rows of series that start in a span: start, series, context, and their columns."""
     hours = length == HOUR
-    names = ("start", "series_id", "context_id", *(["load_bin"] if hours else []), *COLUMNS)
+    names = HOUR_NAMES if hours else ("start", "series_id", "context_id", *COLUMNS)
     # Each row by its key, written out: a parameter for each takes longer than all the rest.
     return fetch_rows(
         connection,

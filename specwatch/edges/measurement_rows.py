@@ -6,37 +6,43 @@ A row is small and written seldom: its points and histograms are one msgpack arr
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import sqlalchemy as sa
 
 from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point, join
-from specwatch.edges.packing import storable
+from specwatch.edges import damage
+from specwatch.edges.packing import Finite, storable
 from specwatch.edges.schema import baselines
 from specwatch.edges.statements import insert
-from specwatch.model import Histogram
+from specwatch.model import LOAD_BINS, Histogram
 
 _KEY = ("target", "model_name", "engine_version", "configuration", "load_bin", "origin")
 
-_Packed = tuple[tuple[float, ...], tuple[int, ...], float, bool]
+_Packed = tuple[
+    tuple[float, ...],
+    tuple[Annotated[int, msgspec.Meta(ge=0)], ...],
+    Finite,
+    bool,
+]
 
 
 class _Point(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """As :class:`specwatch.core.baseline.Point`; rows of earlier versions end after five."""
 
-    at: float
-    concurrency: float
-    seconds: float
-    tokens: float
+    at: Finite
+    concurrency: Finite
+    seconds: Finite
+    tokens: Finite
     by_token: bool
-    length: float = 60.0
-    firsts: float | None = None
-    first_seconds: float = 0.0
-    prompt_tokens: float = 0.0
-    population: float = 0.0
-    prompt: float | None = None
-    output: float | None = None
+    length: Finite = 60.0
+    firsts: Finite | None = None
+    first_seconds: Finite = 0.0
+    prompt_tokens: Finite = 0.0
+    population: Finite = 0.0
+    prompt: Finite | None = None
+    output: Finite | None = None
 
 
 class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -71,7 +77,8 @@ def put(connection: sa.Connection, measurements: Iterable[Measurement]) -> None:
         stored = connection.execute(locked.returning(baselines)).one()
         if bytes(stored.data) != values["data"]:
             same = (baselines.c[name] == value for name, value in zip(_KEY, key, strict=True))
-            joined = _values(join(_unpack(stored), one))
+            known = damage.sound(damage.of(connection), baselines, [stored], measurement_of)
+            joined = _values(next((join(each, one) for each in known), one))
             connection.execute(baselines.update().where(*same).values(joined))
 
 
@@ -80,14 +87,15 @@ def read(connection: sa.Connection, target: str | None = None) -> list[Measureme
     query = sa.select(baselines).order_by(*(baselines.c[name] for name in _KEY))
     if target is not None:
         query = query.where(baselines.c.target == storable(target))
-    return [_unpack(row) for row in connection.execute(query)]
+    rows = connection.execute(query).all()
+    return list(damage.sound(damage.of(connection), baselines, rows, measurement_of))
 
 
-def version(connection: sa.Connection) -> tuple[int, ...]:
+def version(connection: sa.Connection) -> tuple[float, ...]:
     """Numbers that differ once any measurement does, for far less than it takes to read them."""
     size = sa.func.sum(sa.func.length(baselines.c.data))
     query = sa.select(sa.func.count(), sa.func.sum(baselines.c.measured_at), size)
-    return tuple(int(each or 0) for each in connection.execute(query).one())
+    return tuple(float(each or 0) for each in connection.execute(query).one())
 
 
 def prune(connection: sa.Connection, before: float) -> int:
@@ -121,7 +129,11 @@ def _packed(one: Histogram | None) -> _Packed | None:
     return None if one is None else (one.bounds, one.counts, one.sum, one.coarsened)
 
 
-def _unpack(row: sa.Row[Any]) -> Measurement:
+def measurement_of(row: sa.Row[Any]) -> Measurement:
+    """What a row holds. Raises one of ``damage.UNDECODABLE``."""
+    damage.require_types(baselines, row._fields, row)
+    if row.load_bin not in range(len(LOAD_BINS)):
+        raise ValueError(f"load_bin is {row.load_bin}")
     data = _DECODER.decode(bytes(row.data))
     return Measurement(
         BaselineKey(

@@ -11,13 +11,15 @@ import hashlib
 import itertools
 import json
 import re
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from specwatch.core.tally import most_frequent
+from specwatch.edges.damage import MissingContext
 from specwatch.model import (
     HISTOGRAMS,
     MAPPINGS,
@@ -63,6 +65,11 @@ _LONGEST_NAME = 600
 """Bytes of a name: Postgres cannot index rows of more than 2704."""
 _LARGEST_REMEMBERED = 1 << 16
 """Characters of a cursor's series up to which their layout is remembered."""
+
+
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+"""Neither NaN nor infinite, which pages are refused for: a row that has it is damaged."""
 
 
 class Context(NamedTuple):
@@ -120,28 +127,28 @@ class PackedBatch(msgspec.Struct, frozen=True, gc=False):
 class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """What of a window is neither key, context nor column; new fields go to the end."""
 
-    accepted_per_position: tuple[int, ...] | None
-    prompt_tokens: int | None
-    preemptions: int | None
-    prefix_cache_queries: int | None
-    prefix_cache_hits: int | None
-    mappings: tuple[dict[int | str, int], ...]
+    accepted_per_position: tuple[_Count, ...] | None
+    prompt_tokens: _Count | None
+    preemptions: _Count | None
+    prefix_cache_queries: _Count | None
+    prefix_cache_hits: _Count | None
+    mappings: tuple[dict[int | str, _Count], ...]
     """Empty ones at the end are left out."""
-    histograms: tuple[tuple[int | float, ...] | None, ...]
+    histograms: tuple[tuple[int | Finite, ...] | None, ...]
     """Of each the sum, the first bucket that is not empty, and the counts up to the last such."""
-    sampled_seconds: float
-    busy_seconds: float
-    running_seconds: float
-    waiting_seconds: float
-    running_max: int
-    waiting_max: int
-    kv_cache_usage_max: float | None
-    gpu_memory_used_max: int | None
-    server_drafts: int | None
-    source_drafts: int | None
-    observed_seconds: float
-    restarts: int
-    down_seconds: float = 0.0
+    sampled_seconds: Finite
+    busy_seconds: Finite
+    running_seconds: Finite
+    waiting_seconds: Finite
+    running_max: _Count
+    waiting_max: _Count
+    kv_cache_usage_max: Finite | None
+    gpu_memory_used_max: _Count | None
+    server_drafts: _Count | None
+    source_drafts: _Count | None
+    observed_seconds: Finite
+    restarts: _Count
+    down_seconds: Finite = 0.0
 
 
 class _Shared(msgspec.Struct, frozen=True):
@@ -157,9 +164,9 @@ class _Shared(msgspec.Struct, frozen=True):
 class _CursorData(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """The values of a cursor's series; those of its proxy are None where it has none."""
 
-    values: tuple[float, ...]
-    proxy_values: tuple[float, ...] | None = None
-    proxy_process_start: float | None = None
+    values: tuple[Finite, ...]
+    proxy_values: tuple[Finite, ...] | None = None
+    proxy_process_start: Finite | None = None
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -240,15 +247,18 @@ def assemble(
     series: SeriesId,
     start: int,
     length: int,
-    context: str,
+    context: str | None,
     columns: tuple[Any, ...],
     *,
     without: Collection[str] = (),
 ) -> Window:
     """Build a window from its key, its context's content and its :data:`COLUMNS`.
 
-    ``without`` names histograms that are not wanted: they take half of the time.
+    ``without`` names histograms that are not wanted: they take half of the time. Raises
+    MissingContext where there is no content, one of ``damage.UNDECODABLE`` for damaged columns.
     """
+    if context is None:
+        raise MissingContext
     mode, source, drafts, draft_tokens, accepted, generation, scrapes_ok, scrapes_failed, blob = (
         columns
     )
@@ -381,11 +391,16 @@ def _series(series: SeriesId) -> SeriesId:
 
 
 def _address(content: object) -> Context:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return Context(context_id(text), text)
+
+
+def context_id(content: str) -> int:
+    """The id of a context, which tells whether its content is what was stored."""
     # 47 bits stay within six bytes of a SQLite integer; a thousand contexts collide with a
     # probability of 4e-9.
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-    return Context(int.from_bytes(digest) >> (64 - _ID_BITS), text)
+    digest = hashlib.blake2b(content.encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> (64 - _ID_BITS)
 
 
 @lru_cache(maxsize=1024)
@@ -419,12 +434,19 @@ class HistogramLayout(NamedTuple):
     """Of its counts."""
 
     def dense(self, trimmed: tuple[int | float, ...]) -> Histogram:
-        """The histogram of which a row has the sum, the first bucket in use, and the counts."""
+        """The histogram of which a row has the sum, the first bucket in use, and the counts.
+
+        Raises ValueError for buckets that there are not.
+        """
         missing = self.size
         counts: tuple[Any, ...] = ()
         if len(trimmed) > 1:
-            counts = (0,) * int(trimmed[1]) + trimmed[2:]
-            missing -= len(counts)
+            first = trimmed[1]
+            missing -= len(trimmed) - 2
+            if not 0 <= first <= missing or min(trimmed[2:], default=0) < 0:
+                raise ValueError(f"{self.name} has counts of buckets that there are not")
+            counts = (0,) * int(first) + trimmed[2:]
+            missing -= int(first)
         counts += (0,) * missing
         return Histogram(self.bounds, counts, float(trimmed[0]), self.coarsened)
 

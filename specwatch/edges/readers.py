@@ -13,10 +13,11 @@ import sqlalchemy as sa
 from specwatch.core.baseline import Measurement
 from specwatch.core.decisions import Decision
 from specwatch.core.merge import merge_windows
-from specwatch.edges import experiment_rows, measurement_rows, schema, verdict_rows
+from specwatch.edges import damage, experiment_rows, measurement_rows, schema, verdict_rows
+from specwatch.edges.damage import Damage
 from specwatch.edges.database import Database
 from specwatch.edges.packing import COLUMNS, assemble
-from specwatch.edges.statements import contents_of
+from specwatch.edges.statements import contents_of, sound_series
 from specwatch.edges.verdict_rows import VerdictSelection
 from specwatch.errors import StoreUnavailable
 from specwatch.experiments.model import Experiment
@@ -69,6 +70,7 @@ class Info:
 class _Row(NamedTuple):
     start: int
     rank: int
+    id: int
     series: SeriesId
     context: int
     columns: tuple[Any, ...]
@@ -77,6 +79,10 @@ class _Row(NamedTuple):
     def key(self) -> tuple[int, str, str, str]:
         """What is one window, whoever watched."""
         return self.start, self.series.target, self.series.model_name, self.series.temperature
+
+    def place(self) -> dict[str, object]:
+        """What finds it, and those of the same series and start."""
+        return {"start": self.start, "series_id": self.id}
 
 
 class Reader:
@@ -88,6 +94,11 @@ class Reader:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    @property
+    def damage(self) -> Damage:
+        """The rows that could not be decoded."""
+        return self._database.damage
 
     @classmethod
     def of(cls, url: str) -> Reader:
@@ -121,12 +132,11 @@ class Reader:
 
     def targets(self) -> list[Watched]:
         """What was watched, by target, model and daemon."""
-        table = schema.series
-        query = sa.select(table).order_by(
-            table.c.target, table.c.model_name, table.c.daemon, table.c.first_start, table.c.id
-        )
         with self.connected() as connection:
-            rows = connection.execute(query).all()
+            rows = sorted(
+                sound_series(connection),
+                key=lambda r: (r.target, r.model_name, r.daemon, r.first_start, r.id),
+            )
         watched = []
         for key, group in itertools.groupby(rows, lambda r: (r.daemon, r.target, r.model_name)):
             members = list(group)
@@ -145,7 +155,7 @@ class Reader:
         with self.connected() as connection:
             return measurement_rows.read(connection, target)
 
-    def measurements_version(self) -> tuple[int, ...]:
+    def measurements_version(self) -> tuple[float, ...]:
         """See :func:`specwatch.edges.measurement_rows.version`."""
         with self.connected() as connection:
             return measurement_rows.version(connection)
@@ -238,7 +248,7 @@ class Reader:
                 missing = {row.context for row in rows} - contents.keys()
                 contents |= contents_of(connection, missing)
             for _, group in itertools.groupby(rows, lambda row: row.key):
-                yield from _settle(list(group), length, contents)
+                yield from _settle(self.damage, list(group), length, contents)
 
     def _chunks(
         self, since: float, until: float, table: sa.Table, length: int, chosen: Mapping[str, str]
@@ -257,7 +267,9 @@ class Reader:
                 rows = _read_rows(connection, table, at, stop, length, selection)
                 if not rows:
                     # Nothing here: go to where the table goes on.
-                    following = sa.select(table.c.start).where(table.c.start >= stop)
+                    following = sa.select(table.c.start).where(
+                        table.c.start >= stop, table.c.start < end
+                    )
                     start = connection.execute(following.order_by(table.c.start).limit(1)).scalar()
                     if start is None:
                         return
@@ -278,8 +290,7 @@ class _Selection(NamedTuple):
 
 def _select_series(connection: sa.Connection, chosen: Mapping[str, str]) -> _Selection:
     table = schema.series
-    query = sa.select(table).where(*(table.c[name] == value for name, value in chosen.items()))
-    rows = connection.execute(query).all()
+    rows = sound_series(connection, *(table.c[name] == value for name, value in chosen.items()))
     total = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
     rows = sorted(rows, key=lambda r: (r.target, r.model_name, r.temperature, r.daemon))
     return _Selection(
@@ -314,23 +325,37 @@ def _read_rows(
     if not selection.everything:
         query = query.where(table.c.series_id.in_(selection.series))
     found = connection.execute(query)
+
+    def decode(row: Any) -> _Row:
+        damage.require_types(table, names, row)
+        rank, series = selection.series[row[1]]
+        return _Row(row[0], rank, row[1], series, row[2], tuple(row[3:]))
+
     known = (row for row in found if row[1] in selection.series)
-    rows = [_Row(row[0], *selection.series[row[1]], row[2], tuple(row[3:])) for row in known]
+    rows = list(damage.sound(damage.of(connection), table, known, decode, place))
     rows.sort(key=lambda row: (row.start, row.rank, row.context, row.columns[0]))
     return rows
 
 
-def _settle(rows: Sequence[_Row], length: int, contents: Mapping[int, str]) -> Iterator[Window]:
+def place(row: Sequence[Any]) -> dict[str, object]:
+    """The same of a stored row that begins with its start and series."""
+    return {"start": row[0], "series_id": row[1]}
+
+
+def _settle(
+    known: Damage, rows: Sequence[_Row], length: int, contents: Mapping[int, str]
+) -> Iterator[Window]:
     """The windows of one series and start, of one daemon."""
     scrapes: dict[str, int] = {}
     for row in rows:
         scrapes[row.series.daemon] = scrapes.get(row.series.daemon, 0) + row.columns[_SCRAPES_OK]
     daemon = min(scrapes, key=lambda name: (-scrapes[name], name))
-    windows = [
-        assemble(row.series, row.start, length, contents[row.context], row.columns)
-        for row in rows
-        if row.series.daemon == daemon
-    ]
+
+    def decode(row: _Row) -> Window:
+        return assemble(row.series, row.start, length, contents.get(row.context), row.columns)
+
+    chosen = (row for row in rows if row.series.daemon == daemon)
+    windows = list(damage.sound(known, TABLES[length], chosen, decode, _Row.place))
     if length == MINUTE and len(windows) > 1:
         yield merge_windows(windows, start=windows[0].start, length=length)
     else:

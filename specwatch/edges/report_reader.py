@@ -9,7 +9,7 @@ from specwatch.config import Config
 from specwatch.core.baseline import Measurement
 from specwatch.core.breakeven import DRAFT_COST_RATIO
 from specwatch.core.decisions import Decision
-from specwatch.edges import guard_book, measurement_rows, verdict_rows
+from specwatch.edges import damaged_rows, guard_book, measurement_rows, verdict_rows
 from specwatch.edges.bucket_sums import BucketSums
 from specwatch.edges.experiment_rows import subject_of
 from specwatch.edges.guard_book import StepRecord
@@ -147,8 +147,10 @@ class _Reading:
         measurements: Sequence[Measurement] = ()
         decisions: Sequence[Decision] = ()
         steps: Sequence[StepRecord] = ()
+        aside = 0
         if members:
             with self._reader.reading() as connection:
+                aside = len(damaged_rows.read(connection, self._since, self._until, name))
                 measurements = measurement_rows.read(connection, name)
                 decisions = verdict_rows.read(
                     connection,
@@ -175,6 +177,7 @@ class _Reading:
             objective=Objective.E2E if target is None else target.objective,
             max_age=self._max_age,
             experiments=experiments,
+            damaged=lambda: aside + self._reader.damage.about(storable(name), members),
         )
 
     def _windows(self, name: str, members: Mapping[int, Member]) -> Iterator[Recorded]:

@@ -47,7 +47,8 @@ class RowColumns:
     """What packed windows hold; counts are ``UNKNOWN`` and numbers NaN where a row has none.
 
     ``stored`` are the columns of packed windows, ``without`` names histograms that are passed over.
-    Raises UnusualError where a row has a number that nothing has that is watched.
+    Raises UnusualError where a row has a number that nothing has that is watched, or another of
+    ``damage.UNDECODABLE`` where one is damaged.
     """
 
     def __init__(self, stored: Sequence[Sequence[Any]], without: Collection[str] = ()) -> None:
@@ -80,6 +81,7 @@ class RowColumns:
         self.observed_seconds = data.numbers()
         self.restarts = data.counts()
         self.down_seconds = data.numbers(fields > _FIELDS_BEFORE_DOWN)
+        data.require_end(fields <= _FIELDS_BEFORE_DOWN + 1)
 
     def all_counted(self) -> Here:
         """Of each row whether drafts, tokens, latencies and finished requests are counted."""

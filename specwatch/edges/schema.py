@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from specwatch.errors import SchemaMismatch
+from specwatch.errors import SchemaMismatch, StoreMalformed
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Every schema revision that this code knows, oldest first."""
 
 CURRENT = REVISIONS[-1]
+
+MEND = "`specwatch db repair` keeps it under another name and saves what can be read"
+"""What to do about a damaged SQLite file."""
 
 metadata = sa.MetaData(
     naming_convention={
@@ -187,6 +190,22 @@ experiments = sa.Table(
     sa.Column("data", sa.LargeBinary, nullable=False),
 )
 
+# Rows of the other tables that could not be decoded, moved here as they were: the columns by name
+# as one msgpack map. ``at`` is the time that a row is about, or when it was found; a target is
+# empty where it is not known.
+damaged_rows = sa.Table(
+    "damaged_rows",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("found_at", Int64, nullable=False),
+    sa.Column("at", Int64, nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("table_name", sa.Text, nullable=False),
+    sa.Column("row_key", sa.Text, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
+
 
 def found_revision(connection: sa.Connection) -> str | None:
     """The revision that a database says it has; None for one without our tables."""
@@ -201,8 +220,20 @@ def stored_revision(connection: sa.Connection) -> str | None:
     return ", ".join(sorted(map(str, rows))) or None
 
 
+def is_damaged(revision: str | None) -> bool:
+    """Whether it is none, of four digits as ours or longer as those of other programs."""
+    length = len(CURRENT)
+    return revision is not None and any(
+        len(each) < length or (len(each) == length and not each.isdigit())
+        for each in revision.split(", ")
+    )
+
+
 def require_known(found: str | None, where: str) -> None:
-    """Raise SchemaMismatch for a revision that this code has never heard of."""
+    """Raise SchemaMismatch for a revision that this code has never heard of, StoreMalformed for
+    one that is damaged."""
+    if is_damaged(found):
+        raise StoreMalformed(f"{where} has schema revision {found!a}, which is damaged; {MEND}")
     if found is not None and found not in REVISIONS:
         raise SchemaMismatch(
             f"{where} has schema revision {found}, and this specwatch knows {CURRENT}: a newer"

@@ -31,7 +31,7 @@ _WORD = 8
 _TOO_LARGE = np.uint64(1 << 63)
 
 
-class UnusualError(Exception):
+class UnusualError(ValueError):
     """A value that no counter, gauge or latency has: negative, or beyond 2^63."""
 
 
@@ -49,7 +49,16 @@ class SideBySide:
         words = len(self._joined) - _WORD + 1
         self._words = np.ndarray(words, ">u8", self._joined, strides=(1,))
         lengths = np.fromiter(map(len, blobs), np.int64, len(blobs))
-        self._at = np.cumsum(lengths) - lengths
+        self._ends = np.cumsum(lengths)
+        self._at = self._ends - lengths
+
+    def require_end(self, here: Here) -> None:
+        """Raise UnusualError unless those arrays have been read to their end, and no other beyond.
+
+        A damaged one is mostly read into the next.
+        """
+        if (self._at > self._ends).any() or (self._at != self._ends)[here].any():
+            raise UnusualError
 
     def lengths(self, here: Here | None = None) -> Ints:
         """Elements of an array, or entries of a mapping; ``UNKNOWN`` of nil."""
@@ -88,6 +97,8 @@ class SideBySide:
         if len(wide):
             kind, bits = self._wide(first, wide)
             found[wide] = np.where(kind == _FLOAT, bits.view(np.float64), bits)
+            if not (found[wide] >= 0).all() or np.isinf(found[wide]).any():
+                raise UnusualError
             found[wide[kind == _NIL]] = np.nan
         return found
 

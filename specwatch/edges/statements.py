@@ -7,8 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from specwatch.edges import schema
-from specwatch.edges.packing import Context
+from specwatch.edges import damage, schema
+from specwatch.edges.packing import Context, context_id
+from specwatch.errors import DamagedRow
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:
@@ -67,7 +68,7 @@ def lock_series(connection: sa.Connection, ids: Collection[int]) -> Sequence[sa.
 def add_contexts(
     connection: sa.Connection, contexts: Iterable[Context], known: Collection[int]
 ) -> set[int]:
-    """Insert contexts that are not known to be there; returns their ids."""
+    """Insert contexts that are not known to be there, and mend damaged ones; returns their ids."""
     new = {context.id: context.content for context in contexts if context.id not in known}
     if new:
         # In one order everywhere, so that two daemons never wait for each other's locks.
@@ -75,10 +76,42 @@ def add_contexts(
             insert(connection, schema.contexts).on_conflict_do_nothing(),
             [{"id": id_, "content": new[id_]} for id_ in sorted(new)],
         )
+        table = schema.contexts
+        for id_ in sorted(new.keys() - contents_of(connection, new).keys()):
+            mended = table.update().where(table.c.id == id_).values(content=new[id_])
+            connection.execute(mended)
+            damage.of(connection).end(table.name, {"id": id_})
     return set(new)
 
 
 def contents_of(connection: sa.Connection, ids: Collection[int]) -> dict[int, str]:
-    """Contents of contexts by id."""
-    query = sa.select(schema.contexts).where(schema.contexts.c.id.in_(ids))
-    return {row.id: row.content for row in connection.execute(query)} if ids else {}
+    """Contents of contexts by id, without those that are damaged."""
+    if not ids:
+        return {}
+    table = schema.contexts
+    rows = connection.execute(sa.select(table).where(table.c.id.in_(ids))).all()
+    for id_ in set(ids).difference(row.id for row in rows):
+        damage.of(connection).note(DamagedRow(table.name, {"id": id_}, "is not there any more"))
+    return dict(damage.sound(damage.of(connection), table, rows, content_of))
+
+
+def content_of(row: sa.Row[Any]) -> tuple[int, str]:
+    """The id and the content of a context. Raises ValueError for one that is damaged."""
+    damage.require_types(schema.contexts, row._fields, row)
+    if context_id(row.content) != row.id:
+        raise ValueError("content is not what was stored")
+    return row.id, row.content
+
+
+def sound_series(
+    connection: sa.Connection, *where: sa.ColumnElement[bool]
+) -> Sequence[sa.Row[Any]]:
+    """Rows of series, by id, without those that are damaged."""
+    rows = connection.execute(sa.select(schema.series).where(*where).order_by(schema.series.c.id))
+    return list(damage.sound(damage.of(connection), schema.series, rows.all(), series_of))
+
+
+def series_of(row: sa.Row[Any]) -> sa.Row[Any]:
+    """A row of a series as it is. Raises ValueError for one that is damaged."""
+    damage.require_types(schema.series, row._fields, row)
+    return row

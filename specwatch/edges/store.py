@@ -16,8 +16,9 @@ import structlog
 from specwatch import __version__
 from specwatch.core.baseline import MAX_AGE, Measurement
 from specwatch.core.decisions import Decision
-from specwatch.edges import experiment_rows, measurement_rows, schema, upkeep, verdict_rows
+from specwatch.edges import damage, experiment_rows, measurement_rows, schema, upkeep, verdict_rows
 from specwatch.edges.creation import create
+from specwatch.edges.damage import Damage, MissingContext
 from specwatch.edges.database import Database
 from specwatch.edges.packing import (
     COLUMNS,
@@ -29,10 +30,16 @@ from specwatch.edges.packing import (
     unpack_cursor,
 )
 from specwatch.edges.readers import Info, Reader, Selection, Watched
-from specwatch.edges.statements import add_contexts, add_rows, insert, lock_series
+from specwatch.edges.statements import (
+    add_contexts,
+    add_rows,
+    contents_of,
+    insert,
+    lock_series,
+)
 from specwatch.edges.upkeep import Pruned
 from specwatch.edges.verdict_rows import VerdictSelection
-from specwatch.errors import StoreError, StoreUnavailable
+from specwatch.errors import DamagedRow, StoreError, StoreUnavailable
 from specwatch.experiments.model import Calibration, Experiment
 from specwatch.model import HOUR, MINUTE, Cursor, SeriesId, Window
 
@@ -53,6 +60,20 @@ UPDATE series SET
     rolled_until = CASE WHEN rolled_until > {hour} THEN {hour} ELSE rolled_until END
 WHERE id IN ({members}) AND (first_start > {first} OR last_start < {last} OR rolled_until > {hour})
 """
+
+
+def cursor_of(row: sa.Row[Any], content: str | None) -> Cursor:
+    """What a row of cursors holds, whose layout has that content.
+
+    Raises one of ``damage.UNDECODABLE``.
+    """
+    damage.require_types(schema.cursors, row._fields, row)
+    if content is None:
+        raise MissingContext
+    layout = Context(row.layout_id, content)
+    return unpack_cursor(
+        PackedCursor(row.target, layout, bytes(row.counters), row.process_start, row.wall)
+    )
 
 
 class _Run(NamedTuple):
@@ -171,22 +192,20 @@ class Store:
 
     def cursors(self) -> dict[str, Cursor]:
         """Where this daemon stopped reading, by target."""
-        joined = schema.cursors.join(schema.contexts)
-        query = sa.select(schema.cursors, schema.contexts.c.content).select_from(joined)
+        cursors = schema.cursors
         with self._reader.connected() as connection:
-            rows = connection.execute(query.where(schema.cursors.c.daemon == self.daemon)).all()
-        return {
-            row.target: unpack_cursor(
-                PackedCursor(
-                    row.target,
-                    Context(row.layout_id, row.content),
-                    bytes(row.counters),
-                    row.process_start,
-                    row.wall,
+            query = sa.select(cursors).where(cursors.c.daemon == self.daemon)
+            rows = connection.execute(query).all()
+            contents = contents_of(connection, {row.layout_id for row in rows})
+            found = list(
+                damage.sound(
+                    damage.of(connection),
+                    cursors,
+                    rows,
+                    lambda row: cursor_of(row, contents.get(row.layout_id)),
                 )
             )
-            for row in rows
-        }
+        return {cursor.target: cursor for cursor in found}
 
     def roll_up(self, now: float, *, everybody: bool = False) -> int:
         """Bring the hours of this daemon, or of all, up to date; returns how many series-hours
@@ -223,6 +242,30 @@ class Store:
             self._stopping,
         )
 
+    def set_aside(self, now: float) -> list[DamagedRow]:
+        """Move the damaged rows that were found since the last call into ``damaged_rows``; returns
+        all that were found."""
+        found = self.damage.take()
+        if not found:
+            return []
+        # It knows the rows of all tables, those that are not written here as well.
+        from specwatch.edges import damaged_rows
+
+        try:
+            with self.writing(now) as connection:
+                done = damaged_rows.set_aside(connection, found, now, thorough=False)
+        except StoreError:
+            self.damage.give_back(found)
+            raise
+        for row in done:
+            self.damage.end(row.table, row.key)
+        return found
+
+    @property
+    def damage(self) -> Damage:
+        """The rows that could not be decoded, by this store and its reader."""
+        return self._database.damage
+
     def rivals(self, now: float) -> list[str]:
         """Other processes that write as this daemon now, each as ``HOST, pid PID``.
 
@@ -243,7 +286,8 @@ class Store:
             runs.c.id.in_(writing), runs.c.daemon == self.daemon
         )
         with self._database.reading() as connection:
-            return [f"{row.host}, pid {row.pid}" for row in connection.execute(query)]
+            rows = connection.execute(query).all()
+        return [storable(f"{row.host}, pid {row.pid}") for row in rows]
 
     def windows(self, **selection: Unpack[Selection]) -> Iterator[Window]:
         """See :meth:`specwatch.edges.readers.Reader.windows`."""
@@ -257,7 +301,7 @@ class Store:
         """See :meth:`specwatch.edges.readers.Reader.measurements`."""
         return self._reader.measurements(target)
 
-    def measurements_version(self) -> tuple[int, ...]:
+    def measurements_version(self) -> tuple[float, ...]:
         """See :func:`specwatch.edges.measurement_rows.version`."""
         return self._reader.measurements_version()
 
@@ -440,6 +484,9 @@ def _add_series(
         table.c.target.in_({series.target for series in new}),
     )
     ids = {SeriesId(*row[1:]): row[0] for row in connection.execute(found)}
+    for series in new.keys() - ids.keys():
+        key = {name: getattr(series, name) for name in names}
+        raise DamagedRow("series", key, "is in the index, and not in the table")
     return {series: ids[series] for series in new}
 
 

@@ -26,6 +26,11 @@ def of_store(store: StoreStatus, now: float) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "specwatch_store_windows_queued", "Windows that wait for the database.", store.queued
     )
+    yield CounterMetricFamily(
+        "specwatch_store_damaged_rows",
+        "Stored rows found that cannot be decoded; `specwatch db check` lists them.",
+        store.damaged,
+    )
     since = now if store.behind_since is None else store.behind_since
     yield GaugeMetricFamily(
         "specwatch_store_behind_seconds",

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from specwatch.core.merge import merge_windows
-from specwatch.edges import experiment_rows, measurement_rows, schema, verdict_rows
+from specwatch.edges import damage, experiment_rows, measurement_rows, schema, verdict_rows
 from specwatch.edges.database import Database
-from specwatch.edges.packing import COLUMNS, assemble, pack
-from specwatch.edges.statements import add_contexts, contents_of, lock_series
+from specwatch.edges.packing import COLUMNS, PackedWindow, assemble, pack
+from specwatch.edges.readers import place
+from specwatch.edges.statements import add_contexts, contents_of, lock_series, series_of
 from specwatch.model import HOUR, MINUTE, SeriesId, Window
 
 GRACE = 300
@@ -46,6 +47,7 @@ class Pruned(NamedTuple):
     verdicts: int = 0
     guard_steps: int = 0
     experiments: int = 0
+    damaged_rows: int = 0
 
 
 def closed_until(now: float) -> int:
@@ -62,9 +64,10 @@ def roll_up(
     stay done.
     """
     built = 0
+    damaged: set[int] = set()
     while not stopping.is_set():
         with database.writing() as connection:
-            turn = _roll_up_turn(connection, until, daemon)
+            turn = _roll_up_turn(connection, until, daemon, damaged)
         if turn is None:
             break
         built += turn
@@ -100,13 +103,16 @@ def prune(
         deleted = deleted._replace(minutes=deleted.minutes + rows)
         at = hour if rows else hour + HOUR
         stopping.wait(_PAUSE)
+    at = 0
     while not stopping.is_set():
         with database.writing() as connection:
-            hour = _first_hour(connection, _hours, 0, hours_before)
+            hour = _first_hour(connection, _hours, at, hours_before)
             if hour is None or not _alone(connection):
                 break
-            rows = connection.execute(_hours.delete().where(_hours.c.start == hour)).rowcount
+            in_hour = (_hours.c.start >= hour, _hours.c.start < hour + HOUR)
+            rows = connection.execute(_hours.delete().where(*in_hour)).rowcount
         deleted = deleted._replace(hours=deleted.hours + rows)
+        at = hour + HOUR
         stopping.wait(_PAUSE)
     with database.writing() as connection:
         deleted = deleted._replace(
@@ -115,23 +121,35 @@ def prune(
             verdicts=verdict_rows.prune(connection, hours_before),
             guard_steps=_prune_steps(connection, hours_before),
             experiments=experiment_rows.prune(connection, hours_before),
+            damaged_rows=_prune_damaged(connection, hours_before),
         )
     if database.is_sqlite:
         _shrink(database, stopping)
     return deleted
 
 
-def _roll_up_turn(connection: sa.Connection, until: int, daemon: str | None) -> int | None:
-    """Roll up the next hour of some series; None when there is nothing left to do."""
+def _roll_up_turn(
+    connection: sa.Connection, until: int, daemon: str | None, damaged: set[int]
+) -> int | None:
+    """Roll up the next hour of some series; None when there is nothing left to do.
+
+    Those that are found damaged are passed over, and remembered.
+    """
     pending = (_series.c.rolled_until < until, _series.c.last_start >= _series.c.rolled_until)
     query = sa.select(_series.c.id).where(*pending)
     if daemon is not None:
         query = query.where(_series.c.daemon == daemon)
+    if damaged:
+        query = query.where(_series.c.id.not_in(damaged))
     query = query.order_by(_series.c.rolled_until, _series.c.id).limit(_SERIES_AT_ONCE)
     ids = connection.execute(query).scalars().all()
     if not ids:
         return None
-    locked = lock_series(connection, ids)
+    found = damage.of(connection)
+    locked = list(damage.sound(found, _series, lock_series(connection, ids), series_of))
+    damaged.update(set(ids).difference(row.id for row in locked))
+    if not locked:
+        return 0
     # Somebody may have changed them before we had the lock: one time, and what is there now.
     since = min(row.rolled_until for row in locked)
     members = {row.id: row for row in locked if row.rolled_until == since}
@@ -159,11 +177,11 @@ def _first_hour(
     if members is not None:
         query = query.where(table.c.series_id.in_(members))
     start = connection.execute(query.order_by(table.c.start).limit(1)).scalar()
-    return None if start is None else start - start % HOUR
+    return None if start is None else int(start - start % HOUR)
 
 
 def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row[Any]]) -> int:
-    names = ("series_id", "start", "context_id", *COLUMNS)
+    names = ("start", "series_id", "context_id", *COLUMNS)
     in_hour = (_minutes.c.start >= hour, _minutes.c.start < hour + HOUR)
     # Each minute by its key: a range would read past the minutes of all other series.
     grid = _minutes.c.start.in_(range(hour, hour + HOUR, MINUTE))
@@ -185,11 +203,17 @@ def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row
     )
     contents = contents_of(connection, {row.context_id for row in rows})
     groups: dict[tuple[object, ...], list[Window]] = defaultdict(list)
-    for row in rows:
+
+    def decode(row: sa.Row[Any]) -> tuple[tuple[object, ...], Window]:
+        damage.require_types(_minutes, names, row)
         owner = members[row.series_id]
         series = SeriesId(owner.daemon, owner.target, owner.model_name, owner.temperature)
-        window = assemble(series, row.start, MINUTE, contents[row.context_id], tuple(row[3:]))
-        groups[row.series_id, row.context_id, window.mode, _bin(window)].append(window)
+        content = contents.get(row.context_id)
+        window = assemble(series, row.start, MINUTE, content, tuple(row[3:]))
+        return (row.series_id, row.context_id, window.mode, _bin(window)), window
+
+    for key, window in damage.sound(damage.of(connection), _minutes, rows, decode, place):
+        groups[key].append(window)
     _insert_hours(connection, hour, groups)
     return len(touched)
 
@@ -197,10 +221,20 @@ def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row
 def _insert_hours(
     connection: sa.Connection, hour: int, groups: dict[tuple[Any, ...], list[Window]]
 ) -> None:
-    packed = [
-        (key, pack(merge_windows(windows, start=hour, length=HOUR)))
-        for key, windows in groups.items()
-    ]
+    def decode(group: tuple[tuple[Any, ...], list[Window]]) -> tuple[tuple[Any, ...], PackedWindow]:
+        key, windows = group
+        return key, pack(merge_windows(windows, start=hour, length=HOUR))
+
+    # Sums of damaged numbers may be beyond what can be stored.
+    packed = list(
+        damage.sound(
+            damage.of(connection),
+            _hours,
+            groups.items(),
+            decode,
+            lambda group: {"start": hour, "series_id": group[0][0]},
+        )
+    )
     add_contexts(connection, {each.context for _, each in packed}, set())
     if packed:
         connection.execute(
@@ -240,7 +274,8 @@ def _prune_minutes_turn(connection: sa.Connection, hour: int) -> int:
         .limit(_DELETED_SERIES_AT_ONCE)
     )
     locked = lock_series(connection, connection.execute(candidates).scalars().all())
-    members = [row.id for row in locked if row.rolled_until >= hour + HOUR]
+    known = damage.sound(damage.of(connection), _series, locked, series_of)
+    members = [row.id for row in known if row.rolled_until >= hour + HOUR]
     if not members:
         return 0
     deleted = connection.execute(
@@ -267,6 +302,12 @@ def _prune_steps(connection: sa.Connection, before: float) -> int:
     """Delete what guards did before a time (Unix seconds); what they are stays."""
     steps = schema.guard_steps
     return connection.execute(steps.delete().where(steps.c.at < before)).rowcount
+
+
+def _prune_damaged(connection: sa.Connection, before: float) -> int:
+    """Delete what was set aside of a time (Unix seconds) before; returns how many rows."""
+    table = schema.damaged_rows
+    return connection.execute(table.delete().where(table.c.at < before)).rowcount
 
 
 def _shrink(database: Database, stopping: threading.Event) -> None:

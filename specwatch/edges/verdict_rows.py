@@ -9,6 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from specwatch.core.decisions import Decision
+from specwatch.edges import damage
 from specwatch.edges.packing import storable
 from specwatch.edges.schema import verdicts
 from specwatch.edges.statements import insert
@@ -45,7 +46,8 @@ def read(connection: sa.Connection, **selection: Unpack[VerdictSelection]) -> li
         if value is not None:
             query = query.where(verdicts.c[name] == storable(str(value)))
     ordered = query.order_by(verdicts.c.at.desc(), *(verdicts.c[name] for name in _PLAIN))
-    return list(map(_decision, connection.execute(ordered.limit(selection.get("limit")))))
+    rows = connection.execute(ordered.limit(selection.get("limit"))).all()
+    return list(damage.sound(damage.of(connection), verdicts, rows, decision_of))
 
 
 def open_breaches(
@@ -63,7 +65,8 @@ def open_breaches(
     )
     if target is not None:
         query = query.where(verdicts.c.target == storable(target))
-    return list(map(_decision, connection.execute(query.order_by(verdicts.c.at))))
+    rows = connection.execute(query.order_by(verdicts.c.at)).all()
+    return list(damage.sound(damage.of(connection), verdicts, rows, decision_of))
 
 
 def prune(connection: sa.Connection, before: float) -> int:
@@ -79,9 +82,11 @@ def _row(decision: Decision) -> dict[str, Any]:
     }
 
 
-def _decision(row: sa.Row[Any]) -> Decision:
+def decision_of(row: sa.Row[Any]) -> Decision:
+    """What a row holds. Raises one of ``damage.UNDECODABLE``."""
+    damage.require_types(verdicts, row._fields, row)
     return Decision(
         **{name: getattr(row, name) for name in _PLAIN},
         at=float(row.at),
-        inputs=msgspec.json.decode(row.inputs),
+        inputs=msgspec.json.decode(row.inputs, type=dict[str, Any]),
     )

@@ -27,6 +27,7 @@ from specwatch.report.sources import Recorded, Sources, model_of
 from specwatch.report.speedups import speedups
 from specwatch.report.temperatures import temperatures
 from specwatch.report.traffic import traffic
+from specwatch.wording import figures
 
 
 class _Model(NamedTuple):
@@ -125,7 +126,11 @@ def _report(
         breaches=breaches(sources.decisions, name, since, until),
         seconds_off_by_guard=seconds_off(of_guard, ordered=False),
         seconds_off_by_order=seconds_off(of_guard, ordered=True),
-        health=_with(health([*kept.windows, *kept.seen], since, span[1]), measured.caveats),
+        health=_with(
+            health([*kept.windows, *kept.seen], since, span[1]),
+            measured.caveats,
+            sources.damaged(),
+        ),
         changes=changes(kept.windows, measured.baseline, since, until)
         # It is as much work as all the rest.
         if kept.may_have_changed
@@ -142,8 +147,11 @@ def _report(
     return msgspec.structs.replace(found, answer=said)
 
 
-def _with(found: Health, caveats: Sequence[str]) -> Health:
-    return msgspec.structs.replace(found, warnings=(*found.warnings, *caveats))
+def _with(found: Health, caveats: Sequence[str], damaged: int) -> Health:
+    warnings = [*found.warnings, *caveats]
+    if damaged:
+        warnings.append(figures.damaged_rows(damaged, None))
+    return msgspec.structs.replace(found, damaged=damaged, warnings=tuple(warnings))
 
 
 def _by_model(windows: Sequence[Recorded]) -> Iterator[tuple[str, Sequence[Recorded]]]:

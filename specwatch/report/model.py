@@ -280,7 +280,7 @@ class Health(Struct, frozen=True, kw_only=True):
     """Whether the figures can be relied on. Of the ``expected`` seconds the server was watched for
     ``observed`` and did not answer for ``down``; the rest nobody watched. ``coverage`` is the share
     of the server's drafts whose temperature is known; ``gaps`` are the longest, ``gap_count`` all
-    of them."""
+    of them. ``damaged`` stored rows of the target could not be decoded, and are left out."""
 
     expected: float
     observed: float
@@ -293,6 +293,7 @@ class Health(Struct, frozen=True, kw_only=True):
     uncovered: dict[str, int] = {}
     gap_count: int = 0
     gaps: tuple[Gap, ...] = ()
+    damaged: int = 0
     warnings: tuple[str, ...] = ()
 
 

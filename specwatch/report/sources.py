@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -70,6 +70,7 @@ class Sources:
     sums of temperature buckets do, each window of all temperatures comes with their drafts.
     ``decisions`` are changes of verdicts. ``objective`` is what speedups are of. ``max_age`` is
     that of a baseline, in seconds. ``experiments`` are those of the period by model, oldest first.
+    ``damaged`` counts the stored rows that could not be decoded, once windows were read.
     """
 
     target: str
@@ -83,3 +84,4 @@ class Sources:
     objective: Objective = Objective.E2E
     max_age: float = MAX_AGE
     experiments: Mapping[str, Sequence[Experiment]] = field(default_factory=dict)
+    damaged: Callable[[], int] = lambda: 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specwatch.core.histogram import wide
+from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 UNKNOWN = "-"
 _MOST_TIMES = 99
@@ -120,6 +121,14 @@ def span(length: float) -> str:
     if length < 7200:
         return f"{length / 60:.0f} min"
     return f"{length / 3600:.0f} h" if length < 172800 else f"{length / 86400:.0f} days"
+
+
+def damaged_rows(count: int, last: str | None) -> str:
+    """Of rows that the store cannot decode: how many, and the last of them."""
+    said = f"{counted(count, 'stored row')} damaged and left out"
+    if last:
+        said += f", the last {shown(last, LONGEST_SENTENCE)}"
+    return f"{said}; `specwatch db check` lists them"
 
 
 def counted(count: float | None, noun: str) -> str:

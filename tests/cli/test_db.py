@@ -8,19 +8,21 @@ import time
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from specwatch import sections
 from specwatch.cli import options
 from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
 from specwatch.core.decisions import Decision
 from specwatch.edges import schema
+from specwatch.edges.database import Database
 from specwatch.edges.packing import pack_batch
 from specwatch.edges.store import Store
 from specwatch.model import Batch
 from tests.cli.conftest import Run
 from tests.surfaces.statuses import minute
 
-COMMANDS = ("upgrade", "current", "prune")
+COMMANDS = ("upgrade", "current", "prune", "check", "repair")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -68,7 +70,7 @@ def test_pruning_makes_hours_of_old_minutes_and_says_what_it_did(run: Run, url: 
     assert done.exit_code == 0
     assert done.stdout.startswith(
         "deleted 3 minutes, 0 hours, 0 runs, 0 baselines, 0 verdicts, 0 guard steps,"
-        " 0 experiments from "
+        " 0 experiments, 0 damaged rows from "
     )
     info = json.loads(run("db", "current", "--database", url, "--json").stdout)
     assert (info["rows"]["minutes"], info["rows"]["hours"]) == (0, 1)
@@ -93,7 +95,7 @@ def test_pruned_baselines_and_verdicts_are_told_too(run: Run, tmp_path: Path) ->
     store.close(long_ago)
     done = run("db", "prune", "--database", url)
     assert (
-        ", 1 baseline, 2 verdicts, 0 guard steps, 0 experiments from SQLite database "
+        ", 1 baseline, 2 verdicts, 0 guard steps, 0 experiments, 0 damaged rows from SQLite"
         in done.stdout
     )
 
@@ -219,3 +221,63 @@ def test_by_hand_the_database_is_that_of_the_service(
         assert f"{place} does not exist" in run(*arguments).stderr
     monkeypatch.setattr(options, "DEFAULT_FILE", tmp_path / "nowhere")
     assert f"{tmp_path}/state/specwatch/specwatch.db does not exist" in run("report").stderr
+
+
+def damaged(url: str) -> None:
+    """A database in which one minute of three cannot be decoded."""
+    start = int(time.time()) // 60 * 60 - 600
+    filled(url, start)
+    database = Database(url)
+    with database.writing() as connection:
+        statement = sa.text(f"UPDATE minutes SET data = :data WHERE start = {start}")
+        connection.execute(statement, {"data": b"\xc1"})
+    database.dispose()
+
+
+def test_damage_is_listed_set_aside_and_gone(run: Run, url: str) -> None:
+    damaged(url)
+    found = run("db", "check", "--database", url)
+    assert found.exit_code == 1
+    assert "1 row damaged: `specwatch db repair` sets them aside\n  minutes (start=" in found.stdout
+    done = run("db", "repair", "--database", url)
+    assert done.exit_code == 0
+    assert "1 row set aside, in the table damaged_rows\n  minutes (start=" in done.stdout
+    after = run("db", "check", "--database", url)
+    assert after.exit_code == 0
+    assert "nothing is damaged\nset aside before, in the table damaged_rows: 1\n" in after.stdout
+    assert "nothing is damaged" in run("db", "repair", "--database", url).stdout
+
+
+def test_damage_as_json(run: Run, url: str) -> None:
+    damaged(url)
+    done = run("db", "check", "--database", url, "--json")
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    assert (found["problems"], found["set_aside"]) == ([], [])
+    (row,) = found["damaged"]
+    assert row["table"] == "minutes"
+    assert row["row"].startswith("minutes (start=")
+    done = run("db", "repair", "--database", url, "--json")
+    assert done.exit_code == 0
+    repaired = json.loads(done.stdout)
+    assert (repaired["rebuilt"], repaired["set_aside"], repaired["left"]) == (None, [row], [])
+    (aside,) = json.loads(run("db", "check", "--database", url, "--json").stdout)["set_aside"]
+    assert (aside["target"], aside["table"]) == ("chat", "minutes")
+
+
+def test_a_malformed_file_is_named_with_its_remedy_and_rebuilt(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    url = f"sqlite:///{path}"
+    filled(url, 1_700_000_040)
+    content = path.read_bytes()
+    path.write_bytes(b"x" * 100 + content[100:])
+    found = run("db", "check", "--database", url)
+    assert found.exit_code == 1
+    assert "the file is malformed" in found.stdout
+    assert "`specwatch db repair` saves what can be read" in found.stdout
+    done = run("db", "repair", "--database", url, "--json")
+    assert done.exit_code == 0
+    rebuilt = json.loads(done.stdout)["rebuilt"]
+    assert Path(rebuilt["kept"]).read_bytes()[100:] == content[100:]
+    assert rebuilt["rows"]["minutes"] == 0
+    assert run("db", "check", "--database", url).exit_code == 0

@@ -153,6 +153,18 @@ def test_as_json_it_is_what_the_daemon_says(run: Run, surface: Surface) -> None:
     assert json.loads(done.stdout) == surface.get("/api/v1/targets").json
 
 
+def test_damaged_rows_are_said_with_the_last_of_them(run: Run, surface: Surface) -> None:
+    """They are left out: the daemon works."""
+    store = StoreStatus("x", damaged=2, last_damaged="minutes (start=60): no \x1b[1mmsgpack")
+    surface.status = daemon(store=store)
+    done = run("status", "--url", surface.url)
+    assert done.exit_code == 0
+    assert (
+        "2 stored rows damaged and left out, the last minutes (start=60): no"
+        " \\x1b[1mmsgpack; `specwatch db check` lists them"
+    ) in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize(
     ("changes", "words"),

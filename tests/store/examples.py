@@ -101,7 +101,7 @@ def starts(windows: Iterable[Window]) -> list[int]:
 
 
 _counts = st.integers(0, 2**63 - 1)
-_amounts = st.floats(allow_nan=False)
+_amounts = st.floats(allow_nan=False, allow_infinity=False)
 _names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from specwatch.core.merge import merge_windows
 from specwatch.edges import folding
+from specwatch.edges.damage import Damage
 from specwatch.edges.database import Database
 from specwatch.edges.folding import fold
 from specwatch.edges.hours import hours_of, members_by_target
@@ -59,7 +60,7 @@ def test_minutes_fold_into_what_merging_them_one_by_one_gives(seed: int) -> None
     contents = {each.context.id: each.context.content for each in packed}
     found = {
         (place.start, place.context, MODES[place.mode], place.load_bin): window
-        for place, window in fold(rows, {1: (SERIES, ())}, contents)
+        for place, window in fold(rows, {1: (SERIES, ())}, contents, Damage())
     }
     assert _comparable(found) == _comparable(expected)
 
@@ -77,7 +78,7 @@ def test_minutes_of_a_server_are_folded_all_at_once(
         packed.append(pack(replace(window, tally=replace(window.tally, requests=counts))))
     rows = [(each.start, 1, each.context.id, *each.columns()) for each in packed]
     contents = {each.context.id: each.context.content for each in packed}
-    ((_, found),) = folding.fold(rows, {1: (SERIES, ())}, contents)
+    ((_, found),) = folding.fold(rows, {1: (SERIES, ())}, contents, Damage())
     assert (found.tally.drafts, found.tally.requests) == (900, {reason: 210_000, "length": 3})
 
 
@@ -86,7 +87,7 @@ def test_down_time_adds_up_beside_minutes_that_were_stored_without() -> None:
     columns = [before_down_seconds(packed[0].columns()), *(each.columns() for each in packed[1:])]
     rows = [(each.start, 1, each.context.id, *c) for each, c in zip(packed, columns, strict=True)]
     contents = {each.context.id: each.context.content for each in packed}
-    ((_, found),) = folding.fold(rows, {1: (SERIES, ())}, contents)
+    ((_, found),) = folding.fold(rows, {1: (SERIES, ())}, contents, Damage())
     assert found.down_seconds == 1.5 + 2.5
 
 

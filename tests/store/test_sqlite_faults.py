@@ -158,7 +158,7 @@ def test_a_file_that_is_no_database_is_explained_and_left_alone(sqlite_file: Pat
     sqlite_file.parent.mkdir()
     sqlite_file.write_bytes(b"my thesis\n" * 1000)
     store = Store(f"sqlite:///{sqlite_file}", daemon="d")
-    with pytest.raises(StoreUnavailable, match="damaged or no SQLite database; move it away"):
+    with pytest.raises(StoreUnavailable, match="no SQLite database; `specwatch db repair`"):
         store.open(0)
     assert sqlite_file.read_bytes() == b"my thesis\n" * 1000
     sqlite_file.unlink()
@@ -178,7 +178,7 @@ def test_a_damaged_database_is_explained_and_replaced_once_moved_away(
     queue.put(batch(minute(T0)))
     error = queue.drain(store, now=0).error
     assert "damaged" in str(error)
-    assert "move it away" in str(error)
+    assert "`specwatch db repair` keeps it" in str(error)
     sqlite_file.rename(sqlite_file.with_suffix(".damaged"))
     assert queue.drain(store, now=2).written == 1
     assert read(store) == [minute(T0)]

@@ -113,6 +113,7 @@ def test_it_has_the_names_and_labels_of_the_contract() -> None:
         "specwatch_store_windows_written_total": set(),
         "specwatch_store_windows_dropped_total": set(),
         "specwatch_store_windows_queued": set(),
+        "specwatch_store_damaged_rows_total": set(),
         "specwatch_store_behind_seconds": set(),
         "specwatch_speedup_ratio": series,
         "specwatch_speedup_ratio_lower": series,
@@ -342,11 +343,11 @@ def test_what_the_daemon_costs_is_there_where_it_is_asked_for(tmp_path: Path) ->
 
 
 def test_the_store_counts() -> None:
-    store = StoreStatus("x", written=1, queued=2, dropped=3, failures=4)
+    store = StoreStatus("x", written=1, queued=2, dropped=3, failures=4, damaged=5)
     status = daemon(store=store)
     for name, value in (
         ("windows_written_total", 1), ("windows_queued", 2), ("windows_dropped_total", 3),
-        ("write_failures_total", 4),
+        ("write_failures_total", 4), ("damaged_rows_total", 5),
     ):  # fmt: skip
         assert samples(status, f"specwatch_store_{name}") == {(): value}
 

@@ -265,7 +265,14 @@ def test_what_is_wrong_is_told_at_the_top_and_with_its_target(surface: Surface) 
         target("down", failure=failure, failures={ScrapeReason.REFUSED: 300}),
         target("odd", tap=TapStatus(trouble=(Trouble("x", "it counts twice", "llama"),))),
         stuck=("odd",),
-        store=StoreStatus("SQLite", error="disk full", behind_since=NOW - 300, queued=7),
+        store=StoreStatus(
+            "SQLite",
+            error="disk full",
+            behind_since=NOW - 300,
+            queued=7,
+            damaged=2,
+            last_damaged="minutes (start=60): no msgpack",
+        ),
         judging=JudgingStatus(defects=2),
         pagers=(PagerStatus("http://a:9093", failing_since=NOW - 60, error="no route"),),
         deliveries=(
@@ -276,6 +283,7 @@ def test_what_is_wrong_is_told_at_the_top_and_with_its_target(surface: Surface) 
     text = read(surface).text
     top = text[: text.index("All targets, those with trouble")]
     for said in ("1 of 3 targets cannot be read", "interval", "disk full", "2 failures of",
+                 "2 stored rows damaged and left out, the last minutes (start=60): no msgpack;",
                  "Report by mail: not delivered: it was refused",
                  "Alertmanager http://a:9093: failing for 60 s: no route"):  # fmt: skip
         assert said in top

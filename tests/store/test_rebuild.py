@@ -1,0 +1,136 @@
+"""A malformed SQLite file: what can be read goes into a new one, and nothing is thrown away."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from specwatch.edges import rebuild as rebuilding
+from specwatch.edges.repair import check, repair
+from specwatch.edges.store import Store
+from specwatch.errors import StoreMalformed, StoreUnavailable
+from specwatch.model import HOUR, MINUTE
+
+from .conftest import OpenStore
+from .examples import T0, batch, minute, read, starts
+
+NOW = T0 + 400 * HOUR
+MINUTES = 2000
+PAGE = 4096
+
+
+@pytest.fixture
+def url(sqlite_file: Path, open_store: OpenStore) -> str:
+    """A closed store with many minutes."""
+    url = f"sqlite:///{sqlite_file}"
+    store = open_store(url)
+    windows = (minute(T0 + MINUTE * at, target=("chat", "code")[at % 2]) for at in range(MINUTES))
+    store.write([batch(*windows)], NOW)
+    store.close(NOW)
+    return url
+
+
+def damage_page(path: Path, number: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(number * PAGE)
+        file.write(b"\xa5" * PAGE)
+
+
+def page_of(path: Path, table: str) -> int:
+    """The root page of a table, counted from 0."""
+    with closing(sqlite3.connect(path)) as connection:
+        found = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
+        return int(found.fetchone()[0]) - 1
+
+
+def test_what_lies_on_other_pages_is_saved(url: str, sqlite_file: Path) -> None:
+    last = sqlite_file.stat().st_size // PAGE - 1
+    damage_page(sqlite_file, last // 2)
+    damaged = sqlite_file.read_bytes()
+    assert check(url).problems
+    done = repair(url, NOW)
+    assert done.rebuilt is not None
+    assert done.rebuilt.kept.read_bytes() == damaged
+    assert done.rebuilt.kept.name == f"{sqlite_file.name}.damaged-20231201T140000Z"
+    assert done.rebuilt.incomplete == ("minutes",)
+    assert MINUTES - 50 < done.rebuilt.rows["minutes"] < MINUTES
+    assert check(url).sound
+    store = Store(url, daemon="left")
+    assert len(read(store)) == done.rebuilt.rows["minutes"]
+    assert {each.name for each in sqlite_file.parent.glob("*.repaired*")} == set()
+
+
+def test_a_table_that_is_lost_loses_no_other(url: str, sqlite_file: Path) -> None:
+    """Its rows can be found by nothing."""
+    damage_page(sqlite_file, page_of(sqlite_file, "minutes"))
+    done = repair(url, NOW)
+    assert done.rebuilt is not None
+    assert (done.rebuilt.rows["minutes"], done.rebuilt.rows["series"]) == (0, 2)
+    assert done.rebuilt.incomplete == ("minutes",)
+
+
+def test_windows_of_a_series_that_is_lost_are_set_aside(url: str, sqlite_file: Path) -> None:
+    damage_page(sqlite_file, page_of(sqlite_file, "series"))
+    done = repair(url, NOW)
+    assert (done.left, len(done.moved)) == ([], MINUTES)
+    assert "there is no such series" in done.moved[0].reason
+    assert check(url).sound
+
+
+def test_a_file_without_a_header_is_replaced_by_an_empty_database(
+    url: str, sqlite_file: Path
+) -> None:
+    damage_page(sqlite_file, 0)
+    with pytest.raises(StoreMalformed, match="`specwatch db repair` keeps it"):
+        Store(url, daemon="left").open(NOW)
+    done = repair(url, NOW)
+    assert done.rebuilt is not None
+    assert sum(done.rebuilt.rows.values()) == 0
+    Store(url, daemon="left").open(NOW)
+
+
+def test_a_daemon_that_runs_goes_on_in_the_new_file(
+    url: str, sqlite_file: Path, open_store: OpenStore
+) -> None:
+    """What it wrote last lies in the log beside the old file."""
+    store = open_store(url, now=NOW)
+    late = T0 + MINUTE * (MINUTES + 9)
+    store.write([batch(minute(late))], NOW)
+    damage_page(sqlite_file, sqlite_file.stat().st_size // PAGE // 2)
+    assert repair(url, NOW).rebuilt is not None
+    store.write([batch(minute(late + MINUTE))], NOW)
+    store.close(NOW)
+    again = Store(url, daemon="left")
+    assert starts(read(again, since=late)) == [late, late + MINUTE]
+
+
+def test_the_new_file_has_the_mode_of_the_old_one(url: str, sqlite_file: Path) -> None:
+    sqlite_file.chmod(0o640)
+    damage_page(sqlite_file, sqlite_file.stat().st_size // PAGE // 2)
+    repair(url, NOW)
+    assert sqlite_file.stat().st_mode & 0o777 == 0o640
+    assert sqlite_file.stat().st_uid == os.getuid()
+
+
+def test_a_file_that_somebody_writes_to_is_left_alone(
+    url: str, sqlite_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rebuilding, "SQLITE_BUSY_SECONDS", 0.01)
+    damage_page(sqlite_file, sqlite_file.stat().st_size // PAGE // 2)
+    before = sqlite_file.read_bytes()
+    with closing(sqlite3.connect(sqlite_file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreUnavailable, match="locked; it is as it was"):
+            repair(url, NOW)
+    assert sqlite_file.read_bytes() == before
+    assert [each.name for each in sqlite_file.parent.iterdir()] == [sqlite_file.name]
+
+
+def test_a_whole_file_is_not_rebuilt(url: str, sqlite_file: Path) -> None:
+    identity = sqlite_file.stat().st_ino
+    assert repair(url, NOW) == (None, [], [])
+    assert sqlite_file.stat().st_ino == identity
