@@ -45,7 +45,11 @@ _SQLITE_REMEDIES = (
     ("busy", "another process holds it locked; it will be tried again"),
     ("readonly", "it cannot be written; check owner, permissions and mount of file and directory"),
     ("Permission denied", "this user may not use it; use sudo, or check owner and permissions"),
-    ("full", "there is no space left for it; free some, or shorten the retention"),
+    (
+        "full",
+        "there is no space left for it; free some, or shorten the retention (if there is space, the"
+        " file is damaged: `specwatch db repair` mends it)",
+    ),
     ("unable to open", "it cannot be opened; check that its directory exists and is ours to write"),
 )
 _SQLITE_DAMAGE = (

@@ -91,6 +91,19 @@ def test_down_time_adds_up_beside_minutes_that_were_stored_without() -> None:
     assert found.down_seconds == 1.5 + 2.5
 
 
+def test_a_minute_is_read_to_its_end_or_damaged() -> None:
+    """Thousands lie side by side, where nobody sees that one of them has more than it says."""
+    packed = [pack(minute(T0 + 60 * at)) for at in range(3)]
+    contents = {each.context.id: each.context.content for each in packed}
+    rows = [(each.start, 1, each.context.id, *each.columns()) for each in packed]
+    rows[0] = (*rows[0][:-1], rows[0][-1] + b"\0")
+    damage = Damage()
+    ((_, found),) = folding.fold(rows, {1: (SERIES, ())}, contents, damage)
+    assert found.tally.drafts == 200
+    (row,) = damage.rows
+    assert (row.table, row.key) == ("minutes", {"start": T0, "series_id": 1})
+
+
 def _any(start: int, chance: random.Random, *, most: int) -> Window:
     """A window of which anything may be unknown; its counts go up to one of COUNTS."""
 
