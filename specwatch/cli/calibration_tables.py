@@ -171,7 +171,8 @@ def _best_k(comparison: Json) -> Iterator[Line]:
     if best["k"] == now:
         yield f"best k: {now}, as it is", ""
         return
-    said = f"best k: {speculation.best_of(best['k'])} (predicted speedup {speedups[best['k']]:.2f}"
+    what, then = speculation.best_of(best["k"]), speedups[best["k"]]
+    said = f"best k: {what} (predicted speedup per token {then:.2f}"
     yield f"{said}, with {now} now {speedups[now]:.2f})", ""
 
 

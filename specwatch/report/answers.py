@@ -41,6 +41,7 @@ def answer(
         sentence="",
         recommendation="",
         speedup=speedup,
+        objective=measured.assessment.objective.value if measured.assessment.measured else None,
         missing=MODE_NOT_KNOWN if undecided else measured.missing,
         hours_saved=hours,
         gpu_hours_saved=None if hours is None or gpus is None else _times(hours, gpus),

@@ -99,6 +99,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     sentence: str
     recommendation: str
     speedup: Ratio | None = None
+    objective: Literal["e2e", "tpot", "ttft"] | None = None
+    """What a measured speedup is of; those by temperature, load and draft tokens are per token."""
     missing: str | None = None
     """Why nothing was measured."""
     hours_saved: Amount | None = None
@@ -164,8 +166,8 @@ class Crossing(Struct, frozen=True, kw_only=True):
 
 
 class BestK(Struct, frozen=True, kw_only=True):
-    """Predicted speedups for 0, 1, .. present draft tokens, and the best of them; 0 is a server
-    without speculation."""
+    """Predicted speedups per token for 0, 1, .. present draft tokens, and the best of them; 0 is a
+    server without speculation."""
 
     k: int
     now: int

@@ -14,7 +14,7 @@ from specwatch.report.loads import LEAST_GAIN
 from specwatch.report.model import Answer, BestK, ModelReport, WhatIf
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
-from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
+from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY, OBJECTIVES
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 WORTH_ANOTHER_K = 0.03
@@ -74,7 +74,8 @@ def _within(answer: Answer) -> str:
     found = answer.speedup
     if found is None or found.lower is None or found.upper is None:
         return "assumed" if found is None else str(found.basis)
-    return f"{found.lower:.2f} to {found.upper:.2f}, {found.basis}"
+    of = "" if answer.objective is None else f", {OBJECTIVES[answer.objective]}"
+    return f"{found.lower:.2f} to {found.upper:.2f}{of}, {found.basis}"
 
 
 def _saved(answer: Answer) -> str:
@@ -305,8 +306,8 @@ def _restricted(report: ModelReport, found: WhatIf) -> str:
 def _drafting(found: BestK) -> str:
     now, best = found.speedups[min(found.now, len(found.speedups) - 1)], found.speedups[found.k]
     return (
-        f"Set `num_speculative_tokens` to {found.k} (now {found.now}): a speedup of {best:.2f}x is"
-        f" predicted in place of {now:.2f}x; off is 1.00x."
+        f"Set `num_speculative_tokens` to {found.k} (now {found.now}): a speedup of {best:.2f}x per"
+        f" token is predicted in place of {now:.2f}x; off is 1.00x."
     )
 
 

@@ -248,6 +248,8 @@ def _loads(model: ModelReport, width: int, bar: str) -> Iterator[Line]:
         yield from table(headers, rows, width, bars=bars, bar=bar)
     for said in _load_sentences(model):
         yield from _paragraph(said, width)
+    if model.loads and model.answer.objective is not None:
+        yield from _paragraph(told.units(model.answer.objective), width, "dim")
 
 
 def _load(each: Load) -> tuple[Cell, ...]:
@@ -274,7 +276,7 @@ def _load_sentences(model: ModelReport) -> Iterator[str]:
             yield f"best k: {best.k}, as it is"
         else:
             what = speculation.best_of(best.k)
-            yield f"best k: {what} (predicted speedup {best.speedups[best.k]:.2f}, {now})"
+            yield f"best k: {what} (predicted speedup per token {best.speedups[best.k]:.2f}, {now})"
     elif model.best_k_unknown is not None:
         yield f"best k: not known, {speculation.BEST_K_UNKNOWN[model.best_k_unknown]}"
     if model.what_if is not None:

@@ -115,7 +115,8 @@ def best_k(known: dict[str, Any]) -> str | None:
     if then <= 1.01 * now:
         return None
     k = len(best["speedups"]) - 1
-    return f"best k: {best_of(best['k'])}, predicted speedup {then:.2f}; with {k} now {now:.2f}"
+    what = best_of(best["k"])
+    return f"best k: {what}, predicted speedup per token {then:.2f}; with {k} now {now:.2f}"
 
 
 def best_of(k: int) -> str:

@@ -235,7 +235,7 @@ def test_a_measured_speedup_is_shown_with_its_interval_and_the_line_at_this_load
     said = run("status", "--url", surface.url).stdout
     assert "speedup 2.00 (1.95 to 2.05) per token, measured against a baseline 12 min old\n" in said
     assert "break-even at 3-4 running: 12.5% acceptance, now 50.0% (a step costs 1.50x)\n" in said
-    assert "best k: 2, predicted speedup 2.40; with 4 now 2.00\n" in said
+    assert "best k: 2, predicted speedup per token 2.40; with 4 now 2.00\n" in said
     header, greedy, creative = said.splitlines()[-3:]
     assert header.split()[4] == "faster"
     assert greedy.split()[:5] == ["0", "50%", "50", "50.0%", "2.67x"]

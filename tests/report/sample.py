@@ -197,8 +197,8 @@ def _broken(value: Any, turn: list[int]) -> Any:
     return value
 
 
-_CHOICES = {"outcome", "basis", "kind", "zone", "verdict"}
+_CHOICES = {"outcome", "objective", "basis", "kind", "zone", "verdict"}
 _CLOSED = {
     "measured", "assumed", "pays", "not_worth_it", "even", "loses", "off", "no_traffic", "unknown",
-    "probe", "bench", "comparison", "wins", "near", "ship", "do_not",
+    "probe", "bench", "comparison", "wins", "e2e", "near", "ship", "do_not",
 }  # fmt: skip

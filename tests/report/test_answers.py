@@ -49,6 +49,7 @@ def test_the_outcome_is_by_the_whole_interval(tpot, outcome):
     assert found.speedup.value == pytest.approx(0.03 / tpot)
     assert found.speedup.lower <= found.speedup.value <= found.speedup.upper
     assert (found.speedup.basis, found.missing) == ("measured", None)
+    assert found.objective == "tpot"
 
 
 def test_an_interval_about_one_is_even():

@@ -182,6 +182,11 @@ def test_best_k_and_what_if_say_the_setting(full: Element) -> None:
     text = said(full)
     assert "The best number of draft tokens is predicted to be 3; it is 4." in text
     assert "predicted to be none (speculation off)" in text
+    assert "Speedup per token predicted for each number of draft tokens" in text
+    assert (
+        "The speedup of the answer and of all temperatures is of whole requests; those of single"
+        " temperatures, loads and numbers of draft tokens are per token."
+    ) in text
     (setting,) = {
         each.text for each in next(full.all("section")).all("code") if "per_batch" in each.text
     }

@@ -47,6 +47,10 @@ SENTENCES = {
         "Yes: speculation made chat-70b 1.62x faster (1.55 to 1.70, measured), which saved 41"
         " server hours.",
     ),
+    "pays, and what that is of": (
+        report("pays", speedup=FASTER, objective="e2e"),
+        "Yes: speculation made chat-70b 1.62x faster (1.55 to 1.70, of whole requests, measured).",
+    ),
     "pays, on GPUs": (
         report("pays", speedup=FASTER, hours_saved=hours(1.2), gpu_hours_saved=hours(9.64)),
         "Yes: speculation made chat-70b 1.62x faster (1.55 to 1.70, measured), which saved 9.6"
@@ -307,16 +311,16 @@ ADVICE = {
     ),
     "another k": (
         report("pays", speedup=FASTER, others={"best_k": ANOTHER_K}),
-        "Set `num_speculative_tokens` to 2 (now 4): a speedup of 1.70x is predicted in place of"
-        " 1.62x; off is 1.00x.",
+        "Set `num_speculative_tokens` to 2 (now 4): a speedup of 1.70x per token is predicted in"
+        " place of 1.62x; off is 1.00x.",
     ),
     "another k for what loses": (
         report(
             "loses", speedup=SLOWER,
             others={"best_k": BestK(k=1, now=2, speedups=(1.0, 1.1, 0.92))},
         ),
-        "Set `num_speculative_tokens` to 1 (now 2): a speedup of 1.10x is predicted in place of"
-        " 0.92x; off is 1.00x.",
+        "Set `num_speculative_tokens` to 1 (now 2): a speedup of 1.10x per token is predicted in"
+        " place of 0.92x; off is 1.00x.",
     ),
     "no other k where off is as good": (
         report(
@@ -330,8 +334,8 @@ ADVICE = {
         report(
             "pays", speedup=FASTER, others={"what_if": WHAT_IF, "best_k": ANOTHER_K},
         ),
-        "Set `num_speculative_tokens` to 2 (now 4): a speedup of 1.70x is predicted in place of"
-        " 1.62x; off is 1.00x.",
+        "Set `num_speculative_tokens` to 2 (now 4): a speedup of 1.70x per token is predicted in"
+        " place of 1.62x; off is 1.00x.",
     ),
     "off, where next to nothing is accepted": (
         report("even", speedup=EVEN, others={"what_if": WHAT_IF, "temperatures": accepting(0.004)}),

@@ -170,7 +170,7 @@ def test_a_best_k_that_is_not_known_says_why_and_none_is_called_off() -> None:
     assert speculation.best_k({"best_k": None, "best_k_unknown": None}) is None
     off = {"best_k": {"k": 0, "speedups": [1.0, 0.9, 0.8]}, "best_k_unknown": None}
     assert speculation.best_k(off) == (
-        "best k: none (speculation off), predicted speedup 1.00; with 2 now 0.80"
+        "best k: none (speculation off), predicted speedup per token 1.00; with 2 now 0.80"
     )
 
 

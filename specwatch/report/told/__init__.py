@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specwatch.report.model import ModelReport
-from specwatch.report.told.answers import OUTCOMES, answer, outcome, overview
+from specwatch.report.told.answers import OUTCOMES, answer, outcome, overview, units
 from specwatch.report.told.experiments import experiments
 from specwatch.report.told.load import by_load, choices
 from specwatch.report.told.operation import changes, guard, health, objectives
@@ -12,7 +12,7 @@ from specwatch.report.told.temperatures import by_temperature, latencies
 
 __all__ = [
     "OUTCOMES", "Figure", "Kind", "Listing", "Part", "Section", "Sentence", "Table",
-    "outcome", "overview", "sections",
+    "outcome", "overview", "sections", "units",
 ]  # fmt: skip
 
 _SECTIONS = (

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from specwatch.report.model import ModelReport, Outcome, Report
 from specwatch.report.told import cells
 from specwatch.report.told.parts import Part, Section, Sentence, Table, table
-from specwatch.wording.speculation import MODE_NOT_KNOWN
+from specwatch.wording.speculation import MODE_NOT_KNOWN, OBJECTIVES
 
 
 class Words(NamedTuple):
@@ -34,6 +34,16 @@ _CAPTION = "All models: does speculation pay, and what to do"
 def outcome(model: ModelReport) -> str:
     """The outcome in a word or two."""
     return OUTCOMES[model.answer.outcome].alone
+
+
+def units(objective: str) -> str:
+    """What the speedups of a model are of."""
+    if objective == "tpot":
+        return "All speedups are per token."
+    return (
+        f"The speedup of the answer and of all temperatures is {OBJECTIVES[objective]}; those of"
+        " single temperatures, loads and numbers of draft tokens are per token."
+    )
 
 
 def overview(report: Report) -> Table:
@@ -72,7 +82,8 @@ def _parts(model: ModelReport) -> Iterator[Part]:
     found, traffic = model.answer, model.traffic
     if found.missing:
         yield Sentence(f"Not measured: {cells.sentence(found.missing)}.")
-    rows = [("Speedup, with its 95 % interval", cells.ratio(found.speedup), _NONE)]
+    of = "" if found.objective is None else f" {OBJECTIVES[found.objective]}"
+    rows = [(f"Speedup{of}, with its 95 % interval", cells.ratio(found.speedup), _NONE)]
     if found.hours_saved is not None:
         rows.append(("Server hours saved", cells.hours(found.hours_saved), _NONE))
     if found.gpu_hours_saved is not None:
@@ -100,6 +111,8 @@ def _parts(model: ModelReport) -> Iterator[Part]:
             (f"Time in which it is {MODE_NOT_KNOWN}", *_time(traffic.seconds_unknown, None))
         )
     yield table("Speedup, traffic and time", "*What|Figure|Against the period before", rows)
+    if found.objective is not None:
+        yield Sentence(units(found.objective))
 
 
 def _time(seconds: float, busy: float | None) -> tuple[str, str]:

@@ -30,12 +30,12 @@ def _loads(model: ModelReport) -> Iterator[Part]:
     if any(each.speedup for each in model.loads):
         yield Figure(
             "speedup",
-            "Speedup at each load, with its 95 % interval where it was measured, and the"
+            "Speedup per token at each load, with its 95 % interval where it was measured, and the"
             " break-even line at 1. The table has the figures.",
         )
     yield table(
         "Speculation by load",
-        "*Running requests|Mean|Share of tokens|Acceptance|Break-even acceptance|Speedup"
+        "*Running requests|Mean|Share of tokens|Acceptance|Break-even acceptance|Speedup per token"
         "|Cost of a step|Mean TPOT|Against off|P99|P99 off",
         [_row(each) for each in model.loads],
     )
@@ -92,7 +92,7 @@ def _best_k(model: ModelReport) -> Iterator[Part]:
         )
     if found.speedups:
         yield table(
-            "Speedup predicted for each number of draft tokens",
+            "Speedup per token predicted for each number of draft tokens",
             "|".join(["*Draft tokens", "off", *map(str, range(1, len(found.speedups)))]),
             [("Predicted speedup", *(_times(each) for each in found.speedups))],
         )
