@@ -193,7 +193,8 @@ class Guard(Section):
     start_timeout: Duration = 900.0
     """How long vLLM may take to be healthy after a restart."""
     verify: Duration = 600.0
-    """How long latency is watched after speculation was switched off."""
+    """How long is measured whether switching off helped, up to three times that where there is too
+    little traffic; below 8 minutes there is always too little."""
     respect: Duration = 3600.0
     """How long the guard keeps its hands off after somebody else switched speculation."""
     restart_cost: Duration = 120.0

@@ -62,7 +62,7 @@ def command(file: Path | None, targets: tuple[str, ...], offline: bool, as_json:
             raise click.exceptions.Exit(2) from None
         raise
     checks, notes = ([], []) if offline else _checks(config)
-    notes += [*_listed_twice(config), *check_guard.handless(config)]
+    notes += [*_listed_twice(config), *check_guard.handless(config), *check_guard.hasty(config)]
     ok = all(check["ok"] for check in checks)
     if as_json:
         rules = [rule.model_dump(mode="json") for rule in config.effective_rules()]

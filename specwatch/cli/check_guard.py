@@ -6,9 +6,13 @@ from typing import Any
 
 from specwatch.cli import guard_plan, plan_words
 from specwatch.config import Config
+from specwatch.core.interval import LEAST_SAMPLES
 from specwatch.edges.alert_post import AlertPost, PostError
 from specwatch.errors import ActuatorError
+from specwatch.guard.foresight import VERIFIABLE, WARM_UP
+from specwatch.guard.running import MOST_VERIFY
 from specwatch.policy import Alertmanager
+from specwatch.scalars import format_duration
 from specwatch.services import SupervisedService
 from specwatch.target import Target
 
@@ -42,6 +46,27 @@ def alertmanager(section: Alertmanager, url: str) -> dict[str, Any]:
     finally:
         post.close()
     return {"what": what, "ok": True, "detail": "it takes alerts"}
+
+
+def hasty(config: Config) -> list[str]:
+    """A note on a ``guard.verify`` too short to measure anything in."""
+    given, most = config.guard.verify, MOST_VERIFY * config.guard.verify
+    if config.guard.mode == "off" or given >= VERIFIABLE:
+        return []
+    needed = format_duration(VERIFIABLE)
+    if most < VERIFIABLE:
+        then = (
+            f"verifying ends undecided after {format_duration(most)}, three times that, and"
+            " speculation is left off"
+        )
+    else:
+        then = f"verifying is prolonged to that, up to {format_duration(most)}"
+    return [
+        f"guard.verify is {format_duration(given)}, and whether switching off helped takes about"
+        f" {needed} to measure: the first {format_duration(WARM_UP)} after a restart do not count,"
+        f" and {LEAST_SAMPLES} whole minutes of traffic are needed; {then}. Make it at least"
+        f" {needed}"
+    ]
 
 
 def handless(config: Config) -> list[str]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from specwatch.core.baseline import Baseline
-from specwatch.core.interval import Interval
+from specwatch.core.interval import LEAST_SAMPLES, Interval
 from specwatch.core.sample import Sample
 from specwatch.model import HOUR, MINUTE, Mode, Objective
 
@@ -23,6 +23,8 @@ PAST = 6 * HOUR
 """Seconds before the switch that are remembered of speculation."""
 WARM_UP = 2 * MINUTE
 """Seconds after a restart that say nothing: caches are empty."""
+VERIFIABLE = WARM_UP + (LEAST_SAMPLES + 1) * MINUTE
+"""Seconds after a restart until there are whole minutes enough to verify by, given traffic."""
 _QUIET = 0.1
 """Share of the mean traffic of a day below which an hour is quiet."""
 _DAY = 24 * HOUR

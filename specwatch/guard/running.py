@@ -16,7 +16,7 @@ MOST_DEATHS = 3
 """Deaths after a restart until it has failed."""
 MOST_ATTEMPTS = 2
 """How often putting a server back is tried again."""
-_MOST_VERIFY = 3
+MOST_VERIFY = 3
 """Times ``guard.verify`` after which what is not certain is decided as it looks."""
 DOWN_FOR = 15.0
 """Seconds that a process is gone, and nobody starts it, until that is a failure."""
@@ -178,14 +178,14 @@ def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         return None
     found = seen.verification
     if found is None:
-        if watched < _MOST_VERIFY * policy.verify:
+        if watched < MOST_VERIFY * policy.verify:
             return wait(state, "too few whole minutes of traffic to verify by: it goes on")
         return _arrived(
             state, seen, policy, "too few whole minutes of traffic to verify by; it is left off"
         )
     speedup = found.speedup
     unsure = speedup.lower <= 1 <= speedup.upper
-    if unsure and watched < _MOST_VERIFY * policy.verify:
+    if unsure and watched < MOST_VERIFY * policy.verify:
         return wait(state, "whether it helped is not certain yet: verifying goes on")
     inputs = {
         "speedup_before": found.before,

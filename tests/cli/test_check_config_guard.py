@@ -81,6 +81,24 @@ def test_a_guard_that_acts_without_hands_is_noted(run: Run, tmp_path: Path) -> N
     assert not any(note.startswith("guard") for note in notes)
 
 
+@pytest.mark.parametrize(
+    ("guard", "ends"),
+    [
+        ("mode: act, verify: 2m", "verifying ends undecided after 6m, three times that, and"),
+        ("mode: observe, verify: 3m", "verifying is prolonged to that, up to 9m. Make it at le"),
+        ("mode: act, verify: 8m", None),
+        ("mode: off, verify: 1m", None),
+    ],
+)
+def test_a_verification_too_short_to_measure_in_is_noted(
+    run: Run, tmp_path: Path, guard: str, ends: str | None
+) -> None:
+    notes = checked(run, tmp_path, COMMAND, more=f"guard: {{{guard}}}")["notes"]
+    found = [note for note in notes if note.startswith("guard.verify is")]
+    assert len(found) == (ends is not None)
+    assert all("takes about 8m to measure" in note and str(ends) in note for note in found)
+
+
 def test_each_alertmanager_is_asked_and_sent_no_alert(
     run: Run, tmp_path: Path, alertmanager: tuple[str, list[bytes]]
 ) -> None:

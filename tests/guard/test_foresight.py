@@ -8,6 +8,7 @@ import pytest
 
 from specwatch.core.sample import Sample
 from specwatch.guard.foresight import (
+    VERIFIABLE,
     explored,
     predicted_speedup,
     quiet_in,
@@ -30,6 +31,21 @@ def asked(sample: Sample, first: float) -> Sample:
         output_length=Histogram((), (REQUESTS,), 100.0 * REQUESTS),
     )
     return replace(sample, tally=counted)
+
+
+@pytest.mark.parametrize(("seconds", "known"), [(VERIFIABLE, True), (VERIFIABLE - MINUTE, False)])
+def test_verifying_takes_as_long_as_check_config_says(seconds: float, known: bool) -> None:
+    """Healthy a second after a minute began: nothing is known a minute earlier."""
+    healthy = 120 * MINUTE + 1.0
+    samples = [*(on(at, tpot=0.06) for at in range(100, 119)), *(off(at) for at in range(120, 140))]
+    found = verified(
+        [each for each in samples if each.start + each.length <= healthy + seconds],
+        baseline([off(at) for at in range(20)]),
+        switched=119.0 * MINUTE,
+        since=healthy,
+        objective=Objective.TPOT,
+    )
+    assert (found is not None) is known
 
 
 @pytest.mark.parametrize(
