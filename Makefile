@@ -33,7 +33,7 @@ lint: $(VENV)/installed-dev ## ruff, mypy, and whether the generated files are c
 	$(python) -m ruff check
 	$(python) -m ruff format --check
 	$(python) -m mypy
-	for each in systemd dashboards alerts; do \
+	for each in systemd dashboards alerts reference; do \
 	    $(VENV)/bin/specwatch generate $$each --check || exit 1; \
 	done
 
