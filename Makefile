@@ -38,7 +38,7 @@ lint: $(VENV)/installed-dev ## ruff, mypy, and whether the generated files are c
 	done
 
 docs: $(VENV)/installed-docs ## build the manual in build/manual
-	NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict
 
 bench: $(VENV)/installed-dev ## measure speed, memory and disk use; prints a table
 	$(python) -m tests.benchmarks $(ARGS)
