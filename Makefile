@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 pytest := $(python) -m pytest -p tests.plugins.no_skips
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lab e2e lint bench clean
+.PHONY: help demo test lab e2e lint docs bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
@@ -33,9 +33,12 @@ lint: $(VENV)/installed-dev ## ruff, mypy, and whether the generated files are c
 	$(python) -m ruff check
 	$(python) -m ruff format --check
 	$(python) -m mypy
-	for each in systemd dashboards alerts; do \
+	for each in systemd dashboards alerts reference; do \
 	    $(VENV)/bin/specwatch generate $$each --check || exit 1; \
 	done
+
+docs: $(VENV)/installed-docs ## build the manual in build/manual
+	NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict
 
 bench: $(VENV)/installed-dev ## measure speed, memory and disk use; prints a table
 	$(python) -m tests.benchmarks $(ARGS)
@@ -73,3 +76,8 @@ $(VENV)/installed-dev: pyproject.toml $(VENV)/created
 	@echo "installing specwatch and its tests into $(VENV)"
 	@$(pip) install --editable '.[test,lint]'
 	@touch $@ $(VENV)/installed
+
+$(VENV)/installed-docs: pyproject.toml $(VENV)/created
+	@echo "installing what builds the manual into $(VENV)"
+	@$(pip) install --editable '.[docs]'
+	@touch $@

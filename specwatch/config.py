@@ -49,24 +49,40 @@ _LARGEST_FILE = 1 << 20
 
 
 class Config(Section):
-    """Everything that the daemon is told."""
+    """The whole configuration file."""
 
     daemon: Name = Field(default=None, validate_default=True)
+    """Name of this daemon, in a database that several daemons share. Default: the host name."""
     database: Database = Field(default=None, validate_default=True)
+    """Where the history is kept: a database URL, or a mapping of `url` and `password_file`.
+    Default: an SQLite file in `/var/lib/specwatch` for a configuration in `/etc/specwatch`,
+    else in the user's state folder."""
     listen: Listen = ListenAddress("127.0.0.1", 9469)
+    """Address of the daemon's own HTTP server. It has no authentication."""
     allowed_hosts: tuple[HostName, ...] = ()
     """Names under which it is asked, beside loopback names, ``listen`` and the host name."""
     temperature_buckets: Edges = DEFAULT_EDGES
+    """Upper ends of the temperature buckets, ascending; the tap must have the same."""
     targets: tuple[Target, ...] = Field(examples=["[{url: 'http://127.0.0.1:8000'}]"])
+    """The servers to watch; at least one."""
     rules: Rules = Rules()
+    """Which rules apply."""
     slos: tuple[Slo, ...] = ()
+    """Latency objectives."""
     guard: Guard = Guard()
+    """What the guard may do."""
     alertmanager: Alertmanager | None = None
+    """Which Alertmanagers are told. Default: none."""
     report: Delivery | None = None
+    """Where the weekly report is written and sent. Default: it is not delivered."""
     baseline: Baselines = Baselines()
+    """How long baselines hold."""
     retention: Retention = Retention()
+    """How long history is kept."""
     log: Log = Log()
+    """How the daemon logs."""
     store: Store = Store()
+    """How much waits in memory while the database is away."""
 
     @field_validator("daemon", mode="before")
     @classmethod
@@ -270,14 +286,15 @@ def _models(path: KeyPath) -> list[type[Section]]:
     models: list[type[Section]] = [Config]
     for key in path:
         if isinstance(key, str) and key in models[-1].written_keys():
-            models += _sections_in(models[-1].written_keys()[key].annotation)
+            models += sections_in(models[-1].written_keys()[key].annotation)
     return models
 
 
-def _sections_in(annotation: Any) -> list[type[Section]]:
+def sections_in(annotation: Any) -> list[type[Section]]:
+    """The sections that an annotation names: what a key of that type leads to."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
-    return [m for argument in typing.get_args(annotation) for m in _sections_in(argument)]
+    return [m for argument in typing.get_args(annotation) for m in sections_in(argument)]
 
 
 def _unknown_key(path: KeyPath) -> str:

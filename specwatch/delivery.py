@@ -109,31 +109,37 @@ def parse_smtp_url(value: object) -> str:
 
 
 class Email(Section):
-    """The mail server that takes the report, and for whom.
-
-    ``starttls``: ``auto`` encrypts where the server offers to, ``required`` sends nothing without,
-    ``none`` never does. A password travels unencrypted with ``none`` only, or on this machine.
-    """
+    """The mail server that takes the report, and the recipients."""
 
     smtp: Annotated[str, BeforeValidator(parse_smtp_url)] = Field(
         examples=["smtp://mail.example:587"]
     )
+    """`smtp://HOST:PORT`, or `smtps://HOST:PORT` for a connection that is encrypted from its
+    beginning."""
     from_: Annotated[str, BeforeValidator(parse_mailbox)] = Field(
         alias="from", examples=["specwatch@example.com"]
     )
+    """Sender."""
     to: tuple[Annotated[str, BeforeValidator(parse_mailbox)], ...] = Field(
         examples=["[ops@example.com]"]
     )
+    """Recipients; one may stand alone."""
     username: str | None = None
+    """User name at the mail server. Default: no login."""
     password_file: SecretFile | None = Field(default=None, validate_default=True)
+    """File with the password; needed with `username`."""
     starttls: Literal["auto", "required", "none"] = Field(default="auto")
+    """`auto` encrypts where the server offers it, `required` sends nothing without, `none`
+    never encrypts. A password is sent unencrypted only with `none`, or to this machine."""
     ca_file: ReadableFile | None = None
+    """Certificate authorities (PEM) that may sign the server's certificate. Default: those
+    of the machine."""
     subject: str = "specwatch: {answer}, {date}"
-    """With ``{answer}`` and ``{date}`` for what they say."""
+    """Subject; `{answer}` and `{date}` are filled in."""
     attach: bool = True
     """Whether the HTML is attached too, for programs that do not show it."""
     timeout: Patience = 30.0
-    """Seconds that the server may take for an answer."""
+    """How long the server may take for an answer; 1s to 2h."""
 
     @property
     def encrypted(self) -> bool:
@@ -230,23 +236,29 @@ class Email(Section):
 
 
 class Webhook(Section):
-    """An address that the report is posted to, which is a secret of its own.
-
-    ``kind``: ``slack`` posts the answers as Slack, Mattermost and others take them, ``json`` the
-    whole report.
-    """
+    """A URL that the report is posted to."""
 
     name: Annotated[str, BeforeValidator(parse_name)] = "webhook"
+    """Name in messages and metrics; unique."""
     url: Secret | None = Field(default=None, examples=["https://hooks.slack.com/services/..."])
+    """The URL, which is masked in every output. Give this or `url_file`."""
     url_file: SecretFile | None = None
+    """File with the URL."""
     kind: Literal["slack", "json"] = "slack"
+    """`slack` posts the answers as Slack and Mattermost take them, `json` the whole report."""
     headers: Mapping[str, Secret] = Field(default_factory=dict)
+    """Headers sent with the request."""
     bearer_token_file: SecretFile | None = None
+    """File with the bearer token to send."""
     basic_auth: BasicAuth | None = None
+    """User name and password to send."""
     insecure_skip_verify: bool = False
+    """Whether the server's certificate goes unchecked."""
     ca_file: ReadableFile | None = None
+    """Certificate authorities (PEM) that may sign the server's certificate. Default: those
+    of the machine."""
     timeout: Patience = 10.0
-    """Seconds that the server may take for an answer."""
+    """How long the server may take for an answer; 1s to 2h."""
 
     _sendable_headers = field_validator("headers")(sendable_headers)
     _one_authorization = field_validator("bearer_token_file", "basic_auth")(one_authorization)
@@ -314,16 +326,20 @@ def _require_hook(url: str) -> None:
 
 
 class Delivery(Section):
-    """The report of the last ``since`` seconds: written to ``directory`` and sent."""
+    """Where the weekly report is written and sent."""
 
     since: Duration = 7 * _DAY
+    """Period of the report; 1h to 400d."""
     directory: AnyPath = Field(default=None, validate_default=True)
+    """Folder of the written reports. Default: `reports` beside the default database."""
     keep: Duration = 400 * _DAY
-    """Seconds after which a written report is removed."""
+    """Age at which a written report is removed; at least 1d."""
     formats: tuple[Literal["html", "json", "md"], ...] = ("html", "json")
-    """What is written; ``json`` always is, for what is sent again is made of it."""
+    """What is written; `json` has to be among them, as a report is sent again from it."""
     email: Email | None = None
+    """Whom it is mailed to. Default: nobody."""
     webhooks: tuple[Webhook, ...] = ()
+    """Where it is posted."""
 
     @field_validator("directory", mode="before")
     @classmethod

@@ -52,16 +52,16 @@ Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 
 
 class Maintenance(Section):
-    """Times of day in which the guard may act, or in which it may not.
-
-    ``from`` and ``to`` are ``HH:MM`` in ``timezone``; where ``to`` is not later it is of the next
-    day. ``days`` are those on which it begins.
-    """
+    """A time of day."""
 
     days: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+    """Days on which it begins."""
     from_: str = Field(alias="from", examples=["02:00"])
+    """Begin, as `HH:MM`."""
     to: str = Field(examples=["05:00"])
+    """End, as `HH:MM`; where it is not later than `from` it is of the next day."""
     timezone: str = Field(default="UTC", validate_default=True)
+    """Time zone of both."""
 
     @field_validator("from_", "to")
     @classmethod
@@ -95,39 +95,44 @@ class Maintenance(Section):
 
 
 class Windows(Section):
-    """``allow``: only in these may the guard act; ``forbid``: in these it may not, allowed or not.
+    """When the guard may act by itself.
 
-    What comes of a person, and putting a server right, is not bound to them.
+    Operator commands and repairs are not bound to these times.
     """
 
     allow: tuple[Maintenance, ...] = ()
+    """The guard acts only in these times. Default: always."""
     forbid: tuple[Maintenance, ...] = ()
+    """The guard does not act in these times, whether allowed or not."""
 
 
 class Hooks(Section):
-    """Commands around a restart, as lists of words run without a shell; ``timeout`` in seconds.
+    """Commands around a restart, each a list of words that is run without a shell.
 
-    ``before`` takes the server out of the load balancer, ``after`` puts it back. Each may be run
-    again when the guard was interrupted.
+    A hook may be run again when the guard was interrupted.
     """
 
     before: Command | None = Field(default=None, examples=["[/usr/local/bin/lb, drain]"])
+    """Takes the server out of the load balancer."""
     after: Command | None = Field(default=None, examples=["[/usr/local/bin/lb, ready]"])
+    """Puts the server back."""
     timeout: Patience = 60.0
+    """How long each may take; 1s to 2h."""
 
 
 class Rearm(Section):
-    """When speculation is tried again: after ``after`` seconds, doubled for each trial that was
-    lost up to ``most``; ``trial`` is how long it is watched, unless it is certain before.
-
-    Without ``after`` as often as two restarts, and what the last trial lost by being slower, take
-    ``budget`` of the time: every three hours where a restart takes a minute.
-    """
+    """When speculation is tried again after it was switched off."""
 
     after: Duration | None = None
+    """Time until the first trial, at least 1m; doubled for each trial that was lost.
+    Default: as `budget` allows."""
     most: Duration = 24 * 3600.0
+    """Longest time between two trials."""
     trial: Duration = 20 * 60.0
+    """How long a trial is watched, unless the answer is certain earlier; at least 2m."""
     budget: Ratio = 0.02
+    """Without `after`: share of the time that restarts for trials, and what the last trial
+    lost, may take."""
 
     def wait(self, restart_seconds: float, lost: float = SHORT_TRIAL) -> float:
         """Seconds from switching off to a trial that loses so many seconds."""
@@ -162,16 +167,15 @@ class Rearm(Section):
 
 
 class Explore(Section):
-    """Short stretches without speculation, so that it is never compared with what is long past.
-
-    At most ``budget`` of the time goes into them and the restarts around them, 0 for none; one is
-    due when the baseline is older than ``max_age``, or does not know the present traffic. ``block``
-    is how long it serves without.
-    """
+    """Short stretches without speculation, so that the baseline does not become old."""
 
     budget: Ratio = 0.0
+    """Share of the time that they and the restarts around them may take; 0 is never."""
     max_age: Duration = 24 * 3600.0
+    """Age of the baseline at which one is due. One is also due when the baseline does not
+    cover the present traffic."""
     block: Duration = 600.0
+    """How long each lasts."""
 
     def interval(self, restart_seconds: float) -> float:
         """Seconds at least from one to the next."""
@@ -179,32 +183,36 @@ class Explore(Section):
 
 
 class Guard(Section):
-    """What the guard may do; all durations in seconds.
-
-    ``mode``: ``observe`` records what it would do, ``act`` does it, ``off`` does neither.
-    """
+    """What the guard may do."""
 
     mode: Literal["off", "observe", "act"] = "observe"
+    """`observe` records what it would do, `act` does it, `off` does neither."""
     cooldown: Duration = 1800.0
-    """Between two actions on one target."""
+    """Least time between two actions on one target."""
     max_actions_per_day: Annotated[int, BeforeValidator(lambda v: parse_count(v, 0))] = 4
+    """Actions on one target in a day, at most."""
     drain_timeout: Duration = 60.0
-    """How long running requests are waited for, at most; 0 restarts at once."""
+    """How long running requests are waited for, at most; 0s restarts at once."""
     start_timeout: Duration = 900.0
-    """How long vLLM may take to be healthy after a restart."""
+    """How long vLLM may take to be healthy after a restart; at least 10s."""
     verify: Duration = 600.0
     """How long is measured whether switching off helped, up to three times that where there is too
     little traffic; below 8 minutes there is always too little."""
     respect: Duration = 3600.0
-    """How long the guard keeps its hands off after somebody else switched speculation."""
+    """How long the guard does nothing after somebody else switched speculation."""
     restart_cost: Duration = 120.0
     """Assumed time without service of a restart, until one was measured."""
     act_on_assumptions: bool = False
-    """Whether the default rule low-acceptance disables: it knows only the assumed draft cost."""
+    """Whether the default rule `low-acceptance`, which knows only the assumed draft cost,
+    disables."""
     windows: Windows = Windows()
+    """When it may act by itself."""
     hooks: Hooks = Hooks()
+    """Commands around a restart."""
     rearm: Rearm = Rearm()
+    """When speculation is tried again."""
     explore: Explore = Explore()
+    """Whether serving without speculation is measured now and then."""
 
     @field_validator("start_timeout", "verify")
     @classmethod
@@ -215,25 +223,31 @@ class Guard(Section):
 
 
 class Alertmanager(Section):
-    """Who is told of incidents: every Alertmanager in ``urls`` (base URLs, v2 API).
-
-    They are told anew every ``resend`` seconds; ``timeout`` is the seconds that one may take.
-    """
+    """Which Alertmanagers (v2 API) are told of breaches, actions and failures."""
 
     urls: tuple[Annotated[str, BeforeValidator(parse_server_url)], ...] = Field(
         examples=["[http://127.0.0.1:9093]"]
     )
+    """Base URL of each."""
     labels: Mapping[str, str] = Field(default_factory=dict)
     """Added to every alert."""
     runbook_url: Annotated[str, BeforeValidator(parse_server_url)] = DEFAULT_RUNBOOK_URL
-    """Where each alert says that its section of the runbook is, without the fragment."""
+    """Where the runbook is, for the links in alerts."""
     resend: Duration = 60.0
+    """How often they are told of what still fires; 1s to 1h."""
     timeout: Duration = Field(default=None, validate_default=True)
+    """How long one may take. Default: 5s, or `resend` where that is shorter."""
     headers: Mapping[str, Secret] = Field(default_factory=dict)
+    """Headers sent with every request."""
     bearer_token_file: SecretFile | None = None
+    """File with the bearer token to send."""
     basic_auth: BasicAuth | None = None
+    """User name and password to send."""
     insecure_skip_verify: bool = False
+    """Whether certificates go unchecked."""
     ca_file: ReadableFile | None = None
+    """Certificate authorities (PEM) that may sign certificates. Default: those of the
+    machine."""
 
     _sendable_headers = field_validator("headers")(sendable_headers)
     _one_authorization = field_validator("bearer_token_file", "basic_auth")(one_authorization)

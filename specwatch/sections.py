@@ -115,6 +115,7 @@ Name = Annotated[str, BeforeValidator(parse_name)]
 Duration = Annotated[
     float, BeforeValidator(parse_duration), PlainSerializer(format_duration, when_used="json")
 ]
+"""Seconds, which a file writes like ``90s`` or ``1h30m``."""
 ByteSize = Annotated[
     int, BeforeValidator(parse_size), PlainSerializer(format_size, when_used="json")
 ]
@@ -148,7 +149,10 @@ def state_folder(environ: Mapping[str, str], folder: Path = Path()) -> Path:
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, unknown keys refused."""
+    """Base of all sections: frozen, unknown keys refused.
+
+    Each field of one has a docstring for users, in Markdown: the manual lists the keys with them.
+    """
 
     # Before 2.10 pydantic warns of names that begin with "model_".
     model_config = ConfigDict(
@@ -197,7 +201,9 @@ class Database(Section):
     """Where windows are kept: a URL, or a URL and the file that holds its password."""
 
     url: DatabaseUrl = Field(examples=["postgresql+psycopg://specwatch@db.example/fleet"])
+    """`sqlite:////path/to/file.db` or `postgresql+psycopg://USER@HOST/NAME`."""
     password_file: SecretFile | None = None
+    """File with the password, for a URL that names a user and no password."""
 
     @model_validator(mode="before")
     @classmethod
@@ -265,10 +271,12 @@ class Database(Section):
 
 
 class BasicAuth(Section):
-    """User name, and the file that holds the password."""
+    """User name and password of HTTP basic authentication."""
 
     username: Annotated[str, Field(examples=["specwatch"])]
+    """User name."""
     password_file: Annotated[SecretFile, Field(examples=["/run/credentials/password"])]
+    """File with the password."""
 
     @field_validator("username")
     @classmethod
@@ -360,10 +368,12 @@ def headers_of(section: Reached, what: str) -> dict[str, str]:
 
 
 class Retention(Section):
-    """Seconds for which one-minute windows and hourly roll-ups are kept."""
+    """How long history is kept."""
 
     minutes: Duration = 14 * 86400.0
+    """How long one-minute windows are kept; at least 2h."""
     hours: Duration = 400 * 86400.0
+    """How long hourly roll-ups are kept; at least as long as `minutes`."""
 
     @field_validator("minutes")
     @classmethod
@@ -384,9 +394,10 @@ class Retention(Section):
 
 
 class Baselines(Section):
-    """``max_age``: seconds after which a measurement without speculation says nothing of today."""
+    """How long baselines hold."""
 
     max_age: Duration = 30 * 86400.0
+    """Age at which a measurement without speculation is no longer used; at least 1h."""
 
     @field_validator("max_age")
     @classmethod
@@ -397,13 +408,16 @@ class Baselines(Section):
 
 
 class Log(Section):
-    """How the daemon logs; ``auto`` is console on a terminal and JSON elsewhere."""
+    """How the daemon logs."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe entries that are logged."""
     format: Literal["auto", "json", "console"] = "auto"
+    """`auto` is `console` on a terminal and `json` elsewhere."""
 
 
 class Store(Section):
-    """``queue_limit``: windows that wait in memory, at most, while the database is away."""
+    """How much waits in memory while the database is away."""
 
     queue_limit: Count = 100_000
+    """Windows that wait, at most; when there are more, windows are dropped and counted."""

@@ -52,15 +52,16 @@ Patience = Annotated[Duration, AfterValidator(_bearable)]
 
 
 class SystemdService(Section):
-    """vLLM is a unit of systemd on this machine, of the system's manager or of the user's.
-
-    ``timeout``: seconds that systemd may take for a restart, stopping vLLM included.
-    """
+    """vLLM is a unit of systemd on this machine."""
 
     kind: Literal["systemd"]
+    """Selects this kind of service."""
     unit: str = Field(examples=["vllm.service"])
+    """Name of the unit; not a template."""
     scope: Literal["system", "user"] = "system"
+    """Whether the unit belongs to the system's manager or to the user's."""
     timeout: Patience = 180.0
+    """How long systemd may take for a restart, stopping vLLM included; 1s to 2h."""
 
     @field_validator("unit")
     @classmethod
@@ -73,24 +74,27 @@ class SystemdService(Section):
 
 
 class SupervisedService(Section):
-    """vLLM is a child of specwatch: ``specwatch run -- vllm serve …``."""
+    """vLLM is a child of specwatch: `specwatch run -- vllm serve …`."""
 
     kind: Literal["supervised"]
+    """Selects this kind of service."""
 
 
 class CommandService(Section):
-    """The user's own commands, each a list of words that is run without a shell.
-
-    ``status`` prints ``on`` or ``off``; ``timeout`` is the seconds that each may take.
-    """
+    """Commands of your own, each a list of words that is run without a shell."""
 
     kind: Literal["command"]
+    """Selects this kind of service."""
     disable: Command = Field(examples=["[/usr/local/bin/vllm-speculation, 'off']"])
+    """Restarts vLLM without speculation."""
     enable: Command = Field(examples=["[/usr/local/bin/vllm-speculation, 'on']"])
+    """Restarts vLLM with speculation."""
     status: Command | None = Field(
         default=None, examples=["[/usr/local/bin/vllm-speculation, status]"]
     )
+    """Prints first `on` or `off`. Default: how vLLM is set to start is not known."""
     timeout: Patience = 600.0
+    """How long each command may take; 1s to 2h."""
 
 
 _KINDS: dict[str, type[SystemdService | SupervisedService | CommandService]] = {

@@ -46,34 +46,57 @@ from specwatch.services import Service
 
 
 class Target(Section):
-    """One server to watch; ``interval`` and ``timeout`` are seconds."""
+    """One server to watch."""
 
     url: Annotated[str, BeforeValidator(parse_engine_url)] = Field(
         examples=["http://127.0.0.1:8000"]
     )
+    """Base URL of the server, without `/metrics` and `/v1`."""
     name: Name = Field(default=None, validate_default=True)
+    """Name in every output. Default: host and port of the URL; for a loopback URL the host
+    is this machine's name."""
     metrics_path: str = "/metrics"
+    """Path of the metrics page."""
     proxy: Annotated[str, BeforeValidator(parse_engine_url)] | None = Field(
         default=None, examples=["http://127.0.0.1:8001"]
     )
+    """Base URL of a `specwatch tap proxy` in front of this server."""
     interval: Duration = 5.0
+    """Time between two scrapes; 1s to 1m."""
     timeout: Duration = Field(default=None, validate_default=True)
+    """How long a scrape may take. Default: 4s, or the interval where that is shorter."""
     max_page_size: ByteSize = 16 << 20
+    """A larger page fails the scrape; 1KiB to 1GiB."""
     sample_limit: Limit = PageLimits().sample_limit
+    """Samples of the families that specwatch reads, above which a scrape fails; 0 for no limit."""
     label_limit: Limit = PageLimits().label_limit
+    """Labels of a sample, above which a scrape fails; 0 for no limit."""
     label_name_length_limit: Limit = PageLimits().label_name_length_limit
+    """Bytes of the name of a label, above which a scrape fails; 0 for no limit."""
     label_value_length_limit: Limit = PageLimits().label_value_length_limit
+    """Bytes of the value of a label, above which a scrape fails; 0 for no limit."""
     headers: Mapping[str, Secret] = Field(default_factory=dict)
+    """Headers sent with every request to the server."""
     bearer_token_file: SecretFile | None = None
+    """File with the bearer token to send."""
     basic_auth: BasicAuth | None = None
+    """User name and password to send."""
     insecure_skip_verify: bool = False
+    """Whether the server's certificate goes unchecked."""
     ca_file: ReadableFile | None = None
+    """Certificate authorities (PEM) that may sign the server's certificate. Default: those
+    of the machine."""
     gpus: Gpus = "auto"
+    """Whose memory is recorded: `auto` is all GPUs of this machine for a server on it, else
+    none. Needs the extra `gpu`."""
     service: Service | None = None
+    """How vLLM is run, by its `kind`. Without it the guard cannot switch speculation."""
     objective: Objective = Objective.E2E
-    """What shall be faster: the time of whole requests, per token, or to the first token."""
+    """What must become faster: whole requests (`e2e`), time per token (`tpot`) or time to
+    the first token (`ttft`)."""
     draft_cost_ratio: Ratio = 0.1
-    """Cost of a draft token in steps of the target model: assumed until it is measured."""
+    """Cost of a draft token in steps of the target model, assumed until it is measured;
+    above 0, at most 1."""
 
     @field_validator("name", mode="wrap")
     @classmethod

@@ -132,6 +132,16 @@ def alerts(folder: Path, runbook_url: str, job: str, file: Path | None, check: b
     _write(folder, alert_files(runbook_url=runbook_url, job=job, **slos), check=check)
 
 
+@command.command(hidden=True)
+@_output_option("docs/reference")
+@_check_option
+def reference(folder: Path, check: bool) -> None:
+    """Write the manual's pages about the configuration, commands, metrics, rules and HTTP API."""
+    from specwatch.cli.reference import reference as pages
+
+    _write(folder, pages(), check=check)
+
+
 def _write(folder: Path, files: Mapping[str, str], *, check: bool) -> None:
     stale = False
     for name, text in files.items():

@@ -1,4 +1,10 @@
-"""The daemon's HTTP surface: read-only; JSON, metrics and the runbook of the alerts."""
+"""The daemon answers on `listen`, `127.0.0.1:9469` by default. It has no authentication.
+
+Every path is read-only and answers GET and HEAD. Answers of `/api/v1` are JSON. A parameter that is
+unknown or has a wrong value is answered with 400, a store that cannot be read with 503, each with
+the reason as `error`. `since` and `until` take a date or time of ISO 8601 (UTC without an offset),
+a duration before now such as `30m`, or Unix seconds.
+"""
 
 from __future__ import annotations
 
@@ -79,26 +85,34 @@ def application(
     """
 
     def page(request: Request) -> Response:
+        """The [exported metrics](metrics.md), for Prometheus."""
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(metrics), media_type=content_type)
 
     runbook = runbook_page.page(runbook_sections()).encode()
 
     def advice(_: Request) -> Response:
+        """The runbook: a section for each alert."""
         return _respond(runbook, 200, runbook_page.MEDIA_TYPE, policy=runbook_page.POLICY)
 
     def healthz(_: Request) -> Response:
+        """200 while every target is scraped in time, else 503; `stuck` names those that are not."""
         found = status()
         body = {"healthy": not found.stuck, "stuck": found.stuck}
         return _json(body, 503 if found.stuck else 200)
 
     def readyz(_: Request) -> Response:
+        """200 when `ready`, else 503; `store` is `ok` or the reason."""
         found = status()
         return _json(
             {"ready": found.ready, "store": found.store.error or "ok"}, 200 if found.ready else 503
         )
 
     def targets(_: Request) -> Response:
+        """What the daemon knows now of itself, and of each target: the last scrape and failure,
+        acceptance and latency over the last minutes (`recent`), the `decision` (speedup,
+        break-even, rules, objectives) and the `guard`. `specwatch status --json` prints it.
+        """
         return _json(daemon(status()))
 
     reading = asyncio.Semaphore(_READERS)
@@ -112,6 +126,7 @@ def application(
             except StoreError as error:
                 return _json({"error": str(error)}, 503)
 
+        @functools.wraps(read)
         async def answer(request: Request) -> Response:
             async with reading:
                 return await run_in_threadpool(guarded, request)
@@ -120,17 +135,33 @@ def application(
 
     # One more than asked for tells whether there is more.
     def read_minutes(request: Request) -> Response:
+        """The stored windows, the earliest first; `more` says whether `limit` left some out.
+
+        Parameters: `since` (default: `1h`) and `until`; `target`, `model_name`, `temperature` and
+        `daemon` select; `length` is `60` (default) or `3600` seconds; `limit` is at most 10000.
+        """
         chosen = selection(request.query_params, status().now)
         found = windows(**{**chosen, "limit": chosen["limit"] + 1})
         return _windows(found, chosen["limit"])
 
     def read_decisions(request: Request) -> Response:
+        """Changes of the verdicts of rules with their inputs, the newest first; `more` says whether
+        `limit` left some out.
+
+        Parameters: `since` (default: `1d`) and `until`; `target` and `rule` select; `limit` is at
+        most 1000.
+        """
         chosen = decision_selection(request.query_params, status().now)
         found = verdicts(**{**chosen, "limit": chosen["limit"] + 1})
         shown = [decisions.decision(one) for one in found[: chosen["limit"]]]
         return _json({"decisions": shown, "more": len(found) > chosen["limit"]})
 
     def read_report(request: Request) -> Response:
+        """The report, as `specwatch report` makes it, of at most 92 days.
+
+        Parameters: `since` (default: `7d`) and `until`; `target`, which may be repeated; `format`
+        is `json` (default; `specwatch report --schema` prints its schema), `html`, `md` or `text`.
+        """
         found = report_api.page(report, request.query_params, status().now)
         return _respond(found.body, 200, found.media_type, policy=found.policy)
 

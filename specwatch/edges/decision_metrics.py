@@ -132,20 +132,18 @@ def _lines(models: Iterable[tuple[str, str, ModelDecision]]) -> Iterator[Metric]
 
 
 def _baseline_latencies(models: Iterable[tuple[str, str, ModelDecision]]) -> Metric:
-    latency = Metric(
+    latency = GaugeMetricFamily(
         "specwatch_baseline_latency_seconds",
         "Latency quantiles of the model's own traffic without speculation, at the loads of the"
         " last hour with it: what rules compare latencies with.",
-        "summary",
+        labels=("target", "model_name", "metric", "quantile"),
     )
+    latency.type = "summary"
     for target, model, one in models:
-        named = {"target": target, "model_name": model}
         for metric, observed in one.baseline_latencies.items():
             for q in _QUANTILES:
                 value = shown_quantile(histogram.quantile(observed, q))
-                if value is not None:
-                    labels = {**named, "metric": metric, "quantile": str(q)}
-                    latency.add_sample(latency.name, labels, value)
+                add(latency, (target, model, metric, str(q)), value)
     return latency
 
 

@@ -65,8 +65,12 @@ class StatusRoute:
         self._histories = _Shared["History"](_HISTORY_SECONDS)
 
     async def answer(self, request: Request) -> Response:
-        """The page; 404 for a target that is not watched, 400 for what cannot be asked, 503 where
-        too many different pages are asked for at once."""
+        """The status page.
+
+        Parameters: `target` shows one target, `refresh` is the number of seconds between refreshes
+        (10 to 3600; 0 for none). 404 for a target that is not watched, 503 while too many different
+        pages are asked for at once.
+        """
         reading = self._statuses.get(None, partial(run_in_threadpool, self._status))
         if reading is None:
             return _busy()

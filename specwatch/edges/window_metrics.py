@@ -46,11 +46,12 @@ def _acceptance(windows: Iterable[Window]) -> Iterator[Metric]:
         "Mean acceptance length over the last minutes, in tokens per step with the bonus token.",
         labels=_SERIES,
     )
-    spread = Metric(
+    spread = GaugeMetricFamily(
         "specwatch_request_acceptance_quantile_ratio",
         "Quantiles of single requests' acceptance rates over the last minutes.",
-        "summary",
+        labels=(*_SERIES, "quantile"),
     )
+    spread.type = "summary"
     lengths = GaugeMetricFamily(
         "specwatch_accepted_length_drafts",
         "Drafts of the last minutes by how many of their tokens were accepted.",
@@ -69,9 +70,8 @@ def _acceptance(windows: Iterable[Window]) -> Iterator[Metric]:
             lengths.add_metric((*labels, str(accepted)), drafts)
         for position, ratio in enumerate(_positions(counted)):
             positions.add_metric((*labels, str(position)), ratio)
-        named = dict(zip(_SERIES, labels, strict=True))
         for q, at in _request_acceptance(counted):
-            spread.add_sample(spread.name, {**named, "quantile": str(q)}, at)
+            spread.add_metric((*labels, str(q)), at)
     yield from (rate, length, spread, lengths, positions)
 
 
@@ -102,15 +102,15 @@ def _traffic(windows: Iterable[Window], seconds: _Seconds) -> Iterator[Metric]:
 
 
 def _latencies(windows: Iterable[Window]) -> Iterator[Metric]:
-    latency = Metric(
+    latency = GaugeMetricFamily(
         "specwatch_latency_seconds",
         "Latency quantiles over the last minutes; +Inf beyond the last bound of the histogram.",
-        "summary",
+        labels=(*_SERIES, "metric", "quantile"),
     )
+    latency.type = "summary"
     for window in windows:
-        named = dict(zip(_SERIES, _labels(window), strict=True))
         for metric, q, value in _quantiles(window.tally):
-            latency.add_sample(latency.name, {**named, "metric": metric, "quantile": str(q)}, value)
+            latency.add_metric((*_labels(window), metric, str(q)), value)
     yield latency
 
 

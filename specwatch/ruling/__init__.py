@@ -29,11 +29,14 @@ __all__ = [
 
 
 class Rules(Section):
-    """Which rules there are: the defaults but those in ``without``, and the user's in ``extra``."""
+    """Which rules apply."""
 
     use_defaults: bool = True
+    """Whether the default rules apply."""
     without: tuple[str, ...] = ()
+    """Names of default rules that do not apply."""
     extra: tuple[Rule, ...] = ()
+    """Rules of your own; one with the name of a default replaces it."""
 
     @field_validator("without")
     @classmethod

@@ -24,18 +24,22 @@ from specwatch.yamlfile import KeyPath
 
 
 class Condition(Section):
-    """One comparison: ``metric`` above or below a threshold, in the metric's unit.
+    """One comparison.
 
-    ``clear`` is the threshold that the metric has to come back over before the breach is over; the
-    same one where it is None. ``window`` is in seconds, that of the rule where it is None. A metric
-    with an interval is beyond a threshold only with the whole of it.
+    A metric with an interval is beyond a threshold only where the whole interval is.
     """
 
     metric: str = Field(examples=["acceptance_ratio"])
+    """Name of a [metric](rules.md#metrics)."""
     above: float | None = None
+    """Holds above this value, in the metric's unit. Give this or `below`."""
     below: float | None = None
+    """Holds below this value."""
     clear: float | None = None
+    """Value that the metric must come back to before the breach ends. Default: the
+    threshold."""
     window: Duration | None = None
+    """Period that the metric is read over. Default: that of the rule."""
 
     @field_validator("metric")
     @classmethod

@@ -37,27 +37,38 @@ _INLINE = ("metric", "above", "below", "clear")
 
 
 class Rule(Section):
-    """A rule: conditions over a window, for how long they must hold, and what then.
+    """A rule: conditions over a window, how long they must hold, and what happens then.
 
-    Durations are in seconds. Below ``min_drafts`` or ``min_requests`` in its window the verdict is
-    ``no_data``, which neither fires nor clears. In a file the conditions are a list under ``all``
-    or ``any``; one alone may stand in the rule itself.
+    The conditions are a list under `all` or `any`; one alone may stand in the rule itself
+    (`metric`, `above`, `below`, `clear`). With too little traffic the verdict is `no_data`,
+    which neither fires nor clears.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     name: Name = Field(examples=["slow-start"])
+    """Name of the rule."""
     summary: str = ""
+    """What it means, for alerts and reports."""
     conditions: tuple[Condition, ...]
+    """The conditions: all of them must hold, or any."""
     combine: Literal["all", "any"] = "all"
     window: Duration = 600.0
+    """Period that the metrics are read over; 1m to 24h in whole minutes."""
     for_: Duration = Field(default=300.0, alias="for")
+    """How long the conditions must hold before it fires; at most 7d."""
     clear_for: Duration = 300.0
+    """How long they must have ended before it clears; at most 7d."""
     min_drafts: LeastCount = 0
+    """Least drafts in the window."""
     min_requests: LeastCount = 0
+    """Least requests in the window."""
     scope: Scope = Scope()
+    """Which targets, models and temperatures it applies to."""
     severity: Severity = "warning"
+    """Severity of its alerts."""
     action: Action = "alert"
+    """`disable` asks the guard to switch speculation off; `alert` only alerts."""
 
     @classmethod
     def written_keys(cls) -> Mapping[str, FieldInfo]:

@@ -19,16 +19,15 @@ NOT_BUCKETS = (
 
 
 class Scope(Section):
-    """Whom a rule is for: names with ``*`` and ``?``, and a temperature.
-
-    ``temperature`` is the label of a bucket, ``all`` for all of them together, ``each`` for every
-    bucket by itself, ``positive`` for every bucket by itself that no greedy request falls into, or
-    ``unknown`` for the requests of which it is not known.
-    """
+    """What a rule applies to; `*` and `?` are wildcards in names."""
 
     target: str = "*"
+    """Names of targets."""
     model_name: str = "*"
+    """Names of models."""
     temperature: str = ALL_TEMPERATURES
+    """Label of a bucket, `all` for all together, `each` for each bucket by itself,
+    `positive` for each bucket above 0 by itself, or `unknown`."""
 
     @field_validator("temperature", mode="before")
     @classmethod

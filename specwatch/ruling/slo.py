@@ -19,18 +19,20 @@ from specwatch.sections import Duration, Name, Ratio, Section
 
 
 class Slo(Section):
-    """An objective: this share of the requests is at most this slow, over this window.
-
-    ``threshold`` and ``window`` are in seconds, ``objective`` is a ratio.
-    """
+    """A latency objective: this share of the requests takes at most this long."""
 
     name: Name = Field(examples=["first-token"])
+    """Name of the objective; unique."""
     metric: Literal["ttft", "tpot", "e2e"] = Field(examples=["ttft"])
+    """What is limited: time to first token, time per output token, or the whole request."""
     threshold: Annotated[float, BeforeValidator(partial(parse_duration, unit="ms"))] = Field(
         examples=["500ms"]
     )
+    """The longest that a good request takes."""
     objective: Ratio = Field(examples=["99%"])
+    """Share of the requests that must be good; between 0 and 1."""
     window: Duration = 30 * 86400.0
+    """Period of the error budget; 1h to 30d in whole hours."""
 
     @field_validator("threshold")
     @classmethod

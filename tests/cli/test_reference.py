@@ -1,0 +1,99 @@
+"""The manual's reference pages name all that there is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from specwatch.cli import group
+from specwatch.cli.reference import reference
+from specwatch.config import Config, sections_in
+from specwatch.measures import MEASURES
+from specwatch.ruling import DEFAULT_RULES
+from specwatch.sections import Section
+from tests.cli.conftest import Run
+from tests.surfaces.decided import START, decided
+from tests.surfaces.exported import page
+from tests.surfaces.statuses import daemon, of_tap, target, whole
+
+
+@pytest.fixture(scope="module")
+def pages() -> Mapping[str, str]:
+    return reference()
+
+
+def keys(section: type[Section]) -> Iterator[str]:
+    for key, field in section.written_keys().items():
+        yield key
+        for inner in sections_in(field.annotation):
+            yield from keys(inner)
+
+
+def test_every_key_has_a_row_with_a_meaning(pages: Mapping[str, str]) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| .* \| (.+) \|$", pages["configuration.md"], re.M)
+    assert {key for key, _, _ in rows} == set(keys(Config))
+
+
+def test_defaults_are_spelt_as_a_file_has_them(pages: Mapping[str, str]) -> None:
+    found = pages["configuration.md"]
+    for row in (
+        "| `interval` | duration | `5s` |",
+        "| `max_page_size` | size | `16MiB` |",
+        "| `use_defaults` | `true` or `false` | `true` |",
+        "| `targets` | [list of mappings](#targets) | required |",
+        "| `mode` | `off` or `observe` or `act` | `observe` |",
+    ):
+        assert row in found
+
+
+def test_a_section_that_is_linked_to_is_there(pages: Mapping[str, str]) -> None:
+    found = pages["configuration.md"]
+    headings = re.findall(r"^## (.+)$", found, re.M)
+    anchors = {re.sub(r"[^\w -]", "", each).replace(" ", "-").lower() for each in headings}
+    assert set(re.findall(r"\(#([^)]+)\)", found)) <= anchors
+
+
+def test_every_command_shows_its_help(pages: Mapping[str, str]) -> None:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        assert f"## specwatch {name}\n" in pages["command-line.md"]
+    assert "## specwatch guard explain\n" in pages["command-line.md"]
+    assert "generate reference" not in pages["command-line.md"].partition("-->")[2]
+    assert "Usage: specwatch strip [OPTIONS] -- COMMAND..." in pages["command-line.md"]
+    assert "  -h, --help " in pages["command-line.md"]
+
+
+def test_every_metric_of_a_page_is_listed_with_its_labels(pages: Mapping[str, str]) -> None:
+    rows = dict(re.findall(r"^\| `(specwatch_\w+)` \| \w+ \| (.*?) \|", pages["metrics.md"], re.M))
+    bucket = of_tap(START, "0", drafts=10, of=10, server=20)
+    status = daemon(target(recent=(whole(), bucket), decision=decided()))
+    for family in text_string_to_metric_families(page(status)):
+        for sample in family.samples:
+            assert set(re.findall(r"`(\w+)`", rows[sample.name])) == set(sample.labels)
+
+
+def test_rules_and_the_metrics_that_they_can_name_are_listed(pages: Mapping[str, str]) -> None:
+    for rule in DEFAULT_RULES:
+        assert f"### {rule.name}\n" in pages["rules.md"]
+    for name in MEASURES:
+        assert f"| `{name}` |" in pages["rules.md"]
+
+
+def test_every_path_of_the_daemon_says_what_it_answers(pages: Mapping[str, str]) -> None:
+    found = pages["http-api.md"]
+    for path in ("/", "/metrics", "/healthz", "/api/v1/windows", "/api/v1/report"):
+        assert re.search(rf"^## {path}\n\n\S", found, re.M)
+
+
+def test_a_stale_page_is_shown(run: Run, tmp_path: Path) -> None:
+    assert run("generate", "reference", "-o", tmp_path).exit_code == 0
+    stale = tmp_path / "rules.md"
+    stale.write_text(stale.read_text().replace("### garbage", "### rubbish"))
+    done = run("generate", "reference", "-o", tmp_path, "--check")
+    assert done.exit_code == 1
+    assert "+### garbage" in done.stdout
