@@ -176,6 +176,21 @@ def test_the_unit_asks_for_a_watchdog_and_for_restarts() -> None:
     assert settings["Restart"] in ("always", "on-failure")
 
 
+def test_history_that_root_began_before_the_first_start_is_the_service_s(
+    installed: Service,
+) -> None:
+    """As by ``sudo specwatch calibrate``, which comes first in the README."""
+    program = ("env", f"PYTHONPATH={CHECKOUT}", "/opt/specwatch/bin/specwatch")
+    installed.machine.run(*program, "db", "upgrade")
+    owned = "stat -c %U /var/lib/specwatch/specwatch.db"
+    assert installed.machine.shell(owned).strip() == "root"
+    installed.control("start")
+    installed.settled()
+    installed.send()
+    installed.stop_and_compare()
+    assert installed.machine.shell(owned).strip() != "root"
+
+
 def test_it_becomes_active_and_says_how_it_is_in_a_sentence(service: Service) -> None:
     """With Type=notify it is active because it said that it is ready."""
     assert service.show("ActiveState") == "active"
