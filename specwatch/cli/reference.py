@@ -34,11 +34,12 @@ _WIDTH = 80
 _TYPES = {
     "AnyPath": "path", "Command": "list of words", "DatabaseUrl": "URL",
     "Edges": "list of numbers", "Gpus": "`auto`, `none` or list of GPU indices",
+    "HostName": "host name",
     "Listen": "`HOST:PORT`", "ReadableFile": "path", "SecretFile": "path", "Ratio": "ratio",
     "parse_mailbox": "mail address", "parse_smtp_url": "URL",
     **dict.fromkeys(("parse_engine_url", "parse_server_url"), "URL"),
     **dict.fromkeys(("Duration", "Patience", "parse_duration"), "duration"),
-    **dict.fromkeys(("Count", "LeastCount", "parse_count"), "whole number"),
+    **dict.fromkeys(("Count", "LeastCount", "Limit", "parse_count"), "whole number"),
     "ByteSize": "size", "bool": "`true` or `false`", "float": "number",
     **dict.fromkeys(("Name", "Secret", "parse_name", "str"), "text"),
 }  # fmt: skip
