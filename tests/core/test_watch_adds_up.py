@@ -228,7 +228,11 @@ def test_windows_cover_the_time_from_the_first_page_to_the_last(script):
     )
 )
 def test_no_window_is_longer_for_an_outage(script):
-    """As long as specwatch tries, whether the engine comes back as it was or as another process."""
+    """As long as specwatch tries, whether the engine comes back as it was or as another process.
+
+    Silence is known to be one when a look fails later than the longest gap, 15 s: a look of 10 s
+    more, of which the first may lie in the window before.
+    """
     world = World(multiprocess=False)
     world.scrape(5.0)
     for seconds, event in script:
@@ -237,7 +241,7 @@ def test_no_window_is_longer_for_an_outage(script):
         (world.fail if event == "f" else world.scrape)(seconds)
     world.take(world.watch.close())
     for window in world.windows:
-        assert window.observed_seconds + window.down_seconds <= MINUTE + 15
+        assert window.observed_seconds + window.down_seconds <= MINUTE + 15 + 10
 
 
 @pytest.mark.parametrize("multiprocess", [False, True])
