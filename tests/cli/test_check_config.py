@@ -311,11 +311,7 @@ def test_a_hostile_model_name_cannot_command_the_terminal(
 ) -> None:
     from specwatch.edges.page_client import PageClient
 
-<<<<<<< HEAD
     name = "\x1b[31m" + "y" * 1_000
-=======
-    name = "\x1b[31m" + "y" * 2_000
->>>>>>> bounded
     page = pages.page(pages.gauge("vllm:num_requests_running", 1, model_name=name)).encode()
     monkeypatch.setattr(PageClient, "fetch", lambda *_, **__: page)
     done = run("check-config", "--target", surface.url)
