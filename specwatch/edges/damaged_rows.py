@@ -15,10 +15,10 @@ import sqlalchemy as sa
 
 from specwatch.edges import damage, schema, store
 from specwatch.edges.experiment_rows import experiment_of
-from specwatch.edges.guard_book import entry_of, fresh_after_damage, step_of
+from specwatch.edges.guard_book import entry_of, fresh_after_damage, step_of, targets_of
 from specwatch.edges.measurement_rows import measurement_of
 from specwatch.edges.packing import COLUMNS, assemble, storable
-from specwatch.edges.statements import content_of, contents_of, series_of
+from specwatch.edges.statements import content_of, contents_of, insert, series_of
 from specwatch.edges.verdict_rows import decision_of
 from specwatch.errors import DamagedRow
 from specwatch.model import HOUR, SeriesId
@@ -186,8 +186,9 @@ def _move(
             connection.execute(table.update().where(*here).values(_mended(connection, row)))
             continue
         connection.execute(table.delete().where(*here))
-        if table is schema.guards and _is_text(row.target):
-            _hold(connection, row.target, now)
+        if table is schema.guards:
+            for target in targets_of(row):
+                _hold(connection, target, now)
 
 
 def _kept(
@@ -245,7 +246,7 @@ def _hold(connection: sa.Connection, target: str, now: float) -> None:
     latest = sa.select(sa.func.max(steps.c.version)).where(steps.c.target == target)
     version = connection.execute(latest).scalar()
     connection.execute(
-        schema.guards.insert(),
+        insert(connection, schema.guards).on_conflict_do_nothing(),
         {
             "target": target,
             "version": version + 1 if isinstance(version, int) else 1,

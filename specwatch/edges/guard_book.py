@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -234,6 +235,14 @@ def entry_of(row: sa.Row[Any]) -> Entry:
         raise ValueError("state is of another target")
     left = row.lease_until - row._mapping.get("clock", 0.0)
     return Entry(state, row.version, row.holder, left)
+
+
+def targets_of(row: sa.Row[Any]) -> set[str]:
+    """Whose guard a damaged row may have been: by its key, and by its state where that is left."""
+    names = {row.target}
+    with suppress(*damage.UNDECODABLE):
+        names.add(storable(msgspec.json.decode(row.state, type=GuardState).target))
+    return {each for each in names if isinstance(each, str) and storable(each) == each}
 
 
 def step_of(row: sa.Row[Any]) -> StepRecord:

@@ -180,6 +180,20 @@ def test_a_guard_whose_state_is_lost_waits_for_a_person(
     assert book.history(target="chat")[0].version > 1, "its steps go on where they were"
 
 
+def test_a_guard_whose_name_is_damaged_is_held_for_whom_its_state_names(
+    filled: Store, recorder: Recorder, url: str
+) -> None:
+    write(url, f"UPDATE guards SET target = '{'[' * 2000}' WHERE target = 'chat'")
+    book = GuardBook(filled)
+    assert set(book.look()) == {"code"}
+    recorder.flush()
+    assert {name: entry.state.phase for name, entry in book.look().items()} == {
+        "chat": Phase.HELD,
+        "code": Phase.OBSERVING,
+    }
+    assert check(url).sound
+
+
 def test_a_damaged_context_is_whole_again_once_a_daemon_writes_it(
     filled: Store, url: str, open_store: OpenStore
 ) -> None:
