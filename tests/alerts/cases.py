@@ -103,7 +103,7 @@ def _minutes_ago(description: str) -> str:
 def _tells(alert: Alert, fault: Fault) -> bool:
     told = fault.told[0].labels
     return alert.name == fault.alert and all(
-        told.get(key, value) == value for key, value in alert.labels.items()
+        told.get(key, value) == value or "{{" in value for key, value in alert.labels.items()
     )
 
 
