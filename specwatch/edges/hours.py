@@ -222,13 +222,15 @@ def _rows(
     hours = length == HOUR
     names = HOUR_NAMES if hours else ("start", "series_id", "context_id", *COLUMNS)
     # Each row by its key, written out: a parameter for each takes longer than all the rest.
-    return fetch_rows(
+    found = fetch_rows(
         connection,
         f"SELECT {', '.join(names)} FROM {table.name}"  # noqa: S608
         f" WHERE start IN ({', '.join(map(str, range(at, stop, length)))})"
         f" AND series_id {_among(ids)}"
         f" ORDER BY start, series_id, {'context_id, mode, load_bin' if hours else 'run_id'}",
     )
+    # On a damaged page SQLite may find a row by one key and read it with another.
+    return [row for row in found if row[1] in ids]
 
 
 def _among(ids: Collection[int]) -> str:

@@ -188,7 +188,9 @@ def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row
     query = sa.select(*(_minutes.c[name] for name in names)).where(
         grid, _minutes.c.series_id.in_(members)
     )
-    rows = list(connection.execute(query.order_by(_minutes.c.start, _minutes.c.run_id)))
+    found = connection.execute(query.order_by(_minutes.c.start, _minutes.c.run_id))
+    # On a damaged page SQLite may find a row by one key and read it with another.
+    rows = [row for row in found if row.series_id in members]
     touched = {row.series_id for row in rows}
     # Where minutes of the hour were deleted, what is stored of it counts, and late ones are added.
     partial = {id_ for id_ in touched if members[id_].pruned_until > hour}

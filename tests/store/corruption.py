@@ -1,0 +1,283 @@
+"""Files of a store with damaged bytes and damaged values, and a daemon that starts on them.
+
+``python -m tests.store.corruption --files 600`` runs it at length: see docs/reliability.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sqlite3
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+import structlog
+
+from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.core.decisions import Decision
+from specwatch.core.status import TargetStatus
+from specwatch.core.watch import Moment
+from specwatch.edges import schema, upkeep
+from specwatch.edges.guard_book import GuardBook
+from specwatch.edges.repair import check, repair
+from specwatch.edges.report_reader import read_report
+from specwatch.edges.store import Store
+from specwatch.errors import StoreError, StoreMalformed
+from specwatch.guard.state import Phase
+from specwatch.guard.step import Step
+from specwatch.guarding import Guarding
+from specwatch.judging import Judging
+from specwatch.model import HOUR, MINUTE, Batch, Histogram, Mode
+from specwatch.pages.report_html import report_html
+from specwatch.recorder import Recorder
+from specwatch.report.text import plain
+from tests.daemon.conftest import target_of
+from tests.daemon.running import config_of
+
+from .examples import FOREVER, T0, batch, cursor, minute
+from .test_experiments import bench
+
+DAEMON, TARGET = "left", "chat"
+NOW = T0 + 5 * HOUR + 600.0
+"""When a daemon starts on a file: hours are to be rolled up and to be read."""
+KINDS = ("bytes", "page", "value")
+"""Some bytes anywhere; a stretch as long as a page; values of any column."""
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a start: the rows that were found damaged, or how the file is malformed.
+
+    ``defects`` are tracebacks of what nobody caught.
+    """
+
+    damaged: int = 0
+    malformed: str | None = None
+    defects: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """In a word."""
+        if self.defects:
+            return "failed"
+        return "malformed" if self.malformed else "damaged rows" if self.damaged else "whole"
+
+
+class _Inline(Executor):
+    """Runs at once what it is given."""
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        fn(*args, **kwargs)
+        return Future()
+
+
+def populate(path: Path) -> None:
+    """A store with rows in every table, in some 40 pages."""
+    store = Store(f"sqlite:///{path}", daemon=DAEMON, host="h", pid=1)
+    store.open(T0)
+    for hour in range(5):
+        windows = [
+            minute(
+                T0 + hour * HOUR + at * MINUTE,
+                temperature=temperature,
+                mode=Mode.OFF if hour == 1 else Mode.ON,
+                concurrency=1.0 + at % 3,
+            )
+            for at in range(0, 60, 3)
+            for temperature in ("all", "0.7")
+        ]
+        store.write([batch(*windows, cursor=cursor())], T0)
+        store.roll_up(T0 + hour * HOUR)
+    point = Point(float(T0 + HOUR), 2.0, 60.0, 3000.0, by_token=True)
+    latency = Histogram((0.1, 0.5), (3, 2, 1), 1.5)
+    key = BaselineKey(TARGET, "llama", "0.11.0", "abc")
+    store.write_measurements(
+        [Measurement(key, bin_, Origin.WINDOWS, (point,) * 5, latency, latency) for bin_ in (0, 1)],
+        T0,
+    )
+    store.write_verdicts(
+        [
+            Decision(DAEMON, TARGET, "llama", "all", rule, T0 + HOUR + at, verdict, "critical",
+                     "disable", {"values": {"speedup": 0.9}, "attribution": {"cause": "load"}})
+            for at, (rule, verdict) in enumerate([("not-worth-it", "breach"), ("slow", "pass")] * 5)
+        ],
+        T0,
+    )  # fmt: skip
+    book = GuardBook(store)
+    book.hold([TARGET], "holder:1", T0, able=True)
+    for version in range(10):
+        entry = book.look(TARGET)[TARGET]
+        phase = (Phase.OBSERVING, Phase.SUSPECT)[version % 2]
+        step = Step(replace(entry.state, phase=phase, since=T0 + version), "for a test", {"x": 1.5})
+        book.advance(entry, step, T0 + version, by=DAEMON)
+    for number in range(4):
+        store.add_experiment(bench(T0 + number), T0)
+    store.close(T0 + 5 * HOUR)
+
+
+def corrupt(path: Path, kind: str, chance: random.Random) -> None:
+    """Damage a file; of values one to five, in columns that hold something."""
+    if kind == "value":
+        with closing(sqlite3.connect(path)) as connection, connection:
+            for _ in range(chance.randint(1, 5)):
+                _damage_value(connection, chance)
+        return
+    data = bytearray(path.read_bytes())
+    size = chance.randint(_PAGE // 2, _PAGE) if kind == "page" else chance.randint(1, 24)
+    spots = 1 if kind == "page" else chance.randint(1, 8)
+    for _ in range(spots):
+        at = chance.randrange(len(data) - size)
+        data[at : at + size] = chance.randbytes(size)
+    path.write_bytes(data)
+
+
+def start(path: Path) -> Outcome:
+    """Do all that a daemon and its surfaces do with a store, and what a report does."""
+    now = Moment(NOW, NOW)
+    store = Store(f"sqlite:///{path}", daemon=DAEMON, host="h", pid=2)
+    config = config_of(path, [target_of("http://127.0.0.1:1", name=TARGET)], daemon=DAEMON)
+    recorder = Recorder(store, queue_limit=100, now=lambda: now, resume=lambda _: None)
+    judging = Judging(store, config, now=lambda: now)
+    guarding = Guarding(
+        store, config, now=lambda: now, judging=judging, healthy=lambda _: True,
+        status=lambda name: TargetStatus(name, "", 5.0), actuator=lambda _: None, pool=_Inline(),
+    )  # fmt: skip
+    defects: list[str] = []
+    told: list[str] = []
+
+    def attempt(act: Callable[[], object]) -> None:
+        try:
+            act()
+        except StoreError as error:
+            told.append(str(error))
+        except Exception:
+            defects.append(traceback.format_exc())
+
+    def read() -> None:
+        list(store.windows(**FOREVER))
+        list(store.windows(**FOREVER, length=HOUR))
+        store.targets()
+        store.verdicts(**FOREVER)
+        store.open_breaches()
+        store.measurements()
+        store.reader.experiments(0, 1e11)
+        GuardBook(store).history()
+
+    def report() -> None:
+        for hours in (4, 24):
+            found = read_report(store.reader, since=NOW - hours * HOUR, until=NOW, now=NOW)
+            plain(found)
+            report_html(found)
+
+    def write() -> None:
+        recorder.put(Batch((minute(T0 + 5 * HOUR + MINUTE),), None))
+        recorder.flush(force=True)
+        judging.flush(final=True)
+
+    for act in (
+        recorder.open, guarding.turn, recorder.roll_up, judging.catch_up, read, write, report,
+        lambda: recorder.prune(config.retention, config.baseline.max_age), guarding.turn, read,
+        lambda: recorder.prune(config.retention.model_copy(update={"minutes": 0.0}), 0.0),
+    ):  # fmt: skip
+        attempt(act)
+    status = recorder.status()
+    if status.error is not None:
+        told.append(status.error)
+    attempt(recorder.close)
+    if judging.status().defects:
+        defects.append(f"{judging.status().defects} defects of judging")
+    malformed = next((each for each in told if "`specwatch db repair`" in each), None)
+    if told and malformed is None:
+        defects.append(f"told without a remedy: {told[0]}")
+    return Outcome(store.damage.count, malformed, tuple(defects))
+
+
+def mended(path: Path) -> tuple[str, ...]:
+    """Repair a file and start on it again; what is still wrong then."""
+    url = f"sqlite:///{path}"
+    try:
+        done = repair(url, NOW)
+        if done.left or not check(url).sound:
+            return (f"left after repair: {done.left or check(url)}",)
+    except StoreMalformed as error:
+        return (f"malformed after repair: {error}",)
+    except Exception:
+        return (traceback.format_exc(),)
+    again = start(path)
+    return again.defects or ((again.malformed,) if again.malformed else ())
+
+
+def _damage_value(connection: sqlite3.Connection, chance: random.Random) -> None:
+    tables = [name for name in schema.metadata.tables if name != "damaged_rows"]
+    table = schema.metadata.tables[chance.choice(tables)]
+    column = chance.choice(list(table.columns))
+    connection.text_factory = bytes
+    (old,) = chance.choice(connection.execute(f"SELECT {column.name} FROM {table.name}").fetchall())
+    try:
+        connection.execute(
+            f"UPDATE OR IGNORE {table.name} SET {column.name} ="
+            " CASE WHEN typeof(?1) = 'blob' AND ?2 THEN CAST(?1 AS TEXT) ELSE ?1 END"
+            f" WHERE {column.name} IS ?3"
+            f" OR CAST({column.name} AS BLOB) = CAST(?3 AS BLOB)",
+            (_damaged(old, chance), isinstance(column.type, sa.Text), old),
+        )
+    except sqlite3.IntegrityError:
+        return  # NULL, or a reference that there is not
+
+
+def _damaged(value: object, chance: random.Random) -> object:
+    """What a value may have become."""
+    data = value if isinstance(value, bytes) else str(value).encode()
+    changed = bytearray(data)
+    for _ in range(chance.randint(1, 3)):
+        if changed:
+            changed[chance.randrange(len(changed))] = chance.randrange(256)
+    others = (b"", b"\xff\xfe", b"\x90", b"{}", b"[]", b'{"a": 1}', b"[" * 2000, b"null")
+    numbers = (None, -1, 2**62, 1.5, float("inf"), "text")
+    return chance.choice((bytes(changed), data[: chance.randint(0, len(data))], *others, *numbers))
+
+
+def main() -> None:
+    """Run a campaign and print what came of it."""
+    parser = argparse.ArgumentParser(description="Start on damaged files, and count how it went.")
+    parser.add_argument("--files", type=int, default=600)
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    upkeep._PAUSE = 0.0
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    found: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "source.db")
+        populate(source)
+        for number in range(chosen.files):
+            kind = KINDS[number % len(KINDS)]
+            with tempfile.TemporaryDirectory(dir=folder) as own:
+                path = Path(own, "damaged.db")
+                path.write_bytes(source.read_bytes())
+                corrupt(path, kind, random.Random(f"{chosen.seed}-{number}"))
+                outcome = start(path)
+                left = mended(path)
+            found[kind][outcome.name] += 1
+            found[kind]["mended" if not left else "not mended"] += 1
+            for each in (*outcome.defects, *left):
+                print(f"file {number} ({kind}): {each}")
+    names = ("whole", "damaged rows", "malformed", "failed", "mended", "not mended")
+    print(f"{'':10}" + "".join(f"{name:>14}" for name in names))
+    for kind, counts in found.items():
+        print(f"{kind:10}" + "".join(f"{counts[name]:14}" for name in names))
+    print(f"{chosen.files} files, seed {chosen.seed}, {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""A daemon starts on any file, or says that it is malformed and which command mends it.
+
+A few files of the campaign that docs/reliability.md tells of.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from . import corruption
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A store with rows in every table."""
+    path = tmp_path_factory.mktemp("source") / "source.db"
+    corruption.populate(path)
+    return path.read_bytes()
+
+
+def test_a_whole_file_has_no_damage(source: bytes, tmp_path: Path) -> None:
+    """Nothing that a campaign finds comes from the file itself."""
+    path = tmp_path / "whole.db"
+    path.write_bytes(source)
+    assert corruption.start(path) == corruption.Outcome()
+
+
+FILES = [(kind, f"{kind}-{seed}") for kind in corruption.KINDS for seed in range(5)]
+FAILED_ONCE = [("bytes", "1-366")]
+"""Of campaigns, with their seed and number: a row that SQLite found by another key than its own."""
+
+
+@pytest.mark.parametrize(("kind", "seed"), [*FILES, *FAILED_ONCE])
+def test_a_daemon_starts_on_a_damaged_file(
+    source: bytes, tmp_path: Path, kind: str, seed: str
+) -> None:
+    path = tmp_path / "damaged.db"
+    path.write_bytes(source)
+    corruption.corrupt(path, kind, random.Random(seed))
+    assert corruption.start(path).defects == ()
+    assert corruption.mended(path) == ()
