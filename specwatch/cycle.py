@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -105,6 +105,7 @@ class TargetCycle:
         self._begun = clock().monotonic
         self._ended: float | None = None
         self._status = TargetStatus(target.name, target.url, target.interval)
+        self._loads: deque[float | None] = deque(maxlen=2)
 
     def turn(self) -> None:
         """Scrape once and queue the windows that this closed."""
@@ -318,6 +319,8 @@ class TargetCycle:
         self, now: Moment, seconds: float, observation: Observation, error: ScrapeError | None
     ) -> None:
         before = self._status
+        self._loads.append(None if error else self._watch.load)
+        loads = [load for load in self._loads if load is not None]
         self._status = replace(
             before,
             last_scrape=now.wall,
@@ -327,7 +330,7 @@ class TargetCycle:
             failure=failure_of(before.failure, error, now.wall),
             restarts=before.restarts + observation.restarted,
             models=self._models(),
-            load=None if error else self._watch.load,
+            load=max(loads) if len(loads) == 2 else None,
         )
         if error is not None:
             self._failures[error.reason] += 1

@@ -84,7 +84,8 @@ class TargetStatus:
     """The minute that is being filled, where it was asked for."""
     tap: TapStatus = TapStatus()
     load: float | None = None
-    """Requests that ran or waited at the last look, where the page says."""
+    """The most requests that ran or waited at the last two pages, where both say. One page is not
+    enough: vLLM's gauges are of the last step that ended, without a request that is in its first."""
     decision: TargetDecision = field(default_factory=TargetDecision)
     guard: GuardStatus | None = None
 

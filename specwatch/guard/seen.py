@@ -41,8 +41,8 @@ class Outcome:
 class Seen:
     """A target now. Times are Unix seconds; what is not known is None.
 
-    ``scraped_at`` is the last good look at its page; ``mode``, ``models`` and ``load`` (requests
-    that run or wait) are of that look.
+    ``scraped_at`` is the last good look at its page; ``mode`` and ``models`` are of that look,
+    ``load`` (the most requests that ran or waited) of the last two.
     """
 
     now: float

@@ -175,6 +175,18 @@ def test_a_bad_page_is_a_failed_scrape_told_once(
     assert one.cycle.status().failure is None
 
 
+def test_a_server_is_empty_only_after_two_pages_without_requests(bench: MakeBench) -> None:
+    """The gauges of vLLM leave out a request in its first step; a page that fails says nothing."""
+    one = bench()
+    idle = vllm().replace(b"} 1\n", b"} 0\n", 1)
+    assert idle != vllm()
+    loads = []
+    for page in (idle, idle, vllm(), idle, idle, b"", idle, idle):
+        one.turn(page)
+        loads.append(one.cycle.status().load)
+    assert loads == [None, 0, 1, 1, 0, None, None, 0]
+
+
 def test_another_reason_is_told_again_and_the_failure_keeps_its_beginning(
     bench: MakeBench, log: Log
 ) -> None:
