@@ -85,7 +85,7 @@ class TargetStatus:
     tap: TapStatus = TapStatus()
     load: float | None = None
     """The most requests that ran or waited at the last two pages, where both say. One page is not
-    enough: vLLM's gauges are of the last step that ended, without a request that is in its first."""
+    enough: vLLM's gauges are of the last step that ended; they miss a request in its first."""
     decision: TargetDecision = field(default_factory=TargetDecision)
     guard: GuardStatus | None = None
 
