@@ -20,7 +20,7 @@ from specwatch.core import prometheus_pages
 from specwatch.core.minute_set import MinuteSet
 from specwatch.core.prometheus_pages import Page, Server
 from specwatch.core.prometheus_targets import Source
-from specwatch.core.watch import Moment, Watch
+from specwatch.core.watch import Watch
 from specwatch.edges.packing import PackedWindow, pack, storable
 from specwatch.edges.prometheus import Prometheus, TooMuch
 from specwatch.edges.store import Store
@@ -35,7 +35,7 @@ from specwatch.edges.taken import (
     writer,
 )
 from specwatch.errors import NoAnswer, StoreUnavailable
-from specwatch.model import HOUR, MINUTE, Window
+from specwatch.model import HOUR, MINUTE, Moment, Window
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

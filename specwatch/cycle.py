@@ -16,13 +16,13 @@ from specwatch.core.exposition import PageReader
 from specwatch.core.gauging import GpuMemory
 from specwatch.core.status import Recent, TapStatus, TargetStatus, failure_of
 from specwatch.core.taps import LEAVES_OUT, Trouble
-from specwatch.core.watch import Moment, Observation, Watch
+from specwatch.core.watch import Observation, Watch
 from specwatch.edges import engine_info
 from specwatch.edges.page_client import PageClient
 from specwatch.edges.proxy_page import ProxyPage
 from specwatch.edges.tls import tls_context
 from specwatch.errors import ConfigError, ScrapeError, ScrapeReason
-from specwatch.model import Batch, Cursor, Mode, Series, Source, Window
+from specwatch.model import Batch, Cursor, Mode, Moment, Series, Source, Window
 from specwatch.target import Target
 from specwatch.temperature import DEFAULT_EDGES
 

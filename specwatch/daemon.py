@@ -17,7 +17,6 @@ import structlog
 from specwatch import __version__
 from specwatch.config import Config
 from specwatch.core.status import DaemonStatus, TargetStatus
-from specwatch.core.watch import Moment
 from specwatch.cycle import TargetCycle
 from specwatch.edges import api, clock, exporter
 from specwatch.edges.actuators.make import actuator_of
@@ -30,7 +29,7 @@ from specwatch.edges.store import Store
 from specwatch.errors import ConfigError
 from specwatch.guarding import TURN_SECONDS, Guarding
 from specwatch.judging import Judging
-from specwatch.model import HOUR, Batch, Cursor
+from specwatch.model import HOUR, Batch, Cursor, Moment
 from specwatch.paging import Paging
 from specwatch.recorder import Recorder
 from specwatch.scalars import is_loopback

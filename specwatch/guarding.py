@@ -11,7 +11,6 @@ import structlog
 
 from specwatch.config import Config
 from specwatch.core.status import TargetStatus
-from specwatch.core.watch import Moment
 from specwatch.edges.actuators import Actuator
 from specwatch.edges.guard_book import LEASE_SECONDS, Entry, GuardBook
 from specwatch.edges.store import Store
@@ -19,6 +18,7 @@ from specwatch.errors import StoreError
 from specwatch.guard.status import GuardStatus
 from specwatch.guardian import Guardian, World
 from specwatch.judging import Judging
+from specwatch.model import Moment
 from specwatch.target import Target
 
 _log = structlog.get_logger("specwatch.guard")

@@ -21,10 +21,9 @@ from specwatch.core.sample import samples_of, total
 from specwatch.core.speedup import NO_BASELINE, NOT_READ
 from specwatch.core.status import JudgingStatus
 from specwatch.core.verdicts import Finding, Verdict
-from specwatch.core.watch import Moment
 from specwatch.edges.store import Store
 from specwatch.errors import StoreError
-from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Batch
+from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Batch, Moment
 from specwatch.ruling import Rule
 
 _log = structlog.get_logger("specwatch.judging")

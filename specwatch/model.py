@@ -344,3 +344,10 @@ class Batch:
 
     def __iter__(self) -> Iterator[Window]:
         return iter(self.windows)
+
+
+class Moment(NamedTuple):
+    """A point in time on both clocks, in seconds: Unix time, and a clock that never steps."""
+
+    wall: float
+    monotonic: float

@@ -9,12 +9,11 @@ from typing import Any
 import structlog
 
 from specwatch.core.status import StoreStatus
-from specwatch.core.watch import Moment
 from specwatch.edges.packing import pack_batch
 from specwatch.edges.queue import WriteQueue
 from specwatch.edges.store import Store
 from specwatch.errors import StoreError
-from specwatch.model import Batch, Cursor, Window
+from specwatch.model import Batch, Cursor, Moment, Window
 from specwatch.sections import Retention
 
 _log = structlog.get_logger("specwatch.recorder")

@@ -7,11 +7,9 @@ never averaged.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from specwatch.core import acceptance, buckets, histogram, merge, tally
-from specwatch.core.status import TapStatus
 from specwatch.model import Histogram, Series, Source, Tally, Window, load_bin_label
 
 ACCEPTANCE_QUANTILES: Mapping[str, float] = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
@@ -214,27 +212,6 @@ def window(one: Window) -> Json:
         "scrapes_ok": one.scrapes_ok,
         "scrapes_failed": one.scrapes_failed,
         "restarts": one.restarts,
-    }
-
-
-def tap(status: TapStatus) -> Json:
-    """A target's tap as the API shows it."""
-    return {
-        "source": status.source and str(status.source),
-        "trouble": [trouble._asdict() for trouble in status.trouble],
-        "failures": status.failures,
-        "models": {
-            model: {
-                "source": str(seen.source),
-                "drafts": seen.drafts,
-                "server_drafts": seen.server_drafts,
-                "coverage": seen.coverage,
-                "records": dict(seen.records),
-                "uncovered": dict(seen.uncovered),
-            }
-            for model, seen in status.models.items()
-        },
-        "proxy": None if status.proxy is None else asdict(status.proxy),
     }
 
 

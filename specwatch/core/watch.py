@@ -29,6 +29,7 @@ from specwatch.model import (
     Environment,
     Gauges,
     Mode,
+    Moment,
     Series,
     SeriesId,
     Source,
@@ -39,13 +40,6 @@ from specwatch.names import GAUGES
 
 MOST_MODELS = 64
 """Models of one target in a minute: a page with more is refused, since each takes memory."""
-
-
-class Moment(NamedTuple):
-    """A point in time on both clocks, in seconds: Unix time, and a clock that never steps."""
-
-    wall: float
-    monotonic: float
 
 
 class Observation(NamedTuple):

@@ -41,7 +41,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from specwatch.codegen.alerts import runbook_sections
 from specwatch.core import decisions, summary
 from specwatch.core.decisions import Decision, TargetDecision
-from specwatch.core.status import DaemonStatus, TargetStatus
+from specwatch.core.status import DaemonStatus, TapStatus, TargetStatus
 from specwatch.edges import report_api, runbook_page
 from specwatch.edges.guard_book import StepRecord
 from specwatch.edges.query import chosen as chosen_of
@@ -341,7 +341,7 @@ def _facts(target: TargetStatus, decision: dict[str, Any], not_shown: list[str])
     }
     shown["failure"] = dataclasses.asdict(target.failure) if target.failure else None
     shown["models"] = {model: str(mode) for model, mode in target.models.items()}
-    shown["tap"] = summary.tap(target.tap)
+    shown["tap"] = _tap(target.tap)
     shown["decision"] = decision
     shown["not_shown"] = not_shown
     shown["guard"] = None if target.guard is None else guard_status(target.guard)
@@ -362,3 +362,24 @@ def _respond(
     if media_type == "application/json":
         body = clean_json(body)
     return Response(body, status, media_type=media_type, headers=headers)
+
+
+def _tap(status: TapStatus) -> dict[str, Any]:
+    """A target's tap as the API shows it."""
+    return {
+        "source": status.source and str(status.source),
+        "trouble": [trouble._asdict() for trouble in status.trouble],
+        "failures": status.failures,
+        "models": {
+            model: {
+                "source": str(seen.source),
+                "drafts": seen.drafts,
+                "server_drafts": seen.server_drafts,
+                "coverage": seen.coverage,
+                "records": dict(seen.records),
+                "uncovered": dict(seen.uncovered),
+            }
+            for model, seen in status.models.items()
+        },
+        "proxy": None if status.proxy is None else dataclasses.asdict(status.proxy),
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from specwatch.core.watch import Moment
+from specwatch.model import Moment
 
 
 def now() -> Moment:

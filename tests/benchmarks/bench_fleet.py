@@ -26,10 +26,9 @@ import structlog
 from specwatch.config import Config, from_targets
 from specwatch.core import histogram
 from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
-from specwatch.core.watch import Moment
 from specwatch.edges.store import Store
 from specwatch.judging import Judging
-from specwatch.model import HISTOGRAMS, MINUTE, Batch, Histogram, Window
+from specwatch.model import HISTOGRAMS, MINUTE, Batch, Histogram, Moment, Window
 from tests.benchmarks import bench_store, watcher
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.page_server import PageServer

@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from specwatch.core.exposition import PageReader
-from specwatch.core.watch import Moment, Watch
+from specwatch.core.watch import Watch
 from specwatch.errors import PageError
-from specwatch.model import PageLimits
+from specwatch.model import Moment, PageLimits
 from tests.benchmarks.figure import Figure
 from tests.pages import capture
 

@@ -15,10 +15,10 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from specwatch.core.exposition import PageReader
-from specwatch.core.watch import Moment, Watch
+from specwatch.core.watch import Watch
 from specwatch.edges.packing import pack_batch
 from specwatch.edges.page_client import PageClient
-from specwatch.model import Batch
+from specwatch.model import Batch, Moment
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.moving_page import pages
 from tests.benchmarks.page_server import PageServer

@@ -9,9 +9,9 @@ import pytest
 
 from specwatch.core import buckets
 from specwatch.core.taps import BUCKETS_VARIABLE, Trouble
-from specwatch.core.watch import Moment, Watch
+from specwatch.core.watch import Watch
 from specwatch.errors import ScrapeReason
-from specwatch.model import Cursor, Mode, Source, Window
+from specwatch.model import Cursor, Mode, Moment, Source, Window
 from specwatch.tap.settings import BUCKETS
 from specwatch.temperature import DEFAULT_EDGES
 from specwatch.wording.text import LONGEST_SENTENCE

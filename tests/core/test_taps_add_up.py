@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from specwatch.core.exposition import PageReader
 from specwatch.core.merge import merge_tallies
-from specwatch.core.watch import Moment, Observation, Watch
-from specwatch.model import Cursor, Source, Tally, Window
+from specwatch.core.watch import Observation, Watch
+from specwatch.model import Cursor, Moment, Source, Tally, Window
 from tests import pages
 
 MODELS = ("a", "b")

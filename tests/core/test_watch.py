@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from specwatch.core import tally
 from specwatch.core.gauging import GpuMemory
 from specwatch.core.sample import samples_of
-from specwatch.core.watch import Moment, Observation, Watch
+from specwatch.core.watch import Observation, Watch
 from specwatch.errors import ScrapeReason
-from specwatch.model import MINUTE, Environment, Gauges, Mode, Series, SeriesId, Window
+from specwatch.model import MINUTE, Environment, Gauges, Mode, Moment, Series, SeriesId, Window
 from tests.pages import counter, gauge, histogram, page, read, speculation
 
 MAX_GAP = 15.0

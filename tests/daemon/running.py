@@ -10,10 +10,9 @@ from typing import Any
 
 from specwatch.config import Config, from_targets
 from specwatch.core.merge import merge_tallies
-from specwatch.core.watch import Moment
 from specwatch.daemon import Daemon
 from specwatch.edges.store import Store
-from specwatch.model import Tally, Window
+from specwatch.model import Moment, Tally, Window
 from specwatch.simulated.server import SimulatedServer
 from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.simulated.workload import SimulatedRequest

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from specwatch.core.gauging import GpuMemory
-from specwatch.core.watch import Moment
 from specwatch.cycle import TargetCycle
 from specwatch.edges.tls import tls_context
 from specwatch.errors import ConfigError
-from specwatch.model import Batch, Mode, Window
+from specwatch.model import Batch, Mode, Moment, Window
 from specwatch.target import Target
 from tests.daemon.conftest import CERTIFICATE, Log, Serve, events, target_of
 from tests.daemon.pages import llama, many_models, vllm

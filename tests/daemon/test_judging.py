@@ -18,12 +18,11 @@ from specwatch.core.decisions import Decision
 from specwatch.core.judge import Judge
 from specwatch.core.speedup import NOT_READ, TOO_FEW
 from specwatch.core.verdicts import Finding, Verdict
-from specwatch.core.watch import Moment
 from specwatch.daemon import Daemon
 from specwatch.edges.store import Store
 from specwatch.errors import StoreUnavailable
 from specwatch.judging import Judging
-from specwatch.model import HOUR, Batch, Histogram, Mode, Window
+from specwatch.model import HOUR, Batch, Histogram, Mode, Moment, Window
 from specwatch.ruling import Condition, Rule, Rules, Scope, Slo
 from specwatch.sections import Baselines
 from specwatch.simulated.server import SimulatedServer

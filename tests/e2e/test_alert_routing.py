@@ -27,11 +27,11 @@ import pytest
 from specwatch.codegen.alerts import alert_files
 from specwatch.codegen.alerts import alertmanager as alertmanager_yml
 from specwatch.core.exposition import PageReader
-from specwatch.core.watch import Moment, Watch
+from specwatch.core.watch import Watch
 from specwatch.edges.packing import pack_batch
 from specwatch.edges.readers import Reader
 from specwatch.edges.store import Store
-from specwatch.model import Batch, Environment
+from specwatch.model import Batch, Environment, Moment
 from tests.e2e.alertmanagers import RunningAlertmanager
 from tests.e2e.api import get
 from tests.e2e.guarded import Clients, asked

@@ -12,7 +12,6 @@ from specwatch.config import Config, from_targets
 from specwatch.core.baseline import Baseline
 from specwatch.core.decisions import TargetDecision
 from specwatch.core.status import TargetStatus
-from specwatch.core.watch import Moment
 from specwatch.edges.actuators import Actuator
 from specwatch.edges.guard_book import Entry, GuardBook
 from specwatch.edges.schema import guards
@@ -21,6 +20,7 @@ from specwatch.errors import StoreUnavailable
 from specwatch.guard.state import GuardState, Phase
 from specwatch.guarding import TURN_SECONDS, Guarding
 from specwatch.judging import Judging
+from specwatch.model import Moment
 from specwatch.policy import Guard
 from specwatch.target import Target
 from tests.guard.simulated_server import SimulatedServer

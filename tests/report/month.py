@@ -18,11 +18,11 @@ from unittest import mock
 
 from specwatch.core.exposition import PageReader
 from specwatch.core.judge import Judge
-from specwatch.core.watch import Moment, Watch
+from specwatch.core.watch import Watch
 from specwatch.edges import upkeep
 from specwatch.edges.packing import PackedBatch, pack_batch
 from specwatch.edges.store import Store
-from specwatch.model import HOUR, MINUTE, Batch, Series
+from specwatch.model import HOUR, MINUTE, Batch, Moment, Series
 from specwatch.simulated.acceptance import SimulatedAcceptance
 from specwatch.simulated.costs import SimulatedCosts
 from specwatch.simulated.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS, SimulatedHistogram

@@ -25,7 +25,6 @@ import structlog
 from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
 from specwatch.core.decisions import Decision
 from specwatch.core.status import TargetStatus
-from specwatch.core.watch import Moment
 from specwatch.edges import schema, upkeep
 from specwatch.edges.guard_book import GuardBook
 from specwatch.edges.repair import check, repair
@@ -36,7 +35,7 @@ from specwatch.guard.state import Phase
 from specwatch.guard.step import Step
 from specwatch.guarding import Guarding
 from specwatch.judging import Judging
-from specwatch.model import HOUR, MINUTE, Batch, Histogram, Mode
+from specwatch.model import HOUR, MINUTE, Batch, Histogram, Mode, Moment
 from specwatch.pages.report_html import report_html
 from specwatch.recorder import Recorder
 from specwatch.report.text import plain

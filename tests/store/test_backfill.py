@@ -22,13 +22,13 @@ from specwatch.backfill import (
 )
 from specwatch.core.prometheus_pages import presence_selector
 from specwatch.core.prometheus_targets import Source, sources
-from specwatch.core.watch import Moment, Watch
+from specwatch.core.watch import Watch
 from specwatch.edges.packing import PackedBatch, pack_batch
 from specwatch.edges.prometheus import Access, Prometheus
 from specwatch.edges.store import Store
 from specwatch.edges.taken import BACKFILL, Hold
 from specwatch.errors import ConfigError, NoAnswer, StoreUnavailable
-from specwatch.model import HOUR, MINUTE, SeriesId, Window
+from specwatch.model import HOUR, MINUTE, Moment, SeriesId, Window
 from tests import pages
 from tests.simulated_prometheus import Recording, SimulatedPrometheus
 from tests.store.conftest import OpenStore

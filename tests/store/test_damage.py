@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 
 from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
 from specwatch.core.decisions import Decision
-from specwatch.core.watch import Moment
 from specwatch.edges import damaged_rows, schema
 from specwatch.edges.database import Database
 from specwatch.edges.guard_book import GuardBook
@@ -24,7 +23,7 @@ from specwatch.edges.store import Store
 from specwatch.errors import DamagedRow, StoreMalformed
 from specwatch.guard.state import GuardState, Phase
 from specwatch.guard.step import Step
-from specwatch.model import HOUR, MINUTE, Batch
+from specwatch.model import HOUR, MINUTE, Batch, Moment
 from specwatch.recorder import Recorder
 from specwatch.report.text import plain
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from specwatch.core.watch import Moment
 from specwatch.edges.store import Store
 from specwatch.errors import StoreUnavailable
-from specwatch.model import Batch
+from specwatch.model import Batch, Moment
 from specwatch.recorder import Recorder
 from tests.store.examples import T0, minute
 

@@ -14,7 +14,6 @@ from specwatch.core.baseline import BaselineKey
 from specwatch.core.calibration import Block, Look, Meter, Stage
 from specwatch.core.exposition import PageReader
 from specwatch.core.sample import samples_of
-from specwatch.core.watch import Moment
 from specwatch.cycle import TargetCycle
 from specwatch.edges.store import Store
 from specwatch.errors import PageError, ScrapeError, ScrapeReason
@@ -22,7 +21,7 @@ from specwatch.guard.plan import Life, Plan, Service
 from specwatch.guard.state import Phase
 from specwatch.guarding import Guarding
 from specwatch.judging import Judging
-from specwatch.model import HOUR, MINUTE, Batch, Mode
+from specwatch.model import HOUR, MINUTE, Batch, Mode, Moment
 from specwatch.recorder import Recorder
 from tests.worlds.life import Server
 from tests.worlds.world import START, World
