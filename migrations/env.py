@@ -3,8 +3,8 @@
 import sqlalchemy as sa
 from alembic import context
 
-from specwatch.edges import schema
-from specwatch.edges.database import Database
+from specwatch.store import schema
+from specwatch.store.database import Database
 
 
 def run(connection: sa.Connection) -> None:

@@ -56,7 +56,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from specwatch.serving import HttpServer
+from specwatch.runtime.http_server import HttpServer
 
 MODEL = "tiny-llama.gguf"
 FINGERPRINT = "b10902-simulated"

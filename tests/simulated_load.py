@@ -19,20 +19,20 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from specwatch.cli import bench_run, load_server, probe_run
-from specwatch.core.calibration import Engine, Meter, counted_of, engine_of
-from specwatch.core.exposition import PageReader
-from specwatch.core.load import Acceptance, Answer, Ask
-from specwatch.edges.closed_loop import ClosedLoop
-from specwatch.edges.fixed_load import FixedLoad
-from specwatch.edges.open_loop import OpenLoop
-from specwatch.model import Series
-from specwatch.simulated.costs import SimulatedCosts
-from specwatch.simulated.engine import SimulatedEngine
-from specwatch.simulated.page import SimulatedPage
-from specwatch.simulated.sequence import SimulatedSequence
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulated.workload import SimulatedRequest
+from specwatch.domain.model import Series
+from specwatch.loadtest.calibration import Engine, Meter, counted_of, engine_of
+from specwatch.loadtest.closed_loop import ClosedLoop
+from specwatch.loadtest.fixed_load import FixedLoad
+from specwatch.loadtest.open_loop import OpenLoop
+from specwatch.loadtest.requests import Acceptance, Answer, Ask
+from specwatch.scrape.exposition import PageReader
+from specwatch.simulator.costs import SimulatedCosts
+from specwatch.simulator.engine import SimulatedEngine
+from specwatch.simulator.page import SimulatedPage
+from specwatch.simulator.sequence import SimulatedSequence
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.workload import SimulatedRequest
 
 K = 4
 COSTS = SimulatedCosts().scaled(0.2)

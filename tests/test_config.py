@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from specwatch.codegen.units import units
-from specwatch.config import (
+from specwatch.config.loading import (
     Config,
     ListenAddress,
     Target,
@@ -19,8 +18,9 @@ from specwatch.config import (
     load,
     parse,
 )
+from specwatch.domain.model import PageLimits
 from specwatch.errors import ConfigError
-from specwatch.model import PageLimits
+from specwatch.generate.units import units
 
 DATA = Path(__file__).parent / "data" / "config"
 
@@ -260,7 +260,7 @@ def test_a_configuration_in_the_working_directory_is_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "specwatch.yml").write_text("targets: [{url: 'http://h'}]")
-    monkeypatch.setattr("specwatch.sections.SERVICE_FOLDER", tmp_path)
+    monkeypatch.setattr("specwatch.config.sections.SERVICE_FOLDER", tmp_path)
     monkeypatch.chdir(tmp_path)
     config = load(Path("specwatch.yml"), environ={}, hostname="h")
     assert config.database.connect_url() == "sqlite:////var/lib/specwatch/specwatch.db"

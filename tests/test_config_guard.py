@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from specwatch.config import Config, load, parse
+from specwatch.config.guard import Alertmanager, Explore, Guard, Hooks, Maintenance, Rearm, Windows
+from specwatch.config.loading import Config, load, parse
+from specwatch.config.service import CommandService, SupervisedService, SystemdService
 from specwatch.errors import ConfigError
-from specwatch.policy import Alertmanager, Explore, Guard, Hooks, Maintenance, Rearm, Windows
-from specwatch.services import CommandService, SupervisedService, SystemdService
 
 DATA = Path(__file__).parent / "data" / "guard"
 

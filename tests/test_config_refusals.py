@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.config import from_targets, load, parse
+from specwatch.config.loading import from_targets, load, parse
 from specwatch.errors import ConfigError
 
 DATA = Path(__file__).parent / "data" / "config"

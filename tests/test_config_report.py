@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.config import Config, load, parse
-from specwatch.delivery import Delivery, Email, mailbox, parse_mailbox, parse_smtp_url
+from specwatch.config.loading import Config, load, parse
+from specwatch.config.report import Delivery, Email, mailbox, parse_mailbox, parse_smtp_url
 from specwatch.errors import ConfigError
 
 FULL = """\

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specwatch.config import Config, load, parse
+from specwatch.config.loading import Config, load, parse
+from specwatch.config.rules import Condition, Rule, Scope, Slo
 from specwatch.errors import ConfigError
-from specwatch.ruling import Condition, Rule, Scope, Slo
 
 DATA = Path(__file__).parent / "data" / "ruling"
 

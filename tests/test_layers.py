@@ -17,43 +17,42 @@ PACKAGE = Path(__file__).parents[1] / "specwatch"
 
 LAYERS = (
     ("errors",),
-    ("model",),
-    ("names", "temperature", "measures"),
-    (
-        "scalars",
-        "yamlfile",
-        "masking",
-        "sections",
-        "services",
-        "target",
-        "policy",
-        "delivery",
-        "ruling",
-        "config",
-    ),
-    ("core", "guard"),
-    ("stripping", "codegen", "wording", "experiments", "advice"),
-    ("report", "charts"),
-    ("pages",),
-    ("serving",),
-    ("edges",),
-    ("cycle", "recorder", "judging", "survey", "guardian", "guarding", "paging", "backfill"),
+    ("domain",),
+    ("engines", "config"),
+    ("runtime",),
+    ("scrape",),
+    ("rules",),
+    ("guard",),
+    ("store", "status", "wording"),
+    ("alerts", "loadtest", "stripping"),
+    ("advice",),
+    ("generate", "report", "backfill"),
+    ("actuators", "pages"),
+    ("web", "edges"),
     ("daemon",),
-    ("cli", "__main__"),
+    ("cli",),
+    ("__main__",),
 )
-"""Lowest first; rooms of one layer may import one another and everything below."""
+"""Lowest first; a room may import what is in a layer below its own, and itself."""
 
 ASIDE = {
-    "tap": {"model", "names", "temperature"},
-    "simulated": {"errors", "model", "names", "core", "serving"},
+    "tap": {"domain", "engines"},
+    "simulator": {"errors", "domain", "engines", "scrape", "runtime"},
 }
 """Rooms beside the daemon, with all that they may import; only the top layer imports them."""
 
-PURE = {
-    "errors", "model", "names", "temperature", "measures", "core", "stripping", "codegen", "guard",
-    "experiments", "advice", "wording", "charts", "report", "pages",
+EFFECTS = {
+    "__main__", "actuators", "cli", "config", "daemon", "edges", "runtime", "simulator", "store",
+    "tap", "web",
+    "alerts.client", "alerts.sender",
+    "backfill.prometheus", "backfill.service",
+    "loadtest.client", "loadtest.closed_loop", "loadtest.fixed_load", "loadtest.ledger",
+    "loadtest.open_loop", "loadtest.stream_events",
+    "report.deliveries", "report.mail", "report.reader", "report.webhook",
+    "report.bucket_sums", "report.hours",
+    "scrape.engine_info", "scrape.gpu", "scrape.page_client",
 }  # fmt: skip
-"""Rooms that do no I/O and are told the time."""
+"""Rooms and modules that do I/O or read the clock; all others are told the time and do none."""
 
 IMPURE_MODULES = {
     # Clocks, chance and the machine.
@@ -95,10 +94,14 @@ def may_import(room: str, other: str) -> bool:
     own, others = rank(room), rank(other)
     assert own is not None
     if other in ASIDE:
-        return own == len(LAYERS) - 1
-    if others is None or others > own:
-        return False
-    return room not in PURE or other in PURE or other in LAYERS[3]
+        return room == "cli"
+    return others is not None and others < own
+
+
+def has_effects(module: str) -> bool:
+    """``module`` is a dotted name below ``specwatch``; it may go on with a name in the module."""
+    parts = module.split(".")
+    return any(".".join(parts[: count + 1]) in EFFECTS for count in range(len(parts)))
 
 
 def room_of(file: Path, package: Path) -> str:
@@ -119,23 +122,29 @@ def imported(tree: ast.AST, module: tuple[str, ...]) -> Iterator[tuple[int, str]
                 yield node.lineno, f"{base}.{alias.name}"
 
 
-def check_imports(tree: ast.AST, room: str, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+def check_imports(tree: ast.AST, own: str, module: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    room, pure = own.split(".")[0], not has_effects(own)
     for line, name in imported(tree, module):
+        first, _, rest = name.partition(".")
         parts = name.split(".")
-        if parts[0] == "specwatch":
-            other = parts[1] if len(parts) > 1 else "__init__"
-            if other != "__version__" and not may_import(room, other):
+        if first == "specwatch":
+            other = parts[1] if rest else "__init__"
+            if other == "__version__":
+                continue
+            if not may_import(room, other):
                 yield line, f"{room} must not import specwatch.{other}"
-        elif room in PURE and not IMPURE_MODULES.isdisjoint(
+            elif pure and other != "config" and has_effects(rest):
+                yield line, f"{own} is pure and must not import {name}"
+        elif pure and not IMPURE_MODULES.isdisjoint(
             ".".join(parts[:length]) for length in range(1, len(parts) + 1)
         ):
-            yield line, f"{room} is pure and must not import {parts[0]}"
-        elif room in PURE and parts[0] == "random" and name not in {"random", "random.Random"}:
-            yield line, f"{room} is pure: take a random.Random with a seed, not {name}"
+            yield line, f"{own} is pure and must not import {first}"
+        elif pure and first == "random" and name not in {"random", "random.Random"}:
+            yield line, f"{own} is pure: take a random.Random with a seed, not {name}"
 
 
-def check_calls(tree: ast.AST, room: str) -> Iterator[tuple[int, str]]:
-    if room not in PURE:
+def check_calls(tree: ast.AST, own: str) -> Iterator[tuple[int, str]]:
+    if has_effects(own):
         return
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -143,13 +152,13 @@ def check_calls(tree: ast.AST, room: str) -> Iterator[tuple[int, str]]:
         called = ast.unparse(node.func)
         owner, _, method = called.rpartition(".")
         if called in IMPURE_BUILTINS:
-            yield node.lineno, f"{room} is pure and must not call {called}()"
+            yield node.lineno, f"{own} is pure and must not call {called}()"
         elif method in CLOCKS and owner.rpartition(".")[2] in {"datetime", "date"}:
-            yield node.lineno, f"{room} is pure: time is an argument, not {called}()"
+            yield node.lineno, f"{own} is pure: time is an argument, not {called}()"
         elif called in {"Random", "random.Random", "np.random.default_rng"} and not node.args:
-            yield node.lineno, f"{room} is pure: {called}() needs a seed"
+            yield node.lineno, f"{own} is pure: {called}() needs a seed"
         elif owner == "random" and method != "Random":
-            yield node.lineno, f"{room} is pure: {called}() has no seed of its own"
+            yield node.lineno, f"{own} is pure: {called}() has no seed of its own"
 
 
 def violations(package: Path) -> list[Violation]:
@@ -158,15 +167,16 @@ def violations(package: Path) -> list[Violation]:
     for file in sorted(package.rglob("*.py")):
         place = file.relative_to(package.parent)
         room = room_of(file, package)
+        own = ".".join(file.relative_to(package).with_suffix("").parts)
         if room == "__init__":
-            room = "errors"  # it may import as little as the lowest layer: nothing of ours
+            room = own = "errors"  # it may import as little as the lowest layer: nothing of ours
         elif rank(room) is None and room not in ASIDE:
             found.append(Violation(f"{place}:1", f"{room} belongs to no layer: see LAYERS"))
             continue
         tree = ast.parse(file.read_text(), str(place))
         module = place.parent.parts
         # One import of several names is one breach.
-        breaches = {*check_imports(tree, room, module), *check_calls(tree, room)}
+        breaches = {*check_imports(tree, own, module), *check_calls(tree, own)}
         for line, problem in sorted(breaches):
             found.append(Violation(f"{place}:{line}", problem))
     return found
@@ -180,59 +190,93 @@ def test_imports_point_downward_and_pure_rooms_are_pure() -> None:
 def test_the_checker_reads_the_whole_package() -> None:
     """An empty answer of a checker that looks at the wrong folder would prove nothing."""
     rooms = {room_of(file, PACKAGE) for file in PACKAGE.rglob("*.py")}
-    assert {"errors", "model", "names", "core", "edges", "cli"} <= rooms
+    assert {"errors", "status", "domain", "engines", "web", "cli"} <= rooms
 
 
 PLANTED = {
-    "core imports an edge": ("core/a.py", "from specwatch.edges.http import get", "edges"),
-    "core imports an edge, spelled otherwise": (
-        "core/a.py",
-        "from specwatch import edges",
-        "edges",
+    "domain imports the store": (
+        "domain/a.py",
+        "from specwatch.store.schema import windows",
+        "store",
     ),
-    "a relative import": ("core/a.py", "from ..edges import http", "edges"),
+    "domain imports the store, spelled otherwise": (
+        "domain/a.py",
+        "from specwatch import store",
+        "store",
+    ),
+    "a relative import": ("domain/a.py", "from ..store import schema", "store"),
     "an import inside a function": (
-        "edges/a.py",
+        "web/a.py",
         """
         def late():
             import specwatch.cli.main
         """,
         "cli",
     ),
-    "a daemon's import of the entry point": ("daemon.py", "from specwatch.cli import main", "cli"),
-    "model imports names": ("model.py", "from specwatch.names import SAMPLES", "names"),
-    "config imports core": ("config.py", "import specwatch.core", "core"),
-    "a tap that knows the daemon": ("tap/a.py", "from specwatch.config import Config", "config"),
-    "a tap that knows an edge": ("tap/a.py", "from specwatch.edges import http", "edges"),
-    "a simulation that knows the store": (
-        "simulated/a.py",
-        "import specwatch.edges.store",
-        "edges",
+    "a room beside it in the same layer": ("status.py", "import specwatch.store.schema", "store"),
+    "a daemon's import of the entry point": (
+        "daemon/a.py",
+        "from specwatch.cli import main",
+        "cli",
     ),
-    "a daemon that knows the simulation": ("daemon.py", "import specwatch.simulated", "simulated"),
-    "generated files that know the store": ("codegen/a.py", "import specwatch.edges.db", "edges"),
-    "a core with a clock": ("core/a.py", "import time", "time"),
-    "a core with today's date": (
-        "core/a.py",
+    "configuration imports rules": ("config/a.py", "import specwatch.rules.judge", "rules"),
+    "a tap that knows the daemon": (
+        "tap/a.py",
+        "from specwatch.config.loading import Config",
+        "config",
+    ),
+    "a tap that knows the web": ("tap/a.py", "from specwatch.web import api", "web"),
+    "a simulation that knows the store": (
+        "simulator/a.py",
+        "import specwatch.store.schema",
+        "store",
+    ),
+    "a daemon that knows the simulation": (
+        "daemon/a.py",
+        "import specwatch.simulator",
+        "simulator",
+    ),
+    "generated files that know the web": ("generate/a.py", "import specwatch.web.api", "web"),
+    "a pure module that imports one with effects": (
+        "report/a.py",
+        "from specwatch.report.mail import send",
+        "report.mail",
+    ),
+    "a pure module that imports the store": (
+        "report/a.py",
+        "from specwatch.store import repository",
+        "store.repository",
+    ),
+    "a domain with a clock": ("domain/a.py", "import time", "time"),
+    "a domain with today's date": (
+        "domain/a.py",
         """
         from datetime import datetime
         NOW = datetime.now()
         """,
         "datetime.now()",
     ),
-    "a core that reads the environment": ("core/a.py", "from os import environ", "os"),
-    "a core that opens sockets": ("core/deep/a.py", "import socket", "socket"),
-    "a core that fetches": ("core/a.py", "import urllib.request", "urllib"),
-    "a core that knows the database": ("core/a.py", "from sqlalchemy import select", "sqlalchemy"),
-    "a core that opens a file": ("core/a.py", "text = open('x').read()", "open()"),
-    "chance without a seed": ("core/a.py", "import random\nx = random.random()", "random.random()"),
-    "a generator without a seed": ("core/a.py", "import random\nx = random.Random()", "seed"),
-    "chance imported by name": ("core/a.py", "from random import choice", "random.choice"),
+    "a domain that reads the environment": ("domain/a.py", "from os import environ", "os"),
+    "a domain that opens sockets": ("domain/deep/a.py", "import socket", "socket"),
+    "a domain that fetches": ("domain/a.py", "import urllib.request", "urllib"),
+    "a domain that knows the database": (
+        "domain/a.py",
+        "from sqlalchemy import select",
+        "sqlalchemy",
+    ),
+    "a domain that opens a file": ("domain/a.py", "text = open('x').read()", "open()"),
+    "chance without a seed": (
+        "domain/a.py",
+        "import random\nx = random.random()",
+        "random.random()",
+    ),
+    "a generator without a seed": ("domain/a.py", "import random\nx = random.Random()", "seed"),
+    "chance imported by name": ("domain/a.py", "from random import choice", "random.choice"),
     "a room that no layer names": ("helpers.py", "x = 1", "belongs to no layer"),
     "a package that imports at once": (
         "__init__.py",
-        "from specwatch.model import Window",
-        "model",
+        "from specwatch.domain.model import Window",
+        "domain",
     ),
 }
 
@@ -252,16 +296,25 @@ def test_a_planted_violation_is_found_with_its_line(
 
 
 ALLOWED = {
-    "core on the lower layers": ("core/a.py", "from specwatch.model import Window\nimport math"),
-    "core on core": ("core/a.py", "from specwatch.core.histogram import merge"),
-    "core reading addresses": ("core/a.py", "from urllib.parse import urlsplit"),
-    "core with given chance": ("core/a.py", "import random\nx = random.Random(7).random()"),
-    "generated files with configuration": ("codegen/a.py", "from specwatch.config import Config"),
-    "an edge on core": ("edges/a.py", "from specwatch.core import exposition\nimport time"),
-    "a daemon on its cycle": ("daemon.py", "from specwatch.cycle import turn"),
-    "the entry point on everything": ("cli/a.py", "from specwatch import daemon, simulated, tap"),
-    "the version": ("edges/a.py", "from specwatch import __version__"),
-    "a simulation on core": ("simulated/a.py", "from specwatch.core import histogram"),
+    "domain on itself": (
+        "domain/a.py",
+        "import specwatch.domain.merge, math",
+    ),
+    "domain reading addresses": ("domain/a.py", "from urllib.parse import urlsplit"),
+    "domain with given chance": ("domain/a.py", "import random\nx = random.Random(7).random()"),
+    "generated files with configuration": (
+        "generate/a.py",
+        "from specwatch.config.loading import Config",
+    ),
+    "a module with effects in a pure room": (
+        "report/mail.py",
+        "from specwatch.runtime import tls\nimport smtplib, time",
+    ),
+    "the store on the domain": ("store/a.py", "from specwatch.domain import merge\nimport time"),
+    "a daemon on the guard": ("daemon/a.py", "from specwatch.guard import machine"),
+    "the entry point on everything": ("cli/a.py", "from specwatch import daemon, simulator, tap"),
+    "the version": ("web/a.py", "from specwatch import __version__"),
+    "a simulation on scraping": ("simulator/a.py", "from specwatch.scrape import exposition"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.masking import masked, masked_text, secrets_in
+from specwatch.config.masking import masked, masked_text, secrets_in
 
 
 @pytest.mark.parametrize(

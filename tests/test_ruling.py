@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from specwatch.measures import MEASURES
-from specwatch.ruling import DEFAULT_RULES, Condition, Rule, Rules, Scope
-from specwatch.scalars import format_amount, parse_amount
-from specwatch.temperature import bucket_labels
+from specwatch.config.rules import DEFAULT_RULES, Condition, Rule, Rules, Scope
+from specwatch.config.rules.metrics import MEASURES
+from specwatch.domain.temperature import bucket_labels
+from specwatch.domain.units import format_amount, parse_amount
 
 BUCKETS = (*bucket_labels((0.0, 0.3, 1.0)), "unknown")
 PLAIN = [name for name, measure in MEASURES.items() if measure.unit != "seconds"]

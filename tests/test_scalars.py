@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.scalars import (
+from specwatch.domain.temperature import Buckets, bucket_labels
+from specwatch.domain.units import (
     ListenAddress,
     format_duration,
     format_size,
@@ -23,7 +24,6 @@ from specwatch.scalars import (
     parse_server_url,
     parse_size,
 )
-from specwatch.temperature import Buckets, bucket_labels
 
 
 @given(st.integers(min_value=0, max_value=36_500 * 86_400_000))

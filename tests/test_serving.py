@@ -17,7 +17,7 @@ from starlette.routing import Route
 from structlog.testing import capture_logs
 
 from specwatch.errors import ConfigError
-from specwatch.serving import Complaints, HttpServer
+from specwatch.runtime.http_server import Complaints, HttpServer
 
 entered, leave = threading.Event(), threading.Event()
 
@@ -164,7 +164,7 @@ def test_of_too_many_connections_those_that_wait_longest_make_room(
 ) -> None:
     """Whether they ask for nothing, for half of something, or do not take their answer; what is
     being answered is answered."""
-    monkeypatch.setattr("specwatch.serving.MOST_CONNECTIONS", 20)
+    monkeypatch.setattr("specwatch.runtime.http_server.MOST_CONNECTIONS", 20)
     asking = connect(bounded)
     asking.sendall(ASK % b"/slow")
     assert entered.wait(10)
@@ -197,7 +197,7 @@ def test_thousands_of_connections_that_ask_for_nothing_keep_nobody_out(
 def test_a_request_that_does_not_come_in_time_is_not_waited_for(
     bounded: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr("specwatch.serving.REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr("specwatch.runtime.http_server.REQUEST_SECONDS", 0.05)
     client = connect(bounded)
     client.sendall(sent)
     assert closed(client)
@@ -208,12 +208,12 @@ def test_a_connection_is_not_kept_for_ever_after_an_answer(
     bounded: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     """The last of these is a body that nobody waits for, sent byte by byte."""
-    monkeypatch.setattr("specwatch.serving.IDLE_SECONDS", 0.2)
+    monkeypatch.setattr("specwatch.runtime.http_server.IDLE_SECONDS", 0.2)
     client = connect(bounded)
     body = b"Content-Length: 1000\r\n" if sent == b"1" else b""
     client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n" + body + b"\r\n")
     assert answer(client, b"quick")
-    monkeypatch.setattr("specwatch.serving.REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr("specwatch.runtime.http_server.REQUEST_SECONDS", 0.1)
     with contextlib.suppress(ConnectionError):
         client.sendall(sent)
     assert closed(client)
@@ -222,7 +222,7 @@ def test_a_connection_is_not_kept_for_ever_after_an_answer(
 def test_an_answer_that_nobody_takes_is_given_up(
     bounded: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.serving.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("specwatch.runtime.http_server.ANSWER_SECONDS", 0.1)
     client = connect(bounded)
     client.sendall(ASK % b"/slow")
     assert closed(client)

@@ -14,8 +14,8 @@ from typing import Any
 
 from specwatch.advice.asked import Asked
 from specwatch.advice.model import Finding
+from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
-from specwatch.scalars import quoted
 from specwatch.stripping import Arguments, ReadFile, arguments
 from specwatch.stripping.flags import Found
 from specwatch.stripping.word import UNKNOWN

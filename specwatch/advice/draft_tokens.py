@@ -11,7 +11,7 @@ from specwatch.advice.expected import MOST_DRAFTED, MOST_TOKENS, acceptance_for
 from specwatch.advice.methods import LOOKUPS
 from specwatch.advice.model import Expected, Finding, Level
 from specwatch.advice.sources import LLAMA, reported
-from specwatch.core.breakeven import DRAFT_COST_RATIO
+from specwatch.domain.breakeven import DRAFT_COST_RATIO
 
 COMMON_K = 5
 WORTH_IT = 1.3

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 
 from specwatch.advice.model import Expected
-from specwatch.core.breakeven import prior_speedup
+from specwatch.domain.breakeven import prior_speedup
 
 ACCEPTANCES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 MOST_TOKENS = 10

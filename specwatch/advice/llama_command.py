@@ -13,8 +13,8 @@ from specwatch.advice.asked import Asked
 from specwatch.advice.command import whole
 from specwatch.advice.model import Finding
 from specwatch.advice.sources import LLAMA
+from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
-from specwatch.scalars import quoted
 from specwatch.stripping import shell
 from specwatch.stripping.programs import SHELLS
 from specwatch.stripping.word import UNKNOWN, program_of

@@ -21,8 +21,8 @@ from specwatch.advice.model import Advice
 from specwatch.cli import advise_models, options
 from specwatch.cli.advise_lines import lines
 from specwatch.cli.terminal import Terminal
+from specwatch.domain.units import parse_ratio, parse_size, quoted
 from specwatch.errors import CannotStrip, ConfigError
-from specwatch.scalars import parse_ratio, parse_size, quoted
 
 _LARGEST_FILE = 1 << 20
 _LARGEST_GPU = 10**15

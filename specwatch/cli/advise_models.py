@@ -13,9 +13,9 @@ from specwatch.advice.candidate import Candidate
 from specwatch.advice.model import Finding
 from specwatch.advice.model_files import ModelFolder
 from specwatch.edges import hub_cache
-from specwatch.edges.gpu import GpuMemoryReader
 from specwatch.edges.model_folder import open_model, open_tokenizer
 from specwatch.errors import ConfigError
+from specwatch.scrape.gpu import GpuMemoryReader
 
 _MOST_GPUS = 64
 

@@ -13,23 +13,24 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ValidationError
 
-from specwatch import __version__, config
+from specwatch import __version__
 from specwatch.cli import options
+from specwatch.config import loading
+from specwatch.config.sections import Surroundings
+from specwatch.config.target import Target
+from specwatch.domain.model import HOUR, MINUTE
+from specwatch.domain.units import format_duration, is_loopback, quoted, server_address
 from specwatch.errors import ConfigError, NoAnswer, SpecwatchError, StoreError, StoreUnavailable
-from specwatch.model import HOUR, MINUTE
-from specwatch.scalars import format_duration, is_loopback, quoted, server_address
-from specwatch.sections import Surroundings
-from specwatch.target import Target
 from specwatch.wording.figures import counted
 from specwatch.wording.moments import moment
 from specwatch.wording.text import shown
 
 if TYPE_CHECKING:
-    from specwatch.backfill import Filled, Span
+    from specwatch.backfill.prometheus import Prometheus
+    from specwatch.backfill.prometheus_targets import Found, Source
+    from specwatch.backfill.service import Filled, Span
     from specwatch.cli.backfill_progress import Progress
-    from specwatch.core.prometheus_targets import Found, Source
-    from specwatch.edges.prometheus import Prometheus
-    from specwatch.edges.store import Store
+    from specwatch.store.repository import Store
 
 _SHORTEST_STEP, _LONGEST_STEP = 1.0, 60.0
 _LOOK_BACK = "1h"
@@ -131,10 +132,10 @@ def command(**given: Any) -> None:
     Exit code 1 where there is nothing, or Prometheus or the database fails, be it for one target; 2
     where it cannot be asked like that.
     """
-    from specwatch.backfill import MARGIN, Span, end_of
+    from specwatch.backfill import prometheus_pages
+    from specwatch.backfill.prometheus_targets import named
+    from specwatch.backfill.service import MARGIN, Span, end_of
     from specwatch.cli.backfill_progress import Progress
-    from specwatch.core import prometheus_pages
-    from specwatch.core.prometheus_targets import named
 
     now = time.time()
     loaded = options.loaded(given["file"])
@@ -192,7 +193,7 @@ def _fill(
     given: Mapping[str, Any],
 ) -> tuple[list[Filled], list[str]]:
     """What became of each target, and why some failed."""
-    from specwatch.backfill import Backfill
+    from specwatch.backfill.service import Backfill
 
     backfill = Backfill(
         prometheus, store, daemon=daemon, progress=progress, step=given["step"],
@@ -250,7 +251,7 @@ def _after(progress: Progress) -> str:
 
 @contextmanager
 def _prometheus(given: Mapping[str, Any]) -> Iterator[Prometheus]:
-    from specwatch.edges.prometheus import Access, Prometheus
+    from specwatch.backfill.prometheus import Access, Prometheus
 
     if bool(given["user"]) != bool(given["password_file"]):
         raise ConfigError("--user and --password-file go together; give both")
@@ -278,8 +279,8 @@ def _prometheus(given: Mapping[str, Any]) -> Iterator[Prometheus]:
 @contextmanager
 def _store(given: Mapping[str, Any], daemon: str, now: float) -> Iterator[Store | None]:
     """The database; None where it does not exist and nothing shall be written."""
-    from specwatch.edges.store import Store
-    from specwatch.edges.taken import BACKFILL
+    from specwatch.store.repository import Store
+    from specwatch.store.stored_minutes import BACKFILL
 
     url = options.database_url(given["database"], given["file"])
     if given["dry_run"] and options.revision(url) is None:
@@ -300,11 +301,11 @@ def _found(
     selector: str,
     span: Span,
     given: Mapping[str, Any],
-    loaded: config.Config | None,
+    loaded: loading.Config | None,
     progress: Progress,
 ) -> Found:
-    from specwatch.backfill import discover
-    from specwatch.core.prometheus_targets import named, sources
+    from specwatch.backfill.prometheus_targets import named, sources
+    from specwatch.backfill.service import discover
 
     servers = [
         server
@@ -346,8 +347,8 @@ def _margin(given: Mapping[str, Any], span: Span) -> str:
 
 def _jobs(prometheus: Prometheus, at: float) -> str:
     """Which jobs do have vLLM's metrics, as a hint."""
-    from specwatch.core.prometheus_pages import presence_selector
-    from specwatch.core.prometheus_targets import named
+    from specwatch.backfill.prometheus_pages import presence_selector
+    from specwatch.backfill.prometheus_targets import named
 
     asked = f"group by (job) (last_over_time({presence_selector('{}')}[{_LOOK_BACK}]))"
     jobs = sorted(quoted(labels.get("job", "")) for labels, _ in prometheus.query(asked, at))

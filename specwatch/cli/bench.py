@@ -21,15 +21,15 @@ from specwatch.cli.load_sources import (
     opened_store,
     server_at,
 )
-from specwatch.core.prompts import LEAST_TOKENS
 from specwatch.errors import ConfigError
+from specwatch.loadtest.prompts import LEAST_TOKENS
 
 if TYPE_CHECKING:
     from specwatch.cli.bench_run import BenchRun, Plan
     from specwatch.cli.load_process import Ending
     from specwatch.cli.load_server import Server
-    from specwatch.experiments.model import Bench
-    from specwatch.target import Target
+    from specwatch.config.target import Target
+    from specwatch.domain.experiments import Bench
 
 _CONCURRENCIES = "1,2,4,8,16,32"
 _LEAST_RATE = 0.001
@@ -163,10 +163,10 @@ def _measure(context: click.Context, given: Mapping[str, Any]) -> None:
 def _plan(context: click.Context, given: Mapping[str, Any]) -> tuple[Plan, str]:
     """What to send, and where its prompts come from. Raises ConfigError."""
     from specwatch.cli.bench_run import Plan
-    from specwatch.core.load import Prompt
-    from specwatch.experiments import dataset
-    from specwatch.experiments.bench import Load
-    from specwatch.experiments.common import BUILT_IN
+    from specwatch.loadtest import dataset
+    from specwatch.loadtest.bench import Load
+    from specwatch.loadtest.common import BUILT_IN
+    from specwatch.loadtest.requests import Prompt
 
     name: str | None = given["dataset"]
     prompts: tuple[Prompt, ...] = ()
@@ -198,7 +198,7 @@ def _plan(context: click.Context, given: Mapping[str, Any]) -> tuple[Plan, str]:
 
 def _connections(concurrencies: Sequence[int]) -> int:
     """How many requests this process may have in flight. Raises ConfigError for more."""
-    from specwatch.edges.open_loop import MOST_IN_FLIGHT
+    from specwatch.loadtest.open_loop import MOST_IN_FLIGHT
 
     load_process.raise_file_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -273,9 +273,9 @@ def _run(plan: Plan, servers: Sequence[Server], ending: Ending) -> BenchRun:
 def _benches(
     run: BenchRun, asked: Asked, given: Mapping[str, Any], source: str, began: float
 ) -> list[Bench]:
-    from specwatch.experiments.bench import written
-    from specwatch.experiments.common import subject_of, workload_of
-    from specwatch.experiments.model import Bench
+    from specwatch.domain.experiments import Bench
+    from specwatch.loadtest.bench import written
+    from specwatch.loadtest.common import subject_of, workload_of
 
     work = workload_of(
         [written(each) for each in run.prompts],

@@ -10,8 +10,8 @@ import click
 from specwatch import __version__
 from specwatch.cli import load_sources, options
 from specwatch.cli.load_sources import TooLittle
+from specwatch.domain.experiments import Bench, ComparedLevel, Comparison, Experiment, read
 from specwatch.errors import ConfigError
-from specwatch.experiments.model import Bench, ComparedLevel, Comparison, Experiment, read
 
 
 @click.command(name="compare")
@@ -62,7 +62,7 @@ def _failed(level: ComparedLevel) -> bool:
 
 
 def _comparison(names: tuple[str, ...], found: list[Experiment], *, force: bool) -> Comparison:
-    from specwatch.experiments.compare import compare, with_benches
+    from specwatch.loadtest.compare import compare, with_benches
 
     if len(found) == 1 and isinstance(found[0], Comparison):
         if not found[0].benches or not found[0].levels:
@@ -113,7 +113,7 @@ def _result(name: str, given: dict[str, Any]) -> Experiment:
     """The result in a file, or stored under a number. Raises ConfigError."""
     if not (name.isascii() and name.isdigit()) or Path(name).exists():
         return read(load_sources.text_of(Path(name))[0], name)
-    from specwatch.edges.readers import Reader
+    from specwatch.store.readers import Reader
 
     url = options.database_url(given["database"], given["file"])
     reader = Reader.of(url)

@@ -16,17 +16,17 @@ from specwatch.cli import bench_plot, options, output_file
 from specwatch.cli.bench_tables import bench_lines, comparison_lines
 from specwatch.cli.load_sources import TooLittle
 from specwatch.cli.terminal import Terminal
-from specwatch.core import calibration
-from specwatch.core.baseline import BaselineKey, Measurement
+from specwatch.domain.baseline import BaselineKey, Measurement
+from specwatch.domain.experiments import Bench, Comparison, Experiment, Level
+from specwatch.domain.model import Mode, load_bin_label
 from specwatch.errors import ConfigError, StoreError
-from specwatch.experiments.compare import compare, uncompared, with_benches
-from specwatch.experiments.model import Bench, Comparison, Experiment, Level
-from specwatch.model import Mode, load_bin_label
+from specwatch.loadtest import calibration
+from specwatch.loadtest.compare import compare, uncompared, with_benches
 from specwatch.wording.text import clean
 
 if TYPE_CHECKING:
     from specwatch.cli.bench_run import BenchRun, Measured
-    from specwatch.edges.store import Store
+    from specwatch.store.repository import Store
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from specwatch.charts.speedup_by_concurrency import speedup_by_concurrency
 from specwatch.cli import output_file
+from specwatch.domain.experiments import Comparison
 from specwatch.errors import ConfigError
-from specwatch.experiments.model import Comparison
+from specwatch.report.charts.speedup_by_concurrency import speedup_by_concurrency
 
 _WIDTH = 1200
 """Pixels."""

@@ -12,17 +12,17 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from specwatch.cli.load_server import Server
-from specwatch.core.arrivals import poisson
-from specwatch.core.calibration import Block, Stage
-from specwatch.core.load import Answer, Ask, Prompt
-from specwatch.core.prompts import endless
-from specwatch.edges.open_loop import MOST_IN_FLIGHT, OpenLoop
+from specwatch.domain.experiments import Level
+from specwatch.domain.model import Mode
+from specwatch.domain.units import format_duration
 from specwatch.errors import ConfigError, NoAnswer, ScrapeError, SpecwatchError
-from specwatch.experiments import bench, dataset
-from specwatch.experiments.bench import Load, Stretch
-from specwatch.experiments.model import Level
-from specwatch.model import Mode
-from specwatch.scalars import format_duration
+from specwatch.loadtest import bench, dataset
+from specwatch.loadtest.arrivals import poisson
+from specwatch.loadtest.bench import Load, Stretch
+from specwatch.loadtest.calibration import Block, Stage
+from specwatch.loadtest.open_loop import MOST_IN_FLIGHT, OpenLoop
+from specwatch.loadtest.prompts import endless
+from specwatch.loadtest.requests import Answer, Ask, Prompt
 from specwatch.wording import figures
 
 SLICES = 12

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from specwatch.experiments import ship
-from specwatch.experiments.model import (
+from specwatch.domain.experiments import (
     LEAST_SPEEDUP,
     Bench,
     ComparedLevel,
@@ -17,6 +16,7 @@ from specwatch.experiments.model import (
     Verdict,
     Workload,
 )
+from specwatch.loadtest import verdicts
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, MOST_COLUMNS, shown, wrapped
 
@@ -107,7 +107,7 @@ def between(estimate: Estimate | None) -> str:
 
 def _verdict(found: Comparison) -> str:
     """Its name and its sentence, which mostly begins with that."""
-    label, said = ship.LABELS[found.verdict], shown(found.sentence, LONGEST_SENTENCE)
+    label, said = verdicts.LABELS[found.verdict], shown(found.sentence, LONGEST_SENTENCE)
     began = f"{said[:1].lower()}{said[1:]}"
     return began if began.startswith(label) else f"{label}. {said}"
 
@@ -176,7 +176,7 @@ def _speedups(level: ComparedLevel) -> list[str]:
         between(level.decode),
         between(level.ttft),
         figures.percent(level.acceptance_rate),
-        ship.LABELS[level.verdict],
+        verdicts.LABELS[level.verdict],
     ]
 
 

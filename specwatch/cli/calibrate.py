@@ -21,17 +21,17 @@ from specwatch.cli import (
 )
 from specwatch.cli.calibration_sources import ShapeSource, Sources, Workload
 from specwatch.cli.load_sources import TooLittle, numbers, opened_store
-from specwatch.core.prompts import LEAST_TOKENS
+from specwatch.domain.temperature import Buckets
 from specwatch.errors import ConfigError, StoreError
-from specwatch.temperature import Buckets
+from specwatch.loadtest.prompts import LEAST_TOKENS
 
 if TYPE_CHECKING:
     from specwatch.cli.calibrate_run import Calibration, Note, Step
     from specwatch.cli.load_server import Server
-    from specwatch.core.baseline import Measurement, Point
-    from specwatch.core.calibration import Stage
-    from specwatch.core.calibration_shape import Fitted
-    from specwatch.edges.store import Store
+    from specwatch.domain.baseline import Measurement, Point
+    from specwatch.loadtest.calibration import Stage
+    from specwatch.loadtest.calibration_shape import Fitted
+    from specwatch.store.repository import Store
 
 _DAEMON = "specwatch calibrate"
 _OF_ALL = (
@@ -109,8 +109,8 @@ def command(context: click.Context, /, **given: Any) -> None:
 
 def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
     from specwatch.cli.calibrate_run import Calibration, Plan
-    from specwatch.core import calibration, calibration_report, calibration_shape
-    from specwatch.core.baseline import BaselineKey
+    from specwatch.domain.baseline import BaselineKey
+    from specwatch.loadtest import calibration, calibration_report, calibration_shape
 
     prompts = load_sources.prompts(given["prompts"])
     off, on = _servers(sources, given)
@@ -162,8 +162,8 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
 @contextmanager
 def _noted(store: Store | None, target: str, server: Server) -> Iterator[None]:
     """Store when the block ran, however it ends: what the target served then was no traffic."""
-    from specwatch.experiments.common import subject_of
-    from specwatch.experiments.model import Calibration
+    from specwatch.domain.experiments import Calibration
+    from specwatch.loadtest.common import subject_of
 
     began = time.time()
     try:
@@ -245,8 +245,8 @@ def _problems(stages: Sequence[Stage], *, shared: bool) -> tuple[list[str], bool
 
 
 def _import(context: click.Context, sources: Sources, given: Mapping[str, Any]) -> None:
-    from specwatch.core import bench_results, calibration_report
-    from specwatch.core.baseline import BaselineKey
+    from specwatch.domain.baseline import BaselineKey
+    from specwatch.loadtest import calibration_report, imported_results
 
     chosen = given["concurrency"] or (None,)
     if len(chosen) != 1:
@@ -255,14 +255,14 @@ def _import(context: click.Context, sources: Sources, given: Mapping[str, Any]) 
     names: set[str | None] = set()
     for file in given["imported"]:
         text, written = load_sources.text_of(file)
-        for result in bench_results.read(text, str(file), concurrency=chosen[0]):
+        for result in imported_results.read(text, str(file), concurrency=chosen[0]):
             points += result.points(calibration_sources.ended(result.ended, written, time.time()))
             names.add(result.model_name)
     model = given["model"] or (names.pop() if len(names) == 1 else None)
     if model is None:
         raise ConfigError("--import: the results name no model, or several; give --model NAME")
     key = BaselineKey(sources.target, model)
-    found, problems = bench_results.measurements(key, points)
+    found, problems = imported_results.measurements(key, points)
     report = {
         **calibration_report.report(key, [], found),
         "doubts": [_OF_ALL],

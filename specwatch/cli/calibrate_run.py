@@ -11,13 +11,13 @@ from random import Random
 from typing import NamedTuple
 
 from specwatch.cli.load_server import Server
-from specwatch.core.calibration import Stage
-from specwatch.core.load import Ask
-from specwatch.core.prompts import TOKENS_PER_WORD, endless, sized
+from specwatch.domain.model import Mode
+from specwatch.domain.temperature import Buckets
+from specwatch.domain.units import format_duration
 from specwatch.errors import ConfigError
-from specwatch.model import Mode
-from specwatch.scalars import format_duration
-from specwatch.temperature import Buckets
+from specwatch.loadtest.calibration import Stage
+from specwatch.loadtest.prompts import TOKENS_PER_WORD, endless, sized
+from specwatch.loadtest.requests import Ask
 
 SLICES = 12
 """Of a stage, at least: each is a point of the baseline."""

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from specwatch.cli import options
 from specwatch.cli.load_sources import known_target, server_at
-from specwatch.core.prompts import OUTPUT_TOKENS
+from specwatch.config.target import Target
+from specwatch.domain.model import HOUR, MINUTE, Mode, Window
+from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.errors import ConfigError, StoreError
-from specwatch.model import HOUR, MINUTE, Mode, Window
-from specwatch.target import Target
-from specwatch.temperature import DEFAULT_EDGES
+from specwatch.loadtest.prompts import OUTPUT_TOKENS
 
 if TYPE_CHECKING:
     from specwatch.cli.load_server import Server
-    from specwatch.core.calibration_shape import Shape
+    from specwatch.loadtest.calibration_shape import Shape
 
 SHAPE_DAYS = 7
 """Of stored traffic that say what is sent."""
@@ -118,7 +118,7 @@ def workload(
 ) -> Workload:
     """What options say; else what the traffic of the last days, or the server with speculation,
     was like; else what is built in. ``now`` is Unix time."""
-    from specwatch.core.calibration_shape import LOADS, shape_of_page
+    from specwatch.loadtest.calibration_shape import LOADS, shape_of_page
 
     prompt, output, loads = given["prompt_tokens"], given["max_tokens"], given["concurrency"]
     own_prompts = given["prompts"] is not None
@@ -148,9 +148,9 @@ def workload(
 def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | None, str | None, int]:
     """The shape of the target's stored traffic; without one, why; and the seconds left out of it
     as they are of calibrations, benches and probes."""
-    from specwatch.core.calibration_shape import shape_of
-    from specwatch.core.sample import samples_of
-    from specwatch.edges.readers import Reader
+    from specwatch.domain.sample import samples_of
+    from specwatch.loadtest.calibration_shape import shape_of
+    from specwatch.store.readers import Reader
 
     def windows(since: float, until: float, length: int) -> list[Window]:
         return list(

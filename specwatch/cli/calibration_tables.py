@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from specwatch.cli.calibration_sources import SHAPE_DAYS
-from specwatch.core.calibration_report import LOSES, PAYS
+from specwatch.loadtest.calibration_report import LOSES, PAYS
 from specwatch.wording import figures, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 

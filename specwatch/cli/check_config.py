@@ -12,22 +12,23 @@ from typing import Any
 import click
 
 from specwatch.cli import check_guard, check_report, options
-from specwatch.config import Config
-from specwatch.core import summary, tally
-from specwatch.core.baseline import choose
-from specwatch.core.buckets import order_of
-from specwatch.core.exposition import PageReader
-from specwatch.core.taps import other_buckets
-from specwatch.core.watch import no_engine
-from specwatch.edges import schema
-from specwatch.edges.database import parse_url
-from specwatch.edges.page_client import PageClient
-from specwatch.edges.readers import Reader
-from specwatch.edges.tls import tls_context
+from specwatch.config.loading import Config
+from specwatch.config.rules.metrics import MEASURES
+from specwatch.config.target import Target
+from specwatch.domain.baseline import choose
+from specwatch.domain.buckets import order_of
+from specwatch.domain.model import Environment, Series
 from specwatch.errors import ConfigError, SpecwatchError
-from specwatch.measures import MEASURES
-from specwatch.model import Environment, Series
-from specwatch.target import Target
+from specwatch.rules import summary
+from specwatch.runtime.tls import tls_context
+from specwatch.scrape import tally
+from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.taps import other_buckets
+from specwatch.scrape.window_builder import no_engine
+from specwatch.store import schema
+from specwatch.store.database import parse_url
+from specwatch.store.readers import Reader
 from specwatch.wording.figures import counted
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 

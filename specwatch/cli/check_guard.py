@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from specwatch.alerts.client import AlertPost, PostError
 from specwatch.cli import guard_plan, plan_words
-from specwatch.config import Config
-from specwatch.core.interval import LEAST_SAMPLES
-from specwatch.edges.alert_post import AlertPost, PostError
+from specwatch.config.guard import Alertmanager
+from specwatch.config.loading import Config
+from specwatch.config.service import SupervisedService
+from specwatch.config.target import Target
+from specwatch.domain.interval import LEAST_SAMPLES
+from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError
 from specwatch.guard.foresight import VERIFIABLE, WARM_UP
-from specwatch.guard.running import MOST_VERIFY
-from specwatch.policy import Alertmanager
-from specwatch.scalars import format_duration
-from specwatch.services import SupervisedService
-from specwatch.target import Target
+from specwatch.guard.switching import MOST_VERIFY
 
 _MOST_NAMED = 3
 

@@ -7,10 +7,10 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from specwatch.delivery import Delivery
-from specwatch.edges.mail import Mail
-from specwatch.edges.webhook import Hook
+from specwatch.config.report import Delivery
 from specwatch.errors import SpecwatchError
+from specwatch.report.mail import Mail
+from specwatch.report.webhook import Hook
 
 _PATIENCE = 5.0
 """Seconds that a server may take to answer."""

@@ -12,14 +12,14 @@ import click
 
 from specwatch import __version__
 from specwatch.cli import commands, options
+from specwatch.config.sections import Baselines, Retention
+from specwatch.domain.units import format_duration
 from specwatch.errors import DamagedRow, StoreMalformed, StoreUnavailable
-from specwatch.scalars import format_duration
-from specwatch.sections import Baselines, Retention
 from specwatch.wording.figures import counted
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
 if TYPE_CHECKING:
-    from specwatch.edges.rebuild import Rebuilt
+    from specwatch.store.rebuild import Rebuilt
 
 _MOST_SHOWN = 50
 """Rows that are named; --json names all."""
@@ -45,8 +45,8 @@ def upgrade(file: Path | None, database: str | None, as_json: bool) -> None:
 
     The daemon does it by itself at start.
     """
-    from specwatch.edges import migrate
-    from specwatch.edges.database import parse_url, where
+    from specwatch.store import migrate
+    from specwatch.store.database import parse_url, where
 
     url = options.database_url(database, file)
     place = where(parse_url(url))
@@ -65,8 +65,8 @@ def upgrade(file: Path | None, database: str | None, as_json: bool) -> None:
 @_database_options
 def current(file: Path | None, database: str | None, as_json: bool) -> None:
     """Show the revision, the size and the number of rows."""
-    from specwatch.edges import schema
-    from specwatch.edges.readers import Reader
+    from specwatch.store import schema
+    from specwatch.store.readers import Reader
 
     reader = Reader.of(options.database_url(database, file))
     try:
@@ -103,7 +103,7 @@ def prune(
 
     The daemon does it by itself. Minutes become hours before they are deleted.
     """
-    from specwatch.edges.store import Store
+    from specwatch.store.repository import Store
 
     keep = _retention(file, minutes, hours)
     url = options.database_url(database, file)
@@ -130,7 +130,7 @@ def check(file: Path | None, database: str | None, as_json: bool) -> None:
 
     Changes nothing; a daemon may run. Exit code 1 when something is damaged.
     """
-    from specwatch.edges import repair as repairing
+    from specwatch.store import repair as repairing
 
     url, place = _existing(database, file)
     found = repairing.check(url)
@@ -164,7 +164,7 @@ def repair(file: Path | None, database: str | None, as_json: bool) -> None:
     Of a file that SQLite calls malformed, what can be read goes into a new one that takes its
     name; the old one stays beside it. A daemon may run. Exit code 1 when damage is left.
     """
-    from specwatch.edges import repair as repairing
+    from specwatch.store import repair as repairing
 
     url, place = _existing(database, file)
     done = repairing.repair(url, time.time())
@@ -191,7 +191,7 @@ def repair(file: Path | None, database: str | None, as_json: bool) -> None:
 
 def _existing(database: str | None, file: Path | None) -> tuple[str, str]:
     """The URL and the name of a database that can be looked over, whole or malformed."""
-    from specwatch.edges.database import parse_url, where
+    from specwatch.store.database import parse_url, where
 
     url = options.database_url(database, file)
     with suppress(StoreMalformed):
@@ -250,8 +250,8 @@ def _baselines_kept(file: Path | None) -> float:
 
 def _require_current(url: str) -> None:
     """Raise StoreUnavailable for a database that a daemon would have to set up first."""
-    from specwatch.edges import schema
-    from specwatch.edges.database import parse_url, where
+    from specwatch.store import schema
+    from specwatch.store.database import parse_url, where
 
     found, place = options.revision(url), where(parse_url(url))
     schema.require_known(found, place)

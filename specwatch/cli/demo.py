@@ -19,15 +19,15 @@ from rich.text import Text
 
 from specwatch.cli import options
 from specwatch.cli.output import no_color
-from specwatch.config import from_targets
-from specwatch.core import acceptance, buckets, histogram, merge
-from specwatch.core.summary import Json
-from specwatch.daemon import Daemon
-from specwatch.edges.readers import Reader
-from specwatch.model import ALL_TEMPERATURES, Histogram, Tally
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulated.workload import SimulatedTraffic
+from specwatch.config.loading import from_targets
+from specwatch.daemon.daemon import Daemon
+from specwatch.domain import acceptance, buckets, histogram, merge
+from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Tally
+from specwatch.rules.summary import Json
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.workload import SimulatedTraffic
+from specwatch.store.readers import Reader
 from specwatch.wording import figures
 
 _RATE = 3.0

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from specwatch.cli.replaying import Replayed
-from specwatch.core import decisions
-from specwatch.core.attribution import Attribution
-from specwatch.core.baseline import Baseline
-from specwatch.core.replay import Course, Firing
-from specwatch.model import ALL_TEMPERATURES, load_bin_label
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.model import ALL_TEMPERATURES, load_bin_label
+from specwatch.rules import decisions
+from specwatch.rules.attribution import Attribution
+from specwatch.rules.replay import Course, Firing
 from specwatch.wording import figures
 from specwatch.wording import rules as rule_words
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import click
 
 from specwatch.cli import options
-from specwatch.codegen import units as systemd_units
-from specwatch.codegen.runbook import DEFAULT_RUNBOOK_URL
+from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
-from specwatch.scalars import quoted
+from specwatch.generate import units as systemd_units
+from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -98,8 +98,8 @@ def systemd(folder: Path, executable: str, config: str, gpu: bool, check: bool) 
 @_check_option
 def dashboards(folder: Path, runbook_url: str, check: bool) -> None:
     """Write Grafana dashboards, and the files that provision them."""
-    from specwatch.codegen.dashboards import dashboards as all_dashboards
-    from specwatch.codegen.provisioning import provisioning
+    from specwatch.generate.dashboards import dashboards as all_dashboards
+    from specwatch.generate.provisioning import provisioning
 
     files = {**all_dashboards(runbook_url=runbook_url), **provisioning()}
     _write(folder, files, check=check)
@@ -125,7 +125,7 @@ def dashboards(folder: Path, runbook_url: str, check: bool) -> None:
 @_check_option
 def alerts(folder: Path, runbook_url: str, job: str, file: Path | None, check: bool) -> None:
     """Write Prometheus rules, a sample Alertmanager configuration and the runbook."""
-    from specwatch.codegen.alerts import alert_files
+    from specwatch.generate.alerts import alert_files
 
     config = options.loaded(file) if file is not None else None
     slos = {} if config is None else {"slos": config.slos}

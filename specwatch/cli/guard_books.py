@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from specwatch.cli import options
-from specwatch.config import Config
+from specwatch.config.loading import Config
+from specwatch.config.rules.condition import nearest
+from specwatch.domain.units import parse_name, quoted
 from specwatch.errors import SpecwatchError
-from specwatch.ruling.condition import nearest
-from specwatch.scalars import parse_name, quoted
 
 if TYPE_CHECKING:
-    from specwatch.edges.guard_book import Entry, GuardBook
+    from specwatch.store.guard_records import Entry, GuardBook
 
 DAEMON = "specwatch guard"
 """What a step of ours says instead of a daemon."""
@@ -55,8 +55,8 @@ def by_option(command: _Command) -> _Command:
 @contextmanager
 def opened(database: str | None, file: Path | None) -> Iterator[GuardBook]:
     """The guards in the database that the options name; reading them leaves no trace there."""
-    from specwatch.edges.guard_book import GuardBook
-    from specwatch.edges.store import Store
+    from specwatch.store.guard_records import GuardBook
+    from specwatch.store.repository import Store
 
     store = Store(options.database_url(database, file), daemon=DAEMON)
     try:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from specwatch.cli import status
-from specwatch.config import Config
+from specwatch.config.loading import Config
+from specwatch.config.target import Target
+from specwatch.domain.model import HOUR
+from specwatch.domain.units import format_duration
 from specwatch.errors import NoAnswer, StoreError
 from specwatch.guard.state import GuardState
-from specwatch.model import HOUR
-from specwatch.scalars import format_duration
-from specwatch.target import Target
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
@@ -57,8 +57,8 @@ def lines(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _state(config: Config, name: str, notes: list[str]) -> GuardState:
     from specwatch.cli import guard_books
-    from specwatch.edges.guard_book import GuardBook
-    from specwatch.edges.store import Store
+    from specwatch.store.guard_records import GuardBook
+    from specwatch.store.repository import Store
 
     store = Store(config.database.connect_url(), daemon=guard_books.DAEMON)
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from specwatch.cli import guard_books, guard_orders, options
-from specwatch.model import Mode
+from specwatch.domain.model import Mode
 
 
 def _duration(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:

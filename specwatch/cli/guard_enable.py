@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from specwatch.cli import guard_books, guard_orders
-from specwatch.model import Mode
+from specwatch.domain.model import Mode
 
 
 @click.command(name="enable")

@@ -11,12 +11,12 @@ import click
 import msgspec
 
 from specwatch.cli import guard_books, options
+from specwatch.config.rules.condition import nearest
+from specwatch.domain.units import quoted
 from specwatch.errors import SpecwatchError
-from specwatch.ruling.condition import nearest
-from specwatch.scalars import quoted
 
 if TYPE_CHECKING:
-    from specwatch.edges.guard_book import GuardBook, StepRecord
+    from specwatch.store.guard_records import GuardBook, StepRecord
 
 _LATEST = "latest"
 _MOST_STEPS = 10_000

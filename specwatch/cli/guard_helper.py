@@ -29,15 +29,15 @@ def command(unit: str, idle: float, max_switches: int, cooldown: float) -> None:
     """Answer requests about UNIT, then end; started by specwatch-guard@.socket only."""
     from pydantic import ValidationError
 
-    from specwatch.edges import guard_helper, logs
-    from specwatch.edges.actuators import Actuator
-    from specwatch.edges.actuators.systemd import system_unit
-    from specwatch.edges.switch_limit import SwitchLimit
+    from specwatch.actuators import Actuator, helper_server
+    from specwatch.actuators.switch_limit import SwitchLimit
+    from specwatch.actuators.systemd import system_unit
+    from specwatch.config.service import SystemdService
     from specwatch.errors import ActuatorError
-    from specwatch.services import SystemdService
+    from specwatch.runtime import logs
 
     logs.configure("info", "auto")
-    listening = guard_helper.activated_socket(os.environ, os.getpid())
+    listening = helper_server.activated_socket(os.environ, os.getpid())
     problem = ""
     try:
         SystemdService(kind="systemd", unit=unit)
@@ -52,4 +52,4 @@ def command(unit: str, idle: float, max_switches: int, cooldown: float) -> None:
             raise ActuatorError(f"this helper was started for no unit: {problem}")
         return system_unit(unit, timeout=timeout, limit=limit)
 
-    guard_helper.GuardHelper(listening, actuator, idle=idle).serve()
+    helper_server.GuardHelper(listening, actuator, idle=idle).serve()

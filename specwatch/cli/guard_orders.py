@@ -11,16 +11,16 @@ import click
 import msgspec
 
 from specwatch.cli import guard_books, guard_words, options
+from specwatch.domain.model import Mode
+from specwatch.domain.units import format_duration
 from specwatch.errors import StoreUnavailable
-from specwatch.guard import persons
+from specwatch.guard import orders
 from specwatch.guard.state import CALM, GuardState, Order, Phase
-from specwatch.model import Mode
-from specwatch.scalars import format_duration
 from specwatch.wording.guard import ordered, phase
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 if TYPE_CHECKING:
-    from specwatch.edges.guard_book import GuardBook, StepRecord
+    from specwatch.store.guard_records import GuardBook, StepRecord
 
 _LOOK_SECONDS = 0.5
 _ANSWER_SECONDS = 5.0
@@ -117,7 +117,7 @@ class Course:
         order = self.order
         self.state = self._book.change(
             self.target,
-            lambda state: persons.order(
+            lambda state: orders.order(
                 state, order.goal, by=order.by, now=now, why=order.why, until=order.until
             ),
             now,

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from specwatch.cli import guard_books, guard_words, options
-from specwatch.guard import persons
+from specwatch.guard import orders
 from specwatch.guard.state import CALM, GuardState, Phase
 from specwatch.wording.guard import phase
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -43,7 +43,7 @@ def command(
         name = guard_books.chosen(book, target).state.target
         state = book.change(
             name,
-            lambda found: persons.pause(found, until=until, by=by, why=reason),
+            lambda found: orders.pause(found, until=until, by=by, why=reason),
             now,
             by=guard_books.DAEMON,
         )

@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from specwatch.cli import guard_books, options
-from specwatch.config import Config
+from specwatch.config.loading import Config
+from specwatch.config.rules.condition import nearest
+from specwatch.config.service import SupervisedService, SystemdService
+from specwatch.config.target import Target
+from specwatch.domain.units import quoted
 from specwatch.errors import ActuatorError, SpecwatchError
 from specwatch.guard.plan import Plan
-from specwatch.ruling.condition import nearest
-from specwatch.scalars import quoted
-from specwatch.services import SupervisedService, SystemdService
-from specwatch.target import Target
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
 
@@ -46,7 +46,7 @@ def command(target: str | None, file: Path | None, database: str | None, as_json
 
 def planned(target: Target) -> Plan:
     """What the guard would do to a target. Raises ActuatorError."""
-    from specwatch.edges.actuators.make import actuator_of
+    from specwatch.actuators.registry import actuator_of
 
     if isinstance(target.service, SupervisedService):
         raise ActuatorError(

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from specwatch.cli import guard_books, options
-from specwatch.guard import persons
+from specwatch.guard import orders
 from specwatch.guard.state import Phase
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -30,7 +30,7 @@ def command(
         before = guard_books.chosen(book, target).state
         state = book.change(
             before.target,
-            lambda found: persons.resume(found, by=by, now=now),
+            lambda found: orders.resume(found, by=by, now=now),
             now,
             by=guard_books.DAEMON,
         )

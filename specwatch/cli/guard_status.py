@@ -10,11 +10,11 @@ import click
 import msgspec
 
 from specwatch.cli import guard_books, options
+from specwatch.config.guard import Guard
 from specwatch.guard.state import Phase
-from specwatch.policy import Guard
 
 if TYPE_CHECKING:
-    from specwatch.edges.guard_book import Entry
+    from specwatch.store.guard_records import Entry
 
 
 @click.command(name="status")

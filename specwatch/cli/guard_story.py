@@ -7,7 +7,7 @@ from typing import Any
 
 from specwatch.cli import guard_words
 from specwatch.cli.guard_words import Line
-from specwatch.model import ALL_TEMPERATURES, MINUTE
+from specwatch.domain.model import ALL_TEMPERATURES, MINUTE
 from specwatch.wording import figures, guard
 from specwatch.wording.guard import Json
 from specwatch.wording.rules import amount

@@ -10,7 +10,7 @@ import click
 
 from specwatch.cli import options
 from specwatch.cli.load_sources import numbers
-from specwatch.core.prompts import LEAST_TOKENS, OUTPUT_TOKENS
+from specwatch.loadtest.prompts import LEAST_TOKENS, OUTPUT_TOKENS
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Mapping
 from typing import Self
 
-from specwatch.core.calibration import Engine, Meter, counted_of, engine_of
-from specwatch.core.exposition import PageReader
-from specwatch.core.load import Answer, Ask, ErrorKind
-from specwatch.edges import engine_info
-from specwatch.edges.closed_loop import ClosedLoop
-from specwatch.edges.load_client import LoadClient
-from specwatch.edges.page_client import PageClient
-from specwatch.edges.tls import tls_context
+from specwatch.config.target import Target
+from specwatch.domain.model import Series
 from specwatch.errors import ConfigError, NoAnswer
-from specwatch.model import Series
-from specwatch.target import Target
+from specwatch.loadtest.calibration import Engine, Meter, counted_of, engine_of
+from specwatch.loadtest.client import LoadClient
+from specwatch.loadtest.closed_loop import ClosedLoop
+from specwatch.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.runtime.tls import tls_context
+from specwatch.scrape import engine_info
+from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.page_client import PageClient
 
 _PATIENCE = 10.0
 """Seconds that a page may take under load."""

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specwatch.cli import options
-from specwatch.config import Config, from_targets
-from specwatch.core.prompts import PROMPTS
+from specwatch.config.loading import Config, from_targets
+from specwatch.config.sections import cannot_read
+from specwatch.config.target import Target
+from specwatch.domain.temperature import DEFAULT_EDGES
+from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError, SpecwatchError, StoreError
-from specwatch.scalars import quoted
-from specwatch.sections import cannot_read
-from specwatch.target import Target
-from specwatch.temperature import DEFAULT_EDGES
+from specwatch.loadtest.prompts import PROMPTS
 
 if TYPE_CHECKING:
-    from specwatch.edges.store import Store
+    from specwatch.store.repository import Store
 
 _MOST = 100_000
 _LARGEST_FILE = 1 << 28
@@ -169,7 +169,7 @@ def opened_store(database: str, *, daemon: str, dry_run: bool) -> Iterator[Store
     if dry_run:
         yield None
         return
-    from specwatch.edges.store import Store
+    from specwatch.store.repository import Store
 
     store = Store(database, daemon=daemon)
     try:

@@ -13,10 +13,10 @@ import click
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from specwatch import config
+from specwatch.config import loading
+from specwatch.config.sections import SERVICE_FOLDER
+from specwatch.domain.units import parse_duration, parse_listen, parse_moment, quoted
 from specwatch.errors import ConfigError
-from specwatch.scalars import parse_duration, parse_listen, parse_moment, quoted
-from specwatch.sections import SERVICE_FOLDER
 from specwatch.wording.text import clean_json
 
 _FARTHEST = 1e10
@@ -93,7 +93,7 @@ def database_option(command: _Command) -> _Command:
     )(command)
 
 
-def loaded(file: Path | None) -> config.Config | None:
+def loaded(file: Path | None) -> loading.Config | None:
     """The configuration in a file, or that in its usual place; None where there is neither.
 
     Raises ConfigError.
@@ -117,7 +117,7 @@ def load(
     *,
     database: str | None = None,
     listen: str | None = None,
-) -> config.Config:
+) -> loading.Config:
     """The configuration that the options select. Raises ConfigError.
 
     A target is a URL, or has keys valued as in a file.
@@ -132,7 +132,7 @@ def load(
             settings["database"] = database
         if listen is not None:
             settings["listen"] = listen
-        return config.from_targets((), environ=environ, hostname=hostname, settings=settings)
+        return loading.from_targets((), environ=environ, hostname=hostname, settings=settings)
     if file is None:
         if not has_default_file():
             raise ConfigError(
@@ -140,7 +140,7 @@ def load(
                 " exist)"
             )
         file = DEFAULT_FILE
-    loaded = config.load(file, environ=environ, hostname=hostname)
+    loaded = loading.load(file, environ=environ, hostname=hostname)
     changes: dict[str, Any] = {}
     if database is not None:
         changes["database"] = database_of(database)
@@ -149,9 +149,9 @@ def load(
     return loaded.model_copy(update=changes)
 
 
-def database_of(url: str) -> config.Database:
+def database_of(url: str) -> loading.Database:
     """The database that ``--database`` names. Raises ConfigError."""
-    return section("--database", config.Database, url)
+    return section("--database", loading.Database, url)
 
 
 def database_url(given: str | None, file: Path | None) -> str:
@@ -162,7 +162,7 @@ def database_url(given: str | None, file: Path | None) -> str:
     if given is not None:
         return database_of(given).connect_url()
     found = loaded(file)
-    return config.default_database(os.environ) if found is None else found.database.connect_url()
+    return loading.default_database(os.environ) if found is None else found.database.connect_url()
 
 
 def section(where: str, kind: type[_Section], value: object) -> _Section:
@@ -179,13 +179,13 @@ def revision(url: str) -> str | None:
 
     Creates nothing. Raises StoreUnavailable.
     """
-    from specwatch.edges import migrate
-    from specwatch.edges.database import Database
+    from specwatch.store import migrate
+    from specwatch.store.database import Database
 
     return migrate.current(url) if Database(url).exists() else None
 
 
-def _listen(text: str) -> config.ListenAddress:
+def _listen(text: str) -> loading.ListenAddress:
     try:
         return parse_listen(text)
     except ValueError as error:

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from specwatch.cli.load_process import Ending
     from specwatch.cli.load_server import Server
     from specwatch.cli.probe_run import Plan
-    from specwatch.core.baseline import Baseline
-    from specwatch.core.calibration import Engine
-    from specwatch.edges.store import Store
-    from specwatch.experiments.model import Probe
-    from specwatch.experiments.probe import Sweep
+    from specwatch.domain.baseline import Baseline
+    from specwatch.domain.experiments import Probe
+    from specwatch.loadtest.calibration import Engine
+    from specwatch.loadtest.probe import Sweep
+    from specwatch.store.repository import Store
 
 
 @click.command(name="probe")
@@ -64,7 +64,7 @@ def command(**given: Any) -> None:
     """
     from specwatch.cli.load_server import Server
     from specwatch.cli.probe_run import Plan
-    from specwatch.core.load import Prompt
+    from specwatch.loadtest.requests import Prompt
 
     asked = load_sources.asked(given)
     if given["output"] is not None:
@@ -108,9 +108,9 @@ def _baseline(
     asked: Asked, store: Store | None, engine: Engine, file: Path | None
 ) -> Baseline | str:
     """What serving this model costs without speculation, or why that is not known, as words."""
-    from specwatch.core import baseline
-    from specwatch.edges.database import Database
-    from specwatch.edges.readers import Reader
+    from specwatch.domain import baseline
+    from specwatch.store.database import Database
+    from specwatch.store.readers import Reader
 
     loaded = options.loaded(file)
     max_age = loaded.baseline.max_age if loaded is not None else baseline.MAX_AGE
@@ -143,10 +143,10 @@ def _probe(
 ) -> Probe:
     import msgspec
 
-    from specwatch.experiments import probe
-    from specwatch.experiments.bench import written
-    from specwatch.experiments.common import BUILT_IN, subject_of, workload_of
-    from specwatch.experiments.model import Probe
+    from specwatch.domain.experiments import Probe
+    from specwatch.loadtest import probe
+    from specwatch.loadtest.bench import written
+    from specwatch.loadtest.common import BUILT_IN, subject_of, workload_of
 
     cost = probe.cost_of(sweep, baseline) if not isinstance(baseline, str) else baseline
     notes = [*probe.notes_of(sweep), *probe.problems_of(sweep)]
@@ -189,7 +189,7 @@ def _finish(probe: Probe, sweep: Sweep, store: Store | None, given: Mapping[str,
     """Store, write and print. Raises TooLittle for what is not as it should be."""
     import msgspec
 
-    from specwatch.experiments.probe import problems_of
+    from specwatch.loadtest.probe import problems_of
 
     problems = problems_of(sweep)
     said = "nothing stored"

@@ -10,16 +10,16 @@ from functools import partial
 
 from specwatch.cli.load_server import Server
 from specwatch.cli.load_sources import TooLittle
-from specwatch.core import tally
-from specwatch.core.calibration import Block, Engine, Stage
-from specwatch.core.load import Answer, Ask, Prompt
-from specwatch.core.prompts import endless
-from specwatch.edges.fixed_load import FixedLoad
+from specwatch.domain.model import Mode, Series
 from specwatch.errors import ConfigError, ScrapeError, SpecwatchError
-from specwatch.experiments import alone
-from specwatch.experiments.acceptance import Part
-from specwatch.experiments.probe import RECORDS_FLAG, Source, Sweep
-from specwatch.model import Mode, Series
+from specwatch.loadtest import other_traffic
+from specwatch.loadtest.acceptance import Part
+from specwatch.loadtest.calibration import Block, Engine, Stage
+from specwatch.loadtest.fixed_load import FixedLoad
+from specwatch.loadtest.probe import RECORDS_FLAG, Source, Sweep
+from specwatch.loadtest.prompts import endless
+from specwatch.loadtest.requests import Answer, Ask, Prompt
+from specwatch.scrape import tally
 from specwatch.wording import figures
 
 LOOKS = 13
@@ -180,7 +180,7 @@ class Probing:
         await self._load.run(
             asks,
             concurrency=plan.concurrency,
-            settled=partial(alone.settled, self._server.engine),
+            settled=partial(other_traffic.settled, self._server.engine),
             looks=min(LOOKS, len(asks) - 1),
             ended=self._count,
         )
@@ -205,7 +205,9 @@ class Probing:
             return
         first, last = block.looks[0].samples, block.looks[-1].samples
         try:
-            found = alone.company(self._server.engine, first, last, block.answers, aborted=aborted)
+            found = other_traffic.company(
+                self._server.engine, first, last, block.answers, aborted=aborted
+            )
             sweep.stage.add(block, self._server.meter)
         except ScrapeError as error:
             sweep.notes.append(f"its counters say nothing: {error}")
@@ -237,10 +239,10 @@ class Probing:
         block = await self._load.run(
             asks,
             concurrency=self._plan.concurrency,
-            settled=partial(alone.settled, engine),
+            settled=partial(other_traffic.settled, engine),
         )
         before, after = block.looks
-        found = alone.company(engine, before.samples, after.samples, block.answers)
+        found = other_traffic.company(engine, before.samples, after.samples, block.answers)
         failed = any(not each.ok for each in block.answers)
         if found.alone is not True and not failed:
             return found.told
@@ -250,7 +252,7 @@ class Probing:
         # Of a block that failed the times count, if not the drafts.
         told = False in self._alone
         self._alone.append(found.alone)
-        sweep.alone = alone.together(self._alone)
+        sweep.alone = other_traffic.together(self._alone)
         if found.alone is False and not told:
             sweep.notes.append(
                 "others used the server while requests failed, first at temperature"

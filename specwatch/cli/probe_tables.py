@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from specwatch.experiments.model import (
+from specwatch.domain.experiments import (
     Distribution,
     Estimate,
     Line,
@@ -13,7 +13,7 @@ from specwatch.experiments.model import (
     ProbeTemperature,
     Zone,
 )
-from specwatch.experiments.zones import by_zone, line_sentence, percents
+from specwatch.loadtest.zones import by_zone, line_sentence, percents
 from specwatch.report.columns import Cell, cut, table, wrapped
 from specwatch.report.columns import Line as Printed
 from specwatch.wording import figures

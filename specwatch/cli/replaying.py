@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from specwatch.core import decisions
-from specwatch.core.baseline import Baseline
-from specwatch.core.judge import Judge
-from specwatch.core.replay import WARM_UP, Course, Replay, by_minute
-from specwatch.edges.readers import Reader
-from specwatch.model import HOUR, MINUTE, Objective, load_bin_label
-from specwatch.ruling import Rule
+from specwatch.config.rules import Rule
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.model import HOUR, MINUTE, Objective, load_bin_label
+from specwatch.rules import decisions
+from specwatch.rules.judge import Judge
+from specwatch.rules.replay import WARM_UP, Course, Replay, by_minute
+from specwatch.store.readers import Reader
 
 Json = dict[str, Any]
 Progress = Callable[[float], None]

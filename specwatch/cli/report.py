@@ -17,14 +17,14 @@ from click.core import ParameterSource
 
 from specwatch.cli import guard_books, options
 from specwatch.cli.output_file import require_writable, write
-from specwatch.config import Config
+from specwatch.config.loading import Config
+from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
-from specwatch.scalars import quoted
 from specwatch.wording.text import clean_lines, shown
 
 if TYPE_CHECKING:
-    from specwatch.edges.report_reader import Progress
     from specwatch.report.model import Report
+    from specwatch.report.reader import Progress
 
 FORMATS = ("text", "md", "html", "json")
 _SUFFIXES = {".txt": "text", ".md": "md", ".html": "html", ".htm": "html", ".json": "json"}
@@ -129,8 +129,8 @@ def made(
     """
     # Its matrices are small: threads for them take longer than they save.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from specwatch.edges.readers import Reader
-    from specwatch.edges.report_reader import read_report
+    from specwatch.report.reader import read_report
+    from specwatch.store.readers import Reader
 
     now = time.time() if now is None else now
     reader = Reader.of(url)

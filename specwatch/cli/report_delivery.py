@@ -16,12 +16,12 @@ import msgspec
 from click.core import ParameterSource
 
 from specwatch.cli import options
-from specwatch.config import Config
-from specwatch.delivery import EMAIL, Delivery
-from specwatch.edges.deliveries import Book, Channel, Entry, Reports, Sent, deliver
+from specwatch.config.loading import Config
+from specwatch.config.report import EMAIL, Delivery
+from specwatch.domain.model import HOUR
 from specwatch.errors import ConfigError, DeliveryError
-from specwatch.model import HOUR
 from specwatch.report import letter as letters
+from specwatch.report.deliveries import Book, Channel, Entry, Reports, Sent, deliver
 from specwatch.report.letter import Letter
 from specwatch.report.model import Report
 from specwatch.wording.figures import span
@@ -204,8 +204,8 @@ def _subject(section: Delivery, report: Report) -> str:
 
 
 def _channels(section: Delivery, by: Means) -> dict[str, Channel]:
-    from specwatch.edges.mail import Mail
-    from specwatch.edges.webhook import Hook
+    from specwatch.report.mail import Mail
+    from specwatch.report.webhook import Hook
 
     found: dict[str, Channel] = {}
     if section.email is not None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from specwatch.cli import options
-from specwatch.config import Config
-from specwatch.ruling import Rule, Rules
+from specwatch.config.loading import Config
+from specwatch.config.rules import Rule, Rules
 from specwatch.wording import rules as rule_words
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 

@@ -13,18 +13,18 @@ import click
 
 from specwatch.cli import options
 from specwatch.cli.rules_list import rules_of
-from specwatch.config import Config
+from specwatch.config.loading import Config
+from specwatch.config.rules import Rule
+from specwatch.config.rules.condition import nearest
+from specwatch.config.sections import Baselines
+from specwatch.domain.model import HOUR
+from specwatch.domain.units import quoted
 from specwatch.errors import SpecwatchError
-from specwatch.model import HOUR
-from specwatch.ruling import Rule
-from specwatch.ruling.condition import nearest
-from specwatch.scalars import quoted
-from specwatch.sections import Baselines
 from specwatch.wording.text import shown, wrapped
 
 if TYPE_CHECKING:
     from specwatch.cli.replaying import Progress, Replayed
-    from specwatch.edges.readers import Reader
+    from specwatch.store.readers import Reader
 
 _EXPLORATIONS = (
     "the explorations of guard.explore are not replayed: when one is due follows from what the"
@@ -62,7 +62,7 @@ def command(
 
     Exit code 1 when a rule would have fired, 0 when none would have.
     """
-    from specwatch.edges.readers import Reader
+    from specwatch.store.readers import Reader
 
     now = time.time()
     until = now if until is None else until
@@ -120,8 +120,8 @@ def _replayed(
     loaded: Config | None,
 ) -> Iterator[Replayed]:
     from specwatch.cli.replaying import replay
-    from specwatch.core.breakeven import DRAFT_COST_RATIO
-    from specwatch.model import Objective
+    from specwatch.domain.breakeven import DRAFT_COST_RATIO
+    from specwatch.domain.model import Objective
 
     targets = {each.name: each for each in loaded.targets} if loaded else {}
     for name in names:

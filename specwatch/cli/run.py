@@ -12,13 +12,13 @@ import click
 
 from specwatch.cli import options
 from specwatch.cli.output import no_color
-from specwatch.config import Config
+from specwatch.config.loading import Config
 from specwatch.errors import ActuatorError, ConfigError
 
 if TYPE_CHECKING:
-    from specwatch.daemon import Daemon
-    from specwatch.edges.supervisor import Supervisor
-    from specwatch.model import Mode
+    from specwatch.actuators.supervisor import Supervisor
+    from specwatch.daemon.daemon import Daemon
+    from specwatch.domain.model import Mode
 
 
 # What follows the first word is the command's, even where we have an option of that name.
@@ -57,10 +57,10 @@ def command(
     environ = dict(os.environ)
     # Our matrices are small: threads for them would take time from the server that we watch.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from specwatch.actuators.supervisor import Supervisor
     from specwatch.cli import supervision
-    from specwatch.daemon import Daemon
-    from specwatch.edges import logs
-    from specwatch.edges.supervisor import Supervisor
+    from specwatch.daemon.daemon import Daemon
+    from specwatch.runtime import logs
 
     def configured() -> Config:
         return supervision.configured(file, targets, words, database=database, listen=listen)

@@ -11,20 +11,20 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from specwatch.cli import options
-from specwatch.core import summary, tally
-from specwatch.core.exposition import PageReader
-from specwatch.core.watch import no_engine
-from specwatch.edges import engine_info
-from specwatch.edges.engine_info import EngineInfo
+from specwatch.domain.model import PageLimits
+from specwatch.domain.units import parse_engine_url
 from specwatch.errors import ConfigError, PageError, ScrapeError, ScrapeReason
-from specwatch.model import PageLimits
-from specwatch.scalars import parse_engine_url
+from specwatch.rules import summary
+from specwatch.scrape import engine_info, tally
+from specwatch.scrape.engine_info import EngineInfo
+from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.window_builder import no_engine
 from specwatch.wording import figures
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
 if TYPE_CHECKING:
-    from specwatch.edges.page_client import PageClient
+    from specwatch.scrape.page_client import PageClient
 
 _LARGEST_PAGE = 16 << 20
 _GZIP = b"\x1f\x8b"
@@ -105,7 +105,7 @@ def _asked(source: str, timeout: float) -> EngineInfo:
 
 
 def _client(source: str, timeout: float) -> PageClient:
-    from specwatch.edges.page_client import PageClient
+    from specwatch.scrape.page_client import PageClient
 
     try:
         url = parse_engine_url(source)

@@ -9,9 +9,9 @@ import click
 import msgspec
 
 from specwatch.cli import options
-from specwatch.config import Config
+from specwatch.config.loading import Config
+from specwatch.domain.units import local_url, parse_server_url
 from specwatch.errors import ConfigError, NoAnswer, PageError, ScrapeError, ScrapeReason
-from specwatch.scalars import local_url, parse_server_url
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
@@ -83,7 +83,7 @@ def url_of(config: Config) -> str | None:
 
 def ask(url: str, timeout: float) -> dict[str, Any]:
     """What a daemon says of all targets. Raises NoAnswer."""
-    from specwatch.edges.page_client import PageClient
+    from specwatch.scrape.page_client import PageClient
 
     client = PageClient(url, timeout=timeout, max_size=_LARGEST_ANSWER)
     stranger = f"what answers at {url} is not a daemon of specwatch"

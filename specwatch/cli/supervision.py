@@ -12,12 +12,12 @@ import structlog
 import yaml
 
 from specwatch.cli import options
-from specwatch.codegen import serve_command
-from specwatch.config import Config, Target
+from specwatch.config.loading import Config, Target
+from specwatch.config.service import SupervisedService
+from specwatch.domain.model import Mode
+from specwatch.domain.units import is_loopback, local_url, server_address
 from specwatch.errors import ConfigError, StoreError
-from specwatch.model import Mode
-from specwatch.scalars import is_loopback, local_url, server_address
-from specwatch.services import SupervisedService
+from specwatch.generate import serve_command
 from specwatch.wording.text import shown
 
 _log = structlog.get_logger("specwatch.run")
@@ -70,9 +70,9 @@ def stored_mode(config: Config) -> Mode:
 
     A database that starts with this machine is waited for a while.
     """
-    from specwatch.edges.creation import create
-    from specwatch.edges.guard_book import GuardBook
-    from specwatch.edges.store import Store
+    from specwatch.store.creation import create
+    from specwatch.store.guard_records import GuardBook
+    from specwatch.store.repository import Store
 
     name = next(each.name for each in config.targets if isinstance(each.service, SupervisedService))
     url = config.database.connect_url()

@@ -8,9 +8,9 @@ from typing import Any
 
 from specwatch.cli.decision_lines import pay_lines, rule_lines, slo_lines
 from specwatch.cli.terminal import row
-from specwatch.core import buckets
-from specwatch.core.coverage import leading_reasons, share_derived
-from specwatch.model import ALL_TEMPERATURES, METHODS
+from specwatch.domain import buckets
+from specwatch.domain.model import ALL_TEMPERATURES, METHODS
+from specwatch.scrape.coverage import leading_reasons, share_derived
 from specwatch.wording import figures
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped

@@ -16,16 +16,16 @@ import yaml
 
 from specwatch.cli import options
 from specwatch.cli.shell import for_a_shell, for_json
-from specwatch.codegen import serve_command
-from specwatch.codegen import tap as tap_flags
-from specwatch.codegen.serve_command import ServeCommand
-from specwatch.codegen.tap import Advice, Version
-from specwatch.edges import engine_info
-from specwatch.edges.page_client import PageClient
+from specwatch.domain.temperature import DEFAULT_EDGES
+from specwatch.domain.units import parse_engine_url
 from specwatch.errors import ConfigError, SpecwatchError
-from specwatch.scalars import parse_engine_url
+from specwatch.generate import serve_command
+from specwatch.generate import tap as tap_flags
+from specwatch.generate.serve_command import ServeCommand
+from specwatch.generate.tap import Advice, Version
+from specwatch.scrape import engine_info
+from specwatch.scrape.page_client import PageClient
 from specwatch.tap import settings
-from specwatch.temperature import DEFAULT_EDGES
 from specwatch.wording.text import clean_lines, shown
 
 _TIMEOUT = 5.0

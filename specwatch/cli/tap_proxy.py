@@ -13,11 +13,11 @@ import click
 
 from specwatch.cli import options
 from specwatch.cli.output import no_color
+from specwatch.domain.temperature import DEFAULT_EDGES, checked_edges
+from specwatch.domain.units import parse_engine_url, parse_listen, parse_size
 from specwatch.errors import ConfigError
-from specwatch.scalars import parse_engine_url, parse_listen, parse_size
-from specwatch.serving import HttpServer
+from specwatch.runtime.http_server import HttpServer
 from specwatch.tap.settings import Settings
-from specwatch.temperature import DEFAULT_EDGES, checked_edges
 
 if TYPE_CHECKING:
     from specwatch.tap.proxy import ProxyApplication
@@ -101,7 +101,7 @@ def command(
     """
     import structlog
 
-    from specwatch.edges import logs
+    from specwatch.runtime import logs
 
     try:
         url, address = parse_engine_url(upstream), parse_listen(listen)

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 from specwatch.advice.gguf_config import BLOCKS, TYPE_NAMES
 from specwatch.advice.stored_weights import Tensor
-from specwatch.edges.bounded_file import opened
 from specwatch.errors import ConfigError
+from specwatch.runtime.bounded_file import opened
 from specwatch.wording.text import shown
 
 MAGIC = b"GGUF"

@@ -13,10 +13,10 @@ from specwatch.advice.mistral_config import of_params
 from specwatch.advice.model_files import ModelFolder, TokenizerFiles, Weights
 from specwatch.advice.stored_weights import Tensor, stored, stored_gguf
 from specwatch.advice.tokenizer_formats import loose
-from specwatch.edges.bounded_file import cannot_read, opened, read_file
 from specwatch.edges.gguf_file import MAGIC, GgufHeader, read_gguf
 from specwatch.edges.safetensors_header import read_header, shards
 from specwatch.errors import ConfigError
+from specwatch.runtime.bounded_file import cannot_read, opened, read_file
 from specwatch.wording.text import shown
 
 __all__ = ["ModelFolder", "TokenizerFiles", "Weights", "open_model", "open_tokenizer"]

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from specwatch.advice.stored_weights import Tensor
-from specwatch.edges.bounded_file import opened, read_file
 from specwatch.errors import ConfigError
+from specwatch.runtime.bounded_file import opened, read_file
 from specwatch.wording.text import shown
 
 INDEX = "model.safetensors.index.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from zoneinfo import ZoneInfo
 
-from specwatch.policy import Day, Maintenance, Windows
+from specwatch.config.guard import Day, Maintenance, Windows
 
 _DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from specwatch.core import decisions
-from specwatch.core.decisions import TargetDecision
-from specwatch.core.speedup import LEAST_SHARE
-from specwatch.core.verdicts import Finding, Verdict
-from specwatch.guard.seen import Breach
-from specwatch.scalars import format_duration
+from specwatch.domain.speedup import LEAST_SHARE
+from specwatch.domain.units import format_duration
+from specwatch.guard.observation import Breach
+from specwatch.rules import decisions
+from specwatch.rules.decisions import TargetDecision
+from specwatch.rules.verdicts import Finding, Verdict
 
 
 class Found(NamedTuple):
-    """As in :class:`specwatch.guard.seen.Seen`."""
+    """As in :class:`specwatch.guard.observation.Seen`."""
 
     breaches: tuple[Breach, ...]
     suspects: tuple[str, ...]

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from specwatch.core.baseline import Baseline
-from specwatch.core.interval import LEAST_SAMPLES, Interval
-from specwatch.core.sample import Sample
-from specwatch.model import HOUR, MINUTE, Mode, Objective
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.interval import LEAST_SAMPLES, Interval
+from specwatch.domain.model import HOUR, MINUTE, Mode, Objective
+from specwatch.domain.sample import Sample
 
 if TYPE_CHECKING:
-    from specwatch.core.speedup import Comparison
+    from specwatch.domain.speedup import Comparison
 
 PRESENT = 15 * MINUTE
 """Seconds without speculation that a prediction is for."""
@@ -58,7 +58,7 @@ def trial_speedup(
     minutes: Sequence[Sample], baseline: Baseline, *, since: float, now: float, objective: Objective
 ) -> Trial | None:
     """The speedup of a trial that began at ``since``: right after a restart nothing is as usual."""
-    from specwatch.core.speedup import Comparison
+    from specwatch.domain.speedup import Comparison
 
     warm = [each for each in minutes if each.start >= since + WARM_UP]
     compared = Comparison(warm, baseline, objective=objective)
@@ -80,7 +80,7 @@ def verified(
 ) -> Verification | None:
     """Whether switching speculation off at ``switched`` was right, from the minutes after ``since``
     without it; None for too little traffic, or at conditions that the baseline does not know."""
-    from specwatch.core.speedup import Comparison
+    from specwatch.domain.speedup import Comparison
 
     known = baseline.before(switched)
     off = Comparison(
@@ -104,7 +104,7 @@ def explored(
 ) -> Verification | None:
     """What the hour with speculation before ``switched`` was worth, by a baseline that has learned
     from the time without it since; None for too little traffic."""
-    from specwatch.core.speedup import Comparison
+    from specwatch.domain.speedup import Comparison
 
     before = [each for each in minutes if each.start < switched and each.mode is Mode.ON]
     alike = [each for each in before if each.environment == before[-1].environment]
@@ -123,7 +123,7 @@ def _in_breach(
 
     An hour before a sudden loss is mostly the good time.
     """
-    from specwatch.core.speedup import Comparison
+    from specwatch.domain.speedup import Comparison
 
     before = [each for each in minutes if each.start < switched and each.mode is Mode.ON]
     alike = [each for each in before if each.environment == before[-1].environment]
@@ -144,8 +144,8 @@ def predicted_speedup(
     Predicted is the time per token. How far from it the objective was, where as much was asked for
     as now, is taken to be the same again: prompts that the draft reads too are part of neither.
     """
-    from specwatch.core.prediction import Experience, Remembered
-    from specwatch.core.speedup import Comparison
+    from specwatch.domain.prediction import Experience, Remembered
+    from specwatch.domain.speedup import Comparison
 
     remembered = Remembered()
     for each in past:

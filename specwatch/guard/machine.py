@@ -16,12 +16,12 @@ import enum
 from collections.abc import Callable
 from dataclasses import replace
 
-from specwatch.guard import resting, running
-from specwatch.guard.seen import Seen
+from specwatch.config.guard import Guard
+from specwatch.domain.model import Mode
+from specwatch.guard import deciding, switching
+from specwatch.guard.observation import Seen
 from specwatch.guard.state import CALM, GuardState, Phase
 from specwatch.guard.step import Step
-from specwatch.model import Mode
-from specwatch.policy import Guard
 
 _PATIENCE = 60.0
 """Seconds that putting a server back waits for its manager to come to rest."""
@@ -39,15 +39,15 @@ class Effect(enum.Enum):
 
 
 _HANDLERS: dict[Phase, Callable[[GuardState, Seen, Guard], Step | None]] = {
-    Phase.OBSERVING: resting.observing,
-    Phase.SUSPECT: resting.observing,
-    Phase.CONFIRMED: resting.confirmed,
-    Phase.DRAINING: running.draining,
-    Phase.RESTARTING: running.restarting,
-    Phase.VERIFYING: running.verifying,
-    Phase.DISABLED: resting.disabled,
-    Phase.TRIAL: resting.trial,
-    Phase.ROLLING_BACK: running.rolling_back,
+    Phase.OBSERVING: deciding.observing,
+    Phase.SUSPECT: deciding.observing,
+    Phase.CONFIRMED: deciding.confirmed,
+    Phase.DRAINING: switching.draining,
+    Phase.RESTARTING: switching.restarting,
+    Phase.VERIFYING: switching.verifying,
+    Phase.DISABLED: deciding.disabled,
+    Phase.TRIAL: deciding.trial,
+    Phase.ROLLING_BACK: switching.rolling_back,
     Phase.HELD: lambda *_: None,
 }
 
@@ -62,7 +62,7 @@ def step(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if state.phase in CALM:
         if policy.mode == "off" and state.order is None:
             return None
-        found = resting.ordered(state, seen, policy) or resting.switched(state, seen)
+        found = deciding.ordered(state, seen, policy) or deciding.switched(state, seen)
         if found is not None:
             return found
     return _HANDLERS[state.phase](state, seen, policy)

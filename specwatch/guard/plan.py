@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from specwatch.model import Mode
+from specwatch.domain.model import Mode
 
 
 class Life(enum.StrEnum):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specwatch.model import Mode
+from specwatch.domain.model import Mode
 
 DAY = 86400.0
 _MOST_COSTS = 10

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from specwatch.core.interval import Interval
+from specwatch.domain.interval import Interval
 from specwatch.guard.state import GuardState, Phase
 
 

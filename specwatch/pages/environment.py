@@ -7,8 +7,8 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from specwatch.charts.scale import finite
-from specwatch.charts.style import STYLE
+from specwatch.report.charts.scale import finite
+from specwatch.report.charts.style import STYLE
 from specwatch.wording import figures, moments
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 

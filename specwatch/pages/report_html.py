@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from specwatch import charts
 from specwatch.pages.environment import coded, markup, render
-from specwatch.report import told
+from specwatch.report import charts, told
 from specwatch.report.letter import answer
 from specwatch.report.model import ModelReport, Report
 from specwatch.report.told import cells

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from specwatch.core.decisions import Decision
+from specwatch.rules.decisions import Decision
 from specwatch.wording import guard, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from specwatch.core.status import DaemonStatus, PagerStatus, TargetStatus
 from specwatch.pages.status_model import unread
 from specwatch.pages.status_view import MOST_MODELS, in_order
+from specwatch.status import DaemonStatus, PagerStatus, TargetStatus
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 

@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from specwatch.charts import sparkline
-from specwatch.charts.style import STYLE
-from specwatch.core.last_hour import Points
-from specwatch.core.status import DaemonStatus
 from specwatch.pages import status_health, status_view
 from specwatch.pages.environment import render
 from specwatch.pages.status_changes import Change
 from specwatch.pages.status_view import Hours
+from specwatch.report.charts import sparkline
+from specwatch.report.charts.style import STYLE
+from specwatch.rules.last_hour import Points
+from specwatch.status import DaemonStatus
 from specwatch.wording import figures, moments
 from specwatch.wording.text import shown
 

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from specwatch.core import decisions, histogram, summary
-from specwatch.core.coverage import leading_reasons
-from specwatch.core.decisions import ModelDecision
-from specwatch.core.histogram import Quantile
-from specwatch.core.last_hour import ModelHour, Points
-from specwatch.core.status import TargetStatus
-from specwatch.model import ALL_TEMPERATURES, Histogram, Mode, Source, Window
+from specwatch.domain import histogram
+from specwatch.domain.histogram import Quantile
+from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Mode, Source, Window
+from specwatch.rules import decisions, summary
+from specwatch.rules.decisions import ModelDecision
+from specwatch.rules.last_hour import ModelHour, Points
+from specwatch.scrape.coverage import leading_reasons
+from specwatch.status import TargetStatus
 from specwatch.wording import figures, speculation
 from specwatch.wording.speculation import MODE_NOT_KNOWN
 from specwatch.wording.text import LONGEST_SENTENCE, shown

@@ -8,14 +8,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlencode
 
-from specwatch.core import decisions
-from specwatch.core.last_hour import ModelHour
-from specwatch.core.status import DaemonStatus, TargetStatus
-from specwatch.core.verdicts import Verdict
+from specwatch.domain.model import ALL_TEMPERATURES, Mode, Window
 from specwatch.guard.state import Phase
 from specwatch.guard.status import GuardStatus
 from specwatch.guard.status import shown as guard_json
-from specwatch.model import ALL_TEMPERATURES, Mode, Window
 from specwatch.pages.status_model import (
     NOT_SHOWN,
     Answer,
@@ -25,6 +21,10 @@ from specwatch.pages.status_model import (
     note_of,
     unread,
 )
+from specwatch.rules import decisions
+from specwatch.rules.last_hour import ModelHour
+from specwatch.rules.verdicts import Verdict
+from specwatch.status import DaemonStatus, TargetStatus
 from specwatch.wording import figures, guard, moments, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 

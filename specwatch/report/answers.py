@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specwatch.model import ALL_TEMPERATURES, HOUR, UNKNOWN_TEMPERATURE, Mode, load_bin_label
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, UNKNOWN_TEMPERATURE, Mode, load_bin_label
 from specwatch.report.ledger import Cell
 from specwatch.report.loads import losing, winning
 from specwatch.report.model import Amount, Answer, Load, Outcome, Ratio, Temperature, Traffic

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 
-from specwatch.core.decisions import Decision
 from specwatch.report.model import Breach
+from specwatch.rules.decisions import Decision
 
 
 def breaches(

@@ -7,13 +7,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
-from specwatch.core import histogram
-from specwatch.core.acceptance import acceptance_rate, mean_acceptance_length
-from specwatch.core.baseline import Baseline
-from specwatch.core.breakeven import speedup_of
-from specwatch.core.merge import sum_fields
-from specwatch.core.sample import Sample, samples_of
-from specwatch.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Tally, Window
+from specwatch.domain import histogram
+from specwatch.domain.acceptance import acceptance_rate, mean_acceptance_length
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.breakeven import speedup_of
+from specwatch.domain.merge import sum_fields
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Tally, Window
+from specwatch.domain.sample import Sample, samples_of
 from specwatch.report import latencies
 from specwatch.report.model import Change, Ratio, Side
 from specwatch.wording.text import shown

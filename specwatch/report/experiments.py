@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specwatch.charts.scale import finite
-from specwatch.experiments import model as measured
-from specwatch.experiments.zones import by_zone, line_sentence
+from specwatch.domain import experiments as measured
+from specwatch.loadtest.zones import by_zone, line_sentence
+from specwatch.report.charts.scale import finite
 from specwatch.report.model import Experiment, MeasuredLoad, ProbedTemperature, Ratio
 from specwatch.wording import figures
 from specwatch.wording.moments import moment

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from specwatch.core.coverage import LOW_COVERAGE, leading_reasons, share_derived
-from specwatch.core.merge import sum_fields
-from specwatch.model import (
+from specwatch.domain.merge import sum_fields
+from specwatch.domain.model import (
     ALL_TEMPERATURES,
     UNKNOWN_TEMPERATURE,
     Window,
 )
 from specwatch.report.model import Gap, Health
+from specwatch.scrape.coverage import LOW_COVERAGE, leading_reasons, share_derived
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
 

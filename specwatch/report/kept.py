@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from specwatch.core.merge import sum_fields
-from specwatch.model import Environment, Tally, Window
+from specwatch.domain.merge import sum_fields
+from specwatch.domain.model import Environment, Tally, Window
 from specwatch.report.ledger import MOST_AT_ONCE
 from specwatch.report.slices import Slice
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from typing import TypeVar
 
-from specwatch.core import histogram, quantile
-from specwatch.core.histogram import Quantile
-from specwatch.model import Histogram
+from specwatch.domain import histogram, quantile
+from specwatch.domain.histogram import Quantile
+from specwatch.domain.model import Histogram
 from specwatch.report.model import Bounds, Quantiles
 
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}

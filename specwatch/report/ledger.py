@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import NamedTuple, TypeVar
 
-from specwatch.core.merge import sum_fields
-from specwatch.core.sample import Pace, Requests, Sample, completed, pace_of, requests_of
-from specwatch.model import (
+from specwatch.domain.merge import sum_fields
+from specwatch.domain.model import (
     ALL_TEMPERATURES,
     Environment,
     Gauges,
@@ -18,6 +17,7 @@ from specwatch.model import (
     Tally,
     Window,
 )
+from specwatch.domain.sample import Pace, Requests, Sample, completed, pace_of, requests_of
 from specwatch.report.slices import Place, Slice
 from specwatch.report.sources import Drafted
 

@@ -6,10 +6,10 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 
-from specwatch.core import acceptance
-from specwatch.core.merge import sum_fields, sum_tallies
-from specwatch.core.sample import Sample, total
-from specwatch.model import ALL_TEMPERATURES, LOAD_BINS, Mode, Tally, load_bin_label
+from specwatch.domain import acceptance
+from specwatch.domain.merge import sum_fields, sum_tallies
+from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, Mode, Tally, load_bin_label
+from specwatch.domain.sample import Sample, total
 from specwatch.report import latencies
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import Cell

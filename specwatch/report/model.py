@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from specwatch.experiments.model import Verdict, Zone
+from specwatch.domain.experiments import Verdict, Zone
 
 FORMAT = 1
 """Grows when a program that reads reports would have to be changed."""

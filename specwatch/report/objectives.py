@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from specwatch.core import slo as core
-from specwatch.core.sample import samples_of
-from specwatch.core.slo import Requests, SloBook, requests_of
-from specwatch.model import ALL_TEMPERATURES, HOUR, Mode, Tally, Window
+from specwatch.config.rules import Slo
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode, Tally, Window
+from specwatch.domain.sample import samples_of
 from specwatch.report.model import Bounds, Goodput, Objective, WorstHour
-from specwatch.ruling import Slo
+from specwatch.rules import objectives as core
+from specwatch.rules.objectives import Requests, SloBook, requests_of
 
 
 class _Counted(NamedTuple):
@@ -50,7 +50,8 @@ def goodput(
     """The requests of ``since`` to ``until`` (Unix seconds) that met all objectives.
 
     First of all modes; then with speculation and without, where there were requests of both.
-    Windows are those of :func:`objectives`; :func:`specwatch.core.slo.goodput` has the formula.
+    Windows are those of :func:`objectives`; the formula is in
+    :func:`specwatch.rules.objectives.goodput`.
     """
     if not slos:
         return ()

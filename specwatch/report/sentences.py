@@ -6,8 +6,8 @@ import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 
-from specwatch.core.speedup import NO_BASELINE, mended_by_calibration
-from specwatch.model import ALL_TEMPERATURES, LOAD_BINS, load_bin_label
+from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, load_bin_label
+from specwatch.domain.speedup import NO_BASELINE, mended_by_calibration
 from specwatch.report import schedule
 from specwatch.report.incidents import WOULD_HAVE
 from specwatch.report.loads import LEAST_GAIN

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from specwatch.core import histogram
-from specwatch.core.buckets import order_of
-from specwatch.core.histogram import Quantile
-from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode, Window
+from specwatch.domain import histogram
+from specwatch.domain.buckets import order_of
+from specwatch.domain.histogram import Quantile
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mode, Window
 from specwatch.report import latencies
 from specwatch.report.latencies import summed
 from specwatch.report.model import AcceptancePoint, LatencyPoint, Series

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import NamedTuple
 
-from specwatch.model import ALL_TEMPERATURES, Environment, Mode, Window, load_bin
+from specwatch.domain.model import ALL_TEMPERATURES, Environment, Mode, Window, load_bin
 from specwatch.report.sources import Beside, Drafted, Recorded, add_drafted
 
 _SAID = attrgetter("drafts", "generation_tokens", "ttft", "tpot")

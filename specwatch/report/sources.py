@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from specwatch.core.baseline import MAX_AGE, Measurement
-from specwatch.core.breakeven import DRAFT_COST_RATIO
-from specwatch.core.decisions import Decision
-from specwatch.experiments.model import Experiment
-from specwatch.model import Objective, Window
-from specwatch.ruling import Slo
+from specwatch.config.rules import Slo
+from specwatch.domain.baseline import MAX_AGE, Measurement
+from specwatch.domain.breakeven import DRAFT_COST_RATIO
+from specwatch.domain.experiments import Experiment
+from specwatch.domain.model import Objective, Window
+from specwatch.rules.decisions import Decision
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-import specwatch.core.baseline as baselines
-from specwatch.core import breakeven
-from specwatch.core.baseline import (
+import specwatch.domain.baseline as baselines
+from specwatch.domain import breakeven
+from specwatch.domain.baseline import (
     MOST_POINTS,
     Baseline,
     BaselineKey,
@@ -15,11 +15,11 @@ from specwatch.core.baseline import (
     Origin,
     Point,
 )
-from specwatch.core.breakeven import Assessment
-from specwatch.core.interval import LEAST_SAMPLES, Interval
-from specwatch.core.merge import sum_tallies
-from specwatch.core.sample import Sample
-from specwatch.model import HOUR, Environment, Mode, Objective
+from specwatch.domain.breakeven import Assessment
+from specwatch.domain.interval import LEAST_SAMPLES, Interval
+from specwatch.domain.merge import sum_tallies
+from specwatch.domain.model import HOUR, Environment, Mode, Objective
+from specwatch.domain.sample import Sample
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import Cell, Ledger
 from specwatch.report.model import Ratio

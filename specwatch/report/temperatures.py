@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from specwatch.core import acceptance, histogram
-from specwatch.core.buckets import order_of
-from specwatch.core.merge import sum_fields
-from specwatch.model import ALL_TEMPERATURES, Histogram, Mode, Tally
+from specwatch.domain import acceptance, histogram
+from specwatch.domain.buckets import order_of
+from specwatch.domain.merge import sum_fields
+from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Mode, Tally
 from specwatch.report import latencies
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import Cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from specwatch.model import ALL_TEMPERATURES
+from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.report import schedule, told
 from specwatch.report.columns import Bar, Cell, Line, columns, cut, table, wrapped
 from specwatch.report.model import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specwatch.core.coverage import leading_reasons
-from specwatch.model import ALL_TEMPERATURES
+from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.report.columns import Cell, Line, table, wrapped
 from specwatch.report.model import (
     Change,
@@ -18,6 +17,7 @@ from specwatch.report.model import (
 )
 from specwatch.report.told import cells
 from specwatch.report.told.operation import goodput_notes, goodput_rows, objective_notes
+from specwatch.scrape.coverage import leading_reasons
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
 from specwatch.wording.text import LONGEST_SENTENCE, shown

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specwatch.experiments import ship, zones
-from specwatch.experiments.model import Verdict, Zone
+from specwatch.domain.experiments import Verdict, Zone
+from specwatch.loadtest import zones
+from specwatch.loadtest.verdicts import LABELS
 from specwatch.report.columns import Cell, Line, table, wrapped
 from specwatch.report.experiments import headline, others
 from specwatch.report.model import Experiment, MeasuredLoad, ModelReport, ProbedTemperature
@@ -59,7 +60,7 @@ def _load(each: MeasuredLoad) -> tuple[Cell, ...]:
         Cell(cells.number(each.per_user, 1)),
         Cell(cells.seconds(each.tpot_p99)),
         Cell(cells.ratio(each.speedup)),
-        Cell("") if verdict is None else Cell(ship.LABELS[verdict], _VERDICTS[verdict]),
+        Cell("") if verdict is None else Cell(LABELS[verdict], _VERDICTS[verdict]),
     )
 
 

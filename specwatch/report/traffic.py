@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from specwatch.model import Mode, Tally
+from specwatch.domain.model import Mode, Tally
 from specwatch.report.ledger import Cell
 from specwatch.report.model import Traffic
 

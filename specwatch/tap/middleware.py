@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
+from specwatch.domain.temperature import Buckets
 from specwatch.tap import settings as settings_of
 from specwatch.tap.asked import ENDPOINTS
 from specwatch.tap.exchange import LARGEST_REQUEST, Exchange, Receive, Send
@@ -16,7 +17,6 @@ from specwatch.tap.facts import Endpoint, Scope, Server
 from specwatch.tap.inside import InsideVllm
 from specwatch.tap.metrics import Counters
 from specwatch.tap.settings import Settings
-from specwatch.temperature import Buckets
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 

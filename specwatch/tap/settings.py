@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from specwatch.temperature import DEFAULT_EDGES, checked_edges
+from specwatch.domain.temperature import DEFAULT_EDGES, checked_edges
 
 BUCKETS = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
 REMOVE_METRICS = "SPECWATCH_TAP_REMOVE_METRICS"

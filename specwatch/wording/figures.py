@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from specwatch.core.histogram import wide
+from specwatch.domain.histogram import wide
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 UNKNOWN = "-"

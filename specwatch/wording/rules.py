@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from specwatch.measures import MEASURES
-from specwatch.ruling import Condition, Rule, Scope
-from specwatch.scalars import format_amount, format_duration
+from specwatch.config.rules import Condition, Rule, Scope
+from specwatch.config.rules.metrics import MEASURES
+from specwatch.domain.units import format_amount, format_duration
 from specwatch.wording import figures
 from specwatch.wording.figures import counted
 

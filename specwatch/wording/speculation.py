@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from specwatch.model import ALL_TEMPERATURES, HOUR
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
 from specwatch.wording.rules import amount

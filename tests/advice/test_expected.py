@@ -7,8 +7,8 @@ import random
 import pytest
 
 from specwatch.advice import expected
-from specwatch.core.acceptance import acceptance_rate, mean_acceptance_length
-from specwatch.model import Tally
+from specwatch.domain.acceptance import acceptance_rate, mean_acceptance_length
+from specwatch.domain.model import Tally
 
 
 def test_the_closed_form_of_the_paper() -> None:

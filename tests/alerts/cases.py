@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from specwatch.codegen.alerts import exported_groups
-from specwatch.codegen.alerts.rule import Alert
+from specwatch.generate.alerts import exported_groups
+from specwatch.generate.alerts.rule import Alert
 from specwatch.guard.state import Cause, Phase
 from tests.alerts.fault import Fault
 from tests.alerts.faults import FAULTS, GREEDY, WARM

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specwatch.codegen.alerts.files import render
-from specwatch.codegen.alerts.rule import Alert, Group, Recording
-from specwatch.codegen.runbook import DEFAULT_RUNBOOK_URL, address
+from specwatch.generate.alerts.files import render
+from specwatch.generate.alerts.rule import Alert, Group, Recording
+from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL, address
 
 _LONG = 1440
 """Minutes of a case from which on its rules are evaluated less often, to save time."""

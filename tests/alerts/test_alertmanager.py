@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from specwatch.codegen.alerts import alertmanager, exported_groups, stock
-from specwatch.codegen.alerts.rule import Group
-from specwatch.codegen.alerts.slo import SAMPLE_SLOS
-from specwatch.guard import alerts as own
-from specwatch.ruling import DEFAULT_RULES
+from specwatch.alerts import firing as own
+from specwatch.config.rules import DEFAULT_RULES
+from specwatch.generate.alerts import alertmanager, exported_groups, stock
+from specwatch.generate.alerts.rule import Group
+from specwatch.generate.alerts.slo import SAMPLE_SLOS
 
 OWN = {own.RULE, own.SWITCHED_OFF, own.BLOCKED, own.FAILED}
 """Alerts that the daemon tells by itself."""

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.codegen.alerts import stock, stock_slo
-from specwatch.codegen.alerts.files import render
-from specwatch.codegen.runbook import DEFAULT_RUNBOOK_URL
-from specwatch.core.exposition import PageReader
+from specwatch.config.rules import Slo
+from specwatch.generate.alerts import stock, stock_slo
+from specwatch.generate.alerts.files import render
+from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL
 from specwatch.guard.state import Cause
-from specwatch.ruling import Slo
+from specwatch.scrape.exposition import PageReader
 from tests.alerts.promtool import Case, Told, Value, World, name_of, series, write
 
 INSTANCE, JOB = "gpu-1:8000", "vllm"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from specwatch.config.rules import DEFAULT_RULES, Rule
 from specwatch.guard.state import Cause, Phase
-from specwatch.ruling import DEFAULT_RULES, Rule
 from tests.alerts.promtool import Value, World, name_of, series
 
 MODEL = {"target": "chat", "model_name": "llama"}

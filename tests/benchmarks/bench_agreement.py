@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from specwatch.core.prompts import PROMPTS
+from specwatch.loadtest.prompts import PROMPTS
 from tests.benchmarks.figure import Figure
 from tests.lab import vllm_install as lab
 from tests.lab.hub import hub_with

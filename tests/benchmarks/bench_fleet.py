@@ -23,12 +23,12 @@ from typing import Any
 
 import structlog
 
-from specwatch.config import Config, from_targets
-from specwatch.core import histogram
-from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
-from specwatch.edges.store import Store
-from specwatch.judging import Judging
-from specwatch.model import HISTOGRAMS, MINUTE, Batch, Histogram, Moment, Window
+from specwatch.config.loading import Config, from_targets
+from specwatch.daemon.rule_service import Judging
+from specwatch.domain import histogram
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.model import HISTOGRAMS, MINUTE, Batch, Histogram, Moment, Window
+from specwatch.store.repository import Store
 from tests.benchmarks import bench_store, watcher
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.page_server import PageServer

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from specwatch.core.decisions import TargetDecision
-from specwatch.core.verdicts import Finding, Verdict
-from specwatch.edges.store import Store
+from specwatch.config.rules import DEFAULT_RULES
+from specwatch.daemon.guard_service import TURN_SECONDS
+from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.guard.state import Phase
-from specwatch.guarding import TURN_SECONDS
-from specwatch.model import ALL_TEMPERATURES
-from specwatch.ruling import DEFAULT_RULES
+from specwatch.rules.decisions import TargetDecision
+from specwatch.rules.verdicts import Finding, Verdict
+from specwatch.store.repository import Store
 from tests.benchmarks.figure import Figure
 from tests.guard.daemons import GuardingDaemon, World
 from tests.guard.simulated_server import SimulatedServer

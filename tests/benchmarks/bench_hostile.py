@@ -13,10 +13,10 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-from specwatch.core.exposition import PageReader
-from specwatch.core.watch import Watch
+from specwatch.domain.model import Moment, PageLimits
 from specwatch.errors import PageError
-from specwatch.model import Moment, PageLimits
+from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.window_builder import Watch
 from tests.benchmarks.figure import Figure
 from tests.pages import capture
 

@@ -23,13 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from specwatch.cli import report
-from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
-from specwatch.edges import report_reader, schema
-from specwatch.edges.database import Database
-from specwatch.edges.packing import COLUMNS, PackedWindow, pack
-from specwatch.edges.statements import add_contexts, add_rows
-from specwatch.edges.store import Store
-from specwatch.model import (
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.model import (
     HOUR,
     MINUTE,
     Environment,
@@ -39,8 +34,14 @@ from specwatch.model import (
     Source,
     Window,
 )
+from specwatch.report import reader
 from specwatch.report.model import ModelReport
 from specwatch.report.sources import Sources
+from specwatch.store import schema
+from specwatch.store.database import Database
+from specwatch.store.packing import COLUMNS, PackedWindow, pack
+from specwatch.store.repository import Store
+from specwatch.store.statements import add_contexts, add_rows
 from tests.benchmarks.bench_store import tally
 from tests.benchmarks.figure import Figure
 from tests.postgres import PostgresServer, find_programs
@@ -217,7 +218,7 @@ def measure(url: str) -> dict[str, float]:
     )
     assert made.targets, made.notes
     assert all(each.answer.speedup for each in made.targets)
-    setattr(report_reader, "build", _only_read)  # noqa: B010
+    setattr(reader, "build", _only_read)  # noqa: B010
     began = time.monotonic()
     report.made(url, None, since=NOW - 7 * DAY, until=NOW, now=NOW)
     reading = time.monotonic() - began

@@ -14,11 +14,11 @@ from typing import TypeVar
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from specwatch.core.exposition import PageReader
-from specwatch.core.watch import Watch
-from specwatch.edges.packing import pack_batch
-from specwatch.edges.page_client import PageClient
-from specwatch.model import Batch, Moment
+from specwatch.domain.model import Batch, Moment
+from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.window_builder import Watch
+from specwatch.store.packing import pack_batch
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.moving_page import pages
 from tests.benchmarks.page_server import PageServer

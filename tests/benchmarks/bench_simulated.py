@@ -5,10 +5,10 @@ from __future__ import annotations
 import statistics
 import time
 
-from specwatch.simulated.engine import SimulatedEngine
-from specwatch.simulated.page import SimulatedPage
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulated.workload import SimulatedTraffic
+from specwatch.simulator.engine import SimulatedEngine
+from specwatch.simulator.page import SimulatedPage
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.workload import SimulatedTraffic
 from tests.benchmarks.figure import Figure
 
 _HOURS = 0.5

@@ -9,9 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from specwatch.edges.packing import PackedBatch, pack_batch
-from specwatch.edges.store import Store
-from specwatch.model import (
+from specwatch.domain.model import (
     Batch,
     Cursor,
     Environment,
@@ -24,6 +22,8 @@ from specwatch.model import (
     Tally,
     Window,
 )
+from specwatch.store.packing import PackedBatch, pack_batch
+from specwatch.store.repository import Store
 
 BUCKETS = ("all", "0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1")
 DAY_OF_MINUTES = 1440

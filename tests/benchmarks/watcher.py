@@ -17,7 +17,7 @@ from pathlib import Path
 
 import yaml
 
-from specwatch.names import SAMPLES
+from specwatch.engines.families import SAMPLES
 from tests.benchmarks.page_server import ROOT
 
 PROMETHEUS = shutil.which("prometheus")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from specwatch import charts
-from specwatch.charts.style import DARK, LIGHT
+from specwatch.report import charts
+from specwatch.report.charts.style import DARK, LIGHT
 from specwatch.report.model import AcceptancePoint, LatencyPoint, ModelReport, Ratio, Report, Series
 from tests.charts.drawing import Drawing
 from tests.report import sample

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.charts.speedup_by_concurrency import speedup_by_concurrency
-from specwatch.experiments import ship
-from specwatch.experiments.model import ComparedLevel, Estimate
+from specwatch.domain.experiments import ComparedLevel, Estimate
+from specwatch.loadtest import verdicts
+from specwatch.report.charts.speedup_by_concurrency import speedup_by_concurrency
 from tests.charts.drawing import Drawing
 
 
@@ -19,7 +19,7 @@ def compared(
         concurrency=None if rate else int(load), rate=load if rate else None, speedup=speedup,
         decode=None, ttft=None, throughput_off=1, throughput_on=1, per_user_off=None,
         per_user_on=None, tpot_p99_off=None, tpot_p99_on=None, acceptance_rate=None,
-        verdict=ship.verdict_of(speedup),
+        verdict=verdicts.verdict_of(speedup),
     )  # fmt: skip
 
 

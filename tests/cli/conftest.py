@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from specwatch.cli import group, options
-from specwatch.serving import HttpServer
+from specwatch.runtime.http_server import HttpServer
 from tests import pages
 from tests.surfaces.statuses import Surface, daemon, serving
 

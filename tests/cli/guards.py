@@ -9,10 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specwatch.edges.guard_book import GuardBook
-from specwatch.edges.store import Store
 from specwatch.guard.state import GuardState
 from specwatch.guard.step import Step
+from specwatch.store.guard_records import GuardBook
+from specwatch.store.repository import Store
 
 NOW = time.time()
 LATER = 3000.0

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
-from specwatch.edges.packing import pack_batch
-from specwatch.edges.store import Store
-from specwatch.model import (
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.model import (
     MINUTE,
     Batch,
     Environment,
@@ -19,6 +17,8 @@ from specwatch.model import (
     Tally,
     Window,
 )
+from specwatch.store.packing import pack_batch
+from specwatch.store.repository import Store
 
 T0 = 1_700_000_000 // 3600 * 3600
 """When it begins: a whole hour, 2023-11-14 22:00 UTC."""

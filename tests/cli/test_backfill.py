@@ -12,15 +12,15 @@ import pytest
 from click.testing import Result
 from rich.console import Console
 
-from specwatch.backfill import Backfill, Filled, Span
+from specwatch.backfill import prometheus as api
+from specwatch.backfill.prometheus_targets import Source
+from specwatch.backfill.service import Backfill, Filled, Span
 from specwatch.cli.backfill_progress import Progress
-from specwatch.core.prometheus_targets import Source
-from specwatch.edges import prometheus as api
-from specwatch.edges.packing import pack_batch
-from specwatch.edges.readers import Reader
-from specwatch.edges.store import Store
+from specwatch.domain.model import HOUR, Batch, Cursor, Window
 from specwatch.errors import NoAnswer, StoreUnavailable
-from specwatch.model import HOUR, Batch, Cursor, Window
+from specwatch.store.packing import pack_batch
+from specwatch.store.readers import Reader
+from specwatch.store.repository import Store
 from tests import pages
 from tests.cli.conftest import Run
 from tests.simulated_prometheus import SimulatedPrometheus
@@ -394,7 +394,7 @@ def test_it_tells_where_it_stopped_and_goes_on_there(
             raise fault
         return write(self, packed, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("specwatch.backfill._DELAYS", ())
+    monkeypatch.setattr("specwatch.backfill.service._DELAYS", ())
     words = ("backfill", "--prometheus", prometheus.url, "--database", database, *DAYS)
     with monkeypatch.context() as patched:
         patched.setattr(Store, "add_missing", fail)

@@ -20,14 +20,14 @@ from msgspec.structs import replace
 
 from specwatch.cli import group
 from specwatch.cli.bench_tables import bench_lines, comparison_lines
-from specwatch.core.baseline import Origin
-from specwatch.edges.readers import Reader
-from specwatch.experiments.compare import compare
-from specwatch.experiments.model import Bench, Comparison, Experiment, read
-from specwatch.simulated.acceptance import SimulatedAcceptance
-from specwatch.simulated.engine import SimulatedEngine
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.workload import SimulatedTraffic
+from specwatch.domain.baseline import Origin
+from specwatch.domain.experiments import Bench, Comparison, Experiment, read
+from specwatch.loadtest.compare import compare
+from specwatch.simulator.acceptance import SimulatedAcceptance
+from specwatch.simulator.engine import SimulatedEngine
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.workload import SimulatedTraffic
+from specwatch.store.readers import Reader
 from tests.cli.conftest import Run
 from tests.experiments.benches import batches, bench, level, noise
 from tests.simulated_load import in_virtual_time, server, settings

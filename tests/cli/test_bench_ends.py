@@ -16,14 +16,14 @@ import pytest
 from specwatch.cli import bench as bench_command
 from specwatch.cli import load_server, load_sources, output_file
 from specwatch.cli.bench_run import INTERRUPTED
-from specwatch.core.calibration import Engine, engine_of
-from specwatch.core.load import Answer, Ask
-from specwatch.edges.load_client import LoadClient
+from specwatch.domain.experiments import Bench, Comparison, read
+from specwatch.domain.model import Mode
 from specwatch.errors import ConfigError
-from specwatch.experiments.compare import compare, with_benches
-from specwatch.experiments.model import Bench, Comparison, read
-from specwatch.model import Mode
-from specwatch.simulated.server import SimulatedServer
+from specwatch.loadtest.calibration import Engine, engine_of
+from specwatch.loadtest.client import LoadClient
+from specwatch.loadtest.compare import compare, with_benches
+from specwatch.loadtest.requests import Answer, Ask
+from specwatch.simulator.server import SimulatedServer
 from tests.cli.conftest import Run
 from tests.cli.test_bench import QUICK, baselines, stored
 from tests.experiments.benches import batches, bench, level, noise

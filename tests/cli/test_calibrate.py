@@ -19,12 +19,12 @@ from starlette.responses import PlainTextResponse
 from specwatch.cli import group
 from specwatch.cli.calibration_tables import report_lines
 from specwatch.cli.load_progress import Progress
-from specwatch.core.baseline import Measurement, Origin
-from specwatch.core.calibration import Stage
-from specwatch.edges.readers import Reader
-from specwatch.simulated.engine import SimulatedEngine
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.workload import SimulatedTraffic
+from specwatch.domain.baseline import Measurement, Origin
+from specwatch.loadtest.calibration import Stage
+from specwatch.simulator.engine import SimulatedEngine
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.workload import SimulatedTraffic
+from specwatch.store.readers import Reader
 from tests.cli.conftest import Run
 from tests.simulated_load import COSTS, K, in_virtual_time, server, settings
 

@@ -16,15 +16,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specwatch.cli import group
-from specwatch.core.baseline import Baseline, Measurement
-from specwatch.edges.closed_loop import ClosedLoop
-from specwatch.edges.packing import pack_batch
-from specwatch.edges.readers import Reader
-from specwatch.edges.store import Store
-from specwatch.errors import NoAnswer
-from specwatch.experiments.model import Bench, Subject
-from specwatch.experiments.model import Workload as Work
-from specwatch.model import (
+from specwatch.domain.baseline import Baseline, Measurement
+from specwatch.domain.experiments import Bench, Subject
+from specwatch.domain.experiments import Workload as Work
+from specwatch.domain.model import (
     HOUR,
     MINUTE,
     Batch,
@@ -36,8 +31,13 @@ from specwatch.model import (
     Tally,
     Window,
 )
-from specwatch.scalars import parse_duration
-from specwatch.simulated.engine import SimulatedEngine
+from specwatch.domain.units import parse_duration
+from specwatch.errors import NoAnswer
+from specwatch.loadtest.closed_loop import ClosedLoop
+from specwatch.simulator.engine import SimulatedEngine
+from specwatch.store.packing import pack_batch
+from specwatch.store.readers import Reader
+from specwatch.store.repository import Store
 from tests.simulated_load import COSTS, VirtualClient, in_virtual_time, server, settings
 
 QUICK = ("--duration", "12s", "--warm-up", "1s", "--temperature", "0", "--target", "chat")
@@ -436,7 +436,7 @@ def test_the_tokenizer_of_the_server_is_asked(database: str) -> None:
 def test_a_page_without_prompt_tokens_is_doubtful(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specwatch.core.calibration import Slice
+    from specwatch.loadtest.calibration import Slice
 
     taken = Slice.sample
 

@@ -82,8 +82,8 @@ def test_a_database_and_a_folder_that_this_user_may_not_look_for_are_one(
 
 def measured(place: Path, targets: list[str], age: float) -> None:
     """Put a baseline of each target, so many seconds old, into the database at a place."""
-    from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
-    from specwatch.edges.store import Store
+    from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+    from specwatch.store.repository import Store
 
     now = time.time()
     points = tuple(Point(now - age - n, 4.0, 50.0, 1000.0) for n in range(9))
@@ -309,7 +309,7 @@ def test_secrets_are_not_shown(run: Run, tmp_path: Path, vllm: str) -> None:
 def test_a_hostile_model_name_cannot_command_the_terminal(
     run: Run, surface: Surface, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specwatch.edges.page_client import PageClient
+    from specwatch.scrape.page_client import PageClient
 
     name = "\x1b[31m" + "y" * 1_000
     page = pages.page(pages.gauge("vllm:num_requests_running", 1, model_name=name)).encode()

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from specwatch.serving import HttpServer
+from specwatch.runtime.http_server import HttpServer
 from tests.cli.conftest import Run
 
 COMMAND = "{kind: command, disable: [/bin/true, 'off'], enable: [/bin/true, 'on']}"

@@ -129,7 +129,7 @@ def test_a_command_loads_only_what_it_needs() -> None:
         "from specwatch.cli import main\n"
         "try: main(['run', '--help'])\n"
         "except SystemExit: pass\n"
-        "print({'rich', 'alembic', 'uvicorn', 'sqlalchemy', 'specwatch.simulated'}"
+        "print({'rich', 'alembic', 'uvicorn', 'sqlalchemy', 'specwatch.simulator'}"
         " & sys.modules.keys())\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

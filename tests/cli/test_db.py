@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from specwatch import sections
 from specwatch.cli import options
-from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
-from specwatch.core.decisions import Decision
-from specwatch.edges import schema
-from specwatch.edges.database import Database
-from specwatch.edges.packing import pack_batch
-from specwatch.edges.store import Store
-from specwatch.model import Batch
+from specwatch.config import sections
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.model import Batch
+from specwatch.rules.decisions import Decision
+from specwatch.store import schema
+from specwatch.store.database import Database
+from specwatch.store.packing import pack_batch
+from specwatch.store.repository import Store
 from tests.cli.conftest import Run
 from tests.surfaces.statuses import minute
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from specwatch.core import decisions
-from specwatch.edges.store import Store
+from specwatch.domain.model import Mode
 from specwatch.guard.plan import FileChange, Plan
 from specwatch.guard.state import Cause, GuardState, Incident, Order, Pause, Phase
-from specwatch.model import Mode
+from specwatch.rules import decisions
+from specwatch.store.repository import Store
 from tests.cli.conftest import Run
 from tests.cli.guards import LATER, NOW, Guards
 from tests.guard.living import ACT, Living

@@ -20,17 +20,17 @@ from starlette.responses import PlainTextResponse
 
 from specwatch.cli.load_server import Server
 from specwatch.cli.probe_run import Plan
-from specwatch.core.load import Answer, ErrorKind, Prompt
-from specwatch.edges import fixed_load
-from specwatch.edges.load_client import LoadClient
-from specwatch.edges.readers import Reader
-from specwatch.edges.store import Store
-from specwatch.experiments.model import Probe, read
-from specwatch.model import Mode, Series
-from specwatch.simulated.costs import SimulatedCosts
-from specwatch.simulated.engine import SimulatedEngine
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.workload import SimulatedTraffic
+from specwatch.domain.experiments import Probe, read
+from specwatch.domain.model import Mode, Series
+from specwatch.loadtest import fixed_load
+from specwatch.loadtest.client import LoadClient
+from specwatch.loadtest.requests import Answer, ErrorKind, Prompt
+from specwatch.simulator.costs import SimulatedCosts
+from specwatch.simulator.engine import SimulatedEngine
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.workload import SimulatedTraffic
+from specwatch.store.readers import Reader
+from specwatch.store.repository import Store
 from tests import simulated_load
 from tests.cli.conftest import Run
 from tests.simulated_load import K, in_virtual_time, settings

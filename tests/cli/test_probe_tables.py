@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from specwatch.cli.probe_tables import probe_lines
-from specwatch.experiments.model import (
+from specwatch.domain.experiments import (
     Acceptance,
     Distribution,
     Estimate,
@@ -19,7 +19,7 @@ from specwatch.experiments.model import (
     Workload,
     Zone,
 )
-from specwatch.experiments.zones import line_sentence
+from specwatch.loadtest.zones import line_sentence
 
 ASSUMED = Line(acceptance=Estimate(value=0.1), basis="assumed")
 

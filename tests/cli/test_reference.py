@@ -13,10 +13,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from specwatch.cli import group
-from specwatch.config import Config, sections_in
-from specwatch.measures import MEASURES
-from specwatch.ruling import DEFAULT_RULES
-from specwatch.sections import Section
+from specwatch.config.loading import Config, sections_in
+from specwatch.config.rules import DEFAULT_RULES
+from specwatch.config.rules.metrics import MEASURES
+from specwatch.config.sections import Section
 from tests.surfaces.decided import START, decided
 from tests.surfaces.exported import page
 from tests.surfaces.statuses import daemon, of_tap, target, whole

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from specwatch.edges.store import Store
-from specwatch.model import Histogram, Mode, Window
-from specwatch.ruling import DEFAULT_RULES
+from specwatch.config.rules import DEFAULT_RULES
+from specwatch.domain.model import Histogram, Mode, Window
+from specwatch.store.repository import Store
 from tests.cli.conftest import Run
 from tests.cli.history import MODEL, T0, fill, minute
 

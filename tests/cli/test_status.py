@@ -18,15 +18,15 @@ from starlette.responses import Response
 
 from specwatch.cli import tables
 from specwatch.cli.tables import coverage_lines
-from specwatch.core.coverage import Coverage
-from specwatch.core.decisions import TargetDecision
-from specwatch.core.interval import Interval
-from specwatch.core.status import Failure, ProxyStatus, StoreStatus, TapStatus
-from specwatch.core.taps import Trouble
-from specwatch.core.verdicts import Verdict
+from specwatch.config.rules import Rule
+from specwatch.domain.interval import Interval
+from specwatch.domain.model import UNCOVERED, Gauges, Histogram, Mode, Source
 from specwatch.errors import ScrapeReason
-from specwatch.model import UNCOVERED, Gauges, Histogram, Mode, Source
-from specwatch.ruling import Rule
+from specwatch.rules.decisions import TargetDecision
+from specwatch.rules.verdicts import Verdict
+from specwatch.scrape.coverage import Coverage
+from specwatch.scrape.taps import Trouble
+from specwatch.status import Failure, ProxyStatus, StoreStatus, TapStatus
 from tests.cli.conftest import Run
 from tests.surfaces.decided import (
     BREACHED,

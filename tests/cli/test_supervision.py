@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from specwatch.cli import supervision
-from specwatch.config import Config
-from specwatch.edges import creation
-from specwatch.edges.guard_book import GuardBook
-from specwatch.edges.store import Store
+from specwatch.config.loading import Config
+from specwatch.config.service import SupervisedService
+from specwatch.domain.model import Mode
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.state import Phase
 from specwatch.guard.step import Step
-from specwatch.model import Mode
-from specwatch.services import SupervisedService
+from specwatch.store import creation
+from specwatch.store.guard_records import GuardBook
+from specwatch.store.repository import Store
 from tests.cli.conftest import Run
 
 SERVE = ("vllm", "serve", "m")

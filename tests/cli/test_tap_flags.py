@@ -17,8 +17,8 @@ from starlette.responses import JSONResponse, Response
 
 from specwatch.cli.commands import Group
 from specwatch.cli.tap_flags import command as tap_flags
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.settings import SimulatedSettings
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.settings import SimulatedSettings
 
 COMMAND = ["/opt/vllm/bin/vllm", "serve", "M", "--spec-method", "ngram", "--spec-tokens", "3"]
 RECORD = ["--per-request-spec-decode-metrics", "summary"]

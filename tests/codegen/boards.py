@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-from specwatch.codegen.dashboards import dashboards
+from specwatch.generate.dashboards import dashboards
 
 Json = dict[str, Any]
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::\w+)?\}|(\w+))")

@@ -13,14 +13,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from specwatch.alerts import firing as own
 from specwatch.cli import group as cli
-from specwatch.codegen.alerts import alert_files, exported_groups, runbook_sections
-from specwatch.codegen.alerts.files import render, runbook, sections
-from specwatch.codegen.alerts.rule import Alert, Group, Recording
-from specwatch.codegen.alerts.sent import SECTIONS
-from specwatch.codegen.runbook import DEFAULT_RUNBOOK_URL, Section, anchor
-from specwatch.guard import alerts as own
-from specwatch.ruling import DEFAULT_RULES
+from specwatch.config.rules import DEFAULT_RULES
+from specwatch.generate.alerts import alert_files, exported_groups, runbook_sections
+from specwatch.generate.alerts.files import render, runbook, sections
+from specwatch.generate.alerts.rule import Alert, Group, Recording
+from specwatch.generate.alerts.sent import SECTIONS
+from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL, Section, anchor
 from tests.codegen.boards import boards, everything
 from tests.codegen.test_dashboard_queries import exist, labels_of, parsed, problems
 

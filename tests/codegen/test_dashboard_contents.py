@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from specwatch.codegen.dashboards.links import FLEET, GUARD, OVERVIEW, STOCK, TEMPERATURE, Board
-from specwatch.codegen.dashboards.stock_queries import accepted_lengths
+from specwatch.generate.dashboards.links import FLEET, GUARD, OVERVIEW, STOCK, TEMPERATURE, Board
+from specwatch.generate.dashboards.stock_queries import accepted_lengths
 from tests.codegen.boards import Json, boards, everything, queries, shown
 
 OURS = [OVERVIEW, TEMPERATURE, FLEET, GUARD]

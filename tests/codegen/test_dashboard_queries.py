@@ -13,7 +13,7 @@ import promql_parser
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from specwatch.codegen.dashboards.links import BOARDS
+from specwatch.generate.dashboards.links import BOARDS
 from tests.codegen.boards import boards, queries
 from tests.surfaces.exported import page
 from tests.surfaces.test_exporter import FULL

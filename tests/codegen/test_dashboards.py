@@ -16,11 +16,11 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from grafanalib import core
 
 import specwatch
-from specwatch.codegen.dashboards import dashboards
-from specwatch.codegen.dashboards.layout import Band, arrange
-from specwatch.codegen.dashboards.links import BOARDS, FLEET, OVERVIEW, TEMPERATURE, Board
-from specwatch.codegen.dashboards.panels import text
-from specwatch.codegen.provisioning import provisioning
+from specwatch.generate.dashboards import dashboards
+from specwatch.generate.dashboards.layout import Band, arrange
+from specwatch.generate.dashboards.links import BOARDS, FLEET, OVERVIEW, TEMPERATURE, Board
+from specwatch.generate.dashboards.panels import text
+from specwatch.generate.provisioning import provisioning
 from tests.codegen.boards import Json, boards, everything, shown, variables_in
 
 FOLDER = Path(__file__).parents[2] / "dashboards"
@@ -318,11 +318,11 @@ def test_the_folder_holds_what_is_generated_and_nothing_else() -> None:
 def test_only_the_dashboards_need_grafanalib() -> None:
     """The daemon would hold its memory for nothing."""
     package = Path(specwatch.__file__).parent
-    eager = re.compile(r"^(?:from|import) (?:grafanalib|specwatch\.codegen\.dashboards)", re.M)
+    eager = re.compile(r"^(?:from|import) (?:grafanalib|specwatch\.generate\.dashboards)", re.M)
     importing = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")
         if eager.search(path.read_text())
     }
     assert importing
-    assert {str(Path(each).parent) for each in importing} == {"codegen/dashboards"}
+    assert {str(Path(each).parent) for each in importing} == {"generate/dashboards"}

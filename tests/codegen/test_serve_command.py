@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from specwatch.codegen import serve_command
-from specwatch.codegen.serve_command import RECORD, ServeCommand
+from specwatch.generate import serve_command
+from specwatch.generate.serve_command import RECORD, ServeCommand
 
 
 def read(line: str) -> ServeCommand:

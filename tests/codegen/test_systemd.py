@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.codegen.systemd import exec_start, quoted
+from specwatch.generate.systemd import exec_start, quoted
 
 
 @pytest.mark.parametrize(

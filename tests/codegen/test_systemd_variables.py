@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.codegen.systemd_variables import (
+from specwatch.actuators.systemd_variables import (
     environment_file,
     expanded,
     parse_environment_file,

@@ -6,8 +6,8 @@ import shlex
 
 import pytest
 
-from specwatch.codegen import serve_command, tap
-from specwatch.codegen.serve_command import MIDDLEWARE, RECORD, TIMINGS, ServeCommand
+from specwatch.generate import serve_command, tap
+from specwatch.generate.serve_command import MIDDLEWARE, RECORD, TIMINGS, ServeCommand
 
 INSTALL = "pip install --no-deps /srv/specwatch"
 SPECULATING = "vllm serve M -sc.method ngram"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from specwatch.codegen.drop_in import DropIn
-from specwatch.codegen.unit_command import UnitCommand, rewritten
+from specwatch.actuators.drop_in import DropIn
+from specwatch.actuators.unit_command import UnitCommand, rewritten
 from specwatch.errors import CannotStrip
 from specwatch.stripping import Stripped
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from specwatch.model import (
+from specwatch.domain.model import (
     MINUTE,
     Environment,
     Gauges,

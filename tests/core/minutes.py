@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin, choose, measured
-from specwatch.core.sample import Sample
-from specwatch.model import MINUTE, Environment, Gauges, Histogram, Mode, Tally
+from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin, choose, measured
+from specwatch.domain.model import MINUTE, Environment, Gauges, Histogram, Mode, Tally
+from specwatch.domain.sample import Sample
 
 K = 4
 KEY = BaselineKey("chat", "tiny")

@@ -6,10 +6,10 @@ import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin, Point
-from specwatch.core.evidence import Evidence
-from specwatch.core.sample import Sample, completed
-from specwatch.model import LOAD_BINS, MINUTE, Gauges, Histogram, Mode, Tally, load_bin
+from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin, Point
+from specwatch.domain.model import LOAD_BINS, MINUTE, Gauges, Histogram, Mode, Tally, load_bin
+from specwatch.domain.sample import Sample, completed
+from specwatch.rules.evidence import Evidence
 
 START = 1_700_000_040
 """A whole minute, Unix."""

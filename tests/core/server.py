@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from specwatch.core.merge import merge_tallies
-from specwatch.model import Tally, Window
+from specwatch.domain.merge import merge_tallies
+from specwatch.domain.model import Tally, Window
 from tests.pages import counter, gauge, histogram, page
 
 REASONS = ("stop", "length", "abort")

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.core import tally
-from specwatch.core.acceptance import (
+from specwatch.domain.acceptance import (
     acceptance_rate,
     accepted_length_histogram,
     mean_acceptance_length,
 )
-from specwatch.model import Tally
+from specwatch.domain.model import Tally
+from specwatch.scrape import tally
 from tests.pages import CAPTURES, read
 
 VLLM = [path for path in CAPTURES if path.name.startswith("vllm")]

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.core.attribution import Attribution, Factor, attribute, explain
-from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin, Point
-from specwatch.core.sample import Sample
-from specwatch.model import Environment, Gauges, Histogram, Mode, Tally
-from specwatch.ruling import Condition, Rule
+from specwatch.config.rules import Condition, Rule
+from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin, Point
+from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Tally
+from specwatch.domain.sample import Sample
+from specwatch.rules.attribution import Attribution, Factor, attribute, explain
 
 K = 4
 PLAIN = {0: 0.010, 2: 0.012, 4: 0.020}

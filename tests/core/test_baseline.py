@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.baseline import (
+from specwatch.domain.baseline import (
     MAX_AGE,
     MOST_POINTS,
     Baseline,
@@ -21,8 +21,8 @@ from specwatch.core.baseline import (
     measured,
     point_of,
 )
-from specwatch.core.interval import LEAST_SAMPLES
-from specwatch.model import MINUTE, Environment, Gauges, Histogram, Mode, Tally, load_bin
+from specwatch.domain.interval import LEAST_SAMPLES
+from specwatch.domain.model import MINUTE, Environment, Gauges, Histogram, Mode, Tally, load_bin
 from tests.core import minutes
 from tests.core.minutes import KEY, off
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.core import bench_results
-from specwatch.core.baseline import BaselineKey, Origin, Point
-from specwatch.core.bench_results import read
+from specwatch.domain.baseline import BaselineKey, Origin, Point
+from specwatch.domain.model import load_bin
 from specwatch.errors import ConfigError
-from specwatch.model import load_bin
+from specwatch.loadtest import imported_results
+from specwatch.loadtest.imported_results import read
 
 DATA = Path(__file__).parents[1] / "data" / "bench"
 DETAILED, MEANS, DRAFT, AIPERF = (
@@ -26,7 +26,7 @@ KEY = BaselineKey("chat", "tiny")
 NAN, INFINITY = float("nan"), float("inf")
 
 
-def one(document: object, *, concurrency: float | None = None) -> bench_results.Result:
+def one(document: object, *, concurrency: float | None = None) -> imported_results.Result:
     (found,) = read(json.dumps(document), "r.json", concurrency=concurrency)
     return found
 
@@ -70,7 +70,7 @@ def sound_or_refused(text: str) -> None:
             assert 0 < number < INFINITY
 
 
-def pace(found: bench_results.Result) -> float:
+def pace(found: imported_results.Result) -> float:
     """Seconds a token, over all pieces."""
     return sum(seconds for seconds, _ in found.pieces) / sum(tokens for _, tokens in found.pieces)
 
@@ -127,7 +127,7 @@ def test_points_have_the_time_of_the_end_and_count_by_token() -> None:
 
 def test_enough_points_are_a_baseline_and_too_few_are_named() -> None:
     many, few = one(DETAILED).points(1000.0), one(AIPERF).points(1000.0)
-    (found,), (missing,) = bench_results.measurements(KEY, [*many, *few])
+    (found,), (missing,) = imported_results.measurements(KEY, [*many, *few])
     assert (found.key, found.origin) == (KEY, Origin.IMPORTED)
     assert found.points == tuple(sorted(many))
     assert found.enough
@@ -136,7 +136,7 @@ def test_enough_points_are_a_baseline_and_too_few_are_named() -> None:
 
 def test_several_results_of_one_load_are_enough_together() -> None:
     points = [one(MEANS).points(at)[0] for at in (1.0, 2.0, 3.0, 4.0, 5.0)]
-    found, missing = bench_results.measurements(KEY, points)
+    found, missing = imported_results.measurements(KEY, points)
     assert [len(each.points) for each in found] == [5]
     assert missing == []
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.baseline import Baseline
-from specwatch.core.breakeven import Assessment, assess, prior_speedup, speedup_of
-from specwatch.model import Gauges, Mode, Tally
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.breakeven import Assessment, assess, prior_speedup, speedup_of
+from specwatch.domain.model import Gauges, Mode, Tally
 from tests.core import minutes
 from tests.core.minutes import baseline, off, on, per_request
 

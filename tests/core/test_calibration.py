@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core import calibration, calibration_report
-from specwatch.core.baseline import BaselineKey, Origin
-from specwatch.core.calibration import Block, Engine, Look, Meter, Stage, check, engine_of
-from specwatch.core.load import Answer, Ask, ErrorKind
-from specwatch.core.sample import SentLengths
+from specwatch.domain.baseline import BaselineKey, Origin
+from specwatch.domain.model import Environment, Mode, Series
+from specwatch.domain.sample import SentLengths
 from specwatch.errors import ConfigError, PageError
-from specwatch.model import Environment, Mode, Series
+from specwatch.loadtest import calibration, calibration_report
+from specwatch.loadtest.calibration import Block, Engine, Look, Meter, Stage, check, engine_of
+from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from tests import pages
 
 KEY = BaselineKey("chat", "tiny", "0.32.0", "abc")

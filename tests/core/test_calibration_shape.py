@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from specwatch.core import calibration_shape
-from specwatch.core.calibration import counted_of
-from specwatch.core.sample import Sample
-from specwatch.model import Gauges, Histogram, Mode, Tally
+from specwatch.domain.model import Gauges, Histogram, Mode, Tally
+from specwatch.domain.sample import Sample
+from specwatch.loadtest import calibration_shape
+from specwatch.loadtest.calibration import counted_of
 
 from .test_calibration import OFF, page
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from specwatch.core.change import Change, acceptance_change
+from specwatch.rules.change import Change, acceptance_change
 from tests.core.samples import minute, minutes, tally
 
 THEN = {

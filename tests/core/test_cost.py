@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.cost import EPISODE, LEAST_POINTS, CostModel, Observation, Rate, doubt
-from specwatch.core.noise import Noise
-from specwatch.model import load_bin
+from specwatch.domain.cost import EPISODE, LEAST_POINTS, CostModel, Observation, Rate, doubt
+from specwatch.domain.model import load_bin
+from specwatch.domain.noise import Noise
 
 PREFILL, CONTEXT = 2e-4, 3e-7
 """Seconds per prompt token that another waits for, and per unit and token of context."""

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.core.counters import CounterTracker
+from specwatch.domain.model import Series
 from specwatch.errors import PageError, ScrapeReason
-from specwatch.model import Series
+from specwatch.scrape.counters import CounterTracker
 
 DRAFTS = Series("drafts", "", "m", "0", "")
 TOKENS = Series("generation_tokens", "", "m", "0", "")

@@ -7,9 +7,15 @@ from typing import Any
 
 import pytest
 
-from specwatch.core.coverage import Coverage, coverages, leading_reasons, share_derived, trouble_of
-from specwatch.core.taps import LEAVES_OUT
-from specwatch.model import MINUTE, UNCOVERED, Mode, SeriesId, Source, Tally, Window
+from specwatch.domain.model import MINUTE, UNCOVERED, Mode, SeriesId, Source, Tally, Window
+from specwatch.scrape.coverage import (
+    Coverage,
+    coverages,
+    leading_reasons,
+    share_derived,
+    trouble_of,
+)
+from specwatch.scrape.taps import LEAVES_OUT
 from specwatch.wording.text import LONGEST_SENTENCE
 
 

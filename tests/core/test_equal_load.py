@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core import histogram
-from specwatch.core.baseline import Baseline, Origin
-from specwatch.core.equal_load import baseline_latencies
-from specwatch.core.reading import read
-from specwatch.model import Mode
+from specwatch.domain import histogram
+from specwatch.domain.baseline import Baseline, Origin
+from specwatch.domain.model import Mode
+from specwatch.rules.equal_load import baseline_latencies
+from specwatch.rules.readings import read
 from tests.core.samples import baseline, evidence, minute, tally
 
 HOUR = 3600.0

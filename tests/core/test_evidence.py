@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core.breakeven import assess
-from specwatch.core.dossier import Dossier
-from specwatch.model import HOUR, MINUTE, Mode
+from specwatch.domain.breakeven import assess
+from specwatch.domain.model import HOUR, MINUTE, Mode
+from specwatch.rules.model_record import Dossier
 from tests.core.minutes import measurements, off, on
 from tests.core.samples import START, baseline, evidence, minute, minutes, tally
 

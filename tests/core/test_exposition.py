@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.core.exposition import PageReader
+from specwatch.domain.model import PageLimits, Series
+from specwatch.engines.families import SAMPLES
 from specwatch.errors import PageError, ScrapeReason
-from specwatch.model import PageLimits, Series
-from specwatch.names import SAMPLES
+from specwatch.scrape.exposition import PageReader
 from tests.pages import CAPTURES, capture, oracle, page, read
 
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
-from specwatch.core.gauging import counted
-from specwatch.model import Gauges, Histogram, Tally
+from specwatch.domain.model import Gauges, Histogram, Tally
+from specwatch.scrape.gauges import counted
 
 SECONDS = 3000.0
 LOOKS = 600

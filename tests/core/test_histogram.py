@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.core import histogram
-from specwatch.core.histogram import Quantile, quantile
-from specwatch.model import Histogram
+from specwatch.domain import histogram
+from specwatch.domain.histogram import Quantile, quantile
+from specwatch.domain.model import Histogram
 
 QUANTILES = (0.0, 0.01, 0.1, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
 grids = st.lists(

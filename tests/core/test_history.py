@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from specwatch.core.history import BLOCK, FRESH, History
-from specwatch.core.sample import Sample, samples_of, total
-from specwatch.model import HOUR, MINUTE, Environment, Mode, Tally
+from specwatch.domain.model import HOUR, MINUTE, Environment, Mode, Tally
+from specwatch.domain.sample import Sample, samples_of, total
+from specwatch.rules.history import BLOCK, FRESH, History
 from tests.core.closing import START, K, minute
 
 HERE = Environment("0.32.0", f"c-{K}")

@@ -7,11 +7,11 @@ import sys
 
 SCRIPT = """
 import sys
-import specwatch.daemon
-from specwatch.core.baseline import Baseline
-from specwatch.core.breakeven import assess
-from specwatch.core.attribution import attribute
-from specwatch.core.prediction import Experience
+import specwatch.daemon.daemon
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.breakeven import assess
+from specwatch.rules.attribution import attribute
+from specwatch.domain.prediction import Experience
 from tests.core.minutes import baseline, off, on
 minutes = [on(n) for n in range(9)]
 assert assess(minutes, Baseline()).missing == "no baseline"
@@ -20,7 +20,7 @@ heavy = {"numpy", "alembic", "psycopg", "requests"}
 assert attribute(minutes, minutes, baseline([off(n) for n in range(9)])).change
 assert Experience.of(minutes, baseline([off(n) for n in range(9)])).lengths
 print(*heavy & set(sys.modules))
-import specwatch.experiments.resampling
+import specwatch.loadtest.resampling
 print(*heavy & set(sys.modules))
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from specwatch.core.interval import Interval, ratio_interval
+from specwatch.domain.interval import Interval, ratio_interval
 
 TRUTH = 0.8
 

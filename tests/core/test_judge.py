@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from specwatch.core.baseline import MAX_AGE, BaselineKey, Origin, join, measured
-from specwatch.core.judge import MOST_MODELS, Judge
-from specwatch.core.sample import samples_of, total
-from specwatch.core.verdicts import Finding, Verdict
-from specwatch.model import MINUTE, Environment, Mode, Objective, Window
-from specwatch.ruling import Condition, Rule, Scope
+from specwatch.config.rules import Condition, Rule, Scope
+from specwatch.domain.baseline import MAX_AGE, BaselineKey, Origin, join, measured
+from specwatch.domain.model import MINUTE, Environment, Mode, Objective, Window
+from specwatch.domain.sample import samples_of, total
+from specwatch.rules.judge import MOST_MODELS, Judge
+from specwatch.rules.verdicts import Finding, Verdict
 from tests.core.closing import START, minute
 
 LOW = Rule(

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core.last_hour import last_hour
-from specwatch.model import Histogram, Mode
+from specwatch.domain.model import Histogram, Mode
+from specwatch.rules.last_hour import last_hour
 from tests.surfaces.statuses import minute, of_tap
 
 AT = 1_699_999_200

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.merge import merge_gauges, merge_modes, merge_tallies, merge_windows
-from specwatch.model import (
+from specwatch.domain.merge import merge_gauges, merge_modes, merge_tallies, merge_windows
+from specwatch.domain.model import (
     COUNTERS,
     HISTOGRAMS,
     HOUR,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.model import (
+from specwatch.domain.model import (
     LOAD_BINS,
     Batch,
     Gauges,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from specwatch.core.noise import (
+from specwatch.domain.noise import (
     Noise,
     inflation,
     noise_of,
@@ -18,7 +18,7 @@ from specwatch.core.noise import (
     spread_of,
     student,
 )
-from specwatch.core.speedup import STRETCHES
+from specwatch.domain.speedup import STRETCHES
 
 TRUTH = 1.4
 Series = npt.NDArray[np.float64]

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin, Point
-from specwatch.core.interval import Interval
-from specwatch.core.prediction import Experience, Remembered, worth_it
-from specwatch.core.sample import Sample
-from specwatch.model import Environment, Gauges, Histogram, Mode, Tally, load_bin
+from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin, Point
+from specwatch.domain.interval import Interval
+from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Tally, load_bin
+from specwatch.domain.prediction import Experience, Remembered, worth_it
+from specwatch.domain.sample import Sample
 
 PLAIN = 0.1
 """Seconds of a step without speculation, at any load."""

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.core.minute_set import MinuteSet
-from specwatch.core.prometheus_pages import (
+from specwatch.backfill.prometheus_pages import (
     Found,
     Page,
     Server,
@@ -20,11 +19,12 @@ from specwatch.core.prometheus_pages import (
     presence_selector,
     servers,
 )
-from specwatch.core.prometheus_targets import named, sources
+from specwatch.backfill.prometheus_targets import named, sources
+from specwatch.config.target import Target
+from specwatch.domain.minute_set import MinuteSet
+from specwatch.domain.model import HOUR, MINUTE, Series
+from specwatch.engines.families import SAMPLES
 from specwatch.errors import ConfigError
-from specwatch.model import HOUR, MINUTE, Series
-from specwatch.names import SAMPLES
-from specwatch.target import Target
 
 T0 = 1_700_000_000 // HOUR * HOUR
 LABELS = (("instance", "gpu-1:8000"), ("job", "vllm"))

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from specwatch.core.prompts import PROMPTS, endless, sized
+from specwatch.loadtest.prompts import PROMPTS, endless, sized
 
 
 def test_each_round_has_every_prompt_once_in_another_order() -> None:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.core import histogram, quantile
-from specwatch.core.quantile import Estimate
-from specwatch.model import Histogram
+from specwatch.domain import histogram, quantile
+from specwatch.domain.model import Histogram
+from specwatch.domain.quantile import Estimate
 from tests.core.samples import TPOT_BOUNDS, observed, spread
 
 BOUNDS = (1.0, 2.0, 4.0)

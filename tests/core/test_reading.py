@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.baseline import Baseline, Origin
-from specwatch.core.reading import read
-from specwatch.measures import MEASURES
-from specwatch.model import Histogram, Mode
+from specwatch.config.rules.metrics import MEASURES
+from specwatch.domain.baseline import Baseline, Origin
+from specwatch.domain.model import Histogram, Mode
+from specwatch.rules.readings import read
 from tests.core.samples import (
     LENGTH_BOUNDS,
     RATE_BOUNDS,

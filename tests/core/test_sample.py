@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.sample import Pace, pace_of, samples_of, total, totals_by_bucket
-from specwatch.model import (
+from specwatch.domain.model import (
     ALL_TEMPERATURES,
     MINUTE,
     Environment,
@@ -20,6 +19,7 @@ from specwatch.model import (
     Tally,
     Window,
 )
+from specwatch.domain.sample import Pace, pace_of, samples_of, total, totals_by_bucket
 from tests.core import minutes
 
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.slo import BURN_WINDOWS, Goodput, SloBook, SloStatus
-from specwatch.model import HOUR, MINUTE, Histogram, Tally
-from specwatch.ruling import Slo
+from specwatch.config.rules import Slo
+from specwatch.domain.model import HOUR, MINUTE, Histogram, Tally
+from specwatch.rules.objectives import BURN_WINDOWS, Goodput, SloBook, SloStatus
 
 T0 = 1_700_002_800
 """A whole hour, Unix."""

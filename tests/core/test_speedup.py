@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core.baseline import Baseline, Origin, choose, measured
-from specwatch.core.counterfactual import LIKE, Memory
-from specwatch.core.sample import Sample
-from specwatch.core.speedup import STRETCHES, Comparison
-from specwatch.model import MINUTE, Environment, Gauges, Histogram, Mode, Objective, Tally
+from specwatch.domain.baseline import Baseline, Origin, choose, measured
+from specwatch.domain.counterfactual import LIKE, Memory
+from specwatch.domain.model import MINUTE, Environment, Gauges, Histogram, Mode, Objective, Tally
+from specwatch.domain.sample import Sample
+from specwatch.domain.speedup import STRETCHES, Comparison
 from tests.core.minutes import KEY, on, per_request
 
 STEP, SEQUENCE, PREFILL, CONTEXT = 0.012, 0.0004, 1e-4, 1e-7

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from specwatch.core import tally
+from specwatch.domain.model import Environment, Histogram, Mode, Series, Tally
 from specwatch.errors import PageError, ScrapeReason
-from specwatch.model import Environment, Histogram, Mode, Series, Tally
+from specwatch.scrape import tally
 from tests.pages import capture, counter, gauge, histogram, page, read, speculation
 
 LABELS = {"engine": "0", "model_name": "m"}

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from specwatch.core import buckets
-from specwatch.core.taps import BUCKETS_VARIABLE, Trouble
-from specwatch.core.watch import Watch
+from specwatch.domain import buckets
+from specwatch.domain.model import Cursor, Mode, Moment, Source, Window
+from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.errors import ScrapeReason
-from specwatch.model import Cursor, Mode, Moment, Source, Window
+from specwatch.scrape.taps import BUCKETS_VARIABLE, Trouble
+from specwatch.scrape.window_builder import Watch
 from specwatch.tap.settings import BUCKETS
-from specwatch.temperature import DEFAULT_EDGES
 from specwatch.wording.text import LONGEST_SENTENCE
 from tests import pages
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.exposition import PageReader
-from specwatch.core.merge import merge_tallies
-from specwatch.core.watch import Observation, Watch
-from specwatch.model import Cursor, Moment, Source, Tally, Window
+from specwatch.domain.merge import merge_tallies
+from specwatch.domain.model import Cursor, Moment, Source, Tally, Window
+from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.window_builder import Observation, Watch
 from tests import pages
 
 MODELS = ("a", "b")

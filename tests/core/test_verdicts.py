@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.evidence import Evidence
-from specwatch.core.verdicts import LONGEST_GAP, Finding, Verdict, judge
-from specwatch.model import Histogram, Mode, Tally
-from specwatch.ruling import DEFAULT_RULES, Condition, Rule
-from specwatch.scalars import format_duration
+from specwatch.config.rules import DEFAULT_RULES, Condition, Rule
+from specwatch.domain.model import Histogram, Mode, Tally
+from specwatch.domain.units import format_duration
+from specwatch.rules.evidence import Evidence
+from specwatch.rules.verdicts import LONGEST_GAP, Finding, Verdict, judge
 from tests.core.samples import (
     RATE_BOUNDS,
     START,

@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core import tally
-from specwatch.core.acceptance import mean_acceptance_length
-from specwatch.core.histogram import mean, quantile
-from specwatch.core.sample import samples_of
-from specwatch.core.watch import Watch
-from specwatch.model import Histogram, Mode, Moment, Series, Tally
+from specwatch.domain.acceptance import mean_acceptance_length
+from specwatch.domain.histogram import mean, quantile
+from specwatch.domain.model import Histogram, Mode, Moment, Series, Tally
+from specwatch.domain.sample import samples_of
+from specwatch.scrape import tally
+from specwatch.scrape.window_builder import Watch
 from tests.pages import capture, counter, faithful, gauge, llama_capture, multiprocess, page, read
 
 ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)

@@ -9,12 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.core import tally
-from specwatch.core.gauging import GpuMemory
-from specwatch.core.sample import samples_of
-from specwatch.core.watch import Observation, Watch
+from specwatch.domain.model import (
+    MINUTE,
+    Environment,
+    Gauges,
+    Mode,
+    Moment,
+    Series,
+    SeriesId,
+    Window,
+)
+from specwatch.domain.sample import samples_of
 from specwatch.errors import ScrapeReason
-from specwatch.model import MINUTE, Environment, Gauges, Mode, Moment, Series, SeriesId, Window
+from specwatch.scrape import tally
+from specwatch.scrape.gauges import GpuMemory
+from specwatch.scrape.window_builder import Observation, Watch
 from tests.pages import counter, gauge, histogram, page, read, speculation
 
 MAX_GAP = 15.0

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.exposition import PageReader
-from specwatch.core.watch import Observation, Watch
+from specwatch.domain.model import COUNTERS, HISTOGRAMS, MINUTE, Cursor, Mode, Moment, Window
 from specwatch.errors import ScrapeReason
-from specwatch.model import COUNTERS, HISTOGRAMS, MINUTE, Cursor, Mode, Moment, Window
+from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.window_builder import Observation, Watch
 from tests.core.server import REASONS, Engine, Ledger, Process, assert_adds_up
 
 MODELS = ("a", 'b"\\')

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import structlog
 
-from specwatch.target import Target
+from specwatch.config.target import Target
 from tests.daemon.families import leave_others_out
 from tests.hostile import Behaviour, HostileServer
 

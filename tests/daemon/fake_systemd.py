@@ -7,8 +7,8 @@ import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from specwatch.codegen.unit_command import UnitCommand
-from specwatch.edges.systemd_bus import LoadedUnit
+from specwatch.actuators.systemd_bus import LoadedUnit
+from specwatch.actuators.unit_command import UnitCommand
 from specwatch.errors import ActuatorError
 
 NAME = "vllm.service"

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from specwatch.edges import leash
+from specwatch.actuators import leash
 from tests.hostile import wait_for
 
 FAMILY = """\

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from specwatch.config import Config, from_targets
-from specwatch.core.merge import merge_tallies
-from specwatch.daemon import Daemon
-from specwatch.edges.store import Store
-from specwatch.model import Moment, Tally, Window
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulated.workload import SimulatedRequest
-from specwatch.target import Target
+from specwatch.config.loading import Config, from_targets
+from specwatch.config.target import Target
+from specwatch.daemon.daemon import Daemon
+from specwatch.domain.merge import merge_tallies
+from specwatch.domain.model import Moment, Tally, Window
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.workload import SimulatedRequest
+from specwatch.store.repository import Store
 from tests.hostile import wait_for
 
 FAST = SimulatedSettings(port=0, speculation=SimulatedSpeculation(4), time_scale=500.0)

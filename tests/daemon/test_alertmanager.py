@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from specwatch.edges import alertmanager
-from specwatch.edges.alert_post import AlertPost, PostError, PostReason
-from specwatch.edges.alertmanager import Alertmanagers, Delivery
-from specwatch.guard.alert import Alert
-from specwatch.policy import Alertmanager
+from specwatch.alerts import sender
+from specwatch.alerts.alert import Alert
+from specwatch.alerts.client import AlertPost, PostError, PostReason
+from specwatch.alerts.sender import Alertmanagers, Delivery
+from specwatch.config.guard import Alertmanager
 from tests.daemon.conftest import CERTIFICATE, Log, events
 from tests.daemon.receiver import Receiver
 from tests.hostile import deaf_port, wait_for
@@ -38,7 +38,7 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture
 def tell(monkeypatch: pytest.MonkeyPatch, log: Log) -> Iterator[Told]:
     """``tell(*urls, now, **section)``: Alertmanagers that are closed at the end."""
-    monkeypatch.setattr(alertmanager, "FIRST_DELAY", 0.01)
+    monkeypatch.setattr(sender, "FIRST_DELAY", 0.01)
     made: list[Alertmanagers] = []
 
     def told(
@@ -169,18 +169,18 @@ def test_a_failed_letter_is_tried_again_with_what_is_true_by_then(
 def test_delays_between_attempts_grow_to_a_limit(
     receiver: Receiver, tell: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alertmanager, "LONGEST_DELAY", 0.04)
+    monkeypatch.setattr(sender, "LONGEST_DELAY", 0.04)
     receiver.status = 503
     alertmanagers = tell(receiver.url)
-    (sender,) = alertmanagers._senders
+    (one,) = alertmanagers._senders
     seen: list[float] = []
-    failed_as_before = sender._failed
+    failed_as_before = one._failed
 
     def failed_then(error: Any) -> None:
         failed_as_before(error)
-        seen.append(sender._delay)
+        seen.append(one._delay)
 
-    monkeypatch.setattr(sender, "_failed", failed_then)
+    monkeypatch.setattr(one, "_failed", failed_then)
     alertmanagers.set([LOW])
     wait_for(lambda: len(seen) >= 5)
     assert seen[:5] == [0.01, 0.02, 0.04, 0.04, 0.04]
@@ -338,8 +338,8 @@ def test_no_error_tells_a_secret(
 
 def test_closing_tells_what_waits(receiver: Receiver, tell: Told, monkeypatch: Any) -> None:
     """Even when the next attempt is not due for long."""
-    monkeypatch.setattr(alertmanager, "FIRST_DELAY", 25.0)
-    monkeypatch.setattr(alertmanager, "LONGEST_DELAY", 25.0)
+    monkeypatch.setattr(sender, "FIRST_DELAY", 25.0)
+    monkeypatch.setattr(sender, "LONGEST_DELAY", 25.0)
     receiver.status = 500
     alertmanagers = tell(receiver.url)
     alertmanagers.set([LOW])

@@ -11,18 +11,18 @@ from collections.abc import Container, Iterator, Mapping
 import pytest
 from prometheus_client import CollectorRegistry
 
-from specwatch.core.calibration import Block
-from specwatch.core.exposition import PageReader
-from specwatch.core.load import Answer, Ask, ErrorKind
-from specwatch.edges.closed_loop import ClosedLoop
-from specwatch.edges.load_client import LoadClient
-from specwatch.edges.load_ledger import LoadLedger
-from specwatch.edges.page_client import PageClient
+from specwatch.domain.model import Series
 from specwatch.errors import NoAnswer, ScrapeError, ScrapeReason
-from specwatch.model import Series
-from specwatch.simulated.costs import SimulatedCosts
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.settings import SimulatedSettings
+from specwatch.loadtest.calibration import Block
+from specwatch.loadtest.client import LoadClient
+from specwatch.loadtest.closed_loop import ClosedLoop
+from specwatch.loadtest.ledger import LoadLedger
+from specwatch.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.page_client import PageClient
+from specwatch.simulator.costs import SimulatedCosts
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.settings import SimulatedSettings
 from tests.hostile import wait_for
 
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from specwatch.edges import child_process
-from specwatch.edges.actuators import Actuator
-from specwatch.edges.actuators.command import CommandActuator
-from specwatch.edges.child_process import environment_for, run_command
-from specwatch.edges.hooks import run_hook
+from specwatch.actuators import Actuator
+from specwatch.actuators.command import CommandActuator
+from specwatch.actuators.hooks import run_hook
+from specwatch.config.service import CommandService
+from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError
 from specwatch.guard.plan import Life
-from specwatch.model import Mode
-from specwatch.services import CommandService
+from specwatch.runtime import child_process
+from specwatch.runtime.child_process import environment_for, run_command
 from tests.daemon.conftest import Log, events
 from tests.hostile import wait_for
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from specwatch.core.gauging import GpuMemory
-from specwatch.cycle import TargetCycle
-from specwatch.edges.tls import tls_context
+from specwatch.config.target import Target
+from specwatch.daemon.scraper import TargetCycle
+from specwatch.domain.model import Batch, Mode, Moment, Window
 from specwatch.errors import ConfigError
-from specwatch.model import Batch, Mode, Moment, Window
-from specwatch.target import Target
+from specwatch.runtime.tls import tls_context
+from specwatch.scrape.gauges import GpuMemory
 from tests.daemon.conftest import CERTIFICATE, Log, Serve, events, target_of
 from tests.daemon.pages import llama, many_models, vllm
 from tests.hostile import Behaviour, HostileServer, Visit, hanging, wait_for
@@ -222,7 +222,7 @@ def test_a_page_of_thousands_of_models_is_refused_in_bounded_memory(bench: MakeB
 def test_models_that_change_on_every_page_take_bounded_memory(
     bench: MakeBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.core.counters.MOST_SERIES", 200)
+    monkeypatch.setattr("specwatch.scrape.counters.MOST_SERIES", 200)
     one = bench()
     for number in range(400):
         one.turn(vllm() + vllm(1, model=f"m{number}", start=None), seconds=2)

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import requests
 
-from specwatch.core.merge import merge_tallies
-from specwatch.cycle import TargetCycle
-from specwatch.daemon import Daemon
+from specwatch.daemon.daemon import Daemon
+from specwatch.daemon.scraper import TargetCycle
+from specwatch.domain.merge import merge_tallies
 from specwatch.errors import ConfigError, StoreUnavailable
-from specwatch.simulated.server import SimulatedServer
+from specwatch.simulator.server import SimulatedServer
 from tests.daemon.conftest import CERTIFICATE, Log, Serve, events, target_of
 from tests.daemon.pages import vllm
 from tests.daemon.running import (
@@ -43,9 +43,9 @@ IN_TIME = 30.0
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens every few seconds happens often."""
-    monkeypatch.setattr("specwatch.daemon._FLUSH_SECONDS", 0.1)
-    monkeypatch.setattr("specwatch.daemon._HEARTBEAT_SECONDS", 0.1)
-    monkeypatch.setattr("specwatch.daemon._LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("specwatch.daemon.daemon._FLUSH_SECONDS", 0.1)
+    monkeypatch.setattr("specwatch.daemon.daemon._HEARTBEAT_SECONDS", 0.1)
+    monkeypatch.setattr("specwatch.daemon.daemon._LOOK_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_targets_that_hang_delay_no_other(serve: Serve, database: Path) -> None:
 def test_a_thousand_hung_targets_queue_no_more_than_one_turn_each(
     serve: Serve, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.daemon._MOST_THREADS", 2)
+    monkeypatch.setattr("specwatch.daemon.daemon._MOST_THREADS", 2)
     server = serve(hanging)
     targets = [target_of(server.url, f"t{n}", interval=QUICK, timeout=1.0) for n in range(20)]
     with Running(daemon_of(database, *targets)) as daemon:
@@ -229,7 +229,7 @@ def test_a_hostile_page_that_cannot_be_stored_is_told_and_stops_nothing(
 def test_stop_takes_few_seconds_with_a_hung_target_and_a_locked_database(
     serve: Serve, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.edges.database.SQLITE_BUSY_SECONDS", 0.5)
+    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.5)
     fine, silent = serve(page(vllm())), serve(hanging)
     with deaf_port() as port:
         targets = [
@@ -256,7 +256,7 @@ def test_stop_takes_few_seconds_with_a_hung_target_and_a_locked_database(
 def test_stop_waits_for_no_database_that_hangs(
     server: SimulatedServer, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.daemon._WRITE_SECONDS", 0.2)
+    monkeypatch.setattr("specwatch.daemon.daemon._WRITE_SECONDS", 0.2)
     leave = threading.Event()
     daemon = daemon_of(database, target_of(server.url, interval=QUICK))
     daemon.start()
@@ -287,9 +287,9 @@ def test_a_database_that_is_away_at_the_start_is_written_to_later(
     server: SimulatedServer, database: Path, log: Log, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Locked, or nothing listens there: the daemon watches, and says so."""
-    monkeypatch.setattr("specwatch.edges.queue.LONGEST_DELAY", 0.1)
-    monkeypatch.setattr("specwatch.edges.queue.FIRST_DELAY", 0.1)
-    monkeypatch.setattr("specwatch.edges.database.SQLITE_BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("specwatch.store.write_queue.LONGEST_DELAY", 0.1)
+    monkeypatch.setattr("specwatch.store.write_queue.FIRST_DELAY", 0.1)
+    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.2)
     hands = Hands()
     url: Path | str = database
     lock = None
@@ -327,7 +327,7 @@ def test_a_daemon_that_started_without_its_database_goes_on_where_the_last_one_s
     server: SimulatedServer, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was counted while no daemon ran is told by a cursor that can be read only later."""
-    monkeypatch.setattr("specwatch.edges.database.SQLITE_BUSY_SECONDS", 0.2)
+    monkeypatch.setattr("specwatch.store.database.SQLITE_BUSY_SECONDS", 0.2)
     hands = Hands()
     with Running(daemon_of(database, target_of(server.url, interval=QUICK), now=hands)) as first:
         scraped(first)
@@ -351,8 +351,8 @@ def test_a_daemon_that_started_without_its_database_goes_on_where_the_last_one_s
 def test_a_database_that_goes_and_comes_back_gets_every_window(
     server: SimulatedServer, database: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.edges.queue.LONGEST_DELAY", 0.1)
-    monkeypatch.setattr("specwatch.edges.queue.FIRST_DELAY", 0.1)
+    monkeypatch.setattr("specwatch.store.write_queue.LONGEST_DELAY", 0.1)
+    monkeypatch.setattr("specwatch.store.write_queue.FIRST_DELAY", 0.1)
     hands = Hands()
     daemon = daemon_of(database, target_of(server.url, interval=QUICK), now=hands)
     with Running(daemon):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.core.gauging import GpuMemory
-from specwatch.edges.gpu import GpuMemoryReader
+from specwatch.scrape.gauges import GpuMemory
+from specwatch.scrape.gpu import GpuMemoryReader
 
 
 class NVMLError(Exception):

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from specwatch.actuators.helper_client import HelperClient
+from specwatch.actuators.helper_protocol import parse_request
+from specwatch.actuators.helper_server import GuardHelper, activated_socket
 from specwatch.cli import group
-from specwatch.edges.actuators.helper_client import HelperClient
-from specwatch.edges.guard_helper import GuardHelper, activated_socket
-from specwatch.edges.helper_protocol import parse_request
+from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, ConfigError
 from specwatch.guard.plan import FileChange, Life, Plan, Service
-from specwatch.model import Mode
 
 PLAN = Plan(("a", "b c"), ("a",), (FileChange("/x", None, "text\n"),), ("step",), ("note",))
 SERVICE = Service(Life.CHANGING, None, "i1", "語")

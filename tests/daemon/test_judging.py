@@ -11,22 +11,22 @@ from typing import Any
 import pytest
 import requests
 
-from specwatch import judging as judging_module
-from specwatch.config import Config
-from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
-from specwatch.core.decisions import Decision
-from specwatch.core.judge import Judge
-from specwatch.core.speedup import NOT_READ, TOO_FEW
-from specwatch.core.verdicts import Finding, Verdict
-from specwatch.daemon import Daemon
-from specwatch.edges.store import Store
+from specwatch.config.loading import Config
+from specwatch.config.rules import Condition, Rule, Rules, Scope, Slo
+from specwatch.config.sections import Baselines
+from specwatch.config.target import Target
+from specwatch.daemon import rule_service as judging_module
+from specwatch.daemon.daemon import Daemon
+from specwatch.daemon.rule_service import Judging
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.model import HOUR, Batch, Histogram, Mode, Moment, Window
+from specwatch.domain.speedup import NOT_READ, TOO_FEW
 from specwatch.errors import StoreUnavailable
-from specwatch.judging import Judging
-from specwatch.model import HOUR, Batch, Histogram, Mode, Moment, Window
-from specwatch.ruling import Condition, Rule, Rules, Scope, Slo
-from specwatch.sections import Baselines
-from specwatch.simulated.server import SimulatedServer
-from specwatch.target import Target
+from specwatch.rules.decisions import Decision
+from specwatch.rules.judge import Judge
+from specwatch.rules.verdicts import Finding, Verdict
+from specwatch.simulator.server import SimulatedServer
+from specwatch.store.repository import Store
 from tests.daemon.conftest import Log, events, target_of
 from tests.daemon.running import (
     FAST,
@@ -739,7 +739,7 @@ def test_the_daemon_judges_what_it_watches_and_goes_on_after_a_restart(
 ) -> None:
     """The simulated engine accepts some drafts: a rule that wants none is in breach."""
     for name in ("_FLUSH_SECONDS", "_CATCH_UP_SECONDS", "_LOOK_SECONDS"):
-        monkeypatch.setattr(f"specwatch.daemon.{name}", 0.05)
+        monkeypatch.setattr(f"specwatch.daemon.daemon.{name}", 0.05)
     none = Condition(metric="acceptance_ratio", above=0.01)
     rule = LOW.model_copy(update={"conditions": (none,), "for_": 0.0})
     hands = Hands()

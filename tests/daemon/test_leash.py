@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.edges import leash
-from specwatch.edges.leashed import MARK, Event, Leashed
+from specwatch.actuators import leash
+from specwatch.actuators.leashed import MARK, Event, Leashed
 from tests.daemon.families import alive, born, descendants, family, python
 from tests.hostile import wait_for
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("only_ours")
 SLEEP = python("import time; time.sleep(600)")
 HOLDER = """\
 import sys, time
-from specwatch.edges.leashed import Leashed
+from specwatch.actuators.leashed import Leashed
 life = Leashed(sys.argv[2:], environ={}, grace=float(sys.argv[1]))
 for event in life.events(1.0):
     print(event.number, file=sys.stderr, flush=True)

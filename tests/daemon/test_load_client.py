@@ -15,12 +15,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from specwatch.core.load import Acceptance, Answer, Ask, ErrorKind
-from specwatch.edges.load_client import LoadClient
-from specwatch.serving import HttpServer
-from specwatch.simulated.costs import SimulatedCosts
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.loadtest.client import LoadClient
+from specwatch.loadtest.requests import Acceptance, Answer, Ask, ErrorKind
+from specwatch.runtime.http_server import HttpServer
+from specwatch.simulator.costs import SimulatedCosts
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
 
 ASK = Ask("hello", 12, 0.4)
 Serve = Callable[[Callable[[Request], Any]], str]

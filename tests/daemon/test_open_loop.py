@@ -10,18 +10,18 @@ from statistics import fmean, pvariance
 import pytest
 from prometheus_client import CollectorRegistry
 
-from specwatch.core.arrivals import poisson
-from specwatch.core.calibration import Block
-from specwatch.core.exposition import PageReader
-from specwatch.core.load import Answer, Ask, ErrorKind
-from specwatch.edges.load_client import LoadClient
-from specwatch.edges.open_loop import OpenLoop
-from specwatch.edges.page_client import PageClient
+from specwatch.domain.model import Series
 from specwatch.errors import NoAnswer, ScrapeError, ScrapeReason
-from specwatch.model import Series
-from specwatch.simulated.costs import SimulatedCosts
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.settings import SimulatedSettings
+from specwatch.loadtest.arrivals import poisson
+from specwatch.loadtest.calibration import Block
+from specwatch.loadtest.client import LoadClient
+from specwatch.loadtest.open_loop import OpenLoop
+from specwatch.loadtest.requests import Answer, Ask, ErrorKind
+from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.page_client import PageClient
+from specwatch.simulator.costs import SimulatedCosts
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.settings import SimulatedSettings
 from tests.hostile import wait_for
 
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from specwatch.edges import resolver
-from specwatch.edges.bounded_socket import BoundedSocket
-from specwatch.edges.page_client import PageClient
-from specwatch.edges.resolver import Resolver
+from specwatch.config.target import Target
 from specwatch.errors import ConfigError, ScrapeError, ScrapeReason
-from specwatch.target import Target
+from specwatch.runtime import resolver
+from specwatch.runtime.bounded_socket import BoundedSocket
+from specwatch.runtime.resolver import Resolver
+from specwatch.scrape.page_client import PageClient
 from tests.daemon.conftest import CERTIFICATE, Serve
 from tests.hostile import Behaviour, HostileServer, Visit, deaf_port, hanging, page, wait_for
 
@@ -154,7 +154,7 @@ def test_gzip_is_asked_for_only_across_a_network(
     """On one machine compressing costs the engine more than the bytes do."""
     server = serve(page(PAGE))
     client_of(server.url).fetch("/metrics")
-    monkeypatch.setattr("specwatch.edges.page_client.is_loopback", lambda host: False)
+    monkeypatch.setattr("specwatch.scrape.page_client.is_loopback", lambda host: False)
     client_of(server.url).fetch("/metrics")
     assert [v.headers["accept-encoding"] for v in server.visits] == ["identity", "gzip"]
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import requests
 
-from specwatch.daemon import Daemon
-from specwatch.simulated.server import SimulatedServer
+from specwatch.daemon.daemon import Daemon
+from specwatch.simulator.server import SimulatedServer
 from tests.daemon.conftest import Serve, target_of
 from tests.daemon.notify import NotifySocket
 from tests.daemon.pages import vllm

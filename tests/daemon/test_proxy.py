@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.cycle import TargetCycle
-from specwatch.model import Batch, Moment, Source, Window
+from specwatch.daemon.scraper import TargetCycle
+from specwatch.domain.model import Batch, Moment, Source, Window
 from tests import pages
 from tests.daemon.conftest import CERTIFICATE, Log, Serve, events, target_of
 from tests.daemon.pages import vllm

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from specwatch.config import Config
-from specwatch.daemon import Daemon
+from specwatch.config.loading import Config
+from specwatch.config.sections import Retention
+from specwatch.config.target import Target
+from specwatch.daemon.daemon import Daemon
 from specwatch.errors import ConfigError
-from specwatch.sections import Retention
-from specwatch.target import Target
 from tests.daemon.conftest import CERTIFICATE, Log, Serve, events, target_of
 from tests.daemon.notify import NotifySocket
 from tests.daemon.pages import vllm
@@ -64,7 +64,7 @@ class Reloadable:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specwatch.daemon._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("specwatch.daemon.daemon._LOOK_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_a_target_that_left_and_came_back_in_the_same_minute_overwrites_nothing(
 def test_targets_that_left_take_bounded_memory(
     reloadable: Start, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.daemon._MOST_LEFT", 3)
+    monkeypatch.setattr("specwatch.daemon.daemon._MOST_LEFT", 3)
     made = reloadable(target_of(url, "first", interval=QUICK))
     for number in range(8):
         made.watch(target_of(url, f"t{number}", interval=QUICK))

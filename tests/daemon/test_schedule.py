@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from specwatch.edges import schedule
-from specwatch.edges.schedule import Schedule
+from specwatch.runtime import scheduler
+from specwatch.runtime.scheduler import Schedule
 from tests.daemon.conftest import Log, events
 from tests.hostile import wait_for
 
@@ -91,7 +91,7 @@ def test_a_clock_set_forward_is_one_run_and_not_a_list_of_all_that_was_missed(
     away: timedelta,
 ) -> None:
     """APScheduler walks from run to run up to now: a list of 300 million for fifty years."""
-    trigger = schedule._Interval(seconds=5, timezone=UTC)
+    trigger = scheduler._Interval(seconds=5, timezone=UTC)
     later = trigger.get_next_fire_time(NOW, NOW + away)
     assert later is not None
     assert NOW + away < later <= NOW + away + timedelta(seconds=5)
@@ -99,5 +99,5 @@ def test_a_clock_set_forward_is_one_run_and_not_a_list_of_all_that_was_missed(
 
 
 def test_without_a_step_runs_keep_their_phase() -> None:
-    trigger = schedule._Interval(seconds=5, timezone=UTC)
+    trigger = scheduler._Interval(seconds=5, timezone=UTC)
     assert trigger.get_next_fire_time(NOW, NOW + timedelta(seconds=1)) == NOW + timedelta(seconds=5)

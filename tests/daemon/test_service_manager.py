@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.edges.service_manager import ServiceManager
 from specwatch.errors import ConfigError
+from specwatch.runtime.sd_notify import ServiceManager
 from tests.daemon.conftest import Log, events
 from tests.daemon.notify import NotifySocket
 
@@ -103,7 +103,7 @@ def test_a_service_manager_that_came_back_is_told_again(log: Log, tmp_path: Path
 def test_a_service_manager_that_does_not_read_holds_nobody(
     log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.edges.service_manager._SEND_SECONDS", 0.05)
+    monkeypatch.setattr("specwatch.runtime.sd_notify._SEND_SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
         deaf.bind(str(tmp_path / "n"))
         manager = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "n")})

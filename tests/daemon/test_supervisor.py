@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.edges import leash
-from specwatch.edges import supervisor as supervisor_module
-from specwatch.edges.actuators import Actuator
-from specwatch.edges.actuators.supervised import SupervisedActuator
-from specwatch.edges.supervisor import Backoff, Supervisor
+from specwatch.actuators import Actuator, leash
+from specwatch.actuators import supervisor as supervisor_module
+from specwatch.actuators.supervised import SupervisedActuator
+from specwatch.actuators.supervisor import Backoff, Supervisor
+from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import Life
-from specwatch.model import Mode
 from tests.daemon.families import alive, born, descendants, descriptors, family, python
 from tests.hostile import wait_for
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.edges import systemd_files
-from specwatch.edges.systemd_files import UnitFiles
-from specwatch.edges.systemd_unit import SystemdUnit
+from specwatch.actuators import systemd_files
+from specwatch.actuators.systemd_files import UnitFiles
+from specwatch.actuators.systemd_unit import SystemdUnit
+from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import Life
-from specwatch.model import Mode
 from tests.daemon.fake_systemd import NAME, FakeSystemd
 
 SPECULATION = """--speculative-config '{"method": "ngram"}'"""

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from specwatch.edges.switch_limit import SwitchLimit
-from specwatch.edges.systemd_files import UnitFiles
-from specwatch.edges.systemd_unit import SystemdUnit
+from specwatch.actuators.switch_limit import SwitchLimit
+from specwatch.actuators.systemd_files import UnitFiles
+from specwatch.actuators.systemd_unit import SystemdUnit
+from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError
-from specwatch.model import Mode
 from tests.daemon.fake_systemd import NAME, FakeSystemd
 
 SERVE = """/opt/vllm serve m --speculative-config '{"method": "ngram"}'"""

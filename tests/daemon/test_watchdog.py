@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.cycle import TargetCycle
-from specwatch.daemon import Daemon
+from specwatch.daemon.daemon import Daemon
+from specwatch.daemon.scraper import TargetCycle
 from tests.daemon.conftest import Log, Serve, events, target_of
 from tests.daemon.notify import NotifySocket
 from tests.daemon.pages import vllm
@@ -145,7 +145,7 @@ def test_a_loop_that_no_longer_looks_for_signals_gives_no_sign_of_life(
     log: Log,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("specwatch.daemon._HUNG_SECONDS", 0.3)
+    monkeypatch.setattr("specwatch.daemon.daemon._HUNG_SECONDS", 0.3)
     daemon = running(serve(page(vllm())).url)
     leave = threading.Event()
     monkeypatch.setattr(daemon, "_drift", lambda: leave.wait(60) * 0.0)
@@ -159,7 +159,7 @@ def test_a_loop_that_no_longer_looks_for_signals_gives_no_sign_of_life(
 def test_a_service_manager_that_goes_does_not_take_the_daemon_along(
     serve: Serve, tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.daemon._HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr("specwatch.daemon.daemon._HEARTBEAT_SECONDS", 0.05)
     target = target_of(serve(page(vllm())).url, interval=0.05)
     environ: dict[str, Any] = {"NOTIFY_SOCKET": str(tmp_path / "gone")}
     with Running(Daemon(config_of(tmp_path / "d.db", [target]), environ=environ)) as daemon:

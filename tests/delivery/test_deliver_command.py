@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from specwatch.cli import report_delivery
-from specwatch.edges.store import Store
+from specwatch.store.repository import Store
 from tests.cli.conftest import Run, bare_machine, run
 from tests.delivery.conftest import StartMail
 from tests.delivery.hooks import Receiver

@@ -16,12 +16,12 @@ import pytest
 from msgspec.structs import replace
 
 from specwatch.cli.report_delivery import Means, delivered, section_of
-from specwatch.config import Config, parse
-from specwatch.core.status import DeliveryStatus
-from specwatch.edges.deliveries import Entry, Reports, Watched
+from specwatch.config.loading import Config, parse
 from specwatch.errors import ConfigError, DeliveryError, StoreError
+from specwatch.report.deliveries import Entry, Reports, Watched
 from specwatch.report.letter import Letter
 from specwatch.report.model import Report
+from specwatch.status import DeliveryStatus
 from tests.delivery.conftest import MADE, NAME, StartMail, html, markdown
 from tests.delivery.hooks import Receiver
 from tests.lab.vllm_server import free_port
@@ -291,7 +291,7 @@ def test_a_server_that_never_answers_gets_it_twice_in_all(
     world: World, configured: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In however many runs; that it was sent and not confirmed is shown."""
-    from specwatch.edges import webhook
+    from specwatch.report import webhook
 
     sent: list[str] = []
 
@@ -416,7 +416,7 @@ def test_what_was_sent_is_in_the_book_before_the_next_is_sent(
     world: World, configured: Callable[..., Config], start_mail: StartMail, hook: Receiver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    from specwatch.edges import webhook
+    from specwatch.report import webhook
 
     config = configured(start_mail().url, hook.url)
     seen: list[bool] = []

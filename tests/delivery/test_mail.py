@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from specwatch.delivery import Email
-from specwatch.edges.mail import Mail, message_of
+from specwatch.config.report import Email
 from specwatch.errors import DeliveryError
 from specwatch.report.letter import Letter
+from specwatch.report.mail import Mail, message_of
 from tests.daemon.conftest import CERTIFICATE
 from tests.delivery.conftest import MADE, StartMail, letter_of
 from tests.hostile import deaf_port
@@ -142,7 +142,7 @@ def test_a_password_is_not_sent_for_all_to_read(
     server = start_mail(login=True)
     login: dict[str, Any] = {"username": "specwatch", "password_file": password}
     mail(server.url, **login).send(letter, ())
-    monkeypatch.setattr("specwatch.delivery.is_loopback", lambda _: False)
+    monkeypatch.setattr("specwatch.config.report.is_loopback", lambda _: False)
     error = refused(mail(server.url, **login), letter)
     assert "the password is not sent for all to read" in str(error)
     assert (len(server.box.logins), error.retry) == (1, False)

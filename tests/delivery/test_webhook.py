@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from specwatch.delivery import Webhook
-from specwatch.edges.webhook import Hook
+from specwatch.config.report import Webhook
 from specwatch.errors import DeliveryError
 from specwatch.report.letter import Letter
 from specwatch.report.model import Report
+from specwatch.report.webhook import Hook
 from tests.daemon.conftest import CERTIFICATE
 from tests.delivery.conftest import letter_of
 from tests.delivery.hooks import Receiver

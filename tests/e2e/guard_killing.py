@@ -16,11 +16,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from specwatch.edges.guard_book import GuardBook, StepRecord
-from specwatch.edges.store import Store
-from specwatch.guard import persons
+from specwatch.domain.model import Mode
+from specwatch.guard import orders
 from specwatch.guard.state import GuardState, Phase
-from specwatch.model import Mode
+from specwatch.store.guard_records import GuardBook, StepRecord
+from specwatch.store.repository import Store
 from tests.e2e.api import get
 from tests.e2e.processes import CHECKOUT, DaemonProcess
 from tests.e2e.waiting import eventually
@@ -50,12 +50,12 @@ echo "end $1" >> runs
 """
 _POINTS = """\
 import os, signal, threading, time
-from specwatch import guarding
-from specwatch.edges import guard_book
-from specwatch.edges.actuators.command import CommandActuator
-from specwatch.edges.guard_book import GuardBook
+from specwatch.daemon import guard_service
+from specwatch.store import guard_records
+from specwatch.actuators.command import CommandActuator
+from specwatch.store.guard_records import GuardBook
 
-guard_book.LEASE_SECONDS, guarding._RENEW_SECONDS = {lease}, {lease} / 4
+guard_records.LEASE_SECONDS, guard_service._RENEW_SECONDS = {lease}, {lease} / 4
 folder, end_at, rest_at = (os.environ["POINTS_" + name] for name in ("FOLDER", "END", "REST"))
 advance, disable = GuardBook.advance, CommandActuator.disable
 
@@ -154,7 +154,7 @@ class Killing:
 
         eventually(seen, what="there is a guard", within=_WITHIN)
         self._book.change(
-            NAME, lambda state: persons.order(state, Mode.OFF, by="ann", now=time.time()),
+            NAME, lambda state: orders.order(state, Mode.OFF, by="ann", now=time.time()),
             time.time(), by="test",
         )  # fmt: skip
 

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any
 
-from specwatch.codegen.drop_in import NAME
+from specwatch.actuators.drop_in import NAME
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.unit_lab import UNITS, install
 from tests.lab.systemd_machine import SystemdMachine
@@ -42,9 +42,9 @@ def become(name):
 _CALL = """\
 import json, sys
 import msgspec
-from specwatch.edges.actuators.systemd import SystemdActuator
+from specwatch.actuators.systemd import SystemdActuator
 from specwatch.errors import ActuatorError
-from specwatch.services import SystemdService
+from specwatch.config.service import SystemdService
 
 method, *arguments = sys.argv[2:]
 become(WHO)

@@ -17,7 +17,7 @@ from pathlib import Path
 from signal import SIGINT, SIGQUIT, Signals
 from typing import Any
 
-from specwatch.model import Window
+from specwatch.domain.model import Window
 from tests.e2e.api import get, settled
 from tests.e2e.processes import DaemonProcess, SimulatedVllm
 from tests.e2e.waiting import next_minute, sleep_until

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from specwatch.edges.readers import Reader
-from specwatch.model import Window
+from specwatch.domain.model import Window
+from specwatch.store.readers import Reader
 from tests.e2e.api import DaemonApi, get
 from tests.e2e.waiting import eventually
 from tests.lab.vllm_server import free_port

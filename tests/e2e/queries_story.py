@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specwatch.core.baseline import BaselineKey, Origin, measured
-from specwatch.core.sample import samples_of
-from specwatch.edges.packing import pack_batch
-from specwatch.edges.store import Store
-from specwatch.model import ALL_TEMPERATURES, MINUTE, Batch, Window
+from specwatch.domain.baseline import BaselineKey, Origin, measured
+from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Batch, Window
+from specwatch.domain.sample import samples_of
+from specwatch.store.packing import pack_batch
+from specwatch.store.repository import Store
 from tests.e2e.alertmanagers import RunningAlertmanager
 from tests.e2e.processes import DaemonProcess
 from tests.e2e.prometheuses import RunningPrometheus

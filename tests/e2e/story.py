@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from specwatch.model import Window
+from specwatch.domain.model import Window
 from tests.e2e.api import get, settled
 from tests.e2e.processes import DaemonProcess, specwatch
 from tests.e2e.waiting import eventually, next_minute, sleep_until

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from specwatch.model import ALL_TEMPERATURES, Window
+from specwatch.domain.model import ALL_TEMPERATURES, Window
 from tests.e2e.waiting import eventually
 from tests.e2e.witness import Counts, counted, running, stored, total
 from tests.lab.traffic import Outcome

@@ -24,14 +24,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from specwatch.codegen.alerts import alert_files
-from specwatch.codegen.alerts import alertmanager as alertmanager_yml
-from specwatch.core.exposition import PageReader
-from specwatch.core.watch import Watch
-from specwatch.edges.packing import pack_batch
-from specwatch.edges.readers import Reader
-from specwatch.edges.store import Store
-from specwatch.model import Batch, Environment, Moment
+from specwatch.domain.model import Batch, Environment, Moment
+from specwatch.generate.alerts import alert_files
+from specwatch.generate.alerts import alertmanager as alertmanager_yml
+from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.window_builder import Watch
+from specwatch.store.packing import pack_batch
+from specwatch.store.readers import Reader
+from specwatch.store.repository import Store
 from tests.e2e.alertmanagers import RunningAlertmanager
 from tests.e2e.api import get
 from tests.e2e.guarded import Clients, asked

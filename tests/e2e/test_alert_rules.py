@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.codegen.alerts import alert_files, exported_groups
+from specwatch.generate.alerts import alert_files, exported_groups
 from tests.alerts.cases import ALERTS, cases
 from tests.alerts.promtool import Case, write
 from tests.e2e.conftest import unavailable

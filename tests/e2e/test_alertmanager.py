@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from specwatch.edges.alert_post import PostReason
-from specwatch.edges.alertmanager import Alertmanagers
-from specwatch.guard.alert import Alert
-from specwatch.policy import Alertmanager
+from specwatch.alerts.alert import Alert
+from specwatch.alerts.client import PostReason
+from specwatch.alerts.sender import Alertmanagers
+from specwatch.config.guard import Alertmanager
 from tests.e2e.alertmanagers import RunningAlertmanager
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.waiting import eventually
@@ -122,9 +122,9 @@ def test_an_alert_ends_by_itself_when_its_sender_was_killed(
 ) -> None:
     program = f"""
         import time
-        from specwatch.edges.alertmanager import Alertmanagers
-        from specwatch.guard.alert import Alert
-        from specwatch.policy import Alertmanager
+        from specwatch.alerts.sender import Alertmanagers
+        from specwatch.alerts.alert import Alert
+        from specwatch.config.guard import Alertmanager
         section = Alertmanager(urls=["{server.url}"], resend="2s")
         Alertmanagers(section).set([Alert({{"alertname": "SpecwatchIncident"}}, {{}}, time.time())])
         time.sleep(600)

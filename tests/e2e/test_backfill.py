@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Window
 from specwatch.errors import StoreError
-from specwatch.model import ALL_TEMPERATURES, HOUR, MINUTE, Window
 from tests.e2e.api import settled
 from tests.e2e.conftest import StartVllm, unavailable
 from tests.e2e.processes import DaemonProcess, Specwatch, specwatch, windows_of

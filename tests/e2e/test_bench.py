@@ -20,12 +20,12 @@ from msgspec.structs import replace
 from specwatch.cli.bench_run import BenchRun, Plan
 from specwatch.cli.load_server import Server
 from specwatch.cli.load_sources import server_at
-from specwatch.core.baseline import Origin
-from specwatch.core.load import Prompt
-from specwatch.core.prompts import PROMPTS
-from specwatch.edges.readers import Reader
-from specwatch.experiments.bench import Load
-from specwatch.experiments.model import Bench, Comparison, Experiment, read
+from specwatch.domain.baseline import Origin
+from specwatch.domain.experiments import Bench, Comparison, Experiment, read
+from specwatch.loadtest.bench import Load
+from specwatch.loadtest.prompts import PROMPTS
+from specwatch.loadtest.requests import Prompt
+from specwatch.store.readers import Reader
 from tests.e2e.processes import CHECKOUT, specwatch
 from tests.lab.traffic import requests_at, send
 from tests.lab.vllm_server import VllmServer

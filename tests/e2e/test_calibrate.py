@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specwatch.core.baseline import Origin
-from specwatch.edges.readers import Reader
+from specwatch.domain.baseline import Origin
+from specwatch.store.readers import Reader
 from tests.e2e.processes import specwatch
 from tests.lab.traffic import requests_at, send
 from tests.lab.vllm_server import VllmServer

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.codegen.dashboards import dashboards
+from specwatch.generate.dashboards import dashboards
 
 RELEASES = {"grafana10": "10.4.19", "grafana11": "11.6.16", "grafana12": "12.4.11",
             "grafana13": "13.2.3"}  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.scalars import format_duration
+from specwatch.domain.units import format_duration
 from tests.e2e.guarded import Guarded, Guarding, LoadBalancer
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.unit_lab import UNITS

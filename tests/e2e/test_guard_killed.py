@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from specwatch.domain.model import Mode
 from specwatch.guard.state import Phase
-from specwatch.model import Mode
 from tests.e2e.guard_killing import Killing
 from tests.e2e.waiting import eventually
 from tests.postgres import PostgresServer

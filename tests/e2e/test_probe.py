@@ -20,8 +20,8 @@ from click.testing import CliRunner
 
 from specwatch.cli import group
 from specwatch.cli.probe_run import Probing
-from specwatch.edges.readers import Reader
-from specwatch.experiments.model import Probe, ProbeTemperature, read
+from specwatch.domain.experiments import Probe, ProbeTemperature, read
+from specwatch.store.readers import Reader
 from tests.e2e.conftest import StartVllm
 from tests.lab.traffic import requests_at, send
 from tests.lab.vllm_server import VllmServer

@@ -30,7 +30,7 @@ RestartSec=1
 """
 # Python imports a module of this name when it starts.
 SITE_CUSTOMIZE = """\
-from specwatch.edges import deliveries
+from specwatch.report import deliveries
 
 deliveries.DELAYS = tuple(delay / 20 for delay in deliveries.DELAYS)
 """
@@ -43,7 +43,7 @@ RandomizedDelaySec=0
 """
 MAKE_DATABASE = """\
 import sys
-from specwatch.edges.store import Store
+from specwatch.store.repository import Store
 store = Store("sqlite:///" + sys.argv[1], daemon="d")
 store.open(1.8e9)
 store.close(1.8e9)

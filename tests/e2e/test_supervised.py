@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.edges import leash
-from specwatch.edges.supervisor import Supervisor
+from specwatch.actuators import leash
+from specwatch.actuators.supervisor import Supervisor
+from specwatch.domain.model import Mode
 from specwatch.guard.plan import Life
-from specwatch.model import Mode
 from tests.daemon.families import (
     alive,
     born,

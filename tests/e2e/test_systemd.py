@@ -41,16 +41,16 @@ RestartSec=1
 # Python imports a module of this name when it starts: a turn never ends once a file is there.
 SITE_CUSTOMIZE = f"""\
 import os, time
-import specwatch.cycle
+import specwatch.daemon.scraper
 
-turn = specwatch.cycle.TargetCycle._turn
+turn = specwatch.daemon.scraper.TargetCycle._turn
 
 def hanging(self):
     while os.path.exists({HANG!r}):
         time.sleep(3600)
     turn(self)
 
-specwatch.cycle.TargetCycle._turn = hanging
+specwatch.daemon.scraper.TargetCycle._turn = hanging
 """
 READ = """\
 import json

@@ -237,5 +237,9 @@ def test_the_tap_brings_nothing_that_vllm_has_not(vllm_install: Path, tap: objec
     assert Path(file).is_relative_to(vllm_install)
     ours = {module for module in modules if module.startswith("specwatch.")}
     inner = {module for module in ours if not module.startswith("specwatch.tap")}
-    assert inner <= {"specwatch.model", "specwatch.names", "specwatch.temperature"}
+    assert inner <= {
+        "specwatch.domain.model",
+        "specwatch.engines.families",
+        "specwatch.domain.temperature",
+    }
     assert not {"sqlalchemy", "alembic", "apscheduler", "structlog", "pydantic"} & set(modules)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.model import ALL_TEMPERATURES, Source, Window
+from specwatch.domain.model import ALL_TEMPERATURES, Source, Window
 from tests.e2e.api import settled
 from tests.e2e.conftest import StartVllm
 from tests.e2e.processes import DaemonProcess, specwatch

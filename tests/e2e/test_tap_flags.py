@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.codegen import serve_command, tap
+from specwatch.generate import serve_command, tap
 from tests.lab.systemd_machine import SystemdMachine
 
 UNIT = "specwatch-tap-flags.service"

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from specwatch.core import histogram
-from specwatch.core.merge import merge_windows
-from specwatch.model import Histogram, Mode, Window
+from specwatch.domain import histogram
+from specwatch.domain.merge import merge_windows
+from specwatch.domain.model import Histogram, Mode, Window
 from tests.e2e.conftest import StartVllm
 from tests.e2e.story import INTERVAL, TEMPERATURES, Life, Story, Teller
 from tests.e2e.witness import SPECULATIVE, mean, stored, total

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from specwatch.model import COUNTERS, Tally, Window
+from specwatch.domain.model import COUNTERS, Tally, Window
 
 COUNTER_NAMES = {
     "vllm:spec_decode_num_drafts_total": "drafts",

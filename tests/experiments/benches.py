@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from specwatch.experiments.model import (
+from specwatch.domain.experiments import (
     Acceptance,
     Batch,
     Bench,

@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from specwatch.core.calibration import Block, Engine, Look, Stage
-from specwatch.core.load import Acceptance, Answer, Ask, ErrorKind, Prompt
-from specwatch.experiments.bench import Load, Stretch, answered_well, level, written
-from specwatch.experiments.model import Level
-from specwatch.model import Environment, Mode, Series, Tally
+from specwatch.domain.experiments import Level
+from specwatch.domain.model import Environment, Mode, Series, Tally
+from specwatch.loadtest.bench import Load, Stretch, answered_well, level, written
+from specwatch.loadtest.calibration import Block, Engine, Look, Stage
+from specwatch.loadtest.requests import Acceptance, Answer, Ask, ErrorKind, Prompt
 
 FULL = 21
 ENGINE = Engine("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))

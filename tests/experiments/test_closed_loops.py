@@ -9,12 +9,12 @@ from statistics import fmean
 
 import pytest
 
-from specwatch.core.calibration import Block, Engine, Look, Stage
-from specwatch.core.load import Answer, Ask
-from specwatch.experiments.bench import Load, Stretch, level
-from specwatch.experiments.compare import compare
-from specwatch.experiments.model import Estimate, Level
-from specwatch.model import Environment, Mode
+from specwatch.domain.experiments import Estimate, Level
+from specwatch.domain.model import Environment, Mode
+from specwatch.loadtest.bench import Load, Stretch, level
+from specwatch.loadtest.calibration import Block, Engine, Look, Stage
+from specwatch.loadtest.compare import compare
+from specwatch.loadtest.requests import Answer, Ask
 from tests.experiments.benches import bench
 
 TOKENS = 33

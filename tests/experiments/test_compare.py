@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from specwatch.domain.experiments import ComparedLevel, Comparison, Estimate, Verdict
 from specwatch.errors import ConfigError
-from specwatch.experiments import crossing, ship
-from specwatch.experiments.compare import compare
-from specwatch.experiments.model import ComparedLevel, Comparison, Estimate, Verdict
+from specwatch.loadtest import crossing
+from specwatch.loadtest.compare import compare
 from tests.experiments.benches import WORK, batches, bench, level, noise
 
 OFF, ON = 0.02, 0.01
@@ -119,7 +119,7 @@ def estimate(value: float, lower: float | None = None, upper: float | None = Non
 def test_a_verdict_is_that_of_the_whole_interval(
     speedup: Estimate | None, verdict: Verdict
 ) -> None:
-    assert ship.verdict_of(speedup) == verdict
+    assert verdicts.verdict_of(speedup) == verdict
 
 
 def compared(

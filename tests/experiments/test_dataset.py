@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from specwatch.errors import ConfigError
-from specwatch.experiments import dataset
-from specwatch.experiments.dataset import random_lengths, random_words, read, words_for
+from specwatch.loadtest import dataset
+from specwatch.loadtest.dataset import random_lengths, random_words, read, words_for
 
 SHAREGPT = {
     "id": "a",

@@ -9,16 +9,16 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from specwatch.core.baseline import Baseline, BaselineKey, Measurement, Origin, Point
-from specwatch.core.calibration import Engine, Slice, Stage
-from specwatch.core.load import Acceptance as Record
-from specwatch.core.load import Answer, Ask, ErrorKind
-from specwatch.experiments import alone
-from specwatch.experiments.acceptance import Part, acceptance_of, length_interval, rate_interval
-from specwatch.experiments.acceptance import drawn as together
-from specwatch.experiments.common import distribution_of
-from specwatch.experiments.model import Distribution
-from specwatch.experiments.probe import (
+from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin, Point
+from specwatch.domain.experiments import Distribution
+from specwatch.domain.model import Environment, Histogram, Mode, Series, Tally
+from specwatch.domain.model import load_bin as load_bin_of
+from specwatch.loadtest import other_traffic
+from specwatch.loadtest.acceptance import Part, acceptance_of, length_interval, rate_interval
+from specwatch.loadtest.acceptance import drawn as together
+from specwatch.loadtest.calibration import Engine, Slice, Stage
+from specwatch.loadtest.common import distribution_of
+from specwatch.loadtest.probe import (
     Cost,
     Source,
     Sweep,
@@ -29,8 +29,8 @@ from specwatch.experiments.probe import (
     shortfall_of,
     temperatures_of,
 )
-from specwatch.model import Environment, Histogram, Mode, Series, Tally
-from specwatch.model import load_bin as load_bin_of
+from specwatch.loadtest.requests import Acceptance as Record
+from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 
 K = 4
 ENGINE = Engine("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
@@ -344,7 +344,7 @@ def test_counters_tell_whether_others_were_there(
     before: dict[Series, float], after: dict[Series, float], verdict: bool | None, told: str | None
 ) -> None:
     """Two requests of ours, of eight tokens each."""
-    found = alone.company(ENGINE, before, after, [answer(), answer()])
+    found = other_traffic.company(ENGINE, before, after, [answer(), answer()])
     assert found.alone is verdict
     assert told is None or found.told == told
 
@@ -352,14 +352,14 @@ def test_counters_tell_whether_others_were_there(
 def test_a_request_that_failed_leaves_it_open() -> None:
     """Nobody knows how many tokens it had, unless more ended than all of ours."""
     failed = answer(tokens=None, error=ErrorKind.BROKE_OFF)
-    assert alone.company(ENGINE, page(0, 0), page(2, 20), [answer(), failed]).alone is None
-    assert alone.company(ENGINE, page(0, 0), page(3, 20), [answer(), failed]).alone is False
+    assert other_traffic.company(ENGINE, page(0, 0), page(2, 20), [answer(), failed]).alone is None
+    assert other_traffic.company(ENGINE, page(0, 0), page(3, 20), [answer(), failed]).alone is False
     refused = answer(tokens=None, error=ErrorKind.REFUSED)
-    assert alone.company(ENGINE, page(0, 0), page(1, 8), [answer(), refused]).alone is True
+    assert other_traffic.company(ENGINE, page(0, 0), page(1, 8), [answer(), refused]).alone is True
 
 
 def test_blocks_are_ours_alone_if_each_is_known_to_be() -> None:
-    assert alone.together([True, True]) is True
-    assert alone.together([True, None]) is None
-    assert alone.together([None, False, True]) is False
-    assert alone.together([]) is None
+    assert other_traffic.together([True, True]) is True
+    assert other_traffic.together([True, None]) is None
+    assert other_traffic.together([None, False, True]) is False
+    assert other_traffic.together([]) is None

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.interval import LEAST_SAMPLES
-from specwatch.experiments.resampling import (
+from specwatch.domain.interval import LEAST_SAMPLES
+from specwatch.loadtest.resampling import (
     Pair,
     paired_interval,
     quotient_interval,

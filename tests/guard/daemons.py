@@ -8,21 +8,21 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, cast
 
-from specwatch.config import Config, from_targets
-from specwatch.core.baseline import Baseline
-from specwatch.core.decisions import TargetDecision
-from specwatch.core.status import TargetStatus
-from specwatch.edges.actuators import Actuator
-from specwatch.edges.guard_book import Entry, GuardBook
-from specwatch.edges.schema import guards
-from specwatch.edges.store import Store
+from specwatch.actuators import Actuator
+from specwatch.config.guard import Guard
+from specwatch.config.loading import Config, from_targets
+from specwatch.config.target import Target
+from specwatch.daemon.guard_service import TURN_SECONDS, Guarding
+from specwatch.daemon.rule_service import Judging
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.model import Moment
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.state import GuardState, Phase
-from specwatch.guarding import TURN_SECONDS, Guarding
-from specwatch.judging import Judging
-from specwatch.model import Moment
-from specwatch.policy import Guard
-from specwatch.target import Target
+from specwatch.rules.decisions import TargetDecision
+from specwatch.status import TargetStatus
+from specwatch.store.guard_records import Entry, GuardBook
+from specwatch.store.repository import Store
+from specwatch.store.schema import guards
 from tests.guard.simulated_server import SimulatedServer
 
 ACT = Guard.model_validate({"mode": "act", "verify": "10s", "drain_timeout": "4s"})

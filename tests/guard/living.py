@@ -6,17 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from specwatch.config import from_targets
-from specwatch.edges.guard_book import Entry, GuardBook
-from specwatch.edges.store import Store
+from specwatch.config.guard import Guard, Rearm
+from specwatch.config.loading import from_targets
+from specwatch.daemon.guard_measurements import Survey
+from specwatch.daemon.target_guard import Guardian, World
+from specwatch.domain.model import Objective
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.state import GuardState, Phase
 from specwatch.guard.step import Step
-from specwatch.guardian import Guardian, World
-from specwatch.model import Objective
-from specwatch.policy import Guard, Rearm
-from specwatch.survey import Survey
+from specwatch.store.guard_records import Entry, GuardBook
+from specwatch.store.repository import Store
 from tests.guard.simulated_server import SimulatedServer
 
 TURN = 2.0

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from specwatch.core.decisions import TargetDecision
-from specwatch.core.interval import Interval
-from specwatch.core.status import Failure, TargetStatus
-from specwatch.core.verdicts import Finding, Verdict
+from specwatch.config.rules import DEFAULT_RULES
+from specwatch.domain.interval import Interval
+from specwatch.domain.model import ALL_TEMPERATURES, Mode
 from specwatch.errors import ActuatorError
 from specwatch.guard.plan import Life, Plan, Service
-from specwatch.model import ALL_TEMPERATURES, Mode
-from specwatch.ruling import DEFAULT_RULES
+from specwatch.rules.decisions import TargetDecision
+from specwatch.rules.verdicts import Finding, Verdict
+from specwatch.status import Failure, TargetStatus
 
 BOOT_SECONDS = 20.0
 BREACH_SECONDS = 60.0

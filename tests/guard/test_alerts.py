@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from specwatch import config
-from specwatch.codegen.alerts import runbook_sections
-from specwatch.codegen.runbook import anchor
-from specwatch.guard.alert import Alert
-from specwatch.guard.alerts import BLOCKED, FAILED, RULE, SWITCHED_OFF, alerts_of
+from specwatch.alerts.alert import Alert
+from specwatch.alerts.firing import BLOCKED, FAILED, RULE, SWITCHED_OFF, alerts_of
+from specwatch.config import loading
+from specwatch.daemon.alert_service import Paging
+from specwatch.domain.model import Mode
+from specwatch.generate.alerts import runbook_sections
+from specwatch.generate.runbook import anchor
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.guard.status import GuardStatus
-from specwatch.model import Mode
-from specwatch.paging import Paging
 from tests.surfaces.decided import BREACHED, decided
 from tests.surfaces.statuses import NOW, target
 
@@ -63,9 +63,9 @@ def test_the_configured_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         def set(self, alerts: list[Alert]) -> None:
             sent[:] = alerts
 
-    monkeypatch.setattr("specwatch.edges.alertmanager.Alertmanagers", Receiver)
+    monkeypatch.setattr("specwatch.alerts.sender.Alertmanagers", Receiver)
     section = {"urls": ["http://127.0.0.1:9093"], "runbook_url": BOOK}
-    read = config.from_targets(
+    read = loading.from_targets(
         ["http://127.0.0.1:8000"], environ={}, hostname="here", settings={"alertmanager": section}
     )
     Paging(read).tell([target(decision=decided((BREACHED,)))])

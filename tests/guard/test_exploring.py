@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.guard import machine, persons
+from specwatch.config.guard import Guard
+from specwatch.domain.model import HOUR, Mode
+from specwatch.guard import machine, orders
 from specwatch.guard.foresight import Verification
+from specwatch.guard.observation import Seen
 from specwatch.guard.plan import Life, Service
-from specwatch.guard.seen import Seen
 from specwatch.guard.state import DAY, Cause, GuardState, Incident, Phase
 from specwatch.guard.step import Step
-from specwatch.model import HOUR, Mode
-from specwatch.policy import Guard
 from tests.guard.test_machine import NOW, UP, about, seen
 
 POLICY = Guard.model_validate(
@@ -67,7 +67,7 @@ def test_nothing_is_explored_without_leave_reason_and_budget(
 
 
 def test_a_person_who_pauses_the_guard_keeps_it_from_exploring() -> None:
-    paused = persons.pause(CALM, until=NOW + 60, by="ann").state
+    paused = orders.pause(CALM, until=NOW + 60, by="ann").state
     assert step(paused, LOOK) is None
 
 
@@ -138,7 +138,7 @@ def test_speculation_that_loses_for_certain_is_left_off_and_tried_again_later() 
 
 @pytest.mark.parametrize("value", [0.8, 1.3])
 def test_an_exploration_does_not_end_while_the_guard_may_not_act(value: float) -> None:
-    paused = persons.pause(EXPLORING, until=NOW + 60, by="ann").state
+    paused = orders.pause(EXPLORING, until=NOW + 60, by="ann").state
     found = step(paused, looked(value))
     assert found is not None
     assert (found.state.phase, found.state.goal) == (Phase.VERIFYING, Mode.OFF)
@@ -191,7 +191,7 @@ def test_a_switch_that_did_not_help_is_undone_and_the_guard_rests_twice_as_long_
 
 
 def test_a_switch_that_did_not_help_stays_while_the_guard_may_not_act() -> None:
-    paused = persons.pause(replace(HELPED), until=NOW + 60, by="ann").state
+    paused = orders.pause(replace(HELPED), until=NOW + 60, by="ann").state
     found = step(paused, looked(1.3))
     assert found is not None
     assert (found.state.phase, found.state.goal) == (Phase.VERIFYING, Mode.OFF)

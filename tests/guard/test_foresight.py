@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core.sample import Sample
+from specwatch.domain.model import HOUR, MINUTE, Environment, Histogram, Objective
+from specwatch.domain.sample import Sample
 from specwatch.guard.foresight import (
     VERIFIABLE,
     explored,
@@ -15,7 +16,6 @@ from specwatch.guard.foresight import (
     trial_speedup,
     verified,
 )
-from specwatch.model import HOUR, MINUTE, Environment, Histogram, Objective
 from tests.core.minutes import baseline, off, on
 
 REQUESTS = 10

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.core.interval import Interval
-from specwatch.guard import persons
+from specwatch.config.guard import Guard
+from specwatch.domain.interval import Interval
+from specwatch.domain.model import Mode
+from specwatch.guard import orders
 from specwatch.guard.state import Phase
-from specwatch.model import Mode
-from specwatch.policy import Guard
 from tests.guard.living import ACT, QUICK, Living
 from tests.guard.simulated_server import SimulatedServer
 
@@ -182,7 +182,7 @@ def test_what_a_person_orders_is_done_before_anything_else(living: Living) -> No
 
     def order(goal: Mode) -> None:
         living.book.change(
-            "chat", lambda state: persons.order(state, goal, by="ann", now=living.server.now),
+            "chat", lambda state: orders.order(state, goal, by="ann", now=living.server.now),
             living.server.now, by="ann",
         )  # fmt: skip
 
@@ -211,7 +211,7 @@ def test_what_has_no_plan_is_refused_to_a_person(living: Living) -> None:
     living.server.bad, living.server.fault = False, "limit"
     living.live(60)
     living.book.change(
-        "chat", lambda state: persons.order(state, Mode.OFF, by="ann", now=living.server.now),
+        "chat", lambda state: orders.order(state, Mode.OFF, by="ann", now=living.server.now),
         living.server.now, by="ann",
     )  # fmt: skip
     assert living.live(60).phase is Phase.OBSERVING
@@ -224,7 +224,7 @@ def test_a_pause_before_the_restart_gives_the_action_up(living: Living) -> None:
     living.live(400, until=Phase.DRAINING)
     now = living.server.now
     living.book.change(
-        "chat", lambda state: persons.pause(state, until=now + 600, by="ann"), now, by="ann"
+        "chat", lambda state: orders.pause(state, until=now + 600, by="ann"), now, by="ann"
     )
     assert living.live(20).phase is Phase.CONFIRMED
     assert living.server.starts == []
@@ -271,9 +271,7 @@ def test_a_hold_is_ended_by_a_person(living: Living) -> None:
     living.live(3000, until=Phase.HELD)
     living.server.fault = ""
     now = living.server.now
-    living.book.change(
-        "chat", lambda state: persons.resume(state, by="ann", now=now), now, by="ann"
-    )
+    living.book.change("chat", lambda state: orders.resume(state, by="ann", now=now), now, by="ann")
     state = living.live(3000, until=Phase.DISABLED)
     assert state.phase is Phase.DISABLED
 
@@ -348,7 +346,7 @@ def test_a_disabling_for_a_time_ends_by_itself_whatever_the_guard_may_do(tmp_pat
     until = server.now + 3600
     living.book.change(
         "chat",
-        lambda state: persons.order(state, Mode.OFF, by="ann", now=server.now, until=until),
+        lambda state: orders.order(state, Mode.OFF, by="ann", now=server.now, until=until),
         server.now, by="ann",
     )  # fmt: skip
     living.live(300, until=Phase.DISABLED)
@@ -365,9 +363,7 @@ def test_after_a_trial_that_failed_a_resumed_guard_tries_again_later(living: Liv
     living.live(ACT.rearm.after + 2000, until=Phase.HELD)
     now = living.server.now
     living.server.fault = ""
-    living.book.change(
-        "chat", lambda state: persons.resume(state, by="ann", now=now), now, by="ann"
-    )
+    living.book.change("chat", lambda state: orders.resume(state, by="ann", now=now), now, by="ann")
     state = living.live(60)
     assert state.phase is Phase.DISABLED
     assert state.rearm_at == pytest.approx(now + 2 * ACT.rearm.after)

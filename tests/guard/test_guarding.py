@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from specwatch.edges.guard_book import GuardBook
-from specwatch.guard import persons
+from specwatch.config.guard import Guard, Hooks
+from specwatch.domain.model import Mode
+from specwatch.guard import orders
 from specwatch.guard.plan import Service
 from specwatch.guard.state import Phase
-from specwatch.model import Mode
-from specwatch.policy import Guard, Hooks
+from specwatch.store.guard_records import GuardBook
 from tests.daemon.conftest import Log
 from tests.guard.daemons import ACT, GuardingDaemon, World, config, expire
 from tests.guard.living import Killed
@@ -348,7 +348,7 @@ def test_a_persons_word_during_the_switch_does_not_repeat_it(
                 return
             daemon_book = GuardBook(daemon.store)
             daemon_book.change(
-                "chat", lambda s: persons.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
+                "chat", lambda s: orders.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
             )
 
     world.server.point = say
@@ -356,7 +356,7 @@ def test_a_persons_word_during_the_switch_does_not_repeat_it(
     if away:
         assert modes(world) == [Mode.OFF]
         GuardBook(daemon.store).change(
-            "chat", lambda s: persons.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
+            "chat", lambda s: orders.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
         )
         daemon.find_database()
     assert daemon.live(60).phase is Phase.DISABLED

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.interval import Interval
-from specwatch.guard import machine, persons
+from specwatch.config.guard import Guard, Maintenance, Rearm, Windows
+from specwatch.domain.interval import Interval
+from specwatch.domain.model import HOUR, Mode
+from specwatch.guard import machine, orders
 from specwatch.guard.calendar import closed, inside
 from specwatch.guard.foresight import Trial
+from specwatch.guard.observation import Breach, Outcome, Seen
 from specwatch.guard.plan import Life, Service
-from specwatch.guard.seen import Breach, Outcome, Seen
 from specwatch.guard.state import Cause, GuardState, Incident, Order, Phase
-from specwatch.model import HOUR, Mode
-from specwatch.policy import Guard, Maintenance, Rearm, Windows
 from tests.guard.wandering import Wandering
 
 NOW = 1_800_000_000.0
@@ -215,7 +215,7 @@ def test_a_trial_ends_by_what_is_known_of_it(look: dict[str, object], phase: Pha
 
 
 def test_a_pause_ends_by_itself_and_what_waited_goes_on() -> None:
-    paused = persons.pause(CONFIRMED, until=NOW + 60, by="ann", why="a demo").state
+    paused = orders.pause(CONFIRMED, until=NOW + 60, by="ann", why="a demo").state
     found = machine.step(paused, seen(), ACT)
     assert found is not None
     assert found.state.waiting == "paused by ann"
@@ -228,7 +228,7 @@ def test_a_pause_ends_by_itself_and_what_waited_goes_on() -> None:
 
 
 def test_an_order_that_cannot_be_done_is_refused_and_forgotten() -> None:
-    ordered = persons.order(CONFIRMED, Mode.OFF, by="ann", now=NOW).state
+    ordered = orders.order(CONFIRMED, Mode.OFF, by="ann", now=NOW).state
     found = machine.step(ordered, seen(service=None, service_error="masked"), ACT)
     assert found is not None
     assert found.reason == "ann switched speculation off; refused: masked"
@@ -239,8 +239,8 @@ def test_an_order_that_cannot_be_done_is_refused_and_forgotten() -> None:
 def test_an_order_is_done_whatever_the_guard_may_do_itself() -> None:
     forbidden = Windows(forbid=(window("00:00", "00:00"),))
     for policy in (Guard(mode="off"), Guard(mode="act", max_actions_per_day=0, windows=forbidden)):
-        ordered = persons.order(CONFIRMED, Mode.OFF, by="ann", now=NOW, until=NOW + 60).state
-        paused = persons.pause(ordered, until=NOW + 600, by="bob").state
+        ordered = orders.order(CONFIRMED, Mode.OFF, by="ann", now=NOW, until=NOW + 60).state
+        paused = orders.pause(ordered, until=NOW + 600, by="bob").state
         draining = machine.step(paused, seen(), policy)
         assert draining is not None
         assert draining.state.phase is Phase.DRAINING
@@ -254,10 +254,10 @@ def test_only_a_person_ends_a_hold() -> None:
     hold = replace(CONFIRMED, phase=Phase.HELD, why="it failed")
     for look in (seen(), seen(mode=Mode.OFF), seen(breaches=()), seen(now=NOW + 9e6)):
         assert machine.step(hold, look, ACT) is None
-    resumed = persons.resume(hold, by="ann", now=NOW)
+    resumed = orders.resume(hold, by="ann", now=NOW)
     assert resumed is not None
     assert (resumed.state.phase, resumed.state.why) == (Phase.OBSERVING, "")
-    assert persons.resume(resumed.state, by="ann", now=NOW) is None
+    assert orders.resume(resumed.state, by="ann", now=NOW) is None
 
 
 # Restarts

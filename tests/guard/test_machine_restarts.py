@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.guard import machine, persons
+from specwatch.config.guard import Guard
+from specwatch.domain.model import Mode
+from specwatch.guard import machine, orders
 from specwatch.guard.foresight import Trial
+from specwatch.guard.observation import Outcome
 from specwatch.guard.plan import Life, Service
-from specwatch.guard.seen import Outcome
 from specwatch.guard.state import Cause, GuardState, Incident, Order, Phase
-from specwatch.model import Mode
-from specwatch.policy import Guard
 from tests.guard.test_machine import ACT, CONFIRMED, DISABLED, NOW, UP, about, seen
 
 DRAINING = replace(CONFIRMED, phase=Phase.DRAINING, goal=Mode.OFF, actions=(NOW - 9000, NOW))
@@ -60,7 +60,7 @@ def test_what_is_given_up_goes_back_to_where_it_began(
     of: Cause, goal: Mode, phase: Phase, actions: tuple[float, ...]
 ) -> None:
     state = replace(DRAINING, goal=goal, incident=cause(of))
-    paused = persons.pause(state, until=NOW + 60, by="ann").state
+    paused = orders.pause(state, until=NOW + 60, by="ann").state
     found = machine.step(paused, seen(now=NOW + 2), ACT)
     assert found is not None
     assert found.reason == "given up: paused by ann"
@@ -178,7 +178,7 @@ def test_a_lost_trial_stays_while_the_guard_may_not_act() -> None:
     trial = replace(CONFIRMED, phase=Phase.TRIAL, goal=Mode.ON)
     lost = seen(breaches=(), trial=Trial(about(0.8), about(0.8)))
     for state, policy in (
-        (persons.pause(trial, until=NOW + 60, by="ann").state, ACT),
+        (orders.pause(trial, until=NOW + 60, by="ann").state, ACT),
         (trial, ACT.model_copy(update={"mode": "observe"})),
     ):
         found = machine.step(state, lost, policy)
@@ -190,7 +190,7 @@ def test_a_lost_trial_stays_while_the_guard_may_not_act() -> None:
 @pytest.mark.parametrize("more", [{}, {"service_error": "busy", "service_retry": True}])
 def test_an_order_waits_for_a_manager_that_may_answer_yet(more: dict[str, object]) -> None:
     calm = GuardState("chat", Phase.OBSERVING, NOW, Mode.ON)
-    ordered = persons.order(calm, Mode.OFF, by="ann", now=NOW).state
+    ordered = orders.order(calm, Mode.OFF, by="ann", now=NOW).state
     look = seen(breaches=(), service=None, **more)
     assert machine.step(ordered, replace(look, now=NOW + START - 1), ACT) is None
     found = machine.step(ordered, replace(look, now=NOW + START), ACT)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.guard import outbox as outboxes
-from specwatch.guard.alert import Alert, posted
-from specwatch.guard.outbox import Letter, Outbox
-from specwatch.policy import LABEL_NAME
+from specwatch.alerts import outbox as outboxes
+from specwatch.alerts.alert import Alert, posted
+from specwatch.alerts.outbox import Letter, Outbox
+from specwatch.config.guard import LABEL_NAME
 
 RESEND = 60.0
 

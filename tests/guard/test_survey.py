@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from specwatch.edges.store import Store
+from specwatch.config.guard import Guard
+from specwatch.daemon.guard_measurements import Survey
+from specwatch.domain.model import HOUR, MINUTE, Mode, Objective, Window
 from specwatch.errors import StoreUnavailable
-from specwatch.guard.seen import Seen
+from specwatch.guard.observation import Seen
 from specwatch.guard.state import GuardState, Phase
-from specwatch.model import HOUR, MINUTE, Mode, Objective, Window
-from specwatch.policy import Guard
-from specwatch.survey import Survey
+from specwatch.store.repository import Store
 
 NOW = 1_800_000_000.0
 DISABLED = GuardState("chat", Phase.DISABLED, NOW, Mode.OFF, disabled_at=NOW, rearm_at=NOW + HOUR)

@@ -10,17 +10,17 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from specwatch.core.interval import Interval
-from specwatch.guard import machine, persons
+from specwatch.config.guard import Guard, Hooks, Maintenance, Rearm, Windows
+from specwatch.domain.interval import Interval
+from specwatch.domain.model import Mode
+from specwatch.guard import machine, orders
 from specwatch.guard.calendar import closed
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.machine import Effect
+from specwatch.guard.observation import Breach, Outcome, Seen
 from specwatch.guard.plan import Life, Service
-from specwatch.guard.seen import Breach, Outcome, Seen
 from specwatch.guard.state import CALM, DAY, Cause, GuardState, Phase
 from specwatch.guard.step import Step
-from specwatch.model import Mode
-from specwatch.policy import Guard, Hooks, Maintenance, Rearm, Windows
 
 START = 1_800_000_000.0
 _PACES = (1.0, 2.0, 2.0, 2.0, 5.0, 30.0, 300.0, 3600.0)
@@ -106,12 +106,12 @@ class Wandering:
         match self.chance.randrange(3):
             case 0:
                 until = now + self.chance.choice([60, 3600])
-                found = persons.pause(state, until=until, by="ann")
+                found = orders.pause(state, until=until, by="ann")
             case 1:
-                found = persons.resume(state, by="ann", now=now)
+                found = orders.resume(state, by="ann", now=now)
             case _:
                 goal, later = self.chance.choice(_MODES), self.chance.choice([None, now + 600])
-                found = persons.order(state, goal, by="ann", now=now, until=later)
+                found = orders.order(state, goal, by="ann", now=now, until=later)
         if found is not None:
             self.state = found.state
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from specwatch.experiments.compare import compare
-from specwatch.experiments.model import (
+from specwatch.domain.experiments import (
     Acceptance,
     Bench,
     Comparison,
@@ -16,6 +15,7 @@ from specwatch.experiments.model import (
     Subject,
     Zone,
 )
+from specwatch.loadtest.compare import compare
 from tests.experiments.benches import WORK, batches, bench, level, noise
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
-from specwatch.model import (
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.model import (
     HOUR,
     Environment,
     Gauges,

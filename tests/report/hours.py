@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specwatch.model import (
+from specwatch.domain.model import (
     ALL_TEMPERATURES,
     HOUR,
     Environment,

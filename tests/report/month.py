@@ -16,22 +16,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-from specwatch.core.exposition import PageReader
-from specwatch.core.judge import Judge
-from specwatch.core.watch import Watch
-from specwatch.edges import upkeep
-from specwatch.edges.packing import PackedBatch, pack_batch
-from specwatch.edges.store import Store
-from specwatch.model import HOUR, MINUTE, Batch, Moment, Series
-from specwatch.simulated.acceptance import SimulatedAcceptance
-from specwatch.simulated.costs import SimulatedCosts
-from specwatch.simulated.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS, SimulatedHistogram
-from specwatch.simulated.engine import SimulatedEngine
-from specwatch.simulated.page import SimulatedPage
-from specwatch.simulated.sequence import SimulatedSequence
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulated.workload import SimulatedTraffic, SimulatedWorkload
-from specwatch.temperature import Buckets
+from specwatch.domain.model import HOUR, MINUTE, Batch, Moment, Series
+from specwatch.domain.temperature import Buckets
+from specwatch.rules.judge import Judge
+from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.window_builder import Watch
+from specwatch.simulator.acceptance import SimulatedAcceptance
+from specwatch.simulator.costs import SimulatedCosts
+from specwatch.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS, SimulatedHistogram
+from specwatch.simulator.engine import SimulatedEngine
+from specwatch.simulator.page import SimulatedPage
+from specwatch.simulator.sequence import SimulatedSequence
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.workload import SimulatedTraffic, SimulatedWorkload
+from specwatch.store import upkeep
+from specwatch.store.packing import PackedBatch, pack_batch
+from specwatch.store.repository import Store
 
 DAY = 24 * HOUR
 TARGET, MODEL = "chat", "simulated"

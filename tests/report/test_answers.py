@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.core.baseline import MAX_AGE, Origin
-from specwatch.model import HOUR, Environment, Mode, Objective, Window
+from specwatch.domain.baseline import MAX_AGE, Origin
+from specwatch.domain.model import HOUR, Environment, Mode, Objective, Window
 from specwatch.report.build import build
 from specwatch.report.model import Answer, ModelReport
 from specwatch.report.sources import Sources

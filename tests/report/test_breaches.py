@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from specwatch.core.decisions import Decision
 from specwatch.report.breaches import breaches
 from specwatch.report.model import Breach
+from specwatch.rules.decisions import Decision
 
 
 def change(

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.model import (
+from specwatch.config.rules import Slo
+from specwatch.domain.model import (
     ALL_TEMPERATURES,
     HOUR,
     MINUTE,
@@ -30,7 +31,6 @@ from specwatch.report.health import health
 from specwatch.report.model import ModelReport
 from specwatch.report.objectives import objectives
 from specwatch.report.sources import GuardStep, Sources
-from specwatch.ruling import Slo
 from tests.core.samples import TPOT_BOUNDS, TTFT_BOUNDS, observed
 from tests.report.history import MODEL, OFF, ON, SINCE, TARGET, bucket, counted, flat, hour
 from tests.report.history import measurement as measured

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.core.baseline import Baseline, BaselineKey, Origin, choose, measured
-from specwatch.core.sample import samples_of
-from specwatch.model import MINUTE, Environment, Histogram, Mode, Tally
+from specwatch.domain.baseline import Baseline, BaselineKey, Origin, choose, measured
+from specwatch.domain.model import MINUTE, Environment, Histogram, Mode, Tally
+from specwatch.domain.sample import samples_of
 from specwatch.report.changes import MOST_CHANGES, changes
 from specwatch.report.model import Bounds, Side
 from tests.report.hours import at, drafted, window

@@ -7,7 +7,7 @@ import json
 import msgspec
 import pytest
 
-from specwatch.experiments.compare import compare
+from specwatch.loadtest.compare import compare
 from specwatch.pages.report_html import report_html
 from specwatch.report.experiments import MOST, experiment, headline, newest, notes
 from specwatch.report.markdown import markdown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.model import MINUTE, Histogram, Mode, Source, Tally
+from specwatch.domain.model import MINUTE, Histogram, Mode, Source, Tally
 from specwatch.report.health import MOST_GAPS, health
 from specwatch.report.model import Gap
 from tests.report.hours import T0, at, drafted, window

@@ -13,15 +13,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from specwatch.edges.packing import pack_batch
-from specwatch.edges.readers import Reader
-from specwatch.edges.report_reader import read_report
-from specwatch.edges.store import Store
-from specwatch.model import Batch, Environment, Gauges, Histogram, Mode, SeriesId, Tally, Window
+from specwatch.domain.model import (
+    Batch,
+    Environment,
+    Gauges,
+    Histogram,
+    Mode,
+    SeriesId,
+    Tally,
+    Window,
+)
 from specwatch.pages.report_html import report_html
 from specwatch.report.markdown import markdown
 from specwatch.report.model import Report, schema
+from specwatch.report.reader import read_report
 from specwatch.report.text import plain as plain_text
+from specwatch.store.packing import pack_batch
+from specwatch.store.readers import Reader
+from specwatch.store.repository import Store
 from tests.report.experiments import comparison, probe
 
 NAMES = {

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core.sample import Sample, samples_of
-from specwatch.model import HOUR, Histogram, Mode, Window
+from specwatch.domain.model import HOUR, Histogram, Mode, Window
+from specwatch.domain.sample import Sample, samples_of
 from specwatch.report.ledger import Ledger, stretches
 from specwatch.report.slices import slices_of
 from tests.report.history import SINCE, counted, flat, hour

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.core.baseline import Origin
-from specwatch.model import HOUR, Environment, Mode, Window
+from specwatch.domain.baseline import Origin
+from specwatch.domain.model import HOUR, Environment, Mode, Window
 from specwatch.report.build import build
 from specwatch.report.model import ModelReport
 from specwatch.report.sources import GuardStep, Sources

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.model import HOUR, Environment, Histogram, Mode, Window
+from specwatch.domain.model import HOUR, Environment, Histogram, Mode, Window
 from specwatch.report.build import build
 from specwatch.report.loads import crossing
 from specwatch.report.model import Load, ModelReport, Ratio

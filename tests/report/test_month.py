@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specwatch.config import Config
-from specwatch.core.exposition import PageReader
-from specwatch.edges.readers import Reader
-from specwatch.edges.report_reader import read_report
+from specwatch.config.loading import Config
 from specwatch.report.model import Bounds, Load, ModelReport, Quantiles, Report
-from specwatch.simulated.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS
-from specwatch.simulated.page import SimulatedPage
+from specwatch.report.reader import read_report
+from specwatch.scrape.exposition import PageReader
+from specwatch.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS
+from specwatch.simulator.page import SimulatedPage
+from specwatch.store.readers import Reader
 from tests.report import month as months
 from tests.report import truth
 from tests.report.month import DAY, END, START, TARGET, Month, Request

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.model import HOUR, MINUTE, Mode, Tally
+from specwatch.config.rules import Slo
+from specwatch.domain.model import HOUR, MINUTE, Mode, Tally
 from specwatch.report.model import Bounds, Goodput, WorstHour
 from specwatch.report.objectives import goodput, objectives
 from specwatch.report.told.operation import objective_notes
-from specwatch.ruling import Slo
 from tests.report.hours import T0, at, slow, window
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from specwatch.core import histogram
-from specwatch.core.merge import merge_tallies
-from specwatch.model import HOUR, MINUTE, Mode, Window
+from specwatch.domain import histogram
+from specwatch.domain.merge import merge_tallies
+from specwatch.domain.model import HOUR, MINUTE, Mode, Window
 from specwatch.report.build import build
 from specwatch.report.model import Series
 from specwatch.report.series import step_of

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.core.baseline import Origin
-from specwatch.model import HOUR, Environment, Histogram, Mode, Tally, Window
+from specwatch.domain.baseline import Origin
+from specwatch.domain.model import HOUR, Environment, Histogram, Mode, Tally, Window
 from specwatch.report.build import build
 from specwatch.report.model import Temperature
 from specwatch.report.sources import Sources

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specwatch.domain.model import Histogram
 from specwatch.errors import ConfigError
-from specwatch.model import Histogram
-from specwatch.simulated.counters import SimulatedHistogram
-from specwatch.simulated.engine import SimulatedEngine
-from specwatch.simulated.sequence import SimulatedSequence
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulated.workload import SimulatedRequest, SimulatedTraffic
+from specwatch.simulator.counters import SimulatedHistogram
+from specwatch.simulator.engine import SimulatedEngine
+from specwatch.simulator.sequence import SimulatedSequence
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.workload import SimulatedRequest, SimulatedTraffic
 
 K = 4
 BUSY = SimulatedSettings(

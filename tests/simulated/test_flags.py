@@ -9,8 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from specwatch.errors import ConfigError
-from specwatch.simulated.command_line import parse_flags
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.command_line import parse_flags
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
 
 DRAFT = '{"method":"draft_model","model":"d","num_speculative_tokens":4}'
 DRAFT_OF_4 = SimulatedSpeculation(4, "draft_model", "d")

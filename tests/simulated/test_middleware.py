@@ -12,11 +12,11 @@ import requests
 from prometheus_client import CollectorRegistry, Counter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specwatch.simulated.costs import SimulatedCosts
-from specwatch.simulated.profile import SimulatedProfile
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulated.workload import SimulatedTraffic
+from specwatch.simulator.costs import SimulatedCosts
+from specwatch.simulator.profile import SimulatedProfile
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.workload import SimulatedTraffic
 
 SETTINGS = SimulatedSettings(
     model="Org/Model",

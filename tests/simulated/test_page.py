@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from specwatch.simulated.engine import SimulatedEngine
-from specwatch.simulated.http_stats import SimulatedHttpStats
-from specwatch.simulated.page import SimulatedPage
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulated.workload import SimulatedTraffic
+from specwatch.simulator.engine import SimulatedEngine
+from specwatch.simulator.http_stats import SimulatedHttpStats
+from specwatch.simulator.page import SimulatedPage
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.workload import SimulatedTraffic
 
 DATA = Path(__file__).parent.parent / "data"
 LIKE_THE_CAPTURE = SimulatedSettings(

@@ -20,9 +20,9 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specwatch.errors import ConfigError
-from specwatch.simulated.costs import SimulatedCosts
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.costs import SimulatedCosts
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
 
 ROOT = Path(__file__).parent.parent.parent
 DATA = ROOT / "tests" / "data"

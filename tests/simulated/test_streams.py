@@ -12,9 +12,9 @@ import pytest
 import requests
 
 from specwatch.errors import ConfigError
-from specwatch.simulated.costs import SimulatedCosts
-from specwatch.simulated.server import SimulatedServer
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.costs import SimulatedCosts
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
 
 SETTINGS = SimulatedSettings(
     model="tiny",

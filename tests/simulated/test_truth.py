@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from specwatch.simulated.acceptance import SimulatedAcceptance, acceptance_rate
-from specwatch.simulated.engine import SimulatedEngine
-from specwatch.simulated.profile import SimulatedProfile
-from specwatch.simulated.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulated.workload import SimulatedTraffic
+from specwatch.simulator.acceptance import SimulatedAcceptance, acceptance_rate
+from specwatch.simulator.engine import SimulatedEngine
+from specwatch.simulator.profile import SimulatedProfile
+from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from specwatch.simulator.workload import SimulatedTraffic
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.7, 0.8, 1.0, 1.3)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from specwatch.errors import ConfigError
-from specwatch.simulated.profile import SimulatedProfile, pairs
-from specwatch.simulated.workload import SimulatedTraffic, SimulatedWorkload
+from specwatch.simulator.profile import SimulatedProfile, pairs
+from specwatch.simulator.workload import SimulatedTraffic, SimulatedWorkload
 
 
 def arrivals(traffic: SimulatedTraffic, until: float) -> list[float]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.edges import upkeep
-from specwatch.edges.store import Store
+from specwatch.store import upkeep
+from specwatch.store.repository import Store
 
 OpenStore = Callable[..., Store]
 

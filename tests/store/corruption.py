@@ -22,23 +22,23 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 
-from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
-from specwatch.core.decisions import Decision
-from specwatch.core.status import TargetStatus
-from specwatch.edges import schema, upkeep
-from specwatch.edges.guard_book import GuardBook
-from specwatch.edges.repair import check, repair
-from specwatch.edges.report_reader import read_report
-from specwatch.edges.store import Store
+from specwatch.daemon.guard_service import Guarding
+from specwatch.daemon.recorder import Recorder
+from specwatch.daemon.rule_service import Judging
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.model import HOUR, MINUTE, Batch, Histogram, Mode, Moment
 from specwatch.errors import StoreError, StoreMalformed
 from specwatch.guard.state import Phase
 from specwatch.guard.step import Step
-from specwatch.guarding import Guarding
-from specwatch.judging import Judging
-from specwatch.model import HOUR, MINUTE, Batch, Histogram, Mode, Moment
 from specwatch.pages.report_html import report_html
-from specwatch.recorder import Recorder
+from specwatch.report.reader import read_report
 from specwatch.report.text import plain
+from specwatch.rules.decisions import Decision
+from specwatch.status import TargetStatus
+from specwatch.store import schema, upkeep
+from specwatch.store.guard_records import GuardBook
+from specwatch.store.repair import check, repair
+from specwatch.store.repository import Store
 from tests.daemon.conftest import target_of
 from tests.daemon.running import config_of
 

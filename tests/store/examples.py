@@ -8,9 +8,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from specwatch.edges.packing import PackedBatch, pack_batch
-from specwatch.edges.store import Store
-from specwatch.model import (
+from specwatch.domain.model import (
     COUNTERS,
     HISTOGRAMS,
     MAPPINGS,
@@ -27,6 +25,8 @@ from specwatch.model import (
     Tally,
     Window,
 )
+from specwatch.store.packing import PackedBatch, pack_batch
+from specwatch.store.repository import Store
 
 FOREVER = {"since": 0, "until": 10**11}
 T0 = 1_700_000_000 // 3600 * 3600

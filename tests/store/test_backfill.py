@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.backfill import (
+from specwatch.backfill.prometheus import Access, Prometheus
+from specwatch.backfill.prometheus_pages import presence_selector
+from specwatch.backfill.prometheus_targets import Source, sources
+from specwatch.backfill.service import (
     _GOOD_SLICES,
     MARGIN,
     OLD,
@@ -20,15 +23,12 @@ from specwatch.backfill import (
     discover,
     end_of,
 )
-from specwatch.core.prometheus_pages import presence_selector
-from specwatch.core.prometheus_targets import Source, sources
-from specwatch.core.watch import Watch
-from specwatch.edges.packing import PackedBatch, pack_batch
-from specwatch.edges.prometheus import Access, Prometheus
-from specwatch.edges.store import Store
-from specwatch.edges.taken import BACKFILL, Hold
+from specwatch.domain.model import HOUR, MINUTE, Moment, SeriesId, Window
 from specwatch.errors import ConfigError, NoAnswer, StoreUnavailable
-from specwatch.model import HOUR, MINUTE, Moment, SeriesId, Window
+from specwatch.scrape.window_builder import Watch
+from specwatch.store.packing import PackedBatch, pack_batch
+from specwatch.store.repository import Store
+from specwatch.store.stored_minutes import BACKFILL, Hold
 from tests import pages
 from tests.simulated_prometheus import Recording, SimulatedPrometheus
 from tests.store.conftest import OpenStore

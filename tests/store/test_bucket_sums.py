@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from specwatch.edges.bucket_sums import BucketSums
-from specwatch.edges.hours import hours_of, members_by_target
-from specwatch.edges.store import Store
-from specwatch.model import HOUR, Histogram, Mode, Source, Window
+from specwatch.domain.model import HOUR, Histogram, Mode, Source, Window
+from specwatch.report.bucket_sums import BucketSums
 from specwatch.report.build import build
+from specwatch.report.hours import hours_of, members_by_target
 from specwatch.report.sources import Recorded, Sources
+from specwatch.store.repository import Store
 
 from .examples import T0, batch, minute
 

@@ -10,7 +10,7 @@ from .examples import read
 
 DAEMONS = """
 import os, sys
-from specwatch.edges.store import Store
+from specwatch.store.repository import Store
 from tests.store.examples import T0, batch, cursor, minute
 url, *names = sys.argv[1:]
 

@@ -11,21 +11,21 @@ import pytest
 import sqlalchemy as sa
 from structlog.testing import capture_logs
 
-from specwatch.core.baseline import BaselineKey, Measurement, Origin, Point
-from specwatch.core.decisions import Decision
-from specwatch.edges import damaged_rows, schema
-from specwatch.edges.database import Database
-from specwatch.edges.guard_book import GuardBook
-from specwatch.edges.queue import WriteQueue
-from specwatch.edges.repair import check, repair
-from specwatch.edges.report_reader import read_report
-from specwatch.edges.store import Store
+from specwatch.daemon.recorder import Recorder
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.model import HOUR, MINUTE, Batch, Moment
 from specwatch.errors import DamagedRow, StoreMalformed
 from specwatch.guard.state import GuardState, Phase
 from specwatch.guard.step import Step
-from specwatch.model import HOUR, MINUTE, Batch, Moment
-from specwatch.recorder import Recorder
+from specwatch.report.reader import read_report
 from specwatch.report.text import plain
+from specwatch.rules.decisions import Decision
+from specwatch.store import damaged_rows, schema
+from specwatch.store.database import Database
+from specwatch.store.guard_records import GuardBook
+from specwatch.store.repair import check, repair
+from specwatch.store.repository import Store
+from specwatch.store.write_queue import WriteQueue
 
 from .conftest import OpenStore
 from .examples import FOREVER, T0, batch, cursor, minute, read, starts

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from specwatch.edges import schema
-from specwatch.edges.store import Store
+from specwatch.domain.experiments import Bench, Comparison, Experiment, Subject, Workload, read
+from specwatch.domain.model import HOUR
 from specwatch.errors import ConfigError
-from specwatch.experiments.model import Bench, Comparison, Experiment, Subject, Workload, read
-from specwatch.model import HOUR
+from specwatch.store import schema
+from specwatch.store.repository import Store
 
 from .examples import T0
 

@@ -10,16 +10,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.core.merge import merge_windows
-from specwatch.edges import folding
-from specwatch.edges.damage import Damage
-from specwatch.edges.database import Database
-from specwatch.edges.folding import fold
-from specwatch.edges.hours import hours_of, members_by_target
-from specwatch.edges.packing import MODES, pack, unpack
-from specwatch.edges.store import Store
-from specwatch.errors import StoreUnavailable
-from specwatch.model import (
+from specwatch.domain.merge import merge_windows
+from specwatch.domain.model import (
     COUNTERS,
     HISTOGRAMS,
     HOUR,
@@ -33,6 +25,14 @@ from specwatch.model import (
     Tally,
     Window,
 )
+from specwatch.errors import StoreUnavailable
+from specwatch.report.hours import hours_of, members_by_target
+from specwatch.store import folding
+from specwatch.store.damage import Damage
+from specwatch.store.database import Database
+from specwatch.store.folding import fold
+from specwatch.store.packing import MODES, pack, unpack
+from specwatch.store.repository import Store
 
 from .conftest import OpenStore
 from .examples import FOREVER, T0, batch, before_down_seconds, minute

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.core.baseline import (
+from specwatch.domain.baseline import (
     MAX_AGE,
     MOST_POINTS,
     BaselineKey,
@@ -18,9 +18,9 @@ from specwatch.core.baseline import (
     Origin,
     Point,
 )
-from specwatch.edges.store import Store
+from specwatch.domain.model import HOUR, Histogram
 from specwatch.errors import StoreUnavailable
-from specwatch.model import HOUR, Histogram
+from specwatch.store.repository import Store
 
 from .conftest import OpenStore
 from .examples import T0, histograms

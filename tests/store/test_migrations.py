@@ -12,10 +12,10 @@ import pytest
 import sqlalchemy as sa
 from alembic.script import ScriptDirectory
 
-from specwatch.edges import creation, migrate, schema
-from specwatch.edges.database import Database
+from specwatch.domain.model import MINUTE
 from specwatch.errors import SchemaMismatch
-from specwatch.model import MINUTE
+from specwatch.store import creation, migrate, schema
+from specwatch.store.database import Database
 
 from .conftest import OpenStore
 from .examples import T0, batch, minute, read
@@ -143,7 +143,7 @@ def test_a_newer_schema_is_refused_and_left_alone(
 def test_alembic_is_only_imported_where_there_is_something_to_migrate(url: str) -> None:
     """It costs a small daemon memory; so does a driver that is not used."""
     script = (
-        "import sys; from specwatch.edges.store import Store\n"
+        "import sys; from specwatch.store.repository import Store\n"
         "for _ in ('set up', 'there already'):\n"
         f"    store = Store({url!r}, daemon='d'); store.open(0); store.close(0)\n"
         "    print(*sorted({'alembic', 'psycopg'} & set(sys.modules)))"

@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 from hypothesis import given
 
-from specwatch.edges.packing import (
+from specwatch.domain.model import Cursor, Histogram, Series, SeriesId, Tally, Window
+from specwatch.store.packing import (
     assemble,
     pack,
     pack_cursor,
     unpack,
     unpack_cursor,
 )
-from specwatch.model import Cursor, Histogram, Series, SeriesId, Tally, Window
 
 from .examples import T0, before_down_seconds, cursors, minute, windows
 

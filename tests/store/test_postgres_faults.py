@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from specwatch.edges import database
-from specwatch.edges.queue import WriteQueue
-from specwatch.edges.store import Store
 from specwatch.errors import StoreUnavailable
+from specwatch.store import database
+from specwatch.store.repository import Store
+from specwatch.store.write_queue import WriteQueue
 from tests.postgres import PostgresServer
 
 from .conftest import OpenStore

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from specwatch.edges.packing import PackedBatch, pack_batch
-from specwatch.edges.queue import Outcome, WriteQueue
-from specwatch.edges.store import Store
+from specwatch.domain.model import Batch, Cursor, Series
 from specwatch.errors import SchemaMismatch, StoreError, StoreUnavailable
-from specwatch.model import Batch, Cursor, Series
+from specwatch.store.packing import PackedBatch, pack_batch
+from specwatch.store.repository import Store
+from specwatch.store.write_queue import Outcome, WriteQueue
 
 from .examples import T0, batch, cursor, minute, read, starts
 

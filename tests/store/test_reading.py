@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.core.merge import merge_windows
-from specwatch.edges import readers, schema
-from specwatch.edges.readers import Reader, Watched
-from specwatch.edges.store import Store
+from specwatch.domain.merge import merge_windows
+from specwatch.domain.model import Mode
 from specwatch.errors import StoreUnavailable
-from specwatch.model import Mode
+from specwatch.store import readers, schema
+from specwatch.store.readers import Reader, Watched
+from specwatch.store.repository import Store
 
 from .conftest import OpenStore
 from .examples import FOREVER, T0, batch, minute, read, starts

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.edges import rebuild as rebuilding
-from specwatch.edges.repair import check, repair
-from specwatch.edges.store import Store
+from specwatch.domain.model import HOUR, MINUTE
 from specwatch.errors import StoreMalformed, StoreUnavailable
-from specwatch.model import HOUR, MINUTE
+from specwatch.store import rebuild as rebuilding
+from specwatch.store.repair import check, repair
+from specwatch.store.repository import Store
 
 from .conftest import OpenStore
 from .examples import T0, batch, minute, read, starts

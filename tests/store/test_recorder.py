@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from specwatch.edges.store import Store
+from specwatch.daemon.recorder import Recorder
+from specwatch.domain.model import Batch, Moment
 from specwatch.errors import StoreUnavailable
-from specwatch.model import Batch, Moment
-from specwatch.recorder import Recorder
+from specwatch.store.repository import Store
 from tests.store.examples import T0, minute
 
 

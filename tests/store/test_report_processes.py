@@ -7,8 +7,8 @@ import sys
 
 import msgspec
 
-from specwatch.edges.store import Store
 from specwatch.report.model import Report
+from specwatch.store.repository import Store
 from tests.cli import history
 
 TARGETS = [f"chat-{number}" for number in range(9)]
@@ -17,7 +17,7 @@ SINCE, UNTIL = history.T0 + 26 * 3600, history.T0 + 52 * 3600
 SCRIPT = """
 import os, sys
 from specwatch.cli.report import made
-from specwatch.edges import workers
+from specwatch.runtime import workers
 import msgspec
 
 workers._processors = lambda: int(sys.argv[2])

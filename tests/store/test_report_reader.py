@@ -8,18 +8,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from specwatch.config import Config, from_targets
-from specwatch.core.decisions import Decision
-from specwatch.edges import report_reader, schema
-from specwatch.edges.guard_book import GuardBook
-from specwatch.edges.readers import Reader
-from specwatch.edges.report_reader import period, read_report
-from specwatch.edges.store import Store
+from specwatch.config.loading import Config, from_targets
+from specwatch.domain.model import HOUR, MINUTE, Objective
 from specwatch.errors import ConfigError, StoreUnavailable
 from specwatch.guard.step import Step
-from specwatch.model import HOUR, MINUTE, Objective
+from specwatch.report import reader
 from specwatch.report.model import Report
+from specwatch.report.reader import period, read_report
 from specwatch.report.sources import Sources
+from specwatch.rules.decisions import Decision
+from specwatch.store import schema
+from specwatch.store.guard_records import GuardBook
+from specwatch.store.readers import Reader
+from specwatch.store.repository import Store
 from tests.cli import history
 from tests.report.experiments import probe
 
@@ -39,7 +40,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[Sources, list[Any]
         found[sources.target] = sources, list(sources.windows)
         return ()
 
-    monkeypatch.setattr(report_reader, "build", build)
+    monkeypatch.setattr(reader, "build", build)
     return found
 
 
@@ -265,8 +266,8 @@ def test_a_database_without_rows_is_the_same_as_one_without_tables(store: Store)
 def test_a_database_that_cannot_be_read_is_an_error(
     url: str, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.edges.schema.CURRENT", "next")
-    monkeypatch.setattr("specwatch.edges.schema.REVISIONS", (*schema.REVISIONS, "next"))
+    monkeypatch.setattr("specwatch.store.schema.CURRENT", "next")
+    monkeypatch.setattr("specwatch.store.schema.REVISIONS", (*schema.REVISIONS, "next"))
     reader = Reader.of(url)
     monkeypatch.setattr(reader, "is_set_up", lambda: True)
     with pytest.raises(StoreUnavailable):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.edges import database
-from specwatch.edges.queue import WriteQueue
-from specwatch.edges.store import Store
 from specwatch.errors import StoreUnavailable
+from specwatch.store import database
+from specwatch.store.repository import Store
+from specwatch.store.write_queue import WriteQueue
 
 from .conftest import OpenStore
 from .examples import T0, batch, cursor, minute, read, starts

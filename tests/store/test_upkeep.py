@@ -8,11 +8,11 @@ from collections import defaultdict
 
 import pytest
 
-from specwatch.core.merge import merge_windows
-from specwatch.edges import upkeep
-from specwatch.edges.database import Database
-from specwatch.edges.store import Store
-from specwatch.model import HOUR, Mode, Source, Window
+from specwatch.domain.merge import merge_windows
+from specwatch.domain.model import HOUR, Mode, Source, Window
+from specwatch.store import upkeep
+from specwatch.store.database import Database
+from specwatch.store.repository import Store
 
 from .conftest import OpenStore
 from .examples import T0, batch, minute, read, starts

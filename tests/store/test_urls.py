@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.edges.database import Database, parse_url
 from specwatch.errors import ConfigError
+from specwatch.store.database import Database, parse_url
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from specwatch.core.decisions import Decision
-from specwatch.edges.store import Store
-from specwatch.model import HOUR
+from specwatch.domain.model import HOUR
+from specwatch.rules.decisions import Decision
+from specwatch.store.repository import Store
 
 from .conftest import OpenStore
 from .examples import FOREVER, T0

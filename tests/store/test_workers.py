@@ -8,16 +8,16 @@ import textwrap
 
 import pytest
 
-from specwatch.edges import workers
-from specwatch.edges.workers import spread
+from specwatch.runtime import workers
+from specwatch.runtime.workers import spread
 
 
 def run(script: str, processors: int = 2) -> subprocess.CompletedProcess[str]:
     """Run what a program of one thread does, as the one of these tests has several."""
     begun = f"""
 import os, signal, sys, time
-from specwatch.edges import workers
-from specwatch.edges.workers import spread
+from specwatch.runtime import workers
+from specwatch.runtime.workers import spread
 from specwatch.errors import StoreUnavailable
 workers._processors = lambda: {processors}
 prepared = []

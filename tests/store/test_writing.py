@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from structlog.testing import capture_logs
 
-from specwatch.edges import schema
-from specwatch.edges.packing import PackedBatch, pack
-from specwatch.edges.store import Store
+from specwatch.domain.model import Cursor, Window
 from specwatch.errors import StoreUnavailable
-from specwatch.model import Cursor, Window
+from specwatch.store import schema
+from specwatch.store.packing import PackedBatch, pack
+from specwatch.store.repository import Store
 
 from .conftest import OpenStore
 from .examples import T0, batch, cursor, cursors, minute, read, windows
@@ -101,7 +101,7 @@ def test_a_server_that_makes_up_names_fills_the_database_with_cursors_no_further
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Then the target has no cursor, as an older one would count twice what came after it."""
-    monkeypatch.setattr("specwatch.edges.store.MOST_LAYOUT_BYTES", 2000)
+    monkeypatch.setattr("specwatch.store.repository.MOST_LAYOUT_BYTES", 2000)
 
     def write(n: int, model: str) -> None:
         each = [cursor(value=float(n)), cursor("other", value=float(n), model=model * 200)]
@@ -137,7 +137,7 @@ def test_a_write_that_fails_in_the_middle_leaves_nothing(
         raise sa.exc.OperationalError("", {}, Exception("gone"))
 
     with monkeypatch.context() as patched:
-        patched.setattr("specwatch.edges.store._put_cursors", fail)
+        patched.setattr("specwatch.store.repository._put_cursors", fail)
         with pytest.raises(Exception, match="gone"):
             store.write([batch(minute(T0), cursor=cursor())], now=0)
     assert (read(store), store.cursors()) == ([], {})
@@ -201,7 +201,7 @@ def test_hostile_names_can_be_stored(store: Store) -> None:
 def test_leaving_does_not_wait_for_a_write_that_hangs(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.edges.store.CLOSE_SECONDS", 0.01)
+    monkeypatch.setattr("specwatch.store.repository.CLOSE_SECONDS", 0.01)
     began, let_go = threading.Event(), threading.Event()
 
     def hang(*_: object) -> None:
@@ -209,7 +209,7 @@ def test_leaving_does_not_wait_for_a_write_that_hangs(
         let_go.wait(10)
 
     with monkeypatch.context() as patched:
-        patched.setattr("specwatch.edges.store._put_cursors", hang)
+        patched.setattr("specwatch.store.repository._put_cursors", hang)
         thread = threading.Thread(target=store.write, args=([batch(minute(T0))], 0))
         thread.start()
         began.wait(10)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 
-from specwatch.core.breakeven import Assessment, assumed_speedup
-from specwatch.core.decisions import Decision, ModelDecision, TargetDecision
-from specwatch.core.judge import Judge
-from specwatch.core.sample import total
-from specwatch.model import Environment, Histogram, Mode, SeriesId, Tally, Window
-from specwatch.ruling import Condition, Rule, Slo
+from specwatch.config.rules import Condition, Rule, Slo
+from specwatch.domain.breakeven import Assessment, assumed_speedup
+from specwatch.domain.model import Environment, Histogram, Mode, SeriesId, Tally, Window
+from specwatch.domain.sample import total
+from specwatch.rules.decisions import Decision, ModelDecision, TargetDecision
+from specwatch.rules.judge import Judge
 from tests.surfaces.statuses import NOW, minute
 
 START = 1_699_999_980

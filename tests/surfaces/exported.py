@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from specwatch.core.status import DaemonStatus
-from specwatch.edges import exporter
+from specwatch.status import DaemonStatus
+from specwatch.web import exporter
 
 _Samples = Mapping[str, Mapping[tuple[str, ...], float]]
 _MOST_READ = 4

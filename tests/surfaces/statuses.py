@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from specwatch.core.status import DaemonStatus, StoreStatus, TargetStatus
-from specwatch.edges import api, exporter
-from specwatch.model import Gauges, Histogram, Mode, SeriesId, Source, Tally, Window
-from specwatch.serving import HttpServer
+from specwatch.domain.model import Gauges, Histogram, Mode, SeriesId, Source, Tally, Window
+from specwatch.runtime.http_server import HttpServer
+from specwatch.status import DaemonStatus, StoreStatus, TargetStatus
+from specwatch.web import api, exporter
 from tests.report import sample
 
 NOW = 1_700_000_040.0

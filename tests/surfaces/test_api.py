@@ -13,14 +13,14 @@ from urllib.parse import quote
 
 import pytest
 
-from specwatch.core import decisions
-from specwatch.core.coverage import Coverage
-from specwatch.core.decisions import Decision
-from specwatch.core.status import Failure, JudgingStatus, ProxyStatus, StoreStatus, TapStatus
-from specwatch.core.taps import Trouble
-from specwatch.edges import api
+from specwatch.domain.model import Histogram, Mode, Source
 from specwatch.errors import ConfigError, ScrapeReason, StoreUnavailable
-from specwatch.model import Histogram, Mode, Source
+from specwatch.rules import decisions
+from specwatch.rules.decisions import Decision
+from specwatch.scrape.coverage import Coverage
+from specwatch.scrape.taps import Trouble
+from specwatch.status import Failure, JudgingStatus, ProxyStatus, StoreStatus, TapStatus
+from specwatch.web import api
 from tests.surfaces.decided import BREACHED, PASSING, UNLIKE, change, decided, unlike
 from tests.surfaces.statuses import HOSTILE, NOW, Surface, daemon, minute, serving, target
 

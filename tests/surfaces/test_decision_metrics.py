@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core.decisions import TargetDecision
-from specwatch.core.slo import SloBook
-from specwatch.edges import exporter
-from specwatch.model import Histogram
-from specwatch.ruling import Condition, Rule, Slo
+from specwatch.config.rules import Condition, Rule, Slo
+from specwatch.domain.model import Histogram
+from specwatch.rules.decisions import TargetDecision
+from specwatch.rules.objectives import SloBook
+from specwatch.web import exporter
 from tests.surfaces.decided import SLO, decided
 from tests.surfaces.exported import samples
 from tests.surfaces.statuses import NOW, daemon, target

@@ -15,8 +15,13 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as text_format
 
-from specwatch.core.coverage import Coverage
-from specwatch.core.status import (
+from specwatch.domain.model import Histogram, Mode, Source
+from specwatch.errors import ScrapeReason
+from specwatch.guard.state import GuardState
+from specwatch.guard.status import GuardStatus
+from specwatch.scrape.coverage import Coverage
+from specwatch.scrape.taps import ACCEPTS_TOO_MUCH, COUNTS_TWICE, Trouble
+from specwatch.status import (
     DaemonStatus,
     DeliveryStatus,
     Failure,
@@ -26,12 +31,7 @@ from specwatch.core.status import (
     StoreStatus,
     TapStatus,
 )
-from specwatch.core.taps import ACCEPTS_TOO_MUCH, COUNTS_TWICE, Trouble
-from specwatch.edges import exporter
-from specwatch.errors import ScrapeReason
-from specwatch.guard.state import GuardState
-from specwatch.guard.status import GuardStatus
-from specwatch.model import Histogram, Mode, Source
+from specwatch.web import exporter
 from tests.surfaces.decided import decided
 from tests.surfaces.exported import page, samples
 from tests.surfaces.statuses import HOSTILE, NOW, daemon, minute, of_tap, target, whole

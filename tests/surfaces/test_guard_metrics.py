@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from specwatch.core.status import DaemonStatus, PagerStatus
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.guard.status import ACTIONS, GuardStatus, no_actions, shown
+from specwatch.status import DaemonStatus, PagerStatus
 from tests.surfaces.exported import samples
 from tests.surfaces.statuses import NOW, daemon, target
 

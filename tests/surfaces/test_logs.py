@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from specwatch.edges import logs
+from specwatch.runtime import logs
 
 ESCAPE = "\x1b"
 
@@ -164,7 +164,7 @@ def test_configuring_again_takes_the_place_of_the_first() -> None:
 
 _LOGGING = """
 import os, sys, structlog
-from specwatch.edges import logs
+from specwatch.runtime import logs
 logs.configure("info", {style!r})
 {spoil}
 for _ in range(3):

@@ -8,9 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from specwatch.codegen.alerts import runbook_sections
-from specwatch.codegen.runbook import Section, anchor
-from specwatch.edges.runbook_page import page
+from specwatch.generate.alerts import runbook_sections
+from specwatch.generate.runbook import Section, anchor
+from specwatch.web.runbook_page import page
 from tests.surfaces.statuses import Surface, serving
 
 

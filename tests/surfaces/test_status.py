@@ -7,8 +7,8 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.core.status import Recent
-from specwatch.model import Mode
+from specwatch.domain.model import Mode
+from specwatch.status import Recent
 from tests.surfaces.statuses import minute
 
 T0 = 1_700_000_040 // 60 * 60

@@ -19,8 +19,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from specwatch.core.coverage import Coverage
-from specwatch.core.status import (
+from specwatch.domain.model import Histogram, Mode, Source, Window
+from specwatch.errors import ScrapeReason, StoreUnavailable
+from specwatch.guard.state import Cause, GuardState, Incident, Phase
+from specwatch.guard.status import GuardStatus
+from specwatch.scrape.coverage import Coverage
+from specwatch.scrape.taps import Trouble
+from specwatch.status import (
     DaemonStatus,
     DeliveryStatus,
     Failure,
@@ -29,13 +34,8 @@ from specwatch.core.status import (
     StoreStatus,
     TapStatus,
 )
-from specwatch.core.taps import Trouble
-from specwatch.edges import status_route
-from specwatch.edges.guard_book import StepRecord
-from specwatch.errors import ScrapeReason, StoreUnavailable
-from specwatch.guard.state import Cause, GuardState, Incident, Phase
-from specwatch.guard.status import GuardStatus
-from specwatch.model import Histogram, Mode, Source, Window
+from specwatch.store.guard_records import StepRecord
+from specwatch.web import status_route
 from tests.surfaces.decided import UNLIKE, change, decided, unlike
 from tests.surfaces.statuses import (
     NOW,
@@ -757,6 +757,9 @@ def test_numbers_that_are_none_are_no_figures(surface: Surface) -> None:
 
 def test_templates_are_not_loaded_before_somebody_looks() -> None:
     """A daemon that nobody looks at goes without the memory."""
-    code = "import sys, specwatch.daemon; print({'jinja2', 'specwatch.pages'} & set(sys.modules))"
+    code = (
+        "import sys, specwatch.daemon.daemon;"
+        " print({'jinja2', 'specwatch.pages'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -7,9 +7,9 @@ import math
 
 import pytest
 
-from specwatch.core import summary
+from specwatch.domain.model import Gauges, Histogram, Tally
 from specwatch.errors import PageError
-from specwatch.model import Gauges, Histogram, Tally
+from specwatch.rules import summary
 from tests import pages
 from tests.surfaces.statuses import minute, of_tap
 

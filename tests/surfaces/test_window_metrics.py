@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core.status import DaemonStatus
-from specwatch.model import Gauges, Window
+from specwatch.domain.model import Gauges, Window
+from specwatch.status import DaemonStatus
 from tests.surfaces.exported import samples
 from tests.surfaces.statuses import daemon, of_tap, target, whole
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from prometheus_client import CollectorRegistry
 
-from specwatch.serving import HttpServer
+from specwatch.runtime.http_server import HttpServer
 from specwatch.tap.proxy import ProxyApplication
 from specwatch.tap.settings import Settings
 from tests.hostile import Behaviour, HostileServer, Visit

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specwatch.domain.temperature import Buckets
 from specwatch.tap import asked
 from specwatch.tap.asked import Asked
 from specwatch.tap.facts import Endpoint
-from specwatch.temperature import Buckets
 
 CHAT = Endpoint.CHAT
 MESSAGES = '"messages":[{"role":"user","content":"Hi"}]'

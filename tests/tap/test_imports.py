@@ -11,7 +11,14 @@ before = set(sys.modules)
 import specwatch.tap
 print(*(set(sys.modules) - before), sep="\\n")
 """
-OURS = {"specwatch", "specwatch.model", "specwatch.names", "specwatch.temperature"}
+OURS = {
+    "specwatch",
+    "specwatch.domain",
+    "specwatch.engines",
+    "specwatch.domain.model",
+    "specwatch.engines.families",
+    "specwatch.domain.temperature",
+}
 
 
 def test_importing_the_tap_loads_nothing_that_vllm_does_not_bring() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from specwatch import names
-from specwatch.core import histogram, summary
-from specwatch.core.exposition import PageReader
-from specwatch.model import METHODS, Series
+from specwatch.domain import histogram
+from specwatch.domain.model import METHODS, Series
+from specwatch.rules import summary
+from specwatch.scrape.exposition import PageReader
 from specwatch.tap.answer import Acceptance
 from specwatch.tap.metrics import BOUNDS, STAGES, Counters
 from specwatch.tap.outcome import Outcome
@@ -108,16 +108,16 @@ def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
     counters = Counters(registry)
     counters.count("tiny", "0", ALL)
     counters.count("tiny", "0", Outcome(uncovered="several"))
-    families = {family.name: family for family in registry.collect()}
-    assert set(families) == {family.exposed for family in names.TAP}
-    for known in names.TAP:
-        found = families[known.exposed]
+    collected = {family.name: family for family in registry.collect()}
+    assert set(collected) == {family.exposed for family in families.TAP}
+    for known in families.TAP:
+        found = collected[known.exposed]
         assert (found.type, found.documentation) == (known.kind, known.help)
         expected = {"model_name", "temperature"} if known.by_temperature else set()
         expected |= {known.label} if known.label else set()
         for sample in found.samples:
             assert set(sample.labels) - {"le"} == expected
-    assert {series.quantity for series in page(registry)} == {f.quantity for f in names.TAP}
+    assert {series.quantity for series in page(registry)} == {f.quantity for f in families.TAP}
 
 
 def test_every_way_to_know_has_a_name() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch import model
+from specwatch.domain import model
 from specwatch.tap import answer
 from specwatch.tap.answer import Acceptance
 from specwatch.tap.asked import Asked

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from specwatch.serving import HttpServer
+from specwatch.runtime.http_server import HttpServer
 from specwatch.tap.proxy import Proxy
 from specwatch.tap.upstream import Upstream as Learner
 from tests.daemon.conftest import CERTIFICATE, KEY

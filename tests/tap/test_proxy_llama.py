@@ -11,7 +11,7 @@ import pytest
 import requests
 from prometheus_client import CollectorRegistry
 
-from specwatch.serving import HttpServer
+from specwatch.runtime.http_server import HttpServer
 from tests.hostile import wait_for
 from tests.simulated_llama import MODEL, SimulatedLlama
 from tests.tap.proxied import proxy

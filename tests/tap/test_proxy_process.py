@@ -288,7 +288,9 @@ def test_what_it_cannot_use_is_refused_with_the_remedy(words: list[str], message
     assert message in " ".join(done.stderr.split())
 
 
-@pytest.mark.parametrize("module", ["specwatch.daemon", "specwatch.tap", "specwatch.cli.tap"])
+@pytest.mark.parametrize(
+    "module", ["specwatch.daemon.daemon", "specwatch.tap", "specwatch.cli.tap"]
+)
 def test_nobody_else_needs_its_package(module: str) -> None:
     code = f"import sys, {module}; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 
-from specwatch.serving import HttpServer
+from specwatch.runtime.http_server import HttpServer
 from tests.tap.exchanges import JSON, QUESTION, STREAMED, counts, tapped
 from tests.tap.streams import DATA, PLAIN, USAGE, events_of
 from tests.tap.test_middleware import RECORD, TIMES

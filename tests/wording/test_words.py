@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.core import summary
-from specwatch.model import Histogram
+from specwatch.domain.model import Histogram
+from specwatch.rules import summary
 from specwatch.wording import figures, speculation
 from specwatch.wording import rules as rule_words
 from specwatch.wording.text import clean, shown, wrapped

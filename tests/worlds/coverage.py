@@ -11,14 +11,14 @@ import math
 import random
 from collections.abc import Iterator
 
-from specwatch.core.baseline import Baseline, BaselineKey, Origin, measured
-from specwatch.core.counterfactual import Memory
-from specwatch.core.evidence import Evidence
-from specwatch.core.history import PACED
-from specwatch.core.sample import Sample
-from specwatch.core.verdicts import Verdict, judge
-from specwatch.model import ALL_TEMPERATURES, MINUTE, Gauges, Histogram, Mode, Tally
-from specwatch.ruling import DEFAULT_RULES
+from specwatch.config.rules import DEFAULT_RULES
+from specwatch.domain.baseline import Baseline, BaselineKey, Origin, measured
+from specwatch.domain.counterfactual import Memory
+from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Gauges, Histogram, Mode, Tally
+from specwatch.domain.sample import Sample
+from specwatch.rules.evidence import Evidence
+from specwatch.rules.history import PACED
+from specwatch.rules.verdicts import Verdict, judge
 
 START = 1_795_003_200
 PLAIN = 0.04

@@ -8,21 +8,21 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
-from specwatch.config import Config, from_targets
-from specwatch.core import calibration, calibration_shape
-from specwatch.core.baseline import BaselineKey
-from specwatch.core.calibration import Block, Look, Meter, Stage
-from specwatch.core.exposition import PageReader
-from specwatch.core.sample import samples_of
-from specwatch.cycle import TargetCycle
-from specwatch.edges.store import Store
+from specwatch.config.loading import Config, from_targets
+from specwatch.daemon.guard_service import Guarding
+from specwatch.daemon.recorder import Recorder
+from specwatch.daemon.rule_service import Judging
+from specwatch.daemon.scraper import TargetCycle
+from specwatch.domain.baseline import BaselineKey
+from specwatch.domain.model import HOUR, MINUTE, Batch, Mode, Moment
+from specwatch.domain.sample import samples_of
 from specwatch.errors import PageError, ScrapeError, ScrapeReason
 from specwatch.guard.plan import Life, Plan, Service
 from specwatch.guard.state import Phase
-from specwatch.guarding import Guarding
-from specwatch.judging import Judging
-from specwatch.model import HOUR, MINUTE, Batch, Mode, Moment
-from specwatch.recorder import Recorder
+from specwatch.loadtest import calibration, calibration_shape
+from specwatch.loadtest.calibration import Block, Look, Meter, Stage
+from specwatch.scrape.exposition import PageReader
+from specwatch.store.repository import Store
 from tests.worlds.life import Server
 from tests.worlds.world import START, World
 
@@ -93,7 +93,7 @@ class _Switch:
 
 
 class Specwatch:
-    """The daemon's parts, wired as :class:`specwatch.daemon.Daemon` does, with a clock of ours."""
+    """The daemon's services, wired as the daemon does, with a clock of ours."""
 
     def __init__(self, server_of: World, name: str = "specwatch", **guard: Any) -> None:
         """``guard`` are settings of the section of that name."""

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from specwatch.core import tally
-from specwatch.core.exposition import PageReader
+from specwatch.scrape import tally
+from specwatch.scrape.exposition import PageReader
 from tests.worlds.life import Policy, Server
 
 REARM = 6 * 3600.0

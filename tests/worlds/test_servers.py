@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from specwatch.core.exposition import PageReader
-from specwatch.model import Series
+from specwatch.domain.model import Series
+from specwatch.scrape.exposition import PageReader
 from tests.worlds.scenarios import SCENARIOS
 from tests.worlds.servers import ServedWorld
 from tests.worlds.serving import Engine

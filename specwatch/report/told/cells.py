@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from specwatch.charts.scale import finite
-from specwatch.core.histogram import wide
-from specwatch.model import HOUR
+from specwatch.domain.histogram import wide
+from specwatch.domain.model import HOUR
+from specwatch.report.charts.scale import finite
 from specwatch.report.model import Amount, Quantiles, Ratio, Side
 from specwatch.wording import figures, moments
 from specwatch.wording.text import LONGEST_SENTENCE, shown

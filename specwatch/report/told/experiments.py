@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specwatch.charts.scale import finite
-from specwatch.experiments import ship, zones
+from specwatch.loadtest import verdicts, zones
+from specwatch.report.charts.scale import finite
 from specwatch.report.experiments import headline, others
 from specwatch.report.model import Experiment, MeasuredLoad, ModelReport
 from specwatch.report.told import cells
@@ -70,7 +70,7 @@ def _comparison(found: Experiment) -> Table:
                 cells.ratio(each.speedup),
                 cells.compact(each.throughput),
                 cells.compact(each.throughput_off),
-                cells.UNKNOWN if each.verdict is None else ship.LABELS[each.verdict],
+                cells.UNKNOWN if each.verdict is None else verdicts.LABELS[each.verdict],
             )
             for each in found.loads
         ],

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specwatch.charts.scale import finite
 from specwatch.report import schedule
+from specwatch.report.charts.scale import finite
 from specwatch.report.model import Load, ModelReport
 from specwatch.report.told import cells
 from specwatch.report.told.parts import Figure, Part, Section, Sentence, table

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from specwatch.charts.scale import finite
-from specwatch.model import UNCOVERED
+from specwatch.domain.model import UNCOVERED
+from specwatch.report.charts.scale import finite
 from specwatch.report.model import (
     Breach,
     Change,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from specwatch.model import ALL_TEMPERATURES
+from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.report.model import Latency, ModelReport, Series, Temperature
 from specwatch.report.told import cells
 from specwatch.report.told.parts import Figure, Part, Section, Sentence, table

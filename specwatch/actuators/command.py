@@ -1,0 +1,109 @@
+"""The user's own commands as hands on the switch."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+
+from specwatch.config.masking import masked
+from specwatch.config.service import CommandService
+from specwatch.domain.model import Mode
+from specwatch.domain.units import format_duration, quoted
+from specwatch.errors import ActuatorError
+from specwatch.guard.plan import Life, Plan, Service
+from specwatch.runtime.child_process import Finished, environment_for, printable, run_command
+
+_MODES = {"on": Mode.ON, "off": Mode.OFF}
+_LIFE_UNKNOWN = "whether vLLM's process is there is not known: commands do not tell"
+
+
+class CommandActuator:
+    """Runs the commands of one target, one at a time.
+
+    They are told SPECWATCH_TARGET, SPECWATCH_ACTION (``disable``, ``enable`` or ``status``) and
+    SPECWATCH_INCIDENT, which is empty for ``status``.
+    """
+
+    def __init__(self, service: CommandService, target: str) -> None:
+        self._service = service
+        self._target = target
+
+    def plan(self) -> Plan:
+        """The commands, without running one; ActuatorError for one that could not be run."""
+        problems = [problem for words in self._commands() if (problem := _cannot_run(words[0]))]
+        if problems:
+            raise ActuatorError("; ".join(dict.fromkeys(problems)))
+        limit = format_duration(self._service.timeout)
+        both = (self._service.disable, self._service.enable)
+        disable, enable = (shlex.join(masked(words)) for words in both)
+        notes = ["what the commands do to vLLM is theirs to know"]
+        if self._service.status is None:
+            notes.append(
+                "there is no status command, so specwatch cannot tell how vLLM is set to start;"
+                " give service.status"
+            )
+        return Plan(
+            before=(),
+            after=(),
+            files=(),
+            steps=(
+                f"run `{disable}`, for {limit} at most",
+                f"to undo it, run `{enable}`, for {limit} at most",
+            ),
+            notes=tuple(notes),
+        )
+
+    def status(self) -> Service:
+        """What the status command prints; the mode is None where there is no such command."""
+        words = self._service.status
+        if words is None:
+            detail = f"how it is set to start is not known: no status command; {_LIFE_UNKNOWN}"
+            return Service(Life.UP, None, None, detail)
+        finished = self._run(words, "status")
+        if finished.failure is not None:
+            raise ActuatorError(finished.failure, retry=True)
+        first = next(iter(finished.answer.split()), "")
+        mode = _MODES.get(first.lower())
+        if mode is None:
+            found = f"printed {quoted(printable(first))}" if first else "printed nothing"
+            raise ActuatorError(
+                f"`{shlex.join(masked(words))}` {found}; a status command prints on or off first"
+            )
+        return Service(Life.UP, mode, None, _LIFE_UNKNOWN)
+
+    def disable(self, incident: str) -> None:
+        """Run the disable command; ActuatorError when it fails."""
+        self._switch(self._service.disable, "disable", incident)
+
+    def enable(self, incident: str) -> None:
+        """Run the enable command; ActuatorError when it fails."""
+        self._switch(self._service.enable, "enable", incident)
+
+    def close(self) -> None:
+        """Nothing is held between two commands."""
+
+    def _switch(self, words: tuple[str, ...], action: str, incident: str) -> None:
+        failure = self._run(words, action, incident).failure
+        if failure is not None:
+            raise ActuatorError(failure, changed=True)
+
+    def _run(self, words: tuple[str, ...], action: str, incident: str = "") -> Finished:
+        return run_command(
+            words,
+            timeout=self._service.timeout,
+            environment=environment_for(self._target, action, incident),
+            apart=action == "status",
+        )
+
+    def _commands(self) -> Iterator[tuple[str, ...]]:
+        service = self._service
+        yield from (words for words in (service.disable, service.enable, service.status) if words)
+
+
+def _cannot_run(program: str) -> str | None:
+    if not os.path.isfile(program):
+        return f"{program} is no file on this machine; create it, or correct the path"
+    if not os.access(program, os.X_OK):
+        return f"{program} may not be executed; make it executable for the user that runs specwatch"
+    return None

@@ -1,0 +1,162 @@
+"""One life of a program that is held on a leash, seen from who holds it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from specwatch.actuators import leash
+
+MARK = "SPECWATCH_LEASH"
+"""Variable in the environment of all that a leash holds: how it is found without the leash."""
+_TO_SPECWATCH_ONLY = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"})
+_LOOK_SECONDS = 0.1
+
+
+class Event(NamedTuple):
+    """``started`` with a process id, ``failed`` with an errno, ``ended`` with an exit status that
+    is negative for a signal, or ``""`` when there was nothing to hear."""
+
+    verb: str
+    number: int = 0
+
+
+class Leashed:
+    """A program of its own session that ends with all its descendants when this process ends.
+
+    It has our environment, standard output and standard error, and no standard input.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        grace: float,
+        sweep: float = 5.0,
+    ) -> None:
+        """``grace`` is how many seconds it has to end when we are killed, or the leash is;
+        ``sweep`` how many what it leaves behind has, from SIGTERM to SIGKILL.
+
+        Raises OSError when there can be no leash. Whether the program starts is an event.
+        """
+        self._token = secrets.token_hex(8)
+        self._grace = grace
+        self._session: int | None = None
+        self._socket, theirs = socket.socketpair()
+        given = {name: value for name, value in environ.items() if name not in _TO_SPECWATCH_ONLY}
+        numbers = map(str, (theirs.fileno(), grace, sweep))
+        try:
+            self._leash = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-I", "-S", leash.__file__, *numbers],
+                env={**given, MARK: self._token},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # a Ctrl-C in a terminal is for specwatch to pass on
+            )
+        except OSError:
+            self._socket.close()
+            raise
+        finally:
+            theirs.close()
+        text = b"\0".join(map(os.fsencode, words))
+        self._send(len(text).to_bytes(4, "big") + text)
+
+    @property
+    def instance(self) -> str | None:
+        """The process id of the program and a word unlike every other; None until it runs."""
+        return None if self._session is None else f"{self._session}-{self._token}"
+
+    def stop(self, timeout: float) -> None:
+        """Ask the program to end, by SIGTERM; whatever is left after ``timeout`` seconds is killed.
+
+        Returns at once.
+        """
+        self._send(f"stop {timeout}\n".encode())
+
+    def kill(self) -> None:
+        """SIGKILL to all of it; returns at once."""
+        self._send(b"kill\n")
+
+    def abandon(self) -> None:
+        """Kill the leash, which does not do its part: :meth:`finish` then does it at once."""
+        self._grace = 0.0
+        self._leash.kill()
+
+    def events(self, tick: float) -> Iterator[Event]:
+        """What happens, until the leash has ended; an empty event after each ``tick`` seconds."""
+        self._socket.settimeout(tick)
+        unread = b""
+        while True:
+            try:
+                said = self._socket.recv(4096)
+            except TimeoutError:
+                yield Event("")
+                continue
+            except ConnectionError:
+                return
+            if not said:
+                return
+            *lines, unread = (unread + said).split(b"\n")
+            yield from map(self._event, lines)
+
+    def finish(self) -> bool:
+        """Let go after the last event, when all has ended; False when the leash was killed.
+
+        Then what it held is ended here.
+        """
+        self._socket.close()
+        if self._leash.wait() == 0:
+            return True
+        self._sweep()
+        return False
+
+    def _event(self, line: bytes) -> Event:
+        verb, _, number = line.decode().partition(" ")
+        if verb == "started":
+            self._session = int(number)
+        if verb == "ended":
+            return Event(verb, os.waitstatus_to_exitcode(int(number)))
+        return Event(verb, int(number))
+
+    def _send(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # it has ended, which is heard
+            self._socket.sendall(data)
+
+    def _sweep(self) -> None:
+        """End what a leash left behind that was killed: its program was told by the kernel."""
+        kill_at = time.monotonic() + self._grace
+        asked: set[tuple[int, int]] = set()
+        while held := self._held():
+            late = time.monotonic() >= kill_at
+            for each in held:
+                if late:
+                    leash.send(each, signal.SIGKILL)
+                elif (each.pid, each.started) not in asked and each.pid != self._session:
+                    asked.add((each.pid, each.started))
+                    leash.send(each, signal.SIGTERM)
+            time.sleep(_LOOK_SECONDS)
+
+    def _held(self) -> list[leash.Process]:
+        """Whatever is in the program's session, or has our mark, and the descendants of those."""
+        alive = leash.processes()
+        roots = {each.pid for each in alive.values() if self._is_ours(each)}
+        found = [alive[pid] for pid in roots] + leash.descendants(roots, alive)
+        return [each for each in found if not each.gone]
+
+    def _is_ours(self, process: leash.Process) -> bool:
+        if process.session == self._session:
+            return True
+        try:
+            with open(f"/proc/{process.pid}/environ", "rb") as file:
+                return f"{MARK}={self._token}".encode() in file.read().split(b"\0")
+        except OSError:
+            return False  # it ended, or is not ours to look at

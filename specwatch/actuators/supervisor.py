@@ -1,0 +1,283 @@
+"""Runs vLLM as a child: starts it, watches it, and starts it again when it ends by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import structlog
+
+from specwatch.actuators.leashed import Event, Leashed
+from specwatch.domain.model import Mode
+from specwatch.domain.units import format_duration
+from specwatch.errors import ActuatorError
+from specwatch.guard.plan import Life, Service
+from specwatch.stripping import Stripped, strip
+
+_log = structlog.get_logger("specwatch.supervisor")
+
+_KILL_SECONDS = 10.0
+"""How long a process may take to end after SIGKILL: one that waits for a device takes a while."""
+_START_SECONDS = 30.0
+"""How long a program may take to be started; then it does what it does."""
+_GRACE_SECONDS = 10.0
+"""How long vLLM has to end when we were killed: nobody would wait for its requests then."""
+_TICK_SECONDS = 1.0
+_LARGEST_FILE = 1 << 20
+
+
+class Backoff:
+    """How long to wait before the next start; seconds."""
+
+    def __init__(self, first: float = 1.0, most: float = 60.0, calm: float = 600.0) -> None:
+        """``first`` doubles with each failure up to ``most``; a life of ``calm`` starts it anew."""
+        self._first = self._next = first
+        self._most = most
+        self._calm = calm
+
+    def after(self, ran: float) -> float:
+        """The wait after a life of ``ran`` seconds."""
+        wait = self._first if ran >= self._calm else self._next
+        self._next = min(self._most, 2 * wait)
+        return wait
+
+    def reset(self) -> None:
+        """Somebody starts it on purpose."""
+        self._next = self._first
+
+
+class Supervisor:
+    """Owns one vLLM; nothing of it outlives this process, however that ends.
+
+    Its standard output and standard error are ours. Its methods can be called from any thread.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        stop_timeout: float = 60.0,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """``environ`` is vLLM's; ``stop_timeout`` is the seconds that it has to end before it is
+        killed."""
+        self.command = tuple(command)
+        self.stop_timeout = stop_timeout
+        self._environ = dict(environ)
+        self._backoff = backoff or Backoff()
+        self._operation = threading.Lock()
+        # All below is read and written under it; it is reentrant, for signal handlers.
+        self._changed = threading.Condition()
+        self._words = self.command
+        self._mode = Mode.ON
+        self._wanted = False
+        self._ending = False
+        self._then: Callable[[], None] = lambda: None
+        self._give_up_at: float | None = None
+        self._thread: threading.Thread | None = None
+        self._life: Leashed | None = None
+        self._running = False
+        self._problem: str | None = None
+        self._last_end = ""
+        self._detail = "not started"
+
+    def start(self, mode: Mode) -> None:
+        """Have vLLM run in this mode: nothing happens when it does, else it is (re)started.
+
+        ON is the command as it was given, OFF without its speculation. Raises CannotStrip, and
+        ActuatorError when it cannot be stopped or started; it is then tried again and again.
+        """
+        words = self.words(mode)
+        with self._operation:
+            if not (self._running and self._wanted and self._mode is mode):
+                self._end(self.stop_timeout)
+                self._begin(words, mode)
+
+    def restart(self, mode: Mode) -> None:
+        """Stop vLLM and start it in this mode. Raises what :meth:`start` raises."""
+        words = self.words(mode)
+        with self._operation:
+            self._end(self.stop_timeout)
+            self._begin(words, mode)
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End vLLM, by SIGKILL after ``timeout`` seconds; returns when all of it is gone.
+
+        Raises ActuatorError when something of it survives SIGKILL.
+        """
+        with self._operation:
+            self._end(self.stop_timeout if timeout is None else timeout)
+
+    def ask_to_stop(self, then: Callable[[], None]) -> None:
+        """Begin to end vLLM for good; a second call kills it. Safe in a signal handler.
+
+        ``then`` is called once it has ended, or was given up, and at once by a second call.
+        """
+        with self._changed:
+            again, self._ending = self._ending, True
+            self._wanted, self._then = False, then
+            self._ask(0.0 if again else self.stop_timeout)
+            idle = self._thread is None
+        if idle or again:
+            then()
+
+    def status(self) -> Service:
+        """vLLM's process now; does not wait."""
+        with self._changed:
+            life = self._life
+            if self._running and self._wanted and life is not None:
+                return Service(Life.UP, self._mode, life.instance, self._detail)
+            changing = life is not None or self._operation.locked()
+            instance = None if life is None else life.instance
+            state = Life.CHANGING if changing else Life.DOWN
+            return Service(state, self._mode, instance, self._detail)
+
+    def words(self, mode: Mode) -> tuple[str, ...]:
+        """The command of a mode. Raises CannotStrip."""
+        return self.command if mode is Mode.ON else self.stripped().command
+
+    def stripped(self) -> Stripped:
+        """The command without speculation. Raises CannotStrip."""
+        return strip(self.command, read_file=_text_of)
+
+    def _begin(self, words: tuple[str, ...], mode: Mode) -> None:
+        with self._changed:
+            if self._ending:
+                raise ActuatorError("specwatch is about to end, and starts nothing", changed=True)
+            self._words, self._mode, self._wanted = words, mode, True
+            self._problem, self._last_end = None, ""
+            self._backoff.reset()
+            self._thread = threading.Thread(target=self._live, name="supervisor", daemon=True)
+            self._thread.start()
+            self._changed.wait_for(self._begun, _START_SECONDS)
+            if self._problem is not None:
+                raise ActuatorError(self._problem, changed=True, retry=True)
+
+    def _begun(self) -> bool:
+        return self._running or self._problem is not None or self._thread is None
+
+    def _end(self, timeout: float) -> None:
+        with self._changed:
+            self._wanted = False
+            self._ask(timeout)
+            if not self._changed.wait_for(self._all_gone, timeout + _KILL_SECONDS):
+                raise ActuatorError(
+                    f"vLLM did not end within {format_duration(timeout)}, nor by SIGKILL",
+                    changed=True,
+                    retry=True,
+                )
+
+    def _all_gone(self) -> bool:
+        return self._thread is None
+
+    def _ask(self, timeout: float) -> None:
+        self._changed.notify_all()
+        if self._life is None:
+            return
+        if timeout:
+            self._life.stop(timeout)
+        else:
+            self._life.kill()
+        at = time.monotonic() + timeout + _KILL_SECONDS
+        self._give_up_at = at if self._give_up_at is None else min(at, self._give_up_at)
+
+    def _live(self) -> None:
+        """The thread: one life after another, as long as one is wanted."""
+        while self._live_once():
+            pass
+        if self._ending:
+            self._then()
+
+    def _live_once(self) -> bool:
+        """One life, and the wait after it; whether there is to be another."""
+        begun = time.monotonic()
+        with self._changed:
+            life = self._life = self._leashed() if self._wanted else None
+        if life is not None:
+            self._attend(life, begun)
+        with self._changed:
+            self._life = None
+            self._changed.notify_all()
+            if self._wanted:
+                wait = self._backoff.after(time.monotonic() - begun)
+                self._detail = f"{self._last_end}; starts again after {format_duration(wait)}"
+                _log.warning("vllm_starts_again", seconds=wait)
+                self._changed.wait_for(lambda: not self._wanted, wait)
+            if not self._wanted:
+                self._thread = self._give_up_at = None
+                self._changed.notify_all()
+            return self._wanted
+
+    def _leashed(self) -> Leashed | None:
+        try:
+            return Leashed(self._words, environ=self._environ, grace=_GRACE_SECONDS)
+        except OSError as error:
+            self._failed(error.errno)
+            return None
+
+    def _attend(self, life: Leashed, begun: float) -> None:
+        """Listen until it and all that it started have ended."""
+        heard = False
+        for event in life.events(_TICK_SECONDS):
+            heard = heard or bool(event.verb)
+            with self._changed:
+                self._hear(event, life, begun)
+                self._changed.notify_all()
+        complete = life.finish()
+        with self._changed:
+            if not heard:
+                self._failed(None)
+            elif not complete:
+                self._ended("ended because the process that holds it was killed", begun)
+
+    def _hear(self, event: Event, life: Leashed, begun: float) -> None:
+        if event.verb == "started":
+            self._running, self._problem = True, None
+            self._detail = f"before: {self._last_end}" if self._last_end else ""
+            _log.info("vllm_started", pid=event.number, mode=str(self._mode))
+        elif event.verb == "failed":
+            self._failed(event.number)
+        elif event.verb == "ended":
+            self._ended(_how(event.number), begun)
+        elif self._give_up_at is not None and time.monotonic() > self._give_up_at:
+            self._give_up_at = None
+            _log.error("vllm_not_ended", detail="not in time, nor by SIGKILL; trying again")
+            life.abandon()
+            if self._ending:
+                self._then()
+
+    def _ended(self, how: str, begun: float) -> None:
+        self._running = False
+        self._detail = self._last_end = how
+        log = _log.warning if self._wanted else _log.info
+        log("vllm_ended", detail=how, seconds=round(time.monotonic() - begun, 1))
+
+    def _failed(self, code: int | None) -> None:
+        reason = os.strerror(code) if code else "its process ended at once"
+        self._problem = f"cannot start {self._words[0]}: {reason}"
+        self._detail = self._last_end = self._problem
+        _log.error("vllm_start_failed", detail=self._problem)
+        self._changed.notify_all()
+
+
+def _how(status: int) -> str:
+    """How a process ended; a negative status is a signal."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    try:
+        return f"ended by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"ended by signal {-status}"
+
+
+def _text_of(path: str) -> str:
+    """The text of a file that the command names. Raises OSError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read(_LARGEST_FILE)
+    except ValueError as error:
+        raise OSError(f"{path} is no text: {error}") from None

@@ -1,0 +1,300 @@
+"""systemd's manager, asked and told by D-Bus.
+
+Source: org.freedesktop.systemd1(5).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jeepney import (
+    DBusAddress,
+    HeaderFields,
+    Message,
+    MessageType,
+    Parser,
+    Properties,
+    new_method_call,
+)
+from jeepney.auth import AuthenticationError
+from jeepney.bus import get_bus
+from jeepney.bus_messages import MatchRule, message_bus
+from jeepney.io.blocking import prep_socket
+
+from specwatch.actuators.unit_command import UnitCommand
+from specwatch.domain.units import format_duration
+from specwatch.errors import ActuatorError
+from specwatch.guard.plan import Life
+
+_SYSTEM_BUS = "/run/dbus/system_bus_socket"
+_MANAGER = DBusAddress(
+    "/org/freedesktop/systemd1", "org.freedesktop.systemd1", "org.freedesktop.systemd1.Manager"
+)
+_ANSWER_SECONDS = 30.0
+_RELOAD_SECONDS = 90.0
+_POLL_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedUnit:
+    """A service as systemd has it in memory."""
+
+    name: str
+    load_state: str
+    load_error: str = ""
+    active_state: str = "inactive"
+    sub_state: str = "dead"
+    result: str = "success"
+    status_text: str = ""
+    instance: str = ""
+    """The invocation's id in hexadecimal; empty if it never ran."""
+    has_job: bool = False
+    needs_reload: bool = False
+    fragment: str = ""
+    drop_ins: tuple[str, ...] = ()
+    """In the order in which they count: a later one overrides."""
+    commands: tuple[UnitCommand, ...] = ()
+    environment: tuple[str, ...] = ()
+    environment_files: tuple[tuple[str, bool], ...] = ()
+    """Patterns of paths; True where a missing one is no error."""
+    pass_environment: tuple[str, ...] = ()
+    unset_environment: tuple[str, ...] = ()
+    working_directory: str = ""
+    root: str = ""
+    """Where its file system is another than ours: that folder or image."""
+
+    @property
+    def life(self) -> Life:
+        """Whether its process is there."""
+        if self.has_job or self.active_state == "deactivating":
+            return Life.CHANGING
+        if self.active_state == "activating":  # between two attempts nothing runs
+            return Life.DOWN if self.sub_state.startswith("auto-restart") else Life.CHANGING
+        if self.active_state in ("active", "reloading"):
+            return Life.UP
+        return Life.STOPPED if self.result == "success" else Life.DOWN
+
+
+class Manager(Protocol):
+    """A systemd; every method raises ActuatorError when there is no answer in time."""
+
+    def load(self, name: str) -> LoadedUnit:
+        """A unit, read from its files if it is not in memory."""
+
+    def environment(self) -> tuple[str, ...]:
+        """``NAME=VALUE`` of what units inherit from it."""
+
+    def reload(self) -> None:
+        """Read all files of units again."""
+
+    def restart(self, name: str, timeout: float) -> str:
+        """Restart, or start, a unit; returns the result of the job, ``done`` if it went well.
+
+        Waits ``timeout`` seconds at most and then answers ``waiting``.
+        """
+
+    def settle(self, name: str, timeout: float) -> LoadedUnit:
+        """The unit once it has no job, or after ``timeout`` seconds."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+class SystemdBus:
+    """A :class:`Manager` over its bus; connects when it is first used, and again after an error."""
+
+    def __init__(self, *, user: bool = False, environ: Mapping[str, str] | None = None) -> None:
+        self._user = user
+        self._environ = os.environ if environ is None else environ
+        self._connection: _Connection | None = None
+
+    def load(self, name: str) -> LoadedUnit:
+        """A unit, read from its files if it is not in memory."""
+        (path,) = self._call(_MANAGER, "LoadUnit", "s", (name,))
+        unit = self._properties(path, "org.freedesktop.systemd1.Unit")
+        service = self._properties(path, "org.freedesktop.systemd1.Service")
+        return _loaded(name, unit, service)
+
+    def environment(self) -> tuple[str, ...]:
+        """``NAME=VALUE`` of what units inherit."""
+        (value,) = self._ask(Properties(_MANAGER).get("Environment"))
+        return tuple(value[1])
+
+    def reload(self) -> None:
+        """Read all files of units again."""
+        self._call(_MANAGER, "Reload", timeout=_RELOAD_SECONDS)
+
+    def restart(self, name: str, timeout: float) -> str:
+        """Restart a unit; the result of its job, or ``waiting`` after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        self._call(_MANAGER, "Subscribe")
+        rule = MatchRule(
+            type="signal", interface=_MANAGER.interface, member="JobRemoved",
+            path=_MANAGER.object_path,
+        )  # fmt: skip
+        self._ask(message_bus.AddMatch(rule))
+        connection = self._connected()
+        connection.signals.clear()
+        (job,) = self._call(_MANAGER, "RestartUnit", "ss", (name, "replace"))
+        try:
+            while time.monotonic() < deadline:
+                for signal in connection.signals_until(deadline):
+                    if len(signal.body) == 4 and signal.body[1] == job:
+                        return str(signal.body[3])
+        except OSError:  # the bus is restarted; systemd goes on with the job
+            self.close()
+            unit = self.settle(name, deadline - time.monotonic())
+            if not unit.has_job:
+                return "done" if unit.active_state == "active" else unit.result
+        return "waiting"
+
+    def settle(self, name: str, timeout: float) -> LoadedUnit:
+        """The unit once it has no job, or after ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        while (unit := self.load(name)).has_job and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+        return unit
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _properties(self, path: str, interface: str) -> dict[str, Any]:
+        address = DBusAddress(path, _MANAGER.bus_name, interface)
+        (values,) = self._ask(Properties(address).get_all())
+        return {name: value[1] for name, value in values.items()}
+
+    def _call(
+        self, address: DBusAddress, method: str, signature: str = "", body: tuple[Any, ...] = (),
+        *, timeout: float = _ANSWER_SECONDS,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        return self._ask(new_method_call(address, method, signature, body), timeout)
+
+    def _ask(self, message: Message, timeout: float = _ANSWER_SECONDS) -> tuple[Any, ...]:
+        try:
+            reply = self._connected().answer(message, time.monotonic() + timeout)
+        except TimeoutError as error:
+            self.close()
+            raise ActuatorError(
+                f"systemd did not answer within {format_duration(timeout)}", retry=True
+            ) from error
+        except (OSError, AuthenticationError) as error:
+            self.close()
+            raise ActuatorError(
+                f"systemd cannot be reached by D-Bus at {self._address()}: {error}", retry=True
+            ) from error
+        if reply.header.message_type is MessageType.error:
+            raise _refusal(reply)
+        return tuple(reply.body)
+
+    def _connected(self) -> _Connection:
+        if self._connection is None:
+            self._connection = _Connection(self._address())
+        return self._connection
+
+    def _address(self) -> str:
+        if not self._user:
+            return _SYSTEM_BUS
+        if address := self._environ.get("DBUS_SESSION_BUS_ADDRESS"):
+            try:
+                return str(get_bus(address))
+            except (ValueError, RuntimeError) as error:
+                raise ActuatorError(f"DBUS_SESSION_BUS_ADDRESS is {address!r}: {error}") from error
+        if folder := self._environ.get("XDG_RUNTIME_DIR"):
+            return f"{folder}/bus"
+        return f"/run/user/{os.getuid()}/bus"
+
+
+class _Connection:
+    """One connection to a bus, blocking, each wait with its deadline on the monotonic clock."""
+
+    def __init__(self, address: str) -> None:
+        self.signals: deque[Message] = deque(maxlen=1000)
+        self._serial = 0
+        self._parser = Parser()
+        self._socket: socket.socket = prep_socket(address, timeout=_ANSWER_SECONDS)
+        try:
+            self.answer(message_bus.Hello(), time.monotonic() + _ANSWER_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+
+    def answer(self, message: Message, deadline: float) -> Message:
+        """Send a call; the reply or error to it."""
+        self._serial += 1
+        serial = self._serial
+        self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+        self._socket.sendall(message.serialise(serial=serial))
+        while True:
+            received = self._receive(deadline)
+            if received.header.message_type is MessageType.signal:
+                self.signals.append(received)
+            elif received.header.fields.get(HeaderFields.reply_serial) == serial:
+                return received
+
+    def signals_until(self, deadline: float) -> list[Message]:
+        """Those that have come; waits for one, and gives none when there was none in time."""
+        if not self.signals:
+            try:
+                received = self._receive(deadline)
+            except TimeoutError:
+                return []
+            if received.header.message_type is MessageType.signal:
+                self.signals.append(received)
+        found = list(self.signals)
+        self.signals.clear()
+        return found
+
+    def _receive(self, deadline: float) -> Message:
+        while (message := self._parser.get_next_message()) is None:
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            data = self._socket.recv(65536)
+            if not data:
+                raise ConnectionResetError("the bus closed the connection")
+            self._parser.add_data(data)
+        return message
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _refusal(reply: Message) -> ActuatorError:
+    name = str(reply.header.fields.get(HeaderFields.error_name, "an error without a name"))
+    said = str(reply.body[0]) if reply.body else name
+    return ActuatorError(f"systemd refuses: {said}")
+
+
+def _loaded(name: str, unit: Mapping[str, Any], service: Mapping[str, Any]) -> LoadedUnit:
+    invocation = unit.get("InvocationID", b"")
+    return LoadedUnit(
+        name=name,
+        load_state=unit["LoadState"],
+        load_error=": ".join(filter(None, unit.get("LoadError", ()))),
+        active_state=unit["ActiveState"],
+        sub_state=unit["SubState"],
+        result=service.get("Result", ""),
+        status_text=service.get("StatusText", ""),
+        instance=bytes(invocation).hex(),
+        has_job=unit["Job"][0] != 0,
+        needs_reload=unit["NeedDaemonReload"],
+        fragment=unit["FragmentPath"],
+        drop_ins=tuple(unit["DropInPaths"]),
+        commands=tuple(
+            UnitCommand(path, tuple(words), tuple(flags))
+            for path, words, flags, *_ in service.get("ExecStartEx", ())
+        ),
+        environment=tuple(service.get("Environment", ())),
+        environment_files=tuple(map(tuple, service.get("EnvironmentFiles", ()))),
+        pass_environment=tuple(service.get("PassEnvironment", ())),
+        unset_environment=tuple(service.get("UnsetEnvironment", ())),
+        working_directory=service.get("WorkingDirectory", ""),
+        root=service.get("RootDirectory") or service.get("RootImage") or "",
+    )

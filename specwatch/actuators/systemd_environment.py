@@ -1,0 +1,79 @@
+"""The variables of a unit, and the files that its command names, read as systemd would."""
+
+from __future__ import annotations
+
+import errno
+import glob
+import os
+import stat
+
+from specwatch.actuators.systemd_bus import LoadedUnit
+from specwatch.actuators.systemd_variables import (
+    SET_AT_START,
+    assigned,
+    parse_environment_file,
+    without,
+)
+from specwatch.errors import ActuatorError
+
+_LARGEST_FILE = 1 << 20
+
+
+def environment_of(
+    unit: LoadedUnit, inherited: tuple[str, ...], *, passes_on: bool
+) -> dict[str, str | None]:
+    """A unit's variables, of which later ones replace earlier ones: systemd.exec(5).
+
+    ``inherited`` is what the manager gives to all units. ``passes_on``: what
+    ``PassEnvironment=`` takes is in there too; else it is unknown. Raises ActuatorError.
+    """
+    known = assigned(inherited)
+    environment: dict[str, str | None] = {**known, **dict.fromkeys(SET_AT_START)}
+    for name in unit.pass_environment:
+        if not passes_on:
+            environment[name] = None
+        elif name in known:
+            environment[name] = known[name]
+    environment |= assigned(unit.environment)
+    for pattern, optional in unit.environment_files:
+        environment |= _from_files(pattern, optional=optional)
+    return without(environment, unit.unset_environment)
+
+
+def _from_files(pattern: str, *, optional: bool) -> dict[str, str]:
+    found: dict[str, str] = {}
+    paths = sorted(glob.glob(pattern, include_hidden=False)) or [pattern]
+    for path in paths:
+        try:
+            found |= parse_environment_file(_text(path))
+        except OSError as error:
+            if not optional:
+                raise ActuatorError(f"EnvironmentFile={path}: {error.strerror}") from error
+        except ValueError as error:
+            raise ActuatorError(f"EnvironmentFile={path}: {error}") from error
+    return found
+
+
+def config_file(unit: LoadedUnit, path: str) -> str:
+    """The text of a file that the unit's command names; raises OSError."""
+    if unit.root:
+        raise OSError(errno.EINVAL, f"the unit sees another file system: {unit.root}")
+    folder = unit.working_directory.lstrip("!-") or "/"
+    if not os.path.isabs(path) and not os.path.isabs(folder):
+        raise OSError(errno.EINVAL, f"WorkingDirectory={folder} is not known")
+    try:
+        return _text(os.path.join(folder, path))
+    except ValueError as error:
+        raise OSError(errno.EINVAL, str(error)) from error
+
+
+def _text(path: str) -> str:
+    """Raises OSError; ValueError for what is too large or no UTF-8."""
+    # Without O_NONBLOCK, a pipe would be waited for.
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("is no regular file")
+        text = file.read(_LARGEST_FILE + 1)
+    if len(text) > _LARGEST_FILE:
+        raise ValueError("is larger than 1 MiB")
+    return text.decode()

@@ -1,0 +1,142 @@
+"""The drop-in and the record of the last restart, written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from specwatch.actuators import drop_in
+
+
+@dataclass(frozen=True, slots=True)
+class LastRestart:
+    """What was done last, by which incident, and which invocation of the unit ran before."""
+
+    do: str
+    incident: str
+    instance: str
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Of the drop-in and its file of variables; None for one that is not there."""
+
+    drop_in: str | None = None
+    variables: str | None = None
+
+
+class UnitFiles:
+    """Files of one unit; methods raise OSError.
+
+    The record lies where nothing outlives a reboot, which restarts everything anyway.
+    """
+
+    def __init__(self, unit: str, *, units: Path, records: Path) -> None:
+        self.drop_in = units / f"{unit}.d" / drop_in.NAME
+        self.variables = self.drop_in.with_name(drop_in.VARIABLES_NAME)
+        self._record = records / f"{unit}.json"
+
+    def read(self) -> Texts:
+        """What lies there now."""
+        return Texts(_text(self.drop_in), _text(self.variables))
+
+    def write(self, texts: Texts) -> None:
+        """Write the drop-in, and its folder if need be; or remove it.
+
+        The file of variables is written before, and left where there is none in ``texts``: until
+        systemd reads its units again, a unit may need it.
+        """
+        if texts.variables is not None:
+            write_whole(self.variables, texts.variables)
+        if texts.drop_in is not None:
+            write_whole(self.drop_in, texts.drop_in)
+        else:
+            self._remove(self.drop_in)
+
+    def remove_variables(self) -> None:
+        """Remove the file of variables."""
+        self._remove(self.variables)
+
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        with suppress(OSError):  # something else is in it, or it is not ours to remove
+            path.parent.rmdir()
+
+    def last_restart(self) -> LastRestart | None:
+        """The record; None where there is none that can be read."""
+        try:
+            return msgspec.json.decode(self._record.read_bytes(), type=LastRestart)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def about_to_restart(self, record: LastRestart) -> None:
+        """Write the record."""
+        write_whole(self._record, msgspec.json.encode(record).decode())
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
+
+
+def digests(paths: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of each file, in hexadecimal; empty for one that is not there."""
+    return {path: _digest(path) for path in paths}
+
+
+def _digest(path: str) -> str:
+    try:
+        return digest(Path(path).read_bytes())
+    except OSError:
+        return ""
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, mode 0600, and its folder if need be: all of it or nothing. Raises OSError."""
+    made = not path.parent.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if made:
+        path.parent.chmod(0o755)
+    # A name that ends in another way is nothing to systemd.
+    fresh = path.with_name(f".{path.name}.new")
+    try:
+        _write_new(fresh, text)
+        fresh.replace(path)
+        _sync(path.parent)
+    except OSError:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+            if made:
+                path.parent.rmdir()
+        raise
+
+
+def _write_new(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    # A command line may hold an API key that came from a file of variables.
+    with open(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

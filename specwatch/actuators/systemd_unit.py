@@ -1,0 +1,403 @@
+"""One unit of systemd, switched by a drop-in and a restart: the work itself, with no privilege.
+
+A file is written, systemd reads it, and what systemd then says is compared with what was meant,
+before anything is restarted. Until then every failure puts back what was there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from specwatch.actuators.drop_in import DropIn
+from specwatch.actuators.switch_limit import SwitchLimit
+from specwatch.actuators.systemd_bus import LoadedUnit, Manager
+from specwatch.actuators.systemd_environment import config_file, environment_of
+from specwatch.actuators.systemd_files import LastRestart, Texts, UnitFiles, digest, digests
+from specwatch.actuators.systemd_variables import Environment, environment_file
+from specwatch.actuators.unit_command import Rewritten, UnitCommand, rewritten, words_of
+from specwatch.config import masking
+from specwatch.domain.model import Mode
+from specwatch.domain.units import format_duration
+from specwatch.errors import ActuatorError, CannotStrip
+from specwatch.guard.plan import FileChange, Life, Plan, Service
+from specwatch.stripping import Stripped, strip
+
+_WRONG_STATE = {
+    "masked": "is masked; `systemctl unmask` it",
+    "not-found": "does not exist",
+    "bad-setting": "has a setting that systemd refuses",
+    "error": "cannot be loaded",
+}
+_READ_AGAIN = "let systemd read its units again"
+_ALIVE = {"active", "activating", "reloading"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The unit, its command without our drop-in, and what our drop-in says."""
+
+    unit: LoadedUnit
+    ours: DropIn | None
+    texts: Texts
+    """The drop-in and its variables as they lie there, whoever wrote them."""
+
+    @property
+    def in_force(self) -> bool:
+        """Whether systemd starts the unit with the command of our drop-in."""
+        return (
+            self.ours is not None
+            and not self.unit.needs_reload
+            and self.unit.commands == (self.ours.command,)
+        )
+
+
+class SystemdUnit:
+    """An actuator that may do what it does: it runs as root, or the unit is its user's own."""
+
+    def __init__(
+        self,
+        name: str,
+        manager: Manager,
+        files: UnitFiles,
+        *,
+        timeout: float,
+        user: bool = False,
+        limit: SwitchLimit | None = None,
+    ) -> None:
+        """``timeout``: seconds that a restart may take, stopping included."""
+        self._name = name
+        self._manager = manager
+        self._files = files
+        self._timeout = timeout
+        self._user = user
+        self._limit = limit
+        self._restarting = False
+
+    def plan(self) -> Plan:
+        """What :meth:`disable` would do, with secrets masked: whoever asks may not know them."""
+        found = self._found()
+        self._check_limit("disable", found.unit)
+        path = str(self._files.drop_in)
+        if found.ours and found.in_force and not self._stale(found):
+            ours = found.ours
+            return Plan(
+                masking.masked(ours.original.words), masking.masked(ours.command.words), (),
+                (f"restart {self._name}",),
+                (f"speculation is off already, by {path} for incident {ours.incident}",),
+            )  # fmt: skip
+        if path in found.unit.drop_ins:
+            return self._plan_anew(found)
+        original = _only_command(found.unit)
+        result = self._without_speculation(found.unit, original)
+        known = masking.secrets_in(result.words, self._environment(found.unit))
+        told = dict(zip(result.words, masking.masked(result.words), strict=True))
+        values = {
+            name: masking.masked_text(told[value], known)
+            for name, value in result.variables.items()
+        }
+        drop_in = self._drop_in("INCIDENT", found, result, original)
+        before, after = (masking.masked(command.words) for command in (original, result.command))
+        shown = replace(
+            drop_in,
+            original=replace(original, words=before),
+            command=replace(result.command, words=after),
+        )
+        change = FileChange(path, _told(found.texts.drop_in), shown.text())
+        files = [change]
+        if values:
+            old = None if found.texts.variables is None else f"{masking.MASK}\n"
+            files.insert(0, FileChange(str(self._files.variables), old, environment_file(values)))
+        writes = (f"write {file.path}" for file in files)
+        steps = (*writes, _READ_AGAIN, f"restart {self._name}")
+        notes = tuple(masking.masked_text(note, known) for note in result.notes)
+        return Plan(before, after, tuple(files), steps, notes)
+
+    def _plan_anew(self, found: _Found) -> Plan:
+        path = str(self._files.drop_in)
+        return Plan(
+            masking.masked(_only_command(found.unit).words),
+            (),
+            (FileChange(path, _told(found.texts.drop_in), None),),
+            (
+                f"remove {path}", _READ_AGAIN, f"write {path} anew, without speculation",
+                _READ_AGAIN, f"restart {self._name}",
+            ),
+            (f"{path} is in force, and was edited or does not fit the unit's other files any more;"
+             " the command is known once it is removed",),
+        )  # fmt: skip
+
+    def status(self) -> Service:
+        """The unit now, as systemd knows it."""
+        found = self._found(must_be_loaded=False)
+        unit = found.unit
+        mode: Mode | None = None
+        detail = []
+        if unit.load_state == "loaded":
+            try:
+                removed = self._rewritten(unit, _only_command(unit)).removed
+                mode = Mode.ON if removed else Mode.OFF
+            except ActuatorError as error:
+                detail.append(str(error))
+        else:
+            detail.append(_why_not_loaded(unit))
+        if unit.active_state == "failed" or unit.result not in ("", "success"):
+            detail.append(f"its result is {unit.result}")
+        if unit.status_text:
+            detail.append(unit.status_text)
+        if unit.needs_reload:
+            detail.append("its files changed since systemd read them")
+        if found.ours and self._stale(found):
+            detail.append("its own files changed since speculation was switched off")
+        stale = found.ours is not None and self._stale(found)
+        return Service(unit.life, mode, unit.instance or None, "; ".join(detail), stale)
+
+    def disable(self, incident: str) -> None:
+        """Write the drop-in, reload, compare, restart."""
+        found = self._found()
+        self._check_limit("disable", found.unit, incident)
+        with self._telling_changes(found):
+            if not (found.in_force and not self._stale(found)):
+                found = self._switch_off(found, incident)
+            self._restart("disable", incident, found.unit)
+
+    def enable(self, incident: str) -> None:
+        """Remove the drop-in, reload, restart."""
+        found = self._found()
+        self._check_limit("enable", found.unit, incident)
+        with self._telling_changes(found):
+            if found.texts != Texts():
+                self._change(found, Texts())
+            elif found.unit.needs_reload:
+                self._manager.reload()
+            self._restart("enable", incident, self._manager.load(self._name))
+
+    def close(self) -> None:
+        """Let go of the connection to systemd."""
+        self._manager.close()
+
+    def _limit_of(self, do: str, unit: LoadedUnit) -> SwitchLimit | None:
+        """None for the way back of a server that is down, which no limit may hold up."""
+        return None if do == "enable" and unit.life is Life.DOWN else self._limit
+
+    def _check_limit(self, do: str, unit: LoadedUnit, incident: str = "") -> None:
+        if (limit := self._limit_of(do, unit)) is not None:
+            limit.check(do, incident)
+
+    def _found(self, *, must_be_loaded: bool = True) -> _Found:
+        unit = self._manager.load(self._name)
+        if must_be_loaded and unit.load_state != "loaded":
+            raise ActuatorError(_why_not_loaded(unit))
+        texts = self._texts()
+        ours = DropIn.parse(texts.drop_in) if texts.drop_in is not None else None
+        return _Found(unit, ours, texts)
+
+    def _texts(self) -> Texts:
+        try:
+            return self._files.read()
+        except (OSError, ValueError) as error:
+            raise ActuatorError(f"{self._files.drop_in} cannot be read: {error}") from error
+
+    @contextmanager
+    def _telling_changes(self, found: _Found) -> Iterator[None]:
+        """An error says that something was changed unless all is as it was found."""
+        self._restarting = False
+        try:
+            yield
+        except ActuatorError as error:
+            if error.changed or (not self._restarting and self._texts() == found.texts):
+                raise
+            raise ActuatorError(str(error), changed=True, retry=error.retry) from error
+
+    def _stale(self, found: _Found) -> bool:
+        if found.ours is None:
+            return False
+        paths = [*self._others(found.unit), *filter(None, [found.ours.variables])]
+        return found.ours.files != digests(paths)
+
+    def _others(self, unit: LoadedUnit) -> list[str]:
+        paths = [unit.fragment, *unit.drop_ins]
+        return [path for path in paths if path and path != str(self._files.drop_in)]
+
+    def _switch_off(self, found: _Found, incident: str) -> _Found:
+        """The drop-in in force; on an error, all is as it was."""
+        if found.unit.needs_reload:
+            self._manager.reload()
+            found = self._found()
+        before = found.texts
+        if str(self._files.drop_in) in found.unit.drop_ins:
+            self._change(found, Texts())
+            found = self._found()
+        try:
+            original = _only_command(found.unit)
+            result = self._without_speculation(found.unit, original)
+            drop_in = self._drop_in(incident, found, result, original)
+            self._change(found, Texts(drop_in.text(), _variables(result)))
+        except BaseException:
+            if before.drop_in is not None and self._texts().drop_in is None:
+                self._put_back(before)
+            raise
+        try:
+            after = self._found()
+            if after.in_force and self._given(after.unit) == result.words:
+                return after
+            raise ActuatorError(self._why_not_in_force(after))
+        except ActuatorError:
+            self._put_back(before)
+            raise
+
+    def _given(self, unit: LoadedUnit) -> tuple[str, ...]:
+        """The words that its program gets."""
+        spelt = words_of(_only_command(unit), self._environment(unit))
+        return tuple(word for item in spelt for word in item.words)
+
+    def _without_speculation(self, unit: LoadedUnit, command: UnitCommand) -> Rewritten:
+        result = self._rewritten(unit, command)
+        if not result.removed:
+            raise CannotStrip(f"{self._name} has no speculation on its command line")
+        return result
+
+    def _rewritten(self, unit: LoadedUnit, command: UnitCommand) -> Rewritten:
+        environment = self._environment(unit)
+        unknown = {name for item in words_of(command, environment) for name in item.unknown}
+        if passed := sorted(unknown.intersection(unit.pass_environment)):
+            raise CannotStrip(
+                f"{self._name}: ${passed[0]} comes by PassEnvironment= from systemd's own"
+                " environment, which cannot be read; set it with Environment="
+            )
+        try:
+            return rewritten(command, environment, self._stripper(unit))
+        except CannotStrip as error:
+            spelt = words_of(command, environment)
+            words = [word for item in spelt for word in item.words]
+            said = masking.masked_text(str(error), masking.secrets_in(words, environment))
+            raise CannotStrip(f"{self._name}: {said}") from None
+
+    def _environment(self, unit: LoadedUnit) -> Environment:
+        return environment_of(unit, self._manager.environment(), passes_on=self._user)
+
+    def _stripper(self, unit: LoadedUnit) -> Callable[[Sequence[str]], Stripped]:
+        return lambda words: strip(words, read_file=lambda path: config_file(unit, path))
+
+    def _drop_in(
+        self, incident: str, found: _Found, result: Rewritten, original: UnitCommand
+    ) -> DropIn:
+        files = digests(self._others(found.unit))
+        variables = _variables(result)
+        if variables is None:
+            return DropIn(incident, original, result.command, files)
+        path = str(self._files.variables)
+        files[path] = digest(variables.encode())
+        return DropIn(incident, original, result.command, files, path)
+
+    def _change(self, found: _Found, texts: Texts) -> None:
+        """Write or remove the files and let systemd read them; on an error, put them back."""
+        try:
+            self._files.write(texts)
+        except OSError as error:
+            if texts.variables is not None:
+                with suppress(OSError):  # what is left is told as a change
+                    self._restore(found.texts)
+            raise ActuatorError(
+                f"{self._files.drop_in} cannot be {'written' if texts.drop_in else 'removed'}:"
+                f" {error.strerror}"
+            ) from error
+        try:
+            self._manager.reload()
+            if texts.variables is None:
+                self._files.remove_variables()
+        except OSError as error:
+            self._put_back(found.texts)
+            raise ActuatorError(
+                f"{self._files.variables} cannot be removed: {error.strerror}"
+            ) from error
+        except ActuatorError:
+            self._put_back(found.texts)
+            raise
+
+    def _restore(self, texts: Texts) -> None:
+        self._files.write(texts)
+        if texts.variables is None:
+            self._files.remove_variables()
+
+    def _put_back(self, texts: Texts) -> None:
+        try:
+            self._restore(texts)
+            self._manager.reload()
+        except (OSError, ActuatorError) as error:
+            raise ActuatorError(
+                f"{self._files.drop_in} could not be put back as it was: {error}", changed=True
+            ) from error
+
+    def _why_not_in_force(self, found: _Found) -> str:
+        path = str(self._files.drop_in)
+        if path not in found.unit.drop_ins:
+            return f"{self._name}: systemd does not read {path}; another file may hide it"
+        later = found.unit.drop_ins[found.unit.drop_ins.index(path) + 1 :]
+        if later:
+            return (
+                f"{self._name}: {', '.join(later)} counts after {path} and sets ExecStart= or"
+                " EnvironmentFile= again; give it a name that sorts before 90-"
+            )
+        return f"{self._name}: systemd reads another command from {path} than was written"
+
+    def _restart(self, do: str, incident: str, unit: LoadedUnit) -> None:
+        """Restart the unit, unless that was done for this incident before."""
+        try:
+            last = self._files.last_restart()
+            if last and (last.do, last.incident) == (do, incident):
+                unit = self._settled(unit)
+                if unit.instance != last.instance and unit.active_state in _ALIVE:
+                    return
+            if (limit := self._limit_of(do, unit)) is not None:
+                limit.count(do, incident, unit.instance)
+            self._files.about_to_restart(LastRestart(do, incident, unit.instance))
+        except OSError as error:
+            raise ActuatorError(f"what is done cannot be recorded: {error}", retry=True) from error
+        self._restarting = True
+        self._judge(self._manager.restart(self._name, self._timeout))
+
+    def _settled(self, unit: LoadedUnit) -> LoadedUnit:
+        """The unit after its job, most likely the restart that was begun."""
+        if unit.has_job:
+            self._restarting = True
+            unit = self._manager.settle(self._name, self._timeout)
+        if unit.has_job:
+            raise self._too_long()
+        return unit
+
+    def _judge(self, result: str) -> None:
+        if result in ("done", "waiting"):
+            return  # what takes long may still come: whether it does is seen by its health
+        unit = self._manager.load(self._name)
+        raise ActuatorError(
+            f"{self._name} was not restarted: its job ended as {result}, the unit as"
+            f" {unit.result or unit.active_state}; see journalctl -u {self._name}"
+        )
+
+    def _too_long(self) -> ActuatorError:
+        return ActuatorError(
+            f"{self._name} was not restarted within {format_duration(self._timeout)}; systemd goes"
+            " on with it"
+        )
+
+
+def _variables(result: Rewritten) -> str | None:
+    """The text of the file of variables; None where the command needs none."""
+    return environment_file(result.variables) if result.variables else None
+
+
+def _told(text: str | None) -> str | None:
+    return None if text is None else masking.masked_text(text)
+
+
+def _only_command(unit: LoadedUnit) -> UnitCommand:
+    if len(unit.commands) != 1:
+        raise CannotStrip(f"{unit.name} has {len(unit.commands)} ExecStart= lines; expected one")
+    return unit.commands[0]
+
+
+def _why_not_loaded(unit: LoadedUnit) -> str:
+    why = _WRONG_STATE.get(unit.load_state, f"is {unit.load_state}")
+    return f"{unit.name} {why}" + (f" ({unit.load_error})" if unit.load_error else "")

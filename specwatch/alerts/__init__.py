@@ -1,0 +1,1 @@
+"""Alertmanager: which alerts fire, and how each Alertmanager is told of them."""

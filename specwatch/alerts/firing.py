@@ -1,0 +1,152 @@
+"""Whom to wake, and with what numbers: the alerts that fire now for one target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from specwatch.alerts.alert import Alert
+from specwatch.alerts.runbook import address
+from specwatch.domain.model import ALL_TEMPERATURES
+from specwatch.domain.units import format_duration
+from specwatch.guard.state import Cause, GuardState, Incident, Phase
+from specwatch.rules import decisions
+from specwatch.rules.verdicts import Finding, Verdict
+from specwatch.status import TargetStatus
+
+RULE, SWITCHED_OFF, BLOCKED, FAILED = (
+    "SpeculationRuleBreach", "SpeculationSwitchedOff", "SpeculationGuardBlocked",
+    "SpeculationGuardFailed",
+)  # fmt: skip
+
+
+def alerts_of(target: TargetStatus, runbook_url: str) -> list[Alert]:
+    """All that fire, each with the address of its section of the runbook.
+
+    Their labels stay the same while they fire.
+    """
+    return [_with_runbook(each, runbook_url) for each in _all(target)]
+
+
+def _with_runbook(alert: Alert, runbook_url: str) -> Alert:
+    where = address(runbook_url, alert.labels["alertname"])
+    return replace(alert, annotations={**alert.annotations, "runbook_url": where})
+
+
+def _all(target: TargetStatus) -> list[Alert]:
+    found = [
+        _of_finding(target.name, each)
+        for each in target.decision.findings
+        if each.verdict is Verdict.BREACH
+    ]
+    guard = target.guard
+    # Whoever guards it, all say the same: an alert must not end because the guard changes hands.
+    if guard is not None and guard.state is not None:
+        found += _of_guard(guard.state, acts=guard.mode == "act")
+    return found
+
+
+def _of_finding(target: str, found: Finding) -> Alert:
+    rule = found.rule
+    labels = {
+        "alertname": RULE,
+        "rule": rule.name,
+        "severity": rule.severity,
+        "target": target,
+        "model_name": found.model_name,
+    }
+    if found.temperature != ALL_TEMPERATURES:
+        labels["temperature"] = found.temperature
+    where = "" if found.temperature == ALL_TEMPERATURES else f" at temperature {found.temperature}"
+    return Alert(
+        labels,
+        {
+            "summary": f"{target}: {rule.summary[:1].lower()}{rule.summary[1:]}",
+            "description": f"{found.model_name}{where}: {_numbers(found)}",
+        },
+        found.since,
+    )
+
+
+def _numbers(found: Finding) -> str:
+    """``speedup_ratio is 0.71 (0.65 to 0.77) over 30m, below 1``."""
+    told = decisions.leading(found)
+    if told is None or told[1].value is None:
+        return f"{found.rule.name} is in breach; the numbers of this minute are not there"
+    condition, reading = told
+    said = f"{condition.metric} is {reading.value:.3g}"
+    if reading.interval is not None:
+        said += f" ({reading.interval.lower:.3g} to {reading.interval.upper:.3g})"
+    line = "below" if condition.above is None else "above"
+    # What a stretch decided is of less than the window: its note says of how much.
+    window = reading.note or f"over {format_duration(found.rule.window_of(condition))}"
+    said += f" {window}, {line} {condition.threshold:g}"
+    return f"{said}; {reading.drafts} drafts, {reading.requests} requests"
+
+
+def _of_guard(state: GuardState, *, acts: bool) -> Iterator[Alert]:
+    if state.phase in (Phase.ROLLING_BACK, Phase.HELD):
+        yield _alert(
+            state, FAILED, "critical", state.since,
+            f"{state.target}: switching speculation failed, and the guard holds",
+            f"{state.why}. Nothing more is done until `specwatch guard resume {state.target}`",
+        )  # fmt: skip
+    if state.phase is Phase.CONFIRMED and acts and state.waiting:
+        yield _alert(
+            state, BLOCKED, "warning", state.since,
+            f"{state.target}: speculation should be switched off, and is not",
+            state.waiting,
+        )  # fmt: skip
+    if state.phase is Phase.DISABLED and state.waiting.startswith("its owner changed"):
+        yield _alert(
+            state, BLOCKED, "warning", state.since,
+            f"{state.target}: a change of its owner is hidden while speculation is off",
+            f"{state.waiting}. `specwatch guard enable {state.target}` puts it in force",
+        )  # fmt: skip
+    off = state.phase in (Phase.VERIFYING, Phase.DISABLED) and state.goal == "off"
+    incident = state.incident
+    if off and incident is not None and incident.cause not in _NO_NEWS.get(state.phase, ()):
+        lost = " A trial was lost since." if incident.cause is Cause.TRIAL_LOST else ""
+        yield _alert(
+            state, SWITCHED_OFF, "warning", incident.began,
+            f"{state.target}: speculation was switched off",
+            f"{_by(incident)}.{lost} The numbers:"
+            f" `specwatch guard explain {incident.id}`",
+        )  # fmt: skip
+
+
+_NO_NEWS = {
+    Phase.VERIFYING: (Cause.PERSON, Cause.EXPLORATION), Phase.DISABLED: (Cause.PERSON,),
+}  # fmt: skip
+"""Causes for which nobody is told that it is off: who ordered it knows, and explorations end."""
+
+
+def _by(incident: Incident) -> str:
+    if incident.cause is Cause.EXPLORATION:
+        return "An exploration found that it loses"
+    return f"By the rule {incident.what or 'of a trial'}"
+
+
+def _alert(
+    state: GuardState, name: str, severity: str, since: float, summary: str, description: str
+) -> Alert:
+    labels = {"alertname": name, "severity": severity, "target": state.target}
+    incident = state.incident
+    if incident is not None and incident.model_name:
+        labels["model_name"] = incident.model_name
+    annotations = {"summary": summary, "description": description}
+    if incident is not None:
+        annotations["incident"] = incident.id
+        annotations["numbers"] = _said(incident.inputs)
+    return Alert(labels, annotations, since)
+
+
+def _said(inputs: object) -> str:
+    """The reading that an incident began with."""
+    leading = inputs.get("leading") if isinstance(inputs, dict) else None
+    if not isinstance(leading, dict) or leading.get("value") is None:
+        return ""
+    said = f"{leading['metric']} {leading['value']:.3g}"
+    if leading.get("lower") is not None and leading.get("upper") is not None:
+        said += f" ({leading['lower']:.3g} to {leading['upper']:.3g})"
+    return said

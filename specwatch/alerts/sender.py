@@ -1,0 +1,205 @@
+"""Telling Alertmanagers which alerts fire, each by a thread of its own, until each has heard it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from specwatch.alerts.alert import Alert
+from specwatch.alerts.client import AlertPost, PostError, PostReason
+from specwatch.alerts.outbox import Letter, Outbox
+from specwatch.config.guard import Alertmanager
+
+_log = structlog.get_logger("specwatch.alertmanager")
+FIRST_DELAY = 1.0
+LONGEST_DELAY = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How telling one Alertmanager goes; times are Unix seconds."""
+
+    url: str
+    firing: int = 0
+    """Alerts that fire now."""
+    behind: bool = False
+    """Whether it has yet to be told of a change."""
+    last_success: float | None = None
+    failing_since: float | None = None
+    last_error: str | None = None
+    """Why the last attempt failed; None once one succeeded."""
+    sent: int = 0
+    """Letters that arrived, ever."""
+    failures: dict[PostReason, int] = field(default_factory=dict)
+    """Attempts that failed, ever, by reason."""
+
+
+class Alertmanagers:
+    """All Alertmanagers of a configuration; safe to use from several threads.
+
+    What fires is declared, not queued: each Alertmanager is told the latest state at once, again
+    every ``resend`` seconds, and after a failure with exponential delays. One that hangs holds up
+    neither the caller nor the others. Should specwatch die, alerts end by themselves after four
+    times ``resend``.
+    """
+
+    def __init__(
+        self,
+        section: Alertmanager,
+        *,
+        now: Callable[[], float] = time.time,
+        generator_url: str | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        """``generator_url`` is where a person can look further, given with each alert."""
+        self._now = now
+        self._senders = [
+            _Sender(section, url, now, generator_url, chance or random.Random())
+            for url in section.urls
+        ]
+
+    def set(self, alerts: Sequence[Alert]) -> None:
+        """Exactly these fire now; does not wait for anybody to hear it."""
+        now = self._now()
+        for sender in self._senders:
+            sender.set(alerts, now)
+
+    def status(self) -> tuple[Delivery, ...]:
+        """How each delivery goes, in the order of the configuration."""
+        return tuple(sender.status() for sender in self._senders)
+
+    def close(self, timeout: float) -> None:
+        """Try once more to tell what was not told, ``timeout`` seconds in all; then end.
+
+        What fires goes on firing, until somebody takes over or it ends by itself.
+        """
+        deadline = time.monotonic() + timeout
+        for sender in self._senders:
+            sender.finish()
+        for sender in self._senders:
+            sender.join(max(deadline - time.monotonic(), 0.0))
+
+
+class _Sender:
+    """One Alertmanager, and the thread that tells it."""
+
+    def __init__(
+        self,
+        section: Alertmanager,
+        url: str,
+        now: Callable[[], float],
+        generator_url: str | None,
+        chance: random.Random,
+    ) -> None:
+        self._url = url
+        self._now = now
+        self._chance = chance
+        self._resend = section.resend
+        self._outbox = Outbox(
+            resend=section.resend, labels=section.labels, generator_url=generator_url
+        )
+        self._post = AlertPost(section, url)
+        self._last_success: float | None = None
+        self._failing_since: float | None = None
+        self._last_error: PostError | None = None
+        self._sent = 0
+        self._failures: dict[PostReason, int] = {}
+        self._delay = 0.0
+        self._due = 0.0
+        """When to send next, by the monotonic clock."""
+        self._finishing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="alertmanager", daemon=True)
+        self._thread.start()
+
+    def set(self, alerts: Sequence[Alert], now: float) -> None:
+        with self._changed:
+            if self._outbox.set(alerts, now):
+                if self._last_error is None:
+                    self._due = 0.0
+                self._changed.notify()
+
+    def status(self) -> Delivery:
+        with self._changed:
+            return Delivery(
+                url=self._url,
+                firing=self._outbox.firing,
+                behind=self._outbox.is_behind,
+                last_success=self._last_success,
+                failing_since=self._failing_since,
+                last_error=None if self._last_error is None else str(self._last_error),
+                sent=self._sent,
+                failures=dict(self._failures),
+            )
+
+    def finish(self) -> None:
+        with self._changed:
+            self._finishing = True
+            self._changed.notify()
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
+        with self._changed:
+            behind, error = self._outbox.is_behind, self._last_error
+        if behind:
+            detail = "no answer in time" if error is None else str(error)
+            _log.warning("alerts_given_up", url=self._url, detail=detail)
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            with self._changed:
+                letter = self._next_letter()
+                last = self._finishing
+            if letter is not None:
+                self._deliver(letter)
+        self._post.close()
+
+    def _next_letter(self) -> Letter | None:
+        """Waits until something is to be sent; what is behind at the end, and else None."""
+        while not self._finishing:
+            letter = self._outbox.letter(self._now())
+            left = self._due - time.monotonic()
+            if letter is not None and left <= 0:
+                return letter
+            self._changed.wait(None if letter is None else left)
+        return self._outbox.letter(self._now()) if self._outbox.is_behind else None
+
+    def _deliver(self, letter: Letter) -> None:
+        try:
+            self._post.send(letter.alerts)
+        except PostError as error:
+            with self._changed:
+                self._failed(error)
+        else:
+            with self._changed:
+                self._arrived(letter)
+
+    def _arrived(self, letter: Letter) -> None:
+        self._outbox.told(letter)
+        if self._last_error is not None:
+            _log.info("alerts_delivered_again", url=self._url)
+        self._last_error = self._failing_since = None
+        self._delay = 0.0
+        self._sent += 1
+        self._last_success = self._now()
+        self._due = 0.0 if self._outbox.is_behind else time.monotonic() + self._resend
+
+    def _failed(self, error: PostError) -> None:
+        self._failures[error.reason] = self._failures.get(error.reason, 0) + 1
+        if self._last_error is None or self._last_error.reason != error.reason:
+            _log.warning(
+                "alerts_not_delivered", url=self._url, reason=error.reason, detail=str(error)
+            )
+        self._last_error = error
+        if self._failing_since is None:
+            self._failing_since = self._now()
+        longest = min(LONGEST_DELAY, self._resend)
+        self._delay = min(max(FIRST_DELAY, 2 * self._delay), longest)
+        # Without chance all daemons would ask again in the same moment.
+        self._due = time.monotonic() + self._delay * self._chance.uniform(0.5, 1.0)

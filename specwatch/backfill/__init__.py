@@ -1,0 +1,1 @@
+"""History from a Prometheus that has scraped the engines all along."""

@@ -1,0 +1,284 @@
+"""The HTTP API of Prometheus, which Thanos and Mimir speak too: queries, and why they fail.
+
+https://prometheus.io/docs/prometheus/latest/querying/api/
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import msgspec
+import requests
+import urllib3
+from pydantic import BeforeValidator, Field, field_validator
+
+from specwatch import __version__
+from specwatch.backfill.prometheus_pages import Found
+from specwatch.config.sections import (
+    BasicAuth,
+    Duration,
+    ReadableFile,
+    Secret,
+    SecretFile,
+    Section,
+    ca_file_in_use,
+    headers_of,
+    one_authorization,
+    sendable_headers,
+)
+from specwatch.domain.units import parse_server_url
+from specwatch.errors import ConfigError, NoAnswer, SpecwatchError
+from specwatch.runtime.posting import TlsAdapter, chain, masked, root, secrets_in
+from specwatch.runtime.tls import context_for
+
+LARGEST_ANSWER = 8 << 20
+"""Bytes of one answer, decompressed; reading it takes ten times as much."""
+_CHUNK = 64 << 10
+_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
+_LONGEST_DELAY = 60.0
+_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+_LIMITS = ("too many", "too large", "too long", "limit", "exceed", "timed out")
+"""What is in the message of a server that was asked for more than it gives at once."""
+_HINTS = {
+    401: "give credentials: --bearer-token-file, or --user and --password-file",
+    403: "give other credentials, or the tenant, like --header 'X-Scope-OrgID: NAME'",
+    404: "give the base URL of the API: Mimir's ends in /prometheus",
+    405: "give the base URL of the API, as a data source in Grafana has it",
+}
+
+
+class Access(Section):
+    """Where the API is, and how it is reached; ``timeout`` is that of one query in seconds."""
+
+    url: Annotated[str, BeforeValidator(parse_server_url)]
+    headers: Mapping[str, Secret] = Field(default_factory=dict)
+    bearer_token_file: SecretFile | None = None
+    basic_auth: BasicAuth | None = None
+    insecure_skip_verify: bool = False
+    ca_file: ReadableFile | None = None
+    timeout: Duration = 130.0
+    """Beyond Prometheus's own limit of two minutes, so that it can say so."""
+
+    _sendable_headers = field_validator("headers")(sendable_headers)
+    _one_authorization = field_validator("bearer_token_file", "basic_auth")(one_authorization)
+    _ca_file_in_use = field_validator("ca_file")(ca_file_in_use)
+
+
+class TooMuch(SpecwatchError):
+    """The server, or we, cannot take so much at once: asking for less may work."""
+
+
+class _Series(msgspec.Struct, gc=False):
+    metric: dict[str, str]
+    values: list[tuple[float, str]] = []
+    value: tuple[float, str] | None = None
+
+
+class _Data(msgspec.Struct, gc=False):
+    result: list[_Series]
+
+
+class _Answer(msgspec.Struct, gc=False):
+    status: str
+    data: _Data | None = None
+    error: str = ""
+    error_type: str = msgspec.field(default="", name="errorType")
+    warnings: list[str] = []
+    """Why something may be missing; what is only worth knowing is in `infos`."""
+
+
+_DECODER = msgspec.json.Decoder(_Answer)
+
+
+class _Said(msgspec.Struct, gc=False):
+    """What an answer that is none says."""
+
+    error: str = ""
+    error_type: str = msgspec.field(default="", name="errorType")
+
+
+class _Again(SpecwatchError):
+    """The same may work in a while, in ``after`` seconds where the server says."""
+
+    def __init__(self, detail: str, after: float | None = None) -> None:
+        super().__init__(detail)
+        self.after = after
+
+
+class Prometheus:
+    """One API, asked one query at a time over a connection that is kept.
+
+    What fails for a while is tried again for half a minute. Every method raises NoAnswer where that
+    was in vain, ConfigError where the server will not have us or the query, and TooMuch.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        *,
+        parameters: Mapping[str, str] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``parameters`` are sent with each query."""
+        self._access = access
+        self._parameters = dict(parameters or {})
+        self._sleep = sleep
+        self._tls: ssl.SSLContext | None = context_for(access, access.url, "prometheus")
+        self._session = requests.Session()
+        self._session.trust_env = False
+        if self._tls is not None:
+            self._session.mount("https://", TlsAdapter(self._tls))
+
+    @property
+    def url(self) -> str:
+        """Where the API is."""
+        return self._access.url
+
+    def query(self, expr: str, at: float) -> list[Found]:
+        """The series of a query at a time (Unix seconds)."""
+        return self._ask("query", {"query": expr, "time": f"{at:.3f}"})
+
+    def query_range(self, expr: str, since: float, until: float, step: float) -> list[Found]:
+        """The series of a query at ``since``, and every ``step`` seconds until ``until``."""
+        asked = {"start": f"{since:.3f}", "end": f"{until:.3f}", "step": f"{step:g}"}
+        return self._ask("query_range", {"query": expr, **asked})
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._session.close()
+
+    def _ask(self, what: str, asked: Mapping[str, str]) -> list[Found]:
+        for delay in (*_DELAYS, None):
+            try:
+                return self._once(what, asked)
+            except _Again as error:
+                if delay is None:
+                    raise NoAnswer(str(error)) from None
+                self._sleep(max(delay, error.after or 0.0))
+        raise AssertionError("the last try ends it")
+
+    def _once(self, what: str, asked: Mapping[str, str]) -> list[Found]:
+        headers = headers_of(self._access, "prometheus")
+        try:
+            with self._session.post(
+                f"{self.url}/api/v1/{what}",
+                data={**asked, **self._parameters},
+                headers={"User-Agent": f"specwatch/{__version__}", **headers},
+                timeout=self._access.timeout,
+                verify=not self._access.insecure_skip_verify,
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                body = _body(response)
+                if response.status_code == requests.codes.ok:
+                    return self._read(body, headers)
+                raise self._refusal(response, body, headers)
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._failure(error, headers) from None  # the cause may hold a secret
+
+    def _read(self, body: bytes, headers: Mapping[str, str]) -> list[Found]:
+        secrets = secrets_in(headers.values())
+        try:
+            answer = _DECODER.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            start = body[:200].lstrip()
+            said = masked(start.decode("utf-8", "replace"), secrets)[:80]
+            if _is_markup(body):
+                said = "a web page"
+            if start[:1] == b"{" and not body.rstrip().endswith(b"}"):
+                raise _Again(
+                    f"the answer of {self.url} broke off after {len(body)} bytes"
+                ) from None
+            raise ConfigError(
+                f"{self.url} answered something that is not of the API of Prometheus"
+                f" ({said}); give the base URL of the"
+                " API, as a data source in Grafana has it; Mimir's ends in /prometheus"
+            ) from None
+        if answer.status != "success" or answer.data is None:
+            raise ConfigError(
+                f"{self.url} answered {answer.status}: {masked(answer.error, secrets)}"
+            )
+        if answer.warnings:
+            said = masked("; ".join(answer.warnings), secrets)
+            raise _Again(f"{self.url} gave only a part of the answer: {said}")
+        return [
+            (each.metric, each.values if each.value is None else [each.value])
+            for each in answer.data.result
+        ]
+
+    def _refusal(
+        self, response: requests.Response, body: bytes, headers: Mapping[str, str]
+    ) -> SpecwatchError:
+        status = response.status_code
+        try:
+            told = msgspec.json.decode(body, type=_Said)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            told = _Said("a web page" if _is_markup(body) else body.decode("utf-8", "replace"))
+        said = masked(told.error, secrets_in(headers.values()))
+        line = f"{self.url} answered {status}" + (f": {said}" if said else "")
+        limited = status in (400, 413, 422, 500, 503) and any(
+            word in told.error.lower() for word in _LIMITS
+        )
+        if status in (413, 422) or told.error_type == "timeout" or limited:
+            return TooMuch(line)
+        if status in _AGAIN:
+            return _Again(line, _seconds(response.headers.get("Retry-After")))
+        if 300 <= status < 400:
+            return ConfigError(f"{line}; a redirect is not followed, give the address it leads to")
+        hint = _HINTS.get(status)
+        if status == 400:
+            hint = "see that --selector is one, like '{job=\"vllm\"}'"
+        return ConfigError(line if hint is None else f"{line}; {hint}")
+
+    def _failure(self, error: Exception, headers: Mapping[str, str]) -> SpecwatchError:
+        url, detail = self.url, masked(str(root(error)), secrets_in(headers.values()))
+        kinds = [type(each) for each in chain(error)]
+        if any(issubclass(kind, requests.Timeout | TimeoutError) for kind in kinds):
+            seconds = f"{self._access.timeout:g} s"
+            if requests.ConnectTimeout in kinds:
+                return _Again(f"no connection to {url} within {seconds}; is the host up?")
+            return TooMuch(f"{url} did not answer within {seconds}; is it hung or overloaded?")
+        if requests.exceptions.InvalidHeader in kinds:
+            return ConfigError(f"prometheus: --header: {detail}")
+        if any(issubclass(kind, requests.exceptions.SSLError | ssl.SSLError) for kind in kinds):
+            return ConfigError(
+                f"no secure connection to {url}: {detail}; name the authority with --ca-file, or"
+                " the host as its certificate does"
+            )
+        if ConnectionRefusedError in kinds:
+            return _Again(f"nothing listens at {url}; is Prometheus up, on this port?")
+        broken = requests.exceptions.ChunkedEncodingError, urllib3.exceptions.ProtocolError
+        if any(issubclass(kind, broken) for kind in kinds) and not isinstance(
+            error, requests.ConnectionError
+        ):
+            return _Again(f"the answer of {url} broke off; did it stop meanwhile?")
+        return _Again(f"cannot reach {url}: {detail}; check its host name and the network")
+
+
+def _body(response: requests.Response) -> bytes:
+    """The whole answer, decompressed. Raises TooMuch beyond the limit."""
+    parts: list[bytes] = []
+    size = 0
+    for piece in response.iter_content(_CHUNK):
+        size += len(piece)
+        if size > LARGEST_ANSWER:
+            raise TooMuch(f"an answer is longer than {LARGEST_ANSWER >> 20} MiB")
+        parts.append(piece)
+    return b"".join(parts)
+
+
+def _is_markup(body: bytes) -> bool:
+    return body.lstrip()[:1] == b"<"
+
+
+def _seconds(text: str | None) -> float | None:
+    """What Retry-After says, where it is a number."""
+    try:
+        found = float(text or "")
+    except ValueError:
+        return None
+    return min(max(found, 0.0), _LONGEST_DELAY) if math.isfinite(found) else None

@@ -1,0 +1,444 @@
+"""Filling the store from a Prometheus that has scraped the engines all along.
+
+Its samples are put together to the pages that they were, and watched as live ones are. It goes by
+the hour, oldest first; the minutes of an hour are written in one transaction, so that a backfill
+that is killed leaves whole hours behind, and the next one goes on after them. What a window in the
+store counts is not written again.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from specwatch.backfill import prometheus_pages
+from specwatch.backfill.prometheus import Prometheus, TooMuch
+from specwatch.backfill.prometheus_pages import Page, Server
+from specwatch.backfill.prometheus_targets import Source
+from specwatch.domain.minute_set import MinuteSet
+from specwatch.domain.model import HOUR, MINUTE, Moment, Window
+from specwatch.errors import NoAnswer, StoreUnavailable
+from specwatch.scrape.window_builder import Watch
+from specwatch.store.packing import PackedWindow, pack, storable
+from specwatch.store.repository import Store
+from specwatch.store.stored_minutes import (
+    Hold,
+    backfilled,
+    daemon_runs,
+    free_of,
+    holds,
+    taken,
+    watched_models,
+    writer,
+)
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+MARGIN = 900
+"""Seconds before now that are left to a daemon that runs, and to samples that come late."""
+OLD = 24 * HOUR
+"""Seconds after which the cursor of a daemon that has ended may be passed."""
+_DAY = 24 * HOUR
+_SLICE = 900.0
+_SHORTEST_SLICE = 15.0
+_GOOD_SLICES = 16
+"""Slices in a row that were not too long, after which longer ones are tried again."""
+_INTERVALS = (1.0, 120.0)
+"""Seconds between scrapes that are believed."""
+_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
+
+
+class Filled(NamedTuple):
+    """What became of one target."""
+
+    target: str
+    instance: str
+    hours: int
+    """Hours of which Prometheus has a page."""
+    minutes_written: int
+    minutes_kept: int
+    """Minutes of which Prometheus has a page, and that were in the store already."""
+    skipped_hours: int
+    """Hours of which nothing was missing."""
+    until: int
+    """Where it ended: before ``until`` of all where a daemon counts the rest itself."""
+    queries: int
+    """How many queries that takes, where the server gives as much at once as is asked for."""
+    held_by: Hold | None = None
+    """The daemon that counts the rest, where there is one."""
+
+
+class Progress(Protocol):
+    """Told how far it is."""
+
+    def hour(self, target: str, hour: int, minutes: int) -> None:
+        """An hour of a target has ended, in which so many minutes were written."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """From when to when, in whole minutes (Unix seconds)."""
+
+    since: int
+    until: int
+
+
+def discover(
+    prometheus: Prometheus,
+    selector: str,
+    span: Span,
+    looked: Callable[[int], None] = lambda _: None,
+) -> list[Server]:
+    """The servers that a selector of presence finds in a span, and an hour before it.
+
+    ``looked`` is told how far it is.
+    """
+    found: list[Server] = []
+    at = span.since - HOUR
+    expr = f"count_over_time({selector}[1m])"
+    while at < span.until:
+        end = min(at + _DAY, span.until)
+        found = prometheus_pages.merged(found, _servers(prometheus, expr, at, end))
+        at = end
+        looked(at)
+    return found
+
+
+def _servers(prometheus: Prometheus, expr: str, since: int, until: int) -> list[Server]:
+    try:
+        # The last millisecond of each minute, as a range has its end but not its beginning.
+        points = prometheus.query_range(expr, since + MINUTE - 0.001, until - 0.001, MINUTE)
+    except TooMuch as error:
+        if until - since <= HOUR:
+            raise NoAnswer(str(error)) from None
+        middle = since + (until - since) // 2 // HOUR * HOUR
+        return prometheus_pages.merged(
+            _servers(prometheus, expr, since, middle), _servers(prometheus, expr, middle, until)
+        )
+    return prometheus_pages.servers(points)
+
+
+def end_of(store: Store | None, wanted: float, now: float) -> int:
+    """Until when minutes may be written: whole ones, and none that a daemon is about to write."""
+    latest = now
+    if store is not None and daemon_runs(store):
+        latest = now - MARGIN
+    return int(min(wanted, latest) // MINUTE) * MINUTE
+
+
+class Backfill:
+    """Fills in one target after the other; the store is None where nothing is to be written."""
+
+    def __init__(
+        self,
+        prometheus: Prometheus,
+        store: Store | None,
+        *,
+        daemon: str,
+        progress: Progress,
+        step: float | None = None,
+        write: bool = True,
+        past_cursors: bool = False,
+        now: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """``step`` is the time between two looks in seconds, None for every scrape.
+
+        Without ``write`` nothing is fetched nor written, and it is told what would be. With
+        ``past_cursors`` the old cursor of a daemon that has ended holds nothing back.
+        """
+        self._prometheus = prometheus
+        self._store = store
+        self._daemon = daemon
+        self._progress = progress
+        self._step = step
+        self._write = write and store is not None
+        self._now = now
+        self._sleep = sleep
+        self._past_cursors = past_cursors
+        self._slices: dict[str, _Slice] = defaultdict(_Slice)
+
+    def fill(self, source: Source, span: Span) -> Filled:
+        """Fill in one target. Raises what :class:`Prometheus` and :class:`Store` do; what was
+        written stays."""
+        books = self._books(source, span)
+        hours = written = kept = skipped = queries = 0
+        filling = _Filling(self, source, books)
+        for hour in books.present.within(span.since, books.until).hours:
+            hours += 1
+            seen = books.present.of_hour(hour).within(span.since, books.until)
+            if not books.lacks(hour):
+                skipped += 1
+                minutes = 0
+                filling.skip()
+            elif self._write:
+                minutes = filling.hour(hour)
+                queries += self._queries(hour, books.until)
+            else:
+                queries += self._queries(hour, books.until)
+                minutes = len(books.missing(hour))
+            written += minutes
+            kept += max(len(seen) - minutes, 0)
+            self._progress.hour(source.target, hour, minutes)
+        return Filled(
+            source.target, source.instance, hours, written, kept, skipped, books.until, queries,
+            books.held_by,
+        )  # fmt: skip
+
+    def _queries(self, hour: int, until: int) -> int:
+        return -int(-(min(hour + HOUR, until) - hour) // _SLICE)
+
+    def hours(self, source: Source, span: Span) -> int:
+        """How many hours of a target there are to look at."""
+        return len(source.present.within(span.since, span.until).hours)
+
+    def _books(self, source: Source, span: Span) -> _Books:
+        known: dict[str, MinuteSet] = {}
+        until, unnamed = span.until, source.target
+        held_by: Hold | None = None
+        gone: list[Hold] = []
+        if self._store is not None:
+            known = taken(self._store, source.target, span.since - HOUR)
+            unnamed = next(iter(watched_models(self._store, source.target)), unnamed)
+            for hold in holds(self._store, source.target):
+                if self._past_cursors and not hold.runs and hold.wall < self._now() - OLD:
+                    gone.append(hold)
+                elif int(hold.wall // MINUTE) * MINUTE < until:
+                    # What came after it the daemon counts itself, also if it is down now.
+                    until, held_by = int(hold.wall // MINUTE) * MINUTE, hold
+        present = {storable(m or unnamed): minutes for m, minutes in source.models.items()}
+        return _Books(present, known, Span(span.since, until), unnamed, held_by=held_by, gone=gone)
+
+    def pages(self, source: Source, since: float, until: float) -> Iterator[list[Page]]:
+        """The pages of a span, in their order, in lists that fit into memory."""
+        at = since
+        slice_ = self._slices[source.target]
+        while at < until:
+            end = min(at + slice_.seconds, until)
+            try:
+                found = prometheus_pages.joined(
+                    [self._slice_of(server, at, end) for server in source.between(at, end)]
+                )
+            except TooMuch as error:
+                if end - at <= _SHORTEST_SLICE:
+                    raise NoAnswer(str(error)) from None
+                slice_.was_too_long(end - at)
+                continue
+            slice_.was_good()
+            yield found
+            at = end
+
+    def _slice_of(self, server: Server, since: float, until: float) -> list[Page]:
+        selector = prometheus_pages.page_selector(server.labels)
+        if self._step is None:
+            window = f"[{(until - since) * 1000:.0f}ms]"
+            found = self._prometheus.query(selector + window, until - 0.001)
+        else:
+            # The end of each step: what happened in a minute is then counted in that minute.
+            first = (since // self._step + 1) * self._step - 0.001
+            if first >= until:
+                return []
+            found = self._prometheus.query_range(selector, first, until - 0.001, self._step)
+        return prometheus_pages.pages(found, server.labels, since, until)
+
+    def add(
+        self, source: Source, hour: int, windows: Sequence[Window], gone: Sequence[Hold] = ()
+    ) -> list[Window]:
+        """Write the windows of an hour at once; returns those that were not there meanwhile.
+
+        The cursors of ``gone`` are deleted with the first window after them."""
+        store = self._store
+        if store is None:
+            return []
+        whose = writer(store, source.target, hour) or self._daemon
+        packed = [pack(replace(w, series=replace(w.series, daemon=whose))) for w in windows]
+        by_packed = dict(zip(packed, windows, strict=True))
+        free = free_of(source.target, hour, gone)
+        chosen: list[PackedWindow] = []
+
+        def pick(connection: sa.Connection, offered: Sequence[PackedWindow]) -> list[PackedWindow]:
+            chosen[:] = free(connection, offered)
+            return chosen
+
+        for delay in (*_DELAYS, None):
+            try:
+                store.add_missing(packed, self._now(), pick)
+                return [by_packed[each] for each in chosen]
+            except StoreUnavailable:
+                if delay is None:
+                    raise
+                self._sleep(delay)
+        raise AssertionError("the last try ends it")
+
+    def watch(self, source: Source, unnamed: str) -> Watch:
+        """A watch that has seen nothing."""
+        watch = Watch(self._daemon, source.target, max_gap=3 * MINUTE)
+        watch.unnamed_model = unnamed
+        return watch
+
+    def backfilled(self, source: Source, since: int, until: int) -> MinuteSet:
+        """Minutes in the store that come from a backfill."""
+        if self._store is None:
+            return MinuteSet()
+        return backfilled(self._store, source.target, since, until)
+
+
+class _Slice:
+    """How much of a target is asked for at once."""
+
+    def __init__(self) -> None:
+        self.seconds = _SLICE
+        self._good = 0
+
+    def was_too_long(self, seconds: float) -> None:
+        """The server gave no answer of that length."""
+        self.seconds, self._good = seconds / 2, 0
+
+    def was_good(self) -> None:
+        """The server answered."""
+        self._good += 1
+        if self._good >= _GOOD_SLICES:
+            self.seconds, self._good = min(self.seconds * 2, _SLICE), 0
+
+
+class _Books:
+    """What Prometheus has of a target, and what the store has, by model as the store calls it."""
+
+    def __init__(
+        self,
+        present: Mapping[str, MinuteSet],
+        known: Mapping[str, MinuteSet],
+        span: Span,
+        unnamed: str,
+        *,
+        held_by: Hold | None = None,
+        gone: Sequence[Hold] = (),
+    ) -> None:
+        self._by_model = present
+        self.present = MinuteSet()
+        """Minutes with a page."""
+        for minutes in present.values():
+            self.present.update(minutes)
+        self._known = dict(known)
+        self._since, self.until = span.since, span.until
+        self.unnamed = unnamed
+        self.held_by, self.gone = held_by, gone
+        self.ours = MinuteSet()
+        """Minutes that were filled in: what follows them in Prometheus follows them exactly."""
+
+    def missing(self, hour: int) -> MinuteSet:
+        """Minutes of an hour with a page, of which a model is not in the store."""
+        found = MinuteSet()
+        for model, minutes in self._by_model.items():
+            here = minutes.of_hour(hour).within(self._since, self.until)
+            found.update(here.without(self._known.get(model, MinuteSet())))
+        return found
+
+    def lacks(self, hour: int) -> bool:
+        """Whether any minute of an hour is missing."""
+        return bool(len(self.missing(hour)))
+
+    def is_taken(self, model: str, minute: int) -> bool:
+        """Whether a minute of a model is in the store, or counted in what is."""
+        return minute in self._known.get(model, ())
+
+    def take(self, windows: Sequence[Window], *, ours: bool) -> None:
+        """Note minutes that are in the store now, by us or by another."""
+        for window in windows:
+            model = storable(window.series.model_name)
+            self._known.setdefault(model, MinuteSet()).add(window.start)
+            if ours:
+                self.ours.add(window.start)
+
+
+class _Filling:
+    """One target on its way through the hours."""
+
+    def __init__(self, backfill: Backfill, source: Source, books: _Books) -> None:
+        self._backfill = backfill
+        self._source = source
+        self._books = books
+        self._watch: Watch | None = None
+        self._last: float | None = None
+        """When the last page was scraped."""
+        self._before: dict[int, float] = {}
+        """By minute, when the last page before it was scraped, where that was in another."""
+
+    def skip(self) -> None:
+        """Hours are left out: what follows has to find its counters first."""
+        self._watch = None
+
+    def hour(self, hour: int) -> int:
+        """Fetch and write an hour; returns how many minutes were written."""
+        if self._watch is None:
+            self._watch = self._begin(hour)
+        end = min(hour + HOUR, self._books.until)
+        self._books.ours.update(self._backfill.backfilled(self._source, hour, end))
+        self._before = {}
+        windows = self._observe(self._watch, hour, end)
+        closed = self._watch.close().batch
+        windows += closed.windows if closed is not None else ()
+        fresh = [window for window in windows if hour <= window.start < end and self._new(window)]
+        if not fresh:
+            return 0
+        # Not before it is certain: a failure leaves the hour as it was.
+        written = self._backfill.add(self._source, hour, fresh, self._books.gone)
+        self._books.take(fresh, ours=False)
+        self._books.take(written, ours=True)
+        return len({window.start for window in written})
+
+    def _begin(self, hour: int) -> Watch:
+        """A watch that has seen the last pages before an hour, so that counts across its edge are
+        known."""
+        watch = self._backfill.watch(self._source, self._books.unnamed)
+        self._last = None
+        minute = self._books.present.last_before(hour)
+        if minute is not None:
+            self._observe(watch, minute, minute + MINUTE)
+            ours = self._backfill.backfilled(self._source, minute, minute + MINUTE)
+            self._books.ours.update(ours)
+        return watch
+
+    def _observe(self, watch: Watch, since: float, until: float) -> list[Window]:
+        windows: list[Window] = []
+        for pages in self._backfill.pages(self._source, since, until):
+            intervals = [later.at - earlier.at for earlier, later in pairwise(pages)]
+            if intervals:
+                shortest, longest = _INTERVALS
+                usual = min(max(statistics.median(intervals), shortest), longest)
+                watch.max_gap = 3 * usual
+            for page in pages:
+                observation = watch.observe(page.samples, Moment(page.at, page.at))
+                if observation.batch is not None:
+                    windows += observation.batch.windows
+                if observation.error is None:
+                    self._note(page.at)
+        return windows
+
+    def _note(self, at: float) -> None:
+        minute = int(at // MINUTE) * MINUTE
+        if self._last is not None and self._last < minute:
+            self._before[minute] = self._last
+        self._last = at
+
+    def _new(self, window: Window) -> bool:
+        """Whether no window in the store counts any of what this one does."""
+        model = storable(window.series.model_name)
+        if self._books.is_taken(model, window.start):
+            return False
+        before = self._before.get(window.start)
+        if before is None:
+            return True
+        first = int(before // MINUTE) * MINUTE
+        between = range(first + MINUTE, window.start, MINUTE)
+        if any(self._books.is_taken(model, minute) for minute in between):
+            return False
+        watched_on = self._books.is_taken(model, first) and first not in self._books.ours
+        gap = self._watch.max_gap if self._watch is not None else 0.0
+        return not watched_on or before + gap >= first + MINUTE

@@ -1,0 +1,1 @@
+"""The configuration: YAML in, validated settings out. A file is called as its section is."""

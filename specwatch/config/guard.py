@@ -1,0 +1,300 @@
+"""The sections ``guard`` and ``alertmanager``: what the guard may do, and whom it pages."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from specwatch.config.sections import (
+    BasicAuth,
+    Duration,
+    Ratio,
+    ReadableFile,
+    Secret,
+    SecretFile,
+    Section,
+    ca_file_in_use,
+    errors_at,
+    headers_of,
+    one_authorization,
+    sendable_headers,
+    timeout_within,
+)
+from specwatch.config.service import Command, Patience
+from specwatch.config.yaml_file import KeyPath
+from specwatch.domain.model import HOUR
+from specwatch.domain.units import format_duration, parse_count, parse_server_url, quoted
+
+DEFAULT_RUNBOOK_URL = "http://127.0.0.1:9469/runbook"
+"""Where a daemon with the default settings serves its runbook."""
+
+LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+"""What Alertmanager 0.25 takes as the name of a label."""
+
+SHORT_TRIAL = 90.0
+"""Seconds that a trial of something bad costs: it is found within minutes."""
+
+Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+
+
+class Maintenance(Section):
+    """A time of day."""
+
+    days: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+    """Days on which it begins."""
+    from_: str = Field(alias="from", examples=["02:00"])
+    """Begin, as `HH:MM`."""
+    to: str = Field(examples=["05:00"])
+    """End, as `HH:MM`; where it is not later than `from` it is of the next day."""
+    timezone: str = Field(default="UTC", validate_default=True)
+    """Time zone of both."""
+
+    @field_validator("from_", "to")
+    @classmethod
+    def _time_of_day(cls, value: str) -> str:
+        if not re.fullmatch(r"([01][0-9]|2[0-3]):[0-5][0-9]", value):
+            raise ValueError(f"{quoted(value)} is no time of day; write it like 02:00")
+        return value
+
+    @field_validator("days")
+    @classmethod
+    def _some_day(cls, value: tuple[Day, ...]) -> tuple[Day, ...]:
+        if not value:
+            raise ValueError("is empty; leave it out for every day")
+        return value
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            value == "UTC" or ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(
+                f"{quoted(value)} is no time zone that this machine knows; write it like"
+                " Europe/Berlin, and see that tzdata is installed"
+            ) from None
+        return value
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key.removesuffix("_"): value for key, value in handler(self).items()}
+
+
+class Windows(Section):
+    """When the guard may act by itself.
+
+    Operator commands and repairs are not bound to these times.
+    """
+
+    allow: tuple[Maintenance, ...] = ()
+    """The guard acts only in these times. Default: always."""
+    forbid: tuple[Maintenance, ...] = ()
+    """The guard does not act in these times, whether allowed or not."""
+
+
+class Hooks(Section):
+    """Commands around a restart, each a list of words that is run without a shell.
+
+    A hook may be run again when the guard was interrupted.
+    """
+
+    before: Command | None = Field(default=None, examples=["[/usr/local/bin/lb, drain]"])
+    """Takes the server out of the load balancer."""
+    after: Command | None = Field(default=None, examples=["[/usr/local/bin/lb, ready]"])
+    """Puts the server back."""
+    timeout: Patience = 60.0
+    """How long each may take; 1s to 2h."""
+
+
+class Rearm(Section):
+    """When speculation is tried again after it was switched off."""
+
+    after: Duration | None = None
+    """Time until the first trial, at least 1m; doubled for each trial that was lost.
+    Default: as `budget` allows."""
+    most: Duration = 24 * 3600.0
+    """Longest time between two trials."""
+    trial: Duration = 20 * 60.0
+    """How long a trial is watched, unless the answer is certain earlier; at least 2m."""
+    budget: Ratio = 0.02
+    """Without `after`: share of the time that restarts for trials, and what the last trial
+    lost, may take."""
+
+    def wait(self, restart_seconds: float, lost: float = SHORT_TRIAL) -> float:
+        """Seconds from switching off to a trial that loses so many seconds."""
+        if self.after is not None:
+            return self.after
+        return min(max((2 * restart_seconds + lost) / self.budget, HOUR), self.most)
+
+    def later(self, delay: float, restart_seconds: float, lost: float = SHORT_TRIAL) -> float:
+        """The wait after a trial that was lost, and with it so many seconds."""
+        if self.after is None:
+            return self.wait(restart_seconds, lost)
+        return min(2 * delay, max(self.most, delay))
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        problems: dict[KeyPath, str] = {}
+        if self.after is not None and self.after < 60:
+            found = format_duration(self.after)
+            problems[("after",)] = f"{found} is too short; make it at least 1m"
+        if self.after is not None and self.most < self.after:
+            found, after = format_duration(self.most), format_duration(self.after)
+            problems[("most",)] = (
+                f"the longest wait, {found}, is shorter than after, {after}; make most at least"
+                f" {after}"
+            )
+        if self.trial < 120:
+            found = format_duration(self.trial)
+            problems[("trial",)] = f"{found} is too short to measure anything; make it at least 2m"
+        if problems:
+            raise errors_at(problems)
+        return self
+
+
+class Explore(Section):
+    """Short stretches without speculation, so that the baseline does not become old."""
+
+    budget: Ratio = 0.0
+    """Share of the time that they and the restarts around them may take; 0 is never."""
+    max_age: Duration = 24 * 3600.0
+    """Age of the baseline at which one is due. One is also due when the baseline does not
+    cover the present traffic."""
+    block: Duration = 600.0
+    """How long each lasts."""
+
+    def interval(self, restart_seconds: float) -> float:
+        """Seconds at least from one to the next."""
+        return (2 * restart_seconds + self.block) / self.budget if self.budget else math.inf
+
+
+class Guard(Section):
+    """What the guard may do."""
+
+    mode: Literal["off", "observe", "act"] = "observe"
+    """`observe` records what it would do, `act` does it, `off` does neither."""
+    cooldown: Duration = 1800.0
+    """Least time between two actions on one target."""
+    max_actions_per_day: Annotated[int, BeforeValidator(lambda v: parse_count(v, 0))] = 4
+    """Actions on one target in a day, at most."""
+    drain_timeout: Duration = 60.0
+    """How long running requests are waited for, at most; 0s restarts at once."""
+    start_timeout: Duration = 900.0
+    """How long vLLM may take to be healthy after a restart; at least 10s."""
+    verify: Duration = 600.0
+    """How long is measured whether switching off helped, up to three times that where there is too
+    little traffic; below 8 minutes there is always too little."""
+    respect: Duration = 3600.0
+    """How long the guard does nothing after somebody else switched speculation."""
+    restart_cost: Duration = 120.0
+    """Assumed time without service of a restart, until one was measured."""
+    act_on_assumptions: bool = False
+    """Whether the default rule `low-acceptance`, which knows only the assumed draft cost,
+    disables."""
+    windows: Windows = Windows()
+    """When it may act by itself."""
+    hooks: Hooks = Hooks()
+    """Commands around a restart."""
+    rearm: Rearm = Rearm()
+    """When speculation is tried again."""
+    explore: Explore = Explore()
+    """Whether serving without speculation is measured now and then."""
+
+    @field_validator("start_timeout", "verify")
+    @classmethod
+    def _some_time(cls, value: float) -> float:
+        if value < 10:
+            raise ValueError(f"{format_duration(value)} is too short; make it at least 10s")
+        return value
+
+
+class Alertmanager(Section):
+    """Which Alertmanagers (v2 API) are told of breaches, actions and failures."""
+
+    urls: tuple[Annotated[str, BeforeValidator(parse_server_url)], ...] = Field(
+        examples=["[http://127.0.0.1:9093]"]
+    )
+    """Base URL of each."""
+    labels: Mapping[str, str] = Field(default_factory=dict)
+    """Added to every alert."""
+    runbook_url: Annotated[str, BeforeValidator(parse_server_url)] = DEFAULT_RUNBOOK_URL
+    """Where the runbook is, for the links in alerts."""
+    resend: Duration = 60.0
+    """How often they are told of what still fires; 1s to 1h."""
+    timeout: Duration = Field(default=None, validate_default=True)
+    """How long one may take. Default: 5s, or `resend` where that is shorter."""
+    headers: Mapping[str, Secret] = Field(default_factory=dict)
+    """Headers sent with every request."""
+    bearer_token_file: SecretFile | None = None
+    """File with the bearer token to send."""
+    basic_auth: BasicAuth | None = None
+    """User name and password to send."""
+    insecure_skip_verify: bool = False
+    """Whether certificates go unchecked."""
+    ca_file: ReadableFile | None = None
+    """Certificate authorities (PEM) that may sign certificates. Default: those of the
+    machine."""
+
+    _sendable_headers = field_validator("headers")(sendable_headers)
+    _one_authorization = field_validator("bearer_token_file", "basic_auth")(one_authorization)
+    _ca_file_in_use = field_validator("ca_file")(ca_file_in_use)
+
+    @field_validator("urls")
+    @classmethod
+    def _some(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("is empty; name one, or remove the section alertmanager")
+        for index, url in enumerate(value):
+            if url in value[:index]:
+                raise ValueError(f"{quoted(url)} is given twice; list each Alertmanager once")
+        return value
+
+    @field_validator("labels")
+    @classmethod
+    def _labels_that_it_takes(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        problems: dict[KeyPath, str] = {}
+        for name, text in value.items():
+            if not LABEL_NAME.fullmatch(name):
+                problems[(name,)] = "is no name of a label; use letters, digits and _, like team"
+            elif name == "alertname":
+                problems[(name,)] = "is each alert's own name; give the label another name"
+            elif not text:
+                problems[(name,)] = "is empty, which is no label; give it a value or remove it"
+        if problems:
+            raise errors_at(problems)
+        return value
+
+    @field_validator("resend")
+    @classmethod
+    def _sane_resend(cls, value: float) -> float:
+        if not 1 <= value <= 3600:
+            raise ValueError(f"{format_duration(value)} is outside 1s to 1h")
+        return value
+
+    @field_validator("timeout", mode="wrap")
+    @classmethod
+    def _within_resend(
+        cls, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> float:
+        resend: float = info.data.get("resend", math.inf)
+        if value is None:
+            return min(resend, 5.0)
+        return timeout_within(resend, "resend,", float(handler(value)))
+
+    def request_headers(self) -> dict[str, str]:
+        """Headers to send, secrets read from their files now; ConfigError when one has gone."""
+        return headers_of(self, "alertmanager")

@@ -1,0 +1,305 @@
+"""The configuration: one YAML file in, one frozen :class:`Config` out, or every problem at once.
+
+Whatever depends on the machine (environment variables, host name) is an argument. Secrets stay in
+files, read when they are used, or in ``SecretStr``; :meth:`Config.public` hides both.
+"""
+
+from __future__ import annotations
+
+import difflib
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import ErrorDetails
+
+from specwatch.config.guard import Alertmanager, Guard
+from specwatch.config.report import Delivery
+from specwatch.config.rules import Rule, Rules, Slo, out_of_place, require_unlike_names
+from specwatch.config.sections import (
+    Baselines,
+    Database,
+    Edges,
+    HostName,
+    Listen,
+    Log,
+    Name,
+    Retention,
+    Section,
+    Store,
+    Surroundings,
+    cannot_read,
+    errors_at,
+    state_folder,
+)
+from specwatch.config.service import SupervisedService, SystemdService
+from specwatch.config.target import Target
+from specwatch.config.yaml_file import Document, KeyPath, Problem, read
+from specwatch.domain.temperature import DEFAULT_EDGES, bucket_labels
+from specwatch.domain.units import ListenAddress, quoted
+from specwatch.errors import ConfigError
+
+__all__ = [
+    "Config", "Database", "ListenAddress", "Target", "from_targets", "load", "parse",
+]  # fmt: skip
+
+_LARGEST_FILE = 1 << 20
+
+
+class Config(Section):
+    """The whole configuration file."""
+
+    daemon: Name = Field(default=None, validate_default=True)
+    """Name of this daemon, in a database that several daemons share. Default: the host name."""
+    database: Database = Field(default=None, validate_default=True)
+    """Where the history is kept: a database URL, or a mapping of `url` and `password_file`.
+    Default: an SQLite file in `/var/lib/specwatch` for a configuration in `/etc/specwatch`,
+    else in the user's state folder."""
+    listen: Listen = ListenAddress("127.0.0.1", 9469)
+    """Address of the daemon's own HTTP server. It has no authentication."""
+    allowed_hosts: tuple[HostName, ...] = ()
+    """Names under which it is asked, beside loopback names, ``listen`` and the host name."""
+    temperature_buckets: Edges = DEFAULT_EDGES
+    """Upper ends of the temperature buckets, ascending; the tap must have the same."""
+    targets: tuple[Target, ...] = Field(examples=["[{url: 'http://127.0.0.1:8000'}]"])
+    """The servers to watch; at least one."""
+    rules: Rules = Rules()
+    """Which rules apply."""
+    slos: tuple[Slo, ...] = ()
+    """Latency objectives."""
+    guard: Guard = Guard()
+    """What the guard may do."""
+    alertmanager: Alertmanager | None = None
+    """Which Alertmanagers are told. Default: none."""
+    report: Delivery | None = None
+    """Where the weekly report is written and sent. Default: it is not delivered."""
+    baseline: Baselines = Baselines()
+    """How long baselines hold."""
+    retention: Retention = Retention()
+    """How long history is kept."""
+    log: Log = Log()
+    """How the daemon logs."""
+    store: Store = Store()
+    """How much waits in memory while the database is away."""
+
+    @field_validator("daemon", mode="before")
+    @classmethod
+    def _default_daemon(cls, value: object, info: ValidationInfo) -> object:
+        return info.context.hostname if value is None and info.context else value
+
+    @field_validator("database", mode="before")
+    @classmethod
+    def _default_database(cls, value: object, info: ValidationInfo) -> object:
+        if value is None and info.context:
+            return default_database(info.context.environ, info.context.folder)
+        return value
+
+    @field_validator("targets")
+    @classmethod
+    def _unlike_names(cls, value: tuple[Target, ...]) -> tuple[Target, ...]:
+        if not value:
+            raise ValueError("is empty; list at least one server to watch")
+        require_unlike_names(value, "targets")
+        _require_servers_apart(value)
+        return value
+
+    @field_validator("rules")
+    @classmethod
+    def _scopes_that_there_are(cls, value: Rules, info: ValidationInfo) -> Rules:
+        names = [target.name for target in info.data.get("targets", ())]
+        edges = info.data.get("temperature_buckets")
+        problems = out_of_place(value, names, bucket_labels(edges) if edges else ())
+        if problems:
+            raise errors_at(problems)
+        return value
+
+    @field_validator("slos")
+    @classmethod
+    def _unlike_objectives(cls, value: tuple[Slo, ...]) -> tuple[Slo, ...]:
+        require_unlike_names(value, "slos")
+        return value
+
+    def effective_rules(self) -> tuple[Rule, ...]:
+        """All rules that apply, with the actions that the guard may take."""
+        return self.rules.effective(act_on_assumptions=self.guard.act_on_assumptions)
+
+    def public(self) -> dict[str, Any]:
+        """The configuration for people and JSON, in its own syntax, every secret masked."""
+        return self.model_dump(mode="json")
+
+
+def _require_servers_apart(targets: Sequence[Target]) -> None:
+    """Refuse two targets that are one process: restarting one would restart the other."""
+    first: dict[object, int] = {}
+    problems: dict[KeyPath, str] = {}
+    for index, target in enumerate(targets):
+        service = target.service
+        if isinstance(service, SystemdService):
+            other = first.setdefault((service.scope, service.unit), index)
+            path: KeyPath = (index, "service", "unit")
+            said = f"{quoted(service.unit)} is the unit of targets[{other}] too"
+        elif isinstance(service, SupervisedService):
+            other = first.setdefault(SupervisedService, index)
+            path = (index, "service")
+            said = f"targets[{other}] is supervised too, and specwatch runs one vLLM"
+        else:
+            continue
+        if other != index:
+            problems[path] = f"{said}; leave it at the target that it serves"
+    if problems:
+        raise errors_at(problems)
+
+
+def default_database(environ: Mapping[str, str], folder: Path = Path()) -> str:
+    """URL of the SQLite file that belongs to a configuration in a folder, or to none."""
+    return f"sqlite:///{state_folder(environ, folder) / 'specwatch.db'}"
+
+
+def load(path: Path, *, environ: Mapping[str, str], hostname: str) -> Config:
+    """The configuration in the file at ``path``; ConfigError lists all that is wrong with it.
+
+    Relative paths in the file start at the file's folder.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise ConfigError(cannot_read(path, error)) from None
+    if len(data) > _LARGEST_FILE:
+        raise ConfigError(f"{path}: is larger than 1 MiB; this is no configuration of specwatch")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        found = data[error.start]
+        message = f"the byte 0x{found:02x} is not UTF-8; save the file as UTF-8"
+        raise ConfigError(f"{path}:{line}: {message}") from None
+    return parse(text, str(path), environ=environ, hostname=hostname, folder=path.absolute().parent)
+
+
+def parse(
+    text: str, where: str, *, environ: Mapping[str, str], hostname: str, folder: Path = Path()
+) -> Config:
+    """The configuration in ``text``; ``where`` names its origin in messages."""
+    document = read(text, environ)
+    if document.readable and document.data is None and not document.problems:
+        message = "is empty; list at least one server to watch under targets"
+        raise ConfigError(f"{where}: {message}")
+    return _validated(document, where, Surroundings(environ, hostname, folder))
+
+
+def from_targets(
+    urls: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    hostname: str,
+    settings: Mapping[str, object] | None = None,
+) -> Config:
+    """The configuration for servers named on the command line.
+
+    ``settings`` are further top-level keys, valued as in a file: ``{"listen": "127.0.0.1:0"}``.
+    """
+    document = Document({"targets": [{"url": url} for url in urls], **(settings or {})})
+    return _validated(document, "command line", Surroundings(environ, hostname, Path()))
+
+
+def _validated(document: Document, where: str, surroundings: Surroundings) -> Config:
+    problems = list(document.problems)
+    if document.readable:
+        reported = {problem.path for problem in problems}
+        try:
+            config = Config.model_validate(document.data, context=surroundings)
+        except ValidationError as error:
+            found = [_problem(details, document) for details in error.errors(include_url=False)]
+            # What stands in place of a value with a problem has problems of its own.
+            problems += [
+                problem
+                for problem in found
+                if not any(problem.path[:n] in reported for n in range(1, len(problem.path) + 1))
+            ]
+        if not problems:
+            return config
+    raise ConfigError("\n".join(_lines(problems, document, where)))
+
+
+def _lines(problems: Sequence[Problem], document: Document, where: str) -> Iterator[str]:
+    placed = [(p.line or _line(p.path, document), p) for p in problems]
+    for line, problem in sorted(placed, key=lambda entry: entry[0] or 0):
+        parts = [f"{where}:{line}" if line else where, _text(problem.path), problem.message]
+        yield ": ".join(part for part in parts if part)
+
+
+def _line(path: KeyPath, document: Document) -> int | None:
+    for end in range(len(path), -1, -1):
+        if path[:end] in document.lines:
+            return document.lines[path[:end]]
+    return None
+
+
+def _text(path: KeyPath) -> str:
+    parts = (
+        f"[{p}]" if isinstance(p, int) else f".{p if p.isprintable() else quoted(p)}" for p in path
+    )
+    return "".join(parts).removeprefix(".")
+
+
+def _problem(details: ErrorDetails, document: Document) -> Problem:
+    path: KeyPath = details["loc"]
+    kind, found, context = details["type"], details["input"], details.get("ctx", {})
+    if kind == "extra_forbidden":
+        return Problem(path, _unknown_key(path))
+    if kind == "missing":
+        examples = _models(path[:-1])[-1].written_keys()[str(path[-1])].examples or [""]
+        return Problem(path, f'is missing; add it, like "{path[-1]}: {examples[0]}"')
+    # A section may be written in short as text: then its keys are not in the file.
+    while document.lines and path and path not in document.lines and path[:-1] in document.lines:
+        path = path[:-1]
+    if kind == "value_error":
+        return Problem(path, str(context["error"]))
+    if kind == "literal_error":
+        return Problem(path, f"{quoted(found)} is none of {context['expected']}")
+    expected = next((text for part, text in _EXPECTED.items() if kind.startswith(part)), None)
+    if expected is None:
+        return Problem(path, details["msg"])
+    remedy = "; put it in quotes" if expected == "text" and _kind(found) in _UNQUOTED else ""
+    return Problem(path, f"expected {expected}, found {_kind(found)}{remedy}")
+
+
+_EXPECTED = {
+    "string": "text", "bool": "true or false", "tuple": "a list", "list": "a list",
+    "model": "a mapping of keys to values", "dict": "a mapping of keys to values",
+    "mapping": "a mapping of keys to values",
+}  # fmt: skip
+_UNQUOTED = ("true or false", "a number")
+
+
+def _kind(value: object) -> str:
+    """What a value is, without saying it: it may be a secret."""
+    kinds = {str: "text", bool: "true or false", int: "a number", float: "a number"}
+    return {**kinds, list: "a list", dict: "a mapping"}.get(type(value), "nothing")
+
+
+def _models(path: KeyPath) -> list[type[Section]]:
+    """The sections that ``path`` leads through, outermost first."""
+    models: list[type[Section]] = [Config]
+    for key in path:
+        if isinstance(key, str) and key in models[-1].written_keys():
+            models += sections_in(models[-1].written_keys()[key].annotation)
+    return models
+
+
+def sections_in(annotation: Any) -> list[type[Section]]:
+    """The sections that an annotation names: what a key of that type leads to."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [m for argument in typing.get_args(annotation) for m in sections_in(argument)]
+
+
+def _unknown_key(path: KeyPath) -> str:
+    known = list(_models(path[:-1])[-1].written_keys())
+    near = difflib.get_close_matches(str(path[-1]), known, n=1)
+    if near:
+        return f'unknown key; did you mean "{near[0]}"?'
+    return f"unknown key; known here: {', '.join(known)}"

@@ -1,0 +1,103 @@
+"""Secrets in the words of a command line, masked wherever a person or a log is told of them.
+
+What is a secret is told by the name that it goes by: ``--api-key``, ``HF_TOKEN``, ``"password":``.
+A reference such as ``$KEY`` is none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from specwatch.domain.units import masked_url
+
+MASK = "***"
+_LEAST = 4
+"""Characters of a value that is looked for by itself: a shorter one is in every other word."""
+_NAME = re.compile(
+    r"(?i)(?:^|[-_.])(?:key|token|secret|passwd|auth|authorization|credentials?)(?:$|[-_.])"
+    r"|(?:key|token|passphrase)$|secret|passw"
+)
+_SHORTEST = ("--api-k", "--hf-t", "--ssl-keyfile-p")
+"""How vLLM's own begin, which it takes abbreviated; the first takes several values."""
+_SHELL_TEXT = re.compile(r"-[a-z]*c")
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+_GIVEN = re.compile(r"(-{0,2}[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
+_REFERENCE = re.compile(r"\$(\w+|\{\w+\}|\$.*)")
+_NAMED = re.compile(
+    r"""(?<![\w.-])(?P<name>-{0,2}[A-Za-z_][\w.-]*)"""
+    r"""(?P<between>["']?[ \t]*:[ \t]*|["'][ \t]*,[ \t]*|=|[ \t]+)"""
+)
+_VALUE = re.compile(
+    r"""(?!-)(?:(?:Bearer|Basic)[ ]+)?"""
+    r"""(?:"(?:[^"\\]|\\.)*"|'[^']*'|[^\s"';|&)]+(?:"[^"]*"|'[^']*'|[^\s"';|&)])*)"""
+)
+_CHUNK = re.compile(r"[^\s'\"]+")
+
+
+def is_secret(name: str) -> bool:
+    """Whether a flag, a variable or a key of that name has a secret for its value."""
+    return name.replace("_", "-").startswith(_SHORTEST) or _NAME.search(name) is not None
+
+
+def masked(words: Iterable[str]) -> tuple[str, ...]:
+    """The words of a command line, with ``***`` in place of each secret."""
+    told: list[str] = []
+    expects = several = is_text = False
+    for word in words:
+        is_text, was_text = _SHELL_TEXT.fullmatch(word) is not None, is_text
+        if expects and not word.startswith("-"):
+            told.append(_hidden(word))
+            expects = several
+            continue
+        expects = _FLAG.fullmatch(word) is not None and is_secret(word)
+        several = expects and word.replace("_", "-").startswith(_SHORTEST[0])
+        given = _GIVEN.fullmatch(word)
+        if given and is_secret(given[1]) and not was_text:
+            told.append(f"{given[1]}={_hidden(given[2])}")
+        else:
+            told.append(masked_text(word))
+    return tuple(told)
+
+
+def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
+    """A text, of a shell for example, without what is named as a secret in it.
+
+    ``secrets`` are known values, which are masked wherever they stand.
+    """
+    for secret in sorted(set(secrets), key=len, reverse=True):
+        text = text.replace(secret, MASK) if len(secret) >= _LEAST else text
+    text = _CHUNK.sub(_masked_url, text)
+    return _masked_pairs(text)
+
+
+def secrets_in(words: Sequence[str], environment: Mapping[str, str | None]) -> frozenset[str]:
+    """The values that are masked in ``words``, and those of variables that are named as secrets."""
+    values = {value for name, value in environment.items() if value and is_secret(name)}
+    for word, told in zip(words, masked(words), strict=True):
+        if told.endswith(MASK) and word != told:
+            values.add(word.removeprefix(told.removesuffix(MASK)))
+    return frozenset(values)
+
+
+def _hidden(value: str) -> str:
+    return value if not value or _REFERENCE.fullmatch(value) else MASK
+
+
+def _masked_url(chunk: re.Match[str]) -> str:
+    text = chunk[0]
+    return masked_url(text) if "://" in text and ("@" in text or "?" in text) else text
+
+
+def _masked_pairs(text: str) -> str:
+    pieces: list[str] = []
+    at = 0
+    for named in _NAMED.finditer(text):
+        is_given = named["name"].startswith("-") or not named["between"].isspace()
+        if named.start() < at or not (is_given and is_secret(named["name"])):
+            continue
+        if found := _VALUE.match(text, named.end()):
+            value = found[0].strip("\"'")
+            pieces += text[at : found.start()], found[0].replace(value, _hidden(value))
+            at = found.end()
+    return "".join([*pieces, text[at:]])

@@ -1,0 +1,389 @@
+"""The section ``report``: where the weekly report is kept, and to whom it is sent."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping, Sequence
+from email.headerregistry import Address
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    SerializerFunctionWrapHandler,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+from specwatch.config.sections import (
+    AnyPath,
+    BasicAuth,
+    Duration,
+    ReadableFile,
+    Secret,
+    SecretFile,
+    Section,
+    ca_file_in_use,
+    errors_at,
+    headers_of,
+    one_authorization,
+    read_secret,
+    sendable_headers,
+    state_folder,
+)
+from specwatch.config.service import Patience
+from specwatch.config.yaml_file import KeyPath
+from specwatch.domain.units import (
+    ListenAddress,
+    format_duration,
+    host_port,
+    is_loopback,
+    parse_name,
+    parse_server_url,
+    quoted,
+)
+from specwatch.errors import ConfigError
+
+EMAIL = "email"
+"""The name of the channel that mail is."""
+_HOUR, _DAY = 3600.0, 86400.0
+_PORTS = {"smtp": 25, "smtps": 465}
+_LOCAL_PART = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+(?:\.[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+)*"
+_DOMAIN = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_MAILBOX = re.compile(
+    rf"(?P<only>{_LOCAL_PART}@{_DOMAIN}(?:\.{_DOMAIN})*)"
+    rf"|(?P<name>[^<>]*?) ?<(?P<address>{_LOCAL_PART}@{_DOMAIN}(?:\.{_DOMAIN})*)>"
+)
+_PLACES = {"answer", "date"}
+_FORMATS = ("html", "json", "md")
+
+
+def parse_mailbox(value: object) -> str:
+    """An address of mail, such as ``ops@example.com`` or ``Operations <ops@example.com>``."""
+    shown = quoted(value)
+    if not isinstance(value, str) or not (match := _MAILBOX.fullmatch(value)):
+        raise ValueError(f"{shown} is no address; write it like ops@example.com")
+    if not value.isprintable() or len(value) > 320:
+        raise ValueError(f"{shown} has a control character, or more than 320 characters")
+    name = (match["name"] or "").strip('"').strip()
+    return f"{name} <{match['address']}>" if name else match["only"] or match["address"]
+
+
+def mailbox(text: str) -> Address:
+    """What :func:`parse_mailbox` gave, as ``email`` writes it into a header."""
+    name, separator, rest = text.rpartition(" <")
+    return Address(name, addr_spec=rest.removesuffix(">") if separator else text)
+
+
+def parse_smtp_url(value: object) -> str:
+    """``smtp://host``, ``smtp://host:587`` or ``smtps://host``; credentials are refused."""
+    if not isinstance(value, str):
+        raise ValueError(f"{quoted(value)} is no URL; write it like smtp://mail.example:587")
+    # Before anything that shows the URL.
+    if "@" in value:
+        raise ValueError("holds credentials; move them to username and password_file")
+    if not value.isprintable():
+        raise ValueError(f"{quoted(value)} has a control character; write it like smtp://h:587")
+    scheme, separator, rest = value.partition("://")
+    if not separator or scheme.lower() not in _PORTS:
+        hint = "" if separator else f"; write {quoted('smtp://' + value)}"
+        raise ValueError(f"{quoted(value)} does not begin with smtp:// or smtps://{hint}")
+    try:
+        parts = urlsplit(f"{scheme.lower()}://{rest}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError(f"{quoted(value)} has no valid host and port") from None
+    fit = bool(host) and bool(re.fullmatch(r"[A-Za-z0-9._:-]+", host or "")) and port != 0
+    if not fit or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValueError(
+            f"{quoted(value)} is more or less than a host and a port; write it like"
+            " smtp://mail.example:587"
+        )
+    return f"{parts.scheme}://{host_port(host or '', port or _PORTS[parts.scheme])}"
+
+
+class Email(Section):
+    """The mail server that takes the report, and the recipients."""
+
+    smtp: Annotated[str, BeforeValidator(parse_smtp_url)] = Field(
+        examples=["smtp://mail.example:587"]
+    )
+    """`smtp://HOST:PORT`, or `smtps://HOST:PORT` for a connection that is encrypted from its
+    beginning."""
+    from_: Annotated[str, BeforeValidator(parse_mailbox)] = Field(
+        alias="from", examples=["specwatch@example.com"]
+    )
+    """Sender."""
+    to: tuple[Annotated[str, BeforeValidator(parse_mailbox)], ...] = Field(
+        examples=["[ops@example.com]"]
+    )
+    """Recipients; one may stand alone."""
+    username: str | None = None
+    """User name at the mail server. Default: no login."""
+    password_file: SecretFile | None = Field(default=None, validate_default=True)
+    """File with the password; needed with `username`."""
+    starttls: Literal["auto", "required", "none"] = Field(default="auto")
+    """`auto` encrypts where the server offers it, `required` sends nothing without, `none`
+    never encrypts. A password is sent unencrypted only with `none`, or to this machine."""
+    ca_file: ReadableFile | None = None
+    """Certificate authorities (PEM) that may sign the server's certificate. Default: those
+    of the machine."""
+    subject: str = "specwatch: {answer}, {date}"
+    """Subject; `{answer}` and `{date}` are filled in."""
+    attach: bool = True
+    """Whether the HTML is attached too, for programs that do not show it."""
+    timeout: Patience = 30.0
+    """How long the server may take for an answer; 1s to 2h."""
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the connection is encrypted from its beginning."""
+        return self.smtp.startswith("smtps:")
+
+    @property
+    def server(self) -> ListenAddress:
+        """Host and port."""
+        parts = urlsplit(self.smtp)
+        return ListenAddress(parts.hostname or "", parts.port or _PORTS[parts.scheme])
+
+    @property
+    def may_send_password_in_plain(self) -> bool:
+        """Whether somebody who listens is no matter."""
+        return self.starttls == "none" or is_loopback(self.server.host)
+
+    def password(self) -> str:
+        """The password, read from its file now; ConfigError when that has gone."""
+        if self.password_file is None:
+            return ""
+        try:
+            return read_secret(self.password_file)
+        except ValueError as error:
+            raise ConfigError(f"report.email.password_file: {error}") from None
+
+    @field_validator("to", mode="before")
+    @classmethod
+    def _one_or_more(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("to")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("is empty; name somebody, or remove the section email")
+        seen: set[str] = set()
+        for each in value:
+            address = mailbox(each).addr_spec.lower()
+            if address in seen:
+                raise ValueError(f"{quoted(each)} is given twice; list each address once")
+            seen.add(address)
+        return value
+
+    @field_validator("username")
+    @classmethod
+    def _printable(cls, value: str | None) -> str | None:
+        if value is not None and (not value or not value.isprintable()):
+            raise ValueError("is empty or has a control character; leave it out for no login")
+        return value
+
+    @field_validator("password_file")
+    @classmethod
+    def _of_somebody(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        username = info.data.get("username")
+        if value is None and username is not None:
+            raise ValueError("has a username and no password_file; name the file with its password")
+        if value is not None and "username" in info.data and username is None:
+            raise ValueError("is of nobody; add username")
+        return value
+
+    @field_validator("starttls")
+    @classmethod
+    def _not_twice(cls, value: str, info: ValidationInfo) -> str:
+        if value == "required" and str(info.data.get("smtp", "")).startswith("smtps:"):
+            raise ValueError("is for smtp://; smtps:// is encrypted from the beginning")
+        return value
+
+    @field_validator("ca_file")
+    @classmethod
+    def _ca_file_in_use(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        plain = str(info.data.get("smtp", "smtps:")).startswith("smtp:")
+        if value is not None and plain and info.data.get("starttls") == "none":
+            raise ValueError("has no effect beside starttls: none; remove one of them")
+        return value
+
+    @field_validator("subject")
+    @classmethod
+    def _one_line(cls, value: str) -> str:
+        try:
+            fields = [field[1:] for field in string.Formatter().parse(value)]
+        except ValueError:
+            fields = [("{", "", None)]
+        places = {"".join(filter(None, field)) for field in fields if field[0] is not None}
+        if places - _PLACES:
+            raise ValueError(f"{quoted(value)} has braces that are neither {{answer}} nor {{date}}")
+        if not value.strip() or not value.isprintable() or len(value) > 200:
+            raise ValueError("is no line of 1 to 200 printable characters")
+        return value
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key.removesuffix("_"): value for key, value in handler(self).items()}
+
+
+class Webhook(Section):
+    """A URL that the report is posted to."""
+
+    name: Annotated[str, BeforeValidator(parse_name)] = "webhook"
+    """Name in messages and metrics; unique."""
+    url: Secret | None = Field(default=None, examples=["https://hooks.slack.com/services/..."])
+    """The URL, which is masked in every output. Give this or `url_file`."""
+    url_file: SecretFile | None = None
+    """File with the URL."""
+    kind: Literal["slack", "json"] = "slack"
+    """`slack` posts the answers as Slack and Mattermost take them, `json` the whole report."""
+    headers: Mapping[str, Secret] = Field(default_factory=dict)
+    """Headers sent with the request."""
+    bearer_token_file: SecretFile | None = None
+    """File with the bearer token to send."""
+    basic_auth: BasicAuth | None = None
+    """User name and password to send."""
+    insecure_skip_verify: bool = False
+    """Whether the server's certificate goes unchecked."""
+    ca_file: ReadableFile | None = None
+    """Certificate authorities (PEM) that may sign the server's certificate. Default: those
+    of the machine."""
+    timeout: Patience = 10.0
+    """How long the server may take for an answer; 1s to 2h."""
+
+    _sendable_headers = field_validator("headers")(sendable_headers)
+    _one_authorization = field_validator("bearer_token_file", "basic_auth")(one_authorization)
+    _ca_file_in_use = field_validator("ca_file")(ca_file_in_use)
+
+    @field_validator("name")
+    @classmethod
+    def _not_mail(cls, value: str) -> str:
+        if value == EMAIL:
+            raise ValueError(f"{quoted(EMAIL)} is the name of the mail; give another")
+        return value
+
+    @field_validator("url")
+    @classmethod
+    def _usable(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            _require_hook(value.get_secret_value())
+        return value
+
+    @field_validator("url_file")
+    @classmethod
+    def _holds_one(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            try:
+                _require_hook(read_secret(value))
+            except ValueError as error:
+                raise ValueError(f"what {value} holds {error}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Webhook:
+        if self.url is not None and self.url_file is not None:
+            raise errors_at({("url_file",): "url is given too; keep one of them"})
+        if self.url is None and self.url_file is None:
+            raise ValueError('has no address; add "url_file: FILE", which keeps it secret, or url')
+        return self
+
+    def address(self) -> str:
+        """The URL, read from its file now; ConfigError when that has gone bad."""
+        if self.url_file is None:
+            return "" if self.url is None else self.url.get_secret_value()
+        try:
+            found = read_secret(self.url_file)
+            _require_hook(found)
+        except ValueError as error:
+            raise ConfigError(f"report.webhooks ({self.name}): url_file: {error}") from None
+        return found
+
+    def request_headers(self) -> dict[str, str]:
+        """Headers to send, secrets read from their files now; ConfigError when one has gone."""
+        return headers_of(self, f"report.webhooks ({self.name})")
+
+
+def _require_hook(url: str) -> None:
+    """Refuse what is no URL, without saying what it is: most of it is a secret."""
+    try:
+        # What the path and the query of a server may not have, those of a hook may.
+        parse_server_url(re.split(r"[?#]", url.replace("@", "%40"))[0])
+        parts = urlsplit(url)
+        fit = "@" not in parts.netloc and not parts.fragment and url.isprintable()
+    except ValueError:
+        fit = False
+    if not fit:
+        raise ValueError("is no address of http:// or https:// without user, fragment and space")
+
+
+class Delivery(Section):
+    """Where the weekly report is written and sent."""
+
+    since: Duration = 7 * _DAY
+    """Period of the report; 1h to 400d."""
+    directory: AnyPath = Field(default=None, validate_default=True)
+    """Folder of the written reports. Default: `reports` beside the default database."""
+    keep: Duration = 400 * _DAY
+    """Age at which a written report is removed; at least 1d."""
+    formats: tuple[Literal["html", "json", "md"], ...] = ("html", "json")
+    """What is written; `json` has to be among them, as a report is sent again from it."""
+    email: Email | None = None
+    """Whom it is mailed to. Default: nobody."""
+    webhooks: tuple[Webhook, ...] = ()
+    """Where it is posted."""
+
+    @field_validator("directory", mode="before")
+    @classmethod
+    def _default_directory(cls, value: object, info: ValidationInfo) -> object:
+        if value is None and info.context:
+            return state_folder(info.context.environ, info.context.folder) / "reports"
+        return value
+
+    @field_validator("since")
+    @classmethod
+    def _some_hours(cls, value: float) -> float:
+        if not _HOUR <= value <= 400 * _DAY:
+            raise ValueError(f"{format_duration(value)} is outside 1h to 400d")
+        return value
+
+    @field_validator("keep")
+    @classmethod
+    def _some_days(cls, value: float) -> float:
+        if value < _DAY:
+            raise ValueError(f"{format_duration(value)} is too short; make it at least 1d")
+        return value
+
+    @field_validator("formats")
+    @classmethod
+    def _json_among_them(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if "json" not in value:
+            raise ValueError("lacks json, of which a report is made that is sent again; add it")
+        return tuple(each for each in _FORMATS if each in value)
+
+    @field_validator("webhooks")
+    @classmethod
+    def _unlike_names(cls, value: tuple[Webhook, ...]) -> tuple[Webhook, ...]:
+        problems: dict[KeyPath, str] = {}
+        names = [each.name for each in value]
+        for index, name in enumerate(names):
+            if (other := names.index(name)) != index:
+                said = f"{quoted(name)} is the name of webhooks[{other}] too; give another"
+                problems[(index, "name")] = said
+        if problems:
+            raise errors_at(problems)
+        return value
+
+    @property
+    def channels(self) -> Sequence[str]:
+        """The names of all that it is sent by, mail first."""
+        mail = [] if self.email is None else [EMAIL]
+        return [*mail, *(each.name for each in self.webhooks)]

@@ -1,0 +1,107 @@
+"""The sections ``rules`` and ``slos``: what is asked of the numbers, and when it is a breach."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from pydantic import ValidationInfo, field_validator
+
+from specwatch.config.rules.condition import Condition, nearest
+from specwatch.config.rules.defaults import DEFAULT_RULES
+from specwatch.config.rules.rule import Action, Rule, Severity
+from specwatch.config.rules.scope import (
+    EACH_TEMPERATURE,
+    NOT_BUCKETS,
+    POSITIVE_TEMPERATURES,
+    Scope,
+    fits,
+)
+from specwatch.config.rules.slo import Slo
+from specwatch.config.sections import Section, errors_at
+from specwatch.config.target import Target
+from specwatch.config.yaml_file import KeyPath
+from specwatch.domain.units import quoted
+
+__all__ = [
+    "DEFAULT_RULES", "EACH_TEMPERATURE", "POSITIVE_TEMPERATURES", "Action", "Condition", "Rule",
+    "Rules", "Scope", "Severity", "Slo", "out_of_place", "require_unlike_names",
+]  # fmt: skip
+
+
+class Rules(Section):
+    """Which rules apply."""
+
+    use_defaults: bool = True
+    """Whether the default rules apply."""
+    without: tuple[str, ...] = ()
+    """Names of default rules that do not apply."""
+    extra: tuple[Rule, ...] = ()
+    """Rules of your own; one with the name of a default replaces it."""
+
+    @field_validator("without")
+    @classmethod
+    def _known_defaults(cls, value: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if value and info.data.get("use_defaults") is False:
+            raise ValueError("has no effect beside use_defaults: false; remove one of them")
+        names = [rule.name for rule in DEFAULT_RULES]
+        unknown: dict[KeyPath, str] = {
+            (index,): f"{quoted(name)} is no default rule; {nearest(name, names)}"
+            for index, name in enumerate(value)
+            if name not in names
+        }
+        if unknown:
+            raise errors_at(unknown)
+        return value
+
+    @field_validator("extra")
+    @classmethod
+    def _unlike_names(cls, value: tuple[Rule, ...]) -> tuple[Rule, ...]:
+        require_unlike_names(value, "rules.extra")
+        return value
+
+    def effective(self, *, act_on_assumptions: bool = False) -> tuple[Rule, ...]:
+        """All that apply: the defaults, with those replaced that have a namesake in ``extra``.
+
+        With ``act_on_assumptions`` (see :class:`specwatch.config.guard.Guard`) the default rule
+        ``low-acceptance`` disables.
+        """
+        defaults = DEFAULT_RULES if self.use_defaults else ()
+        rules = {rule.name: rule for rule in defaults if rule.name not in self.without}
+        if act_on_assumptions and "low-acceptance" in rules:
+            low = rules["low-acceptance"]
+            rules[low.name] = low.model_copy(update={"action": "disable"})
+        rules.update({rule.name: rule for rule in self.extra})
+        return tuple(rules.values())
+
+
+def out_of_place(
+    rules: Rules, targets: Collection[str], labels: Collection[str]
+) -> dict[KeyPath, str]:
+    """What is wrong with the scopes of rules, by place: targets are names, labels are buckets."""
+    found: dict[KeyPath, str] = {}
+    for index, rule in enumerate(rules.extra):
+        at: KeyPath = ("extra", index, "scope")
+        pattern, temperature = rule.scope.target, rule.scope.temperature
+        if targets and not any(fits(pattern, name) for name in targets):
+            found[(*at, "target")] = (
+                f"{quoted(pattern)} fits no target; {nearest(pattern, targets)}"
+            )
+        if labels and temperature not in (*labels, *NOT_BUCKETS):
+            known = ", ".join((*labels, *NOT_BUCKETS))
+            found[(*at, "temperature")] = (
+                f"{quoted(temperature)} is no temperature bucket; use one of {known}"
+            )
+    return found
+
+
+def require_unlike_names(value: Iterable[Rule | Slo | Target], where: str) -> None:
+    """Refuse two sections of one name; ``where`` is what their list is called."""
+    first: dict[str, int] = {}
+    taken: dict[KeyPath, str] = {}
+    for index, each in enumerate(value):
+        other = first.setdefault(each.name, index)
+        if other != index:
+            message = f"{quoted(each.name)} is the name of {where}[{other}] too; give another"
+            taken[(index, "name")] = message
+    if taken:
+        raise errors_at(taken)

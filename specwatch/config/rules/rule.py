@@ -1,0 +1,231 @@
+"""A rule, as a file writes it and as the fields that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+
+from specwatch.config.rules.condition import Condition, whole_minutes
+from specwatch.config.rules.metrics import MEASURES
+from specwatch.config.rules.scope import Scope
+from specwatch.config.sections import Duration, Name, Section, errors_at, moved
+from specwatch.config.yaml_file import KeyPath
+from specwatch.domain.model import ALL_TEMPERATURES
+from specwatch.domain.units import format_duration, parse_count
+
+Severity = Literal["critical", "warning", "info"]
+Action = Literal["alert", "disable"]
+LeastCount = Annotated[int, BeforeValidator(partial(parse_count, least=0))]
+
+_INLINE = ("metric", "above", "below", "clear")
+
+
+class Rule(Section):
+    """A rule: conditions over a window, how long they must hold, and what happens then.
+
+    The conditions are a list under `all` or `any`; one alone may stand in the rule itself
+    (`metric`, `above`, `below`, `clear`). With too little traffic the verdict is `no_data`,
+    which neither fires nor clears.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    name: Name = Field(examples=["slow-start"])
+    """Name of the rule."""
+    summary: str = ""
+    """What it means, for alerts and reports."""
+    conditions: tuple[Condition, ...]
+    """The conditions: all of them must hold, or any."""
+    combine: Literal["all", "any"] = "all"
+    window: Duration = 600.0
+    """Period that the metrics are read over; 1m to 24h in whole minutes."""
+    for_: Duration = Field(default=300.0, alias="for")
+    """How long the conditions must hold before it fires; at most 7d."""
+    clear_for: Duration = 300.0
+    """How long they must have ended before it clears; at most 7d."""
+    min_drafts: LeastCount = 0
+    """Least drafts in the window."""
+    min_requests: LeastCount = 0
+    """Least requests in the window."""
+    scope: Scope = Scope()
+    """Which targets, models and temperatures it applies to."""
+    severity: Severity = "warning"
+    """Severity of its alerts."""
+    action: Action = "alert"
+    """`disable` asks the guard to switch speculation off; `alert` only alerts."""
+
+    @classmethod
+    def written_keys(cls) -> Mapping[str, FieldInfo]:
+        """The fields by what a file calls them."""
+        keys = dict(super().written_keys())
+        conditions = keys.pop("conditions")
+        del keys["combine"]
+        inline = {key: Condition.model_fields[key] for key in _INLINE}
+        return {**keys, **inline, "all": conditions, "any": conditions}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _from_a_file(
+        cls, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Self:
+        if not isinstance(value, dict):
+            found: Self = handler(value)
+            return found
+        in_code = info.context is None and "conditions" in value
+        written = _Written(value, ("conditions",), inline=False) if in_code else _written(value)
+        try:
+            found = handler(written.data)
+            problems = dict(_at_odds(found)) or dict(_without_temperature(found))
+            if problems:
+                raise errors_at(problems)
+        except ValidationError as error:
+            raise moved(error, written.place) from None
+        return found
+
+    @field_validator("conditions")
+    @classmethod
+    def _some(cls, value: tuple[Condition, ...]) -> tuple[Condition, ...]:
+        if not value:
+            raise ValueError("is empty; list at least one condition")
+        return value
+
+    @field_validator("window")
+    @classmethod
+    def _sane_window(cls, value: float) -> float:
+        return whole_minutes(value)
+
+    @field_validator("for_", "clear_for")
+    @classmethod
+    def _at_most_a_week(cls, value: float) -> float:
+        if value > 7 * 86400:
+            raise ValueError(f"{format_duration(value)} is too long; make it at most 7d")
+        return value
+
+    def window_of(self, condition: Condition) -> float:
+        """Seconds over which one of its conditions is read."""
+        return self.window if condition.window is None else condition.window
+
+    @model_serializer(mode="wrap")
+    def _as_written(
+        self, handler: SerializerFunctionWrapHandler, info: SerializationInfo
+    ) -> dict[str, Any]:
+        data: dict[str, Any] = handler(self)
+        if info.mode == "json":
+            data = {"for" if key == "for_" else key: value for key, value in data.items()}
+            data[data.pop("combine")] = data.pop("conditions")
+        return data
+
+
+class _Written(NamedTuple):
+    """A rule as a file has it, as the fields that it is."""
+
+    data: dict[str, Any]
+    at: KeyPath
+    """Where its conditions stand."""
+    inline: bool
+
+    def place(self, path: KeyPath) -> KeyPath:
+        """Where the file has what lies at ``path`` in the fields."""
+        if path[:1] != ("conditions",):
+            return path
+        return (*self.at, *path[2 if self.inline else 1 :])
+
+
+def _written(value: Mapping[str, Any]) -> _Written:
+    unwritable = [key for key in ("conditions", "combine") if key in value]
+    if unwritable:
+        raise errors_at(
+            {(key,): "unknown key; list conditions under all or any" for key in unwritable}
+        )
+    lists = [key for key in ("all", "any") if key in value]
+    inline = {key: value[key] for key in _INLINE if key in value}
+    ways = [*lists, *list(inline)[:1]]
+    if not ways:
+        raise ValueError("has no condition; give metric and above or below, or a list under all")
+    if len(ways) > 1:
+        raise ValueError(f"has {ways[0]} and {ways[1]}; keep one of them, or make it two rules")
+    data = {key: found for key, found in value.items() if key not in (*inline, *lists)}
+    if inline:
+        return _Written({**data, "conditions": [inline]}, (), inline=True)
+    (key,) = lists
+    return _Written({**data, "conditions": value[key], "combine": key}, (key,), inline=False)
+
+
+def _at_odds(rule: Rule) -> Iterator[tuple[KeyPath, str]]:
+    """Where conditions of a rule exclude one another, or leave nothing between them."""
+    for index, second in enumerate(rule.conditions):
+        for first in rule.conditions[:index]:
+            problem = _at_odds_with(rule, first, second)
+            if problem is not None:
+                yield ("conditions", index), problem
+
+
+def _at_odds_with(rule: Rule, first: Condition, second: Condition) -> str | None:
+    alike = rule.window_of(first) == rule.window_of(second)
+    if rule.combine == "any":
+        return _exhaustive(first, second) if alike else None
+    return _measured_or_not(first, second) or (_exclusive(first, second) if alike else None)
+
+
+def _measured_or_not(first: Condition, second: Condition) -> str | None:
+    """Why not both of two conditions can hold, whatever their windows."""
+    measures = [MEASURES[each.metric] for each in (first, second)]
+    if any(each.needs_baseline for each in measures):
+        for each in measures:
+            if each.instead_of:
+                why = f"{each.name} is there only without a baseline"
+                return f"can never fire beside the others: {why}; use {each.instead_of}"
+    return None
+
+
+def _exclusive(first: Condition, second: Condition) -> str | None:
+    """Why not both of two conditions over the same window can hold."""
+    pair = _opposed(first, second)
+    if pair is not None and pair[0].threshold >= pair[1].threshold:
+        return f"can never fire: {first.metric} is not above the one and below the other; use any"
+    return None
+
+
+def _exhaustive(first: Condition, second: Condition) -> str | None:
+    """Why one of two conditions over the same window always holds on, once a rule has fired."""
+    pair = _opposed(first, second)
+    if pair is None or MEASURES[first.metric].has_interval:  # which may lie across both
+        return None
+    if pair[0].clearing < pair[1].clearing:
+        why = f"{first.metric} is always above the one or below the other"
+        return f"can never clear: {why}; leave room between them"
+    return None
+
+
+def _opposed(first: Condition, second: Condition) -> tuple[Condition, Condition] | None:
+    """The one with ``above`` and the one with ``below``, where they are such a pair of a metric."""
+    if first.metric != second.metric or (first.above is None) == (second.above is None):
+        return None
+    return (second, first) if first.above is None else (first, second)
+
+
+def _without_temperature(rule: Rule) -> Iterator[tuple[KeyPath, str]]:
+    if rule.scope.temperature == ALL_TEMPERATURES:
+        return
+    for condition in rule.conditions:
+        if not MEASURES[condition.metric].by_temperature:
+            yield (
+                ("scope", "temperature"),
+                f"{condition.metric} is not known by temperature; use all, or another metric",
+            )

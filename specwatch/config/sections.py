@@ -1,0 +1,423 @@
+"""The sections of the configuration, each a frozen model that checks itself.
+
+What defaults and relative paths depend on comes in as the validation context,
+:class:`Surroundings`. Messages never hold a secret, nor any value that may turn out to be one.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal, Protocol, Self
+from urllib.parse import quote, urlsplit
+
+import platformdirs
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from specwatch.config.yaml_file import KeyPath
+from specwatch.domain.units import (
+    ListenAddress,
+    format_duration,
+    format_size,
+    masked_url,
+    parse_count,
+    parse_duration,
+    parse_edges,
+    parse_gpus,
+    parse_host_name,
+    parse_listen,
+    parse_name,
+    parse_ratio,
+    parse_size,
+    quoted,
+)
+from specwatch.errors import ConfigError
+
+_LARGEST_SECRET = 1 << 16
+SERVICE_FOLDER, SERVICE_STATE = Path("/etc/specwatch"), Path("/var/lib/specwatch")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What defaults and relative paths depend on."""
+
+    environ: Mapping[str, str]
+    hostname: str
+    folder: Path
+
+
+def read_secret(path: Path) -> str:
+    """The one line of text in a secret's file; ``ValueError`` says what is wrong with the file."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_SECRET + 1)
+    except OSError as error:
+        raise ValueError(cannot_read(path, error)) from None
+    try:
+        text = data.decode("utf-8").rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8 text; write the secret as one line") from None
+    if not text or len(data) > _LARGEST_SECRET or not text.isprintable():
+        raise ValueError(f"{path} does not hold one line of text; write the secret as one line")
+    return text
+
+
+def cannot_read(path: Path, error: OSError) -> str:
+    """A sentence about a file that could not be opened, with the remedy."""
+    remedy = {
+        FileNotFoundError: "create it, or correct the path",
+        PermissionError: "make it readable for the user that runs specwatch, or use sudo",
+        IsADirectoryError: "name a file",
+    }.get(type(error), "see that it can be read")
+    return f"cannot read {path}: {error.strerror}; {remedy}"
+
+
+def _path(value: object, info: ValidationInfo) -> Path:
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise ValueError("expected the path of a file")
+    surroundings = info.context
+    return surroundings.folder / value if surroundings else Path(value)
+
+
+def _secret_file(path: Path) -> Path:
+    read_secret(path)
+    return path
+
+
+def _readable_file(path: Path) -> Path:
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise ValueError(cannot_read(path, error)) from None
+    return path
+
+
+Name = Annotated[str, BeforeValidator(parse_name)]
+Duration = Annotated[
+    float, BeforeValidator(parse_duration), PlainSerializer(format_duration, when_used="json")
+]
+"""Seconds, which a file writes like ``90s`` or ``1h30m``."""
+ByteSize = Annotated[
+    int, BeforeValidator(parse_size), PlainSerializer(format_size, when_used="json")
+]
+Count = Annotated[int, BeforeValidator(parse_count)]
+Limit = Annotated[int, BeforeValidator(partial(parse_count, least=0))]
+"""The most that there may be of something; 0 stands for any number."""
+Ratio = Annotated[float, BeforeValidator(parse_ratio)]
+Listen = Annotated[
+    ListenAddress,
+    BeforeValidator(parse_listen),
+    PlainSerializer(ListenAddress.__str__, when_used="json"),
+]
+HostName = Annotated[str, BeforeValidator(parse_host_name)]
+Edges = Annotated[tuple[float, ...], BeforeValidator(parse_edges)]
+Gpus = Annotated[tuple[int, ...] | Literal["auto", "none"], BeforeValidator(parse_gpus)]
+DatabaseUrl = Annotated[
+    SecretStr,
+    PlainSerializer(lambda url: masked_url(url.get_secret_value()), when_used="json"),
+]
+Secret = Annotated[SecretStr, PlainSerializer(lambda _: "***", when_used="json")]
+SecretFile = Annotated[Path, BeforeValidator(_path), AfterValidator(_secret_file)]
+ReadableFile = Annotated[Path, BeforeValidator(_path), AfterValidator(_readable_file)]
+AnyPath = Annotated[Path, BeforeValidator(_path)]
+
+
+def state_folder(environ: Mapping[str, str], folder: Path = Path()) -> Path:
+    """Where state is kept: with the service's configuration in its state directory, by hand too."""
+    own = platformdirs.user_state_path("specwatch")
+    given = environ.get("STATE_DIRECTORY", "").partition(":")[0]
+    return Path(given or (SERVICE_STATE if folder == SERVICE_FOLDER else own))
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, unknown keys refused.
+
+    Each field of one has a docstring for users, in Markdown: the manual lists the keys with them.
+    """
+
+    # Before 2.10 pydantic warns of names that begin with "model_".
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, hide_input_in_errors=True, protected_namespaces=()
+    )
+
+    @classmethod
+    def written_keys(cls) -> Mapping[str, FieldInfo]:
+        """The fields by what a file calls them."""
+        return {field.alias or name: field for name, field in cls.model_fields.items()}
+
+
+def errors_at(messages: Mapping[KeyPath, str]) -> ValidationError:
+    """An error for a validator to raise whose places lie deeper than the validator's own."""
+    return ValidationError.from_exception_data(
+        "",
+        [
+            InitErrorDetails(
+                type=PydanticCustomError("value_error", "{error}", {"error": message}),
+                loc=path,
+                input=None,
+            )
+            for path, message in messages.items()
+        ],
+    )
+
+
+def moved(error: ValidationError, place: Callable[[KeyPath], KeyPath]) -> ValidationError:
+    """The same error, each of its places put elsewhere by ``place``."""
+    lines = []
+    for details in error.errors(include_url=False):
+        line = InitErrorDetails(
+            type=details["type"],
+            loc=place(details["loc"]),
+            input=details["input"],
+            ctx=details.get("ctx", {}),
+        )
+        if details["type"] == "value_error":
+            said = {"error": str(details["ctx"]["error"])}
+            line["type"] = PydanticCustomError("value_error", "{error}", said)
+        lines.append(line)
+    return ValidationError.from_exception_data(error.title, lines)
+
+
+class Database(Section):
+    """Where windows are kept: a URL, or a URL and the file that holds its password."""
+
+    url: DatabaseUrl = Field(examples=["postgresql+psycopg://specwatch@db.example/fleet"])
+    """`sqlite:////path/to/file.db` or `postgresql+psycopg://USER@HOST/NAME`."""
+    password_file: SecretFile | None = None
+    """File with the password, for a URL that names a user and no password."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: object) -> object:
+        if isinstance(value, bool | int | float | list):
+            raise ValueError("expected a URL, or a mapping of url and password_file")
+        return {"url": value} if isinstance(value, str) else value
+
+    @field_validator("url")
+    @classmethod
+    def _known_database(cls, value: SecretStr) -> SecretStr:
+        # Messages show no more than the scheme: the rest may be a password.
+        scheme, separator, rest = value.get_secret_value().partition("://")
+        remedy = "write sqlite:////path/to/file.db or postgresql+psycopg://USER@HOST/NAME"
+        if not separator:
+            raise ValueError(f"is not a database URL; {remedy}")
+        if scheme == "sqlite":
+            if not rest.startswith("/") or rest.partition("?")[0] in ("/", "/:memory:"):
+                raise ValueError(f"names no database file; {remedy}")
+            return value
+        if scheme not in ("postgresql+psycopg", "postgresql", "postgres"):
+            raise ValueError(f"{quoted(scheme)} is not a database that specwatch knows; {remedy}")
+        url = f"postgresql+psycopg://{rest}"
+        try:
+            parts = urlsplit(url)
+            readable = parts.port != 0 and "@" not in parts.path and parts.netloc.count("@") < 2
+        except ValueError:
+            readable = False
+        if not readable:
+            raise ValueError(
+                "has no valid host and port; percent-encode / @ : in its password,"
+                " or move the password to password_file"
+            )
+        return SecretStr(url)
+
+    @field_validator("password_file")
+    @classmethod
+    def _one_password(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        url = info.data.get("url")
+        if value is not None and url is not None:
+            parts = urlsplit(url.get_secret_value())
+            if parts.scheme == "sqlite":
+                raise ValueError("SQLite has no password; remove the key")
+            if parts.password is not None:
+                raise ValueError("the URL has a password too; remove one of them")
+            if not parts.username:
+                raise ValueError("the URL names no user; write postgresql+psycopg://USER@HOST/NAME")
+        return value
+
+    def connect_url(self) -> str:
+        """SQLAlchemy's URL with the password in it; ConfigError when its file has gone bad."""
+        url = self.url.get_secret_value()
+        if self.password_file is None:
+            return url
+        try:
+            password = read_secret(self.password_file)
+        except ValueError as error:
+            raise ConfigError(f"database.password_file: {error}") from None
+        user, at, rest = url.partition("@")
+        return f"{user.removesuffix(':')}:{quote(password, safe='')}{at}{rest}"
+
+    def shown(self) -> str:
+        """The URL as people may see it."""
+        return masked_url(self.url.get_secret_value())
+
+
+class BasicAuth(Section):
+    """User name and password of HTTP basic authentication."""
+
+    username: Annotated[str, Field(examples=["specwatch"])]
+    """User name."""
+    password_file: Annotated[SecretFile, Field(examples=["/run/credentials/password"])]
+    """File with the password."""
+
+    @field_validator("username")
+    @classmethod
+    def _no_colon(cls, value: str) -> str:
+        if ":" in value or not value.isprintable():
+            raise ValueError("a user name has no colon and no control character")
+        return value
+
+
+class Reached(Protocol):
+    """A section that says how servers are reached, and by what right."""
+
+    @property
+    def headers(self) -> Mapping[str, SecretStr]:
+        """Sent with every request."""
+
+    @property
+    def bearer_token_file(self) -> Path | None:
+        """Holds the token."""
+
+    @property
+    def basic_auth(self) -> BasicAuth | None:
+        """User name and password."""
+
+    @property
+    def insecure_skip_verify(self) -> bool:
+        """Whether any certificate will do."""
+
+    @property
+    def ca_file(self) -> Path | None:
+        """Authorities that may sign certificates; None for those of the machine."""
+
+
+def sendable_headers(value: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+    """Refuses what no header may be, without saying what it is."""
+    for name, secret in value.items():
+        if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
+            raise ValueError(f"{quoted(name)} is not a header name; use letters, digits and -")
+        if not re.fullmatch(r"[\t\x20-\x7e]*", secret.get_secret_value()):
+            raise ValueError(f"the value of {name} has characters that no header may have")
+    return value
+
+
+def one_authorization(value: object, info: ValidationInfo) -> object:
+    """Of ``bearer_token_file`` and ``basic_auth``, refuses the one that comes second."""
+    others = [name for name in info.data.get("headers", {}) if name.lower() == "authorization"]
+    if info.field_name == "basic_auth" and info.data.get("bearer_token_file"):
+        others.append("bearer_token_file")
+    if value is not None and others:
+        raise ValueError(f"{others[0]} is given too; keep one way to authorize")
+    return value
+
+
+def ca_file_in_use(value: Path | None, info: ValidationInfo) -> Path | None:
+    """Refuses authorities that nobody would ask."""
+    if value is not None and info.data.get("insecure_skip_verify"):
+        raise ValueError("has no effect beside insecure_skip_verify: true; remove one of them")
+    return value
+
+
+def timeout_within(limit: float, name: str, timeout: float) -> float:
+    """Refuses a timeout that is longer than what is called ``name``, or too short; in seconds."""
+    if timeout > limit:
+        most = format_duration(limit)
+        raise ValueError(
+            f"{format_duration(timeout)} is longer than {name} {most}; make it at most {most}"
+        )
+    if timeout < 0.1:
+        raise ValueError(f"{format_duration(timeout)} is too short; make it at least 100ms")
+    return timeout
+
+
+def headers_of(section: Reached, what: str) -> dict[str, str]:
+    """Headers to send, secrets read from their files now.
+
+    Raises ConfigError, which begins with ``what`` is reached, when a file has gone.
+    """
+    headers = {name: secret.get_secret_value() for name, secret in section.headers.items()}
+    try:
+        if section.bearer_token_file is not None:
+            headers["Authorization"] = f"Bearer {read_secret(section.bearer_token_file)}"
+        elif section.basic_auth is not None:
+            password = read_secret(section.basic_auth.password_file)
+            pair = f"{section.basic_auth.username}:{password}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(pair).decode('ascii')}"
+    except ValueError as error:
+        raise ConfigError(f"{what}: {error}") from None
+    return headers
+
+
+class Retention(Section):
+    """How long history is kept."""
+
+    minutes: Duration = 14 * 86400.0
+    """How long one-minute windows are kept; at least 2h."""
+    hours: Duration = 400 * 86400.0
+    """How long hourly roll-ups are kept; at least as long as `minutes`."""
+
+    @field_validator("minutes")
+    @classmethod
+    def _whole_hours(cls, value: float) -> float:
+        if value < 7200:
+            raise ValueError(
+                f"{format_duration(value)} is too short to roll up whole hours; keep at least 2h"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _hours_outlive_minutes(self) -> Self:
+        if self.hours < self.minutes:
+            kept = format_duration(self.minutes)
+            found = f"{format_duration(self.hours)} is shorter than minutes, {kept}"
+            raise errors_at({("hours",): f"{found}; make it at least {kept}"})
+        return self
+
+
+class Baselines(Section):
+    """How long baselines hold."""
+
+    max_age: Duration = 30 * 86400.0
+    """Age at which a measurement without speculation is no longer used; at least 1h."""
+
+    @field_validator("max_age")
+    @classmethod
+    def _some_time(cls, value: float) -> float:
+        if value < 3600:
+            raise ValueError(f"{format_duration(value)} is too short; make it at least 1h")
+        return value
+
+
+class Log(Section):
+    """How the daemon logs."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least severe entries that are logged."""
+    format: Literal["auto", "json", "console"] = "auto"
+    """`auto` is `console` on a terminal and `json` elsewhere."""
+
+
+class Store(Section):
+    """How much waits in memory while the database is away."""
+
+    queue_limit: Count = 100_000
+    """Windows that wait, at most; when there are more, windows are dropped and counted."""

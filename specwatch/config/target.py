@@ -1,0 +1,198 @@
+"""The section ``targets``: a server to watch, and how to reach it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+)
+
+from specwatch.config.sections import (
+    BasicAuth,
+    ByteSize,
+    Duration,
+    Gpus,
+    Limit,
+    Name,
+    Ratio,
+    ReadableFile,
+    Secret,
+    SecretFile,
+    Section,
+    ca_file_in_use,
+    headers_of,
+    one_authorization,
+    sendable_headers,
+    timeout_within,
+)
+from specwatch.config.service import Service
+from specwatch.domain.model import Objective, PageLimits
+from specwatch.domain.units import (
+    format_duration,
+    format_size,
+    host_port,
+    is_loopback,
+    parse_engine_url,
+    quoted,
+    server_address,
+)
+
+
+class Target(Section):
+    """One server to watch."""
+
+    url: Annotated[str, BeforeValidator(parse_engine_url)] = Field(
+        examples=["http://127.0.0.1:8000"]
+    )
+    """Base URL of the server, without `/metrics` and `/v1`."""
+    name: Name = Field(default=None, validate_default=True)
+    """Name in every output. Default: host and port of the URL; for a loopback URL the host
+    is this machine's name."""
+    metrics_path: str = "/metrics"
+    """Path of the metrics page."""
+    proxy: Annotated[str, BeforeValidator(parse_engine_url)] | None = Field(
+        default=None, examples=["http://127.0.0.1:8001"]
+    )
+    """Base URL of a `specwatch tap proxy` in front of this server."""
+    interval: Duration = 5.0
+    """Time between two scrapes; 1s to 1m."""
+    timeout: Duration = Field(default=None, validate_default=True)
+    """How long a scrape may take. Default: 4s, or the interval where that is shorter."""
+    max_page_size: ByteSize = 16 << 20
+    """A larger page fails the scrape; 1KiB to 1GiB."""
+    sample_limit: Limit = PageLimits().sample_limit
+    """Samples of the families that specwatch reads, above which a scrape fails; 0 for no limit."""
+    label_limit: Limit = PageLimits().label_limit
+    """Labels of a sample, above which a scrape fails; 0 for no limit."""
+    label_name_length_limit: Limit = PageLimits().label_name_length_limit
+    """Bytes of the name of a label, above which a scrape fails; 0 for no limit."""
+    label_value_length_limit: Limit = PageLimits().label_value_length_limit
+    """Bytes of the value of a label, above which a scrape fails; 0 for no limit."""
+    headers: Mapping[str, Secret] = Field(default_factory=dict)
+    """Headers sent with every request to the server."""
+    bearer_token_file: SecretFile | None = None
+    """File with the bearer token to send."""
+    basic_auth: BasicAuth | None = None
+    """User name and password to send."""
+    insecure_skip_verify: bool = False
+    """Whether the server's certificate goes unchecked."""
+    ca_file: ReadableFile | None = None
+    """Certificate authorities (PEM) that may sign the server's certificate. Default: those
+    of the machine."""
+    gpus: Gpus = "auto"
+    """Whose memory is recorded: `auto` is all GPUs of this machine for a server on it, else
+    none. Needs the extra `gpu`."""
+    service: Service | None = None
+    """How vLLM is run, by its `kind`. Without it the guard cannot switch speculation."""
+    objective: Objective = Objective.E2E
+    """What must become faster: whole requests (`e2e`), time per token (`tpot`) or time to
+    the first token (`ttft`)."""
+    draft_cost_ratio: Ratio = 0.1
+    """Cost of a draft token in steps of the target model, assumed until it is measured;
+    above 0, at most 1."""
+
+    @field_validator("name", mode="wrap")
+    @classmethod
+    def _default_name(
+        cls, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> str:
+        if value is not None:
+            return str(handler(value))
+        if "url" not in info.data:
+            return ""  # the URL's own problem is reported
+        host, port = server_address(info.data["url"])
+        if is_loopback(host) and info.context:
+            host = info.context.hostname
+        return str(handler(host_port(host, port)))
+
+    @field_validator("metrics_path")
+    @classmethod
+    def _absolute_path(cls, value: str) -> str:
+        if not re.fullmatch(r"/[^\s?#\x00-\x1f]*", value):
+            raise ValueError(f"{quoted(value)} is not a plain path; write it like /metrics")
+        return value
+
+    @field_validator("interval")
+    @classmethod
+    def _sane_interval(cls, value: float) -> float:
+        if not 1 <= value <= 60:
+            raise ValueError(
+                f"{format_duration(value)} is outside 1s to 1m, the length of a window"
+            )
+        return value
+
+    @field_validator("timeout", mode="wrap")
+    @classmethod
+    def _within_interval(
+        cls, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> float:
+        interval: float = info.data.get("interval", 60.0)
+        if value is None:
+            return min(interval, 4.0)
+        return timeout_within(interval, "the interval", float(handler(value)))
+
+    @field_validator("max_page_size")
+    @classmethod
+    def _sane_size(cls, value: int) -> int:
+        if not 1 << 10 <= value <= 1 << 30:
+            raise ValueError(f"{format_size(value)} is outside 1KiB to 1GiB")
+        return value
+
+    _sendable_headers = field_validator("headers")(sendable_headers)
+    _one_authorization = field_validator("bearer_token_file", "basic_auth")(one_authorization)
+    _ca_file_in_use = field_validator("ca_file")(ca_file_in_use)
+
+    @field_validator("draft_cost_ratio")
+    @classmethod
+    def _cheaper_than_the_target(cls, value: float) -> float:
+        if not 0 < value <= 1:
+            raise ValueError(
+                f"{value:g} is not above 0 and at most 1; give what a token of the draft model"
+                " costs over one of the target model, like 0.1"
+            )
+        return value
+
+    @field_validator("proxy")
+    @classmethod
+    def _another_server(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and value == info.data.get("url"):
+            raise ValueError(
+                "is the server's own url; give the server's as url, and as proxy that of"
+                " `specwatch tap proxy`, or remove it"
+            )
+        return value
+
+    @property
+    def metrics_url(self) -> str:
+        """Where the metrics page lies."""
+        return self.url + self.metrics_path
+
+    @property
+    def page_limits(self) -> PageLimits:
+        """What its pages, and its proxy's, may have."""
+        return PageLimits(
+            self.sample_limit,
+            self.label_limit,
+            self.label_name_length_limit,
+            self.label_value_length_limit,
+        )
+
+    @property
+    def gpu_indices(self) -> tuple[int, ...] | None:
+        """NVML indices of the GPUs that belong to this target; None for all of this machine."""
+        if self.gpus == "none":
+            return ()
+        if self.gpus == "auto":
+            return None if is_loopback(server_address(self.url)[0]) else ()
+        return self.gpus
+
+    def request_headers(self) -> dict[str, str]:
+        """Headers to send, secrets read from their files now; ConfigError when one has gone."""
+        return headers_of(self, f"target {self.name}")

@@ -1,1 +1,0 @@
-"""Pure rooms: no clock, no I/O; time is an argument."""

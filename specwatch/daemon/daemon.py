@@ -1,0 +1,465 @@
+"""The daemon: scheduling, signals, wiring."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from specwatch import __version__
+from specwatch.actuators.registry import actuator_of
+from specwatch.config.loading import Config
+from specwatch.config.target import Target
+from specwatch.daemon.alert_service import Paging
+from specwatch.daemon.guard_service import TURN_SECONDS, Guarding
+from specwatch.daemon.recorder import Recorder
+from specwatch.daemon.rule_service import Judging
+from specwatch.daemon.scraper import TargetCycle
+from specwatch.domain.model import HOUR, Batch, Cursor, Moment
+from specwatch.domain.units import is_loopback
+from specwatch.errors import ConfigError
+from specwatch.report.deliveries import Watched
+from specwatch.runtime import clock
+from specwatch.runtime.http_server import HttpServer
+from specwatch.runtime.scheduler import Schedule
+from specwatch.runtime.sd_notify import ServiceManager
+from specwatch.scrape.gpu import GpuMemoryReader
+from specwatch.status import DaemonStatus, TargetStatus
+from specwatch.store.guard_records import GuardBook
+from specwatch.store.repository import Store
+from specwatch.web import api, exporter
+
+if TYPE_CHECKING:
+    from specwatch.actuators.supervisor import Supervisor
+    from specwatch.report.model import Report
+
+_log = structlog.get_logger("specwatch.daemon.daemon")
+
+_SLOTS = 20
+"""Scrape jobs per interval: a job of the scheduler costs as much as a scrape, so a job serves many
+targets of a large fleet, which share its moment."""
+_LANES = {"loop": 2, "flush": 1, "upkeep": 1, "gpu": 1, "guard": 1}
+"""Jobs at a time in each lane: neither a database nor a driver that hangs delays a scrape."""
+_FLUSH_SECONDS = 5.0
+_CATCH_UP_SECONDS = 5.0
+_GPU_SECONDS = 5.0
+_HEARTBEAT_SECONDS = 5.0
+_ROLL_UP_SECONDS = 600.0
+_PRUNE_SECONDS = 6 * HOUR
+_CLOCK_STEP_SECONDS = 2.0
+_LOOK_SECONDS = 0.25
+"""How soon a signal or a step of the clock is acted on."""
+_MOST_THREADS = 512
+"""A thread for each target that is being scraped, so that no slow one delays another."""
+_WRITE_SECONDS = 3.5
+"""How long the database is waited for at the end."""
+_HUNG_SECONDS = 30.0
+"""After which a loop that looks for signals and gives no sign is taken for hung."""
+_MOST_LEFT = 100
+"""Targets that left the configuration and are remembered, should they come back."""
+
+
+class Daemon:
+    """Watches the targets of a configuration until it is told to stop."""
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        environ: Mapping[str, str],
+        reload: Callable[[], Config] | None = None,
+        taken_over: Callable[[Config], None] = lambda _: None,
+        now: Callable[[], Moment] = clock.now,
+        seed: int | None = None,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        """``reload`` reads the configuration again, ``taken_over`` is told what came of it;
+        ``seed`` fixes the start jitter; ``supervisor`` runs vLLM as our child."""
+        self.config = config
+        self._reload = reload
+        self._taken_over = taken_over
+        self._now = now
+        self._random = random.Random(seed)
+        self._service = ServiceManager(environ)
+        self._recorder = Recorder(
+            Store(config.database.connect_url(), daemon=config.daemon),
+            queue_limit=config.store.queue_limit,
+            now=now,
+            resume=self._resume,
+        )
+        self._judging = Judging(self._recorder.store, config, now=now)
+        self._gpu = GpuMemoryReader()
+        self._cycles: dict[str, TargetCycle] = {}
+        self._guarding = Guarding(
+            self._recorder.store,
+            config,
+            now=now,
+            judging=self._judging,
+            status=self._seen_of,
+            healthy=self._is_healthy,
+            actuator=partial(actuator_of, supervisor=supervisor),
+        )
+        self._left: dict[str, TargetCycle] = {}
+        self._paging = Paging(config)
+        self._deliveries = Watched()
+        self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="scrape")
+        self._waiting: set[TargetCycle] = set()
+        self._schedule = Schedule(_LANES)
+        self._started = now()
+        self._looked: float | None = None
+        self._stop_asked = False
+        self._reload_asked = False
+        metrics = exporter.registry(self.status, proc="/proc")
+        self.http = HttpServer(
+            api.application(
+                self.status,
+                self._recorder.windows,
+                self._recorder.store.verdicts,
+                metrics,
+                self._report,
+                steps=GuardBook(self._recorder.store).history,
+                hosts=self._hosts,
+                monitored=not is_loopback(config.listen.host),
+            ),
+            config.listen.host,
+            config.listen.port,
+            name="http",
+            bounded=True,
+        )
+
+    def ask_to_stop(self) -> None:
+        """End ``run`` soon; safe in a signal handler."""
+        self._stop_asked = True
+
+    def ask_to_reload(self) -> None:
+        """Read the configuration again soon; safe in a signal handler."""
+        self._reload_asked = True
+
+    def run(self) -> None:
+        """Watch until asked to stop.
+
+        Raises ConfigError when the listen address cannot be had, or a target's ``ca_file``.
+        """
+        self.start()
+        try:
+            self._look_after()
+        finally:
+            self.stop()
+
+    def start(self) -> None:
+        """Begin to watch and to serve; returns at once."""
+        self.http.start()
+        try:
+            cursors = self._recorder.open()
+            self._apply(self.config.targets, cursors)
+        except BaseException:
+            self.http.stop(timeout=1.0)
+            raise
+        self._set_jobs()
+        self._schedule.start()
+        _log.info(
+            "started",
+            version=__version__,
+            daemon=self.config.daemon,
+            listen=self.http.url,
+            database=self._recorder.store.where,
+            targets=[target.name for target in self.config.targets],
+        )
+        self._service.ready(self._sentence())
+
+    def stop(self) -> None:
+        """Write what is known and leave; takes at most about five seconds."""
+        self._stop_asked = True
+        self._service.stopping()
+        _log.info("stopping")
+        self._schedule.stop()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        cycles = list(self._cycles.values())
+        for cycle in cycles:
+            cycle.leave()
+        for cycle in cycles:
+            cycle.finish()
+        # A database that hangs must not hold us, however often it is asked.
+        writer = threading.Thread(target=self._write_last, name="last-write", daemon=True)
+        writer.start()
+        self._paging.close()
+        writer.join(_WRITE_SECONDS)
+        if writer.is_alive():
+            _log.error("store_not_closed", detail="the database did not answer in time")
+        self.http.stop(timeout=1.0)
+        _log.info("stopped", unwritten=self._recorder.status().queued)
+
+    def status(self, *, current: bool = False) -> DaemonStatus:
+        """The daemon now; with ``current`` the open minute of each target too."""
+        now = self._now()
+        cycles = list(self._cycles.values())
+        return DaemonStatus(
+            daemon=self.config.daemon,
+            version=__version__,
+            started=self._started.wall,
+            now=now.wall,
+            targets=tuple(self._status_of(cycle, current=current) for cycle in cycles),
+            store=self._recorder.status(),
+            judging=self._judging.status(),
+            not_shown=self._judging.not_shown,
+            pagers=self._paging.status(),
+            deliveries=self._deliveries.status(self.config.report),
+            stuck=self._stuck(),
+            ready=self._recorder.ready and all(cycle.turned for cycle in cycles),
+        )
+
+    def _hosts(self) -> tuple[str, ...]:
+        """Names under which our HTTP server may be asked, beside addresses and loopback names."""
+        own = socket.gethostname().lower()
+        short = own.partition(".")[0]
+        return (self.config.listen.host.lower(), own, short, *self.config.allowed_hosts)
+
+    def _report(self, **chosen: Any) -> Report:
+        # Not before somebody asks: it takes megabytes that watching has no use for.
+        from specwatch.report.reader import read_report
+
+        return read_report(self._recorder.store.reader, config=self.config, **chosen)
+
+    def _status_of(self, cycle: TargetCycle, *, current: bool) -> TargetStatus:
+        name = cycle.target.name
+        return replace(
+            cycle.status(current=current),
+            decision=self._judging.decision_of(name),
+            guard=self._guarding.status_of(name),
+        )
+
+    def _seen_of(self, target: str) -> TargetStatus:
+        cycle = self._cycles.get(target)  # it may leave the configuration meanwhile
+        return TargetStatus(target, "", 0.0) if cycle is None else cycle.status(current=False)
+
+    def _is_healthy(self, target: str) -> bool:
+        cycle = self._cycles.get(target)
+        return cycle is not None and cycle.healthy()
+
+    def _resume(self, cursors: Mapping[str, Cursor]) -> None:
+        """The database was away at the start: count now what happened before our first page."""
+        for name, cycle in list(self._cycles.items()):
+            cycle.resume(cursors.get(name))
+        _log.info("resumed_late", targets=sorted(cursors))
+
+    def _stuck(self) -> tuple[str, ...]:
+        now = self._now()
+        return tuple(name for name, cycle in list(self._cycles.items()) if cycle.stuck(now))
+
+    def _look_after(self) -> None:
+        """Act on signals, and on steps of the clock."""
+        drift = self._drift()
+        while not self._stop_asked:
+            self._looked = self._now().monotonic
+            time.sleep(_LOOK_SECONDS)
+            if self._reload_asked and not self._stop_asked:
+                self._reload_asked = False
+                self._read_again()
+            stepped = self._drift() - drift
+            if abs(stepped) > _CLOCK_STEP_SECONDS:
+                _log.warning("clock_stepped", seconds=round(stepped, 3))
+                drift += stepped
+                self._set_jobs()  # jobs are due by the wall clock
+
+    def _apply(self, targets: Sequence[Target], cursors: Mapping[str, Cursor]) -> None:
+        """Watch these targets and no others; those that did not change go on undisturbed.
+
+        Raises ConfigError, and changes nothing, when one cannot be watched.
+        """
+        known = {**self._left, **self._cycles}
+        cycles: dict[str, TargetCycle] = {}
+        for target in targets:
+            present = self._cycles.get(target.name)
+            # An authority's file may have changed where its name has not.
+            same = present is not None and present.target == target and target.ca_file is None
+            cycles[target.name] = (
+                present if present and same else self._cycle(target, cursors.get(target.name))
+            )
+        for name, cycle in self._cycles.items():
+            if name not in cycles:
+                cycle.finish()
+                self._left[name] = cycle
+            elif cycles[name] is not cycle:
+                cycle.leave()
+        for name, cycle in cycles.items():
+            if name in known and known[name] is not cycle:
+                cycle.adopt(known[name])
+                self._left.pop(name, None)
+        self._left = dict(list(self._left.items())[-_MOST_LEFT:])
+        self._cycles = cycles
+
+    def _cycle(self, target: Target, cursor: Cursor | None) -> TargetCycle:
+        indices = target.gpu_indices
+        return TargetCycle(
+            target,
+            daemon=self.config.daemon,
+            clock=self._now,
+            put=partial(self._take, target.name),
+            cursor=cursor,
+            cursor_follows=not self._recorder.opened,
+            gpu_memory=lambda: (
+                None if indices == () else self._gpu.read(indices, self._now().monotonic)
+            ),
+            edges=lambda: self.config.temperature_buckets,
+        )
+
+    def _take(self, target: str, batch: Batch) -> None:
+        self._recorder.put(batch)
+        self._judging.observe(target, batch)
+
+    def _set_jobs(self) -> None:
+        """Set every job anew, the next scrapes spread over their interval from now."""
+        self._schedule.clear()
+        by_interval: dict[float, list[TargetCycle]] = {}
+        for cycle in self._cycles.values():
+            by_interval.setdefault(cycle.target.interval, []).append(cycle)
+        for interval, cycles in by_interval.items():
+            slots = min(_SLOTS, len(cycles))
+            jitter = self._random.random() / slots
+            for slot in range(slots):
+                delay = interval * (slot + jitter) / slots if len(cycles) > 1 else 0.0
+                self._schedule.every(
+                    interval, self._scrape, cycles[slot::slots], delay=delay, lane="loop"
+                )
+        self._schedule.every(TURN_SECONDS, self._guard, delay=TURN_SECONDS, lane="guard")
+        watchdog = self._service.watchdog_seconds
+        beat = min(_HEARTBEAT_SECONDS, watchdog / 3) if watchdog else _HEARTBEAT_SECONDS
+        soon = self._random.random()
+        self._schedule.every(beat, self._heartbeat, delay=0.0, lane="loop")
+        self._schedule.every(_FLUSH_SECONDS, self._flush, delay=_FLUSH_SECONDS, lane="flush")
+        self._schedule.every(_CATCH_UP_SECONDS, self._catch_up, delay=0.0, lane="upkeep")
+        self._schedule.every(
+            _ROLL_UP_SECONDS, self._recorder.roll_up, delay=30 + 30 * soon, lane="upkeep"
+        )
+        self._schedule.every(_PRUNE_SECONDS, self._prune, delay=300 + 300 * soon, lane="upkeep")
+        if any(cycle.target.gpu_indices != () for cycle in self._cycles.values()):
+            self._schedule.every(_GPU_SECONDS, self._look_at_gpus, delay=0.0, lane="gpu")
+
+    def _scrape(self, cycles: Sequence[TargetCycle]) -> None:
+        for cycle in cycles:
+            if cycle in self._waiting:
+                cycle.skip()  # every thread is busy
+                continue
+            self._waiting.add(cycle)
+            try:
+                self._pool.submit(self._turn, cycle)
+            except RuntimeError as error:
+                if self._stop_asked:
+                    return
+                # It is queued, and taken by the next thread that is free.
+                _log.error("no_thread", target=cycle.target.name, detail=str(error))
+
+    def _turn(self, cycle: TargetCycle) -> None:
+        self._waiting.discard(cycle)
+        try:
+            cycle.turn()
+        except Exception:
+            # A defect of ours in one target's turn must neither stop the others nor pass unseen.
+            _log.exception("turn_failed", target=cycle.target.name)
+
+    def _look_at_gpus(self) -> None:
+        before = self._gpu.absent
+        self._gpu.refresh(self._now().monotonic)
+        if self._gpu.absent != before:
+            _log.info("gpu_memory", source="nvml", absent=self._gpu.absent)
+
+    def _flush(self) -> None:
+        self._recorder.flush()
+        if self._recorder.ready:
+            self._judging.flush()
+
+    def _guard(self) -> None:
+        if self._recorder.opened:
+            self._guarding.turn()
+        if self._paging.listened_to:
+            cycles = list(self._cycles.values())
+            self._paging.tell([self._status_of(cycle, current=False) for cycle in cycles])
+
+    def _catch_up(self) -> None:
+        if self._recorder.ready:
+            if not self._judging.caught_up:
+                self._recorder.roll_up()  # the past is read from hours
+            self._judging.catch_up()
+
+    def _write_last(self) -> None:
+        self._recorder.flush(force=True)
+        if self._recorder.ready:
+            self._judging.flush(final=True)
+            self._guarding.close()
+        self._recorder.close()
+
+    def _prune(self) -> None:
+        self._recorder.prune(self.config.retention, self.config.baseline.max_age)
+
+    def _heartbeat(self) -> None:
+        """Tell the service manager how we are, as long as the loop really turns.
+
+        A target that is stuck is logged and shown. The watchdog hears of it only where no target
+        is left that is not: a restart for one would interrupt watching all others.
+        """
+        stuck, looked = self._stuck(), self._looked
+        silent = 0.0 if looked is None else self._now().monotonic - looked
+        if stuck:
+            _log.error("loop_stuck", targets=stuck)
+        if silent > _HUNG_SECONDS:
+            _log.error("loop_hung", seconds=round(silent))
+        elif not stuck or len(stuck) < len(self._cycles):
+            self._service.alive()
+        self._service.status(self._sentence())
+
+    def _sentence(self) -> str:
+        cycles = list(self._cycles.values())
+        failing = [cycle.target.name for cycle in cycles if cycle.failing]
+        stuck, store = self._stuck(), self._recorder.status()
+        said = f"Watching {len(cycles)} target{'s' if len(cycles) != 1 else ''}"
+        if failing:
+            said += f", {len(failing)} failing ({', '.join(failing[:3])})"
+        if stuck:
+            said += f", {len(stuck)} stuck"
+        if store.error:
+            said += f"; {store.queued} windows wait for the database: {store.error}"
+        return said
+
+    def _read_again(self) -> None:
+        self._service.reloading()
+        try:
+            self._take_over(self._read_configuration())
+        except ConfigError as error:
+            _log.error("reload_refused", detail=str(error))
+        except Exception:
+            _log.exception("reload_failed")  # a defect of ours: the old configuration stays
+        self._service.ready(self._sentence())
+
+    def _read_configuration(self) -> Config:
+        if self._reload is None:
+            raise ConfigError("there is no configuration file to read again")
+        return self._reload()
+
+    def _take_over(self, config: Config) -> None:
+        fixed = [
+            key
+            for key in ("daemon", "database", "listen", "store")
+            if getattr(config, key) != getattr(self.config, key)
+        ]
+        self._apply(config.targets, self._recorder.cursors() if self._recorder.opened else {})
+        self._judging.configure(config)
+        self._guarding.configure(config)
+        self._paging.configure(config)
+        self.config = config.model_copy(update={key: getattr(self.config, key) for key in fixed})
+        self._set_jobs()
+        self._taken_over(self.config)
+        if fixed:
+            _log.warning("restart_needed", keys=fixed)
+        _log.info("reloaded", targets=[target.name for target in config.targets])
+
+    def _drift(self) -> float:
+        now = self._now()
+        return now.wall - now.monotonic

@@ -1,0 +1,201 @@
+"""Guarding: who of several daemons guards which target, and when each guard has its turn."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+
+import structlog
+
+from specwatch.actuators import Actuator
+from specwatch.config.loading import Config
+from specwatch.config.target import Target
+from specwatch.daemon.rule_service import Judging
+from specwatch.daemon.target_guard import Guardian, World
+from specwatch.domain.model import Moment
+from specwatch.errors import StoreError
+from specwatch.guard.status import GuardStatus
+from specwatch.status import TargetStatus
+from specwatch.store.guard_records import LEASE_SECONDS, Entry, GuardBook
+from specwatch.store.repository import Store
+
+_log = structlog.get_logger("specwatch.guard")
+
+TURN_SECONDS = 2.0
+_RENEW_SECONDS = LEASE_SECONDS / 2
+_MOST_THREADS = 32
+
+
+class Guarding:
+    """Guards every target that the configuration lets it; safe to use from several threads.
+
+    Nothing raises, neither when the database fails nor an actuator.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        *,
+        now: Callable[[], Moment],
+        judging: Judging,
+        status: Callable[[str], TargetStatus],
+        healthy: Callable[[str], bool],
+        actuator: Callable[[Target], Actuator | None],
+        pool: Executor | None = None,
+    ) -> None:
+        """``status`` and ``healthy`` are of a target by name; ``actuator`` makes one for it;
+        ``pool`` runs turns that may take long, threads of its own where None."""
+        self._store = store
+        self._book = GuardBook(store)
+        self._now = now
+        self._judging = judging
+        self._status = status
+        self._healthy = healthy
+        self._actuator = actuator
+        self._holder = f"{store.daemon}:{secrets.token_hex(4)}"
+        self._guardians: dict[str, Guardian] = {}
+        self._entries: dict[str, Entry] = {}
+        self._offset = now().wall - now().monotonic
+        self._renewed = float("-inf")
+        self._turning = threading.Lock()
+        self._error: str | None = None
+        self._pool = pool or ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="guard")
+        self._waiting: set[Guardian] = set()
+        """Those that wait for a thread."""
+        self._closed = False
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Guard by a configuration; a guardian whose target and service stay goes on."""
+        guardians: dict[str, Guardian] = {}
+        for target in config.targets:
+            present = self._guardians.get(target.name)
+            if present is not None and present.target == target:
+                present.policy = config.guard
+                guardians[target.name] = present
+            else:  # with guard.mode off, too: what was begun is brought to its end
+                guardians[target.name] = Guardian(
+                    target, config.guard, self._actuator(target), self._world(target.name),
+                    after=present,
+                )  # fmt: skip
+        parted = [one for name, one in self._guardians.items() if guardians.get(name) is not one]
+        self._guardians = guardians
+        for one in parted:
+            self._pool.submit(_part, one)
+
+    def turn(self) -> None:
+        """Let every guard that is ours have its turn."""
+        if self._closed or not self._turning.acquire(blocking=False):
+            return
+        try:
+            self._turn()
+        finally:
+            self._turning.release()
+
+    def status_of(self, target: str) -> GuardStatus | None:
+        """The guard of a target as far as this daemon knows; None before it was read."""
+        guardian, entry = self._guardians.get(target), self._entries.get(target)
+        if guardian is None:
+            return None
+        state = guardian.state if guardian.entry else entry.state if entry else None
+        return GuardStatus(
+            mode=guardian.policy.mode,
+            state=state,
+            ours=entry is not None and entry.held_by(self._holder),
+            holder=entry.daemon if entry else "",
+            error=guardian.error or self._error,
+            actions=dict(guardian.actions),
+            max_actions_per_day=guardian.policy.max_actions_per_day,
+        )
+
+    def close(self) -> None:
+        """Give the leases back; what is under way is resumed by whoever comes next."""
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        try:
+            acting = [name for name, one in self._guardians.items() if one.running.locked()]
+            self._book.release(self._holder, self._now().wall, but=acting)
+        except StoreError as error:
+            _log.warning("guard_not_released", detail=str(error))
+
+    def _turn(self) -> None:
+        guardians = dict(self._guardians)
+        if not any(one.busy for one in guardians.values()):
+            self._offset = self._now().wall - self._now().monotonic
+        try:
+            self._read(guardians)
+        except StoreError as error:
+            if str(error) != self._error:
+                _log.error("guard_unread", detail=str(error))
+            self._error = str(error)
+            ours = [one for name, one in guardians.items() if self._is_ours(name) and one.busy]
+        else:
+            self._error = None
+            ours = [one for name, one in guardians.items() if self._is_ours(name)]
+        for one in ours:
+            if one.slow or one.busy:
+                self._submit(one)
+            else:
+                self._run(one)
+
+    def _read(self, guardians: dict[str, Guardian]) -> None:
+        """Read every guard, take those that are free, renew those that are ours."""
+        now = self._now()
+        entries = self._book.look()
+        due = now.monotonic - self._renewed >= _RENEW_SECONDS
+        free = any(name not in entries or entries[name].left <= 0 for name in guardians)
+        if guardians and (due or free):
+            for able in (True, False):
+                names = [name for name, one in guardians.items() if one.able is able]
+                if names:
+                    self._book.hold(names, self._holder, now.wall, able=able)
+            self._renewed = now.monotonic
+            entries = self._book.look()
+        self._entries = entries
+        for name, one in guardians.items():
+            if name in entries and not one.running.locked():
+                one.take(entries[name])
+
+    def _is_ours(self, name: str) -> bool:
+        entry = self._entries.get(name)
+        return entry is not None and entry.held_by(self._holder)
+
+    def _submit(self, one: Guardian) -> None:
+        if one.running.locked() or one in self._waiting:
+            return
+        self._waiting.add(one)
+        try:
+            self._pool.submit(self._run, one)
+        except RuntimeError as error:
+            if not self._closed:
+                _log.error("no_thread", target=one.target.name, detail=str(error))
+
+    def _run(self, one: Guardian) -> None:
+        self._waiting.discard(one)
+        try:
+            one.turn()
+        except Exception:
+            # A defect of ours in one guard must neither stop the others nor pass unseen.
+            _log.exception("guard_failed", target=one.target.name)
+
+    def _world(self, name: str) -> World:
+        return World(
+            store=self._store,
+            book=self._book,
+            status=lambda: self._status(name),
+            decision=lambda: self._judging.decision_of(name),
+            baselines=lambda: self._judging.baselines_of(name),
+            switched=lambda: self._judging.forget(name),
+            healthy=lambda: self._healthy(name),
+            now=lambda: self._now().monotonic + self._offset,
+            wall=lambda: self._now().wall,
+        )
+
+
+def _part(one: Guardian) -> None:
+    """What it does now is finished first; its successor resumes."""
+    with one.running:
+        one.close()

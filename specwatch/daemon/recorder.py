@@ -1,0 +1,220 @@
+"""Recording: closed windows go to the database, whatever the database does meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import structlog
+
+from specwatch.config.sections import Retention
+from specwatch.domain.model import Batch, Cursor, Moment, Window
+from specwatch.errors import StoreError
+from specwatch.status import StoreStatus
+from specwatch.store.packing import pack_batch
+from specwatch.store.repository import Store
+from specwatch.store.write_queue import WriteQueue
+
+_log = structlog.get_logger("specwatch.daemon.recorder")
+
+_MOST_TOLD = 20
+"""Damaged rows at a time of which each is logged."""
+
+
+class Recorder:
+    """Queues windows, writes them, rolls them up and prunes them.
+
+    Nothing raises when the database fails: that is logged once, counted, and shown by ``status``.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        queue_limit: int,
+        now: Callable[[], Moment],
+        resume: Callable[[Mapping[str, Cursor]], None],
+    ) -> None:
+        """``queue_limit`` bounds the windows that wait in memory.
+
+        ``resume`` is told, before anything is written, where reading each target stopped when the
+        database was away at :meth:`open` and is there now.
+        """
+        self.store = store
+        self._queue = WriteQueue(limit=queue_limit)
+        self._now = now
+        self._resume = resume
+        self._written = 0
+        self._unstorable = 0
+        self._opened = False
+        self._failures = 0
+        self._error: StoreError | None = None
+        """Why something other than a write failed, until it succeeds."""
+        self._behind_since: float | None = None
+        self._rolling_up = threading.Lock()
+
+    @property
+    def opened(self) -> bool:
+        """Whether the database was ever reached."""
+        return self._opened
+
+    @property
+    def ready(self) -> bool:
+        """Whether the database was reached, and nothing failed since."""
+        return self._opened and self._queue.last_error is None and self._error is None
+
+    def open(self) -> dict[str, Cursor]:
+        """Connect; returns where reading each target stopped, nothing if the database is away."""
+        try:
+            self.store.open(self._now().wall)
+            cursors = self.store.cursors()
+        except StoreError as error:
+            self._failed("store_unavailable", error)
+            return {}
+        self._opened = True
+        self._succeeded()
+        return cursors
+
+    def cursors(self) -> dict[str, Cursor]:
+        """Where reading each target stopped, as far as the database says now."""
+        try:
+            return self.store.cursors()
+        except StoreError as error:
+            self._failed("cursors_unread", error)
+            return {}
+
+    def put(self, batch: Batch) -> None:
+        """Take closed windows."""
+        try:
+            packed = pack_batch(batch)
+        except ValueError as error:
+            self._unstorable += len(batch.windows)
+            _log.error("windows_unstorable", windows=len(batch.windows), detail=str(error)[:500])
+            return
+        dropped = self._queue.put(packed)
+        if dropped:
+            _log.error("windows_dropped", windows=dropped, queued=self._queue.depth)
+
+    def flush(self, *, force: bool = False) -> None:
+        """Write what waits; after a failure only when it is time again, or by ``force``."""
+        if not self._opened:
+            cursors = self.open()
+            if not self._opened:
+                return
+            self._resume(cursors)
+        before = self._queue.last_error
+        outcome = self._queue.drain(self.store, self._now().wall, force=force)
+        self._written += outcome.written
+        if outcome.error is not None and str(outcome.error) != str(before):
+            _log.error(
+                "store_write_failed",
+                detail=str(outcome.error),
+                retry=outcome.error.retry,
+                queued=self._queue.depth,
+            )
+        elif before is not None and outcome.written:
+            _log.info("store_recovered", written=outcome.written)
+        if self._error is not None and outcome.written:
+            if before is not None:
+                self._forget_failure()  # its end has just been told
+            # The database is back: what failed meanwhile need not wait for its next turn.
+            self.roll_up()
+        if outcome.error is None and not outcome.waiting:
+            self._set_aside()
+
+    def _set_aside(self) -> None:
+        """Move damaged rows out of the way that anybody found by this store; tell of each once."""
+        try:
+            found = self.store.set_aside(self._now().wall)
+        except StoreError as error:
+            self._failed("damaged_rows_left", error)
+            return
+        for row in found[:_MOST_TOLD]:
+            _log.error("row_damaged", table=row.table, row=row.where, reason=row.reason)
+        if found:
+            _log.error(
+                "rows_damaged",
+                rows=len(found),
+                remedy="they are left out of everything, and kept in the table damaged_rows;"
+                " `specwatch db check` lists what is damaged",
+            )
+
+    def roll_up(self) -> None:
+        """Bring the hours up to date, and look for another process under our name."""
+        with self._rolling_up:
+            self._roll_up(self._now().wall)
+
+    def _roll_up(self, now: float) -> None:
+        try:
+            built = self.store.roll_up(now)
+            rivals = self.store.rivals(now)
+        except StoreError as error:
+            self._failed("roll_up_failed", error)
+            return
+        self._succeeded()
+        if built:
+            _log.info("rolled_up", hours=built)
+        if rivals:
+            _log.warning(
+                "identity_shared",
+                daemon=self.store.daemon,
+                others=rivals,
+                remedy="give each its own name with the key daemon: their windows are added up",
+            )
+
+    def prune(self, keep: Retention, baselines_kept: float) -> None:
+        """Delete what is older than the retention, and baselines that have expired as well."""
+        try:
+            pruned = self.store.prune(self._now().wall, keep.minutes, keep.hours, baselines_kept)
+        except StoreError as error:
+            self._failed("prune_failed", error)
+            return
+        if any(pruned):
+            _log.info("pruned", **pruned._asdict())
+
+    def close(self) -> None:
+        """Write what waits and disconnect."""
+        self.flush(force=True)
+        try:
+            self.store.close(self._now().wall)
+        except StoreError as error:
+            _log.warning("store_not_closed", detail=str(error))
+
+    def _failed(self, event: str, error: StoreError) -> None:
+        if str(error) != str(self._error):
+            _log.error(event, detail=str(error), retry=error.retry)
+        self._failures += 1
+        self._error = error
+        if self._behind_since is None:
+            self._behind_since = self._now().wall
+
+    def _succeeded(self) -> None:
+        # While writes still fail, their end is the one that is told.
+        if self._error is not None and self._queue.last_error is None:
+            _log.info("store_recovered", queued=self._queue.depth)
+        self._forget_failure()
+
+    def _forget_failure(self) -> None:
+        self._error = self._behind_since = None
+
+    def windows(self, **selection: Any) -> Iterator[Window]:
+        """See :meth:`specwatch.store.readers.Reader.windows`."""
+        return self.store.windows(**selection)
+
+    def status(self) -> StoreStatus:
+        """The store now."""
+        queue = self._queue
+        error = queue.last_error or self._error
+        return StoreStatus(
+            where=self.store.where,
+            written=self._written,
+            queued=queue.depth,
+            dropped=queue.dropped + self._unstorable,
+            failures=queue.failures + self._failures,
+            error=str(error) if error else None,
+            behind_since=queue.behind_since or self._behind_since,
+            last_write=queue.last_success,
+            damaged=self.store.damage.count,
+            last_damaged=self.store.damage.last,
+        )

@@ -1,0 +1,477 @@
+"""Judging: closed windows become verdicts, and those are kept, whatever the database does."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
+
+import structlog
+
+from specwatch.config.loading import Config
+from specwatch.config.rules import Rule
+from specwatch.domain import breakeven
+from specwatch.domain.baseline import Baseline, Measurement
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Batch, Moment
+from specwatch.domain.sample import samples_of, total
+from specwatch.domain.speedup import NO_BASELINE, NOT_READ
+from specwatch.errors import StoreError
+from specwatch.rules import decisions
+from specwatch.rules.attribution import Attribution, explain
+from specwatch.rules.decisions import Decision, ModelDecision, TargetDecision
+from specwatch.rules.history import REFERENCE_SECONDS
+from specwatch.rules.judge import Judge
+from specwatch.rules.verdicts import Finding, Verdict
+from specwatch.status import JudgingStatus
+from specwatch.store.repository import Store
+
+_log = structlog.get_logger("specwatch.daemon.rule_service")
+
+MOST_WAITING = 1000
+"""Changes of verdicts that wait for the database; beyond it the oldest are given up."""
+_MEASUREMENTS_SECONDS = 15.0
+"""How often the store is asked whether others measured a baseline."""
+_OWN_SECONDS = 600.0
+"""How often at most those that came from traffic are written."""
+_REFERENCE_SECONDS = REFERENCE_SECONDS + 2 * HOUR
+
+_EVENTS = {
+    Verdict.BREACH: "rule_breach", Verdict.PASS: "rule_cleared", Verdict.NO_DATA: "rule_ended",
+}  # fmt: skip
+_CHANGED = "the rule was changed, or is there no more"
+_SWITCHED = "the guard switched speculation"
+_GONE = "no requests of that model or temperature for a day"
+
+_Scope = tuple[str, str, str]
+"""Name of a rule, a model and a temperature."""
+
+
+class _Change(NamedTuple):
+    """A change that waits for the database; a breach with what it has to be explained by."""
+
+    decision: Decision
+    found: Finding | None = None
+
+
+@dataclass(slots=True)
+class _Seat:
+    """The judge of one target; the lock is held for whatever the judge does."""
+
+    judge: Judge
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    loaded: bool = False
+    """Whether the past was read for the objectives that are configured."""
+    restored: bool = False
+    """Whether the breaches that an earlier daemon left are known."""
+    found: TargetDecision = field(default_factory=TargetDecision)
+    told: dict[_Scope, float] = field(default_factory=dict)
+    """When the last change of a scope was, while it is in breach or the clock is behind that."""
+
+
+class Judging:
+    """Judges every target; safe to use from several threads.
+
+    Nothing raises, neither when the database fails nor for a defect of ours: that is logged once,
+    counted, and shown by ``status``.
+    """
+
+    def __init__(self, store: Store, config: Config, *, now: Callable[[], Moment]) -> None:
+        self._store = store
+        self._now = now
+        self._config = config
+        self._seats: dict[str, _Seat] = {}
+        self._lock = threading.Lock()
+        self._waiting: list[_Change] = []
+        self._parted: list[Measurement] = []
+        """What was measured of targets that left, and not taken before."""
+        self._unwritten: list[Measurement] = []
+        """What may be in the store or not: the last write of it failed."""
+        self._defects = 0
+        self._known_defects: set[str] = set()
+        self._dropped = 0
+        self._error: str | None = None
+        self._measurements_version: tuple[float, ...] = ()
+        """Of those that the judges have."""
+        self._refresh_at = self._write_at = now().monotonic
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Judge by a configuration; what is known of targets that stay in it is kept."""
+        before, self._config = self._config, config
+        same = (before.slos, before.baseline) == (config.slos, config.baseline)
+        rules = config.effective_rules()
+        seats = {}
+        for target in config.targets:
+            seat = self._seats.get(target.name)
+            if seat is None:
+                judge = Judge(
+                    target.name, rules, config.slos,
+                    max_age=config.baseline.max_age, objective=target.objective,
+                )  # fmt: skip
+                seat = _Seat(judge)
+            else:
+                seat.judge.objective = target.objective
+                self._change(seat, rules, None if same else config)
+            seat.judge.draft_cost_ratio = target.draft_cost_ratio
+            seats[target.name] = seat
+        parted = [seat for name, seat in self._seats.items() if name not in seats]
+        self._seats = seats
+        for seat in parted:
+            with seat.lock:
+                taken = seat.judge.take_measurements()
+            with self._lock:
+                self._parted += taken
+
+    def observe(self, target: str, batch: Batch) -> None:
+        """Judge a target by windows that closed."""
+        seat = self._seats.get(target)
+        if seat is not None:  # else it left the configuration meanwhile
+            self._guarded(target, self._observe, seat, batch)
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the past of every target is known."""
+        return all(seat.loaded for seat in list(self._seats.values()))
+
+    def decision_of(self, target: str) -> TargetDecision:
+        """What was decided of a target with its last minute."""
+        seat = self._seats.get(target)
+        return TargetDecision() if seat is None else seat.found
+
+    def baselines_of(self, target: str) -> Mapping[str, Baseline]:
+        """What a target is compared with now, by model."""
+        seat = self._seats.get(target)
+        if seat is None:
+            return {}
+        with seat.lock:
+            return seat.judge.baselines()
+
+    def forget(self, target: str) -> None:
+        """The server was restarted another way: what was found of it before is over."""
+        seat = self._seats.get(target)
+        if seat is None:
+            return
+        now = self._now().wall
+        with seat.lock:
+            ended = seat.judge.forget(now)
+            told = [_ended(seat, self._decision(seat, each, now), now, _SWITCHED) for each in ended]
+            seat.found = _found(seat)
+        for each in ended:
+            _tell(each)
+        self._queue(told)
+
+    def status(self) -> JudgingStatus:
+        """How judging itself goes."""
+        return JudgingStatus(self._defects, len(self._waiting), self._dropped, self._error)
+
+    def not_shown(self, target: str, error: Exception) -> None:
+        """What is known of a target, or a part of it, could not be shown: a defect of ours."""
+        self._defect("status_not_shown", target, error)
+
+    def catch_up(self) -> None:
+        """Learn from the store what others measured, and what was before we began to watch.
+
+        The past is read a target at a time: nobody waits for that of a whole fleet.
+        """
+        waiting = [seat for seat in self._seats.values() if not seat.loaded]
+        now = self._now()
+        if not waiting and now.monotonic < self._refresh_at:
+            return
+        try:
+            version = self._store.measurements_version()
+            if waiting or version != self._measurements_version:
+                measurements = self._store.measurements()
+                for seat in list(self._seats.values()):
+                    self._guarded(seat.judge.target, self._give, seat, measurements)
+                self._measurements_version = version
+            self._refresh_at = now.monotonic + _MEASUREMENTS_SECONDS
+            for seat in waiting:
+                self._guarded(seat.judge.target, self._load, seat, self._now().wall)
+                seat.loaded = True  # after a defect, too: it would only come again
+        except StoreError as error:
+            self._failed("history_unread", error)
+        else:
+            self._succeeded()
+
+    def flush(self, *, final: bool = False) -> None:
+        """Write the changes that wait; the baselines of our own traffic too, once it is time."""
+        try:
+            self._guarded("", self._write_decisions)
+            if final or self._now().monotonic >= self._write_at:
+                self._guarded("", self._write_measurements)
+        except StoreError as error:
+            self._failed("verdicts_unwritten", error)
+        else:
+            self._succeeded()
+
+    def _observe(self, seat: _Seat, batch: Batch) -> None:
+        now = self._now().wall
+        with seat.lock:
+            changed = seat.judge.observe(batch.windows, now)
+            # A verdict counts even where it cannot be shown or explained.
+            self._guarded(seat.judge.target, self._look, seat)
+            told = [self._changed(seat, each, now) for each in changed]
+        for each in changed:
+            _tell(each)
+        self._queue(told)
+
+    def _look(self, seat: _Seat) -> None:
+        seat.found = _found(seat)
+
+    def _change(self, seat: _Seat, rules: Sequence[Rule], config: Config | None) -> None:
+        """Judge by other rules; given a configuration, by its objectives and ages too."""
+        with seat.lock:
+            before = _open(seat.judge)
+            seat.judge.rules = rules
+            if config is not None:
+                seat.judge = seat.judge.successor(
+                    rules, config.slos, max_age=config.baseline.max_age
+                )
+                seat.loaded = False  # the books of its objectives are empty
+            gone = before.keys() - _open(seat.judge).keys()
+            now = self._now().wall
+            ended = [
+                _ended(seat, self._decision(seat, before[at], now), now, _CHANGED) for at in gone
+            ]
+            seat.found = _found(seat)
+        self._queue(ended)
+
+    def _give(self, seat: _Seat, measurements: Sequence[Measurement]) -> None:
+        """What did not change stays the same object: there are two thousand points to a target."""
+        with seat.lock:
+            known = {_place(each): each for each in seat.judge.measurements}
+            ours = [each for each in measurements if each.key.target == seat.judge.target]
+            again = (known.get(_place(each)) for each in ours)
+            seat.judge.measurements = [
+                before if before == each else each for before, each in zip(again, ours, strict=True)
+            ]
+
+    def _load(self, seat: _Seat, now: float) -> None:
+        """Hours as far back as sums are kept, whole hours of minutes, the open breaches; minutes
+        about the newest measurement without speculation, too."""
+        target = seat.judge.target
+        windows = [rule.window_of(each) for rule in seat.judge.rules for each in rule.conditions]
+        # The last hour at least, and whole ones, so that nothing is both in an hour and a minute.
+        minutes = (now - max(HOUR, *windows, HOUR)) // HOUR * HOUR
+        hours = min(now - _REFERENCE_SECONDS, minutes)
+        past = max((slo.window for slo in self._config.slos), default=0.0)
+        spans: list[dict[str, Any]] = [
+            {"since": now - past, "until": hours, "length": HOUR, "temperature": ALL_TEMPERATURES},
+            {"since": hours, "until": minutes, "length": HOUR},
+            {"since": minutes, "until": now},
+        ]
+        for span in spans:
+            if span["since"] < span["until"]:
+                read = list(self._store.windows(target=target, **span))
+                with seat.lock:
+                    seat.judge.load(read)
+        measured = max((each.at for each in seat.judge.measurements), default=0.0)
+        if measured:
+            read = list(
+                self._store.windows(
+                    target=target, since=measured - HOUR, until=measured + 3 * HOUR,
+                    length=MINUTE, temperature=ALL_TEMPERATURES,
+                )
+            )  # fmt: skip
+            with seat.lock:
+                seat.judge.recall(read)
+        breaches = [] if seat.restored else self._store.open_breaches(target)
+        with seat.lock:
+            self._restore(seat, breaches, now)
+            seat.restored = True
+            seat.found = _found(seat)
+        _log.debug("history_read", target=target, open_breaches=len(breaches))
+
+    def _restore(self, seat: _Seat, breaches: Sequence[Decision], now: float) -> None:
+        """Keep open what an earlier daemon found, unless we have meanwhile found otherwise."""
+        judge = seat.judge
+        for each in breaches:
+            scope = (each.rule, each.model_name, each.temperature)
+            known = {_scope(finding): finding for finding in judge.findings()}.get(scope)
+            seat.told[scope] = max(each.at, seat.told.get(scope, each.at))
+            if known is None or known.verdict is Verdict.NO_DATA:
+                if not judge.restore(*scope, each.at):
+                    self._queue([_ended(seat, each, now, _CHANGED)])
+            elif known.verdict is Verdict.PASS:
+                self._queue([self._changed(seat, known, now)])
+
+    def _changed(self, seat: _Seat, found: Finding, now: float) -> _Change:
+        """A change as it is kept; a breach is explained when it is written."""
+        decision = self._decision(seat, found, now)
+        if found.verdict is Verdict.NO_DATA:
+            return _ended(seat, decision, found.since, _GONE)
+        breach = found.verdict is Verdict.BREACH
+        at = _later(seat, _scope(found), found.since, breach=breach)
+        return _Change(replace(decision, at=at), found if breach else None)
+
+    def _decision(self, seat: _Seat, found: Finding, now: float) -> Decision:
+        rule = found.rule
+        return Decision(
+            daemon=self._store.daemon,
+            target=seat.judge.target,
+            model_name=found.model_name,
+            temperature=found.temperature,
+            rule=rule.name,
+            at=found.since,
+            verdict=str(found.verdict),
+            severity=rule.severity,
+            action=rule.action,
+            inputs=decisions.inputs(found, seat.found.models.get(found.model_name), now),
+        )
+
+    def _queue(self, told: Sequence[_Change]) -> None:
+        with self._lock:
+            self._waiting += told
+            self._drop()
+
+    def _drop(self) -> None:
+        surplus = len(self._waiting) - MOST_WAITING
+        if surplus > 0:
+            del self._waiting[:surplus]
+            self._dropped += surplus
+            _log.error("verdicts_dropped", verdicts=surplus, queued=MOST_WAITING)
+
+    def _write_decisions(self) -> None:
+        with self._lock:
+            writing, self._waiting = self._waiting, []
+        if not writing:
+            return
+        try:
+            for at, each in enumerate(writing):
+                if each.found is not None:
+                    writing[at] = _Change(self._explained(each.decision, each.found))
+            self._store.write_verdicts([each.decision for each in writing], self._now().wall)
+        except StoreError:
+            with self._lock:
+                self._waiting[:0] = writing
+                self._drop()
+            raise
+
+    def _explained(self, decision: Decision, found: Finding) -> Decision:
+        """With what had changed: the minutes are remembered, the day before is in the store."""
+        seat = self._seats.get(decision.target)
+        causes: list[Attribution] = []
+        if seat is not None:
+            with seat.lock:
+                minutes = seat.judge.recent(found.model_name)
+                baseline = seat.judge.baselines().get(found.model_name, Baseline())
+            first = min((each.start for each in minutes), default=found.since)
+            hours = self._store.windows(
+                target=decision.target,
+                model_name=found.model_name,
+                since=first - REFERENCE_SECONDS,
+                until=first - HOUR + 1,
+                length=HOUR,
+            )
+            samples = [*samples_of(hours), *minutes]
+
+            def explain_it() -> None:
+                causes.append(explain(found.rule, samples, baseline, now=found.since))
+
+            self._guarded(decision.target, explain_it)
+        if not causes:
+            return decision
+        return replace(decision, inputs={**decision.inputs, "attribution": asdict(causes[0])})
+
+    def _write_measurements(self) -> None:
+        """What could not be written is repeated as it was, so that nothing is added twice."""
+        while taken := self._unwritten or self._taken():
+            self._unwritten = taken
+            self._store.write_measurements(taken, self._now().wall)
+            self._unwritten = []
+        self._write_at = self._now().monotonic + _OWN_SECONDS
+
+    def _taken(self) -> list[Measurement]:
+        with self._lock:
+            taken, self._parted = self._parted, []
+        for seat in list(self._seats.values()):
+            with seat.lock:
+                taken += seat.judge.take_measurements()
+        return taken
+
+    def _guarded(self, target: str, act: Callable[..., None], *args: Any) -> None:
+        """Do something; a defect of ours in it must neither stop the others nor pass unseen."""
+        try:
+            act(*args)
+        except StoreError:
+            raise
+        except Exception as error:
+            self._defect("judging_failed", target, error)
+
+    def _defect(self, event: str, target: str, error: Exception) -> None:
+        """Count a defect of ours, and log it where it is a new one."""
+        self._defects += 1
+        known = f"{event} {target} {type(error).__name__} {error}"[:500]
+        if known not in self._known_defects and len(self._known_defects) < MOST_WAITING:
+            self._known_defects.add(known)
+            _log.error(event, target=target, exc_info=error)
+
+    def _failed(self, event: str, error: StoreError) -> None:
+        if str(error) != self._error:
+            _log.error(event, detail=str(error), retry=error.retry, queued=len(self._waiting))
+        self._error = str(error)
+
+    def _succeeded(self) -> None:
+        self._error = None
+
+
+def _found(seat: _Seat) -> TargetDecision:
+    judge = seat.judge
+    cost = judge.draft_cost_ratio
+    baselines, latencies = judge.baselines(), judge.baseline_latencies()
+    models = {}
+    for name, assessment in judge.assessments().items():
+        prior = None
+        if not seat.restored and assessment.missing == NO_BASELINE:
+            assessment = replace(assessment, missing=NOT_READ)
+        elif seat.restored and not baselines[name].known:
+            prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
+        models[name] = ModelDecision(assessment, baselines[name], prior, cost, latencies[name])
+    return TargetDecision(models, judge.findings(), judge.slos(), judge.goodput())
+
+
+def _place(one: Measurement) -> tuple[object, ...]:
+    return one.key, one.load_bin, one.origin
+
+
+def _ended(seat: _Seat, breach: Decision, now: float, why: str) -> _Change:
+    """The end of a breach that cannot be judged any more."""
+    at = _later(seat, (breach.rule, breach.model_name, breach.temperature), now, breach=False)
+    inputs = {"missing": why}
+    return _Change(replace(breach, at=at, verdict=str(Verdict.NO_DATA), inputs=inputs))
+
+
+def _later(seat: _Seat, scope: _Scope, at: float, *, breach: bool) -> float:
+    """When a change is said to be: after the one before, to wherever the clock was set."""
+    later = max(at, seat.told.get(scope, -math.inf) + 1)  # they are told apart by their second
+    if breach or later > at:
+        seat.told[scope] = later
+    else:
+        seat.told.pop(scope, None)
+    return later
+
+
+def _scope(found: Finding) -> _Scope:
+    return found.rule.name, found.model_name, found.temperature
+
+
+def _open(judge: Judge) -> dict[_Scope, Finding]:
+    return {_scope(each): each for each in judge.findings() if each.verdict is Verdict.BREACH}
+
+
+def _tell(found: Finding) -> None:
+    """Log a change; the value is that of the condition that says most."""
+    breach = found.verdict is Verdict.BREACH
+    told = decisions.leading(found)
+    (_log.warning if breach else _log.info)(
+        _EVENTS[found.verdict],
+        rule=found.rule.name,
+        target=found.target,
+        model_name=found.model_name,
+        temperature=found.temperature,
+        metric=told and told[0].metric,
+        value=told and told[1].value,
+        threshold=told and told[0].threshold,
+    )

@@ -1,0 +1,407 @@
+"""One turn of the loop for one target: fetch, read, count, queue."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import structlog
+
+from specwatch.config.target import Target
+from specwatch.daemon.proxy_page import ProxyPage
+from specwatch.domain.model import Batch, Cursor, Mode, Moment, Series, Source, Window
+from specwatch.domain.temperature import DEFAULT_EDGES
+from specwatch.errors import ConfigError, ScrapeError, ScrapeReason
+from specwatch.runtime.tls import tls_context
+from specwatch.scrape import coverage, engine_info
+from specwatch.scrape.coverage import Coverage
+from specwatch.scrape.exposition import PageReader
+from specwatch.scrape.gauges import GpuMemory
+from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.taps import LEAVES_OUT, Trouble
+from specwatch.scrape.window_builder import Observation, Watch
+from specwatch.status import Recent, TapStatus, TargetStatus, failure_of
+
+_log = structlog.get_logger("specwatch.daemon.scraper")
+_ASK_AGAIN = 60.0
+"""Seconds until an engine that did not say who it is gets asked again."""
+_LARGEST_ANSWER = 1 << 20
+_HEALTH = "/health"
+_MOST_PROBLEMS = 10
+
+
+class Client(Protocol):
+    """What fetches pages: see :class:`specwatch.scrape.page_client.PageClient`."""
+
+    def fetch(
+        self, path: str, *, timeout: float | None = None, max_size: int | None = None
+    ) -> bytes:
+        """The body of a page; raises ScrapeError."""
+
+    def abort(self) -> None:
+        """Cut short what is under way."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+class TargetCycle:
+    """Watches one target; ``turn`` does one scrape and raises for nothing that a server does.
+
+    Only one turn runs at a time; a turn that is due meanwhile is skipped and counted.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        daemon: str,
+        clock: Callable[[], Moment],
+        put: Callable[[Batch], None],
+        cursor: Cursor | None = None,
+        cursor_follows: bool = False,
+        gpu_memory: Callable[[], GpuMemory | None] = lambda: None,
+        client: Callable[[], Client] | None = None,
+        edges: Callable[[], Sequence[float]] = lambda: DEFAULT_EDGES,
+    ) -> None:
+        """``put`` takes closed windows; ``cursor_follows`` says that :meth:`resume` will be called;
+        ``client`` makes what fetches pages, by HTTP where None; ``gpu_memory`` knows the memory of
+        the target's GPUs, ``edges`` the configured temperature buckets.
+
+        Raises ConfigError when the target's ``ca_file`` cannot be used.
+        """
+        self.target = target
+        self._clock = clock
+        self._put = put
+        self._gpu_memory = gpu_memory
+        self._edges = edges
+        self._proxy = None if target.proxy is None else ProxyPage(target, target.proxy)
+        self._trouble: Mapping[tuple[str, str], Trouble] = {}
+        self._source: Source | None = None
+        self._seen: tuple[Any, Mapping[str, Coverage]] | None = None
+        self._tls = tls_context(target)
+        self._new_client = client or self._http_client
+        self._client = self._new_client()
+        self._reader = PageReader(target.page_limits)
+        self._watch = Watch(
+            daemon,
+            target.name,
+            max_gap=3 * target.interval,
+            cursor=cursor,
+            cursor_follows=cursor_follows,
+        )
+        self._recent = Recent()
+        self._failures: Counter[str] = Counter()
+        self._skipped = 0
+        self._problems: frozenset[str] = frozenset()
+        self._turning = threading.Lock()
+        self._watching = threading.Lock()
+        self._finished = False
+        self._ask_at: float | None = 0.0
+        self._begun = clock().monotonic
+        self._ended: float | None = None
+        self._status = TargetStatus(target.name, target.url, target.interval)
+        self._loads: deque[float | None] = deque(maxlen=2)
+
+    def turn(self) -> None:
+        """Scrape once and queue the windows that this closed."""
+        if self._finished:
+            return
+        if not self._turning.acquire(blocking=False):
+            self.skip()
+            return
+        try:
+            self._turn()
+        finally:
+            self._turning.release()
+            if self._finished:
+                self._close_client()
+
+    def healthy(self) -> bool:
+        """Whether the engine says now that it is well; for one thread at a time."""
+        client = self._new_client()
+        try:
+            client.fetch(_HEALTH, timeout=self.target.timeout, max_size=_LARGEST_ANSWER)
+        except (ScrapeError, ConfigError) as error:
+            _log.debug("engine_not_healthy", target=self.target.name, detail=str(error))
+            return False
+        finally:
+            client.close()
+        return True
+
+    def skip(self) -> None:
+        """Count a turn that was due and could not be taken."""
+        self._skipped += 1
+        # Of a target that fails it is no news that it is slow.
+        tell = _log.debug if self.failing else _log.warning
+        tell("scrape_skipped", target=self.target.name, skipped=self._skipped)
+
+    @property
+    def turned(self) -> bool:
+        """Whether a turn has ended."""
+        return self._ended is not None
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last scrape failed."""
+        return self._status.failure is not None
+
+    def stuck(self, now: Moment) -> bool:
+        """Whether no turn ended within the last three intervals."""
+        last = self._begun if self._ended is None else self._ended
+        return now.monotonic - last > 3 * self.target.interval
+
+    def status(self, *, current: bool = False) -> TargetStatus:
+        """The target now; with ``current`` the open minute too."""
+        with self._watching:
+            opened = self._watch.peek() if current else ()
+            recent = self._recent.merged()
+            tap = self._tap()
+        return replace(
+            self._status,
+            skipped=self._skipped,
+            failures=dict(self._failures),
+            recent=recent,
+            last_window=self._recent.end,
+            current=opened,
+            tap=tap,
+        )
+
+    def leave(self) -> None:
+        """Take no turn any more; one that is under way is cut short, and counts nothing."""
+        self._finished = True
+        self._client.abort()
+        if self._proxy is not None:
+            self._proxy.abort()
+        self._close_client()
+
+    def finish(self) -> None:
+        """Leave, close the open window and queue it. Waits for no server."""
+        self.leave()
+        with self._watching:
+            self._take(self._watch.close())
+
+    def resume(self, cursor: Cursor | None) -> None:
+        """Go on from a cursor that came to light only now; see :meth:`Watch.resume`."""
+        with self._watching:
+            self._watch.resume(cursor, self._clock())
+
+    def adopt(self, predecessor: TargetCycle) -> None:
+        """Go on where another cycle of this target, which has left, stopped.
+
+        Its open minute, counters and status are ours from now on.
+        """
+        with predecessor._watching:
+            self._watch = predecessor._watch
+        self._watch.max_gap = 3 * self.target.interval
+        if predecessor.target.url != self.target.url:
+            self._watch.start_over()
+        if predecessor.target.proxy != self.target.proxy:
+            self._watch.change_proxy()
+        elif self._proxy is not None and predecessor._proxy is not None:
+            self._proxy.status = predecessor._proxy.status
+        self._trouble, self._source = predecessor._trouble, predecessor._source
+        if predecessor.target.url == self.target.url:
+            self._recent = predecessor._recent
+        self._failures = predecessor._failures
+        self._skipped = predecessor._skipped
+        self._status = replace(
+            predecessor._status, url=self.target.url, interval=self.target.interval
+        )
+
+    def _http_client(self) -> PageClient:
+        return PageClient(
+            self.target.url,
+            timeout=self.target.timeout,
+            max_size=self.target.max_page_size,
+            headers=self.target.request_headers,
+            tls=self._tls,
+        )
+
+    def _turn(self) -> None:
+        started = self._clock().monotonic
+        samples, error = self._look()
+        proxy = None
+        if error is None and self._proxy is not None and not self._finished:
+            left = started + self.target.timeout - self._clock().monotonic
+            proxy = self._proxy.read(self._clock().wall, left)
+        memory = self._gpu_memory() if error is None else None
+        with self._watching:
+            if self._finished:
+                return  # cut short by us: no failure of the target's
+            now = self._clock()
+            if error is not None:
+                observation = self._watch.fail(now, error.reason)
+            else:
+                self._watch.gpu_memory = memory
+                observation = self._watch.observe(samples, now, proxy)
+                error = observation.error
+                if self._proxy is not None and proxy is not None:
+                    self._proxy.note(observation, now.wall)
+            before = self._status.models
+            self._note(now, now.monotonic - started, observation, error)
+            self._take(observation)
+            self._recent.forget(self._changed(before, restarted=observation.restarted))
+            if error is None:
+                self._tell_of_tap()
+        self._ended = self._clock().monotonic
+        if error is None and self._ask_at is not None and now.monotonic >= self._ask_at:
+            self._ask(now)
+
+    def _look(self) -> tuple[Mapping[Series, float], ScrapeError | None]:
+        try:
+            return self._reader.read(self._client.fetch(self.target.metrics_path)), None
+        except ScrapeError as failed:
+            return {}, failed
+        except ConfigError as failed:  # a secret's file has gone
+            return {}, ScrapeError(ScrapeReason.CREDENTIALS, str(failed))
+
+    def _take(self, observation: Observation) -> None:
+        if observation.batch is not None:
+            self._recent.add(observation.batch.windows)
+            self._put(observation.batch)
+            found = frozenset(observation.problems)
+            for problem in sorted(found - self._problems)[:_MOST_PROBLEMS]:
+                _log.warning("counts_left_out", target=self.target.name, problem=problem[:200])
+            self._problems = found
+
+    def _tap(self) -> TapStatus:
+        taps = self._watch.taps
+        found = [
+            trouble._replace(model_name=trouble.model_name or self._watch.unnamed_model)
+            if trouble.kind in LEAVES_OUT
+            else trouble
+            for trouble in taps.trouble(self._edges())
+        ]
+        doubted = {trouble.model_name for trouble in found if trouble.kind in LEAVES_OUT}
+        seen = self._seen_of(self._recent.merged(), taps.source, doubted)
+        low = (coverage.trouble_of(model, one) for model, one in seen.items())
+        return TapStatus(
+            taps.source,
+            (*found, *(trouble for trouble in low if trouble is not None)),
+            taps.failures,
+            seen,
+            None if self._proxy is None else self._proxy.status,
+        )
+
+    def _seen_of(
+        self, recent: tuple[Window, ...], source: Source | None, doubted: set[str]
+    ) -> Mapping[str, Coverage]:
+        """The coverages, found anew only where something else is asked: once a minute."""
+        asked = (recent, source, doubted)
+        # The sums are kept until a window comes, so that they compare at once.
+        if self._seen is None or self._seen[0] != asked:
+            self._seen = asked, coverage.coverages(recent, source, doubted)
+        return self._seen[1]
+
+    def _tell_of_tap(self) -> None:
+        """Log once what is new about the tap, and once what is over."""
+        target, source = self.target.name, self._watch.taps.source
+        if source is not self._source:
+            _log.info("tap_found" if source else "tap_gone", target=target, source=source)
+            self._source = source
+        elif not (source or self._trouble or self._watch.taps.gone):
+            return
+        now = {(each.kind, each.model_name): each for each in self._tap().trouble}
+        for key in sorted(now.keys() - self._trouble)[:_MOST_PROBLEMS]:
+            kind, model = key
+            detail = now[key].text
+            _log.warning("tap_trouble", target=target, kind=kind, model_name=model, detail=detail)
+        for kind, model in sorted(self._trouble.keys() - now)[:_MOST_PROBLEMS]:
+            _log.info("tap_trouble_over", target=target, kind=kind, model_name=model)
+        self._trouble = now
+
+    def _note(
+        self, now: Moment, seconds: float, observation: Observation, error: ScrapeError | None
+    ) -> None:
+        before = self._status
+        self._loads.append(None if error else self._watch.load)
+        loads = [load for load in self._loads if load is not None]
+        self._status = replace(
+            before,
+            last_scrape=now.wall,
+            last_success=before.last_success if error else now.wall,
+            scrape_seconds=seconds,
+            scrapes=before.scrapes + 1,
+            failure=failure_of(before.failure, error, now.wall),
+            restarts=before.restarts + observation.restarted,
+            models=self._models(),
+            load=max(loads) if len(loads) == 2 else None,
+        )
+        if error is not None:
+            self._failures[error.reason] += 1
+        self._tell(before, error, observation.restarted)
+
+    def _changed(self, before: Mapping[str, Mode], *, restarted: bool) -> set[str]:
+        """Models that another process serves than at the page before, or in another mode."""
+        now = self._status.models
+        return {
+            model
+            for model in {*before, *now}
+            if restarted or before.get(model) is not now.get(model)
+        }
+
+    def _undecided(self) -> bool:
+        """Whether the page leaves open whether the engine speculates."""
+        return Mode.UNKNOWN in self._watch.models.values()
+
+    def _models(self) -> dict[str, Mode]:
+        return {name or self._watch.unnamed_model: m for name, m in self._watch.models.items()}
+
+    def _tell(self, before: TargetStatus, error: ScrapeError | None, restarted: bool) -> None:
+        target = self.target.name
+        if error is not None and (before.failure is None or before.failure.reason != error.reason):
+            _log.warning("scrape_failed", target=target, reason=error.reason, detail=str(error))
+        elif error is None and before.failure is not None:
+            _log.info("scrape_recovered", target=target, after=before.failure.reason)
+            self._ask_at = 0.0  # it may have been another engine's start that it was away for
+        if restarted:
+            _log.info("engine_restarted", target=target, models=_words(self._status.models))
+            self._ask_at = 0.0
+        elif error is None and before.models != self._status.models:
+            _log.info("models_changed", target=target, models=_words(self._status.models))
+
+    def _ask(self, now: Moment) -> None:
+        """Learn who the engine is, in the time that one scrape may take."""
+        until = now.monotonic + self.target.timeout
+
+        def fetch(path: str) -> bytes:
+            left = max(until - self._clock().monotonic, 0.001)
+            return self._client.fetch(path, timeout=left, max_size=_LARGEST_ANSWER)
+
+        try:
+            info = engine_info.ask(fetch)
+        except (ScrapeError, ConfigError) as error:
+            self._ask_at = now.monotonic + _ASK_AGAIN
+            _log.debug("engine_did_not_say", target=self.target.name, detail=str(error))
+            return
+        with self._watching:
+            if self._finished:
+                return
+            self._watch.drafting = info.drafting
+            told = info.version and (info.drafting is not None or not self._undecided())
+            self._ask_at = None if told else now.monotonic + _ASK_AGAIN
+            known = (self._watch.environment.engine_version, self._watch.unnamed_model)
+            self._watch.environment = replace(self._watch.environment, engine_version=info.version)
+            if info.models:
+                self._watch.unnamed_model = info.models[0]
+            self._status = replace(self._status, engine_version=info.version, models=self._models())
+            found = (info.version, self._watch.unnamed_model)
+        if found != known:
+            _log.info(
+                "engine_found", target=self.target.name, version=info.version, models=info.models
+            )
+
+    def _close_client(self) -> None:
+        """Close the connection, unless a turn uses it, which then does this at its end."""
+        if self._turning.acquire(blocking=False):
+            self._client.close()
+            if self._proxy is not None:
+                self._proxy.close()
+
+
+def _words(models: Mapping[str, Mode]) -> dict[str, str]:
+    return {model: str(mode) for model, mode in models.items()}

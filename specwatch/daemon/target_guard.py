@@ -1,0 +1,386 @@
+"""The guard of one target: looks, stores the next step, does what the step asks for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import structlog
+
+from specwatch.actuators import Actuator
+from specwatch.actuators.hooks import run_hook
+from specwatch.config.guard import Guard
+from specwatch.config.target import Target
+from specwatch.daemon.guard_measurements import Survey
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.model import Mode
+from specwatch.errors import ActuatorError, StoreError
+from specwatch.guard import machine
+from specwatch.guard.findings import found_by, unmeasured
+from specwatch.guard.machine import Effect
+from specwatch.guard.observation import Outcome, Seen
+from specwatch.guard.plan import Service
+from specwatch.guard.state import CALM, GuardState, Phase
+from specwatch.guard.status import no_actions
+from specwatch.guard.step import Step
+from specwatch.rules.decisions import TargetDecision
+from specwatch.status import TargetStatus
+from specwatch.store.guard_records import Entry, GuardBook, Lost, alike
+from specwatch.store.repository import Store
+
+_log = structlog.get_logger("specwatch.guard")
+
+_MOST_STEPS = 12
+"""Steps in one turn: a state machine that goes round has a defect."""
+_ASK_SECONDS = 30.0
+"""How often the manager of a server is asked while nothing is under way."""
+_AGAIN_SECONDS = 30.0
+"""After a switch or hook that failed."""
+_QUIET = frozenset({Phase.OBSERVING, Phase.SUSPECT})
+_CLAIMS = frozenset({Phase.DRAINING, Phase.RESTARTING})
+"""Phases that lead to a restart: never entered without a durable claim."""
+
+
+class World(NamedTuple):
+    """What a guardian looks at and acts by."""
+
+    store: Store
+    book: GuardBook
+    status: Callable[[], TargetStatus]
+    decision: Callable[[], TargetDecision]
+    baselines: Callable[[], Mapping[str, Baseline]]
+    switched: Callable[[], None]
+    """Is told that what was found of the server before is over."""
+    healthy: Callable[[], bool]
+    now: Callable[[], float]
+    """Unix seconds that neither jump nor run backwards while an action is under way."""
+    wall: Callable[[], float]
+
+
+class Guardian:
+    """One target's; ``turn`` is for one thread at a time, and raises nothing."""
+
+    def __init__(
+        self,
+        target: Target,
+        policy: Guard,
+        actuator: Actuator | None,
+        world: World,
+        *,
+        after: Guardian | None = None,
+    ) -> None:
+        """``after`` is whom it succeeds: what that one still does is waited for."""
+        self.target = target
+        self.policy = policy
+        self.entry: Entry | None = None
+        self.error: str | None = None
+        """Why the last turn could not store what it wanted to."""
+        self.actions = no_actions()
+        """Switches and hooks by action and result, since this process began."""
+        self.running: threading.Lock = after.running if after else threading.Lock()
+        self._actuator = actuator
+        self._world = world
+        self.stale = False
+        """Whether what is stored has to be read again."""
+        self._doubt = ("", "")
+        """Why an exploration may be due."""
+        self._outcome: Outcome | None = None
+        self._outcome_of: tuple[Phase, float] | None = None
+        """The phase, and since when, in which the switch was tried."""
+        self._tried: str | None = None
+        """The incident for which the hook before was tried."""
+        self._prepared: str | None = None
+        """The one for which it was done."""
+        self._again_at = 0.0
+        self._asked_at = 0.0
+        self._service: Service | None = None
+        self._service_error = ""
+        self._service_retry = False
+        self._unstored: list[Step] = []
+        self._unstored_error = StoreError("")
+        self._survey = Survey(target.name, world.store, world.baselines, target.objective)
+
+    @property
+    def state(self) -> GuardState:
+        """The state now, with what could not be stored yet."""
+        if self._unstored:
+            return self._unstored[-1].state
+        return self.entry.state if self.entry else GuardState(self.target.name)
+
+    @property
+    def able(self) -> bool:
+        """Whether it could act."""
+        return self._actuator is not None and self.policy.mode == "act"
+
+    @property
+    def busy(self) -> bool:
+        """Whether an action is under way."""
+        return self.state.phase not in CALM
+
+    @property
+    def slow(self) -> bool:
+        """Whether a turn may take long: it asks the server's manager, or reads history."""
+        state = self.state
+        return (
+            state.phase not in (Phase.OBSERVING, Phase.SUSPECT)
+            or state.order is not None
+            or state.hooked
+            or any(self._doubt)
+        )
+
+    def take(self, entry: Entry) -> None:
+        """What is stored now, read by somebody else."""
+        known = self.entry
+        # After a failover it may have gone back: what is stored counts.
+        if known is not None and entry.version < known.version and not self.stale:
+            return
+        if known is None:
+            entry = replace(entry, state=entry.state.capped(self._world.now()))
+        if known is not None and self._unstored and entry.version > known.version:
+            self._rebase(known.state, entry.state)
+        self.entry, self.stale = entry, False
+
+    def turn(self) -> None:
+        """Take all steps that there are now, and begin what they ask for."""
+        if self.entry is None or self.stale or not self.running.acquire(blocking=False):
+            return
+        try:
+            self._flush()
+            seen = self._steps()
+            if seen is not None and self._act(seen):
+                self._steps()  # what came of a switch is stored at once
+        except Lost:
+            self.stale = True
+        except StoreError as error:
+            self._failed(error)
+        else:
+            self.error = None if not self._unstored else self.error
+        finally:
+            self.running.release()
+
+    def close(self) -> None:
+        """Let go of what the actuator holds."""
+        if self._actuator is not None:
+            self._actuator.close()
+
+    def _steps(self) -> Seen | None:
+        """All steps that there are now; None once what follows may take long and did not before."""
+        was_slow = self.slow
+        for _ in range(_MOST_STEPS):
+            seen = self._look()
+            if self.state.phase is Phase.DRAINING and self.state.hooked and not self._was_tried():
+                return seen
+            step = machine.step(self.state, seen, self.policy)
+            if step is None:
+                return seen
+            self._store(step)
+            if self.slow and not was_slow:
+                return None
+        _log.error("guard_goes_round", target=self.target.name, phase=str(self.state.phase))
+        return None
+
+    def _store(self, step: Step) -> None:
+        before = self.state
+        if self.entry is None:
+            raise Lost(f"the guard of {self.target.name} has to be read again")
+        try:
+            if self._unstored:
+                raise self._unstored_error
+            self.entry = self._world.book.advance(
+                self.entry, step, self._world.wall(), by=self._world.store.daemon
+            )
+        except Lost:
+            raise
+        except StoreError as error:
+            # What was durably claimed is brought to its end from memory; nothing else begins.
+            if before.phase in CALM or step.state.phase in _CLAIMS:
+                raise
+            self._unstored_error = error
+            self._unstored.append(step)
+            self._failed(error)
+        self._tell(before, step)
+
+    def _flush(self) -> None:
+        """Store what could not be stored, in its order."""
+        while self._unstored and self.entry is not None:
+            try:
+                self.entry = self._world.book.advance(
+                    self.entry, self._unstored[0], self._world.wall(), by=self._world.store.daemon
+                )
+            except Lost:
+                raise
+            except StoreError as error:
+                self._unstored_error = error
+                self._failed(error)
+                return
+            del self._unstored[0]
+
+    def _rebase(self, before: GuardState, stored: GuardState) -> None:
+        """Put what could not be stored on top of what was, by us after all or by a person."""
+        ours = [alike(step.state, stored) for step in self._unstored]
+        if any(ours):
+            del self._unstored[: ours.index(True) + 1]
+            return
+        if (stored.phase, stored.since) == (before.phase, before.since):
+            self._unstored = [
+                replace(step, state=replace(step.state, pause=stored.pause, order=stored.order))
+                for step in self._unstored
+            ]
+            return
+        _log.error("guard_overtaken", target=self.target.name, lost=len(self._unstored))
+        self._unstored = []
+
+    def _failed(self, error: StoreError) -> None:
+        if self.error != str(error):
+            _log.error("guard_unstored", target=self.target.name, detail=str(error))
+        self.error = str(error)
+
+    def _tell(self, before: GuardState, step: Step) -> None:
+        state = step.state
+        tell = _log.info if state.phase in _QUIET else _log.warning
+        tell(
+            "guard_step" if before.phase is not state.phase else "guard_note",
+            target=self.target.name,
+            phase=str(state.phase),
+            before=str(before.phase),
+            reason=step.reason,
+            incident=state.incident.id if state.incident else None,
+        )
+        if state.phase is Phase.VERIFYING and before.phase is Phase.RESTARTING:
+            self._world.switched()
+        if before.phase is not state.phase and state.phase is Phase.HELD:
+            self._count("disable" if state.goal is Mode.OFF else "enable", "held")
+
+    def _was_tried(self) -> bool:
+        incident = self.state.incident
+        return self._tried == (incident.id if incident else "")
+
+    def _act(self, seen: Seen) -> bool:
+        """Do what the state asks for; whether that was the switch."""
+        state = self.state
+        incident = state.incident.id if state.incident else ""
+        prepared = self._prepared == incident
+        effect = machine.effect(state, seen, prepared=prepared)
+        if effect is None or seen.now < self._again_at:
+            return False
+        if effect is Effect.SWITCH:
+            self._switch(machine.target_mode(state), incident)
+        elif effect is Effect.BEFORE:
+            self._tried = incident
+            if self._hook(self.policy.hooks.before, "before", incident):
+                self._prepared = incident
+        elif self._hook(self.policy.hooks.after, "after", incident):
+            self._prepared = self._tried = None
+            self._store(machine.hooks_done(self.state))
+        return effect is Effect.SWITCH
+
+    def _switch(self, goal: Mode, incident: str) -> None:
+        action = "disable" if goal is Mode.OFF else "enable"
+        self._outcome_of = (self.state.phase, self.state.since)
+        if self._actuator is None:
+            self._outcome = Outcome("no service is configured for it any more", changed=False)
+            return
+        _log.warning("guard_switches", target=self.target.name, action=action, incident=incident)
+        try:
+            if goal is Mode.OFF:
+                self._actuator.disable(incident)
+            else:
+                self._actuator.enable(incident)
+        except ActuatorError as error:
+            _log.error("guard_switch_failed", target=self.target.name, detail=str(error))
+            self._outcome = Outcome(str(error), changed=error.changed, retry=error.retry)
+            self._again_at = self._world.now() + _AGAIN_SECONDS
+            self._count(action, "failed")
+        else:
+            self._outcome = Outcome()
+            self._count(action, "done")
+        self._asked_at = 0.0
+
+    def _hook(self, words: Sequence[str] | None, which: str, incident: str) -> bool:
+        """Whether it is done, or there is none; one that fails is run again later."""
+        if words is None:
+            return True
+        state = self.state
+        environment = {
+            "SPECWATCH_INCIDENT": incident,
+            "SPECWATCH_TARGET": self.target.name,
+            "SPECWATCH_ACTION": "disable" if state.goal is Mode.OFF else "enable",
+        }
+        try:
+            run_hook(words, timeout=self.policy.hooks.timeout, environment=environment)
+        except ActuatorError as error:
+            _log.error("hook_failed", target=self.target.name, hook=which, detail=str(error))
+            self._again_at = self._world.now() + _AGAIN_SECONDS
+            self._count(f"hook_{which}", "failed")
+            return False
+        self._count(f"hook_{which}", "done")
+        return True
+
+    def _count(self, action: str, result: str) -> None:
+        self.actions[action, result] += 1
+
+    def _look(self) -> Seen:
+        state, world = self.state, self._world
+        status = world.status()
+        now, wall = world.now(), world.wall()
+        modes = set(status.models.values())
+        unknown = not modes or Mode.UNKNOWN in modes
+        mode = Mode.ON if Mode.ON in modes else None if unknown else Mode.OFF
+        failing = status.failure is not None
+        decision = world.decision()
+        found = found_by(decision.findings)
+        if state.phase is Phase.OBSERVING and self.policy.explore.budget:
+            self._doubt = unmeasured(decision, wall, self.policy.explore.max_age)
+        else:
+            self._doubt = ("", "")
+        seen = Seen(
+            now=now,
+            scraped_at=(
+                None if failing or status.last_success is None else now - wall + status.last_success
+            ),
+            mode=None if failing else mode,
+            models=tuple(sorted(status.models)),
+            load=None if failing else status.load,
+            breaches=found.breaches,
+            suspects=found.suspects,
+            passing=found.passing,
+            unknown=self._doubt[0],
+            aged=self._doubt[1],
+            outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
+        )
+        if self.slow:
+            self._ask(state, now)
+            seen = replace(
+                seen,
+                service=self._service,
+                service_error=self._service_error,
+                service_retry=self._service_retry,
+            )
+        if state.phase in (Phase.VERIFYING, Phase.ROLLING_BACK):
+            seen = replace(seen, healthy=world.healthy())
+        seen = self._survey.extend(seen, state, self.policy)
+        if self._survey.error is not None:
+            self._failed(self._survey.error)  # what is under way goes on without it
+        return seen
+
+    def _ask(self, state: GuardState, now: float) -> None:
+        """How the server's manager sees it; asked rarely while nothing is under way."""
+        if state.phase in CALM and state.order is None and now - self._asked_at < _ASK_SECONDS:
+            return
+        self._asked_at = now
+        self._service, self._service_error, self._service_retry = None, "", False
+        if self._actuator is None:
+            self._service_error = (
+                "it has no `service`, so specwatch cannot restart it; configure one, or restart it"
+                " by hand with the command that `specwatch strip` prints"
+            )
+            return
+        try:
+            self._service = self._actuator.status()
+            ordered = state.order is not None and state.order.goal is Mode.OFF
+            if state.phase is Phase.CONFIRMED or ordered:
+                self._actuator.plan()  # what cannot be done is known before anything is begun
+        except ActuatorError as error:
+            self._service_error, self._service_retry = str(error), error.retry

@@ -1,0 +1,397 @@
+"""What serving costs without speculation, by load: the measure of all comparisons."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from operator import attrgetter
+from typing import NamedTuple
+
+from specwatch.domain import histogram
+from specwatch.domain.cost import LEAST_POINTS, CostModel, Observation
+from specwatch.domain.interval import LEAST_SAMPLES
+from specwatch.domain.model import MINUTE, Environment, Histogram, Mode
+from specwatch.domain.noise import Noise
+from specwatch.domain.sample import Sample
+
+MAX_AGE = 30 * 86400.0
+"""Seconds after which a measurement says nothing of today, unless configured otherwise."""
+MOST_POINTS = 240
+"""Points kept of a load bin and origin: the newest."""
+
+
+_MANY = 30
+"""Points of its own traffic that outrank a fixed workload."""
+_STALE = 7 * 86400.0
+"""Seconds by which own traffic may be older than a fixed workload and still outrank it."""
+
+
+class Origin(enum.StrEnum):
+    """Where a baseline comes from, best first."""
+
+    WINDOWS = "windows"
+    """The target's own traffic while speculation was off."""
+    CALIBRATION = "calibrate"
+    """A fixed workload, sent on purpose."""
+    IMPORTED = "import"
+    """A benchmark that somebody else ran."""
+
+
+class Point(NamedTuple):
+    """A stretch of serving without speculation: a minute, an hour, or a slice of a benchmark.
+
+    ``at`` is the Unix time of its end, ``concurrency`` the mean of running requests while any ran;
+    ``seconds / tokens`` as in :class:`specwatch.domain.sample.Pace`. What follows is as in
+    :class:`specwatch.domain.sample.Requests`, None where it is not known; ``length`` is in seconds.
+    """
+
+    at: float
+    concurrency: float
+    seconds: float
+    tokens: float
+    by_token: bool = True
+    length: float = 60.0
+    firsts: float | None = None
+    first_seconds: float = 0.0
+    prompt_tokens: float = 0.0
+    population: float = 0.0
+    prompt: float | None = None
+    output: float | None = None
+
+    def decoding(self, prompt: float, output: float) -> Observation:
+        """Time per token at its conditions; the lengths stand in where it does not tell them."""
+        if self.firsts is None:
+            return Observation(
+                self.at, self.concurrency, self.seconds, self.tokens, length=self.length
+            )
+        return Observation(
+            self.at,
+            self.concurrency,
+            self.seconds,
+            self.tokens,
+            *extras(
+                self.concurrency,
+                self.tokens,
+                self.prompt_tokens,
+                self.prompt or prompt,
+                self.output or output,
+            ),
+            self.length,
+        )
+
+    @property
+    def first(self) -> Observation | None:
+        """Time to the first token at its conditions."""
+        if not self.firsts:
+            return None
+        return Observation(
+            self.at, self.population, self.first_seconds, self.firsts, self.prompt_tokens,
+            length=self.length,
+        )  # fmt: skip
+
+
+def extras(
+    running: float, units: float, prompt_tokens: float, prompt: float, output: float
+) -> tuple[float, float]:
+    """``prefill`` and ``context`` of an observation of decoding.
+
+    While a prompt is read the others wait; a request has on average its prompt and half of its
+    output in use.
+    """
+    return prompt_tokens * max(running - 1.0, 0.0), units * running * (prompt + output / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineKey:
+    """What a baseline holds for: another version or configuration makes it invalid.
+
+    ``configuration`` is the part of the fingerprint that does not speak of speculation. None
+    (unknown) matches everything.
+    """
+
+    target: str
+    model_name: str
+    engine_version: str | None = None
+    configuration: str | None = None
+
+    def holds_for(self, environment: Environment) -> bool:
+        """Whether a window of that environment may be compared with it."""
+        return _same(self.engine_version, environment.engine_version) and _same(
+            self.configuration, environment.configuration
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The baseline of one load bin, from one origin; latencies in seconds."""
+
+    key: BaselineKey
+    load_bin: int
+    origin: Origin
+    points: tuple[Point, ...]
+    ttft: Histogram | None = None
+    tpot: Histogram | None = None
+    points_behind: int = 0
+    """Points that the latencies come from: more than there are, once old ones were forgotten."""
+
+    @property
+    def at(self) -> float:
+        """Unix time of its newest point, 0 of none."""
+        return max((point.at for point in self.points), default=0.0)
+
+    @property
+    def enough(self) -> bool:
+        """Whether it has points enough to be compared with."""
+        return len(self.points) >= LEAST_SAMPLES
+
+
+class Range(NamedTuple):
+    """From a tenth to nine tenths of what the points of a baseline had."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """What is known now of serving one model without speculation: a measurement for some bins."""
+
+    bins: Mapping[int, Measurement] = field(default_factory=dict)
+    own: Mapping[int, Measurement] = field(default_factory=dict)
+    """Of the target's own traffic alone: what requests were like, and not only tokens."""
+    expired: bool = False
+    """Whether there was one that is too old by now, and nothing newer."""
+    others: tuple[Measurement, ...] = ()
+    """Those of other origins for the same bins: they tell more of the costs."""
+    noise: Noise | None = field(default=None, compare=False)
+    """That of minutes, where it is known: what a short measurement may be off by."""
+
+    def __bool__(self) -> bool:
+        return bool(self.bins)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is one, be it too old: then nothing is to be assumed in its place."""
+        return bool(self.bins) or self.expired
+
+    def before(self, at: float) -> Baseline:
+        """What was known of it at a time (Unix seconds)."""
+
+        def cut(one: Measurement) -> Measurement:
+            return replace(one, points=tuple(each for each in one.points if each.at <= at))
+
+        bins = {bin_: cut(each) for bin_, each in self.bins.items()}
+        return replace(self, bins=bins, others=tuple(map(cut, self.others)))
+
+    @cached_property
+    def points(self) -> tuple[Point, ...]:
+        """All of them."""
+        known = (*self.bins.values(), *self.others)
+        return tuple(sorted({p for each in known for p in each.points}, key=_order))
+
+    @cached_property
+    def measured_at(self) -> float:
+        """Unix time of the newest of them, 0 of none."""
+        return max((each.at for each in self.points), default=0.0)
+
+    @cached_property
+    def by_token(self) -> CostModel:
+        """Time per token, counted as tokens came."""
+        return self._decoding(by_token=True)
+
+    @cached_property
+    def by_request(self) -> CostModel:
+        """Time per token, counted as requests ended."""
+        return self._decoding(by_token=False)
+
+    @cached_property
+    def first(self) -> CostModel:
+        """Time to the first token."""
+        firsts = (each.first for each in self.points)
+        told = [each for each in firsts if each is not None]
+        return CostModel.fitted(told, self.noise, queued=True)
+
+    def demand(self, tokens: float, seconds: float) -> float | None:
+        """How many requests would run at a time for so many tokens in so many seconds, if each ran
+        as fast as at the fastest load; None where that is not known, or the time is so long that
+        there may be idle stretches in it."""
+        rates = [each.rate for each in self.by_token.rates.values()]
+        return min(rates) * tokens / seconds if rates and 0 < seconds <= MINUTE else None
+
+    @cached_property
+    def by_demand(self) -> CostModel:
+        """Time per token at a demand: for loads that there are only with speculation, as it is so
+        much slower there."""
+        return CostModel.fitted(self._demanded(first=False), self.noise)
+
+    @cached_property
+    def first_by_demand(self) -> CostModel:
+        """Time to the first token at a demand."""
+        return CostModel.fitted(self._demanded(first=True), self.noise, queued=True)
+
+    def _demanded(self, *, first: bool) -> Iterable[Observation]:
+        for each in self.points:
+            demand = self.demand(each.tokens, each.length) if each.by_token else None
+            if demand is None or each.firsts is None:
+                continue
+            if first and each.firsts:
+                yield Observation(
+                    each.at, demand, each.first_seconds, each.firsts, each.prompt_tokens,
+                    length=each.length,
+                )  # fmt: skip
+            elif not first:
+                yield Observation(each.at, demand, each.seconds, each.tokens, length=each.length)
+
+    @cached_property
+    def prompts(self) -> Range | None:
+        """Lengths of prompts, in tokens; None where they are not known."""
+        return _range([each.prompt for each in self.points if each.prompt is not None])
+
+    def _decoding(self, *, by_token: bool) -> CostModel:
+        points = [each for each in self.points if each.by_token is by_token]
+        told = [each for each in points if each.firsts is not None]
+        # Beside points with conditions those of earlier versions, which tell none, would mislead.
+        points = told if len(told) >= LEAST_POINTS else points
+        prompts, outputs = (
+            [value for each in points if (value := getattr(each, name)) is not None]
+            for name in ("prompt", "output")
+        )
+        prompt, output = (
+            math.fsum(each) / len(each) if each else 0.0 for each in (prompts, outputs)
+        )
+        return CostModel.fitted((each.decoding(prompt, output) for each in points), self.noise)
+
+    def age(self, now: float) -> float | None:
+        """Seconds since the oldest of its bins was measured; None of none."""
+        return max((now - each.at for each in self.bins.values()), default=None)
+
+
+def choose(
+    measurements: Iterable[Measurement],
+    environment: Environment,
+    *,
+    now: float,
+    max_age: float = MAX_AGE,
+    noise: Noise | None = None,
+) -> Baseline:
+    """The best measurement of each load bin that holds for an environment and has not expired.
+
+    The target's own traffic, half an hour of it or more and no more than a week older, is better
+    than a fixed workload; less of it still better than somebody else's benchmark.
+    """
+    measurements = list(measurements)
+    young = [_younger(each, now - max_age) for each in measurements]
+    valid = [each for each in young if each.enough and each.key.holds_for(environment)]
+    bins: dict[int, Measurement] = {}
+    for each in sorted(valid, key=lambda each: (_rank(each, valid), -each.at)):
+        bins.setdefault(each.load_bin, each)
+    own = {e.load_bin: e for e in sorted(valid, key=attrgetter("at")) if e.origin is Origin.WINDOWS}
+    others = tuple(
+        each for each in valid if each not in bins.values() and each.origin is not Origin.IMPORTED
+    )
+    known = any(each.enough and each.key.holds_for(environment) for each in measurements)
+    return Baseline(bins, own, expired=known and not bins, others=others, noise=noise)
+
+
+def _rank(one: Measurement, among: Sequence[Measurement]) -> int:
+    """How good a measurement is beside the others, best 0."""
+    if one.origin is not Origin.WINDOWS:
+        return 1 if one.origin is Origin.CALIBRATION else 3
+    others = [e.at for e in among if e.load_bin == one.load_bin and e.origin is not one.origin]
+    stale = one.at < max(others, default=one.at) - _STALE
+    return 2 if stale or len(one.points) < _MANY else 0
+
+
+def measured(key: BaselineKey, origin: Origin, samples: Iterable[Sample]) -> list[Measurement]:
+    """The measurements that samples without speculation are, one for each load bin.
+
+    Samples that are not sound, not ``off``, or without tokens are left out.
+    """
+    grouped: dict[int, list[Sample]] = {}
+    for sample in samples:
+        bin_ = sample.load_bin
+        if sample.mode is Mode.OFF and sample.sound and sample.pace and bin_ is not None:
+            grouped.setdefault(bin_, []).append(sample)
+    return [_measurement(key, bin_, origin, group) for bin_, group in sorted(grouped.items())]
+
+
+def join(older: Measurement, newer: Measurement) -> Measurement:
+    """Two measurements of one key, load bin and origin as one, of the newest points.
+
+    The latencies fade too: whenever twice as many points as are kept stand behind them, half of
+    each count goes.
+    """
+    points = tuple(sorted({*older.points, *newer.points}, key=_order)[-MOST_POINTS:])
+    if set(points) == set(older.points):  # known already, or older than all that is kept
+        return older
+    behind = older.points_behind + newer.points_behind
+    ttft, tpot = (
+        histogram.merge_all(each for each in pair if each is not None)
+        for pair in ((older.ttft, newer.ttft), (older.tpot, newer.tpot))
+    )
+    while behind > 2 * MOST_POINTS:
+        behind, ttft, tpot = behind // 2, _halved(ttft), _halved(tpot)
+    return replace(older, points=points, ttft=ttft, tpot=tpot, points_behind=behind)
+
+
+def _halved(whole: Histogram | None) -> Histogram | None:
+    if whole is None:
+        return None
+    # Odd counts are rounded up and down in turn, so that neither end of the scale fades faster.
+    counts = tuple((count + at % 2) // 2 for at, count in enumerate(whole.counts))
+    return replace(whole, counts=counts, sum=whole.sum / 2)
+
+
+def point_of(sample: Sample) -> Point | None:
+    """The point that a sample is; None for one that is idle or of which the pace is unknown."""
+    pace, concurrency = sample.pace, sample.gauges.concurrency
+    if pace is None or concurrency is None:
+        return None
+    at = float(sample.start + sample.length)
+    found = Point(at, concurrency, pace.seconds, pace.tokens, pace.by_token, float(sample.length))
+    asked = sample.requests
+    return found if asked is None else Point(*found[:6], *asked)
+
+
+def _measurement(
+    key: BaselineKey, bin_: int, origin: Origin, samples: Sequence[Sample]
+) -> Measurement:
+    points = sorted(
+        (point for sample in samples if (point := point_of(sample)) is not None), key=_order
+    )
+    tallies = [sample.tally for sample in samples]
+    return Measurement(
+        key,
+        bin_,
+        origin,
+        tuple(points[-MOST_POINTS:]),
+        histogram.merge_all(each.ttft for each in tallies if each.ttft is not None),
+        histogram.merge_all(each.tpot for each in tallies if each.tpot is not None),
+        len(points),
+    )
+
+
+def _younger(measurement: Measurement, oldest: float) -> Measurement:
+    points = tuple(point for point in measurement.points if point.at >= oldest)
+    if len(points) == len(measurement.points):
+        return measurement
+    return replace(measurement, points=points)
+
+
+def _range(values: Sequence[float]) -> Range | None:
+    if not values:
+        return None
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return Range(ordered[round(0.1 * last)], ordered[round(0.9 * last)])
+
+
+def _same(first: str | None, second: str | None) -> bool:
+    return first is None or second is None or first == second
+
+
+def _order(point: Point) -> tuple[float, float, float, float]:
+    return point[:4]

@@ -1,0 +1,282 @@
+"""Does speculation pay: the cost of a step, the speedup, and the line between gain and loss.
+
+At load L, with the time of a step = TPOT x tau::
+
+    o(L)   = TPOT_on(L) * tau_on(L) / TPOT_off(L)    cost of a speculative step, in plain steps
+    S      = tau / o(L)                              speedup: below 1 speculation loses
+    tau*   = o(L),  alpha* = (o(L) - 1) / (k * f)    the break-even line
+
+tau is counted over all decoding steps: where only the share f of them drafted (a lookup that
+found nothing drafts nothing) it is ``1 + f * accepted / drafts``; with f = 1 these are the
+formulas of Leviathan, Kalman, Matias, *Fast Inference from Transformers via Speculative Decoding*
+(2023), with measured times in place of their model of costs. o belongs to the batch, tau to the
+temperature bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Literal
+
+from specwatch.domain.acceptance import fixed_draft_length
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.cost import CostModel
+from specwatch.domain.counterfactual import Baselines, Minute
+from specwatch.domain.interval import Interval
+from specwatch.domain.merge import sum_fields
+from specwatch.domain.model import Objective, Tally
+from specwatch.domain.sample import Sample
+from specwatch.domain.speedup import TOO_FEW, Comparison
+
+DRAFT_COST_RATIO = 0.1
+"""Cost of a draft token in target steps, assumed of a draft model of a tenth of the size.
+
+It is the assumed break-even acceptance too: :func:`prior_speedup` is 1 there, whatever k.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BinBreakEven:
+    """The line at one load bin. ``share`` is that of the tokens generated there."""
+
+    load_bin: int
+    share: float
+    acceptance_length: float
+    """tau over all decoding steps, in tokens."""
+    speedup: Interval
+    step_cost: Interval
+    """o(L), in plain steps: tau* as well."""
+    acceptance: Interval
+    """alpha*: below it speculation loses at this load."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketSpeedup:
+    """What speculation does for one temperature bucket. ``share`` is that of its drafts."""
+
+    speedup: Interval
+    share: float
+    acceptance_rate: float | None
+
+    @property
+    def loses(self) -> bool:
+        """Whether its whole interval is below 1."""
+        return self.speedup.below(1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class BestK:
+    """Predicted speedup for each number of draft tokens up to the present one, 0 first.
+
+    Position j is kept as often as now, and a step's cost grows evenly with each draft token, from
+    1 at none to the measured one: an assumption about the cost, not about acceptance. 0 is a server
+    without speculation, not a draft length of 0 set at run time, where the drafter still runs.
+    """
+
+    speedups: tuple[float, ...]
+
+    @property
+    def k(self) -> int:
+        """The number of draft tokens with the greatest predicted speedup; the least of equals."""
+        return self.speedups.index(max(self.speedups))
+
+
+BestKUnknown = Literal["no_positions", "varying_length"]
+"""Why the best number of draft tokens is not known: accepted tokens are not counted by position, or
+drafts differ in length, and how many reached a position is not counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assessment:
+    """What was measured of one model over some windows.
+
+    ``speedup`` and all that follow from it are None without a baseline at the loads that there
+    were, or for too little data: then ``missing`` says which.
+    """
+
+    samples: int = 0
+    tokens: float = 0.0
+    covered: float = 0.0
+    """Share of the tokens generated at loads of which there is a baseline."""
+    speedup: Interval | None = None
+    """By ``objective``."""
+    objective: Objective = Objective.E2E
+    """What ``speedup`` is of: time per token where the rest is not known."""
+    per_token: Interval | None = None
+    bins: tuple[BinBreakEven, ...] = ()
+    buckets: Mapping[str, BucketSpeedup] = field(default_factory=dict)
+    best_k: BestK | None = None
+    best_k_unknown: BestKUnknown | None = None
+    """Why there is a speedup and no ``best_k``."""
+    missing: str | None = None
+    """Why there is no speedup, as words."""
+    until: float | None = None
+    """Unix time at which the newest of the minutes behind ``speedup`` ends."""
+    missing_lately: str | None = None
+    """Why the newest minutes say nothing of the speedup, as words, where they do not."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a measured speedup."""
+        return self.speedup is not None
+
+
+def prior_speedup(
+    acceptance_length: float, k: float, draft_cost_ratio: float = DRAFT_COST_RATIO
+) -> float:
+    """S = tau / (1 + k * c), with c the cost of a draft token in target steps: an assumption."""
+    return acceptance_length / (1 + k * draft_cost_ratio)
+
+
+def assumed_speedup(counted: Tally, draft_cost_ratio: float) -> float | None:
+    """The speedup to assume until there is a measurement; None where drafts are not counted."""
+    drafts, drafted = counted.drafts, counted.draft_tokens
+    if not drafts or drafted is None or counted.accepted_tokens is None:
+        return None
+    return prior_speedup(1 + counted.accepted_tokens / drafts, drafted / drafts, draft_cost_ratio)
+
+
+def speedup_of(
+    samples: Iterable[Sample],
+    baseline: Baseline,
+    *,
+    objective: Objective = Objective.E2E,
+) -> Interval | None:
+    """Only the speedup of :func:`assess`, in a fraction of the time."""
+    return Comparison(list(samples), baseline, objective=objective).interval()
+
+
+def assess(
+    samples: Iterable[Sample],
+    baseline: Baseline | Baselines,
+    *,
+    objective: Objective = Objective.E2E,
+    given_loads: bool = False,
+    usual: CostModel | None = None,
+    by_minute: Comparison | None = None,
+) -> Assessment:
+    """Measure the speedup over samples against a baseline; what is not ``on`` is passed over.
+
+    Samples of several environments are each compared with the baseline of their own. The order of
+    samples does not matter. ``usual`` is what steps took when the baseline was measured: see
+    :meth:`specwatch.domain.speedup.Comparison.adjusted`. ``given_loads`` as in
+    :class:`specwatch.domain.speedup.Comparison`. ``by_minute`` is the same time minute by minute,
+    where samples are blocks of several: of these the noise could not be told.
+    """
+    compared = Comparison(list(samples), baseline, objective=objective, given_loads=given_loads)
+    if usual is not None:
+        compared = compared.adjusted(usual)
+    whole = by_minute or compared
+    found = Assessment(samples=len(whole.minutes), tokens=whole.tokens, covered=whole.covered)
+    speedup = whole.interval()
+    if speedup is None:
+        return replace(found, missing=whole.missing or TOO_FEW)
+    stepping = compared.stepping
+    best_k = _best_k(stepping, compared)
+    return replace(
+        found,
+        speedup=speedup,
+        until=max(float(each.sample.start + each.sample.length) for each in whole.known),
+        objective=whole.objective,
+        per_token=whole.of(Objective.TPOT),
+        bins=tuple(_bins(stepping, compared)),
+        buckets=_buckets(stepping, compared),
+        best_k=best_k if isinstance(best_k, BestK) else None,
+        best_k_unknown=None if isinstance(best_k, BestK) else best_k,
+    )
+
+
+def _bins(minutes: Sequence[Minute], compared: Comparison) -> Iterable[BinBreakEven]:
+    whole = sum(each.pace.tokens for each in minutes)
+    for bin_ in sorted({each.load_bin for each in minutes}):
+        inside = [each for each in minutes if each.load_bin == bin_]
+        under = [each.pace.seconds for each in inside]
+        plain = [compared.rate(each) * each.pace.tokens for each in inside]
+        speedup = compared.ratio(inside, plain, under)
+        of_steps = [
+            seconds / each.tokens_per_step for each, seconds in zip(inside, plain, strict=True)
+        ]
+        inverse = compared.ratio(inside, of_steps, under)
+        drafted = sum(each.sample.tally.draft_tokens or 0 for each in inside)
+        steps = sum(each.steps for each in inside)
+        if speedup is None or inverse is None or not drafted:
+            continue
+        cost = inverse.inverse()
+        tokens = sum(each.pace.tokens for each in inside)
+        per_step = drafted / steps  # k * f
+        yield BinBreakEven(
+            load_bin=bin_,
+            share=tokens / whole,
+            acceptance_length=sum(e.tokens_per_step * e.steps for e in inside) / steps,
+            speedup=speedup,
+            step_cost=cost,
+            acceptance=Interval(
+                (cost.value - 1) / per_step,
+                (cost.lower - 1) / per_step,
+                (cost.upper - 1) / per_step,
+                cost.samples,
+                cost.confidence,
+            ),
+        )
+
+
+def _buckets(minutes: Sequence[Minute], compared: Comparison) -> dict[str, BucketSpeedup]:
+    drafts: dict[str, int] = {}
+    for each in minutes:
+        for label, counted in each.sample.buckets.items():
+            if counted.drafts:
+                drafts[label] = drafts.get(label, 0) + counted.drafts
+    whole = sum(drafts.values())
+    found = {}
+    for label, count in drafts.items():
+        part = [(each, steps) for each in minutes if (steps := _steps_of(label, each))]
+        tallies = [each.sample.buckets[label] for each, _ in part]
+        # Tokens that the bucket got from its steps, and the time that these took.
+        over = [
+            (steps + (tally.accepted_tokens or 0)) * each.kept * compared.rate(each)
+            for (each, steps), tally in zip(part, tallies, strict=True)
+        ]
+        under = [steps * each.step_seconds for each, steps in part]
+        speedup = compared.ratio([each for each, _ in part], over, under)
+        if speedup is None:
+            continue
+        drafted = sum(each.draft_tokens or 0 for each in tallies)
+        accepted = sum(each.accepted_tokens or 0 for each in tallies)
+        rate = accepted / drafted if drafted else None
+        found[label] = BucketSpeedup(speedup, count / whole, rate)
+    return found
+
+
+def _steps_of(label: str, minute: Minute) -> float:
+    """Decoding steps of a bucket: its drafts, and its part of those that did not draft."""
+    counted = minute.sample.buckets.get(label)
+    if counted is None or not counted.drafts:
+        return 0.0
+    drafting = minute.drafting
+    return counted.drafts / drafting if drafting else 0.0
+
+
+def _best_k(minutes: Sequence[Minute], references: Comparison) -> BestK | BestKUnknown:
+    counting = [each for each in minutes if each.sample.tally.accepted_per_position is not None]
+    drafted = Tally(**sum_fields((each.sample.tally for each in counting), _DRAFTED))
+    kept, drafts = drafted.accepted_per_position, drafted.drafts
+    if not kept or not drafts:
+        return "no_positions"
+    k = fixed_draft_length(drafted)
+    if k is None:
+        return "varying_length"
+    steps = sum(each.steps for each in counting)
+    plain = sum(references.rate(each) * each.steps for each in counting)
+    cost = sum(each.step_seconds * each.steps for each in counting) / plain
+    drafting = min(drafts / steps, 1.0)
+    lengths = accumulate((count / drafts for count in kept), initial=0.0)
+    return BestK(
+        tuple(
+            (1 + drafting * length) / (1 + (cost - 1) * at / k) for at, length in enumerate(lengths)
+        )
+    )
+
+
+_DRAFTED = ("drafts", "draft_tokens", "accepted_per_position")

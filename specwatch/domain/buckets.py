@@ -1,0 +1,145 @@
+"""A tap's counts by model and temperature bucket, and the windows that they make."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from specwatch.domain import merge
+from specwatch.domain.model import (
+    ALL_TEMPERATURES,
+    UNKNOWN_TEMPERATURE,
+    Series,
+    Source,
+    Tally,
+    Window,
+)
+
+MOST_TEMPERATURES = 32
+"""Temperature buckets of one model: more than a tap can be told to have, and bounded."""
+
+_LABEL = re.compile(r"(>)?([0-9.e+-]+)|[(\[]([0-9.e+-]+),([0-9.e+-]+)\]")
+_MOST_NAMED = 3
+
+
+class Bucket(NamedTuple):
+    """Whose counts they are, as the tap calls the model."""
+
+    model_name: str
+    temperature: str
+
+
+def by_bucket(
+    samples: Mapping[Series, float], problems: list[str]
+) -> dict[Bucket, dict[Series, float]]:
+    """A tap's samples by model and temperature; those of others are left out.
+
+    ``problems`` gets a sentence about temperatures that are too many, or that nobody has.
+    """
+    buckets: dict[Bucket, dict[Series, float]] = {}
+    counts: dict[str, int] = {}
+    refused: set[str] = set()
+    for series, value in samples.items():
+        if not series.temperature:
+            continue
+        bucket = Bucket(series.model_name, series.temperature)
+        found = buckets.get(bucket)
+        if found is None:
+            count = counts.get(bucket.model_name, 0)
+            if count == MOST_TEMPERATURES or bucket.temperature == ALL_TEMPERATURES:
+                refused.add(bucket.model_name)
+                continue
+            counts[bucket.model_name] = count + 1
+            found = buckets[bucket] = {}
+        found[series] = value
+    for model in sorted(refused)[:_MOST_NAMED]:
+        problems.append(
+            f"the tap's temperatures of {model[:60]!r} beyond {MOST_TEMPERATURES}, or called"
+            f" {ALL_TEMPERATURES!r}"
+        )
+    return buckets
+
+
+def matching(name: str, models: Collection[str], unnamed: str) -> str | None:
+    """The engine's model that a tap means by ``name``; None where the engine has none such.
+
+    ``unnamed`` is what the one is called that the engine does not name. Where either side does not
+    say, the engine's only model is meant.
+    """
+    if name in models:
+        return name
+    if len(models) == 1:
+        (only,) = models
+        return only if not (name and only) else None
+    return "" if name == unnamed and "" in models else None
+
+
+def order_of(temperature: str) -> tuple[int, float, str]:
+    """A sort key of bucket labels: ascending, then what is none, then the unknown."""
+    if temperature == UNKNOWN_TEMPERATURE:
+        return 2, 0.0, ""
+    found = _LABEL.fullmatch(temperature)
+    try:
+        end = float(found[2] or found[4]) if found else None
+    except ValueError:
+        end = None
+    if found is None or end is None:
+        return 1, 0.0, temperature
+    return 0, end, found[1] or ""
+
+
+def windows_of(
+    tallies: Mapping[Bucket, Tally],
+    of_all: Mapping[str, Window],
+    *,
+    doubts: Callable[[str], bool],
+    unnamed: str,
+    source: Source,
+    restarts: int,
+    problems: list[str],
+) -> list[Window]:
+    """Windows of what a tap counted beside those of all temperatures, ``of_all``, by model.
+
+    ``doubts`` tells of which models its counts cannot be true: they get none. ``restarts`` are
+    those of the tap alone. ``problems`` gets a sentence about models that the
+    engine does not have.
+    """
+    models: dict[str, dict[str, Tally]] = {}
+    strangers: set[str] = set()
+    for (name, temperature), part in tallies.items():
+        model = matching(name, of_all, unnamed)
+        if model is None:
+            strangers.add(name)
+            continue
+        if doubts(model):
+            continue
+        parts = models.setdefault(model, {})
+        parts[temperature] = merge.merge_tallies(parts.get(temperature, Tally()), part)
+    if strangers:
+        problems.append(unknown_models(strangers))
+    windows = []
+    for model, parts in sorted(models.items()):
+        whole = of_all[model]
+        seen = sum(part.drafts or 0 for part in parts.values())
+        windows += [
+            replace(
+                whole,
+                series=replace(whole.series, temperature=temperature),
+                tally=parts[temperature],
+                source=source,
+                server_drafts=whole.tally.drafts,
+                source_drafts=seen,
+                restarts=whole.restarts + restarts,
+            )
+            for temperature in sorted(parts, key=order_of)
+        ]
+    return windows
+
+
+def unknown_models(names: Collection[str]) -> str:
+    """A sentence about a tap's models that the engine does not have."""
+    named = ", ".join(repr(name[:60]) for name in sorted(names)[:_MOST_NAMED])
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"the tap counts for {named}{more}, which the server's page does not have"

@@ -1,0 +1,435 @@
+"""What serving takes at given conditions, fitted to what it took.
+
+A step takes longer for more sequences, for more prompt tokens that share it, and for more tokens
+of context that it reads. So the seconds that requests waited for their output are
+
+    seconds = units * rate(load) + a * prompt tokens * others + b * units * context
+
+where ``units`` are what the seconds went into (tokens, steps, or first tokens), ``load`` is the
+number of requests at a time, ``others`` those that wait while a prompt is read, and ``context``
+the tokens in use. ``rate`` is known for each load bin and interpolated between their mean loads;
+a and b, never negative, are fitted within load bins. The shape of the costs is that of a step of
+continuous batching with chunked prefill (A. Agrawal et al., *Taming Throughput-Latency Tradeoff in
+LLM Inference with Sarathi-Serve*, 2024); what a step costs is measured.
+
+The server may have become faster or slower between two episodes of measuring: earlier ones are
+scaled to the level of the newest where both were at like loads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from specwatch.domain.model import load_bin
+from specwatch.domain.noise import Noise, Spread, inflation, spread_of
+
+EPISODE = 900.0
+"""Seconds without an observation after which the next is of another episode."""
+LEAST_POINTS = 5
+"""Observations of a load bin without which its rate is not known."""
+_LEAST_SHIFT = 0.02
+"""Change of the level between episodes below which they count as alike."""
+_CERTAIN = 0.005
+"""Error, of each side, at which a level counts as changed."""
+_LEAST_FREEDOM = 8.0
+"""Degrees of freedom of a rate, at least."""
+_LEAST_T = 3.0
+"""Standard errors by which a slope has to differ from zero to be used."""
+_MOST_APART = 0.8
+"""Share of a load's seconds that may be of prompts and context."""
+_LOAD = 2
+"""The column of the load, beside those of prompts and of context."""
+
+
+class Observation(NamedTuple):
+    """``seconds`` that went into ``units`` in the stretch that ended at ``at`` (Unix seconds).
+
+    ``prefill`` is prompt tokens times the requests that waited for each, ``context`` is units
+    times tokens in use; both 0 where they are not known.
+    """
+
+    at: float
+    load: float
+    seconds: float
+    units: float
+    prefill: float = 0.0
+    context: float = 0.0
+    length: float = 60.0
+    """Seconds that the stretch lasted."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rate:
+    """Of one load bin: seconds per unit, net of prompts and context, at a mean ``load``.
+
+    Two of them err independently of each other.
+    """
+
+    load: float
+    rate: float
+    variance: float
+    """Of the logarithm of what it predicts."""
+    freedom: float
+    prefill: float | None = None
+    """The slope of prompts at this load, where each load has its own."""
+
+
+class Slopes(NamedTuple):
+    """Seconds per unit of ``prefill`` and of ``context``; None where nothing tells it."""
+
+    prefill: float | None
+    context: float | None
+
+
+_NONE = Slopes(None, None)
+
+
+class Prediction(NamedTuple):
+    """What something would take, in seconds, and the rates that this rests on by share."""
+
+    seconds: float
+    shares: tuple[tuple[Rate, float], ...]
+
+    def times(self, factor: float) -> Prediction:
+        """That of a part, or of a slower server."""
+        return self._replace(seconds=self.seconds * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Fitted costs; ``rates`` by load bin."""
+
+    rates: Mapping[int, Rate]
+    slopes: Slopes = _NONE
+
+    @classmethod
+    def fitted(
+        cls,
+        observations: Iterable[Observation],
+        noise: Noise | None = None,
+        *,
+        queued: bool = False,
+    ) -> CostModel:
+        """Of any observations, in any order; ``noise`` is that of minutes, where it is known.
+
+        Where prompts wait for one another (``queued``) one costs the more the more there are: each
+        load has a slope of its own.
+        """
+        ordered = sorted(each for each in observations if each.units > 0 and each.seconds > 0)
+        if queued:
+            return cls(_queued_rates(ordered, noise))
+        slopes = _slopes(ordered)
+        leveled: list[Observation] = []
+        for episode in _episodes(ordered):
+            shift = _shift(cls(_rates(leveled, slopes, noise), slopes), episode)
+            if shift != 1.0:
+                leveled = [_scaled(each, shift) for each in leveled]
+            leveled += episode
+        # A slope is in seconds, too: fitted again where the level has changed.
+        slopes = _slopes(leveled)
+        return cls(_rates(leveled, slopes, noise), slopes)
+
+    def __bool__(self) -> bool:
+        return bool(self.rates)
+
+    def weights(self, load: float) -> dict[int, float] | None:
+        """Load bins whose rate, so weighted, is that at a load; None where unknown.
+
+        A bin that was not measured has a rate only if both its neighbours have.
+        """
+        own = load_bin(load)
+        if own is None:
+            return None
+        if own in self.rates:
+            low, high = (own, own + 1) if load > self.rates[own].load else (own - 1, own)
+        else:
+            low, high = own - 1, own + 1
+        if low in self.rates and high in self.rates:
+            below, above = self.rates[low].load, self.rates[high].load
+            share = (load - below) / (above - below)
+            return {low: 1.0 - share, high: share}
+        return {own: 1.0} if own in self.rates else None
+
+    def nearest(self, load: float) -> dict[int, float] | None:
+        """As :meth:`weights`; where unknown the nearest of the two bins on either side."""
+        weights, own = self.weights(load), load_bin(load)
+        if weights is not None or own is None:
+            return weights
+        near = [bin_ for bin_ in (own - 1, own + 1, own - 2, own + 2) if bin_ in self.rates]
+        return {near[0]: 1.0} if near else None
+
+    def predict(
+        self,
+        load: float,
+        units: float,
+        prefill: float = 0.0,
+        context: float = 0.0,
+        *,
+        nearest: bool = False,
+    ) -> Prediction | None:
+        """Seconds for ``units`` at some conditions; None at a load that is not known, with
+        ``nearest`` at one far from any that is."""
+        weights = self.nearest(load) if nearest else self.weights(load)
+        if weights is None:
+            return None
+        parts = [
+            (rate, weight * (units * rate.rate + (rate.prefill or 0.0) * prefill))
+            for rate, weight in ((self.rates[bin_], weight) for bin_, weight in weights.items())
+        ]
+        seconds = math.fsum(part for _, part in parts)
+        seconds += (self.slopes.prefill or 0.0) * prefill
+        seconds += (self.slopes.context or 0.0) * context
+        # Without a unit and a prompt it is nothing.
+        shares = tuple((rate, part / seconds) for rate, part in parts if seconds > 0)
+        return Prediction(seconds, shares)
+
+
+def doubt(parts: Iterable[tuple[Prediction, float]]) -> Spread:
+    """Of a sum of predictions, each with its seconds in that sum."""
+    whole = 0.0
+    amounts: dict[Rate, float] = {}
+    for prediction, seconds in parts:
+        whole += seconds
+        for rate, share in prediction.shares:
+            amounts[rate] = amounts.get(rate, 0.0) + share * seconds
+    if whole <= 0:
+        return Spread(0.0, math.inf)
+    terms = [
+        ((amount / whole) ** 2 * rate.variance, max(rate.freedom, 1.0))
+        for rate, amount in amounts.items()
+    ]
+    total = math.fsum(variance for variance, _ in terms)
+    left = math.fsum(variance**2 / freedom for variance, freedom in terms)
+    return Spread(total, total**2 / left if left > 0 else math.inf)
+
+
+def _episodes(ordered: Sequence[Observation]) -> list[list[Observation]]:
+    found: list[list[Observation]] = []
+    for each in ordered:
+        if not found or each.at - each.length - found[-1][-1].at > EPISODE:
+            found.append([])
+        found[-1].append(each)
+    return found
+
+
+def _scaled(one: Observation, factor: float) -> Observation:
+    return one._replace(seconds=one.seconds * factor)
+
+
+def _shift(known: CostModel, episode: Sequence[Observation]) -> float:
+    """How much more an episode took than what was known says; 1 where it may be chance."""
+    over, under, parts = [], [], []
+    for each in episode:
+        expected = known.predict(each.load, each.units, each.prefill, each.context)
+        if expected is not None:
+            over.append(each.seconds)
+            under.append(expected.seconds)
+            parts.append((expected, expected.seconds))
+    if len(over) < LEAST_POINTS:
+        return 1.0
+    spread = spread_of(over, under)
+    if spread is None:
+        return 1.0
+    shift = math.fsum(over) / math.fsum(under)
+    least = math.hypot(spread.half_width(_CERTAIN), 2.576 * math.sqrt(doubt(parts).variance))
+    return shift if abs(math.log(shift)) > max(least, _LEAST_SHIFT) else 1.0
+
+
+def _rates(
+    observations: Sequence[Observation], slopes: Slopes, noise: Noise | None
+) -> dict[int, Rate]:
+    found = {}
+    for bin_, group in _by_bin(observations).items():
+        net = [_net(each, slopes) for each in group]
+        units = [each.units for each in group]
+        if math.fsum(net) > 0:
+            found[bin_] = _rate(group, net, units, math.fsum(net) / math.fsum(units), noise)
+    return found
+
+
+def _queued_rates(observations: Sequence[Observation], noise: Noise | None) -> dict[int, Rate]:
+    """By load bin seconds per unit and per prompt token, neither of them negative."""
+    found = {}
+    for bin_, group in _by_bin(observations).items():
+        whole, seconds = (
+            math.fsum(getattr(each, name) for each in group) for name in ("units", "seconds")
+        )
+        prompts = math.fsum(each.prefill for each in group)
+        spread = math.fsum(
+            (each.prefill / each.units - prompts / whole) ** 2 * each.units for each in group
+        )
+        together = math.fsum(
+            (each.prefill / each.units - prompts / whole)
+            * (each.seconds / each.units - seconds / whole)
+            * each.units
+            for each in group
+        )
+        slope = together / spread if spread > 1e-9 * prompts**2 / whole else 0.0
+        slope = min(max(slope, 0.0), seconds / prompts if prompts else 0.0)
+        rate = (seconds - slope * prompts) / whole
+        expected = [rate * each.units + slope * each.prefill for each in group]
+        took = [each.seconds for each in group]
+        found[bin_] = replace(_rate(group, took, expected, rate, noise), prefill=slope)
+    return found
+
+
+def _by_bin(observations: Sequence[Observation]) -> dict[int, list[Observation]]:
+    grouped: dict[int, list[Observation]] = {}
+    for each in observations:
+        bin_ = load_bin(each.load)
+        if bin_ is not None:
+            grouped.setdefault(bin_, []).append(each)
+    return {bin_: group for bin_, group in sorted(grouped.items()) if len(group) >= LEAST_POINTS}
+
+
+def _rate(
+    group: Sequence[Observation],
+    over: Sequence[float],
+    under: Sequence[float],
+    rate: float,
+    noise: Noise | None,
+) -> Rate:
+    """Of one load bin; the noise of ``over`` by ``under`` is the doubt of it."""
+    spread = spread_of(over, under)
+    minutes = math.fsum(each.length for each in group) / 60.0
+    variance, freedom = (0.0, math.inf) if spread is None else spread
+    if noise is not None and noise.variance > 0:
+        # Short slices of one minute share what troubled that minute.
+        shared = noise.variance * inflation(minutes, noise.correlation) / max(minutes, 1.0)
+        if shared > variance:
+            variance, freedom = shared, max(noise.freedom, 1.0)
+    # Points of one stage are few and alike: of their variance alone little would be known.
+    freedom = max(freedom, _LEAST_FREEDOM)
+    units = math.fsum(each.units for each in group)
+    load = math.fsum(each.load * each.units for each in group) / units
+    return Rate(load, rate, variance, freedom)
+
+
+def _net(one: Observation, slopes: Slopes) -> float:
+    return (
+        one.seconds - (slopes.prefill or 0.0) * one.prefill - (slopes.context or 0.0) * one.context
+    )
+
+
+def _slopes(observations: Sequence[Observation]) -> Slopes:
+    """Least squares of seconds per unit within load bins and episodes, by weight of units.
+
+    The load itself is a nuisance: it varies within a bin, and context with it.
+    """
+    groups: dict[tuple[int, int], list[Observation]] = {}
+    for number, episode in enumerate(_episodes(observations)):
+        for each in episode:
+            bin_ = load_bin(each.load)
+            if bin_ is not None:
+                groups.setdefault((number, bin_), []).append(each)
+    rows: list[tuple[float, tuple[float, float, float], float]] = []
+    freedom = 0
+    for group in groups.values():
+        whole = math.fsum(each.units for each in group)
+        columns = [
+            (each.prefill / each.units, each.context / each.units, each.load) for each in group
+        ]
+        paces = [each.seconds / each.units for each in group]
+        weights = [each.units / whole for each in group]
+        means = [
+            math.fsum(w * c[at] for w, c in zip(weights, columns, strict=True)) for at in range(3)
+        ]
+        mean = math.fsum(w * p for w, p in zip(weights, paces, strict=True))
+        freedom += len(group) - 1
+        for weight, row, pace in zip(weights, columns, paces, strict=True):
+            # Relative to the pace, so that slow loads do not drown fast ones.
+            scale = weight * len(group) / mean**2
+            apart = (row[0] - means[0], row[1] - means[1], row[2] - means[2])
+            rows.append((scale, apart, pace - mean))
+    used = [0, 1, _LOAD]
+    while used:
+        solved = _solve(rows, used, freedom)
+        if solved is None:
+            # What goes with the load, or with prompts, is not told from them.
+            still = [at for at in used if not _moment(rows, at)]
+            others = [at for at in used if at != _LOAD]
+            used.remove((still or others[-1:] or used)[0])
+            continue
+        worst = min(
+            (at for at in used if at != _LOAD),
+            key=lambda at: solved[at][0] / solved[at][1],
+            default=_LOAD,
+        )
+        if worst == _LOAD or solved[worst][0] >= _LEAST_T * solved[worst][1]:
+            found = (solved[at][0] if at in solved else None for at in (0, 1))
+            return _possible(Slopes(*found), observations)
+        used.remove(worst)
+    return _NONE
+
+
+def _possible(slopes: Slopes, observations: Sequence[Observation]) -> Slopes:
+    """No more than what leaves a part of each load's seconds to the units themselves: short slices
+    are so uneven that chance alone may say otherwise."""
+    factor = 1.0
+    for group in _by_bin(observations).values():
+        seconds = math.fsum(each.seconds for each in group)
+        apart = seconds - math.fsum(_net(each, slopes) for each in group)
+        if apart > _MOST_APART * seconds:
+            factor = min(factor, _MOST_APART * seconds / apart)
+    return Slopes(*(each and each * factor for each in slopes))
+
+
+def _moment(rows: Sequence[tuple[float, tuple[float, float, float], float]], at: int) -> float:
+    return math.fsum(weight * apart[at] ** 2 for weight, apart, _ in rows)
+
+
+def _solve(
+    rows: Sequence[tuple[float, tuple[float, float, float], float]],
+    used: Sequence[int],
+    freedom: int,
+) -> dict[int, tuple[float, float]] | None:
+    """Coefficients and their standard errors; None where the columns do not determine them."""
+    size = len(used)
+    scales = [math.sqrt(_moment(rows, at)) for at in used]
+    if freedom <= size or not all(scales):
+        return None
+    matrix = [
+        [
+            math.fsum(w * x[a] * x[b] for w, x, _ in rows) / (scales[i] * scales[j])
+            for j, b in enumerate(used)
+        ]
+        for i, a in enumerate(used)
+    ]
+    right = [math.fsum(w * x[a] * y for w, x, y in rows) / scales[i] for i, a in enumerate(used)]
+    inverse = _inverse(matrix)
+    if inverse is None:
+        return None
+    found = [math.fsum(a * b for a, b in zip(row, right, strict=True)) for row in inverse]
+    left = math.fsum(
+        w * (y - math.fsum(found[i] / scales[i] * x[a] for i, a in enumerate(used))) ** 2
+        for w, x, y in rows
+    )
+    error = max(left, 0.0) / (freedom - size)
+    return {
+        a: (
+            found[i] / scales[i],
+            max(math.sqrt(error * max(inverse[i][i], 0.0)) / scales[i], 1e-300),
+        )
+        for i, a in enumerate(used)
+    }
+
+
+def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]] | None:
+    """Of a small symmetric matrix with ones on its diagonal; None where it is nearly singular."""
+    size = len(matrix)
+    rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
+    for column in range(size):
+        pivot = max(range(column, size), key=lambda at: abs(rows[at][column]))
+        if abs(rows[pivot][column]) < 1e-4:
+            return None
+        rows[column], rows[pivot] = rows[pivot], rows[column]
+        lead = rows[column][column]
+        rows[column] = [each / lead for each in rows[column]]
+        for at in range(size):
+            if at != column and rows[at][column]:
+                factor = rows[at][column]
+                rows[at] = [a - factor * b for a, b in zip(rows[at], rows[column], strict=True)]
+    return [row[size:] for row in rows]

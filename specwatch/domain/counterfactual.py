@@ -1,0 +1,269 @@
+"""What the work of minutes takes without speculation, by the baselines of their environments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from specwatch.domain.baseline import Baseline, extras
+from specwatch.domain.cost import CostModel, Observation, Prediction
+from specwatch.domain.model import Environment, Mode, Objective
+from specwatch.domain.sample import Pace, Requests, Sample
+
+NO_LENGTHS = "nothing tells how long prompts were"
+"""Why nothing is compared with a baseline whose times depend on prompts."""
+LIKE = 2.0
+"""Factor by which prompts may be longer, or shorter, than those of the baseline."""
+_ENOUGH_REQUESTS = 10
+"""Requests of a minute that alone tell how long its prompts were."""
+_NEIGHBOURHOOD = 300
+"""Seconds before and after a minute whose requests tell how long prompts were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """A sample of which all is known that a comparison needs.
+
+    ``steps`` is 0 where drafts are not counted: then nothing can be said of a step.
+    """
+
+    sample: Sample
+    pace: Pace
+    steps: float
+    concurrency: float
+    load_bin: int
+    requests: Requests | None
+
+    @classmethod
+    def of(cls, sample: Sample, mode: Mode = Mode.ON) -> Minute | None:
+        """None for a sample of another mode, or that says nothing of the pace."""
+        pace, steps, concurrency = sample.pace, sample.steps, sample.gauges.concurrency
+        bin_ = sample.load_bin
+        if sample.mode is not mode or not sample.sound or pace is None:
+            return None
+        if concurrency is None or bin_ is None:
+            return None
+        return cls(sample, pace, steps or 0.0, concurrency, bin_, sample.requests)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """tau over all decoding steps."""
+        if self.pace.by_token:
+            return self.pace.tokens / self.steps
+        return 1 + (self.sample.tally.accepted_tokens or 0) / self.steps
+
+    @property
+    def step_seconds(self) -> float:
+        """What a step took."""
+        return self.pace.seconds / self.pace.tokens * self.tokens_per_step
+
+    @property
+    def kept(self) -> float:
+        """Share of what the steps yielded: an output that ends within one throws the rest away."""
+        yielded = 1 + (self.sample.tally.accepted_tokens or 0) / self.steps
+        return self.tokens_per_step / yielded
+
+    @property
+    def drafting(self) -> float:
+        """Share of the steps that drafted."""
+        return min((self.sample.tally.drafts or 0) / self.steps, 1.0)
+
+    def took(self, objective: Objective) -> float:
+        """Seconds of its work that count for an objective."""
+        first = 0.0 if self.requests is None else self.requests.first_seconds
+        if objective is Objective.TTFT:
+            return first
+        return self.pace.seconds + (first if objective is Objective.E2E else 0.0)
+
+    def stepping(self) -> Observation | None:
+        """What its steps took, at its conditions; None where drafts are not counted."""
+        if not self.steps or not self.pace.by_token:
+            return None
+        sample, asked = self.sample, self.requests
+        more = (0.0, 0.0)
+        if asked is not None:
+            more = extras(
+                self.concurrency, self.steps, asked.prompt_tokens, asked.prompt or 0.0,
+                asked.output or 0.0,
+            )  # fmt: skip
+        return Observation(
+            float(sample.start + sample.length), self.concurrency, self.pace.seconds,
+            self.steps, *more,
+        )  # fmt: skip
+
+
+class Plain(NamedTuple):
+    """What the work of a minute takes without speculation: its tokens, and its first tokens."""
+
+    decoding: Prediction
+    first: Prediction | None
+    at_load: bool = True
+    """Whether at the same load; at the same demand it says nothing of a step."""
+
+    def parts(self, objective: Objective) -> tuple[Prediction, ...]:
+        """Those that count for an objective."""
+        if objective is Objective.TPOT or self.first is None:
+            return (self.decoding,)
+        return (self.first,) if objective is Objective.TTFT else (self.decoding, self.first)
+
+    def seconds(self, objective: Objective) -> float:
+        """The time without speculation by an objective."""
+        return math.fsum(each.seconds for each in self.parts(objective))
+
+    def times(self, factor: float) -> Plain:
+        """On a server that is slower by a factor."""
+        return self._replace(
+            decoding=self.decoding.times(factor), first=self.first and self.first.times(factor)
+        )
+
+
+class Lengths(NamedTuple):
+    """Mean lengths of the requests around a minute, in tokens."""
+
+    prompt: float | None
+    output: float | None
+
+
+Row = tuple[Minute, "Plain | str"]
+"""A minute, and what it takes without speculation, or why that is not known."""
+
+Memory = dict[int, Row]
+"""Minutes that were looked at before, by their start."""
+
+Baselines = Callable[[Environment], Baseline]
+"""The baseline of each environment: what ran in another is no measure."""
+
+
+class Counterfactual:
+    """Baselines, asked for what minutes take without speculation."""
+
+    def __init__(self, baseline: Baseline | Baselines) -> None:
+        self._baseline = baseline
+        self._cache: dict[Environment, Baseline] = {}
+
+    def of(self, environment: Environment) -> Baseline:
+        """The baseline of an environment."""
+        if environment not in self._cache:
+            known = self._baseline
+            self._cache[environment] = known if isinstance(known, Baseline) else known(environment)
+        return self._cache[environment]
+
+    def rows(self, samples: Sequence[Sample], mode: Mode) -> list[Row]:
+        """The minutes of a mode, in order of time, each with what it takes."""
+        minutes = _minutes(samples, mode)
+        pairs = zip(minutes, _lengths(minutes), strict=True)
+        return [(minute, self._plain(minute, lengths)) for minute, lengths in pairs]
+
+    def remembered(self, samples: Sequence[Sample], mode: Mode, memory: Memory) -> list[Row]:
+        """As :meth:`rows`; of minutes that ``memory`` has nothing is computed anew."""
+        ordered = sorted(samples, key=lambda each: each.start)
+        fresh = [each for each in ordered if each.start not in memory]
+        since = fresh[0].start - 2 * _NEIGHBOURHOOD if fresh else math.inf
+        near = self.rows([each for each in ordered if each.start >= since], mode)
+        found = {row[0].sample.start: row for row in near}
+        rows = [
+            row
+            for each in ordered
+            if (row := memory.get(each.start) or found.get(each.start)) is not None
+        ]
+        # Requests of the minutes after it belong to what is known of a minute.
+        settled = ordered[-1].start - _NEIGHBOURHOOD if ordered else 0
+        memory.update(
+            (start, row) for start, row in found.items() if start < settled and start not in memory
+        )
+        for start in [start for start in memory if start < ordered[0].start]:
+            del memory[start]
+        return rows
+
+    def _models(self, minute: Minute) -> tuple[CostModel, CostModel]:
+        known = self.of(minute.sample.environment)
+        return known.by_token if minute.pace.by_token else known.by_request, known.first
+
+    def _plain(self, minute: Minute, lengths: Lengths) -> Plain | str:
+        """What the work of a minute takes without speculation, or why that is not known."""
+        decoding, firsts = self._models(minute)
+        asked = minute.requests
+        unlike = self._unlike(minute, lengths)
+        if unlike is not None:
+            return unlike
+        more = (0.0, 0.0)
+        if asked is None or lengths.prompt is None:
+            if any(decoding.slopes):
+                return NO_LENGTHS
+        else:
+            more = extras(
+                minute.concurrency, minute.pace.tokens, asked.prompt_tokens, lengths.prompt,
+                lengths.output or 0.0,
+            )  # fmt: skip
+        found = decoding.predict(minute.concurrency, minute.pace.tokens, *more)
+        if found is None:
+            return self._at_demand(minute) or "no baseline at the load that there was"
+        first = None
+        if asked is not None and minute.pace.by_token and firsts:
+            # Fewer minutes tell of first tokens than of others.
+            first = firsts.predict(
+                asked.population, float(asked.firsts), asked.prompt_tokens, nearest=True
+            )
+            if first is None:
+                same = self._at_demand(minute)
+                first = same and same.first
+            if first is None:
+                return "no time to the first token in the baseline at the load that there was"
+        return Plain(found, first)
+
+    def _at_demand(self, minute: Minute) -> Plain | None:
+        """At the same demand in place of the same load: where speculation is slow, so many
+        requests at a time are never seen without it."""
+        known, asked = self.of(minute.sample.environment), minute.requests
+        demand = known.demand(minute.pace.tokens, float(minute.sample.length))
+        if demand is None or asked is None or not minute.pace.by_token:
+            return None
+        found = known.by_demand.predict(demand, minute.pace.tokens)
+        if found is None:
+            return None
+        first = known.first_by_demand.predict(demand, float(asked.firsts), asked.prompt_tokens)
+        return Plain(found, first, at_load=False)
+
+    def _unlike(self, minute: Minute, lengths: Lengths) -> str | None:
+        """How requests differ from those of the baseline; None where they do not."""
+        known, asked = self.of(minute.sample.environment).prompts, minute.requests
+        prompt = lengths.prompt
+        if asked is not None and asked.prompt is not None and asked.firsts >= _ENOUGH_REQUESTS:
+            prompt = asked.prompt
+        if known is None or prompt is None:
+            return None
+        if prompt > LIKE * known.high:
+            factor, how = prompt / known.high, "longer"
+        elif prompt < known.low / LIKE:
+            factor, how = known.low / prompt, "shorter"
+        else:
+            return None
+        return f"prompts are {factor:.0f} times {how} than those of the baseline"
+
+
+def _minutes(samples: Sequence[Sample], mode: Mode) -> list[Minute]:
+    found = [each for sample in samples if (each := Minute.of(sample, mode)) is not None]
+    return sorted(found, key=lambda each: each.sample.start)
+
+
+def _lengths(minutes: Sequence[Minute]) -> list[Lengths]:
+    """Of requests around each minute, which may have seen none."""
+    asked = [(each.sample.start, each.requests) for each in minutes]
+    found = []
+    low = high = 0
+    for start, _ in asked:
+        while asked[low][0] < start - _NEIGHBOURHOOD:
+            low += 1
+        while high < len(asked) and asked[high][0] <= start + _NEIGHBOURHOOD:
+            high += 1
+        near = [each for _, each in asked[low:high] if each is not None and each.prompt is not None]
+        firsts = sum(each.firsts for each in near)
+        if not firsts:
+            found.append(Lengths(None, None))
+            continue
+        prompt = math.fsum((each.prompt or 0.0) * each.firsts for each in near) / firsts
+        output = math.fsum((each.output or 0.0) * each.firsts for each in near) / firsts
+        found.append(Lengths(prompt, output))
+    return found

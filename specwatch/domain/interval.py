@@ -1,0 +1,69 @@
+"""Estimates with their confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from specwatch.domain.noise import spread_of
+
+LEAST_SAMPLES = 5
+"""Windows below which there is no interval: too little data says nothing."""
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate and its confidence interval; ``samples`` is the number of windows behind it."""
+
+    value: float
+    lower: float
+    upper: float
+    samples: int
+    confidence: float = CONFIDENCE
+
+    def below(self, line: float) -> bool:
+        """Whether the whole interval is."""
+        return self.upper < line
+
+    def above(self, line: float) -> bool:
+        """Whether the whole interval is."""
+        return self.lower > line
+
+    def inverse(self) -> Interval:
+        """That of 1 / what this is of."""
+        return Interval(
+            1 / self.value, 1 / self.upper, 1 / self.lower, self.samples, self.confidence
+        )
+
+    def over(self, other: Interval) -> Interval:
+        """The quotient of two independent figures: relative errors add up as squares do."""
+        value = self.value / other.value
+        return Interval(
+            value,
+            value * math.exp(-math.hypot(self.down, other.up)),
+            value * math.exp(math.hypot(self.up, other.down)),
+            min(self.samples, other.samples),
+            self.confidence,
+        )
+
+    @property
+    def down(self) -> float:
+        """How far the lower end lies below the value, as a logarithm."""
+        return math.log(self.value / self.lower) if self.lower > 0 else math.inf
+
+    @property
+    def up(self) -> float:
+        """How far the upper end lies above the value, as a logarithm."""
+        return math.log(self.upper / self.value)
+
+
+def ratio_interval(over: Sequence[float], under: Sequence[float]) -> Interval | None:
+    """The sum of ``over`` by that of ``under``, of minutes that follow one another and so are
+    correlated; None for too few of them, or where there is nothing to divide."""
+    spread = spread_of(over, under) if len(over) >= LEAST_SAMPLES else None
+    if spread is None:
+        return None
+    value, half = math.fsum(over) / math.fsum(under), spread.half_width((1 - CONFIDENCE) / 2)
+    return Interval(value, value * math.exp(-half), value * math.exp(half), len(over))

@@ -1,0 +1,100 @@
+"""Sets of minutes, a bit each: a month of a thousand series fits into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from specwatch.domain.model import HOUR, MINUTE
+
+
+class MinuteSet:
+    """Minutes by their start (Unix seconds, whole minutes)."""
+
+    def __init__(self, starts: Iterable[int] = ()) -> None:
+        self._hours: dict[int, int] = {}
+        for start in starts:
+            self.add(start)
+
+    @property
+    def hours(self) -> list[int]:
+        """The hours that have any of them, in their order."""
+        return sorted(self._hours)
+
+    @property
+    def first(self) -> int | None:
+        """The earliest."""
+        if not self._hours:
+            return None
+        hour = min(self._hours)
+        mask = self._hours[hour]
+        return hour + MINUTE * ((mask & -mask).bit_length() - 1)
+
+    @property
+    def last(self) -> int | None:
+        """The latest."""
+        return self.last_before(max(self._hours) + HOUR) if self._hours else None
+
+    def add(self, start: int) -> None:
+        """Take one in."""
+        hour = start - start % HOUR
+        self._hours[hour] = self._hours.get(hour, 0) | 1 << (start - hour) // MINUTE
+
+    def add_span(self, since: float, until: float) -> None:
+        """Take in all that have a part in a span."""
+        at = int(since // MINUTE) * MINUTE
+        while at < until:
+            self.add(at)
+            at += MINUTE
+
+    def update(self, other: MinuteSet) -> None:
+        """Take in those of another."""
+        for hour, mask in other._hours.items():
+            self._hours[hour] = self._hours.get(hour, 0) | mask
+
+    def within(self, since: int, until: int) -> MinuteSet:
+        """Those that start in ``since <= start < until``."""
+        found = MinuteSet()
+        for hour, mask in self._hours.items():
+            low, high = (min(max((at - hour) // MINUTE, 0), 60) for at in (since, until))
+            kept = mask & ((1 << high) - (1 << low)) if low < high else 0
+            if kept:
+                found._hours[hour] = kept
+        return found
+
+    def of_hour(self, hour: int) -> MinuteSet:
+        """Those of one hour."""
+        found = MinuteSet()
+        if hour in self._hours:
+            found._hours[hour] = self._hours[hour]
+        return found
+
+    def without(self, other: MinuteSet) -> MinuteSet:
+        """Those that another lacks."""
+        found = MinuteSet()
+        for hour, mask in self._hours.items():
+            kept = mask & ~other._hours.get(hour, 0)
+            if kept:
+                found._hours[hour] = kept
+        return found
+
+    def common(self, other: MinuteSet) -> int:
+        """How many are in another too."""
+        return len(self) - len(self.without(other))
+
+    def last_before(self, start: int) -> int | None:
+        """The latest that starts before another; None where there is none."""
+        for hour in sorted(self._hours, reverse=True):
+            if hour >= start:
+                continue
+            count = min(60, (start - hour) // MINUTE)
+            mask = self._hours[hour] & ((1 << count) - 1)
+            if mask:
+                return hour + MINUTE * (mask.bit_length() - 1)
+        return None
+
+    def __contains__(self, start: int) -> bool:
+        hour = start - start % HOUR
+        return bool(self._hours.get(hour, 0) >> (start - hour) // MINUTE & 1)
+
+    def __len__(self) -> int:
+        return sum(mask.bit_count() for mask in self._hours.values())

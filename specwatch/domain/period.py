@@ -1,0 +1,200 @@
+"""A stretch of minutes with speculation, summed so that two of them can be compared.
+
+With u = the time that a minute's decoding steps would take without speculation at its load,
+
+    tau = sum(u * tokens per step) / sum(u)      cost = sum(seconds) / sum(u)
+    sum(tokens * plain pace) / sum(seconds) = tau / cost
+
+which is the speedup. Where there is no baseline u counts the steps, the cost is in seconds and the
+quotient is the tokens per second of a request; where nothing is known of time the cost is 1 and
+the quotient is tau. So all three come apart in one way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.interval import Interval, ratio_interval
+from specwatch.domain.model import Mode
+from specwatch.domain.sample import Sample
+from specwatch.domain.speedup import LEAST_SHARE, Comparison
+
+SPEEDUP = "speedup_ratio"
+PACE = "tokens_per_second"
+LENGTH = "acceptance_length"
+
+
+class Part(NamedTuple):
+    """A load bin or a temperature bucket of a period: its share, and the figure within it."""
+
+    share: float
+    figure: float
+
+
+class Minute(NamedTuple):
+    """A sample that counts: ``plain`` is u, ``length`` tau of its steps, ``cost`` is what they
+    took, in the unit that the comparison has."""
+
+    sample: Sample
+    plain: float
+    length: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The sums. ``value`` is ``length / cost``; ``drafted`` is draft tokens per decoding step.
+
+    ``loads`` has the share of u and the cost in each load bin; ``mix`` the share of the draft
+    tokens and the acceptance rate of each temperature bucket, None where temperatures are not
+    known.
+    """
+
+    value: float
+    length: float
+    cost: float
+    drafted: float
+    acceptance: float
+    concurrency: float
+    loads: Mapping[int, Part]
+    mix: Mapping[str, Part] | None
+    interval: Interval | None
+
+
+def comparable(
+    now: Sequence[Sample], reference: Sequence[Sample], baseline: Baseline
+) -> tuple[str, Period, Period] | None:
+    """What two periods can be compared by, best first, and both summed for it: the reference last.
+
+    None where speculation did not run, or nothing was counted, in one of them.
+    """
+    for metric, minute in _ways(baseline):
+        found = [_chosen(each, minute) for each in (now, reference)]
+        if all(found):
+            return metric, _period(found[0]), _period(found[1])
+    return None
+
+
+_Way = Callable[[Sample], Minute | None]
+
+
+def _ways(baseline: Baseline) -> Iterable[tuple[str, _Way]]:
+    for by_token in (True, False):
+        if baseline.by_token if by_token else baseline.by_request:
+            yield SPEEDUP, partial(_at_baseline, baseline, by_token)
+    for by_token in (True, False):
+        yield PACE, partial(_timed, by_token, 1.0)
+    yield LENGTH, _untimed
+
+
+def _at_baseline(baseline: Baseline, by_token: bool, sample: Sample) -> Minute | None:
+    compared = Comparison([sample], baseline)
+    if not compared.known:
+        return None
+    return _timed(by_token, compared.rate(compared.known[0]), sample)
+
+
+def _timed(by_token: bool, plain: float, sample: Sample) -> Minute | None:
+    pace, steps = sample.pace, sample.steps
+    if pace is None or pace.by_token is not by_token or not steps or plain <= 0:
+        return None
+    accepted = sample.tally.accepted_tokens or 0
+    length = pace.tokens / steps if by_token else 1 + accepted / steps
+    return Minute(sample, plain * pace.tokens / length, length, pace.seconds)
+
+
+def _untimed(sample: Sample) -> Minute | None:
+    counted = sample.tally
+    if not counted.drafts or counted.accepted_tokens is None:
+        return None
+    length = 1 + counted.accepted_tokens / counted.drafts
+    return Minute(sample, float(counted.drafts), length, float(counted.drafts))
+
+
+def _chosen(samples: Sequence[Sample], minute: _Way) -> list[Minute]:
+    """The minutes that count; none where they are the lesser part of the drafts."""
+    ran = [
+        each
+        for each in samples
+        if each.mode is Mode.ON and each.sound and each.load_bin is not None
+    ]
+    found = [each for sample in ran if (each := minute(sample)) is not None]
+    drafts = sum(each.sample.tally.drafts or 0 for each in found)
+    if not drafts or drafts < LEAST_SHARE * sum(each.tally.drafts or 0 for each in ran):
+        return []
+    return found
+
+
+def _period(minutes: Sequence[Minute]) -> Period:
+    plain = math.fsum(each.plain for each in minutes)
+    length = math.fsum(each.plain * each.length for each in minutes) / plain
+    cost = math.fsum(each.cost for each in minutes) / plain
+    drafted = math.fsum(each.plain * _drafted(each.sample) for each in minutes) / plain
+    samples = [each.sample for each in minutes]
+    acceptance = max(length - 1, 0.0) / drafted if drafted else 0.0
+    running = math.fsum(each.gauges.running_seconds for each in samples)
+    busy = math.fsum(each.gauges.busy_seconds for each in samples)
+    return Period(
+        value=length / cost,
+        length=length,
+        cost=cost,
+        drafted=drafted,
+        acceptance=acceptance,
+        concurrency=running / busy,
+        loads=_loads(minutes, plain),
+        mix=_mix(samples, acceptance),
+        interval=_interval(minutes),
+    )
+
+
+def _drafted(sample: Sample) -> float:
+    """Draft tokens per decoding step."""
+    return (sample.tally.draft_tokens or 0) / (sample.steps or sample.tally.drafts or 1)
+
+
+def _loads(minutes: Sequence[Minute], plain: float) -> dict[int, Part]:
+    grouped: dict[int, list[Minute]] = {}
+    for each in minutes:
+        if (bin_ := each.sample.load_bin) is not None:
+            grouped.setdefault(bin_, []).append(each)
+    found = {}
+    for bin_, group in sorted(grouped.items()):
+        inside = math.fsum(each.plain for each in group)
+        found[bin_] = Part(inside / plain, math.fsum(each.cost for each in group) / inside)
+    return found
+
+
+def _mix(samples: Sequence[Sample], acceptance: float) -> dict[str, Part] | None:
+    """Buckets whose acceptance, so weighted, is that of the server.
+
+    What the tap did not see is taken to be like what it saw; None where it saw the lesser part.
+    """
+    drafted: dict[str, int] = {}
+    accepted: dict[str, int] = {}
+    for sample in samples:
+        for label, counted in sample.buckets.items():
+            if counted.draft_tokens:
+                drafted[label] = drafted.get(label, 0) + counted.draft_tokens
+                accepted[label] = accepted.get(label, 0) + (counted.accepted_tokens or 0)
+    tokens, kept = sum(drafted.values()), sum(accepted.values())
+    if not tokens or tokens < LEAST_SHARE * sum(each.tally.draft_tokens or 0 for each in samples):
+        return None
+    scale = acceptance * tokens / kept if kept else 0.0
+    return {
+        label: Part(
+            drafted[label] / tokens,
+            scale * accepted[label] / drafted[label] if kept else acceptance,
+        )
+        for label in sorted(drafted)
+    }
+
+
+def _interval(minutes: Sequence[Minute]) -> Interval | None:
+    """That of the value; what is uncertain of the baseline both periods share."""
+    rows = sorted((each.sample.start, each.plain * each.length, each.cost) for each in minutes)
+    return ratio_interval([over for _, over, _ in rows], [cost for _, _, cost in rows])

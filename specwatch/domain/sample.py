@@ -1,0 +1,270 @@
+"""A minute of one model as the decision sees it: all temperatures, and each bucket beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from typing import NamedTuple
+
+from specwatch.domain.merge import merge_gauges, sum_fields, sum_tallies
+from specwatch.domain.model import (
+    ALL_TEMPERATURES,
+    COUNTERS,
+    HISTOGRAMS,
+    Environment,
+    Gauges,
+    Histogram,
+    Mode,
+    Tally,
+    Window,
+    load_bin,
+)
+
+_LONGEST = 1.5
+"""A window that covers more of its length than this made up for a gap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Decoding, in time and tokens: ``seconds / tokens`` is the mean TPOT over ``tokens``.
+
+    ``by_token`` says that every token after a request's first counts alike, at the time when it
+    came; otherwise ``tokens`` are requests, counted when they ended, each with its own mean. The
+    two are close, and still not to be compared with one another.
+    """
+
+    seconds: float
+    tokens: float
+    by_token: bool
+
+
+class Requests(NamedTuple):
+    """What the requests of a window were like, and what they waited for until their first token.
+
+    ``first_seconds`` add up the times to the first token of ``firsts`` requests, ``prompt_tokens``
+    are those that had to be computed; ``population`` is the mean of requests that ran or waited
+    while any ran; ``prompt`` and ``output`` are mean lengths in tokens, None where no request
+    tells.
+    """
+
+    firsts: int
+    first_seconds: float
+    prompt_tokens: float
+    population: float
+    prompt: float | None
+    output: float | None
+
+
+class SentLengths(NamedTuple):
+    """Mean lengths of requests that were sent on purpose, in tokens."""
+
+    prompt: float
+    output: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One window of one model. ``start`` is a Unix time, ``length`` is in seconds.
+
+    ``tally`` is of all temperatures; what the server does not count is from its buckets.
+
+    ``sound`` is false for a window that a restart, an outage, a gap or a change of mode falls
+    into: its latencies belong to no mode, and it decides nothing.
+    """
+
+    start: int
+    length: int
+    mode: Mode
+    tally: Tally
+    gauges: Gauges = field(default_factory=Gauges)
+    environment: Environment = field(default_factory=Environment)
+    buckets: Mapping[str, Tally] = field(default_factory=dict)
+    coverage: float | None = None
+    sound: bool = True
+    usual: SentLengths | None = None
+    """Lengths of its requests that are known without counting: they stand in where none began or
+    ended in it."""
+    watched: float = 0.0
+    """Seconds that its counts cover, outages included: a process out of reach counts on."""
+
+    pace: Pace | None = field(init=False, compare=False)
+    """How fast tokens came; None where none did, or the server does not say."""
+    steps: float | None = field(init=False, compare=False)
+    """Decoding steps of all requests: speculative or not, each yields one token and what was
+    accepted with it. None where the server does not say."""
+
+    def __post_init__(self) -> None:
+        pace = pace_of(self.tally)
+        object.__setattr__(self, "pace", pace)
+        object.__setattr__(self, "steps", _steps(self.tally, pace))
+
+    @property
+    def load_bin(self) -> int | None:
+        """Index into the load bins, None while idle."""
+        return load_bin(self.gauges.concurrency)
+
+    @property
+    def requests(self) -> Requests | None:
+        """What its requests were like and waited for; None where the server does not say."""
+        found = requests_of(self.tally, self.gauges)
+        if found is None or self.usual is None:
+            return found
+        outputs = self.tally.output_length
+        return found._replace(
+            prompt=self.usual.prompt if found.prompt is None else found.prompt,
+            output=found.output if outputs is not None and outputs.count else self.usual.output,
+        )
+
+
+def requests_of(counted: Tally, gauges: Gauges) -> Requests | None:
+    """What the requests of a window were like; None where the server does not say."""
+    if counted.ttft is None or counted.prompt_tokens is None or not gauges.busy_seconds:
+        return None
+    firsts = counted.ttft.count
+    hits = min(counted.prefix_cache_hits or 0, counted.prompt_tokens)
+    outputs = counted.output_length
+    output = outputs.sum / outputs.count if outputs is not None and outputs.count else None
+    if output is None and firsts and counted.generation_tokens is not None:
+        output = counted.generation_tokens / firsts
+    return Requests(
+        firsts=firsts,
+        first_seconds=counted.ttft.sum,
+        prompt_tokens=float(counted.prompt_tokens - hits),
+        population=(gauges.running_seconds + gauges.waiting_seconds) / gauges.busy_seconds,
+        prompt=counted.prompt_tokens / firsts if firsts else None,
+        output=output,
+    )
+
+
+def _steps(counted: Tally, pace: Pace | None) -> float | None:
+    if counted.drafts is None or pace is None:
+        return None
+    if not pace.by_token:
+        return float(counted.drafts)
+    return max(pace.tokens - (counted.accepted_tokens or 0), float(counted.drafts))
+
+
+def pace_of(counted: Tally) -> Pace | None:
+    """The pace in a tally: from the time between tokens where it is known, else from TPOT.
+
+    The time between outputs adds up to the time from the first token to the last, however many
+    tokens came at once; the first token of each request is no part of it.
+    """
+    between, tokens = counted.inter_token, counted.generation_tokens
+    if between is not None and tokens is not None:
+        after_first = tokens - (counted.ttft.count if counted.ttft else 0)
+        if between.count and after_first > 0 and between.sum > 0:
+            return Pace(between.sum, float(after_first), by_token=True)
+        return None
+    tpot = counted.tpot
+    if tpot is not None and tpot.count and tpot.sum > 0:
+        return Pace(tpot.sum, float(tpot.count), by_token=False)
+    return None
+
+
+def samples_of(windows: Iterable[Window]) -> list[Sample]:
+    """The samples that windows of one model and any number of starts are, by start.
+
+    Windows of a start for which there is none of all temperatures are left out. Of an hour there
+    may be several of one start, in several modes and load bins: bucket windows go to those of
+    their own.
+    """
+    wholes: dict[tuple[int, Mode, int | None, Environment], list[Window]] = {}
+    parts: dict[tuple[int, Mode, int | None, Environment], list[Window]] = {}
+    for window in windows:
+        key = (window.start, window.mode, window.load_bin, window.environment)
+        whole = window.series.temperature == ALL_TEMPERATURES
+        (wholes if whole else parts).setdefault(key, []).append(window)
+    found = [
+        _sample(window, parts.get(key, ())) for key, group in wholes.items() for window in group
+    ]
+    return sorted(found, key=lambda sample: (sample.start, sample.mode, sample.load_bin or -1))
+
+
+def merged(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples as few that say the same: merged are those of one mode, load and environment.
+
+    Unsound ones with their like. Coverage is that of the last.
+    """
+    alike: dict[tuple[Mode, int | None, Environment, bool], list[Sample]] = {}
+    for sample in samples:
+        key = (sample.mode, sample.load_bin, sample.environment, sample.sound)
+        alike.setdefault(key, []).append(sample)
+    found = [_joined(group) if len(group) > 1 else group[0] for group in alike.values()]
+    return sorted(found, key=lambda sample: sample.start)
+
+
+def _joined(samples: Sequence[Sample]) -> Sample:
+    first, last = samples[0], samples[-1]
+    return replace(
+        last,
+        start=first.start,
+        length=last.start + last.length - first.start,
+        tally=total(samples),
+        gauges=reduce(merge_gauges, (each.gauges for each in samples)),
+        buckets=totals_by_bucket(samples),
+        watched=sum(each.watched for each in samples),
+    )
+
+
+def total(samples: Sequence[Sample]) -> Tally:
+    """All temperatures of all samples, added up."""
+    return sum_tallies(sample.tally for sample in samples)
+
+
+def totals_by_bucket(samples: Iterable[Sample]) -> dict[str, Tally]:
+    """Each temperature bucket of all samples, added up."""
+    parts: dict[str, list[Tally]] = {}
+    for sample in samples:
+        for label, counted in sample.buckets.items():
+            parts.setdefault(label, []).append(counted)
+    return {label: sum_tallies(tallies) for label, tallies in parts.items()}
+
+
+def _sample(window: Window, parts: Sequence[Window]) -> Sample:
+    sound = (
+        window.mode is not Mode.MIXED
+        and not window.restarts
+        and not window.down_seconds
+        and window.scrapes_ok > 0
+        and 0 < window.observed_seconds <= _LONGEST * window.length
+    )
+    buckets = {part.series.temperature: _trimmed(part.tally) for part in parts}
+    tally = completed(_trimmed(window.tally), buckets.values())
+    # A server that does not say that it speculates is given away by what its tap counts.
+    silent = window.mode in (Mode.OFF, Mode.UNKNOWN)
+    mode = Mode.ON if silent and tally.drafts else window.mode
+    return Sample(
+        start=window.start,
+        length=window.length,
+        mode=mode,
+        tally=tally,
+        gauges=window.gauges,
+        environment=window.environment,
+        buckets=buckets,
+        coverage=next((part.coverage for part in parts), None),
+        sound=sound,
+        watched=window.observed_seconds + window.down_seconds,
+    )
+
+
+_FIELDS = (*COUNTERS, *HISTOGRAMS)
+
+
+def completed(counted: Tally, buckets: Collection[Tally]) -> Tally:
+    """With what a server does not count taken from its temperature buckets."""
+    unknown = [name for name in _FIELDS if getattr(counted, name) is None]
+    if counted.accepted_per_position is None:
+        unknown.append("accepted_per_position")
+    if not counted.requests:
+        unknown.append("requests")
+    return replace(counted, **sum_fields(buckets, unknown)) if buckets and unknown else counted
+
+
+def _trimmed(counted: Tally) -> Tally:
+    """Without what no decision reads: an hour of every target is held in memory."""
+    between = counted.inter_token
+    if between is not None and between.bounds:
+        between = Histogram((), (between.count,), between.sum)
+    return replace(counted, inter_token=between, uncovered={}, records={})

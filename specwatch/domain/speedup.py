@@ -1,0 +1,315 @@
+"""The time that minutes with speculation took, beside what their work takes without it.
+
+Compared is at the same conditions (:mod:`specwatch.domain.cost`): as many requests at a time, as
+many prompt tokens to read meanwhile, as much context. With an open stream of requests the faster
+mode has fewer of them at a time, so that what users gain is more than this ratio, and what they
+lose is, too; it is above 1 exactly where they gain (J. D. C. Little, *A Proof for the Queuing
+Formula L = lambda W*, 1961).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.cost import CostModel, doubt
+from specwatch.domain.counterfactual import (
+    NO_LENGTHS,
+    Baselines,
+    Counterfactual,
+    Memory,
+    Minute,
+    Plain,
+    Row,
+)
+from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
+from specwatch.domain.model import Environment, Mode, Objective
+from specwatch.domain.noise import (
+    MOST_DOUBT,
+    Noise,
+    Spread,
+    noise_of,
+    sequential_tail,
+    spread_of,
+    student,
+)
+from specwatch.domain.sample import Sample
+
+NOTHING = "nothing was generated with speculation"
+NO_BASELINE = "no baseline"
+TOO_FEW = "too few minutes of traffic"
+NOT_READ = "baselines were not read from the database yet"
+NOT_SEEN = "no minute was seen since"
+"""Reasons for which nothing is compared, beside those of a baseline that knows other conditions."""
+LEAST_SHARE = 0.5
+"""Share of the work that must have been done at conditions that the baseline knows."""
+MINUTES_BETWEEN_ERRORS = 60_000.0
+"""Mean time between false alarms of somebody who looks every minute: a thousand hours."""
+STRETCHES = (5, 7, 10, 14, 20, 28, 40, 60)
+"""Minutes that end now, over which it is asked whether speculation pays: the shortest that tells
+for certain decides."""
+_TAIL = (1 - CONFIDENCE) / 2
+"""Error of either bound of an interval."""
+_REFERENCE_TAIL = 0.005
+
+
+def mended_by_calibration(missing: str) -> bool:
+    """Whether a measurement without speculation, at the conditions of now, would end the reason
+    for which nothing is compared (:attr:`Comparison.missing`)."""
+    return missing not in (NOTHING, TOO_FEW, NO_LENGTHS, NOT_READ, NOT_SEEN)
+
+
+class Comparison:
+    """Minutes with speculation beside the baselines of their environments."""
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        baseline: Baseline | Baselines,
+        *,
+        objective: Objective = Objective.E2E,
+        given_loads: bool = False,
+        mode: Mode = Mode.ON,
+        memory: Memory | None = None,
+    ) -> None:
+        """``mode`` is that of the samples that count; ``memory`` remembers what minutes take, of
+        comparisons with the same baseline.
+
+        With ``given_loads`` it is asked what was gained in the very time that each load, and each
+        environment, had: it is no noise how they mix.
+        """
+        self._given_loads = given_loads
+        self._known = Counterfactual(baseline)
+        self._asked = objective
+        if memory is None:
+            self._fill(self._known.rows(samples, mode))
+        else:
+            self._fill(self._known.remembered(samples, mode, memory))
+
+    def _fill(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+        self.minutes = [minute for minute, _ in rows]
+        self.known = [minute for minute, plain in rows if isinstance(plain, Plain)]
+        self.plain = [plain for _, plain in rows if isinstance(plain, Plain)]
+        self.tokens = math.fsum(each.pace.tokens for each in self.minutes)
+        known = math.fsum(each.pace.tokens for each in self.known)
+        self.covered = known / self.tokens if self.tokens else 0.0
+        """Share of the tokens generated at conditions that the baselines know."""
+        self.objective = self._possible(self._asked)
+
+    def since(self, start: float) -> Comparison:
+        """That of the minutes from a time on (Unix seconds); what is noise all of them tell."""
+        part = self._of([row for row in self._rows if row[0].sample.start >= start])
+        part.__dict__["noise"] = self.noise
+        return part
+
+    def adjusted(self, usual: CostModel) -> Comparison:
+        """That with the server as fast as it was when the baseline was measured.
+
+        ``usual`` is what a step with speculation took then. Where it takes longer now, at the same
+        conditions, the server is slower for a reason that has nothing to do with acceptance: a
+        neighbour, a throttled clock. That this would slow it down without speculation too is
+        assumed, until it is measured.
+        """
+        return self._of([(minute, _adjusted(minute, plain, usual)) for minute, plain in self._rows])
+
+    def _of(self, rows: Sequence[Row]) -> Comparison:
+        """That of other minutes, or of others' times, with the same baselines."""
+        part = Comparison((), self._known.of, objective=self._asked, given_loads=self._given_loads)
+        part._fill(rows)
+        return part
+
+    @cached_property
+    def missing(self) -> str | None:
+        """Why nothing can be compared, as words; None where it can."""
+        if not self.minutes:
+            return NOTHING
+        if not any(self._known.of(each.sample.environment) for each in self.minutes):
+            expired = any(self._known.of(each.sample.environment).expired for each in self.minutes)
+            return f"{NO_BASELINE} young enough" if expired else NO_BASELINE
+        few = len(self.known) < LEAST_SAMPLES
+        unknown = [(m.pace.tokens, why) for m, why in self._rows if isinstance(why, str)]
+        if unknown and (few or self.covered < LEAST_SHARE):
+            return max(unknown)[1]
+        return TOO_FEW if few else None
+
+    def interval(self) -> Interval | None:
+        """The speedup by the objective, with its 95 % interval; None where :attr:`missing`."""
+        return None if self.missing is not None else self._interval(self.objective)
+
+    def _interval(self, objective: Objective, tail: float = _TAIL) -> Interval | None:
+        over, under = self._sides(objective)
+        return self.ratio(self.known, over, under, tail, objective)
+
+    def _sides(self, objective: Objective) -> tuple[list[float], list[float]]:
+        """Seconds without speculation and with it, of each minute that is known."""
+        return (
+            [plain.seconds(objective) for plain in self.plain],
+            [minute.took(objective) for minute in self.known],
+        )
+
+    def of(self, objective: Objective) -> Interval | None:
+        """The speedup by another objective; None where it is not known."""
+        if self.missing is not None or self._possible(objective) is not objective:
+            return None
+        return self._interval(objective)
+
+    def stretches(self, now: float) -> tuple[Interval, ...]:
+        """The speedup over each of :data:`STRETCHES`, shortest first, each with an interval that
+        holds for somebody who looks every minute."""
+        found: list[Interval] = []
+        tail = sequential_tail(MINUTES_BETWEEN_ERRORS)
+        for minutes in STRETCHES:
+            part = self.since(now - 60 * minutes)
+            if part.missing is None and (not found or len(part.known) > found[-1].samples):
+                interval = part._interval(part.objective, tail)
+                if interval is not None:
+                    found.append(interval)
+        return tuple(found)
+
+    @property
+    def stepping(self) -> list[Minute]:
+        """Those that tell what a step takes: known at their own load, with drafts counted."""
+        rows = zip(self.known, self.plain, strict=True)
+        return [minute for minute, plain in rows if minute.steps and plain.at_load]
+
+    def rate(self, minute: Minute) -> float:
+        """Seconds per token without speculation at the conditions of a minute that is known."""
+        return self._by_minute[id(minute)].decoding.seconds / minute.pace.tokens
+
+    def ratio(
+        self,
+        minutes: Sequence[Minute],
+        over: Sequence[float],
+        under: Sequence[float],
+        tail: float = _TAIL,
+        objective: Objective = Objective.TPOT,
+    ) -> Interval | None:
+        """``over``, which are seconds without speculation, by ``under``, with the doubt of both;
+        None for too few minutes. ``tail`` is the error of either bound, ``objective`` tells of
+        what the seconds are."""
+        rows = [row for row in zip(minutes, over, under, strict=True) if row[1] > 0 and row[2] > 0]
+        if len(rows) < LEAST_SAMPLES:
+            return None
+        chosen = [row[0] for row in rows]
+        top, bottom = [row[1] for row in rows], [row[2] for row in rows]
+        strata = [_stratum(each) for each in chosen] if self._given_loads else ()
+        spread = spread_of(top, bottom, self.noise, strata)
+        if spread is None:
+            return None
+        value = math.fsum(top) / math.fsum(bottom)
+        half = _half_width(spread, self._doubt(chosen, top, objective), tail)
+        return Interval(
+            value, value * math.exp(-half), value * math.exp(half), len(rows), 1 - 2 * tail
+        )
+
+    def corrected_by(self, other: Comparison, tail: float = _TAIL) -> Interval | None:
+        """This speedup where what another says of the same baseline is the measure.
+
+        ``other`` are minutes without speculation: their ratio is what the baseline overstates. Its
+        own errors, at like conditions, are in both and cancel.
+        """
+        objective = self.objective if self.objective is other.objective else Objective.TPOT
+        sides = []
+        for each in (self, other):
+            over, under = each._sides(objective)
+            spread = spread_of(over, under, each.noise)
+            if spread is None or len(over) < LEAST_SAMPLES:
+                return None
+            sides.append((math.fsum(over) / math.fsum(under), spread))
+        (speedup, spread), (overstated, off) = sides
+        value = speedup / overstated
+        half = min(math.hypot(spread.half_width(tail), off.half_width(tail)), MOST_DOUBT)
+        return Interval(
+            value, value * math.exp(-half), value * math.exp(half),
+            min(len(self.known), len(other.known)), 1 - 2 * tail,
+        )  # fmt: skip
+
+    @cached_property
+    def noise(self) -> Noise | None:
+        """That of the minutes' own ratios."""
+        values: list[float | None] = []
+        strata: list[tuple[Environment, int] | None] = []
+        end: int | None = None
+        for minute, plain in self._rows:
+            if end is not None and minute.sample.start != end:
+                values.append(None)
+                strata.append(None)
+            end = minute.sample.start + minute.sample.length
+            if isinstance(plain, Plain):
+                took = minute.took(self.objective)
+                seconds = plain.seconds(self.objective)
+                values.append(math.log(seconds / took) if took > 0 and seconds > 0 else None)
+            else:
+                values.append(None)
+            strata.append(_stratum(minute) if self._given_loads else None)
+        return noise_of(_within(values, strata))
+
+    @cached_property
+    def _by_minute(self) -> dict[int, Plain]:
+        return {id(m): plain for m, plain in zip(self.known, self.plain, strict=True)}
+
+    def _possible(self, objective: Objective) -> Objective:
+        """Time per token where the rest is not known."""
+        if objective is Objective.TPOT or not self.known:
+            return objective
+        told = all(plain.first is not None for plain in self.plain)
+        return objective if told else Objective.TPOT
+
+    def _doubt(
+        self, minutes: Sequence[Minute], over: Sequence[float], objective: Objective
+    ) -> Spread:
+        """Of the baselines."""
+        parts = []
+        for minute, seconds in zip(minutes, over, strict=True):
+            predictions = self._by_minute[id(minute)].parts(objective)
+            whole = math.fsum(each.seconds for each in predictions)
+            if whole > 0:
+                factor = seconds / whole
+                parts += [(each, each.seconds * factor) for each in predictions]
+        return doubt(parts)
+
+
+def _half_width(own: Spread, reference: Spread, tail: float) -> float:
+    """Of a logarithm. A look each minute makes errors of the minutes more frequent, but none of
+    the baseline, which is the same at every look."""
+    if tail >= _REFERENCE_TAIL:
+        variance = own.variance + reference.variance
+        if variance <= 0:
+            return 0.0
+        freedom = variance**2 / (
+            own.variance**2 / max(own.freedom, 1.0)
+            + reference.variance**2 / max(reference.freedom, 1.0)
+        )  # B. L. Welch, Biometrika 34, 1947
+        return min(student(1 - tail, freedom) * math.sqrt(variance), MOST_DOUBT)
+    return min(own.half_width(tail) + reference.half_width(_REFERENCE_TAIL), MOST_DOUBT)
+
+
+def _adjusted(minute: Minute, plain: Plain | str, usual: CostModel) -> Plain | str:
+    seen = minute.stepping()
+    if seen is None or isinstance(plain, str):
+        return plain
+    expected = usual.predict(seen.load, seen.units, seen.prefill, seen.context)
+    if expected is None or expected.seconds <= 0:
+        return plain
+    return plain.times(seen.seconds / expected.seconds)
+
+
+def _stratum(minute: Minute) -> tuple[Environment, int]:
+    """What its pace depends on."""
+    return minute.sample.environment, minute.load_bin
+
+
+def _within(values: Sequence[float | None], strata: Sequence[Hashable]) -> list[float | None]:
+    """Values less the mean of their stratum: what is unlike between strata is no noise."""
+    grouped: dict[Hashable, list[float]] = {}
+    for value, stratum in zip(values, strata, strict=True):
+        if value is not None:
+            grouped.setdefault(stratum, []).append(value)
+    means = {stratum: math.fsum(each) / len(each) for stratum, each in grouped.items()}
+    return [
+        None if value is None else value - means[stratum]
+        for value, stratum in zip(values, strata, strict=True)
+    ]

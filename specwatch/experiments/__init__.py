@@ -1,1 +1,0 @@
-"""What a probe or a bench measured on purpose, and what follows from it."""

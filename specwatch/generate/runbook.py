@@ -1,0 +1,44 @@
+"""The runbook: what to do about each alert, as sections that are shown in several ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from specwatch.alerts.runbook import address, anchor
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL
+
+__all__ = [
+    "DEFAULT_RUNBOOK_URL", "INTRODUCTION", "PARTS", "TITLE", "Section", "address", "anchor",
+    "markdown",
+]  # fmt: skip
+
+TITLE = "Runbook of specwatch"
+INTRODUCTION = (
+    "One section an alert. Commands are to be run where the daemon runs, so that they find its"
+    " configuration and its database; panels are those of the generated Grafana dashboards."
+)
+
+
+class Section(NamedTuple):
+    """What to do about one alert; words between backticks are to be typed as they are."""
+
+    name: str
+    severity: str
+    meaning: str
+    look: str
+    do: str
+
+
+PARTS = (("What it means", "meaning"), ("What to look at", "look"), ("What to do", "do"))
+"""The parts of a section in their order: how each is called, and which field it is."""
+
+
+def markdown(sections: Iterable[Section]) -> str:
+    """The sections as a Markdown page."""
+    lines = [f"# {TITLE}", "", INTRODUCTION, ""]
+    for each in sections:
+        lines += [f"## {each.name}", "", f"Severity: {each.severity}.", ""]
+        for words, field in PARTS:
+            lines += [f"**{words}.** {getattr(each, field)}", ""]
+    return "\n".join(lines)

@@ -1,0 +1,202 @@
+"""What to add to ``vllm serve`` so that it loads the tap, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from specwatch.generate.serve_command import MIDDLEWARE, RECORD, TIMINGS, ServeCommand
+from specwatch.generate.systemd import exec_start, quoted
+
+TAP = "specwatch.tap.Tap"
+INSTALL_CHECK = 'python -c "import specwatch.tap"'
+DROP_IN = "/etc/systemd/system/UNIT.d/specwatch-tap.conf"
+
+Version = tuple[int, int]
+"""Major and minor version of vLLM."""
+
+_RECORDS_SINCE: Version = (0, 29)
+_TIMINGS_SINCE: Version = (0, 25)
+_READ_SINCE: Version = (0, 8)
+
+_WHY_MIDDLEWARE = (
+    "vLLM loads the tap into its API server. It reads each request's temperature, acceptance, TTFT"
+    " and TPOT as they pass, and counts them on vLLM's own /metrics."
+)
+_WHY_RECORD = (
+    "vLLM adds to each response how many draft tokens of this request it accepted. Only together"
+    " with speculation: without it, vLLM does not start with this flag."
+)
+_WHY_TIMINGS = (
+    "vLLM adds to each response when its first and last token came: TTFT and TPOT of responses that"
+    " are not streamed."
+)
+
+_UNKNOWN_VERSION = (
+    f"The version of vLLM is not known. {RECORD} needs 0.29 or later: leave it out before, or give"
+    " --vllm-version or --target to be told what holds for yours."
+)
+_SOME_VERSION = (
+    f"{RECORD} needs speculation: leave it out of a command without. Give the command after -- to"
+    " have it looked at."
+)
+_NO_RECORDS = (
+    "This vLLM keeps no acceptance records (0.29 does): acceptance is derived from the tokens of"
+    " each streamed step, and responses that are not streamed count as not covered. Latency is"
+    " exact."
+)
+_TOO_OLD = (
+    "The tap is made for vLLM 0.8 and later. On this one, a request that names no temperature"
+    " counts as unknown, acceptance by temperature is not to be had, and coverage cannot be"
+    " checked: the speculation counters of its engine cannot be read by the window."
+)
+_NO_SPECULATION = (
+    f"The command has no speculation, so it does not get {RECORD}, with which vLLM would not"
+    " start. Should the model itself bring speculation (a speculators checkpoint), add"
+    f" {RECORD} summary."
+)
+_RECORD_SEEN = (
+    "Clients see the acceptance record as `metrics` in responses that are not streamed;"
+    " --remove-metrics has the tap take it out."
+)
+_TIMINGS_OFFERED = (
+    "TTFT and TPOT come from streamed responses; --per-request-metrics adds those that are not"
+    " streamed."
+)
+_NO_TIMINGS = f"{TIMINGS} needs vLLM 0.25 or later and is left out."
+
+
+class Flag(NamedTuple):
+    """A flag of ``vllm serve``, its value if it takes one, and what it is for."""
+
+    flag: str
+    value: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to change: ``flags`` and ``environment`` are those to add, ``command`` the whole."""
+
+    flags: tuple[Flag, ...]
+    environment: Mapping[str, str]
+    command: ServeCommand | None
+    notes: tuple[str, ...]
+
+
+def version_of(text: str) -> Version | None:
+    """The version in what a vLLM says of itself; None when it does not say, as unreleased builds.
+
+    Raises ValueError for what is no version of vLLM.
+    """
+    found = re.match(r"v?(\d+)\.(\d+)(?=$|[^0-9])", text)
+    if found is None:
+        raise ValueError(f"{text!r} is no version of vLLM; expected one like 0.29.0")
+    if re.match(r"v?0\.[01]\.dev", text):  # built from a checkout without tags
+        return None
+    return int(found[1]), int(found[2])
+
+
+def advise(
+    version: Version | None,
+    *,
+    environment: Mapping[str, str],
+    timings: bool = False,
+    removes_metrics: bool = False,
+    command: ServeCommand | None = None,
+    config: ServeCommand | None = None,
+    unread: str | None = None,
+) -> Advice:
+    """What a vLLM of this version needs; None when the version is not known.
+
+    ``environment`` holds the tap's own settings, of which ``removes_metrics`` is one; ``timings``
+    asks vLLM for those of responses that are not streamed. ``command`` is what starts vLLM now,
+    ``config`` what its ``--config`` file says: nothing is added that they have already.
+    ``unread`` says why that file could not be read.
+    """
+    given = [each for each in (command, config) if each is not None]
+    speculates = not given or any(each.speculates for each in given)
+    flags = [Flag(MIDDLEWARE, TAP, _WHY_MIDDLEWARE)]
+    if _may(version, _RECORDS_SINCE) and speculates:
+        flags.append(Flag(RECORD, "summary", _WHY_RECORD))
+    if _may(version, _TIMINGS_SINCE) and timings:
+        flags.append(Flag(TIMINGS, None, _WHY_TIMINGS))
+    notes = _notes(version, flags, speculates=speculates, timings=timings, given=bool(given))
+    if unread is not None:
+        notes.append(f"What the --config file says could not be seen here ({unread}).")
+    if any(flag.flag == RECORD for flag in flags) and not removes_metrics:
+        notes.append(_RECORD_SEEN)
+    missing = tuple(flag for flag in flags if not any(_has(each, flag) for each in given))
+    changed = None if command is None else _changed(command, missing, environment)
+    return Advice(missing, environment, changed, tuple(notes))
+
+
+def drop_in(advice: Advice, install: str) -> str:
+    """A systemd drop-in that starts the unit with the advised command.
+
+    ``install`` is the command that installs the tap. Raises ValueError when there is no command to
+    start, or systemd could not start it.
+    """
+    if advice.command is None:
+        raise ValueError("a drop-in holds the whole command: give it after --")
+    comments = [f"{DROP_IN}  (UNIT: the unit that runs vLLM)", "", *_explained(advice, install)]
+    lines = [f"# {comment}".rstrip() for comment in comments]
+    lines.append("[Service]")
+    for name, value in advice.command.environment.items():
+        lines.append(f"Environment={quoted(f'{name}={value}')}")
+    lines += ["ExecStart=", f"ExecStart={exec_start(advice.command.words)}"]
+    return "\n".join(lines) + "\n"
+
+
+def _explained(advice: Advice, install: str) -> list[str]:
+    lines = [f"Install the tap into vLLM's environment first: {install}"]
+    for flag in advice.flags:
+        lines.append(f"{' '.join(filter(None, flag[:2]))}: {flag.why}")
+    return [*lines, *advice.notes]
+
+
+def _notes(
+    version: Version | None, flags: list[Flag], *, speculates: bool, timings: bool, given: bool
+) -> list[str]:
+    notes = []
+    if version is None and speculates:
+        notes.append(_UNKNOWN_VERSION)
+    if version is not None and version < _READ_SINCE:
+        notes.append(_TOO_OLD)
+    elif not _may(version, _RECORDS_SINCE):
+        notes.append(_NO_RECORDS)
+    elif not speculates:
+        notes.append(_NO_SPECULATION)
+    elif not given:
+        notes.append(_SOME_VERSION)
+    if not _may(version, _TIMINGS_SINCE):
+        notes += [_NO_TIMINGS] * timings
+    elif not timings:
+        notes.append(_TIMINGS_OFFERED)
+    return notes
+
+
+def _may(version: Version | None, since: Version) -> bool:
+    return version is None or version >= since
+
+
+def _has(command: ServeCommand, flag: Flag) -> bool:
+    if flag.flag == MIDDLEWARE:
+        return TAP in command.middleware
+    if flag.flag == RECORD:
+        return command.record not in (None, "none")
+    return command.timings
+
+
+def _changed(
+    command: ServeCommand, flags: tuple[Flag, ...], environment: Mapping[str, str]
+) -> ServeCommand:
+    for flag in flags:
+        if flag.flag == MIDDLEWARE:
+            # Innermost: it then sees what vLLM says, not what other middleware makes of it.
+            command = command.with_middleware(TAP)
+        else:
+            command = command.with_flag(flag.flag, flag.value)
+    return command.with_environment(environment)

@@ -1,0 +1,310 @@
+"""Phases in which no restart is under way: whether one is to begin."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from dataclasses import asdict, replace
+from typing import Any
+
+from specwatch.config.guard import SHORT_TRIAL, Guard
+from specwatch.domain.model import HOUR, Mode
+from specwatch.domain.prediction import worth_it
+from specwatch.domain.units import format_duration
+from specwatch.guard.calendar import closed
+from specwatch.guard.observation import Breach, Seen
+from specwatch.guard.plan import Life
+from specwatch.guard.state import Cause, GuardState, Incident, Phase
+from specwatch.guard.step import Step, said_of, to, wait
+
+_GAIN_LASTS = float(HOUR)
+"""Seconds that traffic may be expected to stay as it is, where a gain is predicted for it."""
+_FORGOTTEN: dict[str, Any] = {"disabled_at": None, "rearm_at": None, "delay": 0.0}
+_MOST_CREDIT = 2.0
+"""Explorations that the budget may save up."""
+_SETTLED = 900.0
+"""Seconds that the guard observes before it explores."""
+_SUSPECT = 300.0
+"""Seconds that a suspicion lasts at least."""
+_EARLY = float(HOUR)
+"""The first pause before a trial may come early again."""
+
+
+def observing(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    """Nothing is wrong, or nothing yet."""
+    if state.goal is None and seen.mode is not None:
+        return Step(replace(state, goal=seen.mode), f"speculation is {seen.mode}")
+    if seen.mode is None:
+        return None  # one look that fails says nothing
+    if seen.mode is not Mode.ON or state.goal is Mode.OFF:  # a look from before it went off
+        return _calm(state, seen)
+    if seen.breaches:
+        breach = seen.breaches[0]
+        return replace(
+            to(
+                state, Phase.CONFIRMED, seen.now, f"the rule {breach.rule} is in breach",
+                incident=_incident(state, Cause.RULE, seen, breach),
+            ),
+            inputs=dict(breach.inputs),
+        )  # fmt: skip
+    if state.phase is Phase.SUSPECT and seen.now - state.since < _SUSPECT:
+        return None  # a rule that wavers every minute is no news
+    if seen.suspects and state.phase is Phase.OBSERVING:
+        named = ", ".join(seen.suspects)
+        return to(state, Phase.SUSPECT, seen.now, f"in breach, not for long enough yet: {named}")
+    if seen.suspects:
+        return None
+    return _calm(state, seen) or _explored(state, seen, policy)
+
+
+def _explored(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    """Serve without speculation for a while, where what that takes is not known any more.
+
+    What is only old waits for a budget that is full: what is not known at all comes first.
+    """
+    why, needed = (seen.unknown, 1.0) if seen.unknown else (seen.aged, _MOST_CREDIT)
+    if not why or not policy.explore.budget or seen.now - state.since < _SETTLED:
+        return None
+    interval = policy.explore.interval(state.restart_cost(policy.restart_cost))
+    # Not at the same time each day, whatever the interval is.
+    interval *= 1 + zlib.crc32(f"{state.target}/{state.credit_at}".encode()) / 2**34
+    idle = 0.0 if state.credit_at is None else seen.now - state.credit_at
+    credit = min(state.credit + idle / interval, _MOST_CREDIT)
+    if credit < needed or seen.service is None or blocked(state, seen, policy):
+        return None
+    spent = replace(state, credit=credit - 1, credit_at=seen.now)
+    found = begin(spent, seen, policy, Mode.OFF, _incident(state, Cause.EXPLORATION, seen))
+    return replace(found, reason=f"exploring: {why}")
+
+
+def confirmed(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    """A rule is in breach: act, or say why not."""
+    if not seen.breaches or seen.mode is not Mode.ON:
+        why = "no rule is in breach any more" if seen.mode is Mode.ON else "nobody can be measured"
+        if seen.mode is None or seen.scraped_at is None:
+            return None
+        return to(state, Phase.OBSERVING, seen.now, why, incident=None)
+    why = blocked(state, seen, policy) or _unprofitable(state, seen, policy)
+    if why:
+        return wait(state, why)
+    incident = state.incident or _incident(state, Cause.RULE, seen, seen.breaches[0])
+    return begin(state, seen, policy, Mode.OFF, incident)
+
+
+def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    """Speculation is off by us: try again when it is time, or when it would pay."""
+    if seen.service is not None and seen.service.stale:
+        found = wait(state, "its owner changed how it starts, and our file hides that: enable it")
+        if found is not None:
+            return found
+    if state.rearm_at is None:
+        return None
+    due = seen.now >= state.rearm_at
+    if state.incident is not None and state.incident.cause is Cause.PERSON:
+        over = replace(state.incident, cause=Cause.ORDER_OVER)
+        if not due or seen.service is None or seen.service_error:
+            return None
+        found = begin(state, seen, policy, Mode.ON, over, counts=False)
+        return replace(found, reason=f"the time that {over.what} gave is over")
+    predicted = seen.predicted
+    early = seen.now >= state.early_at and predicted is not None and _gains(state, seen, policy)
+    if not due and not early:
+        return None
+    loses = predicted is not None and predicted.value < 1
+    planned = state.rearm_at - (state.disabled_at or 0.0)
+    patience = max(policy.rearm.most, planned) if policy.rearm.after is not None else planned
+    waited = seen.now - (state.disabled_at or 0.0)
+    if due and predicted is not None and loses and waited < patience:
+        return wait(state, "a trial is due; speculation would lose now, by prediction")
+    why = blocked(state, seen, policy)
+    if why:
+        return wait(state, f"a trial is due; {why}")
+    incident = state.incident or _incident(state, Cause.TRIAL, seen)
+    incident = replace(incident, cause=Cause.TRIAL)
+    found = begin(state, seen, policy, Mode.ON, incident)
+    reason = "it is time for a trial" if due else "speculation would pay now, by prediction"
+    inputs = {} if predicted is None else {"predicted_speedup": asdict(predicted)}
+    return replace(found, reason=reason, inputs=inputs)
+
+
+def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    """Speculation is on again: does it pay?"""
+    over = seen.now - state.since >= policy.rearm.trial
+    certain = seen.trial is not None and seen.trial.certain is not None
+    known = seen.trial is not None or seen.passing
+    if not seen.breaches and not certain and not (over and known):
+        return wait(state, "too little traffic to judge the trial by") if over else None
+    speedup = None if seen.trial is None else seen.trial.certain or seen.trial.speedup
+    lost = speedup is not None and speedup.value < 1
+    unsure = speedup is not None and speedup.upper >= 1
+    if lost and unsure and not seen.breaches and seen.now - state.since < 2 * policy.rearm.trial:
+        return wait(state, "the trial may go either way yet, and goes on")
+    inputs = {} if speedup is None else {"speedup": asdict(speedup)}
+    if not seen.breaches and not lost:
+        reason = "the trial was won: no rule is in breach"
+        if speedup is not None:
+            reason = f"the trial was won: speedup {said_of(speedup)}"
+        clear = speedup is None or speedup.lower > 1
+        won = to(
+            state, Phase.OBSERVING, seen.now, reason,
+            incident=None, delay=0.0 if clear else state.delay, early_pause=_EARLY, early_at=0.0,
+            disabled_at=None,
+        )  # fmt: skip
+        return replace(won, inputs=inputs)
+    if state.pause is not None or policy.mode != "act":
+        return wait(state, "the trial is lost, and the guard may not act now")
+    cost, lasted = state.restart_cost(policy.restart_cost), seen.now - state.since
+    wasted = SHORT_TRIAL if speedup is None else max(1 / speedup.value - 1, 0.0) * lasted
+    later = replace(
+        state,
+        delay=policy.rearm.later(state.delay or policy.rearm.wait(cost), cost, wasted),
+        early_at=seen.now + state.early_pause,
+        early_pause=2 * state.early_pause,
+    )
+    incident = state.incident or _incident(state, Cause.TRIAL_LOST, seen)
+    what = seen.breaches[0].rule if seen.breaches else ""
+    reason = f"the rule {what} is in breach in the trial" if what else ""
+    if speedup is not None and not reason:
+        reason = f"the trial was lost: speedup {said_of(speedup)}"
+    found = begin(
+        later, seen, policy, Mode.OFF, replace(incident, cause=Cause.TRIAL_LOST, what=what),
+        counts=False,
+    )  # fmt: skip
+    return replace(found, reason=reason, inputs=inputs)
+
+
+def ordered(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    """What a person asked for is done first, and whatever the guard thinks of it."""
+    order = state.order
+    if order is None or (seen.mode is None and seen.service is None and not seen.service_error):
+        return None
+    said = f"{order.by} switched speculation {order.goal}" + (f": {order.why}" if order.why else "")
+    asked = replace(state, order=None)
+    if order.until is not None and seen.now >= order.until:
+        return Step(asked, f"{said}; refused: its time was over before it could be done")
+    if seen.mode is order.goal:
+        found = _as_ordered(asked, seen, said, order.until)
+        return replace(found, inputs={"ordered_by": order.by})
+    passing = seen.service is None and (seen.service_retry or not seen.service_error)
+    if passing and seen.now - order.at < policy.start_timeout:
+        return None
+    if seen.service_error or seen.service is None:
+        why = seen.service_error or "the server's manager did not answer"
+        return Step(asked, f"{said}; refused: {why}")
+    incident = replace(_incident(state, Cause.PERSON, seen), what=order.by)
+    asked = replace(asked, rearm_at=order.until, disabled_at=None)
+    found = begin(asked, seen, policy, order.goal, incident, counts=False)
+    return replace(found, reason=said, inputs={"ordered_by": order.by})
+
+
+def switched(state: GuardState, seen: Seen) -> Step | None:
+    """What somebody else switched is respected: a deploy, or a restart by hand."""
+    if seen.mode is None or state.goal in (None, seen.mode) or state.phase is Phase.HELD:
+        return None
+    if seen.scraped_at is None or seen.scraped_at < state.since:
+        return None
+    return to(
+        state, Phase.OBSERVING, seen.now, f"speculation was switched {seen.mode} by somebody else",
+        goal=seen.mode, incident=None, elsewhere=seen.now, **_FORGOTTEN,
+    )  # fmt: skip
+
+
+def blocked(state: GuardState, seen: Seen, policy: Guard) -> str:
+    """Why the guard may not begin anything of its own accord; empty where it may."""
+    acted = state.acted(seen.now)
+    if policy.mode != "act":
+        return f"guard.mode is {policy.mode}: nothing is done"
+    if state.pause is not None:
+        return f"paused by {state.pause.by}"
+    rests = state.phase is Phase.CONFIRMED and seen.now < state.rests_until
+    if rests:
+        left = format_duration(round(state.rests_until - seen.now))
+        return f"switching off did not help the last time: the guard rests for {left} more"
+    if state.elsewhere is not None and seen.now - state.elsewhere < policy.respect:
+        return "somebody else switched speculation not long ago"
+    shut = closed(policy.windows, seen.now)
+    if shut:
+        return f"the guard may act {shut}" if shut.startswith("only") else f"the guard may {shut}"
+    if len(acted) >= policy.max_actions_per_day:
+        return f"{len(acted)} actions within a day: guard.max_actions_per_day are used up"
+    if acted and seen.now - acted[-1] < policy.cooldown:
+        return f"cooling down for {format_duration(policy.cooldown)} after the last action"
+    if seen.service_error:
+        return f"the server cannot be switched: {seen.service_error}"
+    if seen.service is None:
+        return "the server's manager was not asked yet"
+    return "" if seen.service.life is Life.UP else "the server is not up"
+
+
+def begin(
+    state: GuardState, seen: Seen, policy: Guard, goal: Mode, incident: Incident,
+    *, counts: bool = True,
+) -> Step:  # fmt: skip
+    """The first step of an action; it counts against the budget unless it ends an earlier one."""
+    acted = state.acted(seen.now)
+    hooks = policy.hooks
+    return to(
+        state, Phase.DRAINING, seen.now, f"speculation is to be {goal}",
+        goal=goal, incident=incident, why="", instance=None, models=(), began=None, issued=None,
+        healthy_at=None, down_since=None, started=None, deaths=0, attempts=0,
+        hooked=bool(hooks.before or hooks.after),
+        actions=(*acted, seen.now) if counts else acted,
+    )  # fmt: skip
+
+
+def _as_ordered(state: GuardState, seen: Seen, said: str, until: float | None) -> Step:
+    if seen.mode is Mode.OFF:
+        return to(
+            state, Phase.DISABLED, seen.now, said,
+            goal=Mode.OFF, disabled_at=seen.now, rearm_at=until,
+            incident=_incident(state, Cause.PERSON, seen),
+        )  # fmt: skip
+    return to(
+        state, Phase.OBSERVING, seen.now, said,
+        goal=Mode.ON, incident=None, elsewhere=seen.now, **_FORGOTTEN,
+    )  # fmt: skip
+
+
+def _calm(state: GuardState, seen: Seen) -> Step | None:
+    if state.phase is Phase.OBSERVING:
+        return None
+    return to(state, Phase.OBSERVING, seen.now, "no rule is in breach any more", incident=None)
+
+
+def _unprofitable(state: GuardState, seen: Seen, policy: Guard) -> str:
+    """Why a restart would cost more than it saves; a breach of another kind is not about time."""
+    cost = state.restart_cost(policy.restart_cost)
+    horizon = state.delay or policy.rearm.wait(cost)
+    if seen.quiet_in is not None:
+        horizon = min(horizon, seen.quiet_in)
+    for breach in seen.breaches:
+        if not breach.speedups or any(
+            worth_it(each, speculating=True, horizon=horizon, restart_seconds=cost)
+            for each in breach.speedups
+        ):
+            return ""
+    return (
+        f"a restart takes {format_duration(round(cost))}, more than it would save in"
+        f" {format_duration(round(horizon))}"
+    )
+
+
+def _gains(state: GuardState, seen: Seen, policy: Guard) -> bool:
+    """Whether going on pays for going there, and for coming back."""
+    cost = 2 * state.restart_cost(policy.restart_cost)
+    return seen.predicted is not None and worth_it(
+        seen.predicted, speculating=False, horizon=_GAIN_LASTS, restart_seconds=cost
+    )
+
+
+def _incident(
+    state: GuardState, cause: Cause, seen: Seen, breach: Breach | None = None
+) -> Incident:
+    name = re.sub(r"[^a-z0-9]+", "-", state.target.lower()).strip("-")[:40] or "target"
+    id_ = f"{name}-{int(seen.now):x}"
+    if breach is None:
+        return Incident(id_, cause, seen.now)
+    return Incident(
+        id_, cause, seen.now, breach.rule, breach.model_name, breach.temperature,
+        dict(breach.inputs),
+    )  # fmt: skip

@@ -1,0 +1,369 @@
+"""Phases of a restart: whether it goes as it should, and what to do where it does not."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from specwatch.config.guard import Guard
+from specwatch.domain.model import Mode
+from specwatch.domain.units import format_duration
+from specwatch.guard.observation import Seen
+from specwatch.guard.plan import Life
+from specwatch.guard.state import Cause, GuardState, Phase
+from specwatch.guard.step import Step, said_of, to, wait
+
+MOST_DEATHS = 3
+"""Deaths after a restart until it has failed."""
+MOST_ATTEMPTS = 2
+"""How often putting a server back is tried again."""
+MOST_VERIFY = 3
+"""Times ``guard.verify`` after which what is not certain is decided as it looks."""
+DOWN_FOR = 15.0
+"""Seconds that a process is gone, and nobody starts it, until that is a failure."""
+
+
+def draining(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    """Wait for running requests, up to a limit; until the restart nothing is lost by giving up."""
+    why = _given_up(state, policy)
+    if why:
+        return _abandoned(state, seen, why)
+    over = seen.now - state.since >= policy.drain_timeout
+    looked = seen.scraped_at is not None and seen.scraped_at > state.since
+    empty = looked and seen.load == 0
+    if not over and not empty:
+        return None
+    if seen.service is None or seen.settled is None:
+        if seen.now - state.since < policy.drain_timeout + policy.start_timeout:
+            return None
+        why = seen.service_error or "the server's manager did not come to rest"
+        return held(_as_before(state), seen, f"nothing was done: {why}")
+    if seen.settled is Life.STOPPED and not _by_person(state):
+        return _abandoned(state, seen, "somebody stopped the server")
+    waited = format_duration(round(seen.now - state.since))
+    if empty:
+        reason = f"no request runs, after {waited}"
+    elif seen.load is None or not looked:
+        reason = f"drained for {waited}; how many requests are cut off is not known"
+    else:
+        count = round(seen.load)
+        requests = "1 request" if count == 1 else f"{count} requests"
+        reason = f"drained for {waited}; cut off {requests} that still ran or waited"
+    inputs = {} if seen.load is None else {"requests": seen.load}
+    found = to(
+        state, Phase.RESTARTING, seen.now, reason,
+        # What its owner changed meanwhile may serve other models.
+        models=() if seen.service.stale else tuple(sorted(seen.models)),
+        instance=seen.service.instance, began=seen.now,
+    )  # fmt: skip
+    return replace(found, inputs=inputs)
+
+
+def restarting(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    """The switch is thrown once: after a crash it may have been done already."""
+    if seen.outcome is not None:
+        if not seen.outcome.error:
+            return _issued(state, seen, Phase.VERIFYING, "the server was restarted")
+        again = seen.outcome.retry and seen.now - state.since < policy.start_timeout
+        if not seen.outcome.changed and again:
+            return None
+        if not seen.outcome.changed:
+            return held(_as_before(state), seen, f"nothing was done: {seen.outcome.error}")
+        return _roll_back(state, seen, seen.outcome.error)
+    if _done(state, seen):
+        why = "the server was restarted before the guard was interrupted"
+        return _issued(state, seen, Phase.VERIFYING, why)
+    if seen.now - state.since < policy.start_timeout:
+        return None
+    why = seen.service_error or "the server's manager did not come to rest"
+    return _roll_back(state, seen, why)
+
+
+def verifying(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    """Healthy, the same models, in the mode that was wanted, and no slower than before."""
+    issued = seen.now if state.issued is None else state.issued
+    service = seen.service
+    # Who cannot tell processes apart may say for a while what was before.
+    known = service is not None and service.instance is not None
+    if service is not None and known and service.mode not in (None, state.goal):
+        return _switched_back(state, seen)
+    if seen.settled is Life.STOPPED and seen.now - issued >= DOWN_FOR:
+        return held(state, seen, "somebody stopped the server after the restart")
+    if state.healthy_at is not None:
+        return _compared(state, seen, policy)
+    if _fresh(state, seen, issued):
+        return _inspected(state, seen, policy)
+    # Before another process is looked for: where each turn sees a new one, it would never be said.
+    if state.deaths >= MOST_DEATHS:
+        return _roll_back(state, seen, f"vLLM died {state.deaths} times after the restart")
+    found = _down(state, seen) or _reborn(state, seen)
+    if found is not None:
+        return found
+    if state.down_since is not None and seen.now - state.down_since >= DOWN_FOR:
+        detail = seen.service.detail if seen.service else ""
+        return _roll_back(state, seen, f"vLLM does not run{': ' if detail else ''}{detail}")
+    if seen.now - issued >= policy.start_timeout:
+        took = format_duration(policy.start_timeout)
+        return _roll_back(state, seen, f"vLLM was not healthy within {took}")
+    return None
+
+
+def rolling_back(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    """Put back what was there; then a person has to look."""
+    if state.issued is None:
+        if seen.outcome is not None and not seen.outcome.error:
+            return _issued(state, seen, Phase.ROLLING_BACK, "the server was put back as it was")
+        if seen.outcome is None and _done(state, seen):
+            return _issued(state, seen, Phase.ROLLING_BACK, "the server is as it was")
+        if seen.outcome is not None and seen.outcome.changed:
+            said = f"the server was put back, as far as can be told: {seen.outcome.error}"
+            return _issued(state, seen, Phase.ROLLING_BACK, said)
+        if seen.now - state.since < policy.start_timeout:
+            return None
+        error = seen.outcome.error if seen.outcome else seen.service_error
+        return held(state, seen, f"{state.why}; and it could not be put back: {error}")
+    if _fresh(state, seen, state.issued):
+        return held(state, seen, f"{state.why}; it runs again as before")
+    found = _down(state, seen)
+    if found is not None:
+        return found
+    gone = state.down_since is not None and seen.now - state.down_since >= DOWN_FOR
+    if gone and state.attempts < MOST_ATTEMPTS:
+        return to(
+            state, Phase.ROLLING_BACK, seen.now, "the process is not there: once more",
+            issued=None, down_since=None, attempts=state.attempts + 1,
+        )  # fmt: skip
+    if seen.now - state.issued < policy.start_timeout:
+        return None
+    return held(state, seen, f"{state.why}; and it has not come back since")
+
+
+def held(state: GuardState, seen: Seen, why: str) -> Step:
+    """Hands off until a person resumes."""
+    return to(state, Phase.HELD, seen.now, why, why=why)
+
+
+def _inspected(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    wrong = seen.mode is not state.goal
+    # It may be the old process that answers, or one that does not tell its mode yet.
+    unsure = seen.mode is None or seen.service is None or seen.service.instance is None
+    if wrong and unsure and seen.now - (state.issued or seen.now) < policy.start_timeout:
+        return None
+    if state.models and set(seen.models) != set(state.models):
+        served, before = ", ".join(sorted(seen.models)), ", ".join(state.models)
+        return _roll_back(state, seen, f"it serves {served or 'nothing'}, and served {before}")
+    if wrong:
+        what = "still speculates" if state.goal is Mode.OFF else "does not speculate"
+        if seen.mode is None:
+            what = "does not tell whether it speculates"
+        return _roll_back(state, seen, f"it {what} after the restart")
+    took = seen.now - (state.began if state.began is not None else seen.now)
+    ok = replace(state, healthy_at=seen.now, costs=state.with_cost(took), down_since=None)
+    if _compares(state):
+        watched = format_duration(policy.verify)
+        reason = f"healthy after {format_duration(round(took))}; latency is watched for {watched}"
+        return Step(ok, reason, {"seconds": took})
+    return _arrived(ok, seen, policy, f"healthy after {format_duration(round(took))}")
+
+
+def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    down = _down(state, seen)
+    if down is not None:
+        return down
+    if state.down_since is not None and seen.now - state.down_since >= DOWN_FOR:
+        return _roll_back(state, seen, "vLLM died after the restart")
+    watched = seen.now - (state.healthy_at or seen.now)
+    if state.incident is not None and state.incident.cause is Cause.EXPLORATION:
+        return _looked_around(state, seen, policy) if watched >= policy.explore.block else None
+    if watched < policy.verify:
+        return None
+    found = seen.verification
+    if found is None:
+        if watched < MOST_VERIFY * policy.verify:
+            return wait(state, "too few whole minutes of traffic to verify by: it goes on")
+        return _arrived(
+            state, seen, policy, "too few whole minutes of traffic to verify by; it is left off"
+        )
+    speedup = found.speedup
+    unsure = speedup.lower <= 1 <= speedup.upper
+    if unsure and watched < MOST_VERIFY * policy.verify:
+        return wait(state, "whether it helped is not certain yet: verifying goes on")
+    inputs = {
+        "speedup_before": found.before,
+        "slowdown": found.slowdown,
+        "speedup": asdict(speedup),
+    }
+    numbers = (
+        f"speedup {said_of(speedup)}; {found.before:.2f} by the earlier baseline, but serving"
+        f" without speculation takes {found.slowdown:.2f} times as long as it says"
+    )
+    if speedup.value > 1 and not _may(state, policy):
+        return wait(state, f"it did not help, and the guard may not act now: {numbers}")
+    if speedup.value > 1:
+        return replace(_put_back(state, seen, policy, numbers), inputs=inputs)
+    helped = replace(state, backoff=0.0)
+    return replace(_arrived(helped, seen, policy, f"it helped: {numbers}"), inputs=inputs)
+
+
+def _may(state: GuardState, policy: Guard) -> bool:
+    return state.pause is None and policy.mode == "act"
+
+
+def _looked_around(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+    """The end of an exploration: back on, unless that is known for certain to lose."""
+    if not _may(state, policy):
+        return wait(state, "explored, and the guard may not act now")
+    found = seen.verification
+    if found is None:
+        return _switch_on(state, seen, policy, "explored: back on")
+    numbers = f"explored: speculation had a speedup of {said_of(found.speedup)}"
+    inputs = {"slowdown": found.slowdown, "speedup": asdict(found.speedup)}
+    if found.speedup.upper < 1:
+        return replace(_arrived(state, seen, policy, numbers), inputs=inputs)
+    return replace(_switch_on(state, seen, policy, numbers), inputs=inputs)
+
+
+def _put_back(state: GuardState, seen: Seen, policy: Guard, numbers: str) -> Step:
+    """Switching off did not help: the baseline has learned, and the guard rests for a while."""
+    rest = min(2 * state.backoff or policy.cooldown, max(policy.rearm.most, policy.cooldown))
+    rested = replace(state, backoff=rest, rests_until=seen.now + rest)
+    return _switch_on(rested, seen, policy, f"it did not help: {numbers}")
+
+
+def _switch_on(state: GuardState, seen: Seen, policy: Guard, reason: str) -> Step:
+    incident = state.incident and replace(state.incident, cause=Cause.NOT_HELPED)
+    delay = state.delay or policy.rearm.wait(state.restart_cost(policy.restart_cost))
+    return to(
+        state, Phase.DRAINING, seen.now, reason,
+        goal=Mode.ON, incident=incident,
+        # Should putting it back be given up, it is off as after any action.
+        disabled_at=seen.now, rearm_at=seen.now + delay,
+        instance=None, models=(), began=None, issued=None, healthy_at=None, down_since=None,
+        started=None, deaths=0, attempts=0,
+        hooked=bool(policy.hooks.before or policy.hooks.after),
+    )  # fmt: skip
+
+
+def _compares(state: GuardState) -> bool:
+    """Only what a rule led to: the end of a trial was measured, and a person knows why."""
+    causes = (Cause.RULE, Cause.EXPLORATION)
+    return state.goal is Mode.OFF and state.incident is not None and state.incident.cause in causes
+
+
+def _arrived(state: GuardState, seen: Seen, policy: Guard, reason: str) -> Step:
+    cause = state.incident.cause if state.incident else Cause.RULE
+    if state.goal is Mode.OFF:
+        cost = state.restart_cost(policy.restart_cost)
+        delay = state.delay or policy.rearm.wait(cost)
+        if cause is Cause.RULE and state.delay:  # a trial was won by a narrow margin before
+            delay = policy.rearm.later(state.delay, cost)
+        person = cause is Cause.PERSON
+        rearm_at = state.rearm_at if person else seen.now + delay
+        return to(
+            state, Phase.DISABLED, seen.now, reason,
+            disabled_at=seen.now, rearm_at=rearm_at, delay=delay,
+        )  # fmt: skip
+    if cause is Cause.TRIAL:
+        return to(state, Phase.TRIAL, seen.now, reason)
+    ours = cause in (Cause.ORDER_OVER, Cause.NOT_HELPED)
+    elsewhere = state.elsewhere if ours else seen.now
+    return to(
+        state, Phase.OBSERVING, seen.now, reason,
+        incident=None, elsewhere=elsewhere, disabled_at=None, rearm_at=None, delay=0.0,
+    )  # fmt: skip
+
+
+def _given_up(state: GuardState, policy: Guard) -> str:
+    if state.order is not None and state.order.goal is not state.goal:
+        return f"{state.order.by} wants something else"
+    if _by_person(state):
+        return ""
+    if state.pause is not None:
+        return f"paused by {state.pause.by}"
+    return "" if policy.mode == "act" else f"guard.mode is {policy.mode} now"
+
+
+def _abandoned(state: GuardState, seen: Seen, why: str) -> Step:
+    """Back to where the action began; it does not count."""
+    cause = state.incident.cause if state.incident else Cause.RULE
+    goal = _other(state.goal)
+    phase = Phase.DISABLED if goal is Mode.OFF else Phase.OBSERVING
+    if cause is Cause.TRIAL_LOST:
+        phase = Phase.TRIAL
+    own = cause in (Cause.RULE, Cause.TRIAL, Cause.EXPLORATION)
+    counted = state.actions[:-1] if own else state.actions
+    incident = None if phase is Phase.OBSERVING else state.incident
+    return to(
+        state, phase, seen.now, f"given up: {why}", goal=goal, actions=counted, incident=incident
+    )
+
+
+def _by_person(state: GuardState) -> bool:
+    return state.incident is not None and state.incident.cause in (Cause.PERSON, Cause.ORDER_OVER)
+
+
+def _other(goal: Mode | None) -> Mode:
+    return Mode.OFF if goal is Mode.ON else Mode.ON
+
+
+def _as_before(state: GuardState) -> GuardState:
+    """With the goal that there was, for nothing was done about another."""
+    return replace(state, goal=_other(state.goal))
+
+
+def _switched_back(state: GuardState, seen: Seen) -> Step:
+    """Its owner set it to start the other way while we waited: that stands."""
+    return to(
+        state, Phase.OBSERVING, seen.now, "it is set to start another way by somebody else",
+        goal=None, incident=None, elsewhere=seen.now, disabled_at=None, rearm_at=None, delay=0.0,
+    )  # fmt: skip
+
+
+def _reborn(state: GuardState, seen: Seen) -> Step | None:
+    """Another process than the one that was seen since the restart: that one died."""
+    instance = seen.service.instance if seen.service else None
+    if instance is None or instance in (state.instance, state.started):
+        return None
+    died = state.started is not None
+    reason = "the process died, and was started again" if died else "the new process is there"
+    return Step(replace(state, started=instance, deaths=state.deaths + died), reason)
+
+
+def _issued(state: GuardState, seen: Seen, phase: Phase, reason: str) -> Step:
+    return to(state, phase, seen.now, reason, issued=seen.now, down_since=None)
+
+
+def _done(state: GuardState, seen: Seen) -> bool:
+    """Whether the switch was thrown before this process began to look after it."""
+    service = seen.service
+    if service is None or seen.settled is None or service.mode is not state.goal:
+        return False
+    if service.instance is None:
+        return service.life is Life.UP
+    return service.instance != state.instance
+
+
+def _fresh(state: GuardState, seen: Seen, issued: float) -> bool:
+    """Whether what is seen is of the process that was started."""
+    same = seen.service is not None and (
+        seen.service.instance is not None and seen.service.instance == state.instance
+    )
+    return seen.healthy and not same and seen.scraped_at is not None and seen.scraped_at > issued
+
+
+def _down(state: GuardState, seen: Seen) -> Step | None:
+    """Since when the process is gone, when that has changed."""
+    down = seen.settled is Life.DOWN
+    if down and state.down_since is None:
+        return Step(replace(state, down_since=seen.now), "the process is not there")
+    if seen.settled is Life.UP and state.down_since is not None:
+        return Step(replace(state, down_since=None), "the process is there")
+    return None
+
+
+def _roll_back(state: GuardState, seen: Seen, why: str) -> Step:
+    return to(
+        state, Phase.ROLLING_BACK, seen.now, why,
+        goal=_other(state.goal), why=why, issued=None, healthy_at=None, down_since=None,
+        attempts=0,
+        instance=seen.service.instance if seen.service else None,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Load on purpose: clients, probe, bench, calibration, and what follows from them."""

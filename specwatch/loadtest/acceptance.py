@@ -1,0 +1,182 @@
+"""Acceptance with its interval, by bootstrap over requests.
+
+Requests differ: what one kept of its drafts says little of the next. So it is requests that are
+drawn, each with all its drafts; where only the server's counters tell, blocks of them. A prompt
+that is sent again says little new, at temperature 0 nothing: its requests are drawn together (A.
+Davison, D. Hinkley, *Bootstrap Methods and their Application*, 1997, 3.8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, zip_longest
+
+from specwatch.domain.acceptance import accepted_length_histogram
+from specwatch.domain.experiments import Acceptance, Estimate
+from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
+from specwatch.domain.model import Tally
+from specwatch.loadtest.common import estimate_of
+from specwatch.loadtest.requests import Acceptance as Record
+from specwatch.loadtest.resampling import Pair, ratio_interval
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The drafts of one request, or of one block.
+
+    ``histogram`` has the drafts that had 0, 1, .. tokens accepted. None is what is not known.
+    ``prompts`` are those that it answered; without them it is like no other.
+    """
+
+    drafts: int | None
+    draft_tokens: int
+    accepted_tokens: int
+    histogram: tuple[int, ...] | None = None
+    prompts: frozenset[str] = frozenset()
+
+    def __add__(self, other: Part) -> Part:
+        known = self.drafts is not None and other.drafts is not None
+        return Part(
+            (self.drafts or 0) + (other.drafts or 0) if known else None,
+            self.draft_tokens + other.draft_tokens,
+            self.accepted_tokens + other.accepted_tokens,
+            _histogram([self, other]),
+            self.prompts | other.prompts,
+        )
+
+    @classmethod
+    def of_record(cls, record: Record, prompts: Iterable[str] = ()) -> Part:
+        """Of a request, as the server's own record tells it."""
+        return cls(
+            record.drafts,
+            record.draft_tokens,
+            record.accepted_tokens,
+            record.accepted_lengths or None,
+            frozenset(prompts),
+        )
+
+    @classmethod
+    def of_counters(cls, counted: Tally, prompts: Iterable[str] = ()) -> Part | None:
+        """Of all that a server counted; None where it does not count what is needed."""
+        if counted.draft_tokens is None or counted.accepted_tokens is None:
+            return None
+        histogram = accepted_length_histogram(
+            counted.drafts, counted.accepted_per_position, counted.accepted_tokens
+        )
+        return cls(
+            counted.drafts,
+            counted.draft_tokens,
+            counted.accepted_tokens,
+            histogram,
+            frozenset(prompts),
+        )
+
+
+def drawn(parts: Iterable[Part]) -> list[Part]:
+    """What a bootstrap draws: sums over the parts, with drafts, that have a prompt in common."""
+    found: dict[object, Part] = {}
+    of_prompt: dict[str, object] = {}
+    for part in parts:
+        if not part.draft_tokens:
+            continue
+        place, whole = object(), part
+        for other in {of_prompt[each] for each in part.prompts if each in of_prompt}:
+            whole += found.pop(other)
+        found[place] = whole
+        of_prompt.update(dict.fromkeys(whole.prompts, place))
+    return list(found.values())
+
+
+def acceptance_of(parts: Sequence[Part], *, seed: int = 0) -> Acceptance | None:
+    """All parts together; None of nothing drafted. No interval below five that are drawn."""
+    drafted = sum(part.draft_tokens for part in parts)
+    if not drafted:
+        return None
+    accepted = sum(part.accepted_tokens for part in parts)
+    known = [part.drafts for part in parts if part.drafts is not None]
+    drafts = sum(known) if len(known) == len(parts) else None
+    histogram = _histogram(parts)
+    return Acceptance(
+        drafts=drafts,
+        draft_tokens=drafted,
+        accepted_tokens=accepted,
+        rate=estimate_of(rate_interval(parts, seed=seed)) or Estimate(value=accepted / drafted),
+        mean_length=1 + accepted / drafts if drafts else None,
+        histogram=histogram,
+        per_position=_per_position(histogram),
+    )
+
+
+def rate_interval(parts: Sequence[Part], *, seed: int = 0) -> Interval | None:
+    """Acceptance rate; None for too few parts.
+
+    Of the two shares, accepted and rejected, it is the smaller whose logarithm is resampled, so
+    that no end lies beyond 0 or 1. Where one is nothing at all, its end is that of a share of
+    which as many requests show nothing (C. Clopper, E. Pearson, *Biometrika* 26, 1934).
+    """
+    samples = drawn(parts)
+    if len(samples) < LEAST_SAMPLES:
+        return None
+    drafted = [float(part.draft_tokens) for part in samples]
+    accepted = [float(part.accepted_tokens) for part in samples]
+    if 2 * sum(accepted) <= sum(drafted):
+        return _share(accepted, drafted, seed)
+    rejected = _share([d - a for d, a in zip(drafted, accepted, strict=True)], drafted, seed)
+    if rejected is None:
+        return None
+    return Interval(
+        sum(accepted) / sum(drafted),
+        1 - rejected.upper,
+        1 - rejected.lower,
+        rejected.samples,
+        rejected.confidence,
+    )
+
+
+def length_interval(
+    parts: Sequence[Part], *, drafting: float = 1.0, seed: int = 0
+) -> Interval | None:
+    """tau over all decoding steps, of which the share ``drafting`` drafted; None if unknown.
+
+    Its relative error is that of the acceptance rate: the draft tokens of a draft hardly vary.
+    """
+    rate = rate_interval(parts, seed=seed)
+    if rate is None or not all(part.drafts is not None for part in parts):
+        return None
+    drafts = sum(part.drafts or 0 for part in parts)
+    per_step = drafting * sum(part.draft_tokens for part in parts) / drafts if drafts else 0.0
+    return Interval(
+        1 + per_step * rate.value,
+        1 + per_step * rate.lower,
+        1 + per_step * rate.upper,
+        rate.samples,
+        rate.confidence,
+    )
+
+
+def _share(over: Sequence[float], under: Sequence[float], seed: int) -> Interval | None:
+    count = len(under)
+    if not sum(over):
+        return Interval(0.0, 0.0, 1 - ((1 - CONFIDENCE) / 2) ** (1 / count), count, CONFIDENCE)
+    found = ratio_interval(list(map(Pair, over, under)), seed=seed)
+    if found is None:
+        return None
+    value = sum(over) / sum(under)  # exactly: a logarithm rounds
+    return Interval(value, found.lower, min(found.upper, 1.0), count, found.confidence)
+
+
+def _histogram(parts: Iterable[Part]) -> tuple[int, ...] | None:
+    known = [part.histogram for part in parts if part.draft_tokens]
+    found = [each for each in known if each is not None]
+    if not found or len(found) < len(known):
+        return None
+    return tuple(map(sum, zip_longest(*found, fillvalue=0)))
+
+
+def _per_position(histogram: Sequence[int] | None) -> tuple[float, ...] | None:
+    """A draft that kept j tokens had the first j positions accepted."""
+    if histogram is None or not sum(histogram):
+        return None
+    at_least = list(accumulate(reversed(histogram)))[::-1]
+    return tuple(count / at_least[0] for count in at_least[1:])

@@ -1,0 +1,416 @@
+"""From a fixed workload on a server to its baseline: slices, samples, measurements.
+
+A slice is to calibration what a minute is to the daemon, and is counted in the same way: by the
+increments of the server's own counters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import pairwise
+from typing import NamedTuple
+
+from specwatch.domain import baseline, buckets, histogram
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin
+from specwatch.domain.interval import LEAST_SAMPLES
+from specwatch.domain.merge import merge_tallies
+from specwatch.domain.model import Environment, Gauges, Mode, Series, Tally
+from specwatch.domain.sample import Sample, SentLengths
+from specwatch.errors import ConfigError, PageError, ScrapeReason
+from specwatch.loadtest.requests import Answer
+from specwatch.scrape import tally
+from specwatch.scrape.counters import CounterTracker
+
+MOST_ERRORS = 0.05
+"""Share of failed requests beyond which a stage says nothing of the server."""
+MOST_FOREIGN = 0.01
+"""Share of the server's tokens that may be of requests that were not ours: counting lags."""
+MOST_APART = 0.2
+"""By how much more time a step may take in one round than in another with the same prompts."""
+
+
+class Look(NamedTuple):
+    """A server's page, and the load that we put on it up to then.
+
+    ``at`` is Unix time, ``clock`` never steps, ``in_flight`` is the time integral of our requests;
+    all in seconds.
+    """
+
+    samples: Mapping[Series, float]
+    at: float
+    clock: float
+    in_flight: float
+
+
+class Block(NamedTuple):
+    """Load on one server without a break: the looks before it, between its slices and after it."""
+
+    looks: tuple[Look, ...]
+    answers: tuple[Answer, ...]
+    unanswered: float | None = None
+    """When the first request began that has no answer yet: a time of the client's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One model of one server, as a page shows it."""
+
+    series_name: str
+    """The model's label on the page; empty where there is none."""
+    model_name: str
+    mode: Mode
+    environment: Environment
+    tapped: bool = False
+    busy: float = 0.0
+    """Requests that ran or waited."""
+
+
+def engine_of(
+    samples: Mapping[Series, float],
+    version: str | None,
+    served: Sequence[str],
+    *,
+    drafting: bool | None = None,
+    model: str | None = None,
+    where: str = "the server",
+) -> Engine:
+    """The model to measure: the one called ``model``, or the only one.
+
+    ``version``, ``served`` and ``drafting`` are what the engine says of itself. Raises
+    ConfigError, with ``where`` the page is, for a page without an engine's samples, or without that
+    model.
+    """
+    parts = tally.parts_of(samples)
+    if not parts.models:
+        raise ConfigError(
+            f"{where} has a metrics page, but neither of vLLM nor of llama.cpp; give the URL of the"
+            " engine itself"
+        )
+    names = {name or (served[0] if served else ""): name for name in parts.models}
+    if model is None and len(names) > 1:
+        raise ConfigError(f"{where} serves {', '.join(sorted(names))}; choose one with --model")
+    chosen = next(iter(names)) if model is None else model
+    if chosen not in names:
+        raise ConfigError(
+            f"{where} does not serve {chosen}; it serves {', '.join(sorted(names)) or 'no model'}"
+        )
+    gauges = tally.sampled(parts.models[names[chosen]])
+    return Engine(
+        names[chosen],
+        chosen,
+        tally.mode_of(parts.models[names[chosen]], drafting),
+        Environment(version, tally.fingerprint_of(samples)),
+        tapped=any(series.temperature for series in parts.tap),
+        busy=(gauges.running or 0.0) + (gauges.waiting or 0.0),
+    )
+
+
+def counted_of(samples: Mapping[Series, float], engine: Engine) -> Tally:
+    """All that a page has counted of a model since the engine started; empty where it cannot be
+    read."""
+    try:
+        return tally.tally_of(tally.parts_of(samples).models.get(engine.series_name, {}), [])
+    except PageError:
+        return Tally()
+
+
+def check(off: Engine, on: Engine | None) -> list[str]:
+    """Raise ConfigError for servers that cannot be compared; return what is doubtful, as words."""
+    for option, engine in (("--off", off), ("--on", on)):
+        if engine is not None and engine.mode is Mode.UNKNOWN:
+            raise ConfigError(
+                f"{option}: it is not known whether this server speculates: no draft was counted"
+                f" for {engine.model_name}, and its /slots does not tell; start llama-server"
+                " without --no-slots, and give its API key"
+            )
+    if off.mode is not Mode.OFF:
+        raise ConfigError(
+            f"--off: this server speculates (its page has the families of speculation for"
+            f" {off.model_name}); start one without it: `vllm serve` without --speculative-config"
+        )
+    if on is None:
+        return []
+    if on.mode is not Mode.ON:
+        raise ConfigError(
+            f"--on: this server does not speculate (its page has no family of speculation for"
+            f" {on.model_name}); start it with --speculative-config, or leave --on out"
+        )
+    if on.model_name != off.model_name:
+        raise ConfigError(
+            f"--off serves {off.model_name} and --on {on.model_name}: compare the same model"
+        )
+    doubts = []
+    for what, first, second in (
+        ("engine version", off.environment.engine_version, on.environment.engine_version),
+        ("configuration", off.environment.configuration, on.environment.configuration),
+    ):
+        if first is not None and second is not None and first != second:
+            doubts.append(
+                f"the servers differ in their {what} ({first} off, {second} on): the baseline will"
+                " not be used for the one that speculates"
+            )
+    return doubts
+
+
+class Counts(NamedTuple):
+    """What was counted of the model between two looks, by temperature too where a tap counts."""
+
+    tally: Tally
+    buckets: Mapping[str, Tally]
+
+
+class Meter:
+    """The counters of one model from look to look."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._tracker = CounterTracker()
+
+    def advance(self, samples: Mapping[Series, float]) -> Counts:
+        """What was counted since the look before; nothing at the first.
+
+        Raises PageError for counters that cannot be, and when the engine was restarted meanwhile.
+        """
+        increments = self._tracker.advance(samples)
+        if increments.restarted:
+            raise PageError(ScrapeReason.INCONSISTENT, "the engine was restarted meanwhile")
+        parts = tally.parts_of(increments.values)
+        problems: list[str] = []
+        found: dict[str, Tally] = {}
+        for (_, temperature), series in buckets.by_bucket(parts.tap, problems).items():
+            part = tally.tally_of(series, problems)
+            found[temperature] = merge_tallies(found.get(temperature, Tally()), part)
+        model = parts.models.get(self._engine.series_name, {})
+        whole = tally.tally_of(model, problems)
+        if problems:
+            raise PageError(ScrapeReason.INCONSISTENT, problems[0])
+        return Counts(whole, found)
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A stretch of constant load: ``at`` is the Unix time of its end, ``seconds`` its length.
+
+    ``in_flight`` is the time integral of our requests, in seconds; ``waiting`` is how many of them
+    the server kept waiting all the time. ``buckets`` are what is known by temperature.
+    """
+
+    at: float
+    seconds: float
+    in_flight: float
+    waiting: float
+    tally: Tally
+    buckets: Mapping[str, Tally]
+    usual: SentLengths | None = None
+    """Mean lengths of the requests that were sent meanwhile."""
+    length: int | None = None
+    """Tokens that their prompts were made to have; None of prompts as they stand."""
+    label: str | None = None
+    """The temperature bucket of all of them, where there is one."""
+
+    def sample(self, engine: Engine) -> Sample:
+        """As the decision sees a minute."""
+        length = max(1, round(self.seconds))
+        running = max(self.in_flight - self.waiting * self.seconds, 0.0)
+        return Sample(
+            start=round(self.at) - length,
+            length=length,
+            mode=engine.mode,
+            tally=self.tally,
+            gauges=Gauges(
+                sampled_seconds=self.seconds,
+                busy_seconds=self.seconds,
+                running_seconds=running,
+                waiting_seconds=self.waiting * self.seconds,
+                running_max=round(running / self.seconds),
+            ),
+            environment=engine.environment,
+            buckets=self.buckets,
+            usual=self.usual,
+        )
+
+
+@dataclass(slots=True)
+class Stage:
+    """All load of one concurrency on one server, the warm-up left out."""
+
+    engine: Engine
+    concurrency: int
+    slices: list[Slice] = field(default_factory=list)
+    whole: Tally = field(default_factory=Tally)
+    """All that the server counted, from the first request to the end of the last."""
+    answers: list[Answer] = field(default_factory=list)
+
+    def add(
+        self, block: Block, meter: Meter, label: str | None = None, length: int | None = None
+    ) -> None:
+        """Take in a block; ``label`` is the temperature bucket of all its requests, if one, and
+        ``length`` the tokens that their prompts were made to have."""
+        meter.advance(block.looks[0].samples)
+        counts = [meter.advance(look.samples) for look in block.looks[1:]]
+        self.answers += block.answers
+        self.whole = reduce(merge_tallies, (each.tally for each in counts), self.whole)
+        by_tap: dict[str, Tally] = {}
+        for each in counts:
+            for temperature, part in each.buckets.items():
+                by_tap[temperature] = merge_tallies(by_tap.get(temperature, Tally()), part)
+        usual = _lengths(block.answers)
+        inner = block.looks[1:-1]
+        for (before, now), each in zip(pairwise(inner), counts[1:-1], strict=True):
+            # A tap counts a request at its end: only over a whole block do its counts add up.
+            known = {label: each.tally} if label is not None else by_tap
+            self.slices.append(
+                Slice(
+                    at=now.at,
+                    seconds=now.clock - before.clock,
+                    in_flight=now.in_flight - before.in_flight,
+                    waiting=min(self._waiting(before), self._waiting(now)),
+                    tally=each.tally,
+                    buckets=known,
+                    usual=usual,
+                    length=length,
+                    label=label,
+                )
+            )
+
+    def _waiting(self, look: Look) -> float:
+        model = tally.parts_of(look.samples).models.get(self.engine.series_name, {})
+        return tally.sampled(model).waiting or 0.0
+
+    @property
+    def samples(self) -> list[Sample]:
+        """Its slices as the decision sees them."""
+        return [each.sample(self.engine) for each in self.slices]
+
+    @property
+    def apart(self) -> dict[int | None, float]:
+        """By how much more time a step took in the slowest slice than in the fastest one with the
+        same prompts and temperature, as a share, by the length of prompts."""
+        times: dict[tuple[int | None, str | None], list[float]] = {}
+        for each, sample in zip(self.slices, self.samples, strict=True):
+            if (time := _step_time(sample)) is not None:
+                times.setdefault((each.length, each.label), []).append(time)
+        found: dict[int | None, float] = {}
+        for (length, _), own in times.items():
+            found[length] = max(found.get(length, 0.0), max(own) / min(own) - 1)
+        return found
+
+    @property
+    def errors(self) -> Counter[str]:
+        """Failed requests by kind."""
+        return Counter(str(each.error) for each in self.answers if each.error is not None)
+
+    @property
+    def foreign_requests(self) -> int:
+        """Requests that the server ended and that were not ours."""
+        return max(sum(self.whole.requests.values()) - len(self.answers), 0)
+
+    @property
+    def shared(self) -> bool:
+        """Whether others used the server meanwhile."""
+        ours = sum(each.tokens or 0 for each in self.answers)
+        told = all(each.tokens is not None for each in self.answers)
+        tokens = self.whole.generation_tokens or 0
+        return self.foreign_requests > 0 or (told and tokens - ours > MOST_FOREIGN * tokens)
+
+    @property
+    def shortfall(self) -> str | None:
+        """Why it cannot be used, as words; None if it can."""
+        failed = sum(self.errors.values())
+        if failed > MOST_ERRORS * len(self.answers):
+            kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.errors.items()))
+            return f"{failed} of {len(self.answers)} requests failed ({kinds})"
+        if self.whole.inter_token is None and self.whole.tpot is None:
+            return "the page of its server tells no time between tokens, nor TPOT"
+        counted = sum(each.pace is not None for each in self.samples)
+        if counted < LEAST_SAMPLES:
+            return (
+                f"tokens came in {counted} of {len(self.slices)} slices, and {LEAST_SAMPLES} are"
+                " the least; give a longer --duration"
+            )
+        return None
+
+
+def doubts_of(stages: Sequence[Stage]) -> list[str]:
+    """What is doubtful of what was measured, as words."""
+    conditions = [
+        sample.requests is not None
+        for stage in stages
+        if stage.engine.mode is Mode.OFF
+        for sample in stage.samples
+    ]
+    found = []
+    if not all(conditions):
+        found.append(
+            "the page of the server without speculation does not tell prompt tokens or TTFT: the"
+            " baseline is compared with traffic of any prompt length as if it were the same"
+        )
+    return found + [words for each in stages if (words := _unsteady(each)) is not None]
+
+
+def _unsteady(stage: Stage) -> str | None:
+    """Which slices of a stage were slower than others with the same prompts, as words."""
+    apart = sorted(stage.apart.items(), key=lambda each: each[0] or 0)
+    lengths = ", ".join(
+        f"{by:.0%}" if length is None else f"{by:.0%} at {length} prompt tokens"
+        for length, by in apart
+        if by > MOST_APART
+    )
+    if not lengths:
+        return None
+    where = "with" if stage.engine.mode is Mode.ON else "without"
+    return (
+        f"concurrency {stage.concurrency} {where} speculation: a step took longer in one round than"
+        f" in another, by {lengths}; something slowed the server for a while, or slices are too"
+        " short: repeat it on a quiet server, or with a longer --duration"
+    )
+
+
+def _step_time(sample: Sample) -> float | None:
+    """Seconds of a decoding step, which unlike those of a token do not depend on what was accepted;
+    None where they are not known."""
+    pace, steps = sample.pace, sample.steps
+    if pace is None:
+        return None
+    length = 1.0
+    if steps:
+        accepted = sample.tally.accepted_tokens or 0
+        length = pace.tokens / steps if pace.by_token else 1 + accepted / steps
+    return pace.seconds / pace.tokens * length
+
+
+def _lengths(answers: Iterable[Answer]) -> SentLengths | None:
+    """Mean lengths of what was asked for, by the server's count; None where it does not say."""
+    told = [(each.prompt_tokens, each.ask.max_tokens) for each in answers if each.ok]
+    prompts = [prompt for prompt, _ in told if prompt is not None]
+    if not prompts:
+        return None
+    return SentLengths(sum(prompts) / len(prompts), sum(output for _, output in told) / len(told))
+
+
+def measurements(key: BaselineKey, stages: Iterable[Stage]) -> list[Measurement]:
+    """The baseline that stages without speculation are, one for each load bin.
+
+    Latencies are those of whole stages: of all requests, not of those that a slice happens to hold.
+    """
+    usable = [stage for stage in stages if stage.shortfall is None]
+    samples = [sample for stage in usable for sample in stage.samples]
+    found = []
+    for each in baseline.measured(key, Origin.CALIBRATION, samples):
+        own = [stage.whole for stage in usable if _main_bin(stage) == each.load_bin]
+        found.append(
+            replace(
+                each,
+                ttft=histogram.merge_all(one.ttft for one in own if one.ttft is not None),
+                tpot=histogram.merge_all(one.tpot for one in own if one.tpot is not None),
+            )
+        )
+    return [each for each in found if each.enough]
+
+
+def _main_bin(stage: Stage) -> int | None:
+    bins = Counter(sample.load_bin for sample in stage.samples)
+    return bins.most_common(1)[0][0] if bins else None

@@ -1,0 +1,161 @@
+"""What a calibration found, as plain JSON values; an unknown is None. Latencies are in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from specwatch.domain import breakeven
+from specwatch.domain.baseline import Baseline, BaselineKey, Measurement
+from specwatch.domain.breakeven import Assessment
+from specwatch.domain.buckets import order_of
+from specwatch.domain.interval import Interval
+from specwatch.domain.model import Mode, load_bin_label
+from specwatch.domain.sample import total
+from specwatch.loadtest.calibration import Stage
+from specwatch.rules.decisions import interval
+from specwatch.rules.summary import acceptance_of, latency
+
+Json = dict[str, Any]
+
+PAYS, LOSES, UNDECIDED = "pays", "loses", "undecided"
+
+
+def verdict_of(speedup: Interval | None) -> str | None:
+    """Whether speculation pays: only a whole interval says so; None without one."""
+    if speedup is None:
+        return None
+    if speedup.above(1.0):
+        return PAYS
+    return LOSES if speedup.below(1.0) else UNDECIDED
+
+
+def assessment(found: Assessment) -> Json:
+    """What speculation does: speedup, break-even by load bin, temperatures, the best k."""
+    best = found.best_k
+    return {
+        "speedup": interval(found.speedup),
+        "verdict": verdict_of(found.speedup),
+        "missing": found.missing,
+        "samples": found.samples,
+        "tokens": found.tokens,
+        "covered": found.covered,
+        "bins": [
+            {
+                "load_bin": load_bin_label(each.load_bin),
+                "share": each.share,
+                "acceptance_length": each.acceptance_length,
+                "speedup": interval(each.speedup),
+                "step_cost": interval(each.step_cost),
+                "break_even_acceptance": interval(each.acceptance),
+                "break_even_length": each.step_cost.value,
+            }
+            for each in found.bins
+        ],
+        "buckets": [
+            {
+                "temperature": label,
+                "share": found.buckets[label].share,
+                "acceptance_rate": found.buckets[label].acceptance_rate,
+                "speedup": interval(found.buckets[label].speedup),
+                "verdict": verdict_of(found.buckets[label].speedup),
+            }
+            for label in sorted(found.buckets, key=order_of)
+        ],
+        "best_k": None if best is None else {"k": best.k, "speedups": list(best.speedups)},
+        "best_k_unknown": found.best_k_unknown,
+    }
+
+
+def stage(one: Stage) -> Json:
+    """One concurrency on one server: by its counters, and as its clients saw it."""
+    samples = one.samples
+    paces = [pace for sample in samples if (pace := sample.pace) is not None]
+    seconds = sum(each.seconds for each in paces)
+    tokens = sum(each.tokens for each in paces)
+    prompts = [each.prompt_tokens for each in one.answers if each.prompt_tokens is not None]
+    busy = sum(each.seconds for each in one.slices)
+    running = sum(sample.gauges.running_seconds for sample in samples)
+    return {
+        "concurrency": one.concurrency,
+        "mode": str(one.engine.mode),
+        "slices": len(one.slices),
+        "seconds": busy,
+        "running_mean": running / busy if busy else None,
+        "tokens": tokens,
+        "seconds_per_token": seconds / tokens if tokens else None,
+        "requests": len(one.answers),
+        "errors": dict(sorted(one.errors.items())),
+        "foreign_requests": one.foreign_requests,
+        "shared": one.shared,
+        "shortfall": one.shortfall,
+        "prompt_tokens": sum(prompts) / len(prompts) if prompts else None,
+        "prefix_cache_hits": one.whole.prefix_cache_hits,
+        "ttft": latency(one.whole.ttft),
+        "tpot": latency(one.whole.tpot),
+        **acceptance_of(total(samples)),
+        "clients": _clients(one),
+    }
+
+
+def _clients(one: Stage) -> list[Json]:
+    """TTFT and TPOT of each request, by temperature, on the clients' clock."""
+    by_temperature: dict[float | None, list[Any]] = {}
+    for answer in one.answers:
+        if answer.ok:
+            by_temperature.setdefault(answer.ask.temperature, []).append(answer)
+    return [
+        {
+            "temperature": temperature,
+            "ttft": [each.ttft for each in answers if each.ttft is not None],
+            "tpot": [each.tpot for each in answers if each.tpot is not None],
+        }
+        for temperature, answers in sorted(by_temperature.items(), key=lambda item: item[0] or 0.0)
+    ]
+
+
+def measurement(one: Measurement) -> Json:
+    """The baseline of one load bin."""
+    seconds = sum(point.seconds for point in one.points)
+    tokens = sum(point.tokens for point in one.points)
+    return {
+        "load_bin": load_bin_label(one.load_bin),
+        "origin": str(one.origin),
+        "at": one.at,
+        "points": len(one.points),
+        "tokens": tokens,
+        "seconds_per_token": seconds / tokens if tokens else None,
+        "ttft": latency(one.ttft),
+        "tpot": latency(one.tpot),
+    }
+
+
+def comparison(stages: Iterable[Stage], found: Sequence[Measurement]) -> Json:
+    """What speculation does, over all stages with it and at each concurrency."""
+    ran = [each for each in stages if each.engine.mode is Mode.ON and each.shortfall is None]
+    baseline = Baseline({each.load_bin: each for each in found})
+    samples = [sample for each in ran for sample in each.samples]
+    return {
+        **assessment(breakeven.assess(samples, baseline)),
+        "concurrencies": [
+            {
+                "concurrency": each.concurrency,
+                **assessment(breakeven.assess(each.samples, baseline)),
+            }
+            for each in ran
+        ],
+    }
+
+
+def report(key: BaselineKey, stages: Sequence[Stage], found: Sequence[Measurement]) -> Json:
+    """All that was measured; with a comparison where there were stages with speculation."""
+    compared = any(each.engine.mode is Mode.ON for each in stages)
+    return {
+        "target": key.target,
+        "model_name": key.model_name,
+        "engine_version": key.engine_version,
+        "configuration": key.configuration,
+        "stages": [stage(each) for each in stages],
+        "measurements": [measurement(each) for each in found],
+        "comparison": comparison(stages, found) if compared else None,
+    }

@@ -1,0 +1,239 @@
+"""Sending one request at a time and timing its stream: what a user of the server sees.
+
+Times are seconds, counts are tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+
+from specwatch import __version__
+from specwatch.loadtest import stream_events
+from specwatch.loadtest.requests import Acceptance, Answer, Ask, ErrorKind
+
+CHAT, COMPLETIONS = "chat", "completions"
+_PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}
+_TOKENIZER = "/tokenize"
+_TOKENIZER_SECONDS = 10.0
+_LONGEST_COUNT = 1 << 24
+"""Bytes of an answer of the tokenizer, which lists all tokens."""
+_LONGEST_LINE = 1 << 20
+_LONGEST_DETAIL = 300
+
+
+class LoadClient:
+    """Sends requests to one OpenAI server, any number at a time; an async context manager."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        endpoint: str = CHAT,
+        headers: Callable[[], Mapping[str, str]] = dict,
+        tls: ssl.SSLContext | None = None,
+        timeout: float = 600.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        """``timeout`` bounds one request in seconds; ``headers`` is called for each."""
+        self._url = url + _PATHS[endpoint]
+        self._tokenizer_url = url + _TOKENIZER
+        self._chat = endpoint == CHAT
+        self._model = model
+        self._headers = headers
+        self._tls: ssl.SSLContext | bool = True if tls is None else tls
+        self._timeout = aiohttp.ClientTimeout(total=timeout)
+        self._clock = clock
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ssl=self._tls),
+            timeout=self._timeout,
+            headers={"User-Agent": f"specwatch/{__version__}"},
+            read_bufsize=_LONGEST_LINE,
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def send(self, ask: Ask, first: Callable[[], None] = lambda: None) -> Answer:
+        """Send one request and read its answer to the end; no failure of the server raises.
+
+        ``first`` is called when the first content comes. Cancelling closes the connection, which
+        aborts the request. Raises ConfigError when ``headers`` does.
+        """
+        if self._session is None:
+            raise RuntimeError("the client is used outside its context")
+        reading = _Reading(self._clock, first)
+        headers = dict(self._headers())
+        sent = self._clock()
+        error, detail = None, ""
+        try:
+            async with self._session.post(
+                self._url, json=self._body(ask), headers=headers, allow_redirects=False
+            ) as response:
+                reading.status = response.status
+                error, detail = await reading.read(response)
+        except TimeoutError:
+            error, detail = ErrorKind.TIMEOUT, f"no end within {self._timeout.total:g} s"
+        except aiohttp.ClientConnectorError as failed:
+            error, detail = ErrorKind.CONNECT, str(failed)
+        except (aiohttp.ClientError, OSError) as failed:
+            error, detail = ErrorKind.BROKE_OFF, str(failed) or type(failed).__name__
+        except (ValueError, RecursionError) as failed:
+            error, detail = ErrorKind.UNREADABLE, f"{type(failed).__name__}: {failed}"
+        return Answer(
+            ask=ask,
+            sent=sent,
+            ended=self._clock(),
+            error=error,
+            detail=detail[:_LONGEST_DETAIL],
+            **reading.found(),
+        )
+
+    async def count_tokens(self, prompt: str) -> int | None:
+        """How many tokens the server makes of a prompt, its chat template included; None where it
+        does not say. Raises ConfigError when ``headers`` does."""
+        if self._session is None:
+            raise RuntimeError("the client is used outside its context")
+        said = b""
+        try:
+            async with self._session.post(
+                self._tokenizer_url,
+                json={"model": self._model, **self._content(Ask(prompt, 0))},
+                headers=dict(self._headers()),
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=_TOKENIZER_SECONDS),
+            ) as response:
+                async for piece in response.content.iter_any():
+                    said += piece
+                    if response.status != 200 or len(said) > _LONGEST_COUNT:
+                        return None
+            count = json.loads(said)["count"]
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return None
+        except (ValueError, RecursionError, KeyError, TypeError):  # not vLLM's answer
+            return None
+        return count if type(count) is int and count > 0 else None
+
+    def _content(self, ask: Ask) -> dict[str, Any]:
+        if self._chat:
+            return {"messages": ask.messages or ({"role": "user", "content": ask.prompt},)}
+        return {"prompt": ask.prompt}
+
+    def _body(self, ask: Ask) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self._model,
+            "max_tokens": ask.max_tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **self._content(ask),
+        }
+        if ask.temperature is not None:
+            body["temperature"] = ask.temperature
+        return body
+
+
+class _Reading:
+    """What has been read of one stream so far.
+
+    Every server of interest sends each event as one ``data:`` line.
+    """
+
+    def __init__(self, clock: Callable[[], float], first: Callable[[], None]) -> None:
+        self._clock = clock
+        self._tell_first = first
+        self.status: int | None = None
+        self._first: float | None = None
+        self._last: float | None = None
+        self._chunks = 0
+        self._usage = stream_events.Usage()
+        self._finish_reason: str | None = None
+        self._acceptance: Acceptance | None = None
+
+    def found(self) -> dict[str, Any]:
+        return {
+            "status": self.status,
+            "first": self._first,
+            "last": self._last,
+            "chunks": self._chunks,
+            "prompt_tokens": self._usage.prompt_tokens,
+            "tokens": self._usage.completion_tokens,
+            "finish_reason": self._finish_reason,
+            "acceptance": self._acceptance,
+        }
+
+    async def read(self, response: aiohttp.ClientResponse) -> tuple[ErrorKind | None, str]:
+        """Read to the end; returns what was wrong with the answer, if anything."""
+        if response.status != 200:
+            said = (await response.content.read(4096)).decode("utf-8", "replace")
+            kind = ErrorKind.FAILED if response.status >= 500 else ErrorKind.REFUSED
+            return kind, f"{response.status} {_message(said)}"
+        rest = b""
+        # By what has come, not by lines: each line that is waited for costs as much as reading it.
+        async for came in response.content.iter_any():
+            *lines, rest = (rest + came).split(b"\n")
+            for line in lines:
+                if line.startswith(b"data:"):
+                    data = line[5:].strip()
+                    if data == b"[DONE]":
+                        return self._lacking()
+                    if problem := self._take(data, self._clock()):
+                        return ErrorKind.FAILED, problem
+            if len(rest) > _LONGEST_LINE:
+                return ErrorKind.UNREADABLE, f"a line of more than {_LONGEST_LINE >> 20} MiB"
+        return ErrorKind.BROKE_OFF, "the stream ended without [DONE]"
+
+    def _lacking(self) -> tuple[ErrorKind | None, str]:
+        """What an answer that came to its end lacks: without it nothing can be told of it."""
+        tokens = self._usage.completion_tokens
+        if tokens is None:
+            return ErrorKind.UNREADABLE, "it does not say how many tokens it has (stream_options)"
+        if tokens and self._first is None:
+            return ErrorKind.UNREADABLE, f"{tokens} tokens, and no content that could be timed"
+        return None, ""
+
+    def _take(self, data: bytes, now: float) -> str | None:
+        """Note an event that came at a time; returns the message of one that is an error."""
+        event = stream_events.read(data)
+        if event.error is not None:
+            return _message(data.decode("utf-8", "replace"))
+        for choice in event.choices or ():
+            reason = choice.finish_reason
+            # The last piece may carry tokens that decode to no text.
+            if choice.piece.has_tokens or (reason and self._first is not None):
+                if self._first is None:
+                    self._first = now
+                    self._tell_first()
+                self._last = now
+                self._chunks += 1
+            self._finish_reason = reason or self._finish_reason
+        self._usage = event.usage or self._usage
+        self._acceptance = event.acceptance or self._acceptance
+        return None
+
+
+def _message(said: str) -> str:
+    """The message of an error as OpenAI's servers word it, else the text itself."""
+    try:
+        error = json.loads(said)["error"]
+        return str(error["message"] if isinstance(error, dict) else error)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return " ".join(said.split())

@@ -1,0 +1,265 @@
+"""Two benches of the same work, without speculation and with it: what it brings, and the verdict.
+
+The speedup of a level is the time of requests per token without speculation over that with it, each
+summed over all requests: in a closed loop the ratio of throughputs (J. D. C. Little, *A Proof for
+the Queuing Formula L = lambda W*, 1961). Its interval resamples batches of requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from specwatch.domain.experiments import (
+    Batch,
+    Bench,
+    ComparedLevel,
+    Comparison,
+    Estimate,
+    Level,
+)
+from specwatch.domain.interval import LEAST_SAMPLES
+from specwatch.errors import ConfigError
+from specwatch.loadtest import crossing, verdicts
+from specwatch.loadtest.calibration import MOST_ERRORS
+from specwatch.loadtest.common import estimate_of
+from specwatch.loadtest.resampling import Pair, paired_interval, quotient_interval
+
+Rate = Callable[[Batch], tuple[float, float]]
+"""Of a batch what is over and what is under in a rate."""
+_SAME = ("endpoint", "prompts", "digest", "max_tokens", "temperatures", "seed")
+"""What two workloads have in common when they are the same; the file's name is not it."""
+
+
+def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -> Comparison:
+    """Compare a bench without speculation and one with it, whichever is first.
+
+    Raises ConfigError for two of one mode, for different models or workloads unless ``force``,
+    and where no load was measured on both.
+    """
+    off, on = _modes(first, second)
+    notes = _differences(off, on, force=force)
+    paired = off.interleaved and on.interleaved and off.began == on.began
+    off, on, partial = _whole(off), _whole(on), [*_partial(off), *_partial(on)]
+    others = {_load(each): each for each in on.levels}
+    found = [
+        _level(each, others[_load(each)], paired=paired)
+        for each in off.levels
+        if _load(each) in others
+    ]
+    if not found:
+        raise ConfigError(
+            f"no load was measured on both: {_loads(off)} without speculation and {_loads(on)} with"
+            " it; measure the same --concurrency or --rate"
+        )
+    missing = {_load(each) for each in (*off.levels, *on.levels)} - {_load(each) for each in found}
+    notes += [f"{_name(each)} was broken off, and is not compared" for each in sorted({*partial})]
+    notes += [
+        f"{_name(each)} was measured on one server only" for each in sorted(missing - {*partial})
+    ]
+    notes += [
+        f"{_name(_load(each))} {what} speculation: {note}"
+        for what, bench in (("without", off), ("with", on))
+        for each in bench.levels
+        for note in (*each.notes, *_foreign(each))
+    ]
+    notes += [*off.notes, *on.notes]
+    judged = verdicts.judge(found)
+    falls, rises = crossing.falling(found), crossing.rising(found)
+    return Comparison(
+        version=version,
+        began=min(off.began, on.began),
+        ended=max(off.ended, on.ended),
+        complete=off.complete and on.complete,
+        off=off.subject,
+        on=on.subject,
+        workload=on.workload,
+        interleaved=paired,
+        levels=tuple(found),
+        speedup=verdicts.overall(found),
+        crossing=falls,
+        rising=rises,
+        verdict=judged.verdict,
+        sentence=verdicts.sentence(judged, found, falls, rises),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def with_benches(found: Comparison, first: Bench, second: Bench) -> Comparison:
+    """A comparison that can be made again, as it has what it is of."""
+    return replace(found, benches=_modes(first, second))
+
+
+def uncompared(first: Bench, second: Bench, *, version: str) -> Comparison:
+    """Two benches of which no load can be compared, kept together. Raises as :func:`compare` for
+    two of one mode."""
+    off, on = _modes(first, second)
+    return Comparison(
+        version=version,
+        began=min(off.began, on.began),
+        ended=max(off.ended, on.ended),
+        complete=False,
+        off=off.subject,
+        on=on.subject,
+        workload=on.workload,
+        interleaved=off.interleaved and on.interleaved,
+        levels=(),
+        speedup=None,
+        crossing=None,
+        verdict="unknown",
+        sentence="Not compared: no load was measured on both to its end.",
+        notes=tuple(dict.fromkeys((*off.notes, *on.notes))),
+        benches=(off, on),
+    )
+
+
+def _whole(bench: Bench) -> Bench:
+    """Without levels that were broken off."""
+    return replace(bench, levels=tuple(each for each in bench.levels if each.complete))
+
+
+def _partial(bench: Bench) -> list[Load]:
+    return [_load(each) for each in bench.levels if not each.complete]
+
+
+def _modes(first: Bench, second: Bench) -> tuple[Bench, Bench]:
+    modes = {first.subject.mode: first, second.subject.mode: second}
+    if len(modes) == 2:
+        return modes["off"], modes["on"]
+    with_it = "with" if first.subject.mode == "on" else "without"
+    other = "without" if first.subject.mode == "on" else "with"
+    raise ConfigError(
+        f"both were measured {with_it} speculation ({first.subject.url}, {second.subject.url});"
+        f" compare one of them with a bench of the same server {other} it"
+    )
+
+
+def _differences(off: Bench, on: Bench, *, force: bool) -> list[str]:
+    """What makes a comparison doubtful, as words. Raises ConfigError for what forbids it."""
+    different = [
+        f"{name.replace('_', ' ')} {_said(one)} without speculation, {_said(other)} with it"
+        for name in _SAME
+        if (one := getattr(off.workload, name)) != (other := getattr(on.workload, name))
+    ]
+    if off.subject.model_name != on.subject.model_name:
+        different.append(
+            f"model {off.subject.model_name} without speculation, {on.subject.model_name} with it"
+        )
+    if different and not force:
+        raise ConfigError(
+            f"the two did not have the same work: {'; '.join(different)}; measure both with the"
+            " same options, or give --force"
+        )
+    notes = [f"not the same work: {each}" for each in different]
+    for what, one, other in (
+        ("engine version", off.subject.engine_version, on.subject.engine_version),
+        ("configuration", off.subject.configuration, on.subject.configuration),
+    ):
+        if one is not None and other is not None and one != other:
+            notes.append(
+                f"the servers differ in their {what} ({one} without speculation, {other} with it):"
+                " what is measured is not speculation alone"
+            )
+    return notes
+
+
+def _said(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join("default" if each is None else f"{each:g}" for each in value)
+    return str(value)
+
+
+def _level(off: Level, on: Level, *, paired: bool) -> ComparedLevel:
+    pairs = min(len(off.batches), len(on.batches)) if paired else None
+    missing = _missing(off, on, pairs)
+    speedup = decode = ttft = None
+    if missing is None or not _failed(off, on):
+        speedup = _ratio(off, on, lambda b: (b.request_seconds, b.tokens), pairs)
+        decode = _ratio(off, on, lambda b: (b.decode_seconds, b.decode_tokens), pairs)
+        ttft = _ratio(on, off, lambda b: (b.first_seconds, b.requests), pairs)
+    return ComparedLevel(
+        concurrency=off.concurrency,
+        rate=off.rate,
+        speedup=speedup,
+        decode=decode,
+        ttft=ttft,
+        throughput_off=off.throughput,
+        throughput_on=on.throughput,
+        per_user_off=None if off.per_user is None else off.per_user.p50,
+        per_user_on=None if on.per_user is None else on.per_user.p50,
+        tpot_p99_off=None if off.tpot is None else off.tpot.p99,
+        tpot_p99_on=None if on.tpot is None else on.tpot.p99,
+        acceptance_rate=_rate(on),
+        verdict="do_not" if _failed(on) and not _failed(off) else verdicts.verdict_of(speedup),
+        missing=missing,
+    )
+
+
+def _rate(level: Level) -> float | None:
+    found = level.acceptance
+    return None if found is None or found.rate is None else found.rate.value
+
+
+def _failed(*levels: Level) -> str | None:
+    for each in levels:
+        failed = sum(each.errors.values())
+        if failed > MOST_ERRORS * (failed + each.requests):
+            return f"{failed} of {failed + each.requests} requests failed"
+    return None
+
+
+def _missing(off: Level, on: Level, pairs: int | None) -> str | None:
+    """Why there is no interval, as words."""
+    without, failed = _failed(off), _failed(on)
+    if failed is not None and without is None:
+        return f"{failed} with speculation"
+    if without is not None:
+        return without
+    fewest = min(
+        sum(each.tokens > 0 for each in level.batches[:pairs]) for level in (off, on)
+    )  # fmt: skip
+    if fewest < LEAST_SAMPLES:
+        requests = min(off.requests, on.requests)
+        return (
+            f"too few requests: {requests} ended, in {fewest} rounds, and {LEAST_SAMPLES} rounds"
+            " are the least; give a longer --duration, or a smaller --max-tokens"
+        )
+    return None
+
+
+def _ratio(over: Level, under: Level, rate: Rate, pairs: int | None) -> Estimate | None:
+    """The rate of one level by that of another; without an interval where there is too little."""
+    tops = [Pair(*rate(each)) for each in over.batches[:pairs]]
+    bottoms = [Pair(*rate(each)) for each in under.batches[:pairs]]
+    if pairs is not None:
+        found = paired_interval(tops, bottoms)
+    else:
+        tops = [each for each in tops if min(each) > 0]
+        bottoms = [each for each in bottoms if min(each) > 0]
+        found = quotient_interval(tops, bottoms)
+    if found is not None:
+        return estimate_of(found)
+    a, b = (sum(each[at] for each in tops) for at in (0, 1))
+    c, d = (sum(each[at] for each in bottoms) for at in (0, 1))
+    return Estimate(value=a * d / (b * c)) if min(a, b, c, d) > 0 else None
+
+
+Load = tuple[int, float]
+"""Concurrency and rate, of which one is 0."""
+
+
+def _load(level: Level | ComparedLevel) -> Load:
+    return level.concurrency or 0, level.rate or 0.0
+
+
+def _name(load: Load) -> str:
+    return f"concurrency {load[0]}" if load[0] else f"rate {load[1]:g}/s"
+
+
+def _loads(bench: Bench) -> str:
+    return ", ".join(_name(_load(each)) for each in bench.levels) or "nothing"
+
+
+def _foreign(level: Level) -> Sequence[str]:
+    return ["others used the server meanwhile"] if level.alone is False else []

@@ -1,0 +1,56 @@
+"""The loads at which speculation begins and ceases to pay.
+
+Only a level whose whole interval lies beyond 1 shows that something changes: values on both sides
+of it may be noise. And it is a load from which on it stays so, not one of several.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from specwatch.domain.experiments import ComparedLevel, Estimate
+
+_Point = tuple[float, Estimate]
+
+
+def falling(levels: Sequence[ComparedLevel]) -> float | None:
+    """The load at which the speedup falls to 1 for good, between two measured ones on the
+    logarithm: all later ones are below, at least one of them surely."""
+    points = _points(levels)
+    at = max((i for i, (_, each) in enumerate(points) if each.value >= 1), default=None)
+    if at is None or not any(_loses(each) for _, each in points[at + 1 :]):
+        return None
+    return _between(*points[at : at + 2])
+
+
+def rising(levels: Sequence[ComparedLevel]) -> float | None:
+    """The load at which it rises to 1: all earlier ones are below, one of them surely, and all
+    later ones are not, one of them surely."""
+    points = _points(levels)
+    at = next((i for i, (_, each) in enumerate(points) if each.value >= 1), 0)
+    before, after = points[:at], points[at:]
+    if not any(_loses(each) for _, each in before) or any(each.value < 1 for _, each in after):
+        return None
+    if not any(each.lower is not None and each.lower > 1 for _, each in after):
+        return None
+    return _between(*points[at - 1 : at + 1])
+
+
+def _points(levels: Sequence[ComparedLevel]) -> list[_Point]:
+    known = [
+        (float(each.concurrency or each.rate or 0), each.speedup)
+        for each in levels
+        if each.speedup is not None and each.speedup.value > 0
+    ]
+    return sorted(known, key=lambda point: point[0])
+
+
+def _loses(speedup: Estimate) -> bool:
+    return speedup.upper is not None and speedup.upper < 1
+
+
+def _between(one: _Point, other: _Point) -> float:
+    (low, first), (high, second) = one, other
+    share = math.log(first.value) / (math.log(first.value) - math.log(second.value))
+    return math.exp(math.log(low) + share * (math.log(high) - math.log(low)))

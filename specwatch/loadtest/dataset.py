@@ -1,0 +1,160 @@
+"""Prompts from files that others made, and of random words.
+
+Read are a JSON array or JSON lines of conversations as ShareGPT has them (``conversations`` with
+``from`` and ``value``), of ``messages`` as chat endpoints take them, of ``prompt`` (a text) as
+``vllm bench`` and AIPerf read it (``text`` and ``text_input`` too), and of ``turns`` as MT-Bench
+and Spec-Bench have them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from specwatch.errors import ConfigError
+from specwatch.loadtest.prompts import PROMPTS
+from specwatch.loadtest.requests import Prompt
+
+MOST_PROMPTS = 1000
+"""Of a data set, drawn with the seed."""
+LONGEST_PROMPT = 1 << 20
+"""Characters: longer ones are passed over."""
+RANDOM = "random:"
+"""How the name of a data set of random words begins."""
+_MOST_TOKENS = 1 << 20
+_TEXTS = ("prompt", "text_input", "text")
+_EXPECTED = (
+    'expected JSON lines or a JSON array of objects with "prompt", "messages", "conversations"'
+    ' (ShareGPT) or "turns"'
+)
+_WORDS = sorted({
+    word for prompt in PROMPTS for word in prompt.split() if word.isalpha() and len(word) < 9
+})  # fmt: skip
+
+
+def read(data: bytes, where: str, *, seed: int, chat: bool) -> tuple[Prompt, ...]:
+    """The prompts in a file, at most :data:`MOST_PROMPTS` of them, drawn with the seed.
+
+    Without ``chat`` a conversation is its first message. Entries without a prompt of text are
+    passed over. Raises ConfigError, which begins with ``where``, for another kind of file and for
+    one without prompts.
+    """
+    entries = _entries(data.removeprefix(b"\xef\xbb\xbf").strip(), where)
+    if len(entries) > MOST_PROMPTS:
+        entries = random.Random(seed).sample(entries, len(entries))
+    found: list[Prompt] = []
+    other: Any = None
+    for number, entry in enumerate(entries, start=1):
+        try:
+            value = msgspec.json.decode(entry)
+        except msgspec.DecodeError as error:
+            raise ConfigError(f"{where}, entry {number}: no JSON ({error}); {_EXPECTED}") from None
+        prompt = _prompt(value, chat=chat)
+        if prompt is not None:
+            found.append(prompt)
+        elif other is None:
+            other = value
+        if len(found) == MOST_PROMPTS:
+            break
+    if not found:
+        raise ConfigError(
+            f"{where} has no prompt in {len(entries)} entries, found {_told(other)}; {_EXPECTED}"
+        )
+    return tuple(found)
+
+
+def random_lengths(name: str) -> tuple[int, int]:
+    """How many tokens go in and come out, of a name such as ``random:256,128``.
+
+    Raises ConfigError.
+    """
+    parts = name.removeprefix(RANDOM).split(",")
+    if len(parts) == 2 and all(part.isascii() and part.isdigit() for part in parts):
+        found = (int(parts[0]), int(parts[1]))
+        if all(1 <= each <= _MOST_TOKENS for each in found):
+            return found
+    raise ConfigError(
+        f"--dataset {name}: expected random:IN,OUT, two numbers of tokens, such as random:256,128"
+    )
+
+
+def random_words(count: int, number: int, *, seed: int) -> tuple[Prompt, ...]:
+    """``number`` prompts of ``count`` short English words, of about a token each."""
+    generator = random.Random(seed)
+    return tuple(Prompt(" ".join(generator.choices(_WORDS, k=count))) for _ in range(number))
+
+
+def words_for(tokens: int, few: tuple[int, int], many: tuple[int, int]) -> int:
+    """How many words make so many tokens, where a server counted ``(words, tokens)`` twice.
+
+    At least one: a chat template has tokens of its own.
+    """
+    (few_words, few_tokens), (many_words, many_tokens) = few, many
+    each = (many_tokens - few_tokens) / (many_words - few_words)
+    if each <= 0:
+        return tokens
+    return max(1, round(few_words + (tokens - few_tokens) / each))
+
+
+def _entries(data: bytes, where: str) -> Sequence[msgspec.Raw]:
+    """The entries, not yet read: of a file of some hundred megabytes few are used."""
+    if not data:
+        raise ConfigError(f"{where} is empty; {_EXPECTED}")
+    try:
+        if data.startswith(b"["):
+            return msgspec.json.decode(data, type=list[msgspec.Raw])
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{where} is no JSON ({error}); {_EXPECTED}") from None
+    if not data.startswith(b"{"):
+        raise ConfigError(f"{where} is no JSON; {_EXPECTED} (lines of text: --prompts FILE)")
+    lines = [line for line in data.split(b"\n") if line.strip()]
+    if lines[0].strip() == b"{":
+        raise ConfigError(f"{where} is one JSON object of many lines; {_EXPECTED}")
+    return list(map(msgspec.Raw, lines))
+
+
+def _prompt(value: Any, *, chat: bool) -> Prompt | None:
+    if not isinstance(value, Mapping):
+        return None
+    for name in _TEXTS:
+        if isinstance(value.get(name), str):
+            return _whole([{"role": "user", "content": value[name]}], chat=chat)
+    if isinstance(value.get("messages"), list):
+        return _whole(list(_messages(value["messages"], "role", "content")), chat=chat)
+    if isinstance(value.get("conversations"), list):
+        said = list(_messages(value["conversations"], "from", "value"))
+        return _whole([each for each in said if each["role"] == "user"][:1], chat=chat)
+    turns = value.get("turns")
+    if isinstance(turns, list) and turns and isinstance(turns[0], str):
+        return _whole([{"role": "user", "content": turns[0]}], chat=chat)
+    return None
+
+
+def _messages(found: list[Any], role: str, text: str) -> Iterator[dict[str, str]]:
+    """Yield messages up to the last of a user; what has no text ends them."""
+    names = {"human": "user", "user": "user", "system": "system", "gpt": "assistant"}
+    for each in found:
+        if not isinstance(each, Mapping) or not isinstance(each.get(text), str):
+            return
+        said = str(each.get(role))
+        yield {"role": names.get(said, said), "content": each[text]}
+
+
+def _whole(messages: list[dict[str, str]], *, chat: bool) -> Prompt | None:
+    """The messages up to the last of a user, who waits for an answer."""
+    while messages and messages[-1]["role"] != "user":
+        messages.pop()
+    text = next((each["content"] for each in messages if each["role"] == "user"), "")
+    size = sum(len(each["content"]) for each in messages)
+    if not text.strip() or size > LONGEST_PROMPT:
+        return None
+    return Prompt(text, tuple(messages) if chat and len(messages) > 1 else ())
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"objects with {', '.join(sorted(map(str, value))[:6])[:80] or 'nothing'}"
+    return type(value).__name__

@@ -1,0 +1,273 @@
+"""Baselines from results of other people's benchmarks.
+
+Read are ``vllm bench serve --save-result`` (one JSON object, or one a line with
+``--append-result``; with ``--save-detailed`` the times of each request) and AIPerf's
+``profile_export_aiperf.json``. Times become seconds; theirs are milliseconds, but for the detailed
+ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.interval import LEAST_SAMPLES
+from specwatch.domain.model import load_bin, load_bin_label
+from specwatch.errors import ConfigError
+from specwatch.loadtest.json_fields import MOST, Fields
+
+POINTS = 12
+"""Points that a result with the times of each request is cut into."""
+_LEAST_REQUESTS = 4
+"""Requests of a point, at least."""
+_TOGETHER = 0.7
+"""Pieces for each token after the first, below which a server sent several at a time; a busy client
+reads a tenth of them together too."""
+_BOTH = (
+    "expected the JSON that `vllm bench serve --save-result` or AIPerf"
+    " (profile_export_aiperf.json) writes"
+)
+_REMEDY = "give the file of a sound run, as the benchmark wrote it"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run of a benchmark without speculation.
+
+    ``ended`` is when, as the file words it; ``pieces`` are seconds and tokens of decoding.
+    """
+
+    model_name: str | None
+    concurrency: float
+    ended: str | None
+    pieces: tuple[tuple[float, float], ...]
+
+    def points(self, at: float) -> tuple[Point, ...]:
+        """As points of a baseline, at the Unix time of its end."""
+        return tuple(
+            Point(at, self.concurrency, seconds, tokens) for seconds, tokens in self.pieces
+        )
+
+
+def read(text: str, where: str, *, concurrency: float | None = None) -> list[Result]:
+    """The results in a file; ``concurrency`` in place of what they say.
+
+    Raises ConfigError, which begins with ``where``, for another kind of file, for a result that is
+    not enough or not clean, and for one of a run with speculation.
+    """
+    found = []
+    for number, document in enumerate(_documents(text, where), start=1):
+        place = where if number == 1 else f"{where}, result {number}"
+        result = Fields(document, place, remedy=_REMEDY)
+        if "aiperf_version" in document or "input_config" in document:
+            found.append(_aiperf(result, concurrency))
+        elif "total_output_tokens" in document and "completed" in document:
+            found.append(_vllm(result, concurrency))
+        else:
+            keys = ", ".join(sorted(document)[:6])[:80] or "nothing"
+            raise ConfigError(f"{place}: found {keys}; {_BOTH}")
+    return found
+
+
+def measurements(key: BaselineKey, points: Iterable[Point]) -> tuple[list[Measurement], list[str]]:
+    """One measurement for each load bin that has points enough, and what is missing, as words."""
+    bins: dict[int, list[Point]] = {}
+    for point in sorted(points):
+        bin_ = load_bin(point.concurrency)
+        if bin_ is not None:
+            bins.setdefault(bin_, []).append(point)
+    found, missing = [], []
+    for bin_, group in sorted(bins.items()):
+        if len(group) >= LEAST_SAMPLES:
+            found.append(
+                Measurement(key, bin_, Origin.IMPORTED, tuple(group), points_behind=len(group))
+            )
+        else:
+            missing.append(
+                f"too few samples at load {load_bin_label(bin_)}: {len(group)}, and {LEAST_SAMPLES}"
+                " are the least that can be compared with; run `vllm bench serve` with"
+                " --save-detailed, or give the results of several runs"
+            )
+    return found, missing
+
+
+def _documents(text: str, where: str) -> list[dict[str, Any]]:
+    try:
+        try:
+            whole = [json.loads(text)]
+        except ValueError as error:
+            try:
+                whole = [json.loads(line) for line in text.splitlines() if line.strip()]
+            except ValueError:
+                raise ConfigError(f"{where} is no JSON ({error}); {_BOTH}") from None
+    except RecursionError:
+        raise ConfigError(f"{where} is JSON too deep for a result; {_BOTH}") from None
+    if not whole or not all(isinstance(each, dict) for each in whole):
+        raise ConfigError(f"{where} holds no result; {_BOTH}")
+    return whole
+
+
+def _vllm(result: Fields, concurrency: float | None) -> Result:
+    if any(name.startswith("spec_decode") for name in result.names()):
+        raise _speculated(result.where, "it has spec_decode_* fields")
+    requests = _requests(result)
+    completed, tokens = _counted(result, "completed", "total_output_tokens")
+    duration = result.needed("duration")
+    failed = result.count("failed") or 0.0
+    if failed > 0.05 * completed:
+        raise ConfigError(
+            f"{result.where}: {failed:g} requests failed beside {completed:g}: not a sound"
+            " measurement; repeat the benchmark"
+        )
+    latencies = result.counts("latencies")
+    busy = sum(latencies) or sum(each.latency for each in requests)
+    load = concurrency or busy / duration or result.measured("max_concurrency")
+    if load is None:
+        raise ConfigError(
+            f"{result.where}: it does not say how many requests ran at once (max_concurrency is"
+            " null, and there are no latencies); give --concurrency N"
+        )
+    if requests:
+        pieces = _cut(requests)
+    else:
+        pieces = ((_decode_seconds(result, latencies, completed, tokens), tokens - completed),)
+    return _checked(result, Result(result.text("model_id"), load, result.text("date"), pieces))
+
+
+def _counted(result: Fields, *names: str) -> tuple[float, float]:
+    """How many requests, and the tokens of all: more than their first ones."""
+    completed, tokens = map(result.needed, names)
+    if tokens <= completed:
+        raise ConfigError(
+            f"{result.where}: {completed:g} requests with {tokens:g} tokens decode nothing;"
+            " benchmark with longer outputs"
+        )
+    return completed, tokens
+
+
+def _checked(result: Fields, found: Result) -> Result:
+    """A result whose load, seconds and tokens can be; ConfigError for another."""
+    derived = [("requests at once", found.concurrency)]
+    for seconds, tokens in found.pieces:
+        derived += [("seconds of decoding", seconds), ("tokens", tokens)]
+    for what, value in derived:
+        if not 0 < value < MOST:
+            raise ConfigError(
+                f"{result.where}: its times and counts do not belong together: they make"
+                f" {value:g} {what}, expected a finite number above 0; {_REMEDY}"
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    start: float
+    ttft: float
+    decode: float
+    tokens: int
+    """After the first."""
+
+    @property
+    def latency(self) -> float:
+        return self.ttft + self.decode
+
+
+def _requests(result: Fields) -> list[_Request]:
+    """The requests of a detailed result, by their start; none of one that is not."""
+    lengths, ttfts = result.counts("output_lens"), result.counts("ttfts")
+    gaps = result.lists("itls")
+    if not (lengths and ttfts and gaps):
+        return []
+    starts = result.counts("start_times") or list(map(float, range(len(lengths))))
+    if not len(lengths) == len(ttfts) == len(gaps) == len(starts):
+        raise ConfigError(
+            f"{result.where}: output_lens, ttfts, itls and start_times do not belong together:"
+            f" found {len(lengths)}, {len(ttfts)}, {len(gaps)} and {len(starts)} entries, expected"
+            f" one entry for each request; {_REMEDY}"
+        )
+    found = [
+        _Request(start, ttft, sum(itl), int(length) - 1)
+        for start, ttft, itl, length in zip(starts, ttfts, gaps, lengths, strict=True)
+        if length > 1
+    ]
+    came = sum(len(itl) for itl, length in zip(gaps, lengths, strict=True) if length)
+    after_first = sum(each.tokens for each in found)
+    if came < _TOGETHER * after_first:
+        raise _together(result, after_first, came)
+    return sorted(found, key=lambda each: each.start)
+
+
+def _cut(requests: Sequence[_Request]) -> tuple[tuple[float, float], ...]:
+    count = max(1, min(POINTS, len(requests) // _LEAST_REQUESTS))
+    ends = [round(at * len(requests) / count) for at in range(count + 1)]
+    groups = [requests[begin:end] for begin, end in pairwise(ends)]
+    return tuple(
+        (sum(each.decode for each in group), float(sum(each.tokens for each in group)))
+        for group in groups
+    )
+
+
+def _decode_seconds(
+    result: Fields, latencies: Sequence[float], completed: float, tokens: float
+) -> float:
+    """Seconds between first and last token, over all requests.
+
+    Without latencies it is the mean TPOT times the tokens, which is exact for outputs of one
+    length.
+    """
+    ttft, tpot = result.count("mean_ttft_ms"), result.count("mean_tpot_ms")
+    if latencies and ttft:
+        return sum(latencies) - completed * ttft / 1000
+    if not tpot:
+        raise ConfigError(
+            f"{result.where}: neither latencies nor mean_tpot_ms are there; benchmark an endpoint"
+            " that streams"
+        )
+    return tpot / 1000 * (tokens - completed)
+
+
+def _aiperf(result: Fields, concurrency: float | None) -> Result:
+    if any(name.startswith(("spec_decode", "total_draft_tokens")) for name in result.names()):
+        raise _speculated(result.where, "it has spec_decode_* figures")
+    completed, tokens = _counted(result, "request_count.avg", "total_output_tokens.avg")
+    came = result.count("inter_chunk_latency.count")
+    if came is not None and came < _TOGETHER * (tokens - completed):
+        raise _together(result, tokens - completed, came)
+    decode = result.measured("decode_duration.sum")
+    if decode is None:
+        gap = result.measured("inter_token_latency.avg")
+        if gap is None:
+            raise ConfigError(
+                f"{result.where}: neither decode_duration nor inter_token_latency are there;"
+                " profile with --streaming"
+            )
+        decode = gap * (tokens - completed)
+    busy = result.measured("request_latency.sum")
+    duration = result.measured("benchmark_duration.avg")
+    load = concurrency
+    if load is None and busy is not None and duration is not None:
+        load = busy / (1000 * duration)
+    if load is None:
+        raise ConfigError(
+            f"{result.where}: it does not say how many requests ran at once (request_latency and"
+            " benchmark_duration are missing); give --concurrency N"
+        )
+    model = result.text("input_config.models.items.0.name")
+    pieces = ((decode / 1000, tokens - completed),)
+    return _checked(result, Result(model, load, result.text("end_time"), pieces))
+
+
+def _together(result: Fields, tokens: float, pieces: float) -> ConfigError:
+    seen = f"{tokens:g} tokens after the first came in {pieces:g} pieces, several at a time"
+    return _speculated(result.where, seen)
+
+
+def _speculated(where: str, seen: str) -> ConfigError:
+    return ConfigError(
+        f"{where}: this run speculated ({seen}); a baseline is what serving costs without: repeat"
+        " the benchmark on a server started without --speculative-config"
+    )

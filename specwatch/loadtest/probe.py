@@ -1,0 +1,273 @@
+"""From the answers of a sweep over temperatures to what it says: acceptance, speedup, zones.
+
+Drafts belong to the temperature, the cost of a step to the batch: so each temperature has its own
+tau, from its own requests, and all share the o(L) that the whole sweep was measured at.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from specwatch.domain import breakeven
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.breakeven import DRAFT_COST_RATIO
+from specwatch.domain.experiments import Estimate, Line, ProbeTemperature, Zone
+from specwatch.domain.interval import LEAST_SAMPLES, Interval
+from specwatch.domain.model import load_bin_label
+from specwatch.domain.sample import Sample
+from specwatch.loadtest.acceptance import Part, acceptance_of, drawn, length_interval
+from specwatch.loadtest.calibration import MOST_ERRORS, Stage
+from specwatch.loadtest.common import distribution_of, estimate_of
+from specwatch.loadtest.requests import Answer
+from specwatch.wording import figures
+
+RECORDS_FLAG = "--per-request-spec-decode-metrics summary"
+"""What makes vLLM's answers carry a record."""
+_CACHED = 0.1
+"""Share of prompt tokens from the prefix cache from which on it is said."""
+
+_OTHERS = "others used the server meanwhile, so that the load is not known"
+
+Source = Literal["records", "counters"]
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What was measured, as far as it went."""
+
+    stage: Stage
+    source: Source
+    parts: dict[float, list[Part]]
+    """What is known of the drafts, by temperature; so are the answers."""
+    answers: dict[float, list[Answer]]
+    alone: bool | None = None
+    complete: bool = False
+    problems: list[str] = field(default_factory=list)
+    """Why it is not all that it should be, as words."""
+    notes: list[str] = field(default_factory=list)
+
+
+class Cost(NamedTuple):
+    """What a step cost at the load of a sweep, against the baseline there.
+
+    ``drafting`` is the share of the steps that drafted, ``kept`` that of what the steps yielded: an
+    answer that ends within one throws the rest away.
+    """
+
+    load_bin: int
+    step: Interval
+    acceptance: Interval
+    """Where that makes the break-even line."""
+    drafting: float
+    kept: float
+
+
+def cost_of(sweep: Sweep, baseline: Baseline) -> Cost | str:
+    """The cost of a step, or why it is not known, as words."""
+    if sweep.alone is False:
+        return _OTHERS
+    samples = sweep.stage.samples
+    found = breakeven.assess(samples, baseline)
+    if not found.bins:
+        return _missing(sweep, found.missing, baseline)
+    most = max(found.bins, key=lambda each: each.share)
+    inside = [each for each in samples if each.load_bin == most.load_bin]
+    steps = math.fsum(each.steps or 0.0 for each in inside)
+    drafts = sum(each.tally.drafts or 0 for each in inside)
+    accepted = sum(each.tally.accepted_tokens or 0 for each in inside)
+    return Cost(
+        most.load_bin,
+        most.step_cost,
+        most.acceptance,
+        min(drafts / steps, 1.0),
+        most.acceptance_length / (1 + accepted / steps),
+    )
+
+
+def shortfall_of(sweep: Sweep) -> str | None:
+    """Why no baseline would tell the cost of a step, as words."""
+    if sweep.alone is False:
+        return _OTHERS
+    paced = sum(each.pace is not None for each in sweep.stage.samples)
+    if paced >= LEAST_SAMPLES:
+        return None
+    return f"tokens came in {paced} slices, and {LEAST_SAMPLES} are the least: give more --requests"
+
+
+def line_of(cost: Cost | str, draft_cost_ratio: float = DRAFT_COST_RATIO) -> Line:
+    """The break-even line: measured, else where the assumed cost of a draft token makes it."""
+    if isinstance(cost, Cost):
+        return Line(
+            acceptance=Estimate(
+                value=cost.acceptance.value,
+                lower=cost.acceptance.lower,
+                upper=cost.acceptance.upper,
+            ),
+            basis="measured",
+            load=load_bin_label(cost.load_bin),
+        )
+    return Line(acceptance=Estimate(value=draft_cost_ratio), basis="assumed")
+
+
+def temperatures_of(
+    sweep: Sweep,
+    cost: Cost | str,
+    draft_cost_ratio: float = DRAFT_COST_RATIO,
+    *,
+    seed: int = 0,
+) -> tuple[ProbeTemperature, ...]:
+    """What was seen at each temperature, in ascending order."""
+    known = cost if isinstance(cost, Cost) else draft_cost_ratio
+    return tuple(_temperature(each, sweep, known, seed) for each in sorted(sweep.answers))
+
+
+def problems_of(sweep: Sweep) -> list[str]:
+    """Why a sweep is not all that it should be, as words."""
+    found = list(sweep.problems)
+    for temperature, answers in sorted(sweep.answers.items()):
+        errors = Counter(str(each.error) for each in answers if not each.ok)
+        if sum(errors.values()) > MOST_ERRORS * len(answers):
+            kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items()))
+            found.append(
+                f"temperature {temperature:g}: {errors.total()} of {len(answers)} requests failed"
+                f" ({kinds})"
+            )
+    good = any(each.ok for answers in sweep.answers.values() for each in answers)
+    if sweep.complete and good and not any(sweep.parts.values()):
+        found.append(f"nobody can tell the acceptance: no answer carried a record ({RECORDS_FLAG})")
+    return found
+
+
+def notes_of(sweep: Sweep) -> list[str]:
+    """What has to be known of the figures, as words."""
+    return [
+        *_counted(sweep), *sweep.notes, *_again(sweep), *_few(sweep), *_unlike(sweep),
+        *_cached(sweep),
+    ]  # fmt: skip
+
+
+def _temperature(
+    temperature: float, sweep: Sweep, cost: Cost | float, seed: int
+) -> ProbeTemperature:
+    answers, parts = sweep.answers[temperature], sweep.parts[temperature]
+    good = [each for each in answers if each.ok]
+    found = acceptance_of(parts, seed=seed)
+    speedup = None
+    if isinstance(cost, Cost):
+        length = length_interval(parts, drafting=cost.drafting, seed=seed)
+        speedup = None if length is None else _scaled(length, cost.kept).over(cost.step)
+    return ProbeTemperature(
+        temperature=temperature,
+        requests=len(good),
+        errors=dict(Counter(str(each.error) for each in answers if not each.ok)),
+        tokens=sum(each.tokens or 0 for each in good),
+        source=sweep.source if found is not None else "none",
+        acceptance=found,
+        ttft=distribution_of(each.ttft for each in good),
+        tpot=distribution_of(each.tpot for each in good),
+        speedup=estimate_of(speedup),
+        zone=_zone(speedup, found.rate if found is not None else None, cost),
+    )
+
+
+def _zone(speedup: Interval | None, rate: Estimate | None, cost: Cost | float) -> Zone:
+    """Only a whole interval on one side of the line loses or wins."""
+    if isinstance(cost, Cost):
+        if speedup is None:
+            return "unknown"
+        return "wins" if speedup.above(1.0) else "loses" if speedup.below(1.0) else "near"
+    if rate is None or rate.lower is None or rate.upper is None:
+        return "unknown"
+    return "wins" if rate.lower > cost else "loses" if rate.upper < cost else "near"
+
+
+def _scaled(length: Interval, factor: float) -> Interval:
+    return Interval(
+        length.value * factor,
+        length.lower * factor,
+        length.upper * factor,
+        length.samples,
+        length.confidence,
+    )
+
+
+def _missing(sweep: Sweep, said: str | None, baseline: Baseline) -> str:
+    samples: Sequence[Sample] = sweep.stage.samples
+    if baseline and (own := shortfall_of(sweep)) is not None:
+        return own
+    bins = sorted({each.load_bin for each in samples if each.load_bin is not None})
+    if baseline and bins:
+        known = ", ".join(load_bin_label(each) for each in sorted(baseline.bins))
+        ours = ", ".join(map(load_bin_label, bins))
+        return f"the baseline is of load {known}, and this was {ours}"
+    return said or "no baseline"
+
+
+def _counted(sweep: Sweep) -> Sequence[str]:
+    if sweep.source == "records":
+        return ()
+    return (
+        "acceptance is from the server's counters, as its answers carry no record: of blocks in"
+        f" which it counted our requests and no others ({RECORDS_FLAG}, from vLLM 0.29, is better)",
+    )
+
+
+def _again(sweep: Sweep) -> Sequence[str]:
+    """Prompts that were sent more than once."""
+    most = max(sweep.answers.values(), key=len, default=())
+    distinct = len({(each.ask.prompt, str(each.ask.messages)) for each in most})
+    if distinct == len(most):
+        return ()
+    return (
+        f"{figures.counted(distinct, 'distinct prompt')}, each sent more than once: intervals are"
+        " drawn of prompts, not of requests",
+    )
+
+
+def _few(sweep: Sweep) -> Sequence[str]:
+    samples: Mapping[float, int] = {
+        temperature: len(drawn(parts)) for temperature, parts in sweep.parts.items()
+    }
+    told = []
+    without = [f"{each:g}" for each in sorted(samples) if sweep.parts[each] and not samples[each]]
+    if without:
+        told.append(f"nothing was drafted at temperature {', '.join(without)}")
+    few = [f"{each:g}" for each, count in sorted(samples.items()) if 0 < count < LEAST_SAMPLES]
+    if few:
+        what = "prompts" if sweep.source == "records" else "blocks of prompts"
+        told.append(
+            f"no interval at temperature {', '.join(few)}: fewer than {LEAST_SAMPLES} {what}; give"
+            " more --requests, of more --prompts"
+        )
+    return told
+
+
+def _unlike(sweep: Sweep) -> Sequence[str]:
+    """Records that do not add up to what the server counted."""
+    if sweep.source != "records" or not sweep.alone:
+        return ()
+    parts = [part for each in sweep.parts.values() for part in each]
+    ours, counted = sum(part.drafts or 0 for part in parts), sweep.stage.whole.drafts
+    if counted is None or counted == ours:
+        return ()
+    return (
+        f"the records tell of {figures.number(ours)} drafts, and the server counted"
+        f" {figures.number(counted)}",
+    )
+
+
+def _cached(sweep: Sweep) -> Sequence[str]:
+    whole = sweep.stage.whole
+    if not whole.prefix_cache_queries or whole.prefix_cache_hits is None:
+        return ()
+    share = whole.prefix_cache_hits / whole.prefix_cache_queries
+    if share < _CACHED:
+        return ()
+    return (
+        f"TTFT is that of prompts of which {share:.0%} came from the prefix cache: each is sent at"
+        " every temperature",
+    )

@@ -1,0 +1,150 @@
+"""Intervals of ratios of sums over requests, or batches of them, by resampling.
+
+They are drawn with replacement; the interval is studentized (*bootstrap-t*: B. Efron,
+R. Tibshirani, *An Introduction to the Bootstrap*, 1993, ch. 12.5), on the logarithm of the ratio,
+because it stays honest with as few as a handful of samples, where percentiles are too narrow. It is
+never narrower than Student's, whatever chance made of the resamples. The same seed gives the same
+interval, in whatever order the samples come. Minutes that follow one another are not independent of
+each other, and not for this: :func:`specwatch.domain.interval.ratio_interval` is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from random import Random
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
+from specwatch.domain.noise import MOST_DOUBT, student
+
+_RESAMPLES = 600
+_ROUNDING = 1e-20
+_LEAST = 0.25
+"""The error of a resample is at least this part of the whole's: one that by chance lacks the only
+odd sample would otherwise count as infinitely sure."""
+_TAIL = (1 - CONFIDENCE) / 2
+_ROWS = 50
+"""Resamples that are drawn at once: all of them take megabytes for a moment."""
+
+Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
+
+
+class Pair(NamedTuple):
+    """What a ratio of sums adds up of one sample."""
+
+    over: float
+    under: float
+
+
+class _Logs(NamedTuple):
+    """The logarithm of a ratio and its variance: the first of each is the whole's, the others are
+    those of resamples."""
+
+    values: Vector
+    variances: Vector
+
+
+def ratio_interval(pairs: Sequence[Pair], *, seed: int = 0) -> Interval | None:
+    """One ratio of sums; None for too few samples, or where there is nothing to divide."""
+    if len(pairs) < LEAST_SAMPLES or min(map(sum, zip(*pairs, strict=True))) <= 0:
+        return None
+    return _interval(_of_ratio(pairs, f"{seed}"), len(pairs) - 1, len(pairs))
+
+
+def quotient_interval(
+    over: Sequence[Pair], under: Sequence[Pair], *, seed: int = 0
+) -> Interval | None:
+    """One ratio of sums by another, of samples that have nothing to do with each other; None as in
+    :func:`ratio_interval`."""
+    found = []
+    for at, pairs in enumerate((over, under)):
+        if len(pairs) < LEAST_SAMPLES or min(map(sum, zip(*pairs, strict=True))) <= 0:
+            return None
+        found.append(_of_ratio(pairs, f"{seed}/{at}"))
+    (a, b), counts = found, (len(over), len(under))
+    own = [float(each.variances[0]) for each in found]
+    # B. L. Welch, Biometrika 34, 1947
+    parts = sum(v**2 / (count - 1) for v, count in zip(own, counts, strict=True))
+    freedom = sum(own) ** 2 / parts if parts else math.inf
+    logs = _Logs(a.values - b.values, a.variances + b.variances)
+    return _interval(logs, freedom, min(counts))
+
+
+def paired_interval(over: Sequence[Pair], under: Sequence[Pair]) -> Interval | None:
+    """One ratio of sums by another, of samples that were taken in turns: resampled together.
+
+    What troubles both samples of a turn is then no noise. None for too few turns, or where there
+    is nothing to divide. Raises ValueError for sequences of unlike lengths.
+    """
+    turns = zip(over, under, strict=True)
+    rows = sorted((*a, *b) for a, b in turns if min(*a, *b) > 0)
+    if len(rows) < LEAST_SAMPLES:
+        return None
+    columns = np.array(rows, np.float64)
+    weights = _weights("0", len(rows))
+    sums = weights @ columns
+    signs = np.array([1.0, -1.0, -1.0, 1.0])
+    apart = (columns[None, :, :] * (signs / sums)[:, None, :]).sum(axis=2)
+    values = np.log(sums[:, 0] / sums[:, 1]) - np.log(sums[:, 2] / sums[:, 3])
+    logs = _Logs(values, _variances((weights * apart**2).sum(axis=1), len(rows)))
+    return _interval(logs, len(rows) - 1, len(rows))
+
+
+def _of_ratio(pairs: Sequence[Pair], seed: str) -> _Logs:
+    # By content, so that the order of samples does not matter.
+    over, under = np.array(sorted(pairs), np.float64).T
+    weights = _weights(seed, len(pairs))
+    a, b = weights @ over, weights @ under
+    with np.errstate(divide="ignore", invalid="ignore"):
+        squares = (
+            (weights @ over**2) / a**2
+            - 2 * (weights @ (over * under)) / (a * b)
+            + (weights @ under**2) / b**2
+        )
+        return _Logs(np.log(a / b), _variances(squares, len(pairs)))
+
+
+def _variances(squares: Vector, count: int) -> Vector:
+    """Of logarithms, linearized, from the sums of squares of what is apart."""
+    # What is left of equal samples is rounding, and would be taken for great certainty.
+    return np.where(squares > _ROUNDING, squares, 0.0) * count / (count - 1)
+
+
+def _interval(logs: _Logs, freedom: float, count: int) -> Interval:
+    estimate, error = float(logs.values[0]), math.sqrt(logs.variances[0])
+    value = math.exp(estimate)
+    if error == 0:  # samples that are all alike
+        return Interval(value, value, value, count)
+    errors = np.maximum(np.sqrt(logs.variances[1:]), _LEAST * error)
+    pivots = (logs.values[1:] - estimate) / errors
+    low, high = np.quantile(pivots[np.isfinite(pivots)], [_TAIL, 1 - _TAIL])
+    least = student(1 - _TAIL, freedom)
+    down, up = (min(max(float(each), least) * error, MOST_DOUBT) for each in (high, -low))
+    return Interval(value, math.exp(estimate - down), math.exp(estimate + up), count)
+
+
+def _weights(seed: str, count: int) -> Matrix:
+    """How often each sample counts: once each in the first row, as it was drawn in the others."""
+    return np.vstack([np.ones(count), _draw(seed, count)])
+
+
+@lru_cache(maxsize=16)
+def _draw(seed: str, count: int) -> npt.NDArray[np.uint16]:
+    """How often each sample was drawn, a row for each resample.
+
+    By Python's generator: that of numpy may change with its version.
+    """
+    generator = Random(seed)
+    found = np.empty((_RESAMPLES, count), np.uint16)
+    for first in range(0, _RESAMPLES, _ROWS):
+        drawn = np.frombuffer(generator.randbytes(8 * count * _ROWS), dtype="<u8") % count
+        places = np.repeat(np.arange(_ROWS, dtype=np.int64), count) * count + drawn.astype(np.int64)
+        counts = np.bincount(places, minlength=_ROWS * count)
+        found[first : first + _ROWS] = counts.reshape(_ROWS, count)
+    return found

@@ -1,0 +1,182 @@
+"""Whether to ship speculation: the verdict of an interval, and the sentence that goes with it.
+
+Of several loads the verdict is that of their mean, but for one thing: it ships nothing that loses
+at a load, be it slower there or that requests fail only with speculation. Where all such loads lie
+above those that ship, it ships up to there, and names the setting that leaves speculation off above
+it; else it is not worth it as it is. A mean that does not ship does not come to by leaving loads
+away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from specwatch.domain.experiments import LEAST_SPEEDUP, ComparedLevel, Estimate, Verdict
+
+LABELS: dict[Verdict, str] = {
+    "ship": "ship", "not_worth_it": "not worth it", "do_not": "do not", "unknown": "unknown",
+}  # fmt: skip
+"""What people read."""
+_REMEDY = (
+    "send more to a server of its own without speculation, or measure vLLM's"
+    " num_speculative_tokens_per_batch_size (tested with Eagle, Eagle-3 and DFlash): with k = 0 the"
+    " drafter still runs"
+)
+
+
+class Judgement(NamedTuple):
+    """Of all levels together; ``limit`` is the highest load that it ships up to, None for any."""
+
+    verdict: Verdict
+    limit: ComparedLevel | None = None
+
+
+def verdict_of(speedup: Estimate | None) -> Verdict:
+    """By the whole interval: one that lies across a line says nothing of it."""
+    if speedup is None or speedup.lower is None or speedup.upper is None:
+        return "unknown"
+    if speedup.upper < 1:
+        return "do_not"
+    if speedup.upper < LEAST_SPEEDUP:
+        return "not_worth_it"
+    return "ship" if speedup.lower >= LEAST_SPEEDUP else "unknown"
+
+
+def judge(levels: Sequence[ComparedLevel]) -> Judgement:
+    """The verdict of all levels, as the module says."""
+    verdict = verdict_of(overall(levels))
+    loses = [each for each in levels if each.verdict == "do_not"]
+    if loses and not any(each.speedup is not None for each in levels):
+        return Judgement("do_not")
+    if verdict != "ship" or not loses:
+        return Judgement(verdict)
+    below = _below(levels, loses)
+    if below and verdict_of(overall(below)) == "ship":
+        return Judgement("ship", below[-1])
+    return Judgement("not_worth_it")
+
+
+def overall(levels: Sequence[ComparedLevel]) -> Estimate | None:
+    """The geometric mean, each level counted alike; of those with an interval, if there are any.
+
+    The limits are those of each put together on the logarithm as the squares of what they are apart
+    (G. Y. Zou, A. Donner, *Construction of confidence limits about effect measures: a general
+    approach*, Statistics in Medicine 27, 2008).
+    """
+    known = [each.speedup for each in levels if each.speedup is not None]
+    sure = [each for each in known if each.lower is not None and each.upper is not None]
+    known = sure or known
+    count = len(known)
+    if not count:
+        return None
+    value = math.exp(math.fsum(math.log(each.value) for each in known) / count)
+    if not sure:
+        return Estimate(value=value)
+    down = [math.log(each.value / (each.lower or each.value)) ** 2 for each in sure]
+    up = [math.log((each.upper or each.value) / each.value) ** 2 for each in sure]
+    return Estimate(
+        value=value,
+        lower=value * math.exp(-math.sqrt(math.fsum(down)) / count),
+        upper=value * math.exp(math.sqrt(math.fsum(up)) / count),
+    )
+
+
+def sentence(
+    found: Judgement,
+    levels: Sequence[ComparedLevel],
+    crossing: float | None,
+    rising: float | None = None,
+) -> str:
+    """The verdict for somebody who reads nothing else."""
+    said = [_main(found, levels)]
+    if len(levels) > 1:
+        said += _where(found, levels, crossing, rising)
+    return " ".join(said)
+
+
+def _main(found: Judgement, levels: Sequence[ComparedLevel]) -> str:
+    verdict, limit = found
+    if limit is not None:
+        shipped = overall(_below(levels, [each for each in levels if each.verdict == "do_not"]))
+        return (
+            f"Ship it up to {_load(limit)} only: there requests are {_figure(shipped)}; {_REMEDY}."
+        )
+    speedup = overall(levels)
+    if speedup is None or speedup.lower is None or speedup.upper is None:
+        reasons = [f"at {_load(each)} {each.missing}" for each in levels if each.missing]
+        reason = reasons[0] if reasons else "too little was measured"
+        return f"{'Do not' if verdict == 'do_not' else 'It cannot be told'}: {reason}."
+    figure = _figure(speedup)
+    if verdict == "ship":
+        return f"Ship it: with speculation requests are {figure}."
+    if verdict == "do_not":
+        return f"Do not: speculation makes requests slower, {figure}."
+    if verdict == "not_worth_it":
+        if speedup.upper >= LEAST_SPEEDUP:
+            return f"Not worth it as it is: requests are {figure} on the mean of all loads."
+        told = speedup.lower > 1
+        what = "it is faster" if told else "no difference can be told"
+        return f"Not worth it: {what}, {figure}, and {LEAST_SPEEDUP:g} is the least that is."
+    if speedup.lower > 1:
+        return (
+            f"It cannot be told: requests are {figure}, which is faster, but may be less than the"
+            f" {LEAST_SPEEDUP:g} that are worth it; measure longer."
+        )
+    return f"It cannot be told: requests are {figure}; measure longer."
+
+
+def _where(
+    found: Judgement,
+    levels: Sequence[ComparedLevel],
+    crossing: float | None,
+    rising: float | None,
+) -> list[str]:
+    """Loads that are unlike the whole."""
+    said = []
+    ships = [each for each in levels if each.verdict == "ship"]
+    slower = [each for each in levels if each.verdict == "do_not" and each.speedup is not None]
+    failing = [each for each in levels if each.verdict == "do_not" and each.speedup is None]
+    unit = "requests at once" if levels[0].concurrency is not None else "requests a second"
+    if rising is not None:
+        said.append(f"Below about {rising:.3g} {unit} it is slower, and faster above.")
+    elif crossing is not None:
+        said.append(f"From about {crossing:.3g} {unit} on it is slower.")
+    elif slower and found.verdict != "do_not":
+        said.append(f"It is slower at {_list(slower)}.")
+    if failing and len(failing) < len(levels):
+        said.append(f"At {_list(failing)} requests fail with speculation only.")
+    if ships and found.verdict != "ship":
+        said.append(f"It is worth it at {_list(ships)}.")
+    missing = [each for each in levels if each.missing and each not in failing]
+    if missing and len(missing) < len(levels):
+        said.append(f"Of {_list(missing)} nothing can be told: {missing[0].missing}.")
+    return said
+
+
+def _below(levels: Sequence[ComparedLevel], loses: Sequence[ComparedLevel]) -> list[ComparedLevel]:
+    """The levels under the first that loses, in their order."""
+    first = min(map(_height, loses), default=math.inf)
+    return sorted((each for each in levels if _height(each) < first), key=_height)
+
+
+def _height(level: ComparedLevel) -> float:
+    return float(level.concurrency or level.rate or 0)
+
+
+def _list(levels: Sequence[ComparedLevel]) -> str:
+    return ", ".join(_load(each) for each in levels)
+
+
+def _load(level: ComparedLevel) -> str:
+    if level.concurrency is not None:
+        return f"concurrency {level.concurrency}"
+    return f"{level.rate:g} requests a second"
+
+
+def _figure(speedup: Estimate | None) -> str:
+    if speedup is None or speedup.lower is None or speedup.upper is None:
+        return "faster"
+    between = f"{speedup.lower:.2f} to {speedup.upper:.2f}"
+    return f"{speedup.value:.2f} times as fast (95% interval {between})"

@@ -1,0 +1,45 @@
+"""Where temperatures lie against the break-even line, as words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from specwatch.domain.experiments import Estimate, Line, ProbeTemperature, Zone
+from specwatch.wording import figures
+
+LABELS: dict[Zone, str] = {
+    "wins": "wins", "near": "near the line", "loses": "loses", "unknown": "cannot be told",
+}  # fmt: skip
+"""What people read, best first."""
+
+
+def line_sentence(line: Line) -> str:
+    """The break-even line as a sentence."""
+    if line.basis == "assumed":
+        return f"break-even: about {line.acceptance.value:.0%}, by the assumed draft cost"
+    at = f"break-even at load {line.load}, measured"
+    if line.acceptance.value <= 0:
+        return f"{at}: a step costs no more than a plain one, any acceptance gains"
+    if line.acceptance.value >= 1:
+        return f"{at}: {figures.percent(line.acceptance.value)}, beyond what drafts can reach"
+    return f"{at}: {percents(line.acceptance)}"
+
+
+def by_zone(temperatures: Sequence[ProbeTemperature]) -> dict[Zone, str]:
+    """For each zone that has any, what is said of its temperatures: ``loses at 1, 1.3``."""
+    found: dict[Zone, str] = {}
+    for zone, label in LABELS.items():
+        at = ", ".join(f"{one.temperature:g}" for one in temperatures if one.zone == zone)
+        if at:
+            found[zone] = f"{label} at {at}"
+    return found
+
+
+def percents(estimate: Estimate | None) -> str:
+    """``81.2% (79.0-83.1)``."""
+    if estimate is None:
+        return figures.UNKNOWN
+    value = figures.percent(estimate.value)
+    if estimate.lower is None or estimate.upper is None:
+        return value
+    return f"{value} ({100 * estimate.lower:.1f}-{100 * estimate.upper:.1f})"

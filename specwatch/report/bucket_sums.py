@@ -1,0 +1,198 @@
+"""The hours of a target for its report, as sums where it needs no more.
+
+Most rows are those of buckets, of which a report shows drafts by hour, and all else in sums; and
+those of the time before its period, of which it looks at no single hour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode, Window
+from specwatch.report.hours import HOUR_NAMES, Member, Row, Without
+from specwatch.report.sources import Beside, Drafted, Recorded, add_drafted
+from specwatch.store import schema
+from specwatch.store.damage import UNDECODABLE, Damage, require_types, sound
+from specwatch.store.packing import MODES, Shared, assemble, shared_of
+from specwatch.store.readers import place
+
+if TYPE_CHECKING:
+    from specwatch.store.row_columns import RowColumns
+    from specwatch.store.side_by_side import Here, Ints
+
+_NOT_BEFORE = frozenset({"request_acceptance"})
+"""Histograms of buckets of which a report shows nothing from before its period."""
+_START = attrgetter("start")
+
+
+class _Keys(NamedTuple):
+    """What tells rows apart."""
+
+    start: Ints
+    series: Ints
+    context: Ints
+    load_bin: Ints
+
+
+class BucketSums:
+    """Makes windows of rows of the hours.
+
+    The period begins at ``since``; before ``hours_since`` no single hour is looked at while
+    speculation is on (Unix seconds).
+
+    Of buckets there is one window for each mode, load bin and environment, of the period and of
+    the time before, at the last of the hours that it is the sum of; in the period the drafts of
+    each hour come with its window of all temperatures. Before ``hours_since`` these are such sums,
+    too. Where speculation is off, or the server leaves to its buckets what it does not count,
+    there is a window of each row: there a report looks at the hours of buckets, too.
+    """
+
+    def __init__(self, since: float, without: Without, hours_since: float = -math.inf) -> None:
+        self._since = since
+        self._hours_since = hours_since
+        self._without = without
+
+    def __call__(
+        self,
+        rows: Sequence[Row],
+        members: Mapping[int, Member],
+        contents: Mapping[int, str],
+        damage: Damage,
+    ) -> list[Recorded]:
+        """What rows are that one daemon wrote, by start; those that are damaged are noted."""
+        if not rows:
+            return []
+        try:
+            found = self._summed(rows, members, contents)
+        except UNDECODABLE:
+            decode = partial(self._window, members=members, contents=contents)
+            found = list(sound(damage, schema.hours, rows, decode, place))
+        return sorted(found, key=_START)
+
+    def _window(
+        self, row: Row, members: Mapping[int, Member], contents: Mapping[int, str]
+    ) -> Window:
+        require_types(schema.hours, HOUR_NAMES, row)
+        series = members[row[1]].series
+        return assemble(
+            series, row[0], HOUR, contents.get(row[2]), row[4:], without=self._without(series)
+        )
+
+    def _summed(
+        self, rows: Sequence[Row], members: Mapping[int, Member], contents: Mapping[int, str]
+    ) -> list[Recorded]:
+        import numpy as np
+
+        from specwatch.store.folding import Group, sums
+        from specwatch.store.row_columns import RowColumns, ints, numbered
+
+        unused = {id_: frozenset(self._without(each.series)) for id_, each in members.items()}
+        starts, ids, contexts, bins, *stored = zip(*rows, strict=True)
+        columns = RowColumns(stored, frozenset.intersection(*unused.values()))
+        shared = {id_: shared_of(contents[id_]) for id_ in set(contexts)}
+        keys = _Keys(*map(ints, (starts, ids, contexts, bins)))
+        whole, complete = _wholes(keys, members, shared, columns)
+        begun = keys.start
+        now = begun >= self._since
+        of_bucket = whole >= 0
+        long_ago = (begun < self._hours_since) & (columns.mode == MODES.index(Mode.ON))
+        # Rows that are added up are alike in all of these, any other is like none.
+        added = of_bucket | (complete & long_ago & ~now)
+        alone = np.where(added, -1, np.arange(len(rows)))
+        alike = (now, keys.series, keys.context, keys.load_bin, columns.mode)
+        first, group = numbered([alone, *(np.where(added, each, 0) for each in alike)])
+        last = np.zeros(len(first), np.int64)
+        last[group] = np.arange(len(rows))
+        groups = []
+        before = {id_: own | _NOT_BEFORE for id_, own in unused.items()}
+        ended = (of_bucket & ~now)[last].tolist()
+        for at, over in zip(last.tolist(), ended, strict=True):
+            start, id_, context, _, mode = rows[at][:5]
+            own = (before if over else unused)[id_]
+            groups.append(Group(members[id_].series, start, MODES[mode], shared[context], own))
+        found: list[Recorded] = []
+        beside = _beside(members, ids, whole, of_bucket & now, columns)
+        windows = sums(columns, group, groups)
+        for number, at in enumerate(last.tolist()):
+            window = windows[number]
+            if of_bucket[at]:
+                found.append(_of_bucket(window, windows[group[whole[at]]]))
+            else:
+                drafted = beside.get(at)
+                found.append(window if drafted is None else Beside(window.start, window, drafted))
+        return found
+
+
+def _beside(
+    members: Mapping[int, Member],
+    ids: Sequence[int],
+    whole: Ints,
+    chosen: Here,
+    columns: RowColumns,
+) -> dict[int, dict[str, Drafted]]:
+    """What those rows drafted, by the row of all temperatures beside them."""
+    import numpy as np
+
+    rows = np.flatnonzero(chosen)
+    label = {id_: each.series.temperature for id_, each in members.items()}
+    counted = (columns.drafts, columns.draft_tokens, columns.accepted_tokens)
+    drafted = zip(*(np.maximum(each[rows], 0).tolist() for each in counted), strict=True)
+    found: dict[int, dict[str, Drafted]] = {}
+    for row, beside, counts in zip(rows.tolist(), whole[rows].tolist(), drafted, strict=True):
+        add_drafted(found.setdefault(beside, {}), label[ids[row]], counts)
+    return found
+
+
+def _wholes(
+    keys: _Keys,
+    members: Mapping[int, Member],
+    shared: Mapping[int, Shared],
+    columns: RowColumns,
+) -> tuple[Ints, Here]:
+    """Of each row of a bucket that of all temperatures beside it, -1 where there is none, or where
+    speculation is off, or the server does not count itself all that a report looks for; and which
+    rows are such ones of all temperatures."""
+    import numpy as np
+
+    from specwatch.store.row_columns import numbered, replaced
+
+    model = {id_: each.series.model_name for id_, each in members.items()}
+    models = list(dict.fromkeys(model.values()))
+    environments = list(dict.fromkeys(each.environment for each in shared.values()))
+    of_series = {id_: models.index(name) for id_, name in model.items()}
+    of_context = {id_: environments.index(each.environment) for id_, each in shared.items()}
+    of_all = {id_ for id_, each in members.items() if each.series.temperature == ALL_TEMPERATURES}
+    # What windows of one server have in common.
+    first, place = numbered(
+        [
+            keys.start,
+            replaced(keys.series, of_series),
+            replaced(keys.context, of_context),
+            keys.load_bin,
+            columns.mode,
+        ]
+    )
+    all_temperatures = replaced(keys.series, {id_: id_ in of_all for id_ in members}) > 0
+    ran = columns.mode != MODES.index(Mode.OFF)
+    complete = all_temperatures & ran & columns.all_counted()
+    found = np.full(len(first), -1)
+    found[place[complete]] = np.flatnonzero(complete)
+    return np.where(all_temperatures, -1, found[place]), complete
+
+
+def _of_bucket(window: Window, whole: Window) -> Window:
+    """A sum of a bucket beside the last window of all temperatures: what was sampled is of that."""
+    return Window(
+        window.series,
+        window.start,
+        HOUR,
+        whole.mode,
+        window.tally,
+        whole.gauges,
+        whole.environment,
+        window.source,
+    )

@@ -1,0 +1,145 @@
+"""A latency over time, with speculation on and off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from specwatch.report.charts.frame import (
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    Field,
+    Ink,
+    broken,
+    days,
+    legend,
+    levels,
+)
+from specwatch.report.charts.scale import Scale, finite, logarithmic_ticks, moment, ticks
+from specwatch.report.charts.style import GREY
+from specwatch.report.charts.svg import document, sentence
+from specwatch.report.model import LatencyPoint, Series
+from specwatch.wording.figures import bounded, seconds
+from specwatch.wording.text import shown
+
+Metric = Literal["ttft", "tpot"]
+
+_NAMES = {"ttft": "Time to first token", "tpot": "Time per output token"}
+_MODES = {"on": 0, "off": 4, "mixed": GREY}
+"""Modes, as they are listed, and the places of their colours."""
+_LOGARITHMIC_FROM = 25.0
+"""The ratio of the greatest to the least from which on a level scale would hide the least."""
+_BOTTOM = 190.0
+
+Read = Callable[[LatencyPoint], float | None]
+
+
+class _Line(NamedTuple):
+    mode: str
+    quantile: str
+    points: list[tuple[float, float | None]]
+    beyond: bool
+    """Whether some of it lies beyond the last bound of its histogram."""
+
+    @property
+    def ink(self) -> Ink:
+        thin = self.quantile == "P99"
+        return Ink(_MODES.get(self.mode, GREY), 2 if thin else 0, 1.4 if thin else 2.2)
+
+    @property
+    def values(self) -> list[float]:
+        return [value for _, value in self.points if value is not None]
+
+    @property
+    def greatest(self) -> float:
+        """The greatest of them."""
+        return max(self.values)
+
+
+def latency(
+    series: Series, metric: Metric, since: float, until: float, prefix: str = "latency"
+) -> str:
+    """P50 and P99 from ``since`` to ``until`` (Unix seconds), the modes in colours of their own.
+
+    A sentence where no latency is known.
+    """
+    found = list(_lines(series, metric))
+    values = [value for line in found for value in line.values]
+    if not values:
+        return sentence(f"{_NAMES[metric]} is not known, so there is no chart of it.")
+    steps, down = _scale(values)
+    field = Field(Scale(since, until, LEFT, WIDTH - RIGHT), down)
+    drawn = [*levels(field, steps, _short), *days(field, since, until)]
+    # The medians are drawn last: on top.
+    for line in sorted(found, key=lambda each: each.quantile, reverse=True):
+        drawn.append(line.ink.drawn(broken(line.points, 1.5 * series.step, field)))
+    entries = [
+        (
+            line.ink,
+            f"{line.quantile} {shown(line.mode, 12)}"
+            + (f" (> {_short(line.greatest)})" if line.beyond else ""),
+        )
+        for line in found
+    ]
+    listed, bottom = legend(entries, _BOTTOM + 36)
+    told = "; ".join(_told(line) for line in found)
+    scale = " The scale is logarithmic." if down.logarithmic else ""
+    between = f"{moment(since)} to {moment(until)} UTC"
+    return document(
+        prefix, (WIDTH, round(bottom)),
+        f"{_NAMES[metric]} over time, with speculation on and off",
+        f"{between}. {told}.{scale}", [*drawn, listed],
+    )  # fmt: skip
+
+
+def _lines(series: Series, metric: Metric) -> Iterator[_Line]:
+    """Yield those that have a value."""
+    readers: dict[str, Read] = (
+        {"P50": lambda each: each.ttft_p50, "P99": lambda each: each.ttft_p99}
+        if metric == "ttft"
+        else {"P50": lambda each: each.tpot_p50, "P99": lambda each: each.tpot_p99}
+    )
+    for mode in _MODES:
+        points: Sequence[LatencyPoint] = [each for each in series.latency if each.mode == mode]
+        for name, read in readers.items():
+            line = _Line(
+                mode,
+                name,
+                [(each.start + series.step / 2, _positive(read(each))) for each in points],
+                any(f"{metric}_{name.lower()}" in each.beyond for each in points),
+            )
+            if line.values:
+                yield line
+
+
+def _positive(value: float | None) -> float | None:
+    found = finite(value)
+    return found if found is not None and found > 0 else None
+
+
+def _scale(values: Sequence[float]) -> tuple[list[float], Scale]:
+    least, most = min(values), max(values)
+    if most / least <= _LOGARITHMIC_FROM:
+        steps = ticks(0, most, 5)
+        return steps, Scale(steps[0], steps[-1], _BOTTOM, TOP)
+    steps = logarithmic_ticks(least, most)
+    low, high = min(least, steps[0]), max(most, steps[-1])
+    return steps, Scale(low, high, _BOTTOM, TOP, logarithmic=True)
+
+
+def _short(value: float) -> str:
+    """``20 ms``, ``1.5 s``: without the digits that a round value has not."""
+    if value >= 10_000 or 0 < value < 1e-6:
+        return f"{value:.0e} s"
+    return f"{value:g} s" if value >= 1 or not value else f"{value * 1000:.4g} ms"
+
+
+def _told(line: _Line) -> str:
+    values = sorted(line.values)
+    middle = values[len(values) // 2]
+    return (
+        f"{line.quantile} with speculation {line.mode}: {seconds(values[0])} to"
+        f" {bounded(values[-1], beyond=line.beyond)}, mostly about {seconds(middle)}"
+    )

@@ -1,0 +1,102 @@
+"""Pieces of SVG as strings: whatever is given as text or as a value is escaped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from specwatch.report.charts.scale import finite
+from specwatch.wording.text import shown
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
+SIZE = 13.5
+"""Of text: 11 pixels where a chart of 400 is 330 pixels wide."""
+_CHARACTER = 0.56
+"""Mean width of a character, in font sizes."""
+
+Point = tuple[float, float]
+
+
+def text_width(text: str, size: float = SIZE) -> float:
+    """About how wide a text is."""
+    return len(text) * size * _CHARACTER
+
+
+def place(value: float) -> str:
+    """A coordinate, to a tenth: never ``nan``, never ``1e+20``."""
+    rounded = f"{finite(value) or 0.0:.1f}".removesuffix(".0")
+    return "0" if rounded == "-0" else rounded
+
+
+def element(name: str, content: str | None = None, /, **attributes: object) -> str:
+    """One element; ``class_`` is ``class``, ``_`` becomes ``-``, numbers become places.
+
+    None leaves an attribute out. The content is markup already.
+    """
+    said = []
+    for key, value in attributes.items():
+        if value is None:
+            continue
+        known = place(value) if isinstance(value, float) else str(value)
+        said.append(f' {key.rstrip("_").replace("_", "-")}="{escape(known)}"')
+    opened = f"<{name}{''.join(said)}"
+    return f"{opened}/>" if content is None else f"{opened}>{content}</{name}>"
+
+
+def words(text: str, x: float, y: float, anchor: str = "start", **attributes: object) -> str:
+    """A text; ``anchor`` is ``start``, ``middle`` or ``end``."""
+    known: dict[str, object] = {
+        "x": float(x), "y": float(y), "class_": "c-ink", "fill": "#414b57",
+        "text_anchor": None if anchor == "start" else anchor,
+    }  # fmt: skip
+    return element("text", escape(shown(text)), **{**known, **attributes})
+
+
+def rule(start: Point, end: Point, **attributes: object) -> str:
+    """A straight line."""
+    known: dict[str, object] = {"class_": "c-grid", "stroke": "#dde1e6", "stroke_width": 1}
+    ends = {"x1": float(start[0]), "y1": float(start[1]), "x2": float(end[0]), "y2": float(end[1])}
+    return element("line", **{**ends, **known, **attributes})
+
+
+def lines(pieces: Iterable[Sequence[Point]], **attributes: object) -> str:
+    """Broken lines in one path; a piece of one point is a dot."""
+    drawn, dots = [], []
+    for piece in pieces:
+        if len(piece) > 1:
+            drawn.append("M" + "L".join([f"{x:.1f} {y:.1f}" for x, y in piece]))
+        elif piece:
+            dots.append(piece[0])
+    made = element("path", d="".join(drawn), fill="none", **attributes) if drawn else ""
+    ink = str(attributes.get("class_", "")).replace("s", "f", 1)
+    return made + "".join(dot(at, class_=ink, fill=attributes.get("stroke")) for at in dots)
+
+
+def dot(at: Point, radius: float = 2.0, **attributes: object) -> str:
+    """A filled circle."""
+    return element("circle", cx=float(at[0]), cy=float(at[1]), r=radius, **attributes)
+
+
+def document(
+    prefix: str, size: tuple[int, int], title: str, description: str, content: Iterable[str]
+) -> str:
+    """A whole SVG: as wide as there is room, and told to those who cannot see it.
+
+    ``prefix`` begins its ids, and has to be another one for each chart of a page.
+    """
+    width, height = size
+    id_ = re.sub(r"[^A-Za-z0-9_-]+", "-", prefix)[:80] or "chart"
+    told = element("title", escape(title), id=f"{id_}-title") + element(
+        "desc", escape(description), id=f"{id_}-desc"
+    )
+    return element(
+        "svg", told + "".join(content), xmlns="http://www.w3.org/2000/svg", class_="chart",
+        viewBox=f"0 0 {width} {height}", width="100%", role="img",
+        aria_labelledby=f"{id_}-title {id_}-desc", font_family=FONT, font_size=SIZE,
+    )  # fmt: skip
+
+
+def sentence(text: str) -> str:
+    """What stands in place of a chart that has nothing to show."""
+    return f'<p class="nothing">{escape(text)}</p>'

@@ -1,0 +1,250 @@
+"""The hours of one target: what is rolled up, and the minutes that are not yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, overload
+
+import sqlalchemy as sa
+
+from specwatch.domain.merge import merge_windows
+from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
+from specwatch.report.sources import Recorded
+from specwatch.store import schema
+from specwatch.store.damage import Damage, require_types, sound
+from specwatch.store.packing import COLUMNS, assemble
+from specwatch.store.readers import Reader, place
+from specwatch.store.statements import contents_of, fetch_rows, sound_series
+
+_HOURS_AT_ONCE = 14 * 24
+_MINUTES_AT_ONCE = 24
+"""Hours of minutes that are read at once: a busy target has ten thousand of a day."""
+
+_CONTEXT = itemgetter(2)
+HOUR_NAMES = ("start", "series_id", "context_id", "load_bin", *COLUMNS)
+_WHAT = attrgetter("start", "series.model_name", "series.temperature")
+Without = Callable[[SeriesId], Collection[str]]
+Row = tuple[Any, ...]
+"""Start, series, context, and the columns; of an hour the load bin before them."""
+Summed = Callable[
+    [Sequence[Row], Mapping[int, "Member"], Mapping[int, str], Damage], Iterable[Recorded]
+]
+"""What rows of the hours are, from all series and the contents of contexts by id; rows that cannot
+be decoded are noted."""
+
+
+def _nothing(_: SeriesId) -> Collection[str]:
+    return ()
+
+
+class Member(NamedTuple):
+    """A series of the target. Minutes before ``rolled_until`` are all contained in hours; before
+    ``pruned_until`` there are but late ones."""
+
+    series: SeriesId
+    first_start: int
+    last_start: int
+    rolled_until: int
+    pruned_until: int
+
+    @property
+    def order(self) -> tuple[str, str, str]:
+        """In which windows of one start come."""
+        return self.series.model_name, self.series.temperature, self.series.daemon
+
+    @property
+    def pending(self) -> bool:
+        """Whether there are minutes that no hour contains."""
+        return self.rolled_until <= self.last_start
+
+
+_Key = tuple[int, int, int, int, int]
+"""Start, rank of the series, context, mode and load bin: what is one row of the hours."""
+
+
+def members_by_target(reader: Reader) -> dict[str, dict[int, Member]]:
+    """All series by target and id, whoever watched them. Raises StoreError."""
+    with reader.connected() as connection:
+        rows = sound_series(connection)
+    found: dict[str, dict[int, Member]] = {}
+    for row in rows:
+        found.setdefault(row.target, {})[row.id] = Member(
+            SeriesId(row.daemon, row.target, row.model_name, row.temperature),
+            row.first_start,
+            row.last_start,
+            row.rolled_until,
+            row.pruned_until,
+        )
+    return found
+
+
+@overload
+def hours_of(
+    reader: Reader,
+    members: Mapping[int, Member],
+    since: float,
+    until: float,
+    *,
+    without: Without = _nothing,
+    contents: dict[int, str] | None = None,
+    summed: None = None,
+) -> Iterator[Window]: ...
+
+
+@overload
+def hours_of(
+    reader: Reader,
+    members: Mapping[int, Member],
+    since: float,
+    until: float,
+    *,
+    without: Without = _nothing,
+    contents: dict[int, str] | None = None,
+    summed: Summed,
+) -> Iterator[Recorded]: ...
+
+
+def hours_of(
+    reader: Reader,
+    members: Mapping[int, Member],
+    since: float,
+    until: float,
+    *,
+    without: Without = _nothing,
+    contents: dict[int, str] | None = None,
+    summed: Summed | None = None,
+) -> Iterator[Recorded]:
+    """Yield the hours of series of one target that start in ``since <= start < until``.
+
+    Times are Unix seconds. They are what the store would have if it rolled up now all that it has
+    got before ``until``: of an hour there is a window for each mode, load bin and environment, by
+    start, and of two daemons that with more good scrapes counts. ``without`` names the histograms
+    of a series that are not wanted; ``contents`` are those of contexts that were read before, and
+    grow. Raises StoreError.
+
+    ``summed`` gives, of what is rolled up, sums in place of each hour's windows, where only sums
+    are wanted; it is asked where one daemon watched.
+    """
+    if not members:
+        return
+    first = min(member.first_start for member in members.values())
+    at = max(_hour(_up(since) + HOUR - 1), _hour(first))
+    end = min(_up(until), 1 + max(member.last_start for member in members.values()))
+    pending = [each for each in members.values() if each.pending]
+    rolled = min((_hour(each.rolled_until) for each in pending), default=end)
+    contents = {} if contents is None else contents
+    while at < end:
+        # What is rolled up of all series is read in long strides.
+        far = _HOURS_AT_ONCE if at < rolled else _MINUTES_AT_ONCE
+        stop = min(at + far * HOUR, rolled if at < rolled else end, end)
+        yield from _between(reader, members, at, stop, contents, without, summed)
+        at = _hour(stop + HOUR - 1)
+
+
+def _between(
+    reader: Reader,
+    members: Mapping[int, Member],
+    at: int,
+    stop: int,
+    contents: dict[int, str],
+    without: Without,
+    summed: Summed | None,
+) -> Iterator[Recorded]:
+    """The hours that start in a span, whether they are rolled up or not."""
+    late = {id_: each for id_, each in members.items() if each.pending and each.rolled_until < stop}
+    with reader.reading() as connection:
+        minutes = _rows(connection, schema.minutes, at, stop, MINUTE, late) if late else []
+        stored = _rows(connection, schema.hours, at, stop, HOUR, members)
+        needed = {*map(_CONTEXT, minutes), *map(_CONTEXT, stored)} - contents.keys()
+        contents |= contents_of(connection, needed)
+    if summed is not None and not minutes and len({m.series.daemon for m in members.values()}) == 1:
+        yield from summed(stored, members, contents, reader.damage)
+        return
+    if any(at < each.rolled_until for each in late.values()):
+        minutes = [row for row in minutes if row[0] >= late[row[1]].rolled_until]
+    # What is stored of an hour counts only where its minutes are not all there to be added up.
+    rebuilt = {
+        (row[0] - row[0] % HOUR, row[1])
+        for row in (minutes if stored else ())
+        if row[0] - row[0] % HOUR >= members[row[1]].pruned_until
+    }
+    ranked = {
+        id_: (rank, each.series, without(each.series))
+        for rank, (id_, each) in enumerate(sorted(members.items(), key=lambda item: item[1].order))
+    }
+    found: dict[_Key, Window] = {}
+
+    def decode(row: Row) -> tuple[_Key, Window]:
+        require_types(schema.hours, HOUR_NAMES, row)
+        start, id_, context, load_bin, mode = row[:5]
+        rank, series, unused = ranked[id_]
+        window = assemble(series, start, HOUR, contents.get(context), row[4:], without=unused)
+        return (start, rank, context, mode, load_bin), window
+
+    kept = (row for row in stored if not rebuilt or (row[0], row[1]) not in rebuilt)
+    found.update(sound(reader.damage, schema.hours, kept, decode, place))
+    if minutes:
+        from specwatch.store.folding import fold
+
+        wanted = {id_: (series, unused) for id_, (_, series, unused) in ranked.items()}
+        for group, window in fold(minutes, wanted, contents, reader.damage):
+            rank = ranked[group.series_id][0]
+            key = (group.start, rank, group.context, group.mode, group.load_bin)
+            known = [found[key]] if key in found else []
+            found[key] = merge_windows([*known, window], start=group.start, length=HOUR)
+    yield from _settled(found)
+
+
+def _settled(found: Mapping[_Key, Window]) -> Iterator[Window]:
+    """By start, model and temperature, each of the daemon with the most good scrapes."""
+    ordered = (found[key] for key in sorted(found))
+    for _, group in groupby(ordered, key=_WHAT):
+        windows = list(group)
+        scrapes: dict[str, int] = {}
+        for each in windows:
+            daemon = each.series.daemon
+            scrapes[daemon] = scrapes.get(daemon, 0) + each.scrapes_ok
+        best = min(scrapes, key=lambda name: (-scrapes[name], name))
+        yield from (each for each in windows if each.series.daemon == best)
+
+
+def _rows(
+    connection: sa.Connection,
+    table: sa.Table,
+    at: int,
+    stop: int,
+    length: int,
+    ids: Collection[int],
+) -> list[Row]:
+    """Rows of series that start in a span: start, series, context, and their columns."""
+    hours = length == HOUR
+    names = HOUR_NAMES if hours else ("start", "series_id", "context_id", *COLUMNS)
+    # Each row by its key, written out: a parameter for each takes longer than all the rest.
+    found = fetch_rows(
+        connection,
+        f"SELECT {', '.join(names)} FROM {table.name}"  # noqa: S608
+        f" WHERE start IN ({', '.join(map(str, range(at, stop, length)))})"
+        f" AND series_id {_among(ids)}"
+        f" ORDER BY start, series_id, {'context_id, mode, load_bin' if hours else 'run_id'}",
+    )
+    # On a damaged page SQLite may find a row by one key and read it with another.
+    return [row for row in found if row[1] in ids]
+
+
+def _among(ids: Collection[int]) -> str:
+    """Neighbours are found with one seek for each start."""
+    first, last = min(ids), max(ids)
+    if last - first < len(ids):
+        return f"BETWEEN {first} AND {last}"
+    return f"IN ({', '.join(map(str, ids))})"
+
+
+def _hour(time: int) -> int:
+    return time - time % HOUR
+
+
+def _up(time: float) -> int:
+    """The next whole second."""
+    return int(-(-time // 1))

@@ -1,0 +1,278 @@
+"""Reading from the store what a report is made of, target by target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from specwatch import __version__
+from specwatch.config.loading import Config
+from specwatch.config.rules.condition import nearest
+from specwatch.config.sections import Baselines
+from specwatch.config.target import Target
+from specwatch.domain.baseline import Measurement
+from specwatch.domain.breakeven import DRAFT_COST_RATIO
+from specwatch.domain.experiments import Experiment
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, SeriesId
+from specwatch.domain.units import quoted
+from specwatch.errors import ConfigError
+from specwatch.report.bucket_sums import BucketSums
+from specwatch.report.build import build
+from specwatch.report.changes import SIDE
+from specwatch.report.experiments import newest
+from specwatch.report.experiments import notes as told_of
+from specwatch.report.hours import Member, hours_of, members_by_target
+from specwatch.report.model import ModelReport, Report
+from specwatch.report.sources import GuardStep, Recorded, Sources
+from specwatch.rules.decisions import Decision
+from specwatch.runtime.workers import spread
+from specwatch.store import damaged_rows, guard_records, measurement_rows, verdict_rows
+from specwatch.store.experiment_rows import subject_of
+from specwatch.store.guard_records import StepRecord
+from specwatch.store.packing import storable
+from specwatch.store.readers import Reader
+from specwatch.wording.moments import moment
+from specwatch.wording.text import shown
+
+SHORT = 6 * HOUR
+"""Seconds up to which a report is made of minutes."""
+_BREACHES_BEFORE = 30 * 86400.0
+"""Seconds before the period in which a breach may have begun that lasts."""
+_NOTHING_YET = "nothing was recorded yet: no daemon has written to this database"
+
+Progress = Callable[[int, int, str], None]
+"""Is told how many targets are done, of how many, and which one comes next."""
+
+
+def read_report(
+    reader: Reader,
+    *,
+    since: float,
+    until: float,
+    now: float,
+    targets: Sequence[str] | None = None,
+    config: Config | None = None,
+    progress: Progress = lambda done, of, name: None,
+) -> Report:
+    """The report of a period, of some targets or of all that were watched or are configured.
+
+    Times are Unix seconds; the period is widened to whole hours, a short one to whole minutes, and
+    ends by ``now``. Many targets are shared out among processes. Raises ConfigError for a target
+    that nobody knows, StoreError where the database cannot be read, WorkerLostError where a process
+    is killed; a database that was never written to makes a report that says so.
+    """
+    configured = {target.name: target for target in config.targets} if config else {}
+    set_up = reader.is_set_up()
+    known = members_by_target(reader) if set_up else {}
+    starts = (each.first_start for members in known.values() for each in members.values())
+    # No history is a short one: what was just measured on purpose is told at once.
+    since, until = period(since, until, now, first=min(starts, default=now))
+    measured = _measured(reader, since, until) if set_up else {}
+    notes = [] if known or measured else [_NOTHING_YET]
+    names = _chosen(targets, configured, {*known, *measured})
+    reading = _Reading(reader, since, until, config)
+
+    def made_of(name: str) -> tuple[ModelReport, ...]:
+        sources = reading.sources(
+            name, known.get(name, {}), configured.get(name), measured.get(name, {})
+        )
+        return build(sources, since, until)
+
+    found: list[ModelReport] = []
+    with spread(made_of, names, reader.close) as parts:
+        for done, name in enumerate(names):
+            progress(done, len(names), name)
+            made = next(parts)
+            found += made
+            members = known.get(name, {})
+            expected = name in configured or targets is not None
+            if not made and known and (expected or _watched(members, since, until)):
+                notes.append(_missing(name, members, since))
+            notes += _unwatched(name, measured.get(name, {}), made)
+    progress(len(names), len(names), "")
+    return Report(
+        version=__version__,
+        generated=now,
+        since=since,
+        until=until,
+        targets=tuple(found),
+        notes=tuple(notes),
+    )
+
+
+def period(
+    since: float, until: float, now: float, first: float | None = None
+) -> tuple[float, float]:
+    """A period in whole hours, a short one in whole minutes, that ends by ``now``.
+
+    One in hours ends with the last whole hour, so that the period before it is as long; but with
+    the last minute where all that is known, from ``first`` on, is short. Raises ConfigError where
+    nothing is left of it.
+    """
+    until = min(until, now)
+    if since >= until:
+        raise ConfigError(
+            f"since {moment(since)} is not before until {moment(until)}; give an earlier since"
+        )
+    unit = MINUTE if until - since <= SHORT else HOUR
+    begin = since // unit * unit
+    last = now // unit * unit
+    if first is not None and last - first < SHORT:
+        last = now // MINUTE * MINUTE
+    end = min(-(-until // unit) * unit, last)
+    return begin, max(end, begin + MINUTE)
+
+
+class _Reading:
+    """Reads what is known of one target after another."""
+
+    def __init__(self, reader: Reader, since: float, until: float, config: Config | None) -> None:
+        self._reader = reader
+        self._since, self._until = since, until
+        self._contents: dict[int, str] = {}
+        self._slos = () if config is None else config.slos
+        self._max_age = (Baselines() if config is None else config.baseline).max_age
+        self._unused = frozenset({"output_length"})
+        # Of single temperatures the whole request matters only where the server does not time it.
+        timed = any(slo.metric == "e2e" for slo in self._slos)
+        self._unused_of_buckets = self._unused | (set() if timed else {"e2e"})
+
+    def sources(
+        self,
+        name: str,
+        members: Mapping[int, Member],
+        target: Target | None,
+        experiments: Mapping[str, Sequence[Experiment]],
+    ) -> Sources:
+        """All that is known of a target; its windows are read when they are used."""
+        measurements: Sequence[Measurement] = ()
+        decisions: Sequence[Decision] = ()
+        steps: Sequence[StepRecord] = ()
+        aside = 0
+        if members:
+            with self._reader.reading() as connection:
+                aside = len(damaged_rows.read(connection, self._since, self._until, name))
+                measurements = measurement_rows.read(connection, name)
+                decisions = verdict_rows.read(
+                    connection,
+                    since=self._since - _BREACHES_BEFORE,
+                    until=self._until,
+                    target=name,
+                )
+                steps = guard_records.read_steps(connection, target=name)
+        return Sources(
+            target=name,
+            windows=self._windows(name, members),
+            measurements=measurements,
+            decisions=decisions,
+            steps=[
+                GuardStep(
+                    each.at, each.incident, each.phase_before, each.phase, each.reason, each.inputs
+                )
+                for each in reversed(steps)
+                if each.at < self._until
+            ],
+            slos=self._slos,
+            gpus=_gpus(target),
+            draft_cost_ratio=DRAFT_COST_RATIO if target is None else target.draft_cost_ratio,
+            objective=Objective.E2E if target is None else target.objective,
+            max_age=self._max_age,
+            experiments=experiments,
+            damaged=lambda: aside + self._reader.damage.about(storable(name), members),
+        )
+
+    def _windows(self, name: str, members: Mapping[int, Member]) -> Iterator[Recorded]:
+        before = 2 * self._since - self._until
+        # The budget of an objective is that of its own window, which may be longer.
+        longest = max((slo.window for slo in self._slos), default=0.0)
+        wholes = {
+            id_: each
+            for id_, each in members.items()
+            if each.series.temperature == ALL_TEMPERATURES
+        }
+        if self._by_minutes(members, before):
+            hour = before // HOUR * HOUR
+            yield from self._hours(wholes, self._until - longest, hour)
+            yield from self._reader.windows(since=hour, until=self._until, target=name)
+            return
+        yield from self._hours(wholes, self._until - longest, before)
+        yield from self._hours(members, before, self._until)
+
+    def _hours(
+        self, members: Mapping[int, Member], since: float, until: float
+    ) -> Iterator[Recorded]:
+        # Each hour counts for changes, and for the budgets of objectives.
+        earliest = min([self._since - SIDE, *(self._until - slo.window for slo in self._slos)])
+        summed = BucketSums(self._since, self._without, earliest)
+        return hours_of(
+            self._reader,
+            members,
+            since,
+            until,
+            without=self._without,
+            contents=self._contents,
+            summed=summed,
+        )
+
+    def _without(self, series: SeriesId) -> frozenset[str]:
+        whole = series.temperature == ALL_TEMPERATURES
+        return self._unused if whole else self._unused_of_buckets
+
+    def _by_minutes(self, members: Mapping[int, Member], before: float) -> bool:
+        """Whether a short time is all that is asked for or known, and its minutes are there."""
+        known = members.values()
+        first = max(before, min((each.first_start for each in known), default=before))
+        last = min(self._until, max((each.last_start for each in known), default=0) + MINUTE)
+        short = self._until - self._since <= SHORT or last - first <= SHORT
+        return short and all(each.pruned_until <= first for each in known)
+
+
+def _chosen(
+    targets: Sequence[str] | None, configured: Iterable[str], known: Iterable[str]
+) -> list[str]:
+    """Of what targets to tell: those configured first, in their order."""
+    names = list(configured)
+    names += sorted(set(known) - set(names))
+    for name in targets or ():
+        if name not in names:
+            hint = nearest(name, names) if names else "none is known yet"
+            raise ConfigError(f"no target {quoted(name)} is configured or was ever watched; {hint}")
+    return names if targets is None else [name for name in names if name in targets]
+
+
+def _measured(reader: Reader, since: float, until: float) -> dict[str, dict[str, list[Experiment]]]:
+    """What was measured on purpose, by target and model as they are stored, oldest first."""
+    found: dict[str, dict[str, list[Experiment]]] = {}
+    for each in reader.experiments(since, until):
+        subject = subject_of(each.experiment)
+        models = found.setdefault(storable(subject.target), {})
+        models.setdefault(storable(subject.model_name), []).append(each.experiment)
+    return found
+
+
+def _unwatched(
+    name: str, experiments: Mapping[str, Sequence[Experiment]], made: Iterable[ModelReport]
+) -> Iterator[str]:
+    """What is told of experiments with models that have no report of their own."""
+    reported = {each.model_name for each in made}
+    for model_name in sorted(set(experiments) - reported):
+        yield from told_of(name, model_name, *newest(experiments[model_name]))
+
+
+def _watched(members: Mapping[int, Member], since: float, until: float) -> bool:
+    return any(each.last_start >= since and each.first_start < until for each in members.values())
+
+
+def _missing(name: str, members: Mapping[int, Member], since: float) -> str:
+    """Why a target has no report."""
+    named = shown(name)
+    if not members:
+        return f"{named}: never watched yet"
+    last = max(each.last_start for each in members.values()) + MINUTE
+    if last <= since:
+        return f"{named}: not watched in this period; last seen {moment(last)}"
+    return f"{named}: not watched in this period"
+
+
+def _gpus(target: Target | None) -> int | None:
+    """How many GPUs the configuration lists; None where it leaves them to the driver."""
+    return len(target.gpus) if target is not None and isinstance(target.gpus, tuple) else None

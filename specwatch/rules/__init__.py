@@ -1,0 +1,1 @@
+"""Rules judged on windows: metrics, evidence, verdicts. No clock, no I/O."""

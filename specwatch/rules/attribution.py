@@ -1,0 +1,302 @@
+"""Why speculation pays more or less than before: what changed, and how much each change explains.
+
+The change of log(tau / cost) (see :mod:`specwatch.domain.period`) is taken apart: tau into how much
+is drafted, the temperature mix and the acceptance within buckets, the cost into the load and the
+rest. Factors that multiply are told apart by their Shapley values: the mean, over all orders in
+which they could have changed one after another, of what each changed (L. Shapley, *A Value for
+n-Person Games*, 1953). What is left is not explained; beside it stand the facts that changed.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from specwatch.config.rules import Rule
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.facts import Fact, facts_of
+from specwatch.domain.interval import LEAST_SAMPLES, Interval
+from specwatch.domain.model import MINUTE
+from specwatch.domain.period import LENGTH, PACE, SPEEDUP, Part, Period, comparable
+from specwatch.domain.sample import Sample
+from specwatch.rules.history import REFERENCE_SECONDS
+
+_Key = TypeVar("_Key", int, str)
+_LEAST = 1e-9
+"""A change of a logarithm below this is rounding."""
+_EFFECTS = {
+    SPEEDUP: "{:+.2f} of speedup",
+    PACE: "{:+.1f} tokens per second",
+    LENGTH: "{:+.2f} tokens per step",
+}
+
+
+class Factor(enum.StrEnum):
+    """What may have changed."""
+
+    TEMPERATURE_MIX = "temperature_mix"
+    ACCEPTANCE = "acceptance"
+    DRAFTING = "drafting"
+    LOAD = "load"
+    UNEXPLAINED = "unexplained"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One factor and what it did: ``contribution`` to the logarithm, ``effect`` on the metric.
+
+    Contributions add up to the change of the logarithm, effects to that of the metric; shares are
+    of the contributions' sizes and add up to 1.
+    """
+
+    factor: Factor
+    contribution: float
+    effect: float
+    share: float
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The change of ``metric`` from the reference period to now, and its causes, greatest first.
+
+    ``metric`` is ``speedup_ratio``, without a baseline ``tokens_per_second`` (of a request),
+    without times ``acceptance_length``. ``change`` is now / before with its interval; None where
+    minutes are too few. ``missing`` says why nothing could be compared.
+    """
+
+    metric: str = ""
+    before: float | None = None
+    now: float | None = None
+    change: Interval | None = None
+    causes: tuple[Cause, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    notes: tuple[str, ...] = ()
+    missing: str | None = None
+
+    @property
+    def within_noise(self) -> bool:
+        """Whether there may have been no change at all, as far as one can tell."""
+        change = self.change
+        return change is None or change.lower <= 1.0 <= change.upper
+
+    @property
+    def leading(self) -> Cause | None:
+        """The cause that did most in the direction of the change; None where nothing changed."""
+        total = math.fsum(each.contribution for each in self.causes)
+        return next((each for each in self.causes if each.contribution * total > 0), None)
+
+
+def attribute(
+    now: Sequence[Sample], reference: Sequence[Sample], baseline: Baseline
+) -> Attribution:
+    """What changed from the reference samples to those of now, of one model; in any order.
+
+    Only sound minutes with speculation on count.
+    """
+    facts = facts_of(now, reference)
+    found = comparable(now, reference, baseline)
+    if found is None:
+        return Attribution(facts=facts, missing=_missing(now, reference, baseline))
+    metric, after, before = found
+    causes = _causes(metric, before, after, facts)
+    change = _ratio(after.interval, before.interval)
+    notes = []
+    if change is None:
+        notes.append("too few minutes to tell the change from noise")
+    elif change.lower <= 1.0 <= change.upper:
+        notes.append("the change is within noise")
+    if before.mix is None or after.mix is None:
+        notes.append("temperatures are not known: their mix counts as acceptance")
+    if metric == PACE:
+        notes.append("there is no baseline at this load: compared is tokens per second")
+    if metric == LENGTH:
+        notes.append("times are not known: compared is tokens per step")
+    return Attribution(metric, before.value, after.value, change, causes, facts, tuple(notes))
+
+
+def explain(
+    rule: Rule, samples: Iterable[Sample], baseline: Baseline, *, now: float
+) -> Attribution:
+    """What changed from the day before a breach to the minutes that confirmed it at ``now``.
+
+    A window that is just beyond a threshold is in breach by about half. ``samples`` are the
+    minutes of a day or so, as far as they are known; ``now`` is a Unix time in seconds.
+    """
+    shortest = min(rule.window_of(condition) for condition in rule.conditions)
+    since = now - max(shortest / 2 + rule.for_, LEAST_SAMPLES * MINUTE)
+    known = [each for each in samples if since - REFERENCE_SECONDS <= each.start < now]
+    present = [each for each in known if each.start >= since]
+    before = [each for each in known if each.start < since]
+    return attribute(present, before, baseline)
+
+
+def _missing(now: Sequence[Sample], reference: Sequence[Sample], baseline: Baseline) -> str:
+    for name, samples in (("reference", reference), ("present", now)):
+        if comparable(samples, samples, baseline) is None:
+            return f"the {name} period has no sound minute in which speculation ran"
+    return "the two periods were not counted alike"
+
+
+def _causes(metric: str, before: Period, after: Period, facts: Sequence[Fact]) -> tuple[Cause, ...]:
+    total = math.log(after.value / before.value)
+    known = _of_length(before, after) | _of_load(before, after)
+    known[Factor.UNEXPLAINED] = total - math.fsum(known.values())
+    known = {factor: each for factor, each in known.items() if abs(each) > _LEAST}
+    whole = math.fsum(map(abs, known.values()))
+    of_metric = _log_mean(before.value, after.value)
+    teller = _Teller(metric, before, after, facts)
+    causes = [
+        Cause(
+            factor=factor,
+            contribution=each,
+            effect=each * of_metric,
+            share=abs(each) / whole,
+            sentence=teller.sentence(factor, each),
+        )
+        for factor, each in known.items()
+    ]
+    return tuple(sorted(causes, key=lambda each: (-abs(each.contribution), each.factor)))
+
+
+def _of_length(before: Period, after: Period) -> dict[Factor, float]:
+    """What changed the logarithm of tau = 1 + drafted * acceptance."""
+    sides = (before, after)
+    mixes = [each.mix for each in sides]
+    if mixes[0] is None or mixes[1] is None:
+
+        def plain(drafting: int, acceptance: int) -> float:
+            return math.log1p(sides[drafting].drafted * sides[acceptance].acceptance)
+
+        return _shapley((Factor.DRAFTING, Factor.ACCEPTANCE), plain)
+    known = (mixes[0], mixes[1])
+
+    def length(drafting: int, mix: int, acceptance: int) -> float:
+        return math.log1p(sides[drafting].drafted * _mixed(known, mix, acceptance))
+
+    return _shapley((Factor.DRAFTING, Factor.TEMPERATURE_MIX, Factor.ACCEPTANCE), length)
+
+
+def _of_load(before: Period, after: Period) -> dict[Factor, float]:
+    """What the load did; a bin that only one period has costs what it costs there."""
+    known = (before.loads, after.loads)
+
+    def cost(load: int, within: int) -> float:
+        return -math.log(_mixed(known, load, within))
+
+    return {Factor.LOAD: _shapley((Factor.LOAD, Factor.UNEXPLAINED), cost)[Factor.LOAD]}
+
+
+def _mixed(
+    known: tuple[Mapping[_Key, Part], Mapping[_Key, Part]], shares: int, figures: int
+) -> float:
+    """The mean of the figures of one period by the shares of one; 0 is before, 1 after."""
+    other = known[1 - figures]
+    return math.fsum(
+        part.share * known[figures].get(key, other.get(key, part)).figure
+        for key, part in known[shares].items()
+    )
+
+
+def _shapley(factors: Sequence[Factor], value: Callable[..., float]) -> dict[Factor, float]:
+    """What each factor changed of ``value(0, 0, ..)``, whose arguments become 1 one by one."""
+    orders = list(itertools.permutations(range(len(factors))))
+    found: dict[Factor, list[float]] = {factor: [] for factor in factors}
+    for order in orders:
+        state = [0] * len(factors)
+        at = value(*state)
+        for turn in order:
+            state[turn] = 1
+            then = value(*state)
+            found[factors[turn]].append(then - at)
+            at = then
+    return {factor: math.fsum(each) / len(orders) for factor, each in found.items()}
+
+
+def _log_mean(first: float, second: float) -> float:
+    """The factor that turns parts of a change of a logarithm into parts of the change itself."""
+    change = math.log(second / first)
+    return first if abs(change) < _LEAST else (second - first) / change
+
+
+def _ratio(now: Interval | None, before: Interval | None) -> Interval | None:
+    """now / before, with the limits of A. Donner, G. Zou, *Closed-form confidence intervals for
+    functions of the normal mean and standard deviation* (2012), on logarithms."""
+    if now is None or before is None:
+        return None
+    change = math.log(now.value / before.value)
+    down = math.hypot(math.log(now.value / now.lower), math.log(before.upper / before.value))
+    up = math.hypot(math.log(now.upper / now.value), math.log(before.value / before.lower))
+    samples = min(now.samples, before.samples)
+    limits = (math.exp(change), math.exp(change - down), math.exp(change + up))
+    return Interval(*limits, samples, now.confidence)
+
+
+class _Teller:
+    """Says what a cause was, for a person."""
+
+    def __init__(self, metric: str, before: Period, after: Period, facts: Sequence[Fact]) -> None:
+        self._metric = metric
+        self._before = before
+        self._after = after
+        self._facts = facts
+
+    def sentence(self, factor: Factor, contribution: float) -> str:
+        """What changed, and what it did."""
+        before, after = self._before, self._after
+        if factor in (Factor.LOAD, Factor.UNEXPLAINED):
+            said = self._load() if factor is Factor.LOAD else self._unexplained(contribution)
+            effect = contribution * _log_mean(before.value, after.value)
+            return f"{said}: {_EFFECTS[self._metric].format(effect)}"
+        if factor is Factor.DRAFTING:
+            said = f"draft tokens per step {_moved(before.drafted, after.drafted, '.2f')}"
+        elif factor is Factor.TEMPERATURE_MIX:
+            said = self._mix()
+        else:
+            said = self._acceptance(math.copysign(1.0, contribution))
+        effect = contribution * _log_mean(before.length, after.length)
+        return f"{said}: {_EFFECTS[LENGTH].format(effect)}"
+
+    def _mix(self) -> str:
+        """Of the temperature that gained most."""
+        old, new = self._before.mix or {}, self._after.mix or {}
+        none = Part(0.0, 0.0)
+        label = max(sorted(new), key=lambda at: new[at].share - old.get(at, none).share)
+        shares = old.get(label, none).share, new[label].share
+        return f"draft tokens at temperature {label} {_moved(*shares)}"
+
+    def _acceptance(self, sign: float) -> str:
+        """Of the temperature that did most in a direction."""
+        old, new = self._before.mix, self._after.mix
+        if old is None or new is None:
+            return f"acceptance {_moved(self._before.acceptance, self._after.acceptance)}"
+
+        def moved(label: str) -> float:
+            before, after = old[label], new[label]
+            return sign * (before.share + after.share) * (after.figure - before.figure)
+
+        label = max(sorted(old.keys() & new.keys()), key=moved)
+        return f"acceptance at temperature {label} {_moved(old[label].figure, new[label].figure)}"
+
+    def _load(self) -> str:
+        old, new = self._before, self._after
+        said = f"running requests {_moved(old.concurrency, new.concurrency, '.1f')}"
+        if old.loads.keys() & new.loads.keys():
+            return said
+        return f"{said} (no load in common: all of a step's cost counts)"
+
+    def _unexplained(self, contribution: float) -> str:
+        changed = [fact.sentence for fact in self._facts if fact.changed]
+        said = f"at the same load a step costs {math.exp(-contribution):.2f} times what it did"
+        return f"{said} ({'; '.join(changed)})" if changed else f"{said}, cause unknown"
+
+
+def _moved(old: float, new: float, form: str = ".0%") -> str:
+    before, after = f"{old:{form}}", f"{new:{form}}"
+    if before == after:
+        return f"hardly moved from {before}"
+    return f"{'rose' if new > old else 'fell'} from {before} to {after}"

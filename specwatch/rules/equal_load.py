@@ -1,0 +1,95 @@
+"""Latencies with speculation beside those without, at equal load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from specwatch.domain import histogram, quantile
+from specwatch.domain.model import Histogram
+from specwatch.domain.quantile import Estimate
+from specwatch.domain.speedup import LEAST_SHARE
+from specwatch.rules.evidence import Evidence
+
+BaselineLatencies = Mapping[str, Histogram]
+"""Seconds, by metric (``ttft``, ``tpot``)."""
+_METRICS = ("ttft", "tpot")
+
+
+class Side(NamedTuple):
+    """One side of a comparison: ``parts`` are the minutes whose spread tells how many requests
+    are worth one, which is taken to be the same on both sides."""
+
+    whole: Histogram
+    effective: float
+    parts: list[Histogram]
+    of_parts: Histogram
+
+    def estimate(self, q: float) -> Estimate | None:
+        """A quantile with its interval; None without bounds."""
+        found = histogram.quantile(self.of_parts, q)
+        if found is None or found.value is None:
+            return None
+        effect = quantile.design_effect(self.parts, q, found.value)
+        return quantile.estimate(self.whole, q, self.effective / effect)
+
+
+class _Matched(NamedTuple):
+    """Minutes with speculation in load bins that the baseline has, and that as they weigh."""
+
+    parts: list[Histogram]
+    baseline: Histogram
+    effective: float
+
+
+def at_equal_load(evidence: Evidence, metric: str, window: float) -> tuple[Side, Side] | str:
+    """A latency now and that of the target's own minutes without speculation, in the load bins
+    that both have and as they weigh in the last ``window`` seconds; or why there is no comparison.
+
+    A fixed workload has other prompts and lengths, so that its latencies are no measure.
+    """
+    found = _matched(evidence, metric, window)
+    if isinstance(found, str):
+        return found
+    whole = histogram.merge_all(found.parts)
+    if whole is None:
+        return f"no {metric.upper()}"
+    now = Side(whole, float(whole.count), found.parts, whole)
+    return now, Side(found.baseline, found.effective, found.parts, whole)
+
+
+def baseline_latencies(evidence: Evidence, window: float) -> BaselineLatencies:
+    """What :func:`at_equal_load` compares with; its counts are as it weighs, not of requests."""
+    known = {metric: _matched(evidence, metric, window) for metric in _METRICS}
+    return {metric: found.baseline for metric, found in known.items() if not isinstance(found, str)}
+
+
+def _matched(evidence: Evidence, metric: str, window: float) -> _Matched | str:
+    by_bin: dict[int | None, list[Histogram]] = {}
+    counts: dict[int | None, int] = {}
+    for sample in evidence.speculative(window, sound=True):
+        observed = getattr(sample.tally, metric)
+        count = observed.count if observed is not None else 0
+        if count:
+            bin_ = sample.load_bin
+            by_bin.setdefault(bin_, []).append(observed)
+            counts[bin_] = counts.get(bin_, 0) + count
+    if not counts:
+        return f"no {metric.upper()}"
+    bins = evidence.baseline.own
+    if not bins:
+        return "no minutes of its own without speculation"
+    known: dict[int, Histogram] = {
+        bin_: observed
+        for bin_ in counts
+        if bin_ is not None
+        and bin_ in bins
+        and (observed := getattr(bins[bin_], metric)) is not None
+        and observed.count
+    }
+    if sum(counts[bin_] for bin_ in known) < LEAST_SHARE * sum(counts.values()):
+        return f"no {metric.upper()} without speculation at the load that there was"
+    mixed = quantile.mixture((known[bin_], float(counts[bin_])) for bin_ in sorted(known))
+    if mixed is None:
+        return f"no {metric.upper()}"
+    return _Matched([part for bin_ in known for part in by_bin[bin_]], *mixed)

@@ -1,0 +1,148 @@
+"""What is known of one model of one target at one moment: what rules are judged on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.breakeven import Assessment, assess
+from specwatch.domain.cost import CostModel
+from specwatch.domain.counterfactual import Memory
+from specwatch.domain.merge import sum_tallies
+from specwatch.domain.model import ALL_TEMPERATURES, Mode, Objective, Tally
+from specwatch.domain.sample import Sample, total
+from specwatch.domain.speedup import Comparison
+from specwatch.rules.history import PACED
+
+LATELY = 600.0
+"""Seconds within which a minute has to lie for a speedup to be of now."""
+LONGEST_SILENCE = 180.0
+"""Seconds since the last sound sample after which what was seen before says nothing of now."""
+
+
+class Evidence:
+    """Minutes of one model and what they are compared with; everything is computed once.
+
+    It does not change, and what it says does not depend on the order of the samples of a window.
+    """
+
+    def __init__(
+        self,
+        samples: Sequence[Sample],
+        *,
+        baseline: Baseline,
+        reference: Mapping[str, Tally],
+        now: float,
+        paced: Sequence[Sample] | None = None,
+        memory: Memory | None = None,
+        usual: Callable[[], CostModel] = lambda: CostModel({}),
+        objective: Objective = Objective.E2E,
+    ) -> None:
+        """``samples`` are minutes, oldest first, up to the longest window that is asked for.
+
+        ``reference`` has the sums of an earlier period by temperature, ``all`` among them; ``now``
+        is a Unix time in seconds, the end of the newest minute. ``paced`` are single minutes with
+        speculation, where ``samples`` are longer; ``memory`` is kept as long as the baseline.
+        ``usual`` is what steps took when the baseline was measured.
+        """
+        self._usual = usual
+        self._memory = memory
+        self._paced = samples if paced is None else paced
+        self.baseline = baseline
+        self.reference = reference
+        self.now = now
+        self._samples = samples
+        self.objective = objective
+        self._windows: dict[float, Sequence[Sample]] = {}
+        self._tallies: dict[tuple[float, str, bool], Tally] = {}
+        self._assessments: dict[float, Assessment] = {}
+        self._comparisons: dict[tuple[float, bool], Comparison] = {}
+
+    @property
+    def stale(self) -> bool:
+        """Whether nothing sound was seen for :data:`LONGEST_SILENCE`."""
+        oldest = self.now - LONGEST_SILENCE
+        return not any(
+            each.sound and oldest < each.start + each.length <= self.now
+            for each in reversed(self._samples)
+        )
+
+    @property
+    def speculating(self) -> bool:
+        """Whether speculation was on throughout the newest minute; false of none."""
+        ended = (e for e in reversed(self._samples) if e.start + e.length <= self.now)
+        newest = next(ended, None)
+        return newest is not None and newest.mode is Mode.ON
+
+    def window(self, seconds: float) -> Sequence[Sample]:
+        """The samples that end in ``(now - seconds, now]``."""
+        if seconds not in self._windows:
+            since = self.now - seconds
+            self._windows[seconds] = tuple(
+                each for each in self._samples if since < each.start + each.length <= self.now
+            )
+        return self._windows[seconds]
+
+    def speculative(self, seconds: float, *, sound: bool = False) -> list[Sample]:
+        """Those of a window with speculation on; with ``sound``, only what latencies may be of.
+
+        The drafts of a sample that is not sound are exact counts all the same.
+        """
+        return [
+            each
+            for each in self.window(seconds)
+            if each.mode is Mode.ON and (each.sound or not sound)
+        ]
+
+    @cached_property
+    def _all(self) -> Comparison:
+        return Comparison(self._paced, self.baseline, objective=self.objective, memory=self._memory)
+
+    @cached_property
+    def _adjusted(self) -> Comparison:
+        return self._all.adjusted(self._usual())
+
+    def tally(self, seconds: float, temperature: str, *, sound: bool = False) -> Tally:
+        """All that :meth:`speculative` has of a temperature, added up."""
+        key = (seconds, temperature, sound)
+        if key not in self._tallies:
+            samples = self.speculative(seconds, sound=sound)
+            self._tallies[key] = tally_of(samples, temperature)
+        return self._tallies[key]
+
+    def assessment(self, seconds: float) -> Assessment:
+        """What speculation did over a window, measured."""
+        if seconds not in self._assessments:
+            found = assess(
+                self.window(seconds), self.baseline, objective=self.objective,
+                usual=self._usual(), by_minute=self.compared(seconds),
+            )  # fmt: skip
+            if found.until is not None and found.until < self.now - LATELY:
+                found = replace(found, missing_lately=self.compared(LATELY).missing)
+            self._assessments[seconds] = found
+        return self._assessments[seconds]
+
+    def compared(self, seconds: float, *, adjusted: bool = True) -> Comparison:
+        """The minutes of a window beside the baseline; ``adjusted`` for changes of the server's
+        own speed since it was measured: see :meth:`specwatch.domain.speedup.Comparison.adjusted`.
+        """
+        key = (seconds, adjusted)
+        if key not in self._comparisons:
+            if seconds > PACED:
+                window = self.window(seconds)
+                found = Comparison(window, self.baseline, objective=self.objective)
+                found = found.adjusted(self._usual()) if adjusted else found
+            else:
+                found = (self._adjusted if adjusted else self._all).since(self.now - seconds)
+            self._comparisons[key] = found
+        return self._comparisons[key]
+
+
+def tally_of(samples: Sequence[Sample], temperature: str) -> Tally:
+    """A temperature of some samples, added up; see :meth:`Evidence.tally`."""
+    if temperature != ALL_TEMPERATURES:
+        parts = [each.buckets[temperature] for each in samples if temperature in each.buckets]
+        return sum_tallies(parts)
+    return total(samples)

@@ -1,0 +1,216 @@
+"""The recent past of one model: as far back as rules look, and the day before in sums."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from specwatch.domain.merge import merge_tallies, sum_tallies
+from specwatch.domain.model import (
+    ALL_TEMPERATURES,
+    HOUR,
+    MINUTE,
+    Environment,
+    Histogram,
+    Mode,
+    Tally,
+)
+from specwatch.domain.sample import Sample, merged
+
+REFERENCE_SECONDS = 24 * HOUR
+"""How long the period before is that acceptance is compared with."""
+
+
+BLOCK = 5 * MINUTE
+"""Length of what older minutes are merged into: an hour of every target is held in memory."""
+FRESH = 6 * MINUTE
+"""How long minutes are kept as they are."""
+PACED = 2 * HOUR
+"""How long the pace of single minutes is kept: what is noise takes many of them to tell."""
+
+
+class History:
+    """Minutes of one model in the order of time, and hourly sums of acceptance by temperature.
+
+    Minutes older than :data:`FRESH` are merged by :data:`BLOCK`, as far as they are alike.
+    """
+
+    def __init__(self, horizon: float) -> None:
+        """``horizon`` is the longest window that anybody will ask for, in seconds."""
+        self.horizon = max(horizon, float(HOUR))
+        self._minutes: deque[Sample] = deque()
+        self._blocks: deque[Sample] = deque()
+        self._paced: deque[Sample] = deque()
+        self._hours: dict[int, dict[Environment, dict[str, Tally]]] = {}
+        self._whole_hours: set[int] = set()
+        self._first: int | None = None
+        """Start of the first minute that was ever taken."""
+        self._summed: tuple[tuple[float, Environment], dict[str, Tally]] | None = None
+
+    @property
+    def newest(self) -> Sample | None:
+        """The last minute, None before the first."""
+        return self._minutes[-1] if self._minutes else None
+
+    @property
+    def minutes(self) -> Sequence[Sample]:
+        """All that are remembered, oldest first; what is old is in blocks."""
+        return (*self._blocks, *self._minutes)
+
+    @property
+    def paced(self) -> Sequence[Sample]:
+        """The minutes with speculation of the last two hours, oldest first, with no more than
+        what a speedup needs."""
+        return tuple(self._paced)
+
+    @property
+    def temperatures(self) -> set[str]:
+        """Buckets that had requests lately."""
+        return {label for sample in self.minutes for label in sample.buckets}
+
+    def add(self, sample: Sample) -> bool:
+        """Take a minute; false, and nothing is done, for one that is no later than the last."""
+        newest = self.newest
+        if newest is not None and sample.start <= newest.start:
+            return False
+        if self._first is None:
+            self._first = sample.start
+        self._minutes.append(_kept(sample))
+        if sample.mode is Mode.ON and sample.sound and sample.pace is not None:
+            self._paced.append(_paced(sample))
+        self._count(sample)
+        self._settle(sample.start + sample.length)
+        self._forget(sample.start + sample.length)
+        return True
+
+    def add_earlier(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Take minutes of before the first that is known; returns those that were not known."""
+        known, first = self.minutes, self._first
+        new = [each for each in samples if first is None or each.start + each.length <= first]
+        for sample in new:
+            self._count(sample)
+        if new:
+            self._first = min(each.start for each in new)
+            ordered = [*sorted(map(_kept, new), key=lambda each: each.start), *known]
+            self._minutes = deque(each for each in ordered if each.length == MINUTE)
+            self._blocks = deque(each for each in ordered if each.length != MINUTE)
+            now = ordered[-1].start + ordered[-1].length
+            told = [
+                _paced(each)
+                for each in sorted(new, key=lambda each: each.start)
+                if each.length == MINUTE
+                and each.mode is Mode.ON
+                and each.sound
+                and each.pace is not None
+            ]
+            self._paced.extendleft(reversed(told))
+            self._settle(now)
+            self._blocks = deque(sorted(self._blocks, key=lambda each: each.start))
+            self._forget(now)
+        return new
+
+    def add_hours(self, samples: Sequence[Sample]) -> list[Sample]:
+        """Take roll-ups, in place of the sums of minutes of the same hours.
+
+        All parts of an hour have to come at once; returns those of hours that were not known yet.
+        """
+        new = [sample for sample in samples if sample.start not in self._whole_hours]
+        for start in {sample.start for sample in new}:
+            self._whole_hours.add(start)
+            self._hours.pop(start, None)
+        for sample in new:
+            self._count_into(sample.start, sample)
+        self._summed = None
+        return new
+
+    def reference(self, now: float, environment: Environment) -> Mapping[str, Tally]:
+        """Drafts and tokens by temperature, ``all`` among them, over the 24 h before the last hour.
+
+        In whole hours of the clock, and only of what ran in an environment.
+        """
+        last = (now - HOUR) // HOUR * HOUR
+        asked = (last, environment)
+        if self._summed is None or self._summed[0] != asked:
+            self._summed = (asked, self._sums(last, environment))
+        return self._summed[1]
+
+    def _sums(self, last: float, environment: Environment) -> dict[str, Tally]:
+        parts: dict[str, list[Tally]] = {}
+        for start, by_environment in self._hours.items():
+            if last - REFERENCE_SECONDS <= start < last:
+                for other, by_label in by_environment.items():
+                    for label, counted in by_label.items() if other.agrees(environment) else ():
+                        parts.setdefault(label, []).append(counted)
+        return {label: sum_tallies(tallies) for label, tallies in parts.items()}
+
+    def _count(self, sample: Sample) -> None:
+        hour = sample.start - sample.start % HOUR
+        if hour not in self._whole_hours:
+            self._count_into(hour, sample)
+
+    def _count_into(self, hour: int, sample: Sample) -> None:
+        if sample.mode is Mode.OFF or not sample.tally.drafts:
+            return
+        sums = self._hours.setdefault(hour, {}).setdefault(sample.environment, {})
+        for label, counted in {ALL_TEMPERATURES: sample.tally, **sample.buckets}.items():
+            sums[label] = merge_tallies(sums.get(label, Tally()), _acceptance(counted))
+
+    def _settle(self, now: int) -> None:
+        """Merge the minutes of the oldest block, once all of it has become old."""
+        while self._minutes:
+            end = self._minutes[0].start // BLOCK * BLOCK + BLOCK
+            if end > now - FRESH:
+                return
+            old = []
+            while self._minutes and self._minutes[0].start < end:
+                old.append(self._minutes.popleft())
+            self._blocks.extend(merged(old))
+
+    def _forget(self, now: int) -> None:
+        while self._blocks and self._blocks[0].start < now - self.horizon:
+            self._blocks.popleft()
+        while self._paced and self._paced[0].start < now - PACED:
+            self._paced.popleft()
+        oldest = now - REFERENCE_SECONDS - 2 * HOUR
+        for hour in [hour for hour in self._hours if hour < oldest]:
+            del self._hours[hour]
+            self._whole_hours.discard(hour)
+
+
+def _kept(sample: Sample) -> Sample:
+    """Without what no rule reads."""
+    return replace(sample, tally=replace(sample.tally, e2e=None))
+
+
+def _paced(sample: Sample) -> Sample:
+    counted = sample.tally
+    return replace(
+        sample,
+        tally=Tally(
+            drafts=counted.drafts,
+            draft_tokens=counted.draft_tokens,
+            accepted_tokens=counted.accepted_tokens,
+            prompt_tokens=counted.prompt_tokens,
+            generation_tokens=counted.generation_tokens,
+            prefix_cache_hits=counted.prefix_cache_hits,
+            ttft=_whole(counted.ttft),
+            tpot=_whole(counted.tpot),
+            inter_token=_whole(counted.inter_token),
+            output_length=_whole(counted.output_length),
+        ),
+        buckets={},
+    )
+
+
+def _whole(observed: Histogram | None) -> Histogram | None:
+    """Count and sum alone."""
+    return None if observed is None else Histogram((), (observed.count,), observed.sum)
+
+
+def _acceptance(counted: Tally) -> Tally:
+    return Tally(
+        drafts=counted.drafts,
+        draft_tokens=counted.draft_tokens,
+        accepted_tokens=counted.accepted_tokens,
+    )

@@ -1,0 +1,329 @@
+"""All decisions about one target, fed with its windows as they close."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from specwatch.config.rules import Rule, Slo
+from specwatch.domain.baseline import MAX_AGE, Baseline, Measurement
+from specwatch.domain.breakeven import DRAFT_COST_RATIO, Assessment
+from specwatch.domain.buckets import order_of
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, Window
+from specwatch.domain.sample import Sample, samples_of
+from specwatch.rules.equal_load import BaselineLatencies, baseline_latencies
+from specwatch.rules.evidence import Evidence
+from specwatch.rules.model_record import Dossier
+from specwatch.rules.objectives import Goodput, SloStatus
+from specwatch.rules.verdicts import Finding, Verdict, judge
+
+GONE = 24.0 * HOUR
+"""Seconds without a minute after which a model, or a temperature, is there no more."""
+MOST_MODELS = 64
+"""Models of one target that are known at once; for one more the one not seen longest is left."""
+_STALE = 2.5 * MINUTE
+"""Without a window for so long a model is judged on what there is: nothing."""
+
+
+class Judge:
+    """Judges one target; pure, and for one thread at a time.
+
+    Time is that of the windows: a minute is judged when it is given, at its own end.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        rules: Sequence[Rule],
+        slos: Sequence[Slo],
+        *,
+        max_age: float = MAX_AGE,
+        objective: Objective = Objective.E2E,
+        draft_cost_ratio: float = DRAFT_COST_RATIO,
+    ) -> None:
+        """``max_age`` is in seconds: after it a baseline has expired.
+
+        ``draft_cost_ratio`` is the target's, for what is assumed until there is a baseline.
+        """
+        self._objective = objective
+        self.target = target
+        self.draft_cost_ratio = draft_cost_ratio
+        self._rules = self._applying(rules)
+        self._slos = tuple(slos)
+        self._max_age = max_age
+        self._measurements: tuple[Measurement, ...] = ()
+        self._models: dict[str, Dossier] = {}
+        self._left: list[Measurement] = []
+        """What models measured that are known no more."""
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Those that apply to this target; when set, findings of the others are forgotten."""
+        return self._rules
+
+    @rules.setter
+    def rules(self, rules: Sequence[Rule]) -> None:
+        self._rules = self._applying(rules)
+        for model in self._models.values():
+            model.history.horizon = max(self._horizon(), float(HOUR))
+            model.findings = {
+                scope: finding
+                for scope, finding in model.findings.items()
+                if finding.rule in self._rules
+            }
+
+    @property
+    def objective(self) -> Objective:
+        """What shall be faster; when set, that of all models."""
+        return self._objective
+
+    @objective.setter
+    def objective(self, objective: Objective) -> None:
+        if objective is self._objective:
+            return
+        self._objective = objective
+        for model in self._models.values():
+            model.objective = objective
+            model.evidence = None
+
+    @property
+    def measurements(self) -> Sequence[Measurement]:
+        """Baselines that the store has; when set, they are compared with from now on."""
+        return self._measurements
+
+    @measurements.setter
+    def measurements(self, measurements: Iterable[Measurement]) -> None:
+        self._measurements = tuple(e for e in measurements if e.key.target == self.target)
+        for model in self._models.values():
+            self._choose(model)
+
+    def successor(
+        self, rules: Sequence[Rule], slos: Sequence[Slo], *, max_age: float = MAX_AGE
+    ) -> Judge:
+        """A judge with other objectives who knows all that this one knows.
+
+        The books of the objectives begin empty: :meth:`load` fills them. This one is done.
+        """
+        heir = Judge(
+            self.target, rules, slos,
+            max_age=max_age, objective=self.objective, draft_cost_ratio=self.draft_cost_ratio,
+        )  # fmt: skip
+        heir._measurements = self._measurements
+        heir._left = self._left
+        for name, model in self._models.items():
+            mine = heir._model(name)
+            mine.inherit(model)
+            heir._choose(mine)
+        heir.rules = rules
+        return heir
+
+    def load(self, windows: Iterable[Window]) -> None:
+        """Remember windows of the past without judging them, hours and minutes.
+
+        All of an hour has to come in one call. What is known already is passed over.
+        """
+        for name, own in _by_model(windows):
+            if not self._room_for(name):
+                continue
+            model = self._model(name)
+            model.remember(samples_of(own))
+            self._choose(model)
+
+    def recall(self, windows: Iterable[Window]) -> None:
+        """Learn from minutes about the newest baseline what a step took then."""
+        for name, own in _by_model(windows):
+            if self._room_for(name):
+                self._model(name).recall(samples_of(own))
+
+    def restore(self, rule: str, model_name: str, temperature: str, since: float) -> bool:
+        """Know a breach that an earlier daemon confirmed at ``since`` (Unix seconds).
+
+        False, and nothing is done, where no rule is for that model and temperature any more.
+        """
+        known = next((each for each in self._rules if each.name == rule), None)
+        if (
+            known is None
+            or not known.scope.takes_in(self.target, model_name)
+            or temperature not in known.scope.temperatures([temperature])
+            or not self._room_for(model_name)
+        ):
+            return False
+        self._model(model_name).findings[rule, temperature] = Finding(
+            rule=known,
+            target=self.target,
+            model_name=model_name,
+            temperature=temperature,
+            verdict=Verdict.BREACH,
+            seen=Verdict.NO_DATA,
+            since=since,
+            pending=None,
+            readings=(),
+        )
+        return True
+
+    def observe(self, windows: Iterable[Window], now: float) -> tuple[Finding, ...]:
+        """Take closed minutes; returns the findings that became a breach or are one no more.
+
+        ``now`` is the Unix time: a model of which no minute came for long is judged on nothing,
+        and forgotten after a day.
+        """
+        changed: list[Finding] = []
+        for name, own in _by_model(windows):
+            if not self._room_for(name):
+                changed += self._leave(min(self._models.values(), key=_newest), now)
+            model = self._model(name)
+            for sample in samples_of(own):
+                if sample.length == MINUTE and model.history.add(sample):
+                    # A baseline ages too: it is chosen anew once in a while.
+                    if model.learn(sample) or sample.start % HOUR == 0:
+                        self._choose(model)
+                    changed += self._judge(model, float(sample.start + sample.length))
+        for model in list(self._models.values()):
+            if model.findings and now - model.judged_at > _STALE:
+                changed += self._judge(model, now)
+            if model.unseen(ALL_TEMPERATURES, now) > GONE:
+                changed += self._leave(model, now)
+        return tuple(changed)
+
+    def forget(self, now: float) -> tuple[Finding, ...]:
+        """Find everything anew, as after a restart; returns how the breaches ended."""
+        ended: list[Finding] = []
+        for model in self._models.values():
+            ended += [_over(each, now) for each in model.findings.values() if _told(each)]
+            model.findings = {}
+        return tuple(ended)
+
+    def findings(self) -> tuple[Finding, ...]:
+        """All that was found last, of every rule, model and temperature."""
+        return tuple(each for model in self._models.values() for each in model.findings.values())
+
+    def slos(self) -> tuple[SloStatus, ...]:
+        """The objectives, of every model."""
+        return tuple(
+            status
+            for name, model in self._models.items()
+            for status in model.book.statuses(name, max(model.judged_at, model.newest))
+        )
+
+    def goodput(self) -> dict[str, dict[int, Goodput]]:
+        """Requests that met all objectives, by model and seconds of the window."""
+        return {
+            name: model.book.goodput(max(model.judged_at, model.newest))
+            for name, model in self._models.items()
+            if self._slos
+        }
+
+    def assessments(self) -> dict[str, Assessment]:
+        """What speculation did over the last hour, by model."""
+        return {name: evidence.assessment(HOUR) for name, evidence in self._evidence()}
+
+    def baseline_latencies(self) -> dict[str, BaselineLatencies]:
+        """What latencies of the last hour are compared with, by model."""
+        return {name: baseline_latencies(evidence, HOUR) for name, evidence in self._evidence()}
+
+    def recent(self, model_name: str) -> Sequence[Sample]:
+        """The minutes that are remembered of a model, oldest first."""
+        model = self._models.get(model_name)
+        return () if model is None else model.history.minutes
+
+    def baselines(self) -> dict[str, Baseline]:
+        """What is compared with, by model."""
+        return {name: model.baseline for name, model in self._models.items() if model.newest}
+
+    def take_measurements(self) -> list[Measurement]:
+        """What minutes without speculation have measured since the last call, and only that."""
+        left, self._left = self._left, []
+        return left + [each for model in self._models.values() for each in model.take_new()]
+
+    def _evidence(self) -> Iterator[tuple[str, Evidence]]:
+        for name, model in self._models.items():
+            if model.newest:
+                yield name, model.evidence or model.examine(model.newest)
+
+    def _applying(self, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+        return tuple(rule for rule in rules if rule.scope.takes_in(self.target))
+
+    def _horizon(self) -> float:
+        return max(
+            (
+                window
+                for rule in self._rules
+                for window in (rule.window, *(c.window or 0.0 for c in rule.conditions))
+            ),
+            default=0.0,
+        )
+
+    def _model(self, name: str) -> Dossier:
+        if name not in self._models:
+            self._models[name] = Dossier(
+                self.target, name, self._horizon(), self._slos, self.objective
+            )
+        return self._models[name]
+
+    def _room_for(self, name: str) -> bool:
+        return name in self._models or len(self._models) < MOST_MODELS
+
+    def _leave(self, model: Dossier, now: float) -> list[Finding]:
+        """Know a model no more; returns how its breaches ended."""
+        del self._models[model.name]
+        self._left += model.take_new()
+        return [_over(each, now) for each in model.findings.values() if _told(each)]
+
+    def _choose(self, model: Dossier) -> None:
+        if model.newest:
+            stored = (each for each in self._measurements if each.key.model_name == model.name)
+            model.compare_with(stored, self._max_age)
+
+    def _judge(self, model: Dossier, now: float) -> list[Finding]:
+        evidence = model.examine(now)
+        changed = []
+        for rule in self._rules:
+            if not rule.scope.takes_in(self.target, model.name):
+                continue
+            for temperature in self._temperatures(rule, model):
+                before = model.findings.get((rule.name, temperature))
+                if temperature != ALL_TEMPERATURES and model.unseen(temperature, now) > GONE:
+                    model.findings.pop((rule.name, temperature), None)
+                    changed += [_over(before, now)] if before is not None and _told(before) else []
+                    continue
+                found = judge(
+                    rule,
+                    evidence,
+                    target=self.target,
+                    model_name=model.name,
+                    temperature=temperature,
+                    before=before,
+                    draft_cost_ratio=self.draft_cost_ratio,
+                )
+                model.findings[rule.name, temperature] = found
+                if _told(before) is not _told(found):
+                    changed.append(found)
+        model.judged_at = now
+        return changed
+
+    def _temperatures(self, rule: Rule, model: Dossier) -> tuple[str, ...]:
+        found = {at for name, at in model.findings if name == rule.name} - {ALL_TEMPERATURES}
+        labels = sorted(model.history.temperatures | found, key=order_of)
+        return rule.scope.temperatures(labels)
+
+
+def _over(breach: Finding, now: float) -> Finding:
+    """The end of a breach of something that is there no more."""
+    nothing = Verdict.NO_DATA
+    return replace(breach, verdict=nothing, seen=nothing, since=now, pending=None, readings=())
+
+
+def _newest(model: Dossier) -> float:
+    return model.newest
+
+
+def _told(finding: Finding | None) -> bool:
+    """Whether a finding is a breach: going in and out of it is what is told."""
+    return finding is not None and finding.verdict is Verdict.BREACH
+
+
+def _by_model(windows: Iterable[Window]) -> Iterator[tuple[str, list[Window]]]:
+    grouped: dict[str, list[Window]] = {}
+    for window in windows:
+        grouped.setdefault(window.series.model_name, []).append(window)
+    yield from grouped.items()

@@ -1,0 +1,140 @@
+"""The last hour of each model, from its minutes: what a page shows beside what is known now.
+
+Sums begin with the last restart or change of mode: latencies of two processes, or of two modes, are
+those of neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from specwatch.domain import histogram
+from specwatch.domain.acceptance import acceptance_rate
+from specwatch.domain.buckets import order_of
+from specwatch.domain.merge import merge_windows, present_since
+from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Histogram, Mode, Window
+from specwatch.scrape.coverage import Coverage, coverages
+
+Points = tuple[tuple[float, float | None], ...]
+"""Unix times and the acceptance rate of the minute that begins there; None without drafts."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHour:
+    """One model over a span of minutes.
+
+    ``whole`` is of all temperatures, ``buckets`` by temperature, both summed over the minutes of
+    the present process in its present mode, which is with speculation where ``on``.
+    """
+
+    whole: Window | None
+    buckets: tuple[Window, ...]
+    points: Mapping[str, Points]
+    """By temperature, ``all`` among them."""
+    on: bool
+    coverage: Coverage | None
+    start: int
+    """Unix time at which the first of the minutes that were summed begins."""
+    end: int
+    """Unix time at which the last of them ends; between the two some may be missing."""
+    seconds: int
+    """How long they are together."""
+    request_acceptance: Histogram | None
+    """Of single requests at any temperature: of the buckets where only their source has it."""
+
+    def share(self, bucket: Window) -> float | None:
+        """Share of a bucket of the drafts whose temperature is known or ``unknown``."""
+        drafts = sum(each.tally.drafts or 0 for each in self.buckets)
+        return (bucket.tally.drafts or 0) / drafts if drafts else None
+
+
+def last_hour(
+    windows: Iterable[Window], since: float, until: float
+) -> dict[str, dict[str, ModelHour]]:
+    """What minutes say, by target and model; ``since`` and ``until`` are Unix seconds.
+
+    A model without a whole minute since its last restart or change of mode is left out. Minutes
+    outside that span are left out; a sum of minutes counts as one, as long as it begins in
+    it. Who watched does not matter: there is one minute of a series, whoever had it.
+    """
+    held: dict[str, dict[str, dict[str, list[Window]]]] = {}
+    for window in windows:
+        if since <= window.start < until:
+            one = window.series
+            models = held.setdefault(one.target, {})
+            models.setdefault(one.model_name, {}).setdefault(one.temperature, []).append(
+                replace(window, series=replace(one, daemon=""))
+            )
+    found = {
+        target: {model: _model(parts) for model, parts in sorted(models.items())}
+        for target, models in held.items()
+    }
+    return {
+        target: {model: hour for model, hour in models.items() if hour is not None}
+        for target, models in found.items()
+    }
+
+
+def _model(parts: Mapping[str, list[Window]]) -> ModelHour | None:
+    wholes = sorted(parts.get(ALL_TEMPERATURES, ()), key=lambda window: window.start)
+    begin = present_since(wholes)
+    chosen = {
+        label: [window for window in windows if window.start >= begin]
+        for label, windows in parts.items()
+    }
+    if not any(chosen.values()):
+        return None
+    sums = {label: _sum(windows) for label, windows in chosen.items() if windows}
+    labels = sorted((label for label in sums if label != ALL_TEMPERATURES), key=order_of)
+    starts = [window.start for windows in parts.values() for window in windows]
+    spans = sorted({_span(window) for windows in chosen.values() for window in windows})
+    return ModelHour(
+        whole=sums.get(ALL_TEMPERATURES),
+        buckets=tuple(sums[label] for label in labels),
+        points={
+            label: _points(windows, min(starts), max(starts)) for label, windows in parts.items()
+        },
+        on=any(window.mode is Mode.ON for windows in chosen.values() for window in windows),
+        coverage=next(iter(coverages(sums.values(), None).values()), None),
+        start=spans[0][0],
+        end=max(end for _, end in spans),
+        seconds=_covered(spans),
+        request_acceptance=_request_acceptance(sums),
+    )
+
+
+def _span(window: Window) -> tuple[int, int]:
+    return window.start, window.start + window.length
+
+
+def _covered(spans: Iterable[tuple[int, int]]) -> int:
+    """Seconds that lie in any of the spans, which come in order; sums of minutes may overlap."""
+    seconds = reached = 0
+    for start, end in spans:
+        seconds += max(0, end - max(start, reached))
+        reached = max(reached, end)
+    return seconds
+
+
+def _request_acceptance(sums: Mapping[str, Window]) -> Histogram | None:
+    own = None if ALL_TEMPERATURES not in sums else sums[ALL_TEMPERATURES].tally.request_acceptance
+    if own is not None and own.count:
+        return own
+    return histogram.merge_all(
+        one.tally.request_acceptance
+        for label, one in sums.items()
+        if label != ALL_TEMPERATURES and one.tally.request_acceptance is not None
+    )
+
+
+def _sum(windows: list[Window]) -> Window:
+    start = min(window.start for window in windows)
+    end = max(window.start + window.length for window in windows)
+    return merge_windows(windows, start=start, length=end - start)
+
+
+def _points(windows: Iterable[Window], first: int, last: int) -> Points:
+    """One of each minute from the first to the last, so that a gap is one."""
+    rates = {window.start: acceptance_rate(window.tally) for window in windows}
+    return tuple((float(at), rates.get(at)) for at in range(first, last + 1, MINUTE))

@@ -1,0 +1,237 @@
+"""What is known of one model of one target: its past, its baselines, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from specwatch.config.rules import Slo
+from specwatch.domain import baseline as baselines
+from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
+from specwatch.domain.cost import CostModel, Observation
+from specwatch.domain.counterfactual import Memory, Minute
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Objective
+from specwatch.domain.sample import Sample
+from specwatch.rules.evidence import Evidence
+from specwatch.rules.history import History
+from specwatch.rules.objectives import SloBook
+from specwatch.rules.verdicts import Finding
+
+Scope = tuple[str, str]
+"""Name of a rule, and a temperature."""
+_Place = tuple[BaselineKey, int]
+_STEPS = 60
+"""Minutes kept of what steps take, of each load bin."""
+_RECENT = 30
+"""Of these, the newest that are kept whatever was measured when."""
+_UNUSUAL = 0.15
+"""Share by which a step that is as usual may take more or less than the median."""
+_NAMELESS = 10
+"""Minutes for which a server may not have said its version yet: what they measure is not kept."""
+
+
+class Dossier:
+    """Of one model; ``horizon`` is the longest window that rules look at, in seconds."""
+
+    def __init__(
+        self,
+        target: str,
+        name: str,
+        horizon: float,
+        slos: Sequence[Slo],
+        objective: Objective = Objective.E2E,
+    ) -> None:
+        self.objective = objective
+        self.target = target
+        self.name = name
+        self.history = History(horizon)
+        self.book = SloBook(slos)
+        self._booked: set[int] = set()
+        """Hours that the book has from the store: parts of one count each time."""
+        self.findings: dict[Scope, Finding] = {}
+        self.environment = Environment()
+        self.judged_at = 0.0
+        """Unix time of the last judgement, 0 before the first."""
+        self.baseline = Baseline()
+        self._memory: Memory = {}
+        self._steps: dict[Environment, dict[int, list[Observation]]] = {}
+        """What steps took with speculation, by load bin, nearest to when it was last off."""
+        self._usual: CostModel | None = None
+        self.evidence: Evidence | None = None
+        """That of the last judgement, while it holds."""
+        self.own: dict[_Place, Measurement] = {}
+        """What its own minutes without speculation measured."""
+        self._new: dict[_Place, Measurement] = {}
+        self._versions = False
+        self._learned = 0
+        self._seen: dict[str, float] = {}
+
+    @property
+    def newest(self) -> float:
+        """Unix time of the end of its last minute, 0 before the first."""
+        last = self.history.newest
+        return 0.0 if last is None else float(last.start + last.length)
+
+    def remember(self, samples: Sequence[Sample]) -> None:
+        """Take in the past: hours for the sums, minutes that are not known yet.
+
+        The book may know less of it than the history, so each sees for itself.
+        """
+        hours = [each for each in samples if each.length == HOUR]
+        minutes = [each for each in samples if each.length < HOUR]
+        self.history.add_hours(hours)
+        self.history.add_earlier(minutes)
+        new = {each.start for each in hours} - self._booked
+        self._booked |= new
+        for sample in [*(each for each in hours if each.start in new), *minutes]:
+            self.book.add(sample.start, sample.length, sample.tally, sample.watched)
+        if self.history.newest is not None:
+            self.environment = self.history.newest.environment
+        self.evidence = None
+
+    def learn(self, sample: Sample) -> bool:
+        """Take a new minute; whether the baseline may be another one now."""
+        self.book.add(sample.start, sample.length, sample.tally, sample.watched)
+        environment = sample.environment
+        changed = environment != self.environment
+        self.environment = environment
+        self._versions = self._versions or environment.engine_version is not None
+        self._learned += 1
+        self._learn_steps(sample)
+        if sample.mode is Mode.OFF and not self._nameless():
+            key = BaselineKey(
+                self.target, self.name, environment.engine_version, environment.configuration
+            )
+            for each in baselines.measured(key, Origin.WINDOWS, [sample]):
+                at = (each.key, each.load_bin)
+                self.own[at] = _joined(self.own.get(at), each)
+                self._new[at] = _joined(self._new.get(at), each)
+                changed = True
+        return changed
+
+    def recall(self, samples: Iterable[Sample]) -> None:
+        """Know what steps took in minutes of the past, which are not judged."""
+        known = {
+            each.at for bins in self._steps.values() for kept in bins.values() for each in kept
+        }
+        for sample in samples:
+            if sample.start + sample.length not in known:
+                self._learn_steps(sample)
+        for bins in self._steps.values():
+            for kept in bins.values():
+                kept.sort()
+
+    def _learn_steps(self, sample: Sample) -> None:
+        """Keep what steps take, near the newest measurement without speculation."""
+        minute = Minute.of(sample)
+        seen = None if minute is None else minute.stepping()
+        if minute is None or seen is None:
+            return
+        if sample.environment not in self._steps:
+            self._steps = {sample.environment: {}}  # another draft takes another time
+        kept = self._steps[sample.environment].setdefault(minute.load_bin, [])
+        measured = self.baseline.measured_at
+        kept.append(seen)
+        if len(kept) > _STEPS:
+            # The newest few stay: they may be nearest to a measurement that comes now.
+            kept.remove(max(kept[:-_RECENT], key=lambda each: abs(each.at - measured)))
+        else:
+            self._usual = None
+
+    @property
+    def usual(self) -> CostModel:
+        """What a step with speculation took when it was last measured without."""
+        if self._usual is None:
+            measured = self.baseline.measured_at
+            nearest = [
+                each
+                for kept in self._steps.get(self.environment, {}).values()
+                for each in _usual_of(
+                    sorted(kept, key=lambda one: abs(one.at - measured))[: _STEPS - _RECENT]
+                )
+            ]
+            self._usual = CostModel.fitted(nearest)
+        return self._usual
+
+    def take_new(self) -> list[Measurement]:
+        """What its own minutes measured since the last call: only that, not what was before."""
+        new, self._new = self._new, {}
+        return list(new.values())
+
+    def inherit(self, other: Dossier) -> None:
+        """Know what another dossier of the same model knows, but for its SLOs."""
+        self.history, self.findings = other.history, other.findings
+        self.environment, self.judged_at = other.environment, other.judged_at
+        self.own, self._new = other.own, other._new
+        self._versions, self._seen = other._versions, other._seen
+        self._learned = other._learned
+        self._steps = other._steps
+
+    def compare_with(self, stored: Iterable[Measurement], max_age: float) -> None:
+        """Choose the baseline from what the store has and what its own minutes measured."""
+        known = []
+        for each in stored:
+            if each.origin is not Origin.WINDOWS:
+                known.append(each)
+                continue
+            at = (each.key, each.load_bin)
+            found = _joined(each, self._new[at]) if at in self._new else each
+            if at not in self.own or found.points_behind > self.own[at].points_behind:
+                self.own[at] = found
+        self.baseline = baselines.choose(
+            [*known, *self.own.values()], self.environment, now=self.newest, max_age=max_age
+        )
+        self._memory = {}
+        self._usual = None
+        self.evidence = None
+
+    def examine(self, now: float) -> Evidence:
+        """The evidence at ``now``, kept until the next; Unix seconds.
+
+        What ran before an upgrade, or with another draft, says nothing of now.
+        """
+        minutes = self.history.minutes
+        ran = (each.environment for each in reversed(minutes) if each.mode is Mode.ON)
+        present = next(ran, Environment())
+
+        def alike(sample: Sample) -> bool:
+            ran_in = sample.environment
+            return ran_in.agrees(present) and ran_in.resembles(self.environment)
+
+        self.evidence = Evidence(
+            tuple(each for each in minutes if each.mode is not Mode.ON or alike(each)),
+            paced=tuple(filter(alike, self.history.paced)),
+            memory=self._memory,
+            usual=lambda: self.usual,
+            baseline=self.baseline,
+            reference=self.history.reference(now, present),
+            now=now,
+            objective=self.objective,
+        )
+        if self.newest:
+            self._seen[ALL_TEMPERATURES] = self.newest
+        for label in self.history.temperatures:
+            self._seen[label] = now
+        return self.evidence
+
+    def unseen(self, temperature: str, now: float) -> float:
+        """Seconds since a temperature had requests, or was asked for the first time.
+
+        Of all of them: since there was a minute.
+        """
+        return now - self._seen.setdefault(temperature, now)
+
+    def _nameless(self) -> bool:
+        """Whether its version is not known although it may be later, or was before."""
+        known = self.environment.engine_version is not None
+        return not known and (self._versions or self._learned <= _NAMELESS)
+
+
+def _usual_of(observed: Sequence[Observation]) -> list[Observation]:
+    """Those near the median: what slowed the server down for some minutes is not usual."""
+    middle = median(each.seconds / each.units for each in observed)
+    return [e for e in observed if abs(e.seconds / e.units / middle - 1) <= _UNUSUAL]
+
+
+def _joined(older: Measurement | None, newer: Measurement) -> Measurement:
+    return newer if older is None else baselines.join(older, newer)

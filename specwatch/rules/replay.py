@@ -1,0 +1,130 @@
+"""Stored minutes judged again, one after another: when would each rule have fired?"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from specwatch.config.rules import Rule
+from specwatch.domain.model import HOUR, MINUTE, Window
+from specwatch.domain.sample import Sample
+from specwatch.rules.attribution import Attribution, explain
+from specwatch.rules.history import REFERENCE_SECONDS
+from specwatch.rules.judge import Judge
+from specwatch.rules.verdicts import Finding, Verdict
+
+WARM_UP = REFERENCE_SECONDS + 2 * HOUR
+"""Seconds of history before the first minute that is judged."""
+
+
+@dataclass(slots=True)
+class Firing:
+    """One breach: Unix times of its confirmation and its end (None while it lasts), what was found
+    at its confirmation, and what had changed."""
+
+    fired: float
+    finding: Finding
+    attribution: Attribution
+    cleared: float | None = None
+
+    def seconds(self, since: float, until: float) -> float:
+        """How long it lasted of the time from ``since`` to ``until`` (Unix times)."""
+        return max(0.0, (until if self.cleared is None else self.cleared) - max(self.fired, since))
+
+
+@dataclass(slots=True)
+class Course:
+    """What became of one rule for one model and temperature; ``unknown`` of the ``judged`` minutes
+    had too little data."""
+
+    rule: Rule
+    model_name: str
+    temperature: str
+    judged: int = 0
+    unknown: int = 0
+    firings: list[Firing] = field(default_factory=list)
+
+
+class Replay:
+    """Gives a judge the minutes of its target, as a daemon would have done."""
+
+    def __init__(self, judge: Judge, since: float) -> None:
+        """Minutes that begin before ``since`` (Unix seconds) are judged, but not counted."""
+        self._judge = judge
+        self._since = since
+        self._now: int | None = None
+        self._samples: dict[str, deque[Sample]] = {}
+        self._courses: dict[tuple[str, str, str], Course] = {}
+
+    def courses(self) -> list[Course]:
+        """One for each rule, model and temperature that was judged, in the order of the rules."""
+        order = {rule.name: at for at, rule in enumerate(self._judge.rules)}
+        return sorted(
+            self._courses.values(),
+            key=lambda each: (each.model_name, order[each.rule.name], each.temperature),
+        )
+
+    def load(self, windows: Iterable[Window]) -> None:
+        """Take the past before the first minute, which is not judged: hours, then minutes."""
+        self._judge.load(windows)
+
+    def take(self, windows: Sequence[Window]) -> None:
+        """Take the windows of one minute; minutes must come in the order of time.
+
+        Minutes that were left out have no windows: the daemon that judges meanwhile sees nothing.
+        """
+        (start,) = {window.start for window in windows}
+        if self._now is not None:
+            for end in range(self._now + MINUTE, start + 1, MINUTE):
+                self._judged(self._judge.observe((), float(end)), float(end))
+        end = start + MINUTE
+        self._now = end
+        changed = self._judge.observe(windows, float(end))
+        for name in {window.series.model_name for window in windows}:
+            self._remember(name, end)
+        self._judged(changed, float(end))
+
+    def _remember(self, model_name: str, now: int) -> None:
+        kept = self._samples.setdefault(model_name, deque())
+        for sample in reversed(self._judge.recent(model_name)):
+            if kept and sample.start <= kept[-1].start:
+                break
+            kept.append(sample)
+            break
+        while kept and kept[0].start < now - WARM_UP:
+            kept.popleft()
+
+    def _judged(self, changed: Iterable[Finding], now: float) -> None:
+        for finding in changed:
+            self._changed(finding, now)
+        if now - MINUTE < self._since:
+            return
+        for finding in self._judge.findings():
+            course = self._course(finding)
+            course.judged += 1
+            course.unknown += finding.seen is Verdict.NO_DATA
+
+    def _changed(self, finding: Finding, now: float) -> None:
+        firings = self._course(finding).firings
+        if finding.verdict is Verdict.BREACH:
+            samples = self._samples.get(finding.model_name, ())
+            baseline = self._judge.baselines()[finding.model_name]
+            firings.append(Firing(now, finding, explain(finding.rule, samples, baseline, now=now)))
+            return
+        firings[-1].cleared = now
+        if now <= self._since:
+            firings.pop()
+
+    def _course(self, finding: Finding) -> Course:
+        key = (finding.rule.name, finding.model_name, finding.temperature)
+        if key not in self._courses:
+            self._courses[key] = Course(finding.rule, finding.model_name, finding.temperature)
+        return self._courses[key]
+
+
+def by_minute(windows: Iterable[Window]) -> Iterator[list[Window]]:
+    """Yield windows that come by start in groups of one start."""
+    for _, group in itertools.groupby(windows, key=lambda window: window.start):
+        yield list(group)

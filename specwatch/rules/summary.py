@@ -1,0 +1,220 @@
+"""Numbers for people and programs: what the surfaces show of tallies, windows and pages.
+
+Everything returns plain JSON values; an unknown is None. Quantiles come from merged counts and are
+never averaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from specwatch.domain import acceptance, buckets, histogram, merge
+from specwatch.domain.model import Histogram, Series, Source, Tally, Window, load_bin_label
+from specwatch.scrape import tally
+
+ACCEPTANCE_QUANTILES: Mapping[str, float] = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+LATENCIES = ("ttft", "tpot", "inter_token", "e2e")
+
+Json = dict[str, Any]
+
+
+def latency(observed: Histogram | None) -> Json | None:
+    """Count, sum and quantiles, in the unit of the histogram.
+
+    ``open_ended`` is true when a quantile lies beyond the last bound, which then stands in its
+    place: the real value is greater. Any other is interpolated in its bucket, and ``buckets`` has
+    the bounds between which it really is. Without bounds (only a mean can be had) quantiles are
+    None.
+    """
+    if observed is None:
+        return None
+    found = {name: histogram.quantile(observed, q) for name, q in QUANTILES.items()}
+    return {
+        "count": observed.count,
+        "sum": observed.sum,
+        **{name: None if at is None else at.value for name, at in found.items()},
+        "open_ended": any(
+            at is not None and at.open_ended and at.value is not None for at in found.values()
+        ),
+        "buckets": {
+            name: [at.lower, at.upper]
+            for name, at in found.items()
+            if at is not None and not at.open_ended
+        },
+    }
+
+
+def request_acceptance(observed: Histogram | None) -> Json | None:
+    """How the acceptance rates of single requests spread."""
+    if observed is None:
+        return None
+    found = {name: histogram.quantile(observed, q) for name, q in ACCEPTANCE_QUANTILES.items()}
+    return {
+        "count": observed.count,
+        **{name: None if at is None else at.value for name, at in found.items()},
+    }
+
+
+def acceptance_of(counted: Tally) -> Json:
+    """Drafts and what became of them."""
+    positions = counted.accepted_per_position
+    lengths = acceptance.accepted_length_histogram(
+        counted.drafts, positions, counted.accepted_tokens
+    )
+    return {
+        "drafts": counted.drafts,
+        "draft_tokens": counted.draft_tokens,
+        "accepted_tokens": counted.accepted_tokens,
+        "acceptance_rate": acceptance.acceptance_rate(counted),
+        "mean_acceptance_length": acceptance.mean_acceptance_length(counted),
+        "accepted_length_histogram": None if lengths is None else list(lengths),
+        "accepted_per_position": None if positions is None else list(positions),
+    }
+
+
+def models_of(
+    samples: Mapping[Series, float],
+    problems: list[str],
+    *,
+    unnamed: str = "",
+    drafting: bool | None = None,
+) -> list[Json]:
+    """What one page says, per model: totals since the engine started.
+
+    ``unnamed`` is what to call a model that the page does not name, ``drafting`` what its server
+    says of itself (see :func:`specwatch.scrape.tally.mode_of`). ``problems`` gets a sentence about
+    each thing that had to be left out. Raises PageError for totals that are not numbers.
+    """
+    parts = tally.parts_of(samples)
+    tap = _tap(parts, problems) if parts.tap and parts.models else {}
+    return [
+        {
+            **_model(name or unnamed, part, problems, drafting),
+            **tap.get(name, {"tap": None, "temperatures": []}),
+        }
+        for name, part in sorted(parts.models.items())
+    ]
+
+
+def _tap(parts: tally.Parts, problems: list[str]) -> dict[str, Json]:
+    """What the tap on a page says, per model of the engine."""
+    failures = sum(value for one, value in parts.tap.items() if one.quantity == "tap_failures")
+    counted: dict[str, dict[str, Tally]] = {name: {} for name in parts.models}
+    strangers: set[str] = set()
+    for (name, temperature), samples in buckets.by_bucket(parts.tap, problems).items():
+        model = buckets.matching(name, parts.models, "")
+        if model is None:
+            strangers.add(name)
+            continue
+        before = counted[model].get(temperature, Tally())
+        part = tally.tally_of(samples, problems)
+        counted[model][temperature] = merge.merge_tallies(before, part)
+    if strangers:
+        problems.append(buckets.unknown_models(strangers))
+    return {
+        model: _tap_of_model(
+            found, tally.tally_of(parts.models[model], []).drafts, failures=int(failures)
+        )
+        for model, found in counted.items()
+    }
+
+
+def _tap_of_model(found: Mapping[str, Tally], server_drafts: int | None, *, failures: int) -> Json:
+    total = merge.sum_tallies(found.values())
+    drafts = total.drafts or 0
+    tap = {
+        "source": str(Source.TAP),
+        "drafts": drafts,
+        "coverage": drafts / server_drafts if server_drafts else None,
+        "records": dict(total.records),
+        "uncovered": dict(total.uncovered),
+        "failures": failures,
+    }
+    ordered = sorted(found, key=buckets.order_of)
+    return {"tap": tap, "temperatures": [_bucket(at, found[at], drafts) for at in ordered]}
+
+
+def _bucket(temperature: str, counted: Tally, of_drafts: int) -> Json:
+    return {
+        "temperature": temperature,
+        "share": (counted.drafts or 0) / of_drafts if of_drafts else None,
+        "requests": dict(counted.requests),
+        **acceptance_of(counted),
+        "ttft": latency(counted.ttft),
+        "tpot": latency(counted.tpot),
+        "request_acceptance": request_acceptance(counted.request_acceptance),
+    }
+
+
+def _model(
+    name: str, samples: Mapping[Series, float], problems: list[str], drafting: bool | None
+) -> Json:
+    gauges = tally.sampled(samples)
+    counted = tally.tally_of(samples, problems)
+    shown = acceptance_of(counted)
+    if shown["acceptance_rate"] is None:
+        shown["acceptance_rate"] = gauges.lifetime_acceptance_rate
+    return {
+        "model_name": name,
+        "engine_count": len({series.engine for series in samples}),
+        "speculation": str(tally.mode_of(samples, drafting)),
+        **shown,
+        "running": _whole(gauges.running),
+        "waiting": _whole(gauges.waiting),
+        "kv_cache_usage": gauges.kv_cache_usage,
+        "preemptions": counted.preemptions,
+        "ttft": latency(counted.ttft),
+        "tpot": latency(counted.tpot),
+        "inter_token": latency(counted.inter_token),
+    }
+
+
+def window(one: Window) -> Json:
+    """A window as the API shows it."""
+    gauges, counted = one.gauges, one.tally
+    return {
+        "daemon": one.series.daemon,
+        "target": one.series.target,
+        "model_name": one.series.model_name,
+        "temperature": one.series.temperature,
+        "start": one.start,
+        "length": one.length,
+        "mode": str(one.mode),
+        "source": str(one.source),
+        "coverage": one.coverage,
+        "server_drafts": one.server_drafts,
+        "source_drafts": one.source_drafts,
+        "engine_version": one.environment.engine_version,
+        "fingerprint": one.environment.fingerprint,
+        **acceptance_of(counted),
+        "request_acceptance": request_acceptance(counted.request_acceptance),
+        "records": dict(counted.records),
+        "uncovered": dict(counted.uncovered),
+        "requests": dict(counted.requests),
+        "prompt_tokens": counted.prompt_tokens,
+        "generation_tokens": counted.generation_tokens,
+        "preemptions": counted.preemptions,
+        "prefix_cache_queries": counted.prefix_cache_queries,
+        "prefix_cache_hits": counted.prefix_cache_hits,
+        **{name: latency(getattr(counted, name)) for name in LATENCIES},
+        "output_length": latency(counted.output_length),
+        "load_bin": None if one.load_bin is None else load_bin_label(one.load_bin),
+        "running_mean": gauges.running_mean,
+        "running_max": gauges.running_max,
+        "waiting_mean": gauges.waiting_mean,
+        "waiting_max": gauges.waiting_max,
+        "kv_cache_usage_max": gauges.kv_cache_usage_max,
+        "gpu_memory_used_max": gauges.gpu_memory_used_max,
+        "gpu_memory_total": gauges.gpu_memory_total,
+        "observed_seconds": one.observed_seconds,
+        "down_seconds": one.down_seconds,
+        "scrapes_ok": one.scrapes_ok,
+        "scrapes_failed": one.scrapes_failed,
+        "restarts": one.restarts,
+    }
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

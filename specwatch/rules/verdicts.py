@@ -1,0 +1,252 @@
+"""Judging a rule on the evidence: pass, breach or no data, and for how long."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from specwatch.config.rules import Condition, Rule
+from specwatch.domain.breakeven import DRAFT_COST_RATIO
+from specwatch.domain.interval import Interval
+from specwatch.rules.evidence import LONGEST_SILENCE, Evidence
+from specwatch.rules.readings import Reading, read
+
+LONGEST_GAP = LONGEST_SILENCE
+"""Seconds between two judgements after which what was pending has to begin anew."""
+
+
+class Verdict(enum.StrEnum):
+    """Three states, never two."""
+
+    PASS = "pass"  # noqa: S105
+    BREACH = "breach"
+    NO_DATA = "no_data"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule found of one temperature of one model: its own state, too. Times are Unix.
+
+    ``verdict`` is the confirmed one, since ``since``; ``seen`` is that of this minute alone. While
+    ``seen`` speaks for or against a breach and is not confirmed yet, ``pending`` is since when:
+    later than it really was by the time that was without data.
+    """
+
+    rule: Rule
+    target: str
+    model_name: str
+    temperature: str
+    verdict: Verdict
+    seen: Verdict
+    since: float
+    pending: float | None
+    readings: tuple[tuple[Condition, Reading], ...]
+    at: float = 0.0
+    """When it was judged, 0 for one that an earlier daemon left."""
+    held: tuple[bool, ...] = ()
+    """In a breach, which conditions have held in it; none given stands for all."""
+    known: float = 0.0
+    """When it was last judged on data, 0 for never."""
+
+
+def judge(
+    rule: Rule,
+    evidence: Evidence,
+    *,
+    target: str,
+    model_name: str,
+    temperature: str,
+    before: Finding | None,
+    draft_cost_ratio: float = DRAFT_COST_RATIO,
+) -> Finding:
+    """Judge a rule at ``evidence.now``; ``before`` is what was found the last time.
+
+    A breach is confirmed when it was seen for the rule's ``for``, and over when the opposite was
+    seen for its ``clear_for``. Minutes without data neither confirm nor clear: what is pending
+    stays as old as it was, and a confirmed breach stays one. What is pending begins anew after a
+    gap between judgements of more than :data:`LONGEST_GAP`, a step of time backwards, a question
+    that no longer arises, or more time without data than the longest of that gap, the windows and
+    what it takes to confirm.
+    """
+    held = _held_before(rule, before)
+    readings = tuple(
+        (
+            each,
+            _told(
+                each,
+                read(
+                    each.metric,
+                    evidence,
+                    window=rule.window_of(each),
+                    temperature=temperature,
+                    draft_cost_ratio=draft_cost_ratio,
+                ),
+            ),
+        )
+        for each in rule.conditions
+    )
+    holds = [None] * len(held) if evidence.stale else _each_holds(rule, readings, held)
+    seen = _SEEN[_combined(rule, holds)]
+    moot = _moot(rule, readings)
+    verdict, pending = _decided(rule, seen, before, evidence.now, moot)
+    since = evidence.now if before is None or before.verdict is not verdict else before.since
+    latches = tuple(now is True or was for now, was in zip(holds, held, strict=True))
+    return Finding(
+        rule=rule,
+        target=target,
+        model_name=model_name,
+        temperature=temperature,
+        verdict=verdict,
+        seen=seen,
+        since=since,
+        pending=pending,
+        readings=readings,
+        at=evidence.now,
+        held=latches if verdict is Verdict.BREACH else (),
+        known=_known(seen, before, evidence.now),
+    )
+
+
+def _told(condition: Condition, reading: Reading) -> Reading:
+    """With the stretch that decides in place of the whole window, where it meets the condition or
+    the whole window would seem to."""
+    line = condition.threshold
+    decides = next((e for e in reading.stretches if e.below(line) or e.above(line)), None)
+    if decides is None or not any(
+        each is not None and (each.above(line) if condition.below is None else each.below(line))
+        for each in (decides, reading.interval)
+    ):
+        return reading
+    note = f"of the last {decides.samples} minutes of traffic"
+    return reading._replace(value=decides.value, interval=decides, note=note)
+
+
+def _known(seen: Verdict, before: Finding | None, now: float) -> float:
+    if seen is not Verdict.NO_DATA:
+        return now
+    return 0.0 if before is None else before.known
+
+
+def _held_before(rule: Rule, before: Finding | None) -> tuple[bool, ...]:
+    if before is None or before.verdict is not Verdict.BREACH:
+        return (False,) * len(rule.conditions)
+    if len(before.held) != len(rule.conditions):
+        return (True,) * len(rule.conditions)
+    return before.held
+
+
+_SEEN = {True: Verdict.BREACH, False: Verdict.PASS, None: Verdict.NO_DATA}
+
+
+def _combined(rule: Rule, holds: Iterable[bool | None]) -> bool | None:
+    """Kleene's logic: what is not known matters only where it could turn the answer."""
+    found = set(holds)
+    decisive = rule.combine == "any"
+    if decisive in found:
+        return decisive
+    return None if None in found else not decisive
+
+
+def _each_holds(
+    rule: Rule, readings: Iterable[tuple[Condition, Reading]], held: tuple[bool, ...]
+) -> list[bool | None]:
+    readings = list(readings)
+    aside = any(held) or (rule.combine == "any" and not _moot(rule, readings))
+    return [
+        _holds(rule, condition, reading, latched, aside)
+        for (condition, reading), latched in zip(readings, held, strict=True)
+    ]
+
+
+def _moot(rule: Rule, readings: Iterable[tuple[Condition, Reading]]) -> bool:
+    """Whether what the rule asks does not arise: of ``any``, all of it."""
+    return (any if rule.combine == "all" else all)(reading.moot for _, reading in readings)
+
+
+def _holds(
+    rule: Rule, condition: Condition, reading: Reading, latched: bool, aside: bool
+) -> bool | None:
+    """Whether a condition holds; None where the reading does not say.
+
+    One that has held in a confirmed breach (``latched``) holds unless the metric is back over the
+    clearing threshold, with all of its interval. A question that does not arise keeps no breach,
+    and leaves the answer to the others of ``any``: then what is moot is put ``aside``.
+    """
+    if reading.value is None:
+        return False if reading.moot and aside else None
+    if reading.drafts < rule.min_drafts or reading.requests < rule.min_requests:
+        return None
+    low, high = _limits(reading)
+    if condition.above is None:
+        low, high, sign = -high, -low, -1
+    else:
+        sign = 1
+    threshold = sign * condition.threshold
+    line = sign * condition.clearing if latched else threshold
+    if reading.stretches:
+        return _by_stretches(reading.stretches, sign, threshold, line, latched=latched)
+    if low > threshold or (low == threshold and _exceeds(reading, sign)):
+        return True
+    if high <= line:
+        return False
+    if reading.open_ended and reading.interval is None:  # it may be anything beyond
+        return True if latched and low >= line else None
+    return latched
+
+
+def _by_stretches(
+    stretches: Sequence[Interval], sign: int, threshold: float, line: float, *, latched: bool
+) -> bool | None:
+    """What the shortest stretch says that is certain, unless the newest minutes speak against it:
+    what is over by then is no breach."""
+    lasts = sign * stretches[0].value > threshold
+    for each in stretches:
+        low, high = sorted((sign * each.lower, sign * each.upper))
+        if low > threshold:
+            return latched or lasts
+        if high <= line:
+            return False
+    return latched
+
+
+def _limits(reading: Reading) -> tuple[float, float]:
+    """What the metric is at least, and at most."""
+    low = high = reading.value or 0.0
+    if reading.interval is not None:
+        low, high = reading.interval.lower, reading.interval.upper
+    return low, math.inf if reading.open_ended else high
+
+
+def _exceeds(reading: Reading, sign: int) -> bool:
+    """Whether the metric is really greater than its least."""
+    return sign > 0 and reading.open_ended and reading.interval is None
+
+
+def _decided(
+    rule: Rule, seen: Verdict, before: Finding | None, now: float, moot: bool
+) -> tuple[Verdict, float | None]:
+    """The confirmed verdict, and since when what is seen speaks against it."""
+    confirmed = Verdict.NO_DATA if before is None else before.verdict
+    against, needed = Verdict.BREACH, rule.for_
+    if confirmed is Verdict.BREACH:
+        against, needed = Verdict.PASS, rule.clear_for
+    silence = max(LONGEST_GAP, needed, *(rule.window_of(each) for each in rule.conditions))
+    pending = _pending(seen, against, before, now, 0.0 if moot else silence)
+    if pending is not None and seen is against and now - pending >= needed:
+        return against, None
+    if Verdict.BREACH in (confirmed, seen):
+        return confirmed, pending
+    return seen, pending
+
+
+def _pending(
+    seen: Verdict, against: Verdict, before: Finding | None, now: float, silence: float
+) -> float | None:
+    """Since when ``against`` is seen, less the time without data: at most ``silence`` at once."""
+    if before is None or before.pending is None or not 0 <= now - before.at <= LONGEST_GAP:
+        return now if seen is against else None
+    if seen is Verdict.NO_DATA:
+        return before.pending + now - before.at if now - before.known <= silence else None
+    return before.pending if seen is against else None

@@ -1,0 +1,234 @@
+"""Running somebody else's command to its end, bounded in time and in what it may say.
+
+Without a shell, in a session and process group of its own, with nothing to read. What it leaves
+running in the background is left alone, unless it ran out of time; such a process must not keep
+the command's output, which nobody reads any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shlex
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from specwatch.config.masking import masked
+from specwatch.domain.units import format_duration
+from specwatch.errors import ActuatorError
+
+_log = structlog.get_logger("specwatch.commands")
+KEPT = 4096
+"""Bytes of a command's output that are kept: the last ones."""
+GRACE = 10.0
+"""Seconds between SIGTERM and SIGKILL for a command that ran out of time."""
+_REAPED_WITHIN = 5.0
+_LOOK_EVERY = 0.05
+_LONGEST_LINE = 300
+_OURS = ("SPECWATCH_", "LISTEN_", "NOTIFY_", "WATCHDOG_", "CREDENTIALS_DIRECTORY")
+"""What variables begin with that are not for others: settings, secrets, the service manager's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a command ended.
+
+    ``status`` is its exit status, negative for the signal that ended it, and None when it took
+    longer than allowed. ``output`` is the end of all that it said; ``answer`` is that of its
+    standard output, without its standard error where they were kept apart.
+    """
+
+    words: tuple[str, ...]
+    status: int | None
+    output: str
+    answer: str
+    timeout: float
+
+    @property
+    def failure(self) -> str | None:
+        """What went wrong, as a sentence with its last words; None for success."""
+        if self.status == 0:
+            return None
+        if self.status is None:
+            what = f"took longer than {format_duration(self.timeout)} and was ended"
+        elif self.status < 0:
+            what = f"was ended by {_signal_name(-self.status)}"
+        else:
+            what = f"exited with status {self.status}"
+        return f"`{shlex.join(masked(self.words))}` {what}; {self._last_words()}"
+
+    def _last_words(self) -> str:
+        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        return f"it said last: {printable(lines[-1])}" if lines else "it said nothing"
+
+
+def printable(text: str) -> str:
+    """What a command said, short and safe to show."""
+    plain = "".join(char if char.isprintable() else "?" for char in text[: _LONGEST_LINE + 1])
+    return plain if len(plain) <= _LONGEST_LINE else plain[: _LONGEST_LINE - 3] + "..."
+
+
+def environment_for(target: str, action: str, incident: str = "") -> dict[str, str]:
+    """What a command is told of why it runs; ``incident`` is empty where there is none."""
+    return {
+        "SPECWATCH_TARGET": target,
+        "SPECWATCH_ACTION": action,
+        "SPECWATCH_INCIDENT": incident,
+    }
+
+
+def run_command(
+    words: Sequence[str],
+    *,
+    timeout: float,
+    environment: Mapping[str, str],
+    grace: float = GRACE,
+    apart: bool = False,
+) -> Finished:
+    """Run a command; after ``timeout`` seconds its whole process group is ended.
+
+    The group gets SIGTERM, and SIGKILL ``grace`` seconds later. ``environment`` is added to the
+    inherited one, which is passed on without what is ours. ``apart`` keeps standard error out of
+    the answer, at the price of the order in which the two were written. Raises ActuatorError,
+    unchanged, for what cannot be started.
+    """
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
+    begun = time.monotonic()
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the user's own words, and no shell
+            list(words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if apart else subprocess.STDOUT,
+            env={**inherited, **environment},
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:  # ValueError: a zero byte
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ActuatorError(
+            f"cannot run {words[0]}: {reason}; it must be an executable file on this machine"
+        ) from error
+    with _Watched(process) as watched:
+        in_time = watched.until_its_end(begun + timeout)
+        if not in_time:
+            watched.end_group(grace)
+    status = process.returncode if in_time else None
+    finished = Finished(tuple(words), status, watched.output(), watched.answer(), timeout)
+    log = _log.info if status == 0 else _log.warning
+    log(
+        "command_ended",
+        command=shlex.join(masked(words)),
+        status=status,
+        seconds=round(time.monotonic() - begun, 3),
+        output=finished.output,
+        **{key.removeprefix("SPECWATCH_").lower(): value for key, value in environment.items()},
+    )
+    return finished
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The last bytes of a stream."""
+
+    pieces: deque[bytes] = field(default_factory=deque)
+    size: int = 0
+
+    def add(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+        self.size += len(piece)
+        while self.size - len(self.pieces[0]) >= KEPT:
+            self.size -= len(self.pieces.popleft())
+
+    def text(self) -> str:
+        return b"".join(self.pieces)[-KEPT:].decode("utf-8", "replace")
+
+
+class _Watched:
+    """A child that was started: reads what it says, and sees it end without reaping it.
+
+    As long as it is not reaped its process id, which is that of the group, belongs to nobody else.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._both, self._answer = _Tail(), _Tail()
+        self._selector = selectors.DefaultSelector()
+        self._streams = [stream for stream in (process.stdout, process.stderr) if stream]
+        for stream in self._streams:
+            self._selector.register(stream, selectors.EVENT_READ)
+
+    def __enter__(self) -> _Watched:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if not self._has_ended():  # an interruption: nothing of it may go on unwatched
+            self._signal(signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # one that even SIGKILL cannot end
+            self._process.wait(_REAPED_WITHIN)
+        self._selector.close()
+        for stream in self._streams:
+            stream.close()
+
+    def until_its_end(self, deadline: float) -> bool:
+        """Whether the child itself ends before that moment of the monotonic clock."""
+        while not (ended := self._has_ended()) and time.monotonic() < deadline:
+            self._step()
+        if ended:
+            self._read()  # what it said last
+        return ended
+
+    def end_group(self, grace: float) -> None:
+        """SIGTERM to all of the group, and SIGKILL after ``grace`` seconds, or once it is over."""
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + grace
+        # An open stream is held by somebody of the group who is not done yet.
+        while self._selector.get_map() or not self._has_ended():
+            if time.monotonic() >= deadline:
+                break
+            self._step()
+        self._signal(signal.SIGKILL)
+        self._read()
+
+    def output(self) -> str:
+        return self._both.text()
+
+    def answer(self) -> str:
+        return self._answer.text()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _has_ended(self) -> bool:
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, options) is not None
+
+    def _step(self) -> None:
+        if self._selector.get_map():
+            self._read(_LOOK_EVERY)
+        else:
+            time.sleep(_LOOK_EVERY)
+
+    def _read(self, seconds: float = 0.0) -> None:
+        for key, _ in self._selector.select(seconds):
+            piece = os.read(key.fd, 1 << 16)
+            if not piece:
+                self._selector.unregister(key.fileobj)
+                continue
+            self._both.add(piece)
+            if key.fileobj is self._process.stdout:
+                self._answer.add(piece)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,256 @@
+"""Serving an ASGI application from a thread of this process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import structlog
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from specwatch.domain.units import local_url
+from specwatch.errors import ConfigError
+
+_log = structlog.get_logger("specwatch.runtime.http_server")
+_START_SECONDS = 10.0
+_QUEUE = 2048
+"""Connections that the kernel holds until they are accepted."""
+MOST_CONNECTIONS = 256
+"""Of a bounded server, and at most a quarter of the file descriptors that its process may have."""
+_ACCEPTED_AT_ONCE = 32
+REQUEST_SECONDS = 10.0
+"""How long a client may take to send the head of a request."""
+IDLE_SECONDS = 75.0
+"""How long a connection is kept without a request; Prometheus asks every minute or sooner."""
+ANSWER_SECONDS = 300.0
+"""How long a request may take until the client has its answer, or as much as fits its buffers."""
+_TOLD_EVERY = 60.0
+"""Seconds between two lines of log about connections that cannot be accepted."""
+
+
+class _BoundedProtocol(H11Protocol):
+    """Closes connections that wait too long, and those that have waited longest when too many.
+
+    uvicorn's own timeout ends only those that wait after an answer and send nothing at all.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._timer: asyncio.TimerHandle | None = None
+        self._waiting_since: float | None = None
+        """Since when it waits for a request; None while it answers one."""
+        self._begun = False
+        """Whether a part of a request has come."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait(REQUEST_SECONDS)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        unlimited = files == resource.RLIM_INFINITY
+        most = MOST_CONNECTIONS if unlimited else min(MOST_CONNECTIONS, files // 4)
+        if len(self.connections) > most:
+            protocols = (each for each in self.connections if isinstance(each, _BoundedProtocol))
+            found = [each for each in protocols if not each.transport.is_closing()]
+            if len(found) > most:
+                min(found, key=_BoundedProtocol._needed_since).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        waited = self._waiting_since is not None
+        super().data_received(data)
+        if not waited or self.transport.is_closing():
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._answer()
+        elif not self._begun:
+            self._begun = True
+            self._end_in(REQUEST_SECONDS)
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self._wait(IDLE_SECONDS)
+        else:  # the next request had come already
+            self._answer()
+
+    def _wait(self, seconds: float) -> None:
+        self._waiting_since, self._begun = self.loop.time(), False
+        self._end_in(seconds)
+
+    def _answer(self) -> None:
+        self._waiting_since = None
+        self._end_in(ANSWER_SECONDS)
+
+    def _end_in(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.loop.call_later(seconds, self.transport.abort)
+
+    def _needed_since(self) -> float:
+        """A sort key: connections that nobody needs before others, longest waiting first."""
+        if self._waiting_since is not None:
+            return self._waiting_since
+        # A client that does not read its answer is not better than one that does not ask.
+        return 0.0 if self.flow.write_paused else self.loop.time()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: signals belong to whoever owns the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(Complaints(time.monotonic))
+        await super().startup(sockets)
+
+
+class Complaints:
+    """What goes wrong in the event loop, logged; without file descriptors once a minute.
+
+    asyncio has a traceback for each connection that it cannot accept, thousands a second.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._told: float | None = None
+        self._refused = 0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """As an exception handler of an event loop."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in _OUT_OF_RESOURCES:
+            loop.default_exception_handler(context)
+            return
+        now = self._monotonic()
+        self._refused += 1
+        if self._told is None or now - self._told >= _TOLD_EVERY:
+            self._told = now
+            _log.error(
+                "cannot_accept",
+                detail=f"{error.strerror}: connections have to wait; see who holds them, or raise"
+                " LimitNOFILE of the service",
+                times=self._refused,
+            )
+            self._refused = 0
+
+
+_OUT_OF_RESOURCES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class HttpServer:
+    """Listens on one address; port 0 takes a free one, which ``port`` then shows."""
+
+    def __init__(
+        self,
+        app: Any,
+        host: str,
+        port: int,
+        *,
+        name: str,
+        grace: float = 2.0,
+        transparent: bool = False,
+        bounded: bool = False,
+    ) -> None:
+        """``app`` may have a lifespan; ``name`` is that of the thread.
+
+        At the end, requests that run get ``grace`` seconds. ``transparent`` is for a proxy: no
+        ``Date`` is added to responses, and what requests say of an earlier proxy is left to the
+        application. ``bounded`` is for a server that has few clients and short answers: it has
+        :data:`MOST_CONNECTIONS`, of which the one that waits longest makes room for another.
+        """
+        self._app = app
+        self._bounded = bounded
+        self.host = host
+        self.port = port
+        self._name = name
+        self._grace = grace
+        self._transparent = transparent
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def url(self) -> str:
+        """Base URL for a client on this machine."""
+        return local_url(self.host, self.port)
+
+    def start(self) -> None:
+        """Listen and serve; returns when requests are answered.
+
+        Raises ConfigError when the address cannot be had.
+        """
+        listening = self._bind()
+        config = uvicorn.Config(
+            self._app,
+            log_config=None,
+            # Its warnings are about what clients send, who could fill the log with them.
+            log_level="error" if self._bounded else "warning",
+            access_log=False,
+            ws="none",
+            server_header=False,
+            timeout_keep_alive=int(IDLE_SECONDS),
+            http=_BoundedProtocol if self._bounded else "auto",
+            # So many are accepted before the first of them can be refused.
+            backlog=_ACCEPTED_AT_ONCE if self._bounded else _QUEUE,
+            date_header=not self._transparent,
+            proxy_headers=not self._transparent,
+            # uvicorn is said to take whole seconds, and takes any.
+            timeout_graceful_shutdown=self._grace,  # type: ignore[arg-type]
+        )
+        server = _Server(config)
+        thread = threading.Thread(
+            target=server.run, kwargs={"sockets": [listening]}, name=self._name, daemon=True
+        )
+        thread.start()
+        deadline = time.monotonic() + _START_SECONDS
+        while not server.started:
+            if not thread.is_alive() or time.monotonic() > deadline:
+                server.should_exit = True
+                listening.close()
+                raise RuntimeError(f"the HTTP server {self._name} did not start")
+            time.sleep(0.002)
+        listening.listen(_QUEUE)
+        self._server, self._thread = server, thread
+
+    def stop(self, timeout: float = 3.0) -> bool:
+        """Stop listening; returns whether that was over within ``timeout`` seconds."""
+        if self._server is None or self._thread is None:
+            return True
+        self._server.should_exit = True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    @property
+    def running(self) -> bool:
+        """Whether it serves."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def _bind(self) -> socket.socket:
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        # With the protocol named, asyncio switches Nagle's delay off.
+        listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((self.host, self.port))
+            listening.listen(_QUEUE)
+        except OSError as error:
+            listening.close()
+            raise ConfigError(
+                f"cannot listen on {self.host} port {self.port}: {error.strerror}; choose another"
+                " address, or port 0 for a free one"
+            ) from error
+        self.port = listening.getsockname()[1]
+        return listening

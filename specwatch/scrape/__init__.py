@@ -1,0 +1,1 @@
+"""From an engine's metrics page to closed one-minute windows."""

@@ -1,0 +1,158 @@
+"""From counters to what was counted in between."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import NamedTuple
+
+from specwatch.domain.model import Series
+from specwatch.engines.families import GAUGES
+from specwatch.errors import PageError, ScrapeReason
+
+MOST_SERIES = 100_000
+"""Counters that are remembered of one server, those that are no longer on its page included."""
+
+
+class Increments(NamedTuple):
+    """What happened between two looks at a server's counters."""
+
+    values: dict[Series, float]
+    restarted: bool
+
+
+class CounterTracker:
+    """Turns the counters of one server into increments, through restarts.
+
+    A page comes from one process: when any counter fell, the process start time changed, or no
+    counter is left of those before, all of them began again at zero and the new value is the
+    increment. Where the page names no process, a single bucket of a histogram that fell says so
+    too. A counter that is missing from a page keeps its last value, so that it does not count twice
+    when it comes back.
+
+    The sum of a histogram is no true counter: an observation may be negative (a latency across a
+    clock step), and several processes' sums are added in any order, which moves the last digits. So
+    it is a sign of a restart only where the page names no process, and only beyond rounding.
+    """
+
+    def __init__(
+        self, last: Mapping[Series, float] | None = None, process_start: float | None = None
+    ) -> None:
+        self.last = last
+        self.process_start = process_start
+
+    def advance(self, samples: Mapping[Series, float]) -> Increments:
+        """Increments since the page before; none for the first page ever.
+
+        Raises PageError(``not_a_number``) and changes nothing when a counter is NaN, infinite or
+        negative (the sum of a histogram may be negative).
+        """
+        counters = {s: v for s, v in samples.items() if s.quantity not in GAUGES}
+        start = process_start(samples)
+        if self.last is None:
+            check(counters, _LARGEST)
+            self.last, self.process_start = counters, start
+            return Increments({}, restarted=False)
+        known = start is not None and self.process_start is not None
+        restarted = (
+            (known and start != self.process_start)
+            or (bool(counters and self.last) and counters.keys().isdisjoint(self.last))
+            or (not known and _bounds_changed(counters, self.last))
+        )
+        increments = counters if restarted else _subtract(counters, self.last, same_process=known)
+        if increments is None or (not known and _bucket_fell(increments, counters)):
+            increments, restarted = counters, True
+        if restarted:
+            check(counters, _LARGEST)
+        elif any(series not in counters for series in self.last):
+            counters = self._with_missing(counters)
+        self.last = counters
+        self.process_start = start if start is not None or restarted else self.process_start
+        return Increments(increments, restarted)
+
+    def _with_missing(self, counters: Mapping[Series, float]) -> dict[Series, float]:
+        whole = {**(self.last or {}), **counters}
+        if len(whole) > MOST_SERIES:
+            raise PageError(
+                ScrapeReason.INCONSISTENT,
+                f"{len(whole)} counters came and went: expected at most {MOST_SERIES} on one"
+                " server, the same on every page",
+            )
+        return whole
+
+
+def process_start(samples: Mapping[Series, float]) -> float | None:
+    """``process_start_time_seconds`` of a page; None in multi-process mode, or for no number."""
+    start = samples.get(_PROCESS_START)
+    return start if start is not None and math.isfinite(start) else None
+
+
+_ROUNDING = 1e-9
+"""How far, as a share of itself, a sum may fall through rounding alone."""
+
+_LARGEST = 2.0**62
+"""No server counts that far; what does would neither add up nor fit into a database."""
+
+_PROCESS_START = Series("process_start", "", "", "", "")
+
+
+def _subtract(
+    counters: Mapping[Series, float], last: Mapping[Series, float], *, same_process: bool
+) -> dict[Series, float] | None:
+    """Differences, or None when a counter fell as it does in a restart."""
+    increments: dict[Series, float] = {}
+    fell = False
+    for series, value in counters.items():
+        increment = value - last.get(series, 0.0)
+        if not (increment >= 0.0 and value < _LARGEST):
+            check({series: value}, _LARGEST)
+            noise = math.inf if same_process else _ROUNDING * abs(last.get(series, 0.0))
+            fell = fell or series.part != "sum" or -increment > noise
+        increments[series] = increment
+    return None if fell else increments
+
+
+def _bucket_fell(increments: Mapping[Series, float], counters: Mapping[Series, float]) -> bool:
+    """Whether a single bucket has fewer observations, though its cumulative count has not."""
+    return not _cumulative(increments) and _cumulative(counters)
+
+
+def _cumulative(values: Mapping[Series, float]) -> bool:
+    """Whether no bucket of a histogram has more than the next one, whose bound is greater."""
+    histograms: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for series, value in values.items():
+        if series.part == "bucket":
+            try:
+                bound = float(series.key)
+            except ValueError:
+                continue  # told where histograms are read
+            whose = (series.quantity, series.model_name, series.engine, series.temperature)
+            histograms.setdefault(whose, []).append((bound, value))
+    return all(
+        lower[1] <= upper[1]
+        for buckets in histograms.values()
+        for lower, upper in pairwise(sorted(buckets))
+    )
+
+
+def _bounds_changed(counters: Mapping[Series, float], last: Mapping[Series, float]) -> bool:
+    """Whether a histogram lost bounds and has others: a new version, though nothing fell."""
+    lost = {s[:4] for s in last if s.part == "bucket" and s not in counters}
+    return bool(lost) and any(
+        s.part == "bucket" and s[:4] in lost and s not in last for s in counters
+    )
+
+
+def check(counters: Mapping[Series, float], largest: float = 2 * _LARGEST) -> None:
+    """Raise PageError(``not_a_number``) for a value that no counter can have.
+
+    Increments that were added up may exceed the largest counter, by rounding.
+    """
+    for series, value in counters.items():
+        if not 0.0 <= value < largest and not (series.part == "sum" and abs(value) < largest):
+            raise PageError(
+                ScrapeReason.NOT_A_NUMBER,
+                f"{series.quantity} of model {series.model_name!r} is {value}: expected a finite,"
+                " non-negative number below 2^62",
+            )

@@ -1,0 +1,314 @@
+"""Reading the samples that we know off a metrics page, fast.
+
+A general parser builds an object per sample and looks at every family; a busy vLLM page has more
+than four hundred samples of which we want a quarter, every few seconds, of hundreds of servers. So
+a reader remembers, per server, what the text before the value of each line means, and a line costs
+one dictionary look-up, a whole foreign family two counts. The grammar is that of the Prometheus
+text format and of OpenMetrics (https://prometheus.io/docs/instrumenting/exposition_formats/).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+
+from specwatch.domain.model import PageLimits, Series
+from specwatch.engines.families import SAMPLES, TAKE_MAXIMUM, series_of
+from specwatch.errors import PageError, ScrapeReason
+
+_NAMES = frozenset(name.encode() for name in SAMPLES)
+_PREFIXES = frozenset(name[:end] for name in _NAMES for end in range(1, len(name) + 1))
+_REMEMBERED = 8 << 20
+"""Bytes that remembering the series of one server may take, so that a hostile one stays bounded."""
+_OVERHEAD = 500
+"""Bytes that a remembered series takes besides the text of its labels."""
+_HEADS_REMEMBERED = 5_000
+_LONGEST_HEAD = 200
+_LARGE = 1 << 20
+"""Bytes of a page from which on the lines that may be ours are picked out before it is read."""
+
+
+def _one_of_ours() -> str:
+    """A pattern of our names; by their prefixes, as a foreign name then fails at its first byte."""
+    ends: dict[str, list[str]] = {}
+    for name in sorted(SAMPLES):
+        family, colon, end = name.rpartition(":")
+        ends.setdefault(family + colon, []).append(end)
+    return "|".join(f"{start}(?:{'|'.join(names)})" for start, names in ends.items())
+
+
+_OURS_ON_PAGE = re.compile(
+    rf"\n([^!-~\n]*+(?=[{{{''.join({name[0] for name in SAMPLES})}])"
+    rf"(?:(?:{_one_of_ours()})(?![a-zA-Z0-9_:])"
+    rf'|\{{[^\n]*"(?:{_one_of_ours()})")[^\n]*)'.encode()
+)
+"""A line with a sample that may be ours, in any spelling, and the line feed before it."""
+
+_NAME = re.compile(r"[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)?[ \t]*")
+# Possessive: else each character of a value costs 160 bytes of memory while it is matched.
+_LABEL = re.compile(
+    r"[ \t]*(?:([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*)?"
+    r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"[ \t]*(,?)[ \t]*'
+)
+_VALUE = re.compile(r"[ \t]*([^ \t#]+)(?:[ \t]+([^ \t#]+))?[ \t]*(?:#.*)?$")
+_ESCAPE = re.compile(r'\\([\\n"])')
+
+
+_KNOWN: dict[PageLimits, dict[bytes, Series]] = {}
+"""What the text before a value means, where it is within limits. Shared by all readers, as servers
+of a fleet have the same series: then hundreds of pages are read out of memory that the processor's
+caches can hold."""
+
+
+class PageReader:
+    """Reads pages of one server, remembering its series from page to page."""
+
+    def __init__(self, limits: PageLimits = PageLimits()) -> None:  # noqa: B008
+        self._limits = limits
+        self._known = _KNOWN.setdefault(limits, {})
+        self._learnt = 0
+
+    def read(self, page: bytes) -> dict[Series, float]:
+        """The value of each of our series on a page, in the page's order.
+
+        Samples that differ only in labels that mean nothing to us are combined. Raises PageError:
+        ``truncated`` for a page that does not end in a line feed, ``not_metrics`` for a page of
+        another kind, ``malformed`` for a line that cannot be read, ``duplicate_series``, and the
+        name of a limit that our samples exceed.
+        """
+        if not page.endswith(b"\n") or page[:80].lstrip()[:1] in _OTHER_DOCUMENTS:
+            raise _not_a_page(page)
+        samples: dict[Series, float] = {}
+        try:
+            if len(page) > _LARGE:
+                lines = [found[1] for found in self._picked(page)]
+                ours = self._read_lines(lines, samples)
+            else:
+                ours = self._read_groups(page, samples)
+        except ValueError:
+            ours = -1
+        if ours != len(samples):
+            samples = self._read_line_by_line(page)
+        if not samples:
+            _check_encoding(page)
+        return samples
+
+    def _read_groups(self, page: bytes, samples: dict[Series, float]) -> int:
+        """Add the samples of a page, a family at a time, and return how many of them are ours.
+
+        Raises ValueError for lines written unusually.
+        """
+        ours = 0
+        groups = page[:-1].split(b"\n# ")
+        if not page.startswith(b"# "):
+            ours += self._read_lines(groups.pop(0).split(b"\n"), samples)
+        for group in groups:
+            start = group.find(b"\n")
+            if start < 0:
+                continue  # a HELP, or a TYPE without samples
+            head = group[:start]
+            meaning = _HEADS.get(head)
+            if meaning is None:
+                meaning = _learn_head(head)
+            if meaning is _OURS:
+                ours += self._read_lines(group[start + 1 :].split(b"\n"), samples)
+            elif group.count(b"\n" + meaning) != group.count(b"\n"):
+                raise ValueError("a family has samples of another name")
+        if 0 < self._limits.sample_limit < ours:
+            raise self._too_many(ours)
+        return ours
+
+    def _read_lines(self, lines: Iterable[bytes], samples: dict[Series, float]) -> int:
+        """Add the samples of lines; raises ValueError for lines written unusually."""
+        known = self._known
+        ours = 0
+        for line in lines:
+            key, _, value = line.rpartition(b" ")
+            series = known.get(key)
+            if series is None:
+                if key.partition(b"{")[0] not in _NAMES:
+                    if _OURS_ON_PAGE.match(b"\n" + line):
+                        raise ValueError("not written in the usual way")
+                    continue
+                series = self._learn(key)
+            if b"_" in value:
+                raise ValueError("Python takes 1_000 for a number, nobody else does")
+            ours += 1
+            samples[series] = float(value)
+        return ours
+
+    def _learn(self, key: bytes) -> Series:
+        """What the text before the last space of a line means; raises ValueError if in doubt."""
+        name, labels, value, after = self._parse_sample(key.decode("utf-8") + " value")
+        series = series_of(name, labels)
+        if series is None or value != "value" or after:
+            raise ValueError("not written in the usual way")
+        size = 2 * len(key) + _OVERHEAD
+        if self._learnt + size <= _REMEMBERED:
+            self._learnt += size
+            self._known[key] = series
+        return series
+
+    def _picked(self, page: bytes) -> Iterator[re.Match[bytes]]:
+        """Yield the lines that may be ours, each with the line feed before it."""
+        most = self._limits.sample_limit
+        found = _OURS_ON_PAGE.finditer(b"\n" + page)
+        if not most:
+            yield from found
+            return
+        yield from itertools.islice(found, most)
+        more = sum(1 for _ in found)
+        if more:
+            raise self._too_many(most + more)
+
+    def _too_many(self, count: int) -> PageError:
+        return PageError(
+            ScrapeReason.SAMPLE_LIMIT,
+            f"the page has {count} samples that specwatch reads: expected at most"
+            f" {self._limits.sample_limit}; if it should have as many, raise sample_limit",
+        )
+
+    def _read_line_by_line(self, page: bytes) -> dict[Series, float]:
+        samples: dict[Series, float] = {}
+        seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
+        for found in self._picked(page):
+            try:
+                line = found[1].decode("utf-8").strip()
+                name, labels, value, _ = self._parse_sample(line)
+                number = _parse_value(value)
+            except UnicodeDecodeError as error:
+                said = f"line {_number(page, found)} is not UTF-8: {error.reason}"
+                raise PageError(ScrapeReason.NOT_METRICS, said) from error
+            except ValueError as error:
+                said = f"line {_number(page, found)}: {error}"
+                raise PageError(ScrapeReason.MALFORMED, said) from error
+            series = series_of(name, labels)
+            if series is None:
+                continue
+            identity = (name, frozenset(labels.items()))
+            if identity in seen:
+                said = f"line {_number(page, found)}: {_excerpt(line)} stands twice"
+                raise PageError(ScrapeReason.DUPLICATE_SERIES, said)
+            seen.add(identity)
+            before = samples.get(series)
+            samples[series] = number if before is None else _combine(series, before, number)
+        return samples
+
+    def _parse_sample(self, line: str) -> tuple[str, dict[str, str], str, str]:
+        """Name, labels, value and whatever stands after the value; raises ValueError."""
+        head = _NAME.match(line)
+        name = (head and head[1]) or ""
+        position = head.end() if head else 0
+        labels: dict[str, str] = {}
+        if line[position : position + 1] == "{":
+            name, position = self._parse_labels(line, position + 1, name, labels)
+        rest = _VALUE.match(line, position)
+        if not name or rest is None:
+            raise ValueError(f"cannot read {_excerpt(line)}: expected NAME{{LABELS}} VALUE")
+        return name, labels, rest[1], rest[2] or ""
+
+    def _parse_labels(
+        self, line: str, position: int, name: str, labels: dict[str, str]
+    ) -> tuple[str, int]:
+        while line[position : position + 1] not in ("}", ""):
+            label = _LABEL.match(line, position)
+            if label is None:
+                raise ValueError(f'cannot read {_excerpt(line)}: expected LABEL="VALUE"')
+            if label[1] is None:
+                name = label[2]  # a quoted metric name: {"vllm:...", model_name="..."}
+            else:
+                labels[label[1]] = self._label_value(name, label[1], label[2])
+            most = self._limits.label_limit
+            if 0 < most < len(labels):
+                raise PageError(
+                    ScrapeReason.LABEL_LIMIT,
+                    f"a sample of {_excerpt(name)} has more than {most} labels; if it should,"
+                    " raise label_limit",
+                )
+            position = label.end()
+            if not label[3] and line[position : position + 1] != "}":
+                raise ValueError(f"cannot read {_excerpt(line)}: expected a comma or a brace")
+        if line[position : position + 1] != "}":
+            raise ValueError(f"cannot read {_excerpt(line)}: the labels do not end")
+        return name, position + 1
+
+    def _label_value(self, sample: str, label: str, written: str) -> str:
+        """What a label's value says, as it is ``written`` with escapes."""
+        limits = self._limits
+        most = limits.label_name_length_limit
+        if 0 < most < len(label):
+            raise PageError(
+                ScrapeReason.LABEL_NAME_LENGTH_LIMIT,
+                f"the label {_excerpt(label)} of {_excerpt(sample)} has {len(label)} bytes:"
+                f" expected at most {most}; if it should be longer, raise label_name_length_limit",
+            )
+        most = limits.label_value_length_limit
+        size = len(written.encode()) if most and 4 * len(written) > most else 0
+        # Unescaped it has at least half of its bytes: what is far too long is not looked at.
+        if size <= 2 * most:
+            value = _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], written)
+            size = len(value.encode()) if size > most else 0
+            if size <= most:
+                return value
+        raise PageError(
+            ScrapeReason.LABEL_VALUE_LENGTH_LIMIT,
+            f"the label {_excerpt(label)} of {_excerpt(sample)} has a value of {size} bytes:"
+            f" expected at most {most}; if it should be longer, raise label_value_length_limit",
+        )
+
+
+_OTHER_DOCUMENTS = (b"<", b"[", b'"')
+"""What HTML and most JSON begin with; a metrics page may begin with a brace."""
+_OURS = b""
+_HEADS: dict[bytes, bytes] = {}
+"""TYPE lines seen: empty where samples may be ours, else what all of its samples start with."""
+
+
+def _learn_head(head: bytes) -> bytes:
+    words = head.removeprefix(b"# ").split(b" ")
+    foreign = len(words) == 3 and words[0] == b"TYPE" and words[1] and words[1] not in _PREFIXES
+    meaning = words[1] if foreign else _OURS
+    if len(_HEADS) < _HEADS_REMEMBERED and len(head) <= _LONGEST_HEAD:
+        _HEADS[head] = meaning
+    return meaning
+
+
+def _check_encoding(page: bytes) -> None:
+    """Raise PageError for a page that is no text: of one with our samples they alone matter."""
+    try:
+        page.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PageError(ScrapeReason.NOT_METRICS, f"the page is not UTF-8: {error}") from error
+
+
+def _number(page: bytes, line: re.Match[bytes]) -> int:
+    """Which line of the page it is, counted from 1."""
+    return page.count(b"\n", 0, line.start()) + 1
+
+
+def _parse_value(text: str) -> float:
+    if "_" in text:
+        raise ValueError(f"{_excerpt(text)} is not a number")
+    return float(text)
+
+
+def _combine(series: Series, first: float, second: float) -> float:
+    return max(first, second) if series.quantity in TAKE_MAXIMUM else first + second
+
+
+def _not_a_page(page: bytes) -> PageError:
+    if not page:
+        return PageError(ScrapeReason.NOT_METRICS, "the page is empty")
+    start = page[:80].decode("utf-8", "replace").strip()
+    if start[:1] in ("<", "{", "[", '"'):
+        return PageError(
+            ScrapeReason.NOT_METRICS, f"expected a metrics page, found {_excerpt(start)}"
+        )
+    return PageError(
+        ScrapeReason.TRUNCATED, f"the page ends in the middle of a line after {len(page)} bytes"
+    )
+
+
+def _excerpt(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

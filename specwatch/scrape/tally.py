@@ -1,0 +1,253 @@
+"""From samples, or increments of samples, to tallies and gauges in our vocabulary."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from specwatch.domain import histogram
+from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Histogram, Mode, Series, Tally
+from specwatch.engines.families import GAUGES, SUPERSEDED, TAKE_MAXIMUM
+from specwatch.scrape import counters
+
+_OF_THE_PROCESS = frozenset({"process_start", "cache_config", "tap_failures"})
+_POSITION_DIGITS = 3
+"""No drafter proposes a thousand tokens: more is not a position, and would take our memory."""
+
+_MOST_BUCKETS = 256
+"""Buckets of a histogram of one engine: more than any server has, and each lies in the store."""
+MOST_KEYS = 32
+"""Finish reasons, methods, or reasons of no coverage of one window: more than there are."""
+_LONGEST_KEY = 64
+_MOST_WIDTHS = 8
+"""Different numbers of draft positions that a fingerprint tells."""
+OTHER = "other"
+
+
+class Sampled(NamedTuple):
+    """The gauges of one model at one moment; None where the page does not say."""
+
+    running: float | None
+    waiting: float | None
+    kv_cache_usage: float | None
+    lifetime_acceptance_rate: float | None
+
+
+class Parts(NamedTuple):
+    """The samples of a page, told apart by who counts them."""
+
+    models: dict[str, dict[Series, float]]
+    """What the engine counts for each model."""
+    tap: dict[Series, float]
+    """What a tap counts, its failures included; empty where there is none."""
+
+
+def parts_of(samples: Mapping[Series, float]) -> Parts:
+    """Tell the engine's samples from a tap's; those of the whole process are left out."""
+    models: dict[str, dict[Series, float]] = defaultdict(dict)
+    tap: dict[Series, float] = {}
+    for series, value in samples.items():
+        if series.quantity in _OF_THE_PROCESS:
+            if series.quantity == "tap_failures":
+                tap[series] = value
+        elif series.temperature:
+            tap[series] = value
+        else:
+            models[series.model_name][series] = value
+    return Parts(dict(models), tap)
+
+
+def by_model(samples: Mapping[Series, float]) -> dict[str, dict[Series, float]]:
+    """What the engine counts for each model; a tap's samples are left out."""
+    return parts_of(samples).models
+
+
+def mode_of(samples: Mapping[Series, float], drafting: bool | None = None) -> Mode:
+    """Whether speculation is on for the model that this part of a page is of.
+
+    vLLM has the families of speculation only where it speculates. llama.cpp, which names no model,
+    has them without it too, and older builds never: there a draft proves it, and otherwise
+    ``drafting`` counts, what the server itself says.
+    """
+    for series, value in samples.items():
+        if series.quantity in ("draft_tokens", "lifetime_acceptance_rate") and (
+            series.model_name or value > 0
+        ):
+            return Mode.ON
+    if all(series.model_name for series in samples):
+        return Mode.OFF
+    if drafting is None:
+        return Mode.UNKNOWN
+    return Mode.ON if drafting else Mode.OFF
+
+
+def tally_of(samples: Mapping[Series, float], problems: list[str]) -> Tally:
+    """Structure the counters of one model (totals or increments), added over its engines.
+
+    A histogram whose buckets do not add up is left out, as are positions that are not numbers, and
+    ``problems`` gets a sentence about it. Raises PageError(``not_a_number``) for totals that are
+    not numbers.
+    """
+    if is_v0(samples):
+        samples = without_v0_totals(samples)
+    plain: dict[str, float] = defaultdict(float)
+    positions: dict[str, float] = defaultdict(float)
+    mappings: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    parts: dict[str, dict[str, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
+    counters.check({s: v for s, v in samples.items() if s.quantity not in GAUGES})
+    for series, value in samples.items():
+        if series.part:
+            key = series.key if series.part == "bucket" else series.part
+            parts[series.quantity][series.engine][key] = value
+        elif series.quantity == "accepted_per_position":
+            positions[series.key] += value
+        elif series.quantity in MAPPINGS:
+            mappings[series.quantity][series.key[:_LONGEST_KEY]] += value
+        elif series.quantity not in GAUGES:
+            plain[series.quantity] += value
+    _prefer_successors(plain)
+    _prefer_successors(parts)
+    fields: dict[str, object] = {q: int(plain[q]) for q in COUNTERS if q in plain}
+    for quantity in HISTOGRAMS:
+        fields[quantity] = _histogram(quantity, parts.get(quantity, {}), problems)
+    if "tpot" not in parts:
+        fields["tpot"] = _mean_tpot(parts)
+    fields["accepted_per_position"] = _per_position(positions, problems)
+    for quantity, counts in mappings.items():
+        fields[quantity] = most_frequent({key: int(counts[key]) for key in sorted(counts)})
+    return Tally(**fields)  # type: ignore[arg-type]
+
+
+def most_frequent(counts: Mapping[str, int]) -> Mapping[str, int]:
+    """Counts by key, of :data:`MOST_KEYS` keys at most: the rarer ones are added up as "other"."""
+    if len(counts) <= MOST_KEYS:
+        return counts
+    ordered = sorted(counts.items(), key=lambda entry: (entry[0] == OTHER, -entry[1], entry[0]))
+    rest = sum(count for _, count in ordered[MOST_KEYS - 1 :])
+    return dict(sorted([*ordered[: MOST_KEYS - 1], (OTHER, rest)]))
+
+
+def is_v0(samples: Iterable[Series]) -> bool:
+    """Whether a page is from vLLM's V0 engine with speculation on."""
+    return any(series.quantity == "lifetime_acceptance_rate" for series in samples)
+
+
+def without_v0_totals(samples: Mapping[Series, float]) -> dict[Series, float]:
+    """A V0 page less its token counters.
+
+    V0 adds the running total to them at each log interval, so that they mean nothing.
+    """
+    meaningless = ("drafts", "draft_tokens", "accepted_tokens")
+    return {s: v for s, v in samples.items() if s.quantity not in meaningless or s.temperature}
+
+
+def sampled(samples: Mapping[Series, float]) -> Sampled:
+    """The gauges of one model: requests added over engines, usage the highest of them.
+
+    What is NaN, infinite or negative counts as not said.
+    """
+    values: dict[str, float] = {}
+    for series, value in samples.items():
+        quantity = series.quantity
+        if quantity not in GAUGES or not 0.0 <= value < math.inf:
+            continue
+        if quantity in values:
+            take_maximum = quantity in TAKE_MAXIMUM
+            values[quantity] = (
+                max(values[quantity], value) if take_maximum else (values[quantity] + value)
+            )
+        else:
+            values[quantity] = value
+    _prefer_successors(values)
+    return Sampled(
+        values.get("running"),
+        values.get("waiting"),
+        values.get("kv_cache_usage"),
+        values.get("lifetime_acceptance_rate"),
+    )
+
+
+def fingerprint_of(samples: Iterable[Series]) -> str:
+    """What a page shows of the configuration, as ``CONFIGURATION-K``.
+
+    The first part is a digest of the cache configuration, less what vLLM measures at each start:
+    it is the same with speculation and without. The second is the number of draft positions (of
+    each model, where they differ), 0 without speculation and of llama.cpp before its first draft,
+    ``?`` for a version that does not say. Two draft models with the same number of positions look
+    alike.
+    """
+    shown: list[str] = []
+    positions: Counter[tuple[str, str]] = Counter()
+    unknown = False
+    for one in sorted(samples):
+        if one.quantity == "cache_config":
+            shown.append(f"{one.model_name}|{one.key}")
+        elif one.quantity == "accepted_per_position" and not one.temperature:
+            positions[one.model_name, one.engine] += 1
+        elif one.quantity == "lifetime_acceptance_rate":
+            unknown = True
+    digest = hashlib.blake2b("\n".join(shown).encode(), digest_size=6).hexdigest()
+    counts = sorted(set(positions.values()))
+    shown_counts = "+".join(map(str, counts[:_MOST_WIDTHS]))
+    return f"{digest}-{shown_counts or ('?' if unknown else '0')}"
+
+
+def _prefer_successors(values: dict[str, float] | dict[str, dict[str, dict[str, float]]]) -> None:
+    for old, new in SUPERSEDED.items():
+        if old in values:
+            value = values.pop(old)
+            values.setdefault(new, value)  # type: ignore[arg-type]
+
+
+def _histogram(
+    quantity: str, engines: Mapping[str, Mapping[str, float]], problems: list[str]
+) -> Histogram | None:
+    found = []
+    for engine, parts in engines.items():
+        by_bound = {le: count for le, count in parts.items() if le not in ("sum", "count")}
+        if not by_bound:
+            continue
+        if len(by_bound) > _MOST_BUCKETS:
+            problems.append(
+                f"{quantity} of engine {engine[:60]!r} has {len(by_bound)} buckets: expected at"
+                f" most {_MOST_BUCKETS}"
+            )
+            continue
+        try:
+            buckets = {float(le): count for le, count in by_bound.items()}
+        except ValueError:
+            problems.append(f"a bucket of {quantity} of engine {engine[:60]!r} has no bound")
+            continue
+        one = histogram.from_cumulative(buckets, parts.get("sum", math.nan))
+        if one is None or math.isnan(one.sum):
+            problems.append(f"the buckets of {quantity} of engine {engine[:60]!r} do not add up")
+        else:
+            found.append(one)
+    return histogram.merge_all(found)
+
+
+def _per_position(counts: Mapping[str, float], problems: list[str]) -> tuple[int, ...] | None:
+    totals: dict[int, int] = {}
+    for position, count in counts.items():
+        if not (position.isascii() and position.isdigit()) or len(position) > _POSITION_DIGITS:
+            problems.append(f"{position[:20]!r} is not a position of a draft token")
+            return None
+        totals[int(position)] = int(count)
+    return tuple(totals.get(at, 0) for at in range(max(totals) + 1)) if totals else None
+
+
+def _mean_tpot(parts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Histogram | None:
+    """Before vLLM 0.11 only the mean can be had: decode time over tokens after the first.
+
+    It is returned as a histogram without bounds, counting tokens instead of requests.
+    """
+    decode = parts.get("decode_time")
+    lengths = parts.get("output_length")
+    if not decode or not lengths:
+        return None
+    tokens = sum(e.get("sum", 0.0) - e.get("count", 0.0) for e in lengths.values())
+    seconds = sum(e.get("sum", 0.0) for e in decode.values())
+    return Histogram((), (max(0, round(tokens)),), seconds)

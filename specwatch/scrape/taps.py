@@ -1,0 +1,383 @@
+"""Whether the taps of a target can be trusted.
+
+A tap is part of the engine's process and on its page, or it is a proxy with a page of its own. It
+cannot have seen more drafts than the engine made, nor more accepted tokens: where it says so,
+requests are counted twice, or what was derived from streamed steps is wrong.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from specwatch.domain.buckets import matching, order_of, unknown_models
+from specwatch.domain.model import UNKNOWN_TEMPERATURE, Series, Source
+from specwatch.domain.temperature import bucket_labels
+from specwatch.scrape.tally import Parts
+
+BUCKETS_VARIABLE = "SPECWATCH_TAP_TEMPERATURE_BUCKETS"
+"""The environment variable that tells a tap its buckets."""
+
+COUNTS_TWICE = "counts_twice"
+"""The kind of trouble that a tap counted more drafts, or draft tokens, than there were."""
+ACCEPTS_TOO_MUCH = "accepts_too_much"
+"""The kind of trouble that a tap counted more accepted tokens than there were."""
+LEAVES_OUT = frozenset({COUNTS_TWICE, ACCEPTS_TOO_MUCH})
+"""The kinds of trouble for which a model has no windows by temperature."""
+
+KEEP_RECORDS = "start vLLM (0.29 or later) with --per-request-spec-decode-metrics summary"
+"""The remedy where acceptance is not to be had from the responses, or not to be derived."""
+
+_COMPARED = {
+    "drafts": "drafts", "draft_tokens": "draft tokens", "accepted_tokens": "accepted tokens",
+}  # fmt: skip
+"""What both sides count, and how to call it; of those that are too many the first is told."""
+_DAY = 86_400.0
+"""Seconds after which a tap that is gone is no news."""
+_INSIDE_SLACK = 64
+"""Drafts of requests that ended in a step which the engine has not counted yet."""
+_SEVERAL_PROCESSES_SLACK = 1024
+_SEVERAL_PROCESSES_SHARE = 0.01
+"""Several processes' counts are read one after the other, while they go on."""
+_PROXY_SLACK = 1000
+_PROXY_SHARE = 0.05
+_PROXY_DRAFTS_UNDER_WAY = 2000
+"""Drafts that a request may have had before both were watched: its record comes at its end."""
+_UNDER_WAY = 256
+"""Requests that may have been under way where the engine does not say."""
+_MOST_SHOWN = 8
+
+
+class Trouble(NamedTuple):
+    """Why a tap's numbers are not to be had, or not to be taken as they are.
+
+    ``kind`` is stable, ``text`` a sentence with the remedy; ``model_name`` is empty where it
+    concerns the whole target.
+    """
+
+    kind: str
+    text: str
+    model_name: str = ""
+
+
+class _Count(NamedTuple):
+    """What is counted of one of the engine's models: ``quantity`` is a key of _COMPARED."""
+
+    model: str
+    quantity: str
+
+
+class _Excess(NamedTuple):
+    """What a tap counted, and the server, which cannot both be true."""
+
+    quantity: str
+    tap: int
+    server: int
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """Counts of both sides since both were watched without a restart."""
+
+    server: Counter[_Count] = field(default_factory=Counter)
+    tap: Counter[_Count] = field(default_factory=Counter)
+    under_way: Mapping[str, float | None] = field(default_factory=dict)
+
+
+class _Seen(NamedTuple):
+    """Names on a tap's page, and whether it derived the acceptance of any request."""
+
+    models: frozenset[str] = frozenset()
+    temperatures: frozenset[str] = frozenset()
+    failures: int = 0
+    derives: bool = False
+
+
+_NOTHING = _Seen()
+
+
+class Taps:
+    """What the pages of a target say of its taps, from scrape to scrape."""
+
+    def __init__(self, *, was_inside: bool = False) -> None:
+        """``was_inside`` says that the engine had a tap when it was last seen."""
+        self._inside = was_inside
+        self._gone_at: float | None = None
+        self._proxied = False
+        self._proxy_empty = False
+        self._seen = _NOTHING
+        self._strangers: frozenset[str] = frozenset()
+        self._doubted: dict[str, _Excess] = {}
+        self._proxy_doubted: dict[str, _Excess] = {}
+        self._widths: dict[str, int] = {}
+        self._ledger = _Ledger()
+        self._begin_ledger = True
+
+    @property
+    def source(self) -> Source | None:
+        """Whose counts are taken: the engine's own tap before a proxy."""
+        if self._inside:
+            return Source.TAP
+        return Source.PROXY if self._proxied else None
+
+    @property
+    def failures(self) -> int:
+        """Failures of the tap itself since its process began."""
+        return self._seen.failures
+
+    @property
+    def gone(self) -> bool:
+        """Whether the engine had a tap before it was restarted, and has none now.
+
+        It is over with the next restart without one, or after a day: then it is meant.
+        """
+        return self._gone_at is not None
+
+    def doubts(self, model: str) -> bool:
+        """Whether what the tap counted for the engine's ``model`` cannot be true."""
+        return model in (self._doubted if self._inside else self._proxy_doubted)
+
+    def see(
+        self,
+        page: Parts,
+        increments: Mapping[Series, float],
+        now: float,
+        *,
+        restarted: bool,
+        several_processes: bool,
+        unnamed: str,
+    ) -> None:
+        """Take in the engine's page, and what it counted since the page before.
+
+        ``now`` is in seconds of a clock that never steps.
+        """
+        if not (page.tap or self._inside or self._proxied or self.gone):
+            return
+        self._note_gone(now, has_tap=bool(page.tap), restarted=restarted)
+        self._inside = bool(page.tap)
+        self._widths = _widths(page.models)
+        self._doubted = {}
+        if page.tap:
+            self._seen = _seen(page.tap)
+            server = _of_server(page.models)
+            share = _SEVERAL_PROCESSES_SHARE if several_processes else 0.0
+            slack = _SEVERAL_PROCESSES_SLACK if several_processes else _INSIDE_SLACK
+            self._doubted = _excesses(
+                _of_tap(page.tap, page.models, unnamed),
+                server,
+                lambda count: (1 + share) * server[count] + slack * self._width(count),
+            )
+            self._strangers = _strangers(self._seen, page.models, unnamed)
+        elif not self._proxied:
+            self._seen, self._strangers = _NOTHING, frozenset()
+        if self._proxied:
+            self._ledger.server.update(_counts(increments))
+            self._begin_ledger = self._begin_ledger or restarted
+
+    def _note_gone(self, now: float, *, has_tap: bool, restarted: bool) -> None:
+        if has_tap:
+            self._gone_at = None
+        elif self._inside:
+            self._gone_at = now
+        elif self._gone_at is not None and (restarted or now - self._gone_at >= _DAY):
+            self._gone_at = None
+
+    def _width(self, count: _Count) -> int:
+        """How many there may be of it for each draft."""
+        return 1 if count.quantity == "drafts" else self._widths.get(count.model, 1)
+
+    def see_proxy(
+        self,
+        page: Parts,
+        increments: Mapping[Series, float],
+        *,
+        restarted: bool,
+        models: Mapping[str, float | None],
+        unnamed: str,
+    ) -> None:
+        """Take in a proxy's page, right after that of the engine.
+
+        ``models`` are the engine's with their running requests. A request is counted by the engine
+        as it drafts and by a proxy at its end, so a window may well cover more than there was; only
+        a lasting surplus is one.
+        """
+        self._proxied = bool(page.tap)
+        self._proxy_empty = not page.tap
+        if not self._inside:
+            self._seen = _seen(page.tap)
+            self._strangers = _strangers(self._seen, models, unnamed)
+        self._ledger.tap.update(_of_tap(increments, models, unnamed))
+        if self._begin_ledger or restarted:
+            self._ledger = _Ledger(under_way=models)
+            self._begin_ledger = False
+        self._proxy_doubted = _excesses(
+            self._ledger.tap, self._ledger.server, self._most_through_proxy
+        )
+
+    def _most_through_proxy(self, count: _Count) -> float:
+        running = self._ledger.under_way.get(count.model)
+        begun = _UNDER_WAY if running is None else running
+        slack = (_PROXY_SLACK + _PROXY_DRAFTS_UNDER_WAY * begun) * self._width(count)
+        return (1 + _PROXY_SHARE) * self._ledger.server[count] + slack
+
+    def forget_proxy(self) -> None:
+        """Another proxy takes its place, or none."""
+        self._proxied = self._proxy_empty = False
+        self._proxy_doubted = {}
+        self._ledger, self._begin_ledger = _Ledger(), True
+
+    def trouble(self, edges: Sequence[float]) -> tuple[Trouble, ...]:
+        """What is wrong now; ``edges`` are those of the configured temperature buckets."""
+        found = []
+        if self.gone:
+            found.append(Trouble("gone", _GONE))
+        if self._inside and self._proxied:
+            found.append(Trouble("two_taps", _TWO_TAPS))
+        if self._proxy_empty:
+            found.append(Trouble("proxy_without_tap", _PROXY_WITHOUT_TAP))
+        doubted = self._doubted if self._inside else self._proxy_doubted
+        found += [
+            _too_many(model, excess, derives=self._seen.derives)
+            for model, excess in sorted(doubted.items())
+        ]
+        if self._strangers:
+            found.append(Trouble("unknown_model", unknown_models(self._strangers)))
+        others = other_buckets(self._seen.temperatures, edges)
+        if others is not None:
+            found.append(Trouble("other_buckets", others))
+        if self._seen.failures:
+            found.append(Trouble("tap_failed", _failed(self._seen.failures)))
+        return tuple(found)
+
+
+_GONE = (
+    "the server was restarted without the tap that it had; `specwatch tap flags` shows what to add"
+    " to its command line. If that is meant, this ends with its next restart, or after a day"
+)
+_TWO_TAPS = (
+    "the server's own page and the proxy's both have a tap, which count the same requests: those of"
+    " the server's page are taken; remove the other"
+)
+_PROXY_WITHOUT_TAP = "the proxy's page has no specwatch_* family; is it a `specwatch tap proxy`?"
+
+
+def _too_many(model: str, excess: _Excess, *, derives: bool) -> Trouble:
+    said = (
+        f"the tap counted {excess.tap:,} {_COMPARED[excess.quantity]} where the server counted"
+        f" {excess.server:,}"
+    )
+    kind = ACCEPTS_TOO_MUCH if excess.quantity == "accepted_tokens" else COUNTS_TWICE
+    if not derives:
+        why = _COUNTS_TWICE
+    else:
+        why = _JOINS_STEPS if kind == ACCEPTS_TOO_MUCH else _DERIVES_TOO_MANY
+    return Trouble(kind, said + why, model)
+
+
+_COUNTS_TWICE = (
+    ": it counts twice, or for another server too. Its numbers are left out until that is mended:"
+    " load it once, and watch one server through one proxy"
+)
+_DERIVES_TOO_MANY = (
+    ", and is left out: it counts twice, or for another server too, or not every streamed step has"
+    f" a whole draft, so that acceptance cannot be derived: {KEEP_RECORDS}"
+)
+_JOINS_STEPS = (
+    ", and is left out: this server joins steps (for slow clients, or --stream-interval), so that"
+    f" acceptance cannot be derived from what it streams: {KEEP_RECORDS}"
+)
+
+
+def other_buckets(temperatures: Collection[str], edges: Sequence[float]) -> str | None:
+    """A sentence about buckets of a tap that are not those of ``edges``; None where all are."""
+    labels = set(temperatures) - {UNKNOWN_TEMPERATURE} if temperatures else set()
+    others = labels and labels - set(bucket_labels(edges))
+    if not others:
+        return None
+    ordered = sorted(others, key=order_of)
+    named = ", ".join(label[:40] for label in ordered[:_MOST_SHOWN])
+    more = ", ..." if len(ordered) > _MOST_SHOWN else ""
+    return (
+        f"the tap has temperature buckets that temperature_buckets does not: {named}{more};"
+        f" start it with {BUCKETS_VARIABLE}={','.join(f'{edge:g}' for edge in edges)}"
+    )
+
+
+def _failed(count: int) -> str:
+    times = "once" if count == 1 else f"{count:,} times"
+    return f"the tap itself failed {times}; the log of its process says why"
+
+
+def _seen(tap: Mapping[Series, float]) -> _Seen:
+    named = {(series.model_name, series.temperature) for series in tap if series.temperature}
+    failures = sum(value for series, value in tap.items() if series.quantity == "tap_failures")
+    derived = (n for series, n in tap.items() if (series.quantity, series.key) == _DERIVED)
+    return _Seen(
+        frozenset(model for model, _ in named),
+        frozenset(temperature for _, temperature in named),
+        int(failures),
+        any(derived),
+    )
+
+
+_DERIVED = ("records", "derived")
+
+
+def _strangers(seen: _Seen, models: Collection[str], unnamed: str) -> frozenset[str]:
+    return frozenset(name for name in seen.models if matching(name, models, unnamed) is None)
+
+
+def _counts(samples: Mapping[Series, float]) -> Counter[_Count]:
+    """What the engine counted; models without a family are missing there."""
+    found: Counter[_Count] = Counter()
+    for series, value in samples.items():
+        if series.quantity in _COMPARED and not series.temperature:
+            found[_Count(series.model_name, series.quantity)] += int(value)
+    return found
+
+
+def _of_server(models: Mapping[str, Mapping[Series, float]]) -> Counter[_Count]:
+    found: Counter[_Count] = Counter()
+    for samples in models.values():
+        found.update(_counts(samples))
+    return found
+
+
+def _of_tap(
+    samples: Mapping[Series, float], models: Collection[str], unnamed: str
+) -> Counter[_Count]:
+    """What a tap counted, by the engine's model."""
+    found: Counter[_Count] = Counter()
+    for series, value in samples.items():
+        if series.quantity in _COMPARED and series.temperature:
+            model = matching(series.model_name, models, unnamed)
+            if model is not None:
+                found[_Count(model, series.quantity)] += int(value)
+    return found
+
+
+def _widths(models: Mapping[str, Mapping[Series, float]]) -> dict[str, int]:
+    """The most tokens of a draft of each model, as far as its positions say."""
+    return {
+        model: max(1, len({s.key for s in samples if s.quantity == "accepted_per_position"}))
+        for model, samples in models.items()
+    }
+
+
+def _excesses(
+    tap: Mapping[_Count, int], server: Mapping[_Count, int], most: Callable[[_Count], float]
+) -> dict[str, _Excess]:
+    """Of each model the first that a tap counted more of than the ``most`` that can be.
+
+    Where the engine does not count drafts, nobody knows: how many tokens each may have is not told
+    then either (before vLLM 0.8.5), or its counts of tokens mean nothing (V0).
+    """
+    found: dict[str, _Excess] = {}
+    for quantity in _COMPARED:
+        for count, seen in tap.items():
+            told = count in server and _Count(count.model, "drafts") in server
+            if count.quantity == quantity and told and seen > most(count):
+                found.setdefault(count.model, _Excess(quantity, seen, server[count]))
+    return found

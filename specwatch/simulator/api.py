@@ -1,0 +1,339 @@
+"""The HTTP face of the simulated vLLM: an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import importlib
+import inspect
+import itertools
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from specwatch.errors import ConfigError
+from specwatch.simulator.answers import (
+    DONE,
+    SimulatedAnswer,
+    error_body,
+    event,
+    metrics_of,
+    token_text,
+    usage,
+)
+from specwatch.simulator.app_state import fill_state
+from specwatch.simulator.asking import LARGEST_BODY, Refused, SimulatedAsk, count_tokens, read_ask
+from specwatch.simulator.clients import SimulatedClients
+from specwatch.simulator.runtime import SimulatedRuntime
+from specwatch.simulator.sequence import SimulatedSequence
+from specwatch.simulator.workload import SimulatedRequest
+
+_NOT_COUNTED = frozenset({"/metrics", "/health", "/version"})
+
+
+def application(runtime: SimulatedRuntime) -> Starlette:
+    """The whole application, middleware included; ConfigError when one cannot be loaded."""
+    api = SimulatedApi(runtime)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        tasks = [asyncio.create_task(runtime.pump())]
+        if runtime.settings.middleware:
+            tasks.append(asyncio.create_task(SimulatedClients(app, runtime).run()))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            for task in tasks:
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    # vLLM adds in order, so that the last one named is the outermost.
+    outermost = [
+        _load_middleware(path, runtime.registry) for path in reversed(runtime.settings.middleware)
+    ]
+    own = [Middleware(_ApiKey, runtime=runtime), Middleware(_Instrumented, runtime=runtime)]
+    app = Starlette(routes=api.routes, middleware=[*outermost, *own], lifespan=lifespan)
+    fill_state(app.state, runtime)
+    return app
+
+
+def _load_middleware(path: str, registry: CollectorRegistry) -> Middleware:
+    module, _, name = path.rpartition(".")
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"--middleware {path}: cannot be imported ({error}); expected a dotted path to an ASGI"
+            " middleware class or a coroutine function"
+        ) from error
+    if isinstance(found, type):
+        factory: Any = found
+        # In a process of its own nothing would be registered yet.
+        own = {"registry": registry} if "registry" in inspect.signature(found).parameters else {}
+        return Middleware(factory, **own)
+    if inspect.iscoroutinefunction(found):
+        return Middleware(BaseHTTPMiddleware, dispatch=found)
+    raise ConfigError(
+        f"--middleware {path}: found {type(found).__name__}, expected a class or a coroutine"
+        " function"
+    )
+
+
+class SimulatedApi:
+    """Handlers of the routes that clients of vLLM use."""
+
+    def __init__(self, runtime: SimulatedRuntime) -> None:
+        self._runtime = runtime
+        self._serial = itertools.count()
+        self._created = int(time.time())
+        self.routes = [
+            Route("/metrics", self._metrics),
+            Route("/health", self._health),
+            Route("/version", self._version),
+            Route("/v1/models", self._models),
+            Route("/tokenize", self._tokenize, methods=["POST"]),
+            Route("/v1/completions", self._completions, methods=["POST"]),
+            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+        ]
+
+    async def _metrics(self, _: Request) -> Response:
+        return Response(self._runtime.metrics(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def _health(self, _: Request) -> Response:
+        return Response()
+
+    async def _version(self, _: Request) -> Response:
+        return JSONResponse({"version": self._runtime.settings.engine_version})
+
+    async def _models(self, _: Request) -> Response:
+        settings = self._runtime.settings
+        data: list[dict[str, Any]] = [
+            {
+                "id": name,
+                "object": "model",
+                "created": self._created,
+                "owned_by": "vllm",
+                "root": settings.model,
+                "parent": None,
+                "max_model_len": settings.max_model_len,
+                "permission": [],
+            }
+            for name in settings.served
+        ]
+        return JSONResponse({"object": "list", "data": data})
+
+    async def _tokenize(self, request: Request) -> Response:
+        settings = self._runtime.settings
+        try:
+            count = count_tokens(await _body(request), settings)
+        except Refused as refusal:
+            body = error_body(refusal.status, refusal.kind, str(refusal), refusal.param)
+            return JSONResponse(body, refusal.status)
+        return JSONResponse(
+            {
+                "count": count,
+                "max_model_len": settings.max_model_len,
+                "tokens": list(range(count)),
+                "token_strs": None,
+            }
+        )
+
+    async def _completions(self, request: Request) -> Response:
+        return await self._complete(request, chat=False)
+
+    async def _chat(self, request: Request) -> Response:
+        return await self._complete(request, chat=True)
+
+    async def _complete(self, request: Request, chat: bool) -> Response:
+        try:
+            ask = read_ask(await _body(request), chat, self._runtime.settings)
+        except Refused as refusal:
+            body = error_body(refusal.status, refusal.kind, str(refusal), refusal.param)
+            return JSONResponse(body, refusal.status)
+        answer = SimulatedAnswer(
+            chat=chat,
+            id=("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex[:16],
+            created=int(time.time()),
+            model=ask.model,
+            signed=self._runtime.settings.has_records,
+        )
+        if ask.stream:
+            return StreamingResponse(self._stream(ask, answer), media_type="text/event-stream")
+        whole = asyncio.create_task(self._whole(ask, answer))
+        gone = asyncio.create_task(_disconnected(request))
+        try:
+            await asyncio.wait((whole, gone), return_when=asyncio.FIRST_COMPLETED)
+            return JSONResponse(whole.result()) if whole.done() else Response(status_code=499)
+        finally:
+            for task in (whole, gone):
+                task.cancel()
+            await asyncio.gather(whole, gone, return_exceptions=True)
+
+    def _requests(self, ask: SimulatedAsk) -> list[SimulatedRequest]:
+        settings, workload = self._runtime.settings, self._runtime.engine.workload
+        requests = []
+        for prompt in ask.prompts:
+            stop = None if ask.ignore_eos else max(ask.min_tokens, workload.output_length())
+            requests.append(
+                SimulatedRequest(
+                    prompt_tokens=prompt.tokens,
+                    max_tokens=ask.max_tokens or settings.max_model_len - prompt.tokens,
+                    temperature=ask.temperature,
+                    stop_after=stop,
+                )
+            )
+        return requests
+
+    def _keys(self, ask: SimulatedAsk) -> list[str]:
+        """What the text of each choice follows from: greedy answers repeat, others do not."""
+        serial = next(self._serial) if ask.temperature else ""
+        return [
+            f"{prompt.digest}/{serial}/{index if ask.n > 1 else ''}"
+            for prompt in ask.prompts
+            for index in range(ask.n)
+        ]
+
+    def _metrics_of(
+        self, ask: SimulatedAsk, sequences: list[SimulatedSequence]
+    ) -> dict[str, Any] | None:
+        """What vLLM can say of a request that had one answer."""
+        settings = self._runtime.settings
+        if len(sequences) != 1 or ask.beams:
+            return None
+        return metrics_of(sequences[0], record=settings.record != "none", times=settings.timings)
+
+    async def _whole(self, ask: SimulatedAsk, answer: SimulatedAnswer) -> dict[str, Any]:
+        sequences: list[SimulatedSequence] = []
+        async for _ in self._runtime.generate(self._requests(ask), ask.n, sequences):
+            pass
+        texts = [
+            "".join(token_text(key, position) for position in range(sequence.generation_tokens))
+            for key, sequence in zip(self._keys(ask), sequences, strict=True)
+        ]
+        counts = usage(
+            sum(prompt.tokens for prompt in ask.prompts),
+            sum(sequence.generation_tokens for sequence in sequences),
+        )
+        reasons = [sequence.finished_reason for sequence in sequences]
+        return answer.whole(texts, reasons, counts, self._metrics_of(ask, sequences))
+
+    async def _stream(self, ask: SimulatedAsk, answer: SimulatedAnswer) -> AsyncIterator[bytes]:
+        keys = self._keys(ask)
+        sent = [0] * len(keys)
+        if answer.chat:
+            counts = usage(ask.prompts[0].tokens, 0) if ask.continuous_usage else None
+            for index in range(len(keys)):
+                yield event(answer.opening(index, counts))
+        sequences: list[SimulatedSequence] = []
+        news = self._runtime.generate(self._requests(ask), ask.n, sequences)
+        async with contextlib.aclosing(news):
+            async for tokens in news:
+                first, index = sent[tokens.index], tokens.index
+                sent[index] += tokens.new
+                text = "".join(token_text(keys[index], i) for i in range(first, sent[index]))
+                counts = None
+                if ask.continuous_usage:
+                    counts = usage(ask.prompts[index // ask.n].tokens, sent[index])
+                reason = tokens.finished_reason
+                yield event(answer.chunk(index, text, reason, counts, ask.include_usage))
+        if ask.include_usage:
+            counts = usage(sum(prompt.tokens for prompt in ask.prompts), sum(sent))
+            yield event(answer.closing(counts, self._metrics_of(ask, sequences)))
+        yield DONE
+
+
+async def _body(request: Request) -> bytes:
+    """The body; one that is too large is read to its end, so that the client hears why."""
+    pieces, size = bytearray(), 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size <= LARGEST_BODY:
+            pieces += piece
+    if size > LARGEST_BODY:
+        raise Refused(
+            f"The body has {size} bytes; the simulated vLLM reads {LARGEST_BODY} at most.",
+            status=413,
+            kind="RequestEntityTooLarge",
+        )
+    return bytes(pieces)
+
+
+async def _disconnected(request: Request) -> None:
+    """Returns when the client has gone away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class _ApiKey:
+    """Guards ``/v1`` with the keys of ``--api-key``, as vLLM does."""
+
+    def __init__(self, app: ASGIApp, runtime: SimulatedRuntime) -> None:
+        self._app = app
+        self._accepted = {f"Bearer {key}".encode() for key in runtime.settings.api_keys}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        guarded = scope["type"] == "http" and scope["path"].startswith("/v1")
+        if guarded and self._accepted and not self._authorized(scope):
+            refusal = JSONResponse({"error": "Unauthorized"}, 401)
+            await refusal(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _authorized(self, scope: Scope) -> bool:
+        return dict(scope["headers"]).get(b"authorization") in self._accepted
+
+
+class _Instrumented:
+    """Counts requests into the ``http_*`` families."""
+
+    def __init__(self, app: ASGIApp, runtime: SimulatedRuntime) -> None:
+        self._app = app
+        self._runtime = runtime
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in _NOT_COUNTED:
+            await self._app(scope, receive, send)
+            return
+        outcome = _Outcome()
+
+        async def watching(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                outcome.status = message["status"]
+                outcome.sent = _content_length(message["headers"])
+            await send(message)
+
+        started = time.perf_counter()
+        try:
+            await self._app(scope, receive, watching)
+        finally:
+            self._runtime.http.record(
+                scope["path"] if outcome.status != 404 else "none",
+                scope["method"],
+                outcome.status,
+                _content_length(scope["headers"]),
+                outcome.sent,
+                time.perf_counter() - started,
+            )
+
+
+@dataclasses.dataclass(slots=True)
+class _Outcome:
+    status: int = 500
+    sent: int = 0
+
+
+def _content_length(headers: list[tuple[bytes, bytes]]) -> int:
+    return next((int(value) for name, value in headers if name.lower() == b"content-length"), 0)

@@ -1,0 +1,174 @@
+"""Renders ``/metrics`` as the vLLM that is simulated would.
+
+The layout of a process never changes but for HTTP handlers, so everything but the values is
+prepared once for each incarnation of the engine, and a histogram is formatted only when it grew.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterator
+
+from specwatch.simulator.cache_config import cache_config
+from specwatch.simulator.engine import SimulatedEngine
+from specwatch.simulator.exposition import HistogramText, escaped, labelled, number
+from specwatch.simulator.http_stats import SimulatedHttpStats
+from specwatch.simulator.layout import SimulatedFamily, families
+from specwatch.simulator.scheduler import SimulatedScheduler
+
+_STARTUP_SECONDS = 21.7
+"""Between the start of a process and the creation of its metrics: seen on a small real server."""
+
+_PYTHON = """\
+# HELP python_gc_objects_collected_total Objects collected during gc
+# TYPE python_gc_objects_collected_total counter
+python_gc_objects_collected_total{generation="0"} 15723.0
+python_gc_objects_collected_total{generation="1"} 2487.0
+python_gc_objects_collected_total{generation="2"} 639.0
+# HELP python_gc_objects_uncollectable_total Uncollectable objects found during GC
+# TYPE python_gc_objects_uncollectable_total counter
+python_gc_objects_uncollectable_total{generation="0"} 0.0
+python_gc_objects_uncollectable_total{generation="1"} 0.0
+python_gc_objects_uncollectable_total{generation="2"} 0.0
+# HELP python_gc_collections_total Number of times this generation was collected
+# TYPE python_gc_collections_total counter
+python_gc_collections_total{generation="0"} 1628.0
+python_gc_collections_total{generation="1"} 147.0
+python_gc_collections_total{generation="2"} 10.0
+# HELP python_info Python platform information
+# TYPE python_info gauge
+python_info{implementation="CPython",major="3",minor="11",patchlevel="7",version="3.11.7"} 1.0
+"""
+_PROCESS = """\
+# HELP process_virtual_memory_bytes Virtual memory size in bytes.
+# TYPE process_virtual_memory_bytes gauge
+process_virtual_memory_bytes 2.183979008e+09
+# HELP process_resident_memory_bytes Resident memory size in bytes.
+# TYPE process_resident_memory_bytes gauge
+process_resident_memory_bytes 7.60655872e+08
+# HELP process_start_time_seconds Start time of the process since unix epoch in seconds.
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds {start}
+# HELP process_cpu_seconds_total Total user and system CPU time spent in seconds.
+# TYPE process_cpu_seconds_total counter
+process_cpu_seconds_total %s
+# HELP process_open_fds Number of open file descriptors.
+# TYPE process_open_fds gauge
+process_open_fds 35.0
+# HELP process_max_fds Maximum number of open file descriptors.
+# TYPE process_max_fds gauge
+process_max_fds 20000.0
+"""
+
+Part = Callable[[], str]
+
+
+class SimulatedPage:
+    """The page of one server; :meth:`render` gives its bytes at any moment."""
+
+    def __init__(self, engine: SimulatedEngine, http: SimulatedHttpStats | None = None) -> None:
+        self._engine = engine
+        self._http = http or SimulatedHttpStats()
+        self._model = f'model_name="{escaped(engine.settings.served[0])}"'
+        self._incarnation = -1
+        self._parts: list[Part] = []
+
+    def render(self) -> bytes:
+        """The whole page, UTF-8, in the Prometheus text format."""
+        if self._incarnation != self._engine.incarnation:
+            self._parts = list(_joined(self._lay_out()))
+            self._incarnation = self._engine.incarnation
+        pieces = [part() for part in self._parts]
+        pieces.extend(self._http.families(self._created))
+        return "".join(pieces).encode()
+
+    @property
+    def _created(self) -> str | None:
+        if self._engine.settings.multiprocess:
+            return None
+        return number(self._engine.process_start + _STARTUP_SECONDS)
+
+    def _lay_out(self) -> Iterator[str | Part]:
+        engine = self._engine
+        settings = engine.settings
+        if not settings.multiprocess:
+            yield _PYTHON
+            before, after = _PROCESS.format(start=number(engine.process_start)).split("%s")
+            yield before
+            yield lambda: number(sum(core.counters.busy for core in engine.cores))
+            yield after
+        k = engine.speculation.k if engine.speculation else 0
+        for family in families(settings.engine_version, k):
+            yield from self._family(family)
+        yield self._cache_config()
+
+    def _family(self, family: SimulatedFamily) -> Iterator[str | Part]:
+        name = f"vllm:{family.name}"
+        exposed = f"{name}_total" if family.kind == "counter" else name
+        yield f"# HELP {exposed} {family.help}\n# TYPE {exposed} {family.kind}\n"
+        cores = self._engine.cores if family.per_engine else self._engine.cores[:1]
+        series = [
+            (pair, quantity, f'engine="{core.index}"' if family.per_engine else "", core)
+            for core in cores
+            for pair, quantity in family.series
+        ]
+        for pair, quantity, engine, core in series:
+            if family.kind == "histogram":
+                yield HistogramText(
+                    operator.attrgetter(quantity)(core), name, pair, engine, self._model
+                )
+                continue
+            yield f"{exposed}{labelled(pair, engine, self._model)} "
+            yield _sample(core, quantity)
+            yield "\n"
+        created = self._created
+        if family.kind != "gauge" and created is not None:
+            yield f"# HELP {name}_created {family.help}\n# TYPE {name}_created gauge\n"
+            for pair, _, engine, _ in series:
+                yield f"{name}_created{labelled(pair, engine, self._model)} {created}\n"
+
+    def _cache_config(self) -> str:
+        settings = self._engine.settings
+        name = "vllm:cache_config_info"
+        lines = [f"# HELP {name} Information of the LLMEngine CacheConfig\n# TYPE {name} gauge\n"]
+        for core in self._engine.cores:
+            pairs = cache_config(
+                settings.engine_version, settings.block_size, core.blocks, settings.max_model_len
+            )
+            if settings.engine_version != "0.8.5":
+                pairs["engine"] = str(core.index)
+            labels = ",".join(f'{key}="{escaped(pairs[key])}"' for key in sorted(pairs))
+            lines.append(f"{name}{{{labels}}} 1.0\n")
+            if "engine" not in pairs:
+                break
+        return "".join(lines)
+
+
+def _joined(pieces: Iterator[str | Part]) -> Iterator[Part]:
+    """The same pieces with neighbouring fixed ones made one."""
+    for fixed, group in itertools.groupby(pieces, key=lambda piece: isinstance(piece, str)):
+        if fixed:
+            yield "".join(piece for piece in group if isinstance(piece, str)).__str__
+        else:
+            yield from (piece for piece in group if not isinstance(piece, str))
+
+
+def _sample(core: SimulatedScheduler, quantity: str) -> str | Part:
+    if quantity.isdigit():
+        return number(int(quantity))
+    read = _read(core, quantity)
+    return lambda: number(read())
+
+
+def _read(core: SimulatedScheduler, quantity: str) -> Callable[[], float]:
+    """A reader of a path such as ``counters.requests[stop]``; ``[len]`` is the length."""
+    path, _, key = quantity.partition("[")
+    target = operator.attrgetter(path)
+    key = key.rstrip("]")
+    if key == "len":
+        return lambda: len(target(core))
+    if key:
+        item: str | int = int(key) if key.isdigit() else key
+        return lambda: target(core)[item]
+    return lambda: target(core)

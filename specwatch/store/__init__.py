@@ -1,0 +1,1 @@
+"""The database: windows, roll-ups, verdicts, guard records, experiments, and their upkeep."""

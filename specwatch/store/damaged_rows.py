@@ -1,0 +1,292 @@
+"""The table ``damaged_rows``: rows that cannot be decoded, moved out of their tables as they were.
+
+Two kinds stay, as windows need them: of a series the names are made readable and the times
+computed anew, and a context goes only with the last row that needs it. A guard is stored anew as
+held. In each case the row as it was found is in ``damaged_rows``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from specwatch.domain.model import HOUR, SeriesId
+from specwatch.errors import DamagedRow
+from specwatch.store import damage, repository, schema
+from specwatch.store.experiment_rows import experiment_of
+from specwatch.store.guard_records import entry_of, fresh_after_damage, step_of, targets_of
+from specwatch.store.measurement_rows import measurement_of
+from specwatch.store.packing import COLUMNS, assemble, storable
+from specwatch.store.statements import content_of, contents_of, insert, series_of
+from specwatch.store.verdict_rows import decision_of
+
+_table = schema.damaged_rows
+_WINDOWS = (schema.minutes, schema.hours)
+_ORDER = (
+    *_WINDOWS, schema.cursors, schema.baselines, schema.verdicts, schema.guards,
+    schema.guard_steps, schema.experiments, schema.runs, _table, schema.series, schema.contexts,
+)  # fmt: skip
+"""Rows before those that they refer to."""
+_ROWS_AT_ONCE = 1000
+_TIMES = ("start", "at", "ended_at", "measured_at", "last_start")
+_NO_SERIES = SeriesId("", "", "", "")
+
+Decode = Callable[[Any], object]
+
+
+class SetAside(NamedTuple):
+    """A row that was moved; ``at`` is the time that it is about, or else when it was found (Unix
+    seconds). ``target`` is empty where it is not known."""
+
+    found_at: int
+    at: int
+    target: str
+    table: str
+    key: str
+    reason: str
+
+
+def scan(connection: sa.Connection) -> Iterator[DamagedRow]:
+    """Yield every row that cannot be decoded, and those that need a damaged context."""
+    for table in _ORDER:
+        yield from scan_table(connection, table)
+
+
+def scan_table(connection: sa.Connection, table: sa.Table) -> Iterator[DamagedRow]:
+    """The same of one table."""
+    decode = _decoder(connection, table)
+    streaming = connection.execution_options(yield_per=_ROWS_AT_ONCE)
+    for row in streaming.execute(sa.select(table)):
+        why = _why(decode, row)
+        if why is not None:
+            yield DamagedRow(str(table.name), _key(table, row), why)
+
+
+def set_aside(
+    connection: sa.Connection, rows: Iterable[DamagedRow], now: float, *, thorough: bool
+) -> list[DamagedRow]:
+    """Move rows that cannot be decoded; returns those of which nothing is left to be done.
+
+    A key may find several rows: those that can be decoded stay. What needs a damaged context is
+    moved only if ``thorough``, as a daemon stores the context again as soon as it comes up. Rows
+    that the database does not let go stay as well.
+    """
+    decoders: dict[str, Decode] = {}
+    done = []
+    for row in rows:
+        table = schema.metadata.tables[row.table]
+        if table is schema.contexts and not thorough:
+            continue
+        if table.name not in decoders:
+            decoders[table.name] = _decoder(connection, table)
+        try:
+            with connection.begin_nested():
+                _move(connection, table, row.key, decoders[table.name], now)
+        except sa.exc.DBAPIError:
+            continue
+        done.append(row)
+    return done
+
+
+def read(
+    connection: sa.Connection, since: float = 0.0, until: float = 1e11, target: str | None = None
+) -> list[SetAside]:
+    """What was set aside of a time ``since <= at < until``, oldest first; of one target, or of
+    none that is known, where one is named."""
+    query = sa.select(_table).where(_table.c.at >= since, _table.c.at < until)
+    if target is not None:
+        query = query.where(_table.c.target.in_((storable(target), "")))
+    rows = connection.execute(query.order_by(_table.c.at, _table.c.id)).all()
+    return list(damage.sound(damage.of(connection), _table, rows, _set_aside_of))
+
+
+def _set_aside_of(row: sa.Row[Any]) -> SetAside:
+    damage.require_types(_table, row._fields, row)
+    return SetAside(row.found_at, row.at, row.target, row.table_name, row.row_key, row.reason)
+
+
+def _decoder(connection: sa.Connection, table: sa.Table) -> Decode:
+    if table in _WINDOWS:
+        return _window_decoder(connection, table)
+    if table is schema.cursors:
+        return _cursor_decoder(connection)
+    found: Mapping[sa.Table, Decode] = {
+        schema.baselines: measurement_of,
+        schema.verdicts: decision_of,
+        schema.guards: entry_of,
+        schema.guard_steps: step_of,
+        schema.experiments: experiment_of,
+        schema.series: series_of,
+        schema.contexts: content_of,
+    }
+    return found.get(table, lambda row: damage.require_types(table, row._fields, row))
+
+
+def _window_decoder(connection: sa.Connection, table: sa.Table) -> Decode:
+    series = set(connection.execute(sa.select(schema.series.c.id)).scalars())
+    contents = _contents(connection)
+
+    def decode(row: Any) -> None:
+        damage.require_types(table, row._fields, row)
+        if row.series_id not in series:
+            raise ValueError(f"series_id is {row.series_id}, and there is no such series")
+        columns = tuple(row._mapping[name] for name in COLUMNS)
+        window = assemble(_NO_SERIES, row.start, 0, contents(row.context_id), columns)
+        _ = window.load_bin
+
+    return decode
+
+
+def _cursor_decoder(connection: sa.Connection) -> Decode:
+    contents = _contents(connection)
+    return lambda row: repository.cursor_of(row, contents(row.layout_id))
+
+
+def _contents(connection: sa.Connection) -> Callable[[object], str | None]:
+    """The content of a context by its id; None where it is damaged."""
+    known: dict[object, str | None] = {}
+
+    def content(id_: object) -> str | None:
+        if id_ not in known:
+            found = contents_of(connection, [id_]) if isinstance(id_, int) else {}
+            known[id_] = next(iter(found.values()), None)
+        return known[id_]
+
+    return content
+
+
+def _why(decode: Decode, row: Any) -> str | None:
+    """Why a row cannot be decoded; None where it can be."""
+    try:
+        decode(row)
+    except damage.MissingContext:
+        return "its context is damaged"
+    except damage.UNDECODABLE as error:
+        return damage.reason(error)
+    return None
+
+
+def _move(
+    connection: sa.Connection,
+    table: sa.Table,
+    key: Mapping[str, object],
+    decode: Decode,
+    now: float,
+) -> None:
+    for row in connection.execute(sa.select(table).where(*_found_by(table, key))).all():
+        why = _why(decode, row)
+        if why is None:
+            continue
+        connection.execute(_table.insert(), _kept(connection, table, row, why, now))
+        here = _found_by(table, _key(table, row))
+        if table is schema.series:
+            connection.execute(table.update().where(*here).values(_mended(connection, row)))
+            continue
+        connection.execute(table.delete().where(*here))
+        if table is schema.guards:
+            for target in targets_of(row):
+                _hold(connection, target, now)
+
+
+def _kept(
+    connection: sa.Connection, table: sa.Table, row: sa.Row[Any], why: str, now: float
+) -> dict[str, object]:
+    """The row of ``damaged_rows`` for a damaged one."""
+    columns = row._mapping
+    target = columns.get("target", "")
+    if "series_id" in columns and isinstance(row.series_id, int):
+        named = sa.select(schema.series.c.target).where(schema.series.c.id == row.series_id)
+        target = connection.execute(named).scalar() or ""
+    times = (columns.get(name) for name in _TIMES)
+    plausible = (each for each in times if isinstance(each, int | float) and 0 <= each < 1e11)
+    content = {name: _binary(value) for name, value in columns.items()}
+    return {
+        "found_at": int(now),
+        "at": int(next(plausible, now)),
+        "target": target if _is_text(target) else "",
+        "table_name": table.name,
+        "row_key": storable(DamagedRow(table.name, _key(table, row), "").where),
+        "reason": storable(why),
+        "content": msgspec.msgpack.encode(content),
+    }
+
+
+def _mended(connection: sa.Connection, row: sa.Row[Any]) -> dict[str, object]:
+    """A series with readable names, and with its times as its windows tell them."""
+    names = {
+        name: value if _is_text(value := row._mapping[name]) else storable(str(value))
+        for name in ("daemon", "target", "model_name", "temperature")
+    }
+    first, last, oldest = None, None, None
+    for table in _WINDOWS:
+        spans = sa.select(sa.func.min(table.c.start), sa.func.max(table.c.start)).where(
+            table.c.series_id == row.id, table.c.start < 10**11
+        )
+        begin, end = connection.execute(spans).one()
+        if begin is not None:
+            first = begin if first is None else min(first, begin)
+            last = end if last is None else max(last, end)
+            oldest = begin if table is schema.minutes else oldest
+    hour = 0 if oldest is None else int(oldest // HOUR) * HOUR
+    return {
+        **names,
+        "first_start": int(first or 0),
+        "last_start": int(last or 0),
+        "rolled_until": hour,
+        "pruned_until": hour,
+    }
+
+
+def _hold(connection: sa.Connection, target: str, now: float) -> None:
+    """Store the guard of a target anew, after all steps that are known of it."""
+    steps = schema.guard_steps
+    latest = sa.select(sa.func.max(steps.c.version)).where(steps.c.target == target)
+    version = connection.execute(latest).scalar()
+    connection.execute(
+        insert(connection, schema.guards).on_conflict_do_nothing(),
+        {
+            "target": target,
+            "version": version + 1 if isinstance(version, int) else 1,
+            "holder": "",
+            "lease_until": 0.0,
+            "state": fresh_after_damage(target, now),
+        },
+    )
+
+
+def _key(table: sa.Table, row: sa.Row[Any]) -> dict[str, object]:
+    return {column.name: row._mapping[column.name] for column in table.primary_key}
+
+
+def _found_by(table: sa.Table, key: Mapping[str, object]) -> list[sa.ColumnElement[bool]]:
+    """What finds rows whose columns have exactly these values, of whatever type they are."""
+    return [_equal(table.c[name], value) for name, value in key.items()]
+
+
+def _equal(column: sa.Column[Any], value: Any) -> sa.ColumnElement[bool]:
+    if value is None:
+        return column.is_(None)
+    kept = _binary(value)
+    if isinstance(value, str) and isinstance(kept, bytes):
+        return column == sa.cast(sa.literal(kept, sa.LargeBinary), sa.Text)
+    return column == sa.literal(value, sa.types.NullType())
+
+
+def _binary(value: object) -> object:
+    """The value; the bytes of a text that is none."""
+    if isinstance(value, str) and not _is_text(value):
+        return value.encode(errors="surrogateescape")
+    return value
+
+
+def _is_text(value: object) -> bool:
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

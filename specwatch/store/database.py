@@ -1,0 +1,258 @@
+"""One database: connections with bounded waits, and its failures as our errors."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from specwatch.errors import ConfigError, StoreMalformed, StoreUnavailable
+from specwatch.store.damage import Damage
+from specwatch.store.schema import MEND
+
+SQLITE_BUSY_SECONDS = 2.0
+SQLITE_WAL_PAGES = 1000
+SQLITE_WAL_BYTES = 8 * 2**20
+POSTGRES_CONNECT_SECONDS = 3
+POSTGRES_LOCK_MS = 3000
+POSTGRES_STATEMENT_MS = 4000
+
+_POSTGRES_LIMITS = {
+    "connect_timeout": POSTGRES_CONNECT_SECONDS,
+    "application_name": "specwatch",
+    "keepalives": 1,
+    "keepalives_idle": 2,
+    "keepalives_interval": 1,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 5000,
+}
+"""Connection parameters that bound every wait on the network; the URL's query can change them."""
+
+_SQLITE_REMEDIES = (
+    ("locked", "another process holds it locked; it will be tried again"),
+    ("busy", "another process holds it locked; it will be tried again"),
+    ("readonly", "it cannot be written; check owner, permissions and mount of file and directory"),
+    ("Permission denied", "this user may not use it; use sudo, or check owner and permissions"),
+    (
+        "full",
+        "there is no space left for it; free some, or shorten the retention (if there is space, the"
+        " file is damaged: `specwatch db repair` mends it)",
+    ),
+    ("unable to open", "it cannot be opened; check that its directory exists and is ours to write"),
+)
+_SQLITE_DAMAGE = (
+    ("not a database", "it is damaged or no SQLite database"),
+    ("malformed", "it is damaged"),
+    ("no such", "its tables are damaged, or not those of specwatch"),
+    ("codec can't decode", "its tables are damaged"),
+)
+
+
+class Database:
+    """Connections to one database by URL.
+
+    Every failure inside :meth:`reading` and :meth:`writing` comes out as StoreUnavailable; a URL
+    that cannot be used is a ConfigError at construction. No call waits much longer than 5 s,
+    except with ``migrating``, which lifts the limit on single statements.
+    """
+
+    def __init__(self, url: str, *, migrating: bool = False) -> None:
+        self._url = parse_url(url)
+        self._migrating = migrating
+        self._file: tuple[int, int] | None = None
+        self.is_sqlite = self._url.get_backend_name() == "sqlite"
+        self.where = where(self._url)
+        self.damage = Damage()
+        """Rows that could not be decoded, whoever read them by these connections."""
+        try:
+            engine = self._sqlite() if self.is_sqlite else self._postgres()
+            self.engine = engine.execution_options(specwatch_damage=self.damage)
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"{self.where} needs the package {error.name}; install it:"
+                f" {sys.executable} -m pip install 'psycopg[binary]'"
+            ) from error
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A connection in a transaction that is read from."""
+        with self._translated(), self.engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A connection in a transaction that is written in: on SQLite, the only such one."""
+        with self._translated():
+            engine = self.engine.execution_options(specwatch_begin="BEGIN IMMEDIATE")
+            with engine.begin() as connection:
+                yield connection
+
+    def prepare(self) -> None:
+        """Create the directory of a SQLite file, for its owner only."""
+        if self.is_sqlite:
+            with self._translated():
+                self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def exists(self) -> bool:
+        """Whether there is a SQLite file; of Postgres only connecting can tell.
+
+        Raises StoreUnavailable for a file that this user may not look for, or not read.
+        """
+        if not self.is_sqlite:
+            return True
+        with self._translated():
+            try:
+                os.stat(self._path)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            if not os.access(self._path, os.R_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return True
+
+    def was_replaced(self) -> bool:
+        """Whether the SQLite file that we hold open is no longer the one under its name."""
+        return self._file is not None and self._identity() != self._file
+
+    def remember_file(self) -> None:
+        """Hold :meth:`was_replaced` against the file as it is now."""
+        self._file = self._identity() if self.is_sqlite else None
+
+    def dispose(self) -> None:
+        """Close all connections; the next use opens new ones."""
+        self.engine.dispose()
+
+    @property
+    def _path(self) -> Path:
+        return Path(self._url.database or "")
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def _sqlite(self) -> sa.Engine:
+        engine = sa.create_engine(
+            self._url, connect_args={"timeout": SQLITE_BUSY_SECONDS}, pool_timeout=2
+        )
+        sa.event.listen(engine, "connect", self._on_sqlite_connect)
+        sa.event.listen(engine, "begin", _on_sqlite_begin)
+        return engine
+
+    def _on_sqlite_connect(self, connection: sqlite3.Connection, _: object) -> None:
+        # The driver's own BEGIN comes too late for a write lock: ours is sent by the begin event.
+        connection.isolation_level = None
+        # The driver refuses all rows of a query for one text that is no UTF-8: `require_types` does
+        # it row by row.
+        connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+        connection.execute(f"PRAGMA foreign_keys={'OFF' if self._migrating else 'ON'}")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute(f"PRAGMA wal_autocheckpoint={SQLITE_WAL_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit={SQLITE_WAL_BYTES}")
+        if connection.execute("PRAGMA page_count").fetchone()[0] == 0:
+            connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        _use_wal(connection)
+
+    def _postgres(self) -> sa.Engine:
+        engine = sa.create_engine(
+            self._url,
+            pool_pre_ping=True,
+            pool_timeout=2,
+            connect_args={
+                name: self._url.query.get(name, value) for name, value in _POSTGRES_LIMITS.items()
+            },
+        )
+        sa.event.listen(engine, "connect", self._on_postgres_connect)
+        return engine
+
+    def _on_postgres_connect(self, connection: Any, _: object) -> None:
+        # Set by statement: poolers in between refuse the start-up parameter `options`.
+        limit = 0 if self._migrating else POSTGRES_STATEMENT_MS
+        with connection.cursor() as cursor:
+            cursor.execute(f"SET statement_timeout = {limit}")
+            cursor.execute(f"SET lock_timeout = {POSTGRES_LOCK_MS}")
+            cursor.execute("SET idle_in_transaction_session_timeout = 30000")
+        connection.commit()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (DBAPIError, PoolTimeout, sqlite3.Error, OSError, UnicodeDecodeError) as error:
+            said = self._explain(error)
+            kind = StoreMalformed if MEND in said else StoreUnavailable
+            raise kind(said) from error
+
+    def _explain(self, error: Exception) -> str:
+        cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+        said = " ".join(str(cause).split())
+        if isinstance(self._url.password, str) and self._url.password:
+            said = said.replace(self._url.password, "***")
+        if self.is_sqlite:
+            for words, remedy in _SQLITE_REMEDIES:
+                if words in said:
+                    return f"{self.where}: {remedy} ({said})"
+            for words, what in _SQLITE_DAMAGE:
+                if words in said:
+                    return f"{self.where}: {what}; {MEND} ({said})"
+        return f"{self.where}: {said}"
+
+
+def parse_url(url: str) -> sa.URL:
+    """A database URL with the driver that we use. Raises ConfigError for what we cannot use."""
+    expected = (
+        "expected sqlite:////absolute/path/file.db or postgresql://user:password@host/database"
+    )
+    try:
+        parsed = sa.make_url(url)
+    except (ArgumentError, ValueError) as error:
+        # Not quoted: what cannot be parsed may still hold a password.
+        raise ConfigError(f"database: this is not a database URL; {expected}") from error
+    name = parsed.drivername
+    if name in ("postgres", "postgresql", "postgresql+psycopg"):
+        return parsed.set(drivername="postgresql+psycopg")
+    if name not in ("sqlite", "sqlite+pysqlite"):
+        raise ConfigError(f"database: {name} is not supported; {expected}")
+    if parsed.database in (None, "", ":memory:") or "file:" in (parsed.database or ""):
+        raise ConfigError(f"database: {name} without a file would lose everything; {expected}")
+    return parsed
+
+
+def where(url: sa.URL) -> str:
+    """Name a database for a person: never with a password."""
+    if url.get_backend_name() == "sqlite":
+        return f"SQLite database {url.database}"
+    place = url.host or url.query.get("host") or "local socket"
+    port = f":{url.port}" if url.port else ""
+    return f"Postgres database {url.database or url.username or ''} on {place}{port}"
+
+
+def _on_sqlite_begin(connection: sa.Connection) -> None:
+    begin = connection.get_execution_options().get("specwatch_begin", "BEGIN")
+    connection.exec_driver_sql(begin)
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Switch a new file to WAL; several processes doing so at once get errors instead of waits."""
+    for attempt in range(40):
+        try:
+            if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+                connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if attempt == 39 or not re.search("locked|busy", str(error)):
+                raise
+            time.sleep(0.05)

@@ -1,0 +1,298 @@
+"""Adding up thousands of stored rows without making a window of each.
+
+The sums are those of :func:`specwatch.domain.merge.merge_windows`, to the last digit. Importing
+this imports numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from specwatch.domain.merge import merge_windows
+from specwatch.domain.model import (
+    HISTOGRAMS,
+    HOUR,
+    LOAD_BINS,
+    MINUTE,
+    Gauges,
+    Histogram,
+    Mode,
+    SeriesId,
+    Tally,
+    Window,
+)
+from specwatch.store import schema
+from specwatch.store.damage import UNDECODABLE, Damage, require_types, sound
+from specwatch.store.packing import COLUMNS, MODES, SOURCES, Shared, assemble, shared_of
+from specwatch.store.readers import place
+from specwatch.store.row_columns import Entry, Packed, Positions, RowColumns, ints, numbered
+from specwatch.store.side_by_side import UNKNOWN, Floats, Ints, UnusualError
+
+_LAST_OF_BINS = np.array([last for _, last in LOAD_BINS if last is not None])
+_EXACT = 2**53
+"""Up to which sums of whole numbers are exact as floats."""
+
+
+class Place(NamedTuple):
+    """What is one row of the hours; ``load_bin`` is -1 while idle."""
+
+    start: int
+    series_id: int
+    context: int
+    mode: int
+    load_bin: int
+
+
+class Group(NamedTuple):
+    """Rows that are added up to one window, of which ``without`` names histograms that are not
+    wanted."""
+
+    series: SeriesId
+    start: int
+    mode: Mode
+    shared: Shared
+    without: Collection[str] = ()
+
+
+Series = Mapping[int, tuple[SeriesId, Collection[str]]]
+"""By id, and the histograms of each that are not wanted."""
+
+
+_NAMES = ("start", "series_id", "context_id", *COLUMNS)
+
+
+def fold(
+    rows: Sequence[tuple[Any, ...]],
+    series: Series,
+    contents: Mapping[int, str],
+    damage: Damage,
+) -> Iterator[tuple[Place, Window]]:
+    """Yield the hours that minutes are, as rolling up would build them.
+
+    A row is ``start, series_id, context_id`` and the columns of a packed window; rows come by
+    start. Those that cannot be decoded are noted.
+    """
+    unwanted = frozenset.intersection(*(frozenset(unused) for _, unused in series.values()))
+    starts, ids, contexts, *rest = zip(*rows, strict=True)
+    try:
+        columns = RowColumns(rest, unwanted)
+        places, group = _places(ints(starts), ints(ids), ints(contexts), columns)
+        groups = [
+            Group(
+                series[place.series_id][0],
+                place.start,
+                MODES[place.mode],
+                shared_of(contents[place.context]),
+                series[place.series_id][1],
+            )
+            for place in places
+        ]
+        found = list(zip(places, sums(columns, group, groups), strict=True))
+    except UNDECODABLE:
+        found = list(_one_by_one(rows, series, contents, damage))
+    yield from found
+
+
+def sums(columns: RowColumns, group: Ints, groups: Sequence[Group]) -> list[Window]:
+    """The window of an hour that the rows of each group are together; ``group`` has the index of
+    that of each row. Raises UnusualError for sums that floats cannot hold."""
+    adding = _Adding(group, len(groups))
+    total, seconds = adding.counts, adding.numbers
+    source = np.zeros(len(groups), np.int64)
+    source[group] = columns.source  # the last of each
+    gauges = zip(
+        seconds(columns.sampled_seconds),
+        seconds(columns.busy_seconds),
+        seconds(columns.running_seconds),
+        seconds(columns.waiting_seconds),
+        adding.most(columns.running_max),
+        adding.most(columns.waiting_max),
+        adding.greatest(columns.kv_cache_usage_max),
+        adding.most(columns.gpu_memory_used_max),
+        (each.shared.gpu_memory_total for each in groups),
+        strict=True,
+    )
+    return [
+        Window(
+            each.series, each.start, HOUR, each.mode, tally, Gauges(*sampled),
+            each.shared.environment, SOURCES[of], *rest,
+        )
+        for each, tally, sampled, of, *rest in zip(
+            groups,
+            _tallies(columns, adding, groups),
+            gauges,
+            source.tolist(),
+            total(columns.server_drafts),
+            total(columns.source_drafts),
+            seconds(columns.observed_seconds),
+            total(columns.scrapes_ok),
+            total(columns.scrapes_failed),
+            total(columns.restarts),
+            seconds(columns.down_seconds),
+            strict=True,
+        )
+    ]  # fmt: skip
+
+
+def _tallies(columns: RowColumns, adding: _Adding, groups: Sequence[Group]) -> list[Tally]:
+    total = adding.counts
+    latencies = [
+        _histograms(name, packed, adding, groups)
+        for name, packed in zip(HISTOGRAMS, columns.histograms, strict=True)
+    ]
+    requests, records, uncovered = (_by_key(each, adding) for each in columns.mappings)
+    values = zip(
+        total(columns.drafts),
+        total(columns.draft_tokens),
+        total(columns.accepted_tokens),
+        _positions(columns.positions, adding),
+        total(columns.prompt_tokens),
+        total(columns.generation_tokens),
+        total(columns.preemptions),
+        total(columns.prefix_cache_queries),
+        total(columns.prefix_cache_hits),
+        requests,
+        *latencies,
+        records,
+        uncovered,
+        strict=True,
+    )
+    return [Tally(*each) for each in values]
+
+
+def _places(
+    starts: Ints, ids: Ints, contexts: Ints, columns: RowColumns
+) -> tuple[list[Place], Ints]:
+    """The places in the order in which they come, and the index of each row's."""
+    seconds, integral = columns.busy_seconds, columns.running_seconds
+    mean = np.divide(integral, seconds, out=np.zeros(len(starts)), where=seconds != 0)
+    bins = np.where(mean > 0, np.searchsorted(_LAST_OF_BINS, np.rint(mean)), -1)
+    keys = [starts - starts % HOUR, ids, contexts, columns.mode, bins]
+    first, group = numbered(keys)
+    found = zip(*(key[first].tolist() for key in keys), strict=True)
+    return [Place(*each) for each in found], group
+
+
+class _Adding:
+    """Adds up columns by group, floats in the order of the rows."""
+
+    def __init__(self, group: Ints, count: int) -> None:
+        self.group = group
+        self.count = count
+
+    def counts(self, values: Ints) -> list[int | None]:
+        """The sums of what is known; None where nothing is."""
+        known = values != UNKNOWN
+        whole = bool(known.all())
+        found: list[int | None] = self.exact(values if whole else values * known).tolist()
+        if whole:
+            return found
+        return [each if here else None for each, here in zip(found, self.any(known), strict=True)]
+
+    def exact(self, values: Ints) -> Ints:
+        """The sums of whole numbers."""
+        if int(values.max()) * len(values) >= _EXACT:
+            raise UnusualError
+        return np.bincount(self.group, values, self.count).astype(np.int64)
+
+    def any(self, here: npt.NDArray[np.bool_]) -> list[bool]:
+        """Whether any row of a group is among those."""
+        found: list[bool] = (np.bincount(self.group, here, self.count) > 0).tolist()
+        return found
+
+    def numbers(self, values: Floats) -> list[float]:
+        """The sums."""
+        found: list[float] = np.bincount(self.group, values, self.count).tolist()
+        return found
+
+    def most(self, values: Ints) -> list[int | None]:
+        """The greatest that is known; None where nothing is."""
+        found = np.full(self.count, UNKNOWN)
+        np.maximum.at(found, self.group, values)
+        return [None if each == UNKNOWN else each for each in found.tolist()]
+
+    def greatest(self, values: Floats) -> list[float | None]:
+        """The same of numbers."""
+        found = np.full(self.count, -np.inf)
+        np.fmax.at(found, self.group, values)
+        return [None if each == -np.inf else each for each in found.tolist()]
+
+
+def _positions(values: Positions, adding: _Adding) -> list[tuple[int, ...] | None]:
+    """As many as the longest of a group has; missing ones are none."""
+    lengths = adding.most(values.lengths)
+    columns = [adding.exact(each).tolist() for each in values.counts]
+    whole = list(zip(*columns, strict=True)) if columns else [()] * adding.count
+    return [
+        None if length is None else each[:length]
+        for length, each in zip(lengths, whole, strict=True)
+    ]
+
+
+def _by_key(entries: Sequence[Entry], adding: _Adding) -> list[dict[str, int]]:
+    found: list[dict[str, int]] = [{} for _ in range(adding.count)]
+    for entry in entries:
+        group = adding.group[entry.rows]
+        counts = _Adding(group, adding.count).exact(entry.counts).tolist()
+        for at in np.unique(group).tolist():
+            found[at][entry.key] = counts[at]
+    return found
+
+
+def _histograms(
+    name: str, packed: Packed | None, adding: _Adding, groups: Sequence[Group]
+) -> list[Histogram | None]:
+    if packed is None:
+        return [None] * adding.count
+    layouts = [each.shared.layouts[HISTOGRAMS.index(name)] for each in groups]
+    size = max(layout.size for layout in layouts)
+    # A row adds nothing beyond its own counts, so that they may lie in the next group's cells.
+    cells = np.zeros(adding.count * size + len(packed.counts) + 1)
+    first = adding.group * size + packed.first
+    if packed.first.min() < 0 or packed.first.max() >= size or len(packed.counts) > size:
+        raise UnusualError
+    for at, counts in enumerate(packed.counts):
+        if int(counts.max()) * len(counts) >= _EXACT:
+            raise UnusualError
+        cells += np.bincount(first + at, counts, len(cells))
+    counted = cells[: adding.count * size].astype(np.int64).reshape(-1, size).tolist()
+    return [
+        Histogram(layout.bounds, tuple(row[: layout.size]), whole, layout.coarsened)
+        if here and name not in group.without
+        else None
+        for layout, row, whole, here, group in zip(
+            layouts,
+            counted,
+            adding.numbers(packed.sums),
+            adding.any(packed.known),
+            groups,
+            strict=True,
+        )
+    ]
+
+
+def _one_by_one(
+    rows: Sequence[tuple[Any, ...]],
+    series: Series,
+    contents: Mapping[int, str],
+    damage: Damage,
+) -> Iterator[tuple[Place, Window]]:
+    """The same of any numbers, without what is damaged."""
+
+    def decode(row: tuple[Any, ...]) -> tuple[Place, Window]:
+        require_types(schema.minutes, _NAMES, row)
+        start, id_, context, *columns = row
+        own, unused = series[id_]
+        window = assemble(own, start, MINUTE, contents.get(context), tuple(columns), without=unused)
+        load_bin = -1 if window.load_bin is None else window.load_bin
+        return Place(start - start % HOUR, id_, context, columns[0], load_bin), window
+
+    found: dict[Place, list[Window]] = {}
+    for at, window in sound(damage, schema.minutes, rows, decode, place):
+        found.setdefault(at, []).append(window)
+    for at, windows in found.items():
+        yield at, merge_windows(windows, start=at.start, length=HOUR)

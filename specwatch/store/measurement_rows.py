@@ -1,0 +1,148 @@
+"""Rows of the table ``baselines``: what serving costs without speculation, by load.
+
+A row is small and written seldom: its points and histograms are one msgpack array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import msgspec
+import sqlalchemy as sa
+
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point, join
+from specwatch.domain.model import LOAD_BINS, Histogram
+from specwatch.store import damage
+from specwatch.store.packing import Finite, storable
+from specwatch.store.schema import baselines
+from specwatch.store.statements import insert
+
+_KEY = ("target", "model_name", "engine_version", "configuration", "load_bin", "origin")
+
+_Packed = tuple[
+    tuple[float, ...],
+    tuple[Annotated[int, msgspec.Meta(ge=0)], ...],
+    Finite,
+    bool,
+]
+
+
+class _Point(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """As :class:`specwatch.domain.baseline.Point`; rows of earlier versions end after five."""
+
+    at: Finite
+    concurrency: Finite
+    seconds: Finite
+    tokens: Finite
+    by_token: bool
+    length: Finite = 60.0
+    firsts: Finite | None = None
+    first_seconds: Finite = 0.0
+    prompt_tokens: Finite = 0.0
+    population: Finite = 0.0
+    prompt: Finite | None = None
+    output: Finite | None = None
+
+
+class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What of a measurement is not its key; new fields go to the end."""
+
+    points: tuple[_Point, ...]
+    ttft: _Packed | None
+    tpot: _Packed | None
+    points_behind: int
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(_Data)
+
+
+def put(connection: sa.Connection, measurements: Iterable[Measurement]) -> None:
+    """Write measurements; those of traffic are joined with what is stored, others replace it."""
+    # In one order everywhere, so that two daemons never wait for each other's locks.
+    for key, one in sorted(
+        ((_key(each), each) for each in measurements if each.points), key=lambda pair: pair[0]
+    ):
+        values = _values(one)
+        statement = insert(connection, baselines).values(dict(zip(_KEY, key, strict=True)) | values)
+        if one.origin is not Origin.WINDOWS:
+            connection.execute(statement.on_conflict_do_update(index_elements=_KEY, set_=values))
+            continue
+        # A row that is there is locked by an update to what it was, and one that is not is made:
+        # there is no moment in between for another daemon.
+        locked = statement.on_conflict_do_update(
+            index_elements=_KEY, set_={"measured_at": baselines.c.measured_at}
+        )
+        stored = connection.execute(locked.returning(baselines)).one()
+        if bytes(stored.data) != values["data"]:
+            same = (baselines.c[name] == value for name, value in zip(_KEY, key, strict=True))
+            known = damage.sound(damage.of(connection), baselines, [stored], measurement_of)
+            joined = _values(next((join(each, one) for each in known), one))
+            connection.execute(baselines.update().where(*same).values(joined))
+
+
+def read(connection: sa.Connection, target: str | None = None) -> list[Measurement]:
+    """All measurements, of one target or of all, by key, load bin and origin."""
+    query = sa.select(baselines).order_by(*(baselines.c[name] for name in _KEY))
+    if target is not None:
+        query = query.where(baselines.c.target == storable(target))
+    rows = connection.execute(query).all()
+    return list(damage.sound(damage.of(connection), baselines, rows, measurement_of))
+
+
+def version(connection: sa.Connection) -> tuple[float, ...]:
+    """Numbers that differ once any measurement does, for far less than it takes to read them."""
+    size = sa.func.sum(sa.func.length(baselines.c.data))
+    query = sa.select(sa.func.count(), sa.func.sum(baselines.c.measured_at), size)
+    return tuple(float(each or 0) for each in connection.execute(query).one())
+
+
+def prune(connection: sa.Connection, before: float) -> int:
+    """Delete what was measured before a time (Unix seconds); returns how many rows."""
+    return connection.execute(baselines.delete().where(baselines.c.measured_at < before)).rowcount
+
+
+def _values(one: Measurement) -> dict[str, Any]:
+    return {"measured_at": int(one.at), "data": _pack(one)}
+
+
+def _key(one: Measurement) -> tuple[str, str, str, str, int, str]:
+    key = one.key
+    names = (key.target, key.model_name, key.engine_version or "", key.configuration or "")
+    target, model_name, version, configuration = map(storable, names)
+    return target, model_name, version, configuration, one.load_bin, str(one.origin)
+
+
+def _pack(one: Measurement) -> bytes:
+    return _ENCODER.encode(
+        _Data(
+            tuple(_Point(*each) for each in one.points),
+            _packed(one.ttft),
+            _packed(one.tpot),
+            one.points_behind,
+        )
+    )
+
+
+def _packed(one: Histogram | None) -> _Packed | None:
+    return None if one is None else (one.bounds, one.counts, one.sum, one.coarsened)
+
+
+def measurement_of(row: sa.Row[Any]) -> Measurement:
+    """What a row holds. Raises one of ``damage.UNDECODABLE``."""
+    damage.require_types(baselines, row._fields, row)
+    if row.load_bin not in range(len(LOAD_BINS)):
+        raise ValueError(f"load_bin is {row.load_bin}")
+    data = _DECODER.decode(bytes(row.data))
+    return Measurement(
+        BaselineKey(
+            row.target, row.model_name, row.engine_version or None, row.configuration or None
+        ),
+        row.load_bin,
+        Origin(row.origin),
+        tuple(Point(*msgspec.structs.astuple(each)) for each in data.points),
+        None if data.ttft is None else Histogram(*data.ttft),
+        None if data.tpot is None else Histogram(*data.tpot),
+        data.points_behind,
+    )

@@ -1,0 +1,70 @@
+"""Bringing a database to the schema that this code knows. Importing this imports alembic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import sqlalchemy as sa
+from alembic import command
+from alembic.config import Config
+
+from specwatch.store import schema
+from specwatch.store.creation import alone
+from specwatch.store.database import Database
+
+
+def upgrade(url: str, revision: str = "head") -> None:
+    """Upgrade to a revision, creating the database's tables, with everybody else kept out.
+
+    Raises SchemaMismatch for a database of a newer specwatch, StoreUnavailable when it cannot be
+    reached or another upgrade takes long.
+    """
+    _migrate(url, revision, command.upgrade)
+
+
+def downgrade(url: str, revision: str) -> None:
+    """Downgrade to a revision, or ``base``. What only the newer schema can hold is lost."""
+    _migrate(url, revision, command.downgrade)
+
+
+def current(url: str) -> str | None:
+    """The revision of a database; None for an empty one. Raises StoreUnavailable."""
+    database = Database(url)
+    try:
+        with database.reading() as connection:
+            return schema.found_revision(connection)
+    finally:
+        database.dispose()
+
+
+def check(url: str) -> None:
+    """Raise alembic's error when the tables of a database differ from those of the schema."""
+    database = Database(url)
+    try:
+        with database.reading() as connection:
+            command.check(config(connection))
+    finally:
+        database.dispose()
+
+
+def config(connection: sa.Connection | None = None) -> Config:
+    """Alembic's configuration, working on an open connection when one is given."""
+    made = Config()
+    made.set_main_option("script_location", str(script_location()).replace("%", "%%"))
+    made.set_main_option("path_separator", "os")
+    made.attributes["connection"] = connection
+    return made
+
+
+def script_location() -> Path:
+    """Where the migrations lie: inside the installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    inside = package / "migrations"
+    return inside if inside.is_dir() else package.parent / "migrations"
+
+
+def _migrate(url: str, revision: str, run: Callable[[Config, str], None]) -> None:
+    with alone(url) as (connection, database):
+        schema.require_known(schema.found_revision(connection), database.where)
+        run(config(connection), revision)

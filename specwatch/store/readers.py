@@ -1,0 +1,366 @@
+"""Reading the store, over all daemons, in small transactions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Required, TypedDict, Unpack
+
+import sqlalchemy as sa
+
+from specwatch.domain.baseline import Measurement
+from specwatch.domain.experiments import Experiment
+from specwatch.domain.merge import merge_windows
+from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
+from specwatch.errors import StoreUnavailable
+from specwatch.rules.decisions import Decision
+from specwatch.store import damage, experiment_rows, measurement_rows, schema, verdict_rows
+from specwatch.store.damage import Damage
+from specwatch.store.database import Database
+from specwatch.store.packing import COLUMNS, assemble
+from specwatch.store.statements import contents_of, sound_series
+from specwatch.store.verdict_rows import VerdictSelection
+
+TABLES = {MINUTE: schema.minutes, HOUR: schema.hours}
+_ROWS_AT_ONCE = 4000
+_MOST_COUNTED = 1_000_000
+_SCRAPES_OK = COLUMNS.index("scrapes_ok")
+
+
+class Selection(TypedDict, total=False):
+    """Which windows to read; what is None or left out is not restricted."""
+
+    since: Required[float]
+    until: Required[float]
+    length: int
+    target: str | None
+    model_name: str | None
+    temperature: str | None
+    daemon: str | None
+    limit: int | None
+
+
+class Watched(NamedTuple):
+    """One model of one target as one daemon watched it; starts are Unix seconds."""
+
+    daemon: str
+    target: str
+    model_name: str
+    temperatures: tuple[str, ...]
+    first_start: int
+    last_start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """What a database holds: size in bytes, rows by table.
+
+    Beyond a million rows of a table counting stops, and its name is not in ``exact``.
+    """
+
+    where: str
+    revision: str | None
+    size: int
+    rows: Mapping[str, int]
+    exact: frozenset[str]
+
+
+class _Row(NamedTuple):
+    start: int
+    rank: int
+    id: int
+    series: SeriesId
+    context: int
+    columns: tuple[Any, ...]
+
+    @property
+    def key(self) -> tuple[int, str, str, str]:
+        """What is one window, whoever watched."""
+        return self.start, self.series.target, self.series.model_name, self.series.temperature
+
+    def place(self) -> dict[str, object]:
+        """What finds it, and those of the same series and start."""
+        return {"start": self.start, "series_id": self.id}
+
+
+class Reader:
+    """Reads a database that some daemon keeps; creates and registers nothing.
+
+    Every method raises StoreUnavailable where the database cannot be read or is not set up, and
+    SchemaMismatch where a newer specwatch has migrated it.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @property
+    def damage(self) -> Damage:
+        """The rows that could not be decoded."""
+        return self._database.damage
+
+    @classmethod
+    def of(cls, url: str) -> Reader:
+        """A reader of the database at a URL."""
+        return cls(Database(url))
+
+    def close(self) -> None:
+        """Disconnect; what is read after that connects again."""
+        self._database.dispose()
+
+    def windows(self, **selection: Unpack[Selection]) -> Iterator[Window]:
+        """Yield windows that start in ``since <= start < until`` (Unix seconds), by start.
+
+        ``length`` is 60 (the default) or 3600; ``limit`` bounds how many. There is one minute per
+        series and start: two runs of a daemon are added up, and of two daemons on one target that
+        with more good scrapes counts. Of an hour there is a window for each mode, load bin and
+        environment that it had.
+        """
+        length = selection.get("length", MINUTE)
+        if length not in TABLES:
+            raise ValueError(f"windows are {MINUTE} or {HOUR} s long, not {length}")
+        given = {
+            "target": selection.get("target"),
+            "model_name": selection.get("model_name"),
+            "temperature": selection.get("temperature"),
+            "daemon": selection.get("daemon"),
+        }
+        chosen = {name: value for name, value in given.items() if value is not None}
+        found = self._windows(selection["since"], selection["until"], length, chosen)
+        return itertools.islice(found, selection.get("limit"))
+
+    def targets(self) -> list[Watched]:
+        """What was watched, by target, model and daemon."""
+        with self.connected() as connection:
+            rows = sorted(
+                sound_series(connection),
+                key=lambda r: (r.target, r.model_name, r.daemon, r.first_start, r.id),
+            )
+        watched = []
+        for key, group in itertools.groupby(rows, lambda r: (r.daemon, r.target, r.model_name)):
+            members = list(group)
+            watched.append(
+                Watched(
+                    *key,
+                    tuple(row.temperature for row in members),
+                    min(row.first_start for row in members),
+                    max(row.last_start for row in members),
+                )
+            )
+        return watched
+
+    def measurements(self, target: str | None = None) -> list[Measurement]:
+        """The baselines of a target, or of all, by key, load bin and origin, whoever wrote them."""
+        with self.connected() as connection:
+            return measurement_rows.read(connection, target)
+
+    def measurements_version(self) -> tuple[float, ...]:
+        """See :func:`specwatch.store.measurement_rows.version`."""
+        with self.connected() as connection:
+            return measurement_rows.version(connection)
+
+    def experiment(self, number: int) -> Experiment | None:
+        """A stored probe, bench or comparison. Raises ConfigError for one of another specwatch."""
+        with self.connected() as connection:
+            return experiment_rows.fetch(connection, number)
+
+    def experiments(
+        self, since: float, until: float, target: str | None = None
+    ) -> list[experiment_rows.Stored]:
+        """Those that ended in ``since <= at < until`` (Unix seconds), oldest first."""
+        with self.connected() as connection:
+            return experiment_rows.between(connection, since, until, target)
+
+    def experiment_spans(self, since: float, target: str) -> list[experiment_rows.Span]:
+        """When a target was measured on purpose, as of ``since`` (Unix seconds): its windows of
+        this time are not of its users' traffic."""
+        with self.connected() as connection:
+            return experiment_rows.spans(connection, since, target)
+
+    def verdicts(self, **selection: Unpack[VerdictSelection]) -> list[Decision]:
+        """Changes of verdicts in ``since <= at < until`` (Unix seconds), newest first."""
+        with self.connected() as connection:
+            return verdict_rows.read(connection, **selection)
+
+    def info(self) -> Info:
+        """Schema revision, size and rows."""
+        with self.connected() as connection:
+            rows = {}
+            for name, table in schema.metadata.tables.items():
+                some = sa.select(sa.literal(1)).select_from(table).limit(_MOST_COUNTED).subquery()
+                counted = sa.select(sa.func.count()).select_from(some)
+                rows[name] = int(connection.execute(counted).scalar_one())
+            return Info(
+                self._database.where,
+                schema.stored_revision(connection),
+                self._size(connection),
+                rows,
+                frozenset(name for name, count in rows.items() if count < _MOST_COUNTED),
+            )
+
+    def _size(self, connection: sa.Connection) -> int:
+        if self._database.is_sqlite:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+            return int(pages * connection.exec_driver_sql("PRAGMA page_size").scalar_one())
+        names = [sa.func.pg_total_relation_size(name) for name in schema.metadata.tables]
+        return sum(int(size) for size in connection.execute(sa.select(*names)).one())
+
+    def is_set_up(self) -> bool:
+        """Whether a daemon has made the tables yet, of this version or another.
+
+        Raises StoreUnavailable where there is no database at all.
+        """
+        self._require_file()
+        with self._database.reading() as connection:
+            return schema.found_revision(connection) is not None
+
+    @contextmanager
+    def connected(self) -> Iterator[sa.Connection]:
+        """A connection to a database of which we know that we can read it."""
+        self._require_file()
+        with self._database.reading() as connection:
+            found = schema.found_revision(connection)
+            schema.require_known(found, self._database.where)
+            if found != schema.CURRENT:
+                raise StoreUnavailable(
+                    f"{self._database.where} has schema revision {found}, needed is"
+                    f" {schema.CURRENT}: run `specwatch db upgrade`, or start the daemon"
+                )
+            yield connection
+
+    def _require_file(self) -> None:
+        if not self._database.exists():
+            raise StoreUnavailable(
+                f"{self._database.where} does not exist (yet): no daemon wrote it"
+            )
+
+    def reading(self) -> AbstractContextManager[sa.Connection]:
+        """A connection to a database that was looked at before, by :meth:`connected`."""
+        return self._database.reading()
+
+    def _windows(
+        self, since: float, until: float, length: int, chosen: Mapping[str, str]
+    ) -> Iterator[Window]:
+        contents: dict[int, str] = {}
+        for rows in self._chunks(since, until, TABLES[length], length, chosen):
+            with self._database.reading() as connection:
+                missing = {row.context for row in rows} - contents.keys()
+                contents |= contents_of(connection, missing)
+            for _, group in itertools.groupby(rows, lambda row: row.key):
+                yield from _settle(self.damage, list(group), length, contents)
+
+    def _chunks(
+        self, since: float, until: float, table: sa.Table, length: int, chosen: Mapping[str, str]
+    ) -> Iterator[list[_Row]]:
+        """Rows of whole spans of time, each list sorted by start, target, model, temperature."""
+        with self.connected() as connection:
+            selection = _select_series(connection, chosen)
+        if not selection.series:
+            return
+        at: float = _next_multiple(max(since, selection.first), length)
+        end = min(until, selection.last + 1)
+        span = length * max(1, _ROWS_AT_ONCE // len(selection.series))
+        while at < end:
+            stop = min(at + span, end)
+            with self._database.reading() as connection:
+                rows = _read_rows(connection, table, at, stop, length, selection)
+                if not rows:
+                    # Nothing here: go to where the table goes on.
+                    following = sa.select(table.c.start).where(
+                        table.c.start >= stop, table.c.start < end
+                    )
+                    start = connection.execute(following.order_by(table.c.start).limit(1)).scalar()
+                    if start is None:
+                        return
+                    stop = max(stop, start)
+            if rows:
+                yield rows
+            at = stop if stop >= end else _next_multiple(stop, length)
+
+
+class _Selection(NamedTuple):
+    series: dict[int, tuple[int, SeriesId]]
+    """By id, the place in the order of reading and the series."""
+    everything: bool
+    few: bool
+    first: int
+    last: int
+
+
+def _select_series(connection: sa.Connection, chosen: Mapping[str, str]) -> _Selection:
+    table = schema.series
+    rows = sound_series(connection, *(table.c[name] == value for name, value in chosen.items()))
+    total = connection.execute(sa.select(sa.func.count()).select_from(table)).scalar_one()
+    rows = sorted(rows, key=lambda r: (r.target, r.model_name, r.temperature, r.daemon))
+    return _Selection(
+        {
+            row.id: (rank, SeriesId(row.daemon, row.target, row.model_name, row.temperature))
+            for rank, row in enumerate(rows)
+        },
+        len(rows) == total,
+        4 * len(rows) <= total,
+        # An hour begins before the first minute in it.
+        min((row.first_start - row.first_start % HOUR for row in rows), default=0),
+        max((row.last_start for row in rows), default=0),
+    )
+
+
+def _read_rows(
+    connection: sa.Connection,
+    table: sa.Table,
+    at: float,
+    stop: float,
+    length: int,
+    selection: _Selection,
+) -> list[_Row]:
+    names = ("start", "series_id", "context_id", *COLUMNS)
+    query = sa.select(*(table.c[name] for name in names))
+    if selection.few:
+        # Seeks to each row of the grid instead of reading past everybody else's.
+        grid = range(_next_multiple(at, length), _next_multiple(stop, length), length)
+        query = query.where(table.c.start.in_(grid))
+    else:
+        query = query.where(table.c.start >= at, table.c.start < stop)
+    if not selection.everything:
+        query = query.where(table.c.series_id.in_(selection.series))
+    found = connection.execute(query)
+
+    def decode(row: Any) -> _Row:
+        damage.require_types(table, names, row)
+        rank, series = selection.series[row[1]]
+        return _Row(row[0], rank, row[1], series, row[2], tuple(row[3:]))
+
+    known = (row for row in found if row[1] in selection.series)
+    rows = list(damage.sound(damage.of(connection), table, known, decode, place))
+    rows.sort(key=lambda row: (row.start, row.rank, row.context, row.columns[0]))
+    return rows
+
+
+def place(row: Sequence[Any]) -> dict[str, object]:
+    """The same of a stored row that begins with its start and series."""
+    return {"start": row[0], "series_id": row[1]}
+
+
+def _settle(
+    known: Damage, rows: Sequence[_Row], length: int, contents: Mapping[int, str]
+) -> Iterator[Window]:
+    """The windows of one series and start, of one daemon."""
+    scrapes: dict[str, int] = {}
+    for row in rows:
+        scrapes[row.series.daemon] = scrapes.get(row.series.daemon, 0) + row.columns[_SCRAPES_OK]
+    daemon = min(scrapes, key=lambda name: (-scrapes[name], name))
+
+    def decode(row: _Row) -> Window:
+        return assemble(row.series, row.start, length, contents.get(row.context), row.columns)
+
+    chosen = (row for row in rows if row.series.daemon == daemon)
+    windows = list(damage.sound(known, TABLES[length], chosen, decode, _Row.place))
+    if length == MINUTE and len(windows) > 1:
+        yield merge_windows(windows, start=windows[0].start, length=length)
+    else:
+        yield from windows
+
+
+def _next_multiple(value: float, length: int) -> int:
+    return -int(-value // length) * length

@@ -1,0 +1,530 @@
+"""The store: what a daemon has seen, written in batches and read over all daemons."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple, Unpack
+
+import sqlalchemy as sa
+import structlog
+
+from specwatch import __version__
+from specwatch.domain.baseline import MAX_AGE, Measurement
+from specwatch.domain.experiments import Calibration, Experiment
+from specwatch.domain.model import HOUR, MINUTE, Cursor, SeriesId, Window
+from specwatch.errors import DamagedRow, StoreError, StoreUnavailable
+from specwatch.rules.decisions import Decision
+from specwatch.store import damage, experiment_rows, measurement_rows, schema, upkeep, verdict_rows
+from specwatch.store.creation import create
+from specwatch.store.damage import Damage, MissingContext
+from specwatch.store.database import Database
+from specwatch.store.packing import (
+    COLUMNS,
+    Context,
+    PackedBatch,
+    PackedCursor,
+    PackedWindow,
+    storable,
+    unpack_cursor,
+)
+from specwatch.store.readers import Info, Reader, Selection, Watched
+from specwatch.store.statements import (
+    add_contexts,
+    add_rows,
+    contents_of,
+    insert,
+    lock_series,
+)
+from specwatch.store.upkeep import Pruned
+from specwatch.store.verdict_rows import VerdictSelection
+
+_log = structlog.get_logger("specwatch.store")
+Pick = Callable[[sa.Connection, Sequence[PackedWindow]], Sequence[PackedWindow]]
+"""Of windows to write those that shall be, as the database in the transaction says."""
+MOST_LAYOUT_BYTES = 4 << 20
+"""Bytes of cursors' layouts that a target may add in an hour. They are never deleted, and each set
+of counters has another, so that a server which makes up names would fill the disk with them."""
+CLOSE_SECONDS = 1.0
+"""How long leaving waits for a write in another thread."""
+
+
+_EXTEND_SERIES = """
+UPDATE series SET
+    first_start = CASE WHEN first_start > {first} THEN {first} ELSE first_start END,
+    last_start = CASE WHEN last_start < {last} THEN {last} ELSE last_start END,
+    rolled_until = CASE WHEN rolled_until > {hour} THEN {hour} ELSE rolled_until END
+WHERE id IN ({members}) AND (first_start > {first} OR last_start < {last} OR rolled_until > {hour})
+"""
+
+
+def cursor_of(row: sa.Row[Any], content: str | None) -> Cursor:
+    """What a row of cursors holds, whose layout has that content.
+
+    Raises one of ``damage.UNDECODABLE``.
+    """
+    damage.require_types(schema.cursors, row._fields, row)
+    if content is None:
+        raise MissingContext
+    layout = Context(row.layout_id, content)
+    return unpack_cursor(
+        PackedCursor(row.target, layout, bytes(row.counters), row.process_start, row.wall)
+    )
+
+
+class _Run(NamedTuple):
+    started_at: int
+    identity: dict[str, Any]
+    id: int = 0
+
+
+class Store:
+    """One daemon's view of the database; safe to use from several threads.
+
+    Making one connects to nothing; it raises ConfigError for a URL that cannot be used. Every
+    method raises StoreUnavailable when the database cannot be used now (the same call may work
+    later; the store reconnects by itself) and SchemaMismatch when another version of specwatch
+    has migrated it. ``now`` is Unix time in seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        daemon: str,
+        version: str = __version__,
+        host: str | None = None,
+        pid: int | None = None,
+    ) -> None:
+        self.url = url
+        self.daemon = daemon
+        self._identity = {
+            "daemon": daemon,
+            "version": version,
+            "host": socket.gethostname() if host is None else host,
+            "pid": os.getpid() if pid is None else pid,
+        }
+        self._database = Database(url)
+        self._reader = Reader(self._database)
+        self._lock = threading.RLock()
+        self._stopping = threading.Event()
+        self._opened = False
+        self._run: _Run | None = None
+        self._series: dict[SeriesId, int] = {}
+        self._contexts: set[int] = set()
+        self._layout_bytes: Counter[str] = Counter()
+        """Bytes of new layouts by target in the hour ``_layout_hour``."""
+        self._layout_hour = 0
+
+    @property
+    def reader(self) -> Reader:
+        """What reads the same database over all daemons."""
+        return self._reader
+
+    @property
+    def where(self) -> str:
+        """Which database this is, for a person: never with a password."""
+        return self._database.where
+
+    def open(self, now: float) -> None:
+        """Connect, create or upgrade the tables, register this run. Can be repeated."""
+        with self._lock:
+            if self._database.was_replaced():
+                # Its file was deleted or exchanged under us: what we write would go nowhere.
+                self._database.dispose()
+                self._forget()
+            if self._opened:
+                return
+            self._stopping.clear()
+            self._database.prepare()
+            with self._database.reading() as connection:
+                found = schema.found_revision(connection)
+            schema.require_known(found, self.where)
+            if found != schema.CURRENT and not (found is None and create(self.url)):
+                from specwatch.store import migrate
+
+                migrate.upgrade(self.url)
+            with self._database.writing() as connection:
+                self._run = _register(connection, self._run or _Run(int(now), self._identity))
+            self._database.remember_file()
+            self._opened = True
+
+    def write(self, batches: Sequence[PackedBatch], now: float) -> None:
+        """Write minutes and cursors in one transaction; repeating it changes nothing.
+
+        Of several cursors of one target the last is kept; one whose layout is more than the target
+        may add (:data:`MOST_LAYOUT_BYTES`) is deleted instead, so that the next start begins to
+        count anew. Raises ValueError for windows that are not minutes, or do not start with one.
+        """
+        windows = [window for batch in batches for window in batch]
+        cursors = {batch.cursor.target: batch.cursor for batch in batches if batch.cursor}
+        self._write_all(windows, cursors, now)
+
+    def add_missing(self, windows: Sequence[PackedWindow], now: float, missing: Pick) -> int:
+        """Write those minutes that ``missing`` picks inside the transaction; returns how many.
+
+        Moves no cursor. Raises ValueError as :meth:`write` does.
+        """
+        return self._write_all(windows, {}, now, missing)
+
+    def write_measurements(self, measurements: Sequence[Measurement], now: float) -> None:
+        """Write baselines in one transaction; repeating it changes nothing.
+
+        What the target's own traffic gave is new: it is added to what is stored of the same key,
+        load bin and origin. Any other measurement replaces that.
+        """
+        with self.writing(now) as connection:
+            measurement_rows.put(connection, measurements)
+
+    def add_experiment(self, experiment: Experiment | Calibration, now: float) -> int:
+        """Store a probe, bench or comparison, or when a calibration ran; returns its number."""
+        with self.writing(now) as connection:
+            return experiment_rows.add(connection, experiment)
+
+    def write_verdicts(self, decisions: Sequence[Decision], now: float) -> None:
+        """Write changes of verdicts in one transaction; repeating it changes nothing."""
+        with self.writing(now) as connection:
+            verdict_rows.add(connection, decisions)
+
+    def cursors(self) -> dict[str, Cursor]:
+        """Where this daemon stopped reading, by target."""
+        cursors = schema.cursors
+        with self._reader.connected() as connection:
+            query = sa.select(cursors).where(cursors.c.daemon == self.daemon)
+            rows = connection.execute(query).all()
+            contents = contents_of(connection, {row.layout_id for row in rows})
+            found = list(
+                damage.sound(
+                    damage.of(connection),
+                    cursors,
+                    rows,
+                    lambda row: cursor_of(row, contents.get(row.layout_id)),
+                )
+            )
+        return {cursor.target: cursor for cursor in found}
+
+    def roll_up(self, now: float, *, everybody: bool = False) -> int:
+        """Bring the hours of this daemon, or of all, up to date; returns how many series-hours
+        were built.
+
+        An hour is built 5 minutes after its end, and again when late minutes were written.
+        """
+        self.open(now)
+        return upkeep.roll_up(
+            self._database,
+            upkeep.closed_until(now),
+            self._stopping,
+            daemon=None if everybody else self.daemon,
+        )
+
+    def prune(
+        self,
+        now: float,
+        minutes_kept: float,
+        hours_kept: float,
+        baselines_kept: float = MAX_AGE,
+    ) -> Pruned:
+        """Delete rows of all daemons older than that many seconds, in many small transactions.
+
+        Minutes that are in no hour yet are rolled up first, whoever wrote them. A baseline is kept
+        until it has expired, and as long as hours are.
+        """
+        self.open(now)
+        return upkeep.prune(
+            self._database,
+            now - minutes_kept,
+            now - hours_kept,
+            now - max(hours_kept, baselines_kept),
+            self._stopping,
+        )
+
+    def set_aside(self, now: float) -> list[DamagedRow]:
+        """Move the damaged rows that were found since the last call into ``damaged_rows``; returns
+        all that were found."""
+        found = self.damage.take()
+        if not found:
+            return []
+        # It knows the rows of all tables, those that are not written here as well.
+        from specwatch.store import damaged_rows
+
+        try:
+            with self.writing(now) as connection:
+                done = damaged_rows.set_aside(connection, found, now, thorough=False)
+        except StoreError:
+            self.damage.give_back(found)
+            raise
+        for row in done:
+            self.damage.end(row.table, row.key)
+        return found
+
+    @property
+    def damage(self) -> Damage:
+        """The rows that could not be decoded, by this store and its reader."""
+        return self._database.damage
+
+    def rivals(self, now: float) -> list[str]:
+        """Other processes that write as this daemon now, each as ``HOST, pid PID``.
+
+        Their minutes are added to ours. A predecessor is no rival: nothing that it wrote began
+        after this run did.
+        """
+        run = self._run
+        if run is None:
+            return []
+        runs, minutes = schema.runs, schema.minutes
+        writing = (
+            sa.select(minutes.c.run_id)
+            .where(minutes.c.start >= max(run.started_at + MINUTE, now - 10 * MINUTE))
+            .where(minutes.c.run_id != run.id)
+            .distinct()
+        )
+        query = sa.select(runs.c.host, runs.c.pid).where(
+            runs.c.id.in_(writing), runs.c.daemon == self.daemon
+        )
+        with self._database.reading() as connection:
+            rows = connection.execute(query).all()
+        return [storable(f"{row.host}, pid {row.pid}") for row in rows]
+
+    def windows(self, **selection: Unpack[Selection]) -> Iterator[Window]:
+        """See :meth:`specwatch.store.readers.Reader.windows`."""
+        return self._reader.windows(**selection)
+
+    def targets(self) -> list[Watched]:
+        """See :meth:`specwatch.store.readers.Reader.targets`."""
+        return self._reader.targets()
+
+    def measurements(self, target: str | None = None) -> list[Measurement]:
+        """See :meth:`specwatch.store.readers.Reader.measurements`."""
+        return self._reader.measurements(target)
+
+    def measurements_version(self) -> tuple[float, ...]:
+        """See :func:`specwatch.store.measurement_rows.version`."""
+        return self._reader.measurements_version()
+
+    def verdicts(self, **selection: Unpack[VerdictSelection]) -> list[Decision]:
+        """See :meth:`specwatch.store.readers.Reader.verdicts`."""
+        return self._reader.verdicts(**selection)
+
+    def open_breaches(self, target: str | None = None) -> list[Decision]:
+        """The breaches that this daemon found and has not seen end, of one target or of all."""
+        with self._reader.connected() as connection:
+            return verdict_rows.open_breaches(connection, self.daemon, target)
+
+    def info(self) -> Info:
+        """See :meth:`specwatch.store.readers.Reader.info`."""
+        return self._reader.info()
+
+    def close(self, now: float) -> None:
+        """Note the end of this run and disconnect; work in other threads stops soon."""
+        self._stopping.set()
+        if not self._lock.acquire(timeout=CLOSE_SECONDS):
+            raise StoreUnavailable(f"{self.where}: a write still waits for it; left as it is")
+        try:
+            if self._opened and self._run is not None:
+                ended = schema.runs.update().where(schema.runs.c.id == self._run.id)
+                with self._database.writing() as connection:
+                    connection.execute(ended.values(ended_at=int(now)))
+        finally:
+            self._forget()
+            self._database.dispose()
+            self._lock.release()
+
+    def _forget(self) -> None:
+        """Trust nothing remembered of the database; the next use looks again."""
+        with self._lock:
+            self._opened = False
+            self._series = {}
+            self._contexts = set()
+
+    def reading(self) -> AbstractContextManager[sa.Connection]:
+        """A connection to a database of which we know that we can read it."""
+        return self._reader.connected()
+
+    @contextmanager
+    def writing(self, now: float) -> Iterator[sa.Connection]:
+        """A transaction of ours in a database that is as the code expects."""
+        with self._lock:
+            self.open(now)
+            try:
+                with self._database.writing() as connection:
+                    self._require_current(connection)
+                    yield connection
+            except StoreError:
+                self._forget()
+                raise
+
+    def _write_all(
+        self,
+        windows: Sequence[PackedWindow],
+        cursors: Mapping[str, PackedCursor],
+        now: float,
+        pick: Pick | None = None,
+    ) -> int:
+        if any(window.length != MINUTE or window.start % MINUTE for window in windows):
+            raise ValueError("only whole minutes are written; hours are rolled up from them")
+        with self._lock:
+            with self.writing(now) as connection:
+                if pick is not None:
+                    windows = pick(connection, windows)
+                new_contexts, new_series = self._write(connection, windows, cursors, now)
+            self._contexts |= new_contexts
+            self._series |= new_series
+        return len(windows)
+
+    def _write(
+        self,
+        connection: sa.Connection,
+        windows: Sequence[PackedWindow],
+        cursors: Mapping[str, PackedCursor],
+        now: float,
+    ) -> tuple[set[int], dict[SeriesId, int]]:
+        run_id = 0 if self._run is None else self._run.id
+        contexts = {window.context for window in windows}
+        kept = {target: c for target, c in cursors.items() if self._affordable(c, now)}
+        contexts.update(cursor.layout for cursor in kept.values())
+        new_contexts = add_contexts(connection, contexts, self._contexts)
+        new_series = _add_series(connection, windows, self._series)
+        _add_minutes(connection, windows, self._series | new_series, run_id)
+        _put_cursors(connection, self.daemon, kept.values())
+        dropped = [storable(target) for target in cursors if target not in kept]
+        if dropped:
+            table = schema.cursors
+            connection.execute(
+                table.delete().where(table.c.daemon == self.daemon, table.c.target.in_(dropped))
+            )
+        return new_contexts, new_series
+
+    def _affordable(self, cursor: PackedCursor, now: float) -> bool:
+        """Whether a target may still add the layout of its cursor in this hour."""
+        if cursor.layout.id in self._contexts:
+            return True
+        if self._layout_hour != now // HOUR:
+            self._layout_hour, self._layout_bytes = int(now // HOUR), Counter()
+        before, size = self._layout_bytes[cursor.target], len(cursor.layout.content)
+        self._layout_bytes[cursor.target] += size
+        if before <= MOST_LAYOUT_BYTES < before + size:
+            _log.warning(
+                "cursor_not_stored",
+                target=cursor.target,
+                detail=f"the names of its counters change, and took {before + size} bytes within an"
+                f" hour: expected at most {MOST_LAYOUT_BYTES}; until the next hour a restart of"
+                " specwatch begins to count anew",
+            )
+        return before + size <= MOST_LAYOUT_BYTES
+
+    def _require_current(self, connection: sa.Connection) -> None:
+        found = schema.stored_revision(connection)
+        schema.require_known(found, self.where)
+        if found != schema.CURRENT:
+            raise StoreUnavailable(
+                f"{self.where} went back to schema revision {found}; it is upgraded at the next try"
+            )
+
+
+def _register(connection: sa.Connection, run: _Run) -> _Run:
+    """Add the run, unless this database knows it: retried writes must find the same id."""
+    runs = schema.runs
+    values = run.identity | {"started_at": run.started_at}
+    if run.id:
+        known = sa.select(runs.c.id).where(
+            runs.c.id == run.id, *(runs.c[name] == value for name, value in values.items())
+        )
+        if connection.execute(known).first():
+            return run
+    added = connection.execute(runs.insert().returning(runs.c.id), values).scalar_one()
+    return run._replace(id=int(added))
+
+
+def _add_minutes(
+    connection: sa.Connection,
+    windows: Sequence[PackedWindow],
+    ids: Mapping[SeriesId, int],
+    run_id: int,
+) -> None:
+    if not windows:
+        return
+    members = [ids[window.series] for window in windows]
+    spans: dict[int, tuple[int, int]] = {}
+    for id_, window in zip(members, windows, strict=True):
+        first, last = spans.get(id_, (window.start, window.start))
+        spans[id_] = (min(first, window.start), max(last, window.start))
+    if connection.dialect.name != "sqlite":
+        lock_series(connection, spans)
+    rows = [
+        (window.start, id_, run_id, window.context.id, *window.columns())
+        for id_, window in zip(members, windows, strict=True)
+    ]
+    key = ("start", "series_id", "run_id", "context_id")
+    add_rows(connection, schema.minutes, (*key, *COLUMNS), rows)
+    _extend_series(connection, spans)
+
+
+def _add_series(
+    connection: sa.Connection, windows: Sequence[PackedWindow], known: Mapping[SeriesId, int]
+) -> dict[SeriesId, int]:
+    new = {window.series: window.start for window in windows if window.series not in known}
+    if not new:
+        return {}
+    table = schema.series
+    names = ("daemon", "target", "model_name", "temperature")
+    connection.execute(
+        insert(connection, table).on_conflict_do_nothing(),
+        [
+            {name: getattr(series, name) for name in names}
+            | {"first_start": start, "last_start": start, "rolled_until": start - start % HOUR}
+            for series, start in new.items()
+        ],
+    )
+    found = sa.select(table.c.id, *(table.c[name] for name in names)).where(
+        table.c.daemon.in_({series.daemon for series in new}),
+        table.c.target.in_({series.target for series in new}),
+    )
+    ids = {SeriesId(*row[1:]): row[0] for row in connection.execute(found)}
+    for series in new.keys() - ids.keys():
+        key = {name: getattr(series, name) for name in names}
+        raise DamagedRow("series", key, "is in the index, and not in the table")
+    return {series: ids[series] for series in new}
+
+
+def _extend_series(connection: sa.Connection, spans: Mapping[int, tuple[int, int]]) -> None:
+    """Move each series' first and last start, and its roll-up back to the first late minute."""
+    grouped = defaultdict(list)
+    for id_, span in spans.items():
+        grouped[span].append(id_)
+    for (first, last), members in grouped.items():
+        hour = first - first % HOUR
+        # Written out: a parameter for each of a fleet's ids takes longer than all the rest.
+        connection.exec_driver_sql(
+            _EXTEND_SERIES.format(
+                first=first, last=last, hour=hour, members=", ".join(map(str, members))
+            )
+        )
+
+
+def _put_cursors(connection: sa.Connection, daemon: str, cursors: Iterable[PackedCursor]) -> None:
+    rows = [
+        {
+            "daemon": daemon,
+            "target": cursor.target,
+            "layout_id": cursor.layout.id,
+            "counters": cursor.counters,
+            "process_start": cursor.process_start,
+            "wall": cursor.wall,
+        }
+        for cursor in cursors
+    ]
+    if not rows:
+        return
+    statement = insert(connection, schema.cursors)
+    changed = ("layout_id", "counters", "process_start", "wall")
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["daemon", "target"],
+            set_={name: statement.excluded[name] for name in changed},
+        ),
+        rows,
+    )

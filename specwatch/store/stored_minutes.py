@@ -1,0 +1,210 @@
+"""Minutes of a target that are in the store, or counted in what is: nobody may add them again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from specwatch.domain.minute_set import MinuteSet
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Window
+from specwatch.domain.units import quoted
+from specwatch.errors import ConfigError
+from specwatch.store import schema
+from specwatch.store.packing import PackedWindow
+from specwatch.store.repository import Store
+
+BACKFILL = " backfill"
+"""How the version of a run that fills in ends."""
+_FAR = 1e11
+_LOCK = 0x73706266  # "spbf": one backfill writes at a time into one Postgres
+
+_minutes, _hours, _series = schema.minutes, schema.hours, schema.series
+_runs, _cursors = schema.runs, schema.cursors
+
+
+def taken(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
+    """Minutes since a time (Unix seconds) that windows of any daemon count, by model.
+
+    A window that was observed, or down, for longer than its length made up for a gap before it:
+    what it counts began that much before its end. Where minutes were deleted, their hour stands for
+    them.
+    """
+    found: dict[str, MinuteSet] = defaultdict(MinuteSet)
+
+    def windows(length: int) -> Iterator[Window]:
+        every = ALL_TEMPERATURES
+        return store.windows(
+            since=since, until=_FAR, target=target, temperature=every, length=length
+        )
+
+    for window in windows(MINUTE):
+        end = window.start + MINUTE
+        begun = end - max(window.observed_seconds + window.down_seconds, MINUTE)
+        found[window.series.model_name].add_span(max(begun, since), end)
+    with store.reading() as connection:
+        pruned = _pruned_until(connection, target)
+    observed: dict[tuple[str, int], float] = defaultdict(float)
+    for window in windows(HOUR):
+        if window.start < pruned.get(window.series.model_name, 0):
+            seconds = window.observed_seconds + window.down_seconds
+            observed[window.series.model_name, window.start] += seconds
+    for (model, hour), seconds in observed.items():
+        # Which of its minutes made up for more is not known: the first, at worst.
+        before = max(seconds - HOUR - MINUTE, 0.0)
+        begun = hour + MINUTE - seconds if before else hour
+        found[model].add_span(max(begun, since), hour + HOUR)
+    return found
+
+
+def watched_models(store: Store, target: str) -> list[str]:
+    """Models of a target that are in the store, the latest first."""
+    known = [each for each in store.targets() if each.target == target]
+    ordered = sorted(known, key=lambda each: -each.last_start)
+    return list(dict.fromkeys(each.model_name for each in ordered))
+
+
+def backfilled(store: Store, target: str, since: int, until: int) -> MinuteSet:
+    """Minutes of a target in a span that were filled in, from the very pages that we see."""
+    query = (
+        sa.select(_minutes.c.start, _runs.c.version)
+        .select_from(_minutes.join(_series).join(_runs, _runs.c.id == _minutes.c.run_id))
+        .where(_minutes.c.start >= since, _minutes.c.start < until, _series.c.target == target)
+        .distinct()
+    )
+    with store.reading() as connection:
+        rows = connection.execute(query).all()
+    watched = {row.start for row in rows if not row.version.endswith(BACKFILL)}
+    return MinuteSet(row.start for row in rows if row.start not in watched)
+
+
+def daemon_runs(store: Store) -> bool:
+    """Whether a run of any daemon has not ended, as far as the store knows."""
+    with store.reading() as connection:
+        return any(_running(connection, None))
+
+
+class Hold(NamedTuple):
+    """Where a daemon stands with a target: what comes after it counts itself."""
+
+    daemon: str
+    wall: float
+    """When it read the target last (Unix seconds)."""
+    runs: bool
+    """Whether a run of it has not ended, as far as the store knows."""
+
+
+def holds(store: Store, target: str) -> list[Hold]:
+    """Every daemon that has a cursor at a target, the earliest first."""
+    with store.reading() as connection:
+        return _holds(connection, target)
+
+
+def writer(store: Store, target: str, hour: int) -> str | None:
+    """The daemon whose an hour of a target is, or else the one that had the target last.
+
+    None where nobody had it. An hour is read of one daemon, so that there has to be one.
+    """
+    grid = _minutes.c.start >= hour, _minutes.c.start < hour + HOUR
+    here = (
+        sa.select(_series.c.daemon)
+        .select_from(_minutes.join(_series))
+        .where(*grid, _series.c.target == target)
+        .group_by(_series.c.daemon)
+        .order_by(sa.func.count(_minutes.c.start.distinct()).desc(), _series.c.daemon)
+    )
+    latest = (
+        sa.select(_series.c.daemon)
+        .where(_series.c.target == target)
+        .order_by(_series.c.last_start.desc(), _series.c.daemon)
+    )
+    with store.reading() as connection:
+        for query in (here, latest):
+            found = connection.execute(query.limit(1)).scalar()
+            if found is not None:
+                return str(found)
+    return None
+
+
+def free_of(
+    target: str, hour: int, gone: Sequence[Hold] = ()
+) -> Callable[[sa.Connection, Sequence[PackedWindow]], list[PackedWindow]]:
+    """Picks, inside a transaction, the windows of an hour that nobody else wrote meanwhile.
+
+    Cursors of daemons that are ``gone`` are deleted with the first window that lies after them.
+    Raises ConfigError where one of them has come back.
+    """
+
+    def pick(connection: sa.Connection, windows: Sequence[PackedWindow]) -> list[PackedWindow]:
+        if connection.dialect.name != "sqlite":
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
+        last = max((window.start for window in windows), default=0)
+        _let_go(connection, target, [hold for hold in gone if hold.wall < last + MINUTE])
+        grid = range(hour, hour + HOUR, MINUTE)
+        query = (
+            sa.select(_series.c.model_name, _minutes.c.start)
+            .select_from(_minutes.join(_series))
+            .where(_minutes.c.start.in_(grid), _series.c.target == target)
+            .distinct()
+        )
+        there = {(row.model_name, row.start) for row in connection.execute(query)}
+        pruned = _pruned_until(connection, target)
+        rolled = (
+            sa.select(_series.c.model_name)
+            .select_from(_hours.join(_series))
+            .where(_hours.c.start == hour, _series.c.target == target)
+            .distinct()
+        )
+        lost = {m for m in connection.execute(rolled).scalars() if pruned.get(m, 0) > hour}
+        return [
+            each
+            for each in windows
+            if each.series.model_name not in lost
+            and (each.series.model_name, each.start) not in there
+        ]
+
+    return pick
+
+
+def _pruned_until(connection: sa.Connection, target: str) -> dict[str, int]:
+    """Before when the minutes of each model were deleted."""
+    query = (
+        sa.select(_series.c.model_name, sa.func.max(_series.c.pruned_until))
+        .where(_series.c.target == target)
+        .group_by(_series.c.model_name)
+    )
+    return {row[0]: int(row[1]) for row in connection.execute(query)}
+
+
+def _running(connection: sa.Connection, daemon: str | None) -> list[str]:
+    """Versions of the daemon's runs (of all where it is None) that have not ended."""
+    query = sa.select(_runs.c.version).where(_runs.c.ended_at.is_(None))
+    if daemon is not None:
+        query = query.where(_runs.c.daemon == daemon)
+    versions = connection.execute(query).scalars().all()
+    return [version for version in versions if not version.endswith(BACKFILL)]
+
+
+def _holds(connection: sa.Connection, target: str) -> list[Hold]:
+    query = sa.select(_cursors.c.daemon, _cursors.c.wall).where(_cursors.c.target == target)
+    return [
+        Hold(row.daemon, row.wall, bool(_running(connection, row.daemon)))
+        for row in connection.execute(query.order_by(_cursors.c.wall)).all()
+    ]
+
+
+def _let_go(connection: sa.Connection, target: str, gone: Sequence[Hold]) -> None:
+    now = {hold.daemon: hold for hold in _holds(connection, target)} if gone else {}
+    for hold in gone:
+        found = now.get(hold.daemon)
+        if found is None:
+            continue  # with an earlier hour
+        if found != hold:
+            raise ConfigError(
+                f"daemon {quoted(hold.daemon)} has come back to {quoted(target)} meanwhile; leave"
+                " --past-cursor out"
+            )
+        mine = _cursors.c.daemon == hold.daemon, _cursors.c.target == target
+        connection.execute(_cursors.delete().where(*mine))

@@ -1,0 +1,327 @@
+"""Rolling minutes up into hours, and deleting what is older than its retention.
+
+Both work in turns, each a short transaction that starts by locking the series it is about, so
+that nobody adds a minute to an hour while it is built or deleted. How far each series has come
+is written in the same transaction, so a daemon killed in between goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+from specwatch.domain.merge import merge_windows
+from specwatch.domain.model import HOUR, MINUTE, SeriesId, Window
+from specwatch.store import damage, experiment_rows, measurement_rows, schema, verdict_rows
+from specwatch.store.database import Database
+from specwatch.store.packing import COLUMNS, PackedWindow, assemble, pack
+from specwatch.store.readers import place
+from specwatch.store.statements import add_contexts, contents_of, lock_series, series_of
+
+GRACE = 300
+"""Seconds after the end of an hour until it is rolled up."""
+
+_SERIES_AT_ONCE = 10
+_DELETED_SERIES_AT_ONCE = 500
+_PAUSE = 0.02
+"""Seconds between turns, in which others get at a database with a single writer."""
+
+_FREE_SHARE = 4
+_VACUUMED_PAGES = 2000
+_LOCK = 0x73707275  # "spru": one daemon prunes at a time on one Postgres
+
+_minutes, _hours, _series = schema.minutes, schema.hours, schema.series
+
+
+class Pruned(NamedTuple):
+    """Rows deleted."""
+
+    minutes: int = 0
+    hours: int = 0
+    runs: int = 0
+    baselines: int = 0
+    verdicts: int = 0
+    guard_steps: int = 0
+    experiments: int = 0
+    damaged_rows: int = 0
+
+
+def closed_until(now: float) -> int:
+    """The end of the last hour that can be rolled up at a time (Unix seconds)."""
+    return int((now - GRACE) // HOUR) * HOUR
+
+
+def roll_up(
+    database: Database, until: int, stopping: threading.Event, *, daemon: str | None
+) -> int:
+    """Build all hours before ``until`` that lack minutes, of one daemon or of all.
+
+    Returns how many hours of a series were built. Raises StoreUnavailable; turns until then
+    stay done.
+    """
+    built = 0
+    damaged: set[int] = set()
+    while not stopping.is_set():
+        with database.writing() as connection:
+            turn = _roll_up_turn(connection, until, daemon, damaged)
+        if turn is None:
+            break
+        built += turn
+        stopping.wait(_PAUSE)
+    return built
+
+
+def prune(
+    database: Database,
+    minutes_before: float,
+    hours_before: float,
+    baselines_before: float,
+    stopping: threading.Event,
+) -> Pruned:
+    """Delete what starts before those times (Unix seconds; whole hours at a time).
+
+    Baselines go by when they were measured last, verdicts and the steps of guards with the hours.
+    Minutes are rolled up first where they are in no hour yet. Raises StoreUnavailable; turns until
+    then stay done.
+    """
+    cutoff = int(minutes_before // HOUR) * HOUR
+    roll_up(database, cutoff, stopping, daemon=None)
+    deleted = Pruned()
+    at = 0
+    while not stopping.is_set():
+        with database.writing() as connection:
+            if not _alone(connection):
+                return deleted
+            hour = _first_hour(connection, _minutes, at, cutoff)
+            if hour is None:
+                break
+            rows = _prune_minutes_turn(connection, hour)
+        deleted = deleted._replace(minutes=deleted.minutes + rows)
+        at = hour if rows else hour + HOUR
+        stopping.wait(_PAUSE)
+    at = 0
+    while not stopping.is_set():
+        with database.writing() as connection:
+            hour = _first_hour(connection, _hours, at, hours_before)
+            if hour is None or not _alone(connection):
+                break
+            in_hour = (_hours.c.start >= hour, _hours.c.start < hour + HOUR)
+            rows = connection.execute(_hours.delete().where(*in_hour)).rowcount
+        deleted = deleted._replace(hours=deleted.hours + rows)
+        at = hour + HOUR
+        stopping.wait(_PAUSE)
+    with database.writing() as connection:
+        deleted = deleted._replace(
+            runs=_prune_runs(connection, cutoff),
+            baselines=measurement_rows.prune(connection, baselines_before),
+            verdicts=verdict_rows.prune(connection, hours_before),
+            guard_steps=_prune_steps(connection, hours_before),
+            experiments=experiment_rows.prune(connection, hours_before),
+            damaged_rows=_prune_damaged(connection, hours_before),
+        )
+    if database.is_sqlite:
+        _shrink(database, stopping)
+    return deleted
+
+
+def _roll_up_turn(
+    connection: sa.Connection, until: int, daemon: str | None, damaged: set[int]
+) -> int | None:
+    """Roll up the next hour of some series; None when there is nothing left to do.
+
+    Those that are found damaged are passed over, and remembered.
+    """
+    pending = (_series.c.rolled_until < until, _series.c.last_start >= _series.c.rolled_until)
+    query = sa.select(_series.c.id).where(*pending)
+    if daemon is not None:
+        query = query.where(_series.c.daemon == daemon)
+    if damaged:
+        query = query.where(_series.c.id.not_in(damaged))
+    query = query.order_by(_series.c.rolled_until, _series.c.id).limit(_SERIES_AT_ONCE)
+    ids = connection.execute(query).scalars().all()
+    if not ids:
+        return None
+    found = damage.of(connection)
+    locked = list(damage.sound(found, _series, lock_series(connection, ids), series_of))
+    damaged.update(set(ids).difference(row.id for row in locked))
+    if not locked:
+        return 0
+    # Somebody may have changed them before we had the lock: one time, and what is there now.
+    since = min(row.rolled_until for row in locked)
+    members = {row.id: row for row in locked if row.rolled_until == since}
+    if since >= until:
+        return 0
+    hour = _first_hour(connection, _minutes, since, until, members)
+    built = 0 if hour is None else _build_hours(connection, hour, members)
+    connection.execute(
+        _series.update()
+        .where(_series.c.id.in_(members))
+        .values(rolled_until=until if hour is None else hour + HOUR)
+    )
+    return built
+
+
+def _first_hour(
+    connection: sa.Connection,
+    table: sa.Table,
+    since: float,
+    until: float,
+    members: Iterable[int] | None = None,
+) -> int | None:
+    """The first hour in which a table has rows (of some series) that start in since..until."""
+    query = sa.select(table.c.start).where(table.c.start >= since, table.c.start < until)
+    if members is not None:
+        query = query.where(table.c.series_id.in_(members))
+    start = connection.execute(query.order_by(table.c.start).limit(1)).scalar()
+    return None if start is None else int(start - start % HOUR)
+
+
+def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row[Any]]) -> int:
+    names = ("start", "series_id", "context_id", *COLUMNS)
+    in_hour = (_minutes.c.start >= hour, _minutes.c.start < hour + HOUR)
+    # Each minute by its key: a range would read past the minutes of all other series.
+    grid = _minutes.c.start.in_(range(hour, hour + HOUR, MINUTE))
+    query = sa.select(*(_minutes.c[name] for name in names)).where(
+        grid, _minutes.c.series_id.in_(members)
+    )
+    found = connection.execute(query.order_by(_minutes.c.start, _minutes.c.run_id))
+    # On a damaged page SQLite may find a row by one key and read it with another.
+    rows = [row for row in found if row.series_id in members]
+    touched = {row.series_id for row in rows}
+    # Where minutes of the hour were deleted, what is stored of it counts, and late ones are added.
+    partial = {id_ for id_ in touched if members[id_].pruned_until > hour}
+    stored = sa.select(*(_hours.c[name] for name in names)).where(
+        _hours.c.start == hour, _hours.c.series_id.in_(partial)
+    )
+    if partial:
+        rows = [*connection.execute(stored), *rows]
+        connection.execute(_minutes.delete().where(*in_hour, _minutes.c.series_id.in_(partial)))
+    connection.execute(
+        _hours.delete().where(_hours.c.start == hour, _hours.c.series_id.in_(touched))
+    )
+    contents = contents_of(connection, {row.context_id for row in rows})
+    groups: dict[tuple[object, ...], list[Window]] = defaultdict(list)
+
+    def decode(row: sa.Row[Any]) -> tuple[tuple[object, ...], Window]:
+        damage.require_types(_minutes, names, row)
+        owner = members[row.series_id]
+        series = SeriesId(owner.daemon, owner.target, owner.model_name, owner.temperature)
+        content = contents.get(row.context_id)
+        window = assemble(series, row.start, MINUTE, content, tuple(row[3:]))
+        return (row.series_id, row.context_id, window.mode, _bin(window)), window
+
+    for key, window in damage.sound(damage.of(connection), _minutes, rows, decode, place):
+        groups[key].append(window)
+    _insert_hours(connection, hour, groups)
+    return len(touched)
+
+
+def _insert_hours(
+    connection: sa.Connection, hour: int, groups: dict[tuple[Any, ...], list[Window]]
+) -> None:
+    def decode(group: tuple[tuple[Any, ...], list[Window]]) -> tuple[tuple[Any, ...], PackedWindow]:
+        key, windows = group
+        return key, pack(merge_windows(windows, start=hour, length=HOUR))
+
+    # Sums of damaged numbers may be beyond what can be stored.
+    packed = list(
+        damage.sound(
+            damage.of(connection),
+            _hours,
+            groups.items(),
+            decode,
+            lambda group: {"start": hour, "series_id": group[0][0]},
+        )
+    )
+    add_contexts(connection, {each.context for _, each in packed}, set())
+    if packed:
+        connection.execute(
+            _hours.insert(),
+            [
+                dict(zip(COLUMNS, each.columns(), strict=True))
+                | {
+                    "start": hour,
+                    "series_id": key[0],
+                    "context_id": each.context.id,
+                    "load_bin": key[3],
+                }
+                for key, each in packed
+            ],
+        )
+
+
+def _bin(window: Window) -> int:
+    return -1 if window.load_bin is None else window.load_bin
+
+
+def _alone(connection: sa.Connection) -> bool:
+    """Claim pruning until the transaction ends; on SQLite the transaction itself is the claim."""
+    if connection.dialect.name == "sqlite":
+        return True
+    return bool(connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_LOCK})").scalar())
+
+
+def _prune_minutes_turn(connection: sa.Connection, hour: int) -> int:
+    """Delete an hour's minutes of some series for which it was rolled up."""
+    in_hour = (_minutes.c.start >= hour, _minutes.c.start < hour + HOUR)
+    present = sa.select(_minutes.c.series_id).where(*in_hour).distinct().scalar_subquery()
+    candidates = (
+        sa.select(_series.c.id)
+        .where(_series.c.rolled_until >= hour + HOUR, _series.c.id.in_(present))
+        .order_by(_series.c.id)
+        .limit(_DELETED_SERIES_AT_ONCE)
+    )
+    locked = lock_series(connection, connection.execute(candidates).scalars().all())
+    known = damage.sound(damage.of(connection), _series, locked, series_of)
+    members = [row.id for row in known if row.rolled_until >= hour + HOUR]
+    if not members:
+        return 0
+    deleted = connection.execute(
+        _minutes.delete().where(*in_hour, _minutes.c.series_id.in_(members))
+    ).rowcount
+    connection.execute(
+        _series.update()
+        .where(_series.c.id.in_(members), _series.c.pruned_until < hour + HOUR)
+        .values(pruned_until=hour + HOUR)
+    )
+    return deleted
+
+
+def _prune_runs(connection: sa.Connection, cutoff: int) -> int:
+    """Delete runs of which no minute is left: those with a successor that began by then."""
+    runs, later = schema.runs, schema.runs.alias("later")
+    succeeded = sa.exists().where(
+        later.c.daemon == runs.c.daemon, later.c.id > runs.c.id, later.c.started_at <= cutoff
+    )
+    return connection.execute(runs.delete().where(succeeded)).rowcount
+
+
+def _prune_steps(connection: sa.Connection, before: float) -> int:
+    """Delete what guards did before a time (Unix seconds); what they are stays."""
+    steps = schema.guard_steps
+    return connection.execute(steps.delete().where(steps.c.at < before)).rowcount
+
+
+def _prune_damaged(connection: sa.Connection, before: float) -> int:
+    """Delete what was set aside of a time (Unix seconds) before; returns how many rows."""
+    table = schema.damaged_rows
+    return connection.execute(table.delete().where(table.c.at < before)).rowcount
+
+
+def _shrink(database: Database, stopping: threading.Event) -> None:
+    """Give free pages back to the file system, but keep those that the next day needs."""
+    while not stopping.is_set():
+        with database.writing() as connection:
+            pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+            free = connection.exec_driver_sql("PRAGMA freelist_count").scalar_one()
+            if free * _FREE_SHARE <= pages:
+                return
+            # It frees a page a row, and the driver fetches no rows of a statement that has none.
+            driver = connection.connection.driver_connection
+            if driver is not None:
+                driver.executescript(f"PRAGMA incremental_vacuum({_VACUUMED_PAGES})")
+        stopping.wait(_PAUSE)

@@ -1,0 +1,169 @@
+"""Windows that wait for the database: bounded, in order, none lost while there is room."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from specwatch.errors import StoreError
+from specwatch.store.packing import PackedBatch
+
+FIRST_DELAY = 1.0
+LONGEST_DELAY = 60.0
+_WINDOW_BYTES = 4000
+"""Bytes of a window with its cursor, on average, from which on fewer are held."""
+
+
+class Writer(Protocol):
+    """What a queue drains into: a store."""
+
+    def write(self, batches: Sequence[PackedBatch], now: float) -> None:
+        """Write all or nothing; raises StoreError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one drain did.
+
+    ``written`` counts windows; ``error`` is the failure that ended it; ``waiting`` says that
+    nothing was tried because the last failure was too recent.
+    """
+
+    written: int = 0
+    error: StoreError | None = None
+    waiting: bool = False
+
+
+class WriteQueue:
+    """Batches in the order of their arrival; safe to use from several threads.
+
+    ``limit`` bounds the windows held (about 500 bytes each) and, at 4000 bytes for each, their
+    size: beyond it whole batches are dropped, oldest first, and counted. ``per_transaction`` bounds
+    the windows of one write. Times are Unix seconds.
+    """
+
+    def __init__(self, limit: int = 50_000, per_transaction: int = 2_000) -> None:
+        self._limit = limit
+        self._per_transaction = per_transaction
+        self._batches: deque[PackedBatch] = deque()
+        self._depth = self._size = 0
+        self._writing = 0
+        """Batches at the head that are being written, and must not be dropped meanwhile."""
+        self._dropped = 0
+        self._failures = 0
+        self._delay = 0.0
+        self._failed_at: float | None = None
+        self._last_error: StoreError | None = None
+        self._last_success: float | None = None
+        self._behind_since: float | None = None
+        self._lock = threading.Lock()
+        self._draining = threading.Lock()
+
+    @property
+    def depth(self) -> int:
+        """Windows that wait."""
+        return self._depth
+
+    @property
+    def dropped(self) -> int:
+        """Windows that were given up for lack of room, ever."""
+        return self._dropped
+
+    @property
+    def failures(self) -> int:
+        """Failed writes, ever."""
+        return self._failures
+
+    @property
+    def last_error(self) -> StoreError | None:
+        """Why the last write failed; None once one succeeded."""
+        return self._last_error
+
+    @property
+    def last_success(self) -> float | None:
+        """When something was last written."""
+        return self._last_success
+
+    @property
+    def behind_since(self) -> float | None:
+        """When writing began to fail; None while it works."""
+        return self._behind_since
+
+    def put(self, batch: PackedBatch) -> int:
+        """Add a batch; returns how many windows had to be dropped for it."""
+        with self._lock:
+            self._batches.append(batch)
+            self._depth += len(batch)
+            self._size += batch.size
+            before = self._dropped
+            # A batch can be a cursor alone: their number is bounded as well.
+            while (
+                max(self._depth, len(self._batches), self._size // _WINDOW_BYTES) > self._limit
+                and len(self._batches) > self._writing + 1
+            ):
+                oldest = self._batches[self._writing]
+                del self._batches[self._writing]
+                self._depth -= len(oldest)
+                self._size -= oldest.size
+                self._dropped += len(oldest)
+            return self._dropped - before
+
+    def drain(self, writer: Writer, now: float, *, force: bool = False) -> Outcome:
+        """Write what waits, oldest first, until done or a write fails.
+
+        After a failure nothing is tried for 1 s, doubling up to 60 s, unless ``force``.
+        """
+        with self._draining:
+            if not force and self._is_too_soon(now):
+                return Outcome(waiting=True)
+            written = 0
+            while pending := self._next():
+                try:
+                    writer.write(pending, now)
+                except StoreError as error:
+                    self._failed(error, now)
+                    return Outcome(written, error)
+                written += sum(map(len, pending))
+                self._written(pending, now)
+            return Outcome(written)
+
+    def _is_too_soon(self, now: float) -> bool:
+        # A clock that was set back must not make the wait longer.
+        failed = self._failed_at
+        return failed is not None and failed <= now < failed + self._delay
+
+    def _next(self) -> list[PackedBatch]:
+        with self._lock:
+            chosen: list[PackedBatch] = []
+            windows = 0
+            for batch in self._batches:
+                if chosen and windows + len(batch) > self._per_transaction:
+                    break
+                chosen.append(batch)
+                windows += len(batch)
+            self._writing = len(chosen)
+            return chosen
+
+    def _written(self, batches: Sequence[PackedBatch], now: float) -> None:
+        with self._lock:
+            for batch in batches:
+                self._batches.popleft()
+                self._depth -= len(batch)
+                self._size -= batch.size
+            self._writing = 0
+            self._last_success = now
+            self._last_error = self._behind_since = self._failed_at = None
+            self._delay = 0.0
+
+    def _failed(self, error: StoreError, now: float) -> None:
+        with self._lock:
+            self._failures += 1
+            self._writing = 0
+            self._last_error = error
+            if self._behind_since is None:
+                self._behind_since = now
+            self._delay = min(max(FIRST_DELAY, 2 * self._delay), LONGEST_DELAY)
+            self._failed_at = now

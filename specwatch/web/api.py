@@ -1,0 +1,385 @@
+"""The daemon answers on `listen`, `127.0.0.1:9469` by default. It has no authentication.
+
+Every path is read-only and answers GET and HEAD. Answers of `/api/v1` are JSON. A parameter that is
+unknown or has a wrong value is answered with 400, a store that cannot be read with 503, each with
+the reason as `error`. `since` and `until` take a date or time of ISO 8601 (UTC without an offset),
+a duration before now such as `30m`, or Unix seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import functools
+import ipaddress
+import re
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from specwatch.domain.model import HOUR, MINUTE, Window
+from specwatch.domain.units import is_loopback, quoted
+from specwatch.errors import ConfigError, StoreError
+from specwatch.generate.alerts import runbook_sections
+from specwatch.guard.status import shown as guard_status
+from specwatch.rules import decisions, summary
+from specwatch.rules.decisions import Decision, TargetDecision
+from specwatch.status import DaemonStatus, TapStatus, TargetStatus
+from specwatch.store.guard_records import StepRecord
+from specwatch.web import report_api, runbook_page
+from specwatch.web.query import chosen as chosen_of
+from specwatch.web.report_api import ReportReader
+from specwatch.web.status_route import StatusRoute
+from specwatch.wording.text import clean_json
+
+_MOST_WINDOWS = 10_000
+_MOST_DECISIONS = 1000
+_READERS = 2
+"""Requests that read the store at once; all other threads are left to health and metrics."""
+_DIGITS = 20
+"""A number in a query has no more: what is longer is none, and takes long to read."""
+
+WindowReader = Callable[..., Iterator[Window]]
+DecisionReader = Callable[..., Sequence[Decision]]
+StepReader = Callable[..., Sequence[StepRecord]]
+
+
+def application(
+    status: Callable[[], DaemonStatus],
+    windows: WindowReader,
+    verdicts: DecisionReader,
+    metrics: CollectorRegistry,
+    report: ReportReader,
+    *,
+    steps: StepReader = lambda **_: (),
+    hosts: Callable[[], Collection[str]] = lambda: ("*",),
+    monitored: bool = True,
+) -> Starlette:
+    """The application; ``windows`` and ``verdicts`` are the store's readers of the same names,
+    ``report`` makes the report of a period, and ``steps`` are read as by
+    :meth:`specwatch.store.guard_records.GuardBook.history`. ``hosts`` are the names under which it
+    may be asked, beside IP addresses and loopback names, written as
+    :func:`specwatch.domain.units.parse_host_name` reads them; with ``monitored`` metrics and health
+    are told under any.
+    """
+
+    def page(request: Request) -> Response:
+        """The [exported metrics](metrics.md), for Prometheus."""
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        return Response(encode(metrics), media_type=content_type)
+
+    runbook = runbook_page.page(runbook_sections()).encode()
+
+    def advice(_: Request) -> Response:
+        """The runbook: a section for each alert."""
+        return _respond(runbook, 200, runbook_page.MEDIA_TYPE, policy=runbook_page.POLICY)
+
+    def healthz(_: Request) -> Response:
+        """200 while every target is scraped in time, else 503; `stuck` names those that are not."""
+        found = status()
+        body = {"healthy": not found.stuck, "stuck": found.stuck}
+        return _json(body, 503 if found.stuck else 200)
+
+    def readyz(_: Request) -> Response:
+        """200 when `ready`, else 503; `store` is `ok` or the reason."""
+        found = status()
+        return _json(
+            {"ready": found.ready, "store": found.store.error or "ok"}, 200 if found.ready else 503
+        )
+
+    def targets(_: Request) -> Response:
+        """What the daemon knows now of itself, and of each target: the last scrape and failure,
+        acceptance and latency over the last minutes (`recent`), the `decision` (speedup,
+        break-even, rules, objectives) and the `guard`. `specwatch status --json` prints it.
+        """
+        return _json(daemon(status()))
+
+    reading = asyncio.Semaphore(_READERS)
+
+    def stored(read: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
+        def guarded(request: Request) -> Response:
+            try:
+                return read(request)
+            except ConfigError as error:
+                return _json({"error": str(error)}, 400)
+            except StoreError as error:
+                return _json({"error": str(error)}, 503)
+
+        @functools.wraps(read)
+        async def answer(request: Request) -> Response:
+            async with reading:
+                return await run_in_threadpool(guarded, request)
+
+        return answer
+
+    # One more than asked for tells whether there is more.
+    def read_minutes(request: Request) -> Response:
+        """The stored windows, the earliest first; `more` says whether `limit` left some out.
+
+        Parameters: `since` (default: `1h`) and `until`; `target`, `model_name`, `temperature` and
+        `daemon` select; `length` is `60` (default) or `3600` seconds; `limit` is at most 10000.
+        """
+        chosen = selection(request.query_params, status().now)
+        found = windows(**{**chosen, "limit": chosen["limit"] + 1})
+        return _windows(found, chosen["limit"])
+
+    def read_decisions(request: Request) -> Response:
+        """Changes of the verdicts of rules with their inputs, the newest first; `more` says whether
+        `limit` left some out.
+
+        Parameters: `since` (default: `1d`) and `until`; `target` and `rule` select; `limit` is at
+        most 1000.
+        """
+        chosen = decision_selection(request.query_params, status().now)
+        found = verdicts(**{**chosen, "limit": chosen["limit"] + 1})
+        shown = [decisions.decision(one) for one in found[: chosen["limit"]]]
+        return _json({"decisions": shown, "more": len(found) > chosen["limit"]})
+
+    def read_report(request: Request) -> Response:
+        """The report, as `specwatch report` makes it, of at most 92 days.
+
+        Parameters: `since` (default: `7d`) and `until`; `target`, which may be repeated; `format`
+        is `json` (default; `specwatch report --schema` prints its schema), `html`, `md` or `text`.
+        """
+        found = report_api.page(report, request.query_params, status().now)
+        return _respond(found.body, 200, found.media_type, policy=found.policy)
+
+    pages: dict[str, Callable[[Request], Any]] = {
+        "/": StatusRoute(status, windows, verdicts, steps, reading).answer,
+        "/metrics": page,
+        "/runbook": advice,
+        "/healthz": healthz,
+        "/readyz": readyz,
+        "/api/v1/targets": targets,
+        "/api/v1/windows": stored(read_minutes),
+        "/api/v1/decisions": stored(read_decisions),
+        "/api/v1/report": stored(read_report),
+    }
+
+    def refused(request: Request, error: Exception) -> Response:
+        if not isinstance(error, HTTPException):
+            return _json({"error": "a defect of specwatch; its log says which"}, 500)
+        if error.status_code == 404:
+            known = ", ".join(pages)
+            said = f"there is no {request.url.path[:100]}; there are {known}"
+        else:
+            said = f"{error.detail}: {request.method} is not answered here, only GET and HEAD"
+        answer = _json({"error": said}, error.status_code)
+        answer.headers.update(error.headers or {})
+        return answer
+
+    app = Starlette(
+        routes=[Route(path, answer) for path, answer in pages.items()],
+        exception_handlers={HTTPException: refused, Exception: refused},
+        middleware=[
+            Middleware(_HostCheck, hosts=hosts, exempt=_FOR_MONITORING if monitored else ())
+        ],
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+_FOR_MONITORING = ("/metrics", "/healthz", "/readyz")
+"""Paths that Prometheus, load balancers and kubelets ask for, under names of their own."""
+
+
+class _HostCheck:
+    """Refuses requests under a foreign name: a web page that lets its own name point here could
+    read the answers, by way of the browser of whoever visits it (DNS rebinding)."""
+
+    def __init__(
+        self, app: ASGIApp, *, hosts: Callable[[], Collection[str]], exempt: Collection[str]
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._exempt = exempt
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and scope["path"] not in self._exempt:
+            host = Headers(scope=scope).get("host", "")
+            if not _is_known(host, self._hosts()):
+                said = (
+                    f"this daemon is not known under the name {quoted(host[:100])}; if it should"
+                    " be, add the name without port to allowed_hosts in its configuration"
+                )
+                app = _json({"error": said}, 421)
+        await app(scope, receive, send)
+
+
+def _is_known(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header names an address, this machine's loopback, or one of ``names``."""
+    if not host:
+        return True  # HTTP/1.0, which no browser speaks
+    name = re.sub(r":[0-9]*$", "", host).lower().removesuffix(".")
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+        return True  # a name is what can be made to point elsewhere
+    above = {"*" + name[at:] for at, letter in enumerate(name) if letter == "."}
+    return is_loopback(name) or not {name, "*", *above}.isdisjoint(names)
+
+
+def daemon(status: DaemonStatus) -> dict[str, Any]:
+    """A status as JSON values."""
+    store = dataclasses.asdict(status.store)
+    return {
+        "daemon": status.daemon,
+        "version": status.version,
+        "started": status.started,
+        "now": status.now,
+        "ready": status.ready,
+        "stuck": list(status.stuck),
+        "store": store,
+        "judging": dataclasses.asdict(status.judging),
+        "alertmanagers": [dataclasses.asdict(one) for one in status.pagers],
+        "targets": [_target(target, status) for target in status.targets],
+    }
+
+
+def selection(query: Mapping[str, str], now: float) -> dict[str, Any]:
+    """Arguments of the window reader from a query string; ConfigError for what it cannot be.
+
+    ``since`` and ``until`` are as :func:`specwatch.domain.units.parse_moment` reads them, dates in
+    UTC (default: the last hour), ``length`` is 60 or 3600 s, ``limit`` the number of windows (the
+    earliest are given), and ``target``, ``model_name``, ``temperature`` and ``daemon`` select.
+    """
+    names = ("target", "model_name", "temperature", "daemon")
+    chosen = chosen_of(query, names, ("length", "limit"), now, since="1h")
+    chosen["length"] = _one_of("length", query.get("length", str(MINUTE)), (MINUTE, HOUR))
+    chosen["limit"] = _limit(query.get("limit"), _MOST_WINDOWS)
+    return chosen
+
+
+def decision_selection(query: Mapping[str, str], now: float) -> dict[str, Any]:
+    """Arguments of the reader of verdicts, as :func:`selection`; the newest are given.
+
+    ``target`` and ``rule`` select; the default is the last day.
+    """
+    chosen = chosen_of(query, ("target", "rule"), ("limit",), now, since="1d")
+    chosen["limit"] = _limit(query.get("limit"), _MOST_DECISIONS)
+    return chosen
+
+
+def _one_of(key: str, text: str, allowed: tuple[int, ...]) -> int:
+    if text not in map(str, allowed):
+        raise ConfigError(f"{key}: {quoted(text)} is not one of {', '.join(map(str, allowed))}")
+    return int(text)
+
+
+def _limit(text: str | None, most: int) -> int:
+    if text is None:
+        return most
+    digits = text.isascii() and text.isdigit() and len(text) <= _DIGITS
+    if not digits or not 1 <= int(text) <= most:
+        raise ConfigError(f"limit: {quoted(text)} is not a number from 1 to {most}")
+    return int(text)
+
+
+def _windows(found: Iterable[Window], limit: int) -> Response:
+    """Encoded one by one: as JSON values, ten thousand windows take a hundred megabytes."""
+    encoded = [msgspec.json.encode(summary.window(one)) for one in found]
+    more = b"true" if len(encoded) > limit else b"false"
+    body = b'{"windows":[' + b",".join(encoded[:limit]) + b'],"more":' + more + b"}"
+    return _respond(body, 200)
+
+
+def _target(target: TargetStatus, status: DaemonStatus) -> dict[str, Any]:
+    """A target; ``not_shown`` are models, and "" the target, of which something cannot be shown."""
+    decision, broken = _decision(target, status)
+    make = functools.partial(_facts, target, decision, broken)
+    found = status.attempt(target.name, make, None)
+    if found is None:
+        bare = TargetStatus(target.name, target.url, target.interval, failure=target.failure)
+        found = _facts(bare, decision, [*broken, ""])
+    return found
+
+
+def _decision(target: TargetStatus, status: DaemonStatus) -> tuple[dict[str, Any], list[str]]:
+    """What was decided, of those models of which it can be shown, and which those are not."""
+
+    def shown(found: TargetDecision) -> dict[str, Any] | None:
+        make = functools.partial(decisions.target, found, status.now)
+        return status.attempt(target.name, make, None)
+
+    found = target.decision
+    whole = shown(found)
+    if whole is not None:
+        return whole, []
+    names = {*found.models, *found.goodput, *(each.model_name for each in found.findings),
+             *(each.model_name for each in found.slos)}  # fmt: skip
+    sound = {name for name in names if shown(decisions.of_models(found, {name})) is not None}
+    rest = decisions.of_models(found, sound)
+    return decisions.target(rest, status.now), sorted(names - sound)
+
+
+def _facts(target: TargetStatus, decision: dict[str, Any], not_shown: list[str]) -> dict[str, Any]:
+    shown = {
+        field.name: getattr(target, field.name)
+        for field in dataclasses.fields(target)
+        if field.name not in ("recent", "current", "failure", "models", "tap", "decision", "guard")
+    }
+    shown["failure"] = dataclasses.asdict(target.failure) if target.failure else None
+    shown["models"] = {model: str(mode) for model, mode in target.models.items()}
+    shown["tap"] = _tap(target.tap)
+    shown["decision"] = decision
+    shown["not_shown"] = not_shown
+    shown["guard"] = None if target.guard is None else guard_status(target.guard)
+    shown["recent"] = [summary.window(one) for one in target.recent]
+    return shown
+
+
+def _json(body: Any, status: int = 200) -> Response:
+    return _respond(msgspec.json.encode(body), status)
+
+
+def _respond(
+    body: bytes, status: int, media_type: str = "application/json", policy: str | None = None
+) -> Response:
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    if policy is not None:
+        headers["Content-Security-Policy"] = policy
+    if media_type == "application/json":
+        body = clean_json(body)
+    return Response(body, status, media_type=media_type, headers=headers)
+
+
+def _tap(status: TapStatus) -> dict[str, Any]:
+    """A target's tap as the API shows it."""
+    return {
+        "source": status.source and str(status.source),
+        "trouble": [trouble._asdict() for trouble in status.trouble],
+        "failures": status.failures,
+        "models": {
+            model: {
+                "source": str(seen.source),
+                "drafts": seen.drafts,
+                "server_drafts": seen.server_drafts,
+                "coverage": seen.coverage,
+                "records": dict(seen.records),
+                "uncovered": dict(seen.uncovered),
+            }
+            for model, seen in status.models.items()
+        },
+        "proxy": None if status.proxy is None else dataclasses.asdict(status.proxy),
+    }
