@@ -10,7 +10,7 @@ import pytest
 
 from specwatch.domain.experiments import ComparedLevel, Comparison, Estimate, Verdict
 from specwatch.errors import ConfigError
-from specwatch.loadtest import crossing
+from specwatch.loadtest import crossing, verdicts
 from specwatch.loadtest.compare import compare
 from tests.experiments.benches import WORK, batches, bench, level, noise
 

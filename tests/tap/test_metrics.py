@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from specwatch.domain import histogram
 from specwatch.domain.model import METHODS, Series
+from specwatch.engines import families
 from specwatch.rules import summary
 from specwatch.scrape.exposition import PageReader
 from specwatch.tap.answer import Acceptance
