@@ -11,15 +11,31 @@ import structlog
 import uvicorn.server
 from hypothesis import settings
 
+from tests.fixtures import (
+    log,
+    no_test_hangs,
+    only_ours,
+    open_store,
+    serve,
+    server_tls,
+    short_pauses,
+    sqlite_file,
+    store,
+    url,
+)
 from tests.postgres import postgres
 
-__all__ = ["postgres"]
+__all__ = [
+    "log", "no_test_hangs", "only_ours", "open_store", "postgres", "serve", "server_tls",
+    "short_pauses", "sqlite_file", "store", "url",
+]  # fmt: skip
 
 LONGEST = (
-    "tests/report/test_month.py", "tests/test_wheel.py", "tests/store/test_backfill.py",
+    "tests/report/test_month.py", "tests/test_wheel.py", "tests/backfill/test_service.py",
     "tests/cli/test_bench.py",
     "tests/cli/test_calibrate.py", "tests/cli/test_probe.py", "tests/alerts/test_stock.py",
-    "tests/worlds/test_worlds.py", "tests/guard/test_guardian.py", "tests/guard/test_guarding.py",
+    "tests/worlds/test_worlds.py", "tests/daemon/test_target_guard.py",
+    "tests/daemon/test_guard_service.py",
     "tests/tap/test_proxy_process.py", "tests/cli/test_run.py", "tests/daemon/test_process.py",
 )  # fmt: skip
 """Files that take longest, which begin first: a worker has a file to itself, up to the end."""

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from specwatch.cli import group, options
 from specwatch.runtime.http_server import HttpServer
 from tests import pages
-from tests.surfaces.statuses import Surface, daemon, serving
+from tests.web.statuses import Surface, daemon, serving
 
 Run = Callable[..., Result]
 

@@ -29,7 +29,7 @@ from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedTraffic
 from specwatch.store.readers import Reader
 from tests.cli.conftest import Run
-from tests.experiments.benches import batches, bench, level, noise
+from tests.loadtest.benches import batches, bench, level, noise
 from tests.simulated_load import in_virtual_time, server, settings
 
 QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12", "--temperature", "0")

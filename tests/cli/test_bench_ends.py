@@ -26,7 +26,7 @@ from specwatch.loadtest.requests import Answer, Ask
 from specwatch.simulator.server import SimulatedServer
 from tests.cli.conftest import Run
 from tests.cli.test_bench import QUICK, baselines, stored
-from tests.experiments.benches import batches, bench, level, noise
+from tests.loadtest.benches import batches, bench, level, noise
 from tests.simulated_load import server
 
 EVEN = batches(0.02, noise(8, 0.02))

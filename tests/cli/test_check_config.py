@@ -18,7 +18,7 @@ from starlette.responses import Response
 
 from tests import pages
 from tests.cli.conftest import Run
-from tests.surfaces.statuses import Surface
+from tests.web.statuses import Surface
 
 
 def written(tmp_path: Path, text: str) -> Path:

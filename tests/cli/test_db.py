@@ -20,7 +20,7 @@ from specwatch.store.database import Database
 from specwatch.store.packing import pack_batch
 from specwatch.store.repository import Store
 from tests.cli.conftest import Run
-from tests.surfaces.statuses import minute
+from tests.web.statuses import minute
 
 COMMANDS = ("upgrade", "current", "prune", "check", "repair")
 

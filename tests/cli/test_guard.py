@@ -21,8 +21,8 @@ from tests.cli.conftest import Run
 from tests.cli.guards import LATER, NOW, Guards
 from tests.guard.living import ACT, Living
 from tests.guard.simulated_server import SimulatedServer
-from tests.surfaces.decided import BREACHED, decided
-from tests.surfaces.statuses import HOSTILE, Surface, daemon, target
+from tests.web.decided import BREACHED, decided
+from tests.web.statuses import HOSTILE, Surface, daemon, target
 
 INCIDENT = Incident("chat-6b", Cause.RULE, NOW - 600, "too-slow", "llama", "all")
 

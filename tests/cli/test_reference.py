@@ -17,9 +17,9 @@ from specwatch.config.loading import Config, sections_in
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.config.sections import Section
-from tests.surfaces.decided import START, decided
-from tests.surfaces.exported import page
-from tests.surfaces.statuses import daemon, of_tap, target, whole
+from tests.web.decided import START, decided
+from tests.web.exported import page
+from tests.web.statuses import daemon, of_tap, target, whole
 
 
 def generate(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -14,9 +14,9 @@ import pytest
 
 from tests import pages
 from tests.cli.conftest import Run
+from tests.rules.test_summary import KEYS
 from tests.simulated_llama import MODEL, SimulatedLlama
-from tests.surfaces.statuses import HOSTILE, Surface
-from tests.surfaces.test_summary import KEYS
+from tests.web.statuses import HOSTILE, Surface
 
 CAPTURE = pages.DATA / "vllm-0.32-draft-k4.2.prom"
 

@@ -28,7 +28,7 @@ from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.taps import Trouble
 from specwatch.status import Failure, ProxyStatus, StoreStatus, TapStatus
 from tests.cli.conftest import Run
-from tests.surfaces.decided import (
+from tests.web.decided import (
     BREACHED,
     MINOR,
     PASSING,
@@ -38,7 +38,7 @@ from tests.surfaces.decided import (
     decided,
     unlike,
 )
-from tests.surfaces.statuses import HOSTILE, NOW, Surface, daemon, minute, of_tap, target
+from tests.web.statuses import HOSTILE, NOW, Surface, daemon, minute, of_tap, target
 
 START = 1_699_999_980
 FAILURE = Failure(ScrapeReason.REFUSED, "nothing listens at http://127.0.0.1:8000", NOW - 180)

@@ -19,8 +19,6 @@ from specwatch.daemon.scraper import TargetCycle
 from specwatch.domain.merge import merge_tallies
 from specwatch.errors import ConfigError, StoreUnavailable
 from specwatch.simulator.server import SimulatedServer
-from tests.daemon.conftest import CERTIFICATE, Log, Serve, events, target_of
-from tests.daemon.pages import vllm
 from tests.daemon.running import (
     FAST,
     Hands,
@@ -33,7 +31,9 @@ from tests.daemon.running import (
     until_logged,
     work,
 )
+from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
 from tests.hostile import Visit, deaf_port, hanging, page, wait_for
+from tests.scrape.pages import vllm
 
 QUICK = 0.05
 IN_TIME = 30.0

@@ -16,11 +16,11 @@ import requests
 
 from specwatch.daemon.daemon import Daemon
 from specwatch.simulator.server import SimulatedServer
-from tests.daemon.conftest import Serve, target_of
-from tests.daemon.notify import NotifySocket
-from tests.daemon.pages import vllm
 from tests.daemon.running import FAST, Running, config_of, counts, scraped, stored, total, work
+from tests.fixtures import Serve, target_of
 from tests.hostile import hanging, page, wait_for
+from tests.runtime.notify import NotifySocket
+from tests.scrape.pages import vllm
 
 ROOT = Path(__file__).parents[2]
 LEAVES_WITHIN = 30.0

@@ -15,11 +15,11 @@ from specwatch.config.sections import Retention
 from specwatch.config.target import Target
 from specwatch.daemon.daemon import Daemon
 from specwatch.errors import ConfigError
-from tests.daemon.conftest import CERTIFICATE, Log, Serve, events, target_of
-from tests.daemon.notify import NotifySocket
-from tests.daemon.pages import vllm
 from tests.daemon.running import Hands, Running, config_of, scraped, stored
+from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
 from tests.hostile import Visit, hanging, page, wait_for
+from tests.runtime.notify import NotifySocket
+from tests.scrape.pages import vllm
 
 QUICK = 0.05
 

@@ -12,11 +12,11 @@ import pytest
 
 from specwatch.daemon.daemon import Daemon
 from specwatch.daemon.scraper import TargetCycle
-from tests.daemon.conftest import Log, Serve, events, target_of
-from tests.daemon.notify import NotifySocket
-from tests.daemon.pages import vllm
 from tests.daemon.running import Running, config_of, scraped
+from tests.fixtures import Log, Serve, events, target_of
 from tests.hostile import page, wait_for
+from tests.runtime.notify import NotifySocket
+from tests.scrape.pages import vllm
 
 
 @pytest.fixture

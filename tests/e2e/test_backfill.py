@@ -23,6 +23,7 @@ import pytest
 
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Window
 from specwatch.errors import StoreError
+from tests.backfill.test_service import page
 from tests.e2e.api import settled
 from tests.e2e.conftest import StartVllm, unavailable
 from tests.e2e.processes import DaemonProcess, Specwatch, specwatch, windows_of
@@ -33,7 +34,6 @@ from tests.e2e.witness import Counts, stored
 from tests.lab.traffic import send_all
 from tests.lab.vllm_server import VllmServer
 from tests.simulated_prometheus import Recording
-from tests.store.test_backfill import page
 
 TARGET, MODEL = "tiny", "tiny"
 AT_ONCE = 4

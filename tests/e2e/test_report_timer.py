@@ -13,11 +13,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.delivery.smtp import MailServer
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.unit_lab import UNITS, install
 from tests.e2e.waiting import eventually
 from tests.lab.systemd_machine import SystemdMachine
+from tests.report.smtp import MailServer
 
 UNIT, TIMER = "specwatch-report.service", "specwatch-report.timer"
 CONFIG_FILE = "/etc/specwatch/specwatch.yml"

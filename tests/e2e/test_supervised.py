@@ -16,7 +16,7 @@ from specwatch.actuators import leash
 from specwatch.actuators.supervisor import Supervisor
 from specwatch.domain.model import Mode
 from specwatch.guard.plan import Life
-from tests.daemon.families import (
+from tests.actuators.process_families import (
     alive,
     born,
     descendants,

@@ -16,7 +16,7 @@ from specwatch.guard.foresight import (
     trial_speedup,
     verified,
 )
-from tests.core.minutes import baseline, off, on
+from tests.domain.minutes import baseline, off, on
 
 REQUESTS = 10
 

@@ -16,7 +16,7 @@ from specwatch.domain.experiments import (
     Zone,
 )
 from specwatch.loadtest.compare import compare
-from tests.experiments.benches import WORK, batches, bench, level, noise
+from tests.loadtest.benches import WORK, batches, bench, level, noise
 
 
 def subject(name: str) -> Subject:

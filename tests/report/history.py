@@ -19,7 +19,7 @@ from specwatch.domain.model import (
     Window,
     load_bin,
 )
-from tests.core.samples import RATE_BOUNDS, TPOT_BOUNDS, TTFT_BOUNDS, observed, spread
+from tests.domain.samples import RATE_BOUNDS, TPOT_BOUNDS, TTFT_BOUNDS, observed, spread
 
 TARGET = "chat"
 MODEL = "tiny"

@@ -31,7 +31,7 @@ from specwatch.report.health import health
 from specwatch.report.model import ModelReport
 from specwatch.report.objectives import objectives
 from specwatch.report.sources import GuardStep, Sources
-from tests.core.samples import TPOT_BOUNDS, TTFT_BOUNDS, observed
+from tests.domain.samples import TPOT_BOUNDS, TTFT_BOUNDS, observed
 from tests.report.history import MODEL, OFF, ON, SINCE, TARGET, bucket, counted, flat, hour
 from tests.report.history import measurement as measured
 

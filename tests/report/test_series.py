@@ -14,7 +14,7 @@ from specwatch.report.build import build
 from specwatch.report.model import Series
 from specwatch.report.series import step_of
 from specwatch.report.sources import Sources
-from tests.core.samples import TTFT_BOUNDS, observed
+from tests.domain.samples import TTFT_BOUNDS, observed
 from tests.report.history import SINCE, TARGET, bucket, counted, flat, hour
 
 DAY = 86400

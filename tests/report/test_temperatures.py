@@ -12,7 +12,7 @@ from specwatch.domain.model import HOUR, Environment, Histogram, Mode, Tally, Wi
 from specwatch.report.build import build
 from specwatch.report.model import Temperature
 from specwatch.report.sources import Sources
-from tests.core.samples import RATE_BOUNDS, TPOT_BOUNDS, TTFT_BOUNDS, observed
+from tests.domain.samples import RATE_BOUNDS, TPOT_BOUNDS, TTFT_BOUNDS, observed
 from tests.report.history import SINCE, TARGET, bucket, counted, flat, hour, measurement
 
 HOURS = 24

@@ -39,11 +39,10 @@ from specwatch.store import schema, upkeep
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repair import check, repair
 from specwatch.store.repository import Store
-from tests.daemon.conftest import target_of
 from tests.daemon.running import config_of
-
-from .examples import FOREVER, T0, batch, cursor, minute
-from .test_experiments import bench
+from tests.fixtures import target_of
+from tests.store.examples import FOREVER, T0, batch, cursor, minute
+from tests.store.test_experiments import bench
 
 DAEMON, TARGET = "left", "chat"
 NOW = T0 + 5 * HOUR + 600.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from .conftest import OpenStore
-from .examples import read
+from tests.fixtures import OpenStore
+from tests.store.examples import read
 
 DAEMONS = """
 import os, sys

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from . import corruption
+from tests.store import corruption
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,9 @@ from specwatch.store.guard_records import GuardBook
 from specwatch.store.repair import check, repair
 from specwatch.store.repository import Store
 from specwatch.store.write_queue import WriteQueue
-
-from .conftest import OpenStore
-from .examples import FOREVER, T0, batch, cursor, minute, read, starts
-from .test_experiments import bench
+from tests.fixtures import OpenStore
+from tests.store.examples import FOREVER, T0, batch, cursor, minute, read, starts
+from tests.store.test_experiments import bench
 
 NOW = T0 + 5 * HOUR
 TABLES: dict[str, tuple[str, object, Callable[[Store], int]]] = {

@@ -11,8 +11,7 @@ from specwatch.domain.model import HOUR
 from specwatch.errors import ConfigError
 from specwatch.store import schema
 from specwatch.store.repository import Store
-
-from .examples import T0
+from tests.store.examples import T0
 
 SUBJECT = Subject(target="chat", url="http://127.0.0.1:8000", model_name="llama", mode="on", k=4)
 WORKLOAD = Workload(

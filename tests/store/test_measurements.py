@@ -21,9 +21,8 @@ from specwatch.domain.baseline import (
 from specwatch.domain.model import HOUR, Histogram
 from specwatch.errors import StoreUnavailable
 from specwatch.store.repository import Store
-
-from .conftest import OpenStore
-from .examples import T0, histograms
+from tests.fixtures import OpenStore
+from tests.store.examples import T0, histograms
 
 KEY = BaselineKey("chat", "llama", "0.32.0", "abc")
 

@@ -16,9 +16,8 @@ from specwatch.domain.model import MINUTE
 from specwatch.errors import SchemaMismatch
 from specwatch.store import creation, migrate, schema
 from specwatch.store.database import Database
-
-from .conftest import OpenStore
-from .examples import T0, batch, minute, read
+from tests.fixtures import OpenStore
+from tests.store.examples import T0, batch, minute, read
 
 
 def execute(url: str, statement: str) -> None:

@@ -15,8 +15,7 @@ from specwatch.store.packing import (
     unpack,
     unpack_cursor,
 )
-
-from .examples import T0, before_down_seconds, cursors, minute, windows
+from tests.store.examples import T0, before_down_seconds, cursors, minute, windows
 
 
 @given(windows)

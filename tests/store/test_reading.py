@@ -13,9 +13,8 @@ from specwatch.errors import StoreUnavailable
 from specwatch.store import readers, schema
 from specwatch.store.readers import Reader, Watched
 from specwatch.store.repository import Store
-
-from .conftest import OpenStore
-from .examples import FOREVER, T0, batch, minute, read, starts
+from tests.fixtures import OpenStore
+from tests.store.examples import FOREVER, T0, batch, minute, read, starts
 
 
 def test_windows_come_in_order_of_start_over_all_series(store: Store) -> None:

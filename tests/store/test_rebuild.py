@@ -14,9 +14,8 @@ from specwatch.errors import StoreMalformed, StoreUnavailable
 from specwatch.store import rebuild as rebuilding
 from specwatch.store.repair import check, repair
 from specwatch.store.repository import Store
-
-from .conftest import OpenStore
-from .examples import T0, batch, minute, read, starts
+from tests.fixtures import OpenStore
+from tests.store.examples import T0, batch, minute, read, starts
 
 NOW = T0 + 400 * HOUR
 MINUTES = 2000

@@ -16,9 +16,8 @@ from specwatch.errors import StoreUnavailable
 from specwatch.store import database
 from specwatch.store.repository import Store
 from specwatch.store.write_queue import WriteQueue
-
-from .conftest import OpenStore
-from .examples import T0, batch, cursor, minute, read, starts
+from tests.fixtures import OpenStore
+from tests.store.examples import T0, batch, cursor, minute, read, starts
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ from specwatch.domain.model import HOUR, Mode, Source, Window
 from specwatch.store import upkeep
 from specwatch.store.database import Database
 from specwatch.store.repository import Store
-
-from .conftest import OpenStore
-from .examples import T0, batch, minute, read, starts
+from tests.fixtures import OpenStore
+from tests.store.examples import T0, batch, minute, read, starts
 
 DAY = 24 * HOUR
 

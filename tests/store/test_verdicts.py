@@ -7,9 +7,8 @@ import math
 from specwatch.domain.model import HOUR
 from specwatch.rules.decisions import Decision
 from specwatch.store.repository import Store
-
-from .conftest import OpenStore
-from .examples import FOREVER, T0
+from tests.fixtures import OpenStore
+from tests.store.examples import FOREVER, T0
 
 
 def change(

@@ -17,9 +17,8 @@ from specwatch.errors import StoreUnavailable
 from specwatch.store import schema
 from specwatch.store.packing import PackedBatch, pack
 from specwatch.store.repository import Store
-
-from .conftest import OpenStore
-from .examples import T0, batch, cursor, cursors, minute, read, windows
+from tests.fixtures import OpenStore
+from tests.store.examples import T0, batch, cursor, cursors, minute, read, windows
 
 
 def test_any_window_comes_back_equal(store: Store) -> None:

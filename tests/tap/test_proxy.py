@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from specwatch.runtime.http_server import HttpServer
 from specwatch.tap.proxy import Proxy
 from specwatch.tap.upstream import Upstream as Learner
-from tests.daemon.conftest import CERTIFICATE, KEY
+from tests.fixtures import CERTIFICATE, KEY
 from tests.hostile import HostileServer, Visit, deaf_port, wait_for
 from tests.tap.exchanges import counts, scope, visit
 from tests.tap.proxied import Client, Upstream, body_of, nothing_set, proxy, request

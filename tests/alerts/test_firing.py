@@ -1,0 +1,73 @@
+"""What the daemon itself tells Alertmanager of a target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from specwatch.alerts.alert import Alert
+from specwatch.alerts.firing import BLOCKED, FAILED, RULE, SWITCHED_OFF, alerts_of
+from specwatch.config import loading
+from specwatch.daemon.alert_service import Paging
+from specwatch.domain.model import Mode
+from specwatch.generate.alerts import runbook_sections
+from specwatch.generate.runbook import anchor
+from specwatch.guard.state import Cause, GuardState, Incident, Phase
+from specwatch.guard.status import GuardStatus
+from tests.web.decided import BREACHED, decided
+from tests.web.statuses import NOW, target
+
+BOOK = "https://wiki.example/runbook"
+INCIDENT = Incident("i", Cause.RULE, NOW - 60, "too-slow", "llama")
+STATE = GuardState("chat", since=NOW, incident=INCIDENT)
+
+
+def told(phase: Phase = Phase.OBSERVING, waiting: str = "", **changes: Any) -> list[Alert]:
+    state = replace(STATE, phase=phase, waiting=waiting, goal=Mode.OFF)
+    return alerts_of(target(guard=GuardStatus("act", state), **changes), BOOK)
+
+
+@pytest.mark.parametrize(
+    ("name", "alerts"),
+    [
+        (RULE, told(decision=decided((BREACHED,)))),
+        (SWITCHED_OFF, told(Phase.DISABLED)),
+        (BLOCKED, told(Phase.CONFIRMED, "cooling down")),
+        (FAILED, told(Phase.HELD)),
+    ],
+)
+def test_each_alert_links_to_its_section(name: str, alerts: list[Alert]) -> None:
+    (alert,) = alerts
+    assert alert.labels["alertname"] == name
+    url, _, fragment = alert.annotations["runbook_url"].partition("#")
+    assert url == BOOK
+    assert [fragment] == [anchor(each.name) for each in runbook_sections() if each.name == name]
+
+
+def test_where_the_runbook_is_makes_no_other_alert() -> None:
+    """Its address may change while an alert fires."""
+    one = target(decision=decided((BREACHED,)))
+    assert [each.key for each in alerts_of(one, BOOK)] == [
+        each.key for each in alerts_of(one, "http://elsewhere")
+    ]
+
+
+def test_the_configured_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Alert] = []
+
+    class Receiver:
+        def __init__(self, section: object) -> None: ...
+
+        def set(self, alerts: list[Alert]) -> None:
+            sent[:] = alerts
+
+    monkeypatch.setattr("specwatch.alerts.sender.Alertmanagers", Receiver)
+    section = {"urls": ["http://127.0.0.1:9093"], "runbook_url": BOOK}
+    read = loading.from_targets(
+        ["http://127.0.0.1:8000"], environ={}, hostname="here", settings={"alertmanager": section}
+    )
+    Paging(read).tell([target(decision=decided((BREACHED,)))])
+    (alert,) = sent
+    assert alert.annotations["runbook_url"].startswith(f"{BOOK}#")

@@ -1,0 +1,373 @@
+"""Every Alertmanager is told in the end, none holds up the others, and no error tells a secret."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specwatch.alerts import sender
+from specwatch.alerts.alert import Alert
+from specwatch.alerts.client import AlertPost, PostError, PostReason
+from specwatch.alerts.sender import Alertmanagers, Delivery
+from specwatch.config.guard import Alertmanager
+from tests.alerts.receiver import Receiver
+from tests.fixtures import CERTIFICATE, Log, events
+from tests.hostile import deaf_port, wait_for
+
+LOW = Alert(
+    {"alertname": "SpecwatchIncident", "target": "chat-70b"}, {"summary": "α = 0.12"}, 900.0
+)
+HELD = Alert({"alertname": "SpecwatchHeld", "target": "chat-70b"}, {}, 950.0)
+
+
+Told = Callable[..., Alertmanagers]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as running:
+        yield running
+
+
+@pytest.fixture
+def tell(monkeypatch: pytest.MonkeyPatch, log: Log) -> Iterator[Told]:
+    """``tell(*urls, now, **section)``: Alertmanagers that are closed at the end."""
+    monkeypatch.setattr(sender, "FIRST_DELAY", 0.01)
+    made: list[Alertmanagers] = []
+
+    def told(
+        *urls: str, now: Callable[[], float] = lambda: 1000.0, **section: Any
+    ) -> Alertmanagers:
+        options = {"timeout": "5s", **section}
+        made.append(Alertmanagers(Alertmanager(urls=urls, **options), now=now))
+        return made[-1]
+
+    yield told
+    for each in made:
+        each.close(0.1)
+
+
+def only(alertmanagers: Alertmanagers) -> Delivery:
+    (delivery,) = alertmanagers.status()
+    return delivery
+
+
+def failed(alertmanagers: Alertmanagers) -> Delivery:
+    wait_for(lambda: only(alertmanagers).last_error)
+    return only(alertmanagers)
+
+
+def seconds(moment: str) -> float:
+    return datetime.datetime.fromisoformat(moment).timestamp()
+
+
+def test_an_alert_is_posted_as_the_v2_api_wants_it(receiver: Receiver, tell: Told) -> None:
+    alertmanagers = tell(receiver.url + "/", labels={"team": "ml", "target": "overruled"})
+    alertmanagers.set([LOW])
+    wait_for(lambda: only(alertmanagers).sent)
+    ((path, headers, body),) = receiver.asked
+    assert path == "/api/v2/alerts"
+    assert headers["Content-Type"] == "application/json"
+    assert body == [
+        {
+            "labels": {"alertname": "SpecwatchIncident", "target": "chat-70b", "team": "ml"},
+            "annotations": {"summary": "α = 0.12"},
+            "startsAt": "1970-01-01T00:15:00.000Z",
+            "endsAt": "1970-01-01T00:20:40.000Z",
+        }
+    ]
+    delivery = only(alertmanagers)
+    assert (delivery.url, delivery.firing, delivery.behind) == (receiver.url, 1, False)
+    assert (delivery.last_success, delivery.failures) == (1000.0, {})
+
+
+def test_the_same_alerts_are_not_sent_again_before_their_time(
+    receiver: Receiver, tell: Told
+) -> None:
+    """Nor because of a number in an annotation, which changes all the time."""
+    alertmanagers = tell(receiver.url)
+    alertmanagers.set([LOW])
+    wait_for(lambda: only(alertmanagers).sent)
+    for _ in range(20):
+        alertmanagers.set([Alert(LOW.labels, {"summary": "α = 0.13"}, 900.0)])
+    alertmanagers.set([LOW, HELD])
+    wait_for(lambda: only(alertmanagers).sent == 2)
+    assert [set(letter) for letter in receiver.letters()] == [
+        {"SpecwatchIncident"}, {"SpecwatchIncident", "SpecwatchHeld"},
+    ]  # fmt: skip
+    assert receiver.connections == 1
+
+
+def test_what_fires_is_repeated_with_an_end_that_moves(receiver: Receiver, tell: Told) -> None:
+    """So that it ends by itself, four times later, when nobody repeats it any more."""
+    moments = itertools.count(1000)
+    alertmanagers = tell(receiver.url, now=lambda: float(next(moments)), resend="1s", timeout="1s")
+    alertmanagers.set([LOW])
+    wait_for(lambda: len(receiver.asked) >= 2)
+    first, second = (letter["SpecwatchIncident"]["endsAt"] for letter in receiver.letters()[:2])
+    assert 1004.0 <= seconds(first) < seconds(second)
+
+
+def test_an_alert_that_is_no_longer_set_is_resolved(receiver: Receiver, tell: Told) -> None:
+    clock = [1000.0]
+    alertmanagers = tell(receiver.url, now=lambda: clock[0])
+    alertmanagers.set([LOW, HELD])
+    wait_for(lambda: only(alertmanagers).sent)
+    clock[0] = 1010.0
+    alertmanagers.set([HELD])
+    wait_for(lambda: only(alertmanagers).sent == 2)
+    last = receiver.letters()[-1]
+    assert seconds(last["SpecwatchIncident"]["endsAt"]) == 1010.0
+    assert seconds(last["SpecwatchHeld"]["endsAt"]) == 1010.0 + 4 * 60
+    assert only(alertmanagers).firing == 1
+
+
+def test_one_that_hangs_holds_up_neither_the_caller_nor_the_others(
+    receiver: Receiver, tell: Told
+) -> None:
+    with Receiver() as hung:
+        hung.open.clear()
+        alertmanagers = tell(hung.url, receiver.url, timeout="30s")
+        alertmanagers.set([LOW])
+        wait_for(lambda: hung.asked)
+        alertmanagers.set([HELD])
+        wait_for(lambda: not alertmanagers.status()[1].behind)
+        stuck, well = alertmanagers.status()
+        assert (stuck.behind, stuck.last_success, well.last_success) == (True, None, 1000.0)
+        assert "SpecwatchHeld" in receiver.letters()[-1]
+        hung.open.set()
+        wait_for(lambda: not alertmanagers.status()[0].behind)
+        assert set(hung.letters()[-1]) == {"SpecwatchIncident", "SpecwatchHeld"}
+
+
+def test_a_failed_letter_is_tried_again_with_what_is_true_by_then(
+    receiver: Receiver, tell: Told, log: Log
+) -> None:
+    receiver.status = 500
+    alertmanagers = tell(receiver.url)
+    alertmanagers.set([LOW])
+    wait_for(lambda: only(alertmanagers).failures.get(PostReason.HTTP_STATUS, 0) >= 2)
+    alertmanagers.set([])
+    assert only(alertmanagers).behind
+    assert only(alertmanagers).failing_since == 1000.0
+    receiver.status = 200
+    wait_for(lambda: only(alertmanagers).sent)
+    delivery = only(alertmanagers)
+    assert (delivery.behind, delivery.last_error, delivery.failing_since) == (False, None, None)
+    assert seconds(receiver.letters()[-1]["SpecwatchIncident"]["endsAt"]) == 1000.0
+    (warning,) = events(log, "alerts_not_delivered")
+    assert (warning["url"], warning["reason"]) == (receiver.url, "http_status")
+    assert len(events(log, "alerts_delivered_again")) == 1
+
+
+def test_delays_between_attempts_grow_to_a_limit(
+    receiver: Receiver, tell: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "LONGEST_DELAY", 0.04)
+    receiver.status = 503
+    alertmanagers = tell(receiver.url)
+    (one,) = alertmanagers._senders
+    seen: list[float] = []
+    failed_as_before = one._failed
+
+    def failed_then(error: Any) -> None:
+        failed_as_before(error)
+        seen.append(one._delay)
+
+    monkeypatch.setattr(one, "_failed", failed_then)
+    alertmanagers.set([LOW])
+    wait_for(lambda: len(seen) >= 5)
+    assert seen[:5] == [0.01, 0.02, 0.04, 0.04, 0.04]
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "said"),
+    [
+        (400, PostReason.REJECTED, "answered 400 (start time must be before end time)"),
+        (401, PostReason.REJECTED, "give credentials: bearer_token_file or basic_auth"),
+        (404, PostReason.REJECTED, "is this the base URL of an Alertmanager"),
+        (302, PostReason.HTTP_STATUS, "a redirect is not followed"),
+        (429, PostReason.HTTP_STATUS, "answered 429"),
+        (500, PostReason.HTTP_STATUS, "answered 500"),
+    ],
+)
+def test_an_answer_that_is_no_yes_is_described(
+    receiver: Receiver, tell: Told, status: int, reason: PostReason, said: str
+) -> None:
+    receiver.status = status
+    receiver.said = "start time must\nbe before end time" if status == 400 else "x" * 100_000
+    alertmanagers = tell(receiver.url)
+    alertmanagers.set([LOW])
+    delivery = failed(alertmanagers)
+    assert set(delivery.failures) == {reason}
+    assert said in str(delivery.last_error)
+    assert len(str(delivery.last_error)) < 600
+
+
+def test_a_server_that_is_away_is_told_when_it_is_back(tell: Told) -> None:
+    with Receiver() as gone:
+        port = gone.server_address[1]
+    alertmanagers = tell(gone.url)
+    alertmanagers.set([LOW])
+    delivery = failed(alertmanagers)
+    assert set(delivery.failures) == {PostReason.REFUSED}
+    assert delivery.last_error == (
+        f"nothing listens at {gone.url}; is Alertmanager up, on this port?"
+    )
+    with Receiver(port=port) as back:
+        wait_for(lambda: only(alertmanagers).sent)
+        assert set(back.letters()[0]) == {"SpecwatchIncident"}
+
+
+def test_a_server_that_never_answers_is_given_up_in_time(tell: Told) -> None:
+    with deaf_port() as port, Receiver() as hung:
+        hung.open.clear()
+        alertmanagers = tell(f"http://127.0.0.1:{port}", hung.url, timeout="100ms")
+        alertmanagers.set([LOW])
+        wait_for(lambda: all(delivery.last_error for delivery in alertmanagers.status()))
+        for delivery in alertmanagers.status():
+            assert set(delivery.failures) == {PostReason.TIMEOUT}
+            assert "did not answer within 0.1 s" in str(delivery.last_error)
+
+
+def test_a_host_that_there_is_not_is_unreachable(tell: Told) -> None:
+    alertmanagers = tell("http://alertmanager.invalid:9093")
+    alertmanagers.set([LOW])
+    delivery = failed(alertmanagers)
+    assert set(delivery.failures) == {PostReason.UNREACHABLE}
+    assert "cannot reach http://alertmanager.invalid:9093: " in str(delivery.last_error)
+
+
+@pytest.mark.parametrize("trusted", ["ca_file", "insecure_skip_verify"])
+def test_a_certificate_is_trusted_when_the_configuration_says_so(
+    server_tls: ssl.SSLContext, tell: Told, trusted: str
+) -> None:
+    how = {trusted: str(CERTIFICATE) if trusted == "ca_file" else True}
+    with Receiver(tls=server_tls) as secure:
+        alertmanagers = tell(secure.url, **how)
+        alertmanagers.set([LOW])
+        wait_for(lambda: only(alertmanagers).sent or only(alertmanagers).last_error)
+        assert only(alertmanagers).last_error is None
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    server_tls: ssl.SSLContext, tell: Told
+) -> None:
+    with Receiver(tls=server_tls) as secure:
+        alertmanagers = tell(secure.url)
+        alertmanagers.set([LOW])
+        delivery = failed(alertmanagers)
+        assert set(delivery.failures) == {PostReason.TLS}
+        assert "name the authority in ca_file" in str(delivery.last_error)
+        assert secure.asked == []
+        # Before the server: a handshake that meets its end leaves a socket to Python's gc.
+        alertmanagers.close(60)
+
+
+def test_a_failure_that_is_kept_holds_on_to_nothing_of_its_cause() -> None:
+    """Neither to a connection that was half made, nor to the request and its secrets."""
+    with Receiver() as gone:
+        pass
+    post = AlertPost(Alertmanager(urls=[gone.url]), gone.url)
+    with pytest.raises(PostError, match="nothing listens") as failed:
+        post.send([])
+    assert (failed.value.__cause__, failed.value.__context__) == (None, None)
+
+
+def test_credentials_are_sent_and_read_anew_for_each_letter(
+    receiver: Receiver, tell: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    token = tmp_path / "token"
+    token.write_text("first-hunter2\n")
+    alertmanagers = tell(
+        receiver.url, bearer_token_file=str(token), headers={"X-Scope-OrgID": "ml"}
+    )
+    alertmanagers.set([LOW])
+    wait_for(lambda: only(alertmanagers).sent)
+    token.write_text("second-hunter2\n")
+    alertmanagers.set([])
+    wait_for(lambda: only(alertmanagers).sent == 2)
+    sent = [
+        (headers["Authorization"], headers["X-Scope-OrgID"]) for _, headers, _ in receiver.asked
+    ]
+    assert sent == [("Bearer first-hunter2", "ml"), ("Bearer second-hunter2", "ml")]
+    token.unlink()
+    alertmanagers.set([LOW])
+    delivery = failed(alertmanagers)
+    assert set(delivery.failures) == {PostReason.CREDENTIALS}
+    assert "alertmanager: cannot read" in str(delivery.last_error)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"bearer_token_file": "token"},
+        {"basic_auth": {"username": "u", "password_file": "token"}},
+        {"headers": {"X-Api-Key": "key-hunter2", "Authorization": "Custom hunter2"}},
+        {"headers": {"X-Api-Key": " no-header-begins-with-a-space-hunter2"}},
+        {"bearer_token_file": "foreign"},
+    ],
+)
+def test_no_error_tells_a_secret(
+    receiver: Receiver,
+    tell: Told,
+    section: Any,
+    tmp_path: Path,
+    log: Log,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not even one in which the server repeats what it was sent."""
+    (tmp_path / "token").write_text("token-hunter2")
+    (tmp_path / "foreign").write_text("пароль-hunter2")
+    monkeypatch.chdir(tmp_path)
+    receiver.status, receiver.echo = 401, True
+    alertmanagers = tell(receiver.url, **section)
+    alertmanagers.set([LOW])
+    shown = f"{failed(alertmanagers)} {log}"
+    assert "alertmanager: " in shown or "***" in shown
+    assert "hunter2" not in shown
+    assert "dTp0b2tlbi1odW50ZXIy" not in shown
+
+
+def test_closing_tells_what_waits(receiver: Receiver, tell: Told, monkeypatch: Any) -> None:
+    """Even when the next attempt is not due for long."""
+    monkeypatch.setattr(sender, "FIRST_DELAY", 25.0)
+    monkeypatch.setattr(sender, "LONGEST_DELAY", 25.0)
+    receiver.status = 500
+    alertmanagers = tell(receiver.url)
+    alertmanagers.set([LOW])
+    failed(alertmanagers)
+    receiver.status = 200
+    alertmanagers.close(10)
+    assert len(receiver.asked) == 2
+    assert not only(alertmanagers).behind
+
+
+def test_closing_leaves_what_fires_and_says_what_it_gave_up(
+    receiver: Receiver, tell: Told, log: Log
+) -> None:
+    with Receiver() as hung:
+        hung.open.clear()
+        alertmanagers = tell(receiver.url, hung.url, timeout="30s")
+        alertmanagers.set([LOW])
+        wait_for(lambda: hung.asked and alertmanagers.status()[0].sent)
+        alertmanagers.close(0.05)
+    (letter,) = receiver.letters()
+    assert seconds(letter["SpecwatchIncident"]["endsAt"]) == 1240.0
+    (warning,) = events(log, "alerts_given_up")
+    assert (warning["url"], warning["detail"]) == (hung.url, "no answer in time")
+
+
+def test_without_alerts_nobody_is_bothered(receiver: Receiver, tell: Told) -> None:
+    alertmanagers = tell(receiver.url)
+    alertmanagers.set([])
+    alertmanagers.close(5)
+    assert receiver.asked == []
+    assert not only(alertmanagers).behind

@@ -1,0 +1,380 @@
+"""Several daemons on one database: one of them acts, and another goes on where it ended."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from specwatch.config.guard import Guard, Hooks
+from specwatch.domain.model import Mode
+from specwatch.guard import orders
+from specwatch.guard.plan import Service
+from specwatch.guard.state import Phase
+from specwatch.store.guard_records import GuardBook
+from tests.fixtures import Log, OpenStore
+from tests.guard.daemons import ACT, GuardingDaemon, World, config, expire
+from tests.guard.living import Killed
+
+pytestmark = pytest.mark.usefixtures("log")  # writing it out takes longer than all else
+
+OBSERVE = ACT.model_copy(update={"mode": "observe"})
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def pair(url: str, open_store: OpenStore, world: World) -> tuple[GuardingDaemon, GuardingDaemon]:
+    """Two daemons of one target."""
+    return GuardingDaemon(world, open_store(url, "a")), GuardingDaemon(world, open_store(url, "b"))
+
+
+@pytest.fixture
+def alone(tmp_path_factory: pytest.TempPathFactory, open_store: OpenStore) -> str:
+    """The URL of a database where it does not matter of which kind."""
+    return f"sqlite:///{tmp_path_factory.mktemp('alone')}/s.db"
+
+
+def modes(world: World) -> list[Mode]:
+    return [mode for _, mode in world.server.starts]
+
+
+def who(daemon: GuardingDaemon) -> list[str]:
+    """Whose steps there are, each once, in their order."""
+    found = [step.daemon for step in reversed(GuardBook(daemon.store).history())]
+    return [name for at, name in enumerate(found) if at == 0 or found[at - 1] != name]
+
+
+def test_of_two_in_turn_one_restarts_once_and_the_other_looks(
+    pair: tuple[GuardingDaemon, GuardingDaemon], world: World
+) -> None:
+    a, b = pair
+    for _ in range(40):
+        a.turn()
+        b.turn()
+        world.wait()
+    assert a.state().phase is Phase.DISABLED
+    assert modes(world) == [Mode.OFF]
+    assert who(a) == ["a"]
+    assert (a.ours(), b.ours()) == (True, False)
+    status = b.guarding.status_of("chat")
+    assert status is not None
+    assert (status.holder, status.state) == ("a", a.state())
+    assert status.max_actions_per_day == 4
+    done = a.guarding.status_of("chat")
+    assert done is not None
+    assert {each: count for each, count in done.actions.items() if count} == {
+        ("disable", "done"): 1
+    }
+    assert (a.judging.forgotten["chat"], b.judging.forgotten["chat"]) == (1, 0)
+
+
+def test_of_three_at_once_one_restarts_once(url: str, open_store: OpenStore, world: World) -> None:
+    daemons = [GuardingDaemon(world, open_store(url, name), threads=True) for name in "abc"]
+    ready = threading.Barrier(len(daemons) + 1)
+
+    def turn(daemon: GuardingDaemon) -> None:
+        for _ in range(90):
+            ready.wait(120)
+            daemon.turn()
+            ready.wait(120)
+
+    threads = [threading.Thread(target=turn, args=(daemon,)) for daemon in daemons]
+    for thread in threads:
+        thread.start()
+    for _ in range(90):
+        ready.wait(120)
+        ready.wait(120)
+        world.wait()
+    for thread, daemon in zip(threads, daemons, strict=True):
+        thread.join()
+        daemon.guarding.close()
+    assert daemons[0].state().phase is Phase.DISABLED
+    assert modes(world) == [Mode.OFF]
+    assert len(who(daemons[0])) == 1
+
+
+@pytest.mark.parametrize(
+    "phase", [Phase.CONFIRMED, Phase.DRAINING, Phase.VERIFYING, Phase.DISABLED]
+)
+def test_one_that_dies_is_followed_by_the_other(
+    pair: tuple[GuardingDaemon, GuardingDaemon], world: World, phase: Phase
+) -> None:
+    """At no phase is the server restarted again, nor left half done."""
+    a, b = pair
+    world.server.load = 1.0
+    if phase is Phase.CONFIRMED:
+        world.server.fault = "no-status"  # or else it is over at once
+    a.live(60, until=phase)
+    assert a.state().phase is phase
+    world.server.fault = ""
+    started = len(world.server.starts)
+    b.live(20)
+    assert len(world.server.starts) == started, "a lease lasts"
+    expire(a.store)
+    b.live(90)
+    assert b.state().phase is Phase.DISABLED
+    assert modes(world) == [Mode.OFF]
+    assert who(b) == ["a"] if phase is Phase.DISABLED else ["a", "b"]
+    a.turn()
+    assert (a.ours(), b.ours()) == (False, True)
+
+
+@pytest.mark.parametrize("point", ["before the drop-in", "before the restart", "after the restart"])
+def test_one_that_dies_while_it_switches_is_followed_by_the_other(
+    pair: tuple[GuardingDaemon, GuardingDaemon], world: World, point: str
+) -> None:
+    a, b = pair
+
+    def die(what: str) -> None:
+        if what == point:
+            world.server.point = lambda _: None
+            raise Killed(what)
+
+    world.server.point = die
+    with pytest.raises(Killed):
+        a.live(60)
+    assert a.state().phase is Phase.RESTARTING
+    expire(b.store)
+    b.live(90)
+    assert b.state().phase is Phase.DISABLED
+    assert modes(world) == [Mode.OFF]
+
+
+def test_one_that_was_too_slow_takes_no_further_step(
+    pair: tuple[GuardingDaemon, GuardingDaemon], world: World
+) -> None:
+    """The other has gone on meanwhile: the slow one neither undoes nor repeats it."""
+    a, b = pair
+
+    def stall(what: str) -> None:
+        if what == "after the restart":
+            expire(b.store)
+            b.live(60)
+
+    world.server.point = stall
+    a.live(20)
+    assert who(a) == ["a", "b"]
+    a.live(60)
+    assert (a.state().phase, modes(world)) == (Phase.DISABLED, [Mode.OFF])
+    assert who(a) == ["a", "b"]
+
+
+@pytest.mark.parametrize("policy", [ACT, OBSERVE])
+def test_who_cannot_act_gives_way_to_who_can(
+    url: str, open_store: OpenStore, world: World, policy: Guard
+) -> None:
+    """Whether it may not, or has nothing to act with."""
+    looks = GuardingDaemon(
+        world, open_store(url, "looks"), config(policy=policy), acts=policy is OBSERVE
+    )
+    looks.live(20)
+    assert looks.ours()
+    assert looks.state().phase is Phase.CONFIRMED
+    assert looks.state().waiting
+    acts = GuardingDaemon(world, open_store(url, "acts"))
+    for _ in range(40):
+        looks.turn()
+        acts.turn()
+        world.wait()
+    assert (looks.ours(), acts.ours()) == (False, True)
+    assert (acts.state().phase, modes(world)) == (Phase.DISABLED, [Mode.OFF])
+    assert who(acts) == ["looks", "acts"]
+
+
+def test_who_leaves_gives_its_lease_back(
+    pair: tuple[GuardingDaemon, GuardingDaemon], world: World
+) -> None:
+    a, b = pair
+    a.live(10)
+    assert a.ours()
+    a.guarding.close()
+    b.turn()
+    assert b.ours()
+    before = a.entry().version
+    a.turn()
+    assert a.entry().version == before, "who has left takes no step"
+
+
+def test_who_leaves_while_it_switches_keeps_that_lease(alone: str, open_store: OpenStore) -> None:
+    """Nobody else may throw the switch while ours is being thrown."""
+    world = World("chat", "code")
+    world.servers["code"].bad = False
+    daemon = GuardingDaemon(world, open_store(alone))
+    left: list[dict[str, bool]] = []
+
+    def leave(what: str) -> None:
+        if what == "before the restart":
+            daemon.guarding.close()
+            left.append({name: daemon.entry(name).left > 0 for name in world.servers})
+
+    world.servers["chat"].point = leave
+    daemon.live(20)
+    assert left == [{"chat": True, "code": False}]
+
+
+def test_a_reload_while_it_switches_neither_waits_nor_restarts_again(
+    alone: str, open_store: OpenStore, world: World
+) -> None:
+    """Though the target has changed, and with it who guards it."""
+    daemon = GuardingDaemon(world, open_store(alone), threads=True)
+    switching, go_on = threading.Event(), threading.Event()
+
+    def hang(what: str) -> None:
+        if what == "before the restart":
+            switching.set()
+            assert go_on.wait(30)
+
+    world.server.point = hang
+    while not switching.wait(0.05):
+        daemon.guarding.turn()
+        world.wait()
+    daemon.guarding.configure(config(interval=9.0))
+    for _ in range(5):
+        daemon.guarding.turn()
+        world.wait()
+    assert daemon.state().phase is Phase.RESTARTING
+    go_on.set()
+    assert daemon.live(900, until=Phase.DISABLED).phase is Phase.DISABLED
+    assert modes(world) == [Mode.OFF]
+    daemon.guarding.close()
+
+
+def test_a_reload_that_takes_the_leave_away_ends_what_is_not_begun(
+    alone: str, open_store: OpenStore, world: World
+) -> None:
+    world.server.load = 1.0
+    daemon = GuardingDaemon(world, open_store(alone))
+    daemon.live(20, until=Phase.DRAINING)
+    daemon.guarding.configure(config(policy=OBSERVE))
+    assert daemon.live(20).phase is Phase.CONFIRMED
+    daemon.guarding.configure(config(policy=ACT))
+    daemon.live(30, until=Phase.VERIFYING)
+    daemon.guarding.configure(config(policy=OBSERVE))
+    assert daemon.live(90).phase is Phase.DISABLED, "what is begun is finished"
+    assert modes(world) == [Mode.OFF]
+
+
+def test_a_target_that_leaves_the_configuration_is_guarded_no_more(
+    alone: str, open_store: OpenStore
+) -> None:
+    world = World("chat", "code")
+    daemon = GuardingDaemon(world, open_store(alone))
+    daemon.live(6)
+    daemon.guarding.configure(config(["code"]))
+    version = daemon.entry("chat").version
+    daemon.live(60)
+    assert daemon.entry("chat").version == version
+    assert daemon.guarding.status_of("chat") is None
+    assert daemon.state("code").phase is Phase.DISABLED
+
+
+def test_a_defect_in_one_does_not_stop_the_others(
+    alone: str, open_store: OpenStore, log: Log
+) -> None:
+    world = World("chat", "code", "math")
+    daemon = GuardingDaemon(world, open_store(alone))
+    daemon.broken.add("chat")
+    daemon.live(60)
+    assert daemon.state("code").phase is daemon.state("math").phase is Phase.DISABLED
+    assert daemon.entry("chat").version == 0
+    assert {entry["target"] for entry in log if entry["event"] == "guard_failed"} == {"chat"}
+    daemon.broken.clear()
+    assert daemon.live(60).phase is Phase.DISABLED
+
+
+def test_without_a_database_only_who_holds_the_guard_goes_on(
+    pair: tuple[GuardingDaemon, GuardingDaemon], world: World
+) -> None:
+    """The other has seen that a restart was claimed, and must not take that for its own."""
+    a, b = pair
+
+    def vanish(what: str) -> None:
+        b.turn()
+        a.lose_database()
+        b.lose_database()
+        world.server.point = lambda _: None
+        raise Killed(what)
+
+    world.server.point = vanish
+    with pytest.raises(Killed):
+        a.live(60)
+    b.live(60)
+    assert modes(world) == []
+    a.live(30)
+    assert modes(world) == [Mode.OFF]
+    for daemon in pair:
+        daemon.find_database()
+    a.live(60)
+    assert (a.state().phase, modes(world)) == (Phase.DISABLED, [Mode.OFF])
+
+
+def test_without_a_database_nothing_begins_and_it_is_said(
+    alone: str, open_store: OpenStore, world: World
+) -> None:
+    daemon = GuardingDaemon(world, open_store(alone))
+    daemon.turn()
+    daemon.lose_database()
+    daemon.live(60)
+    status = daemon.guarding.status_of("chat")
+    assert status is not None
+    assert (status.error, modes(world)) == ("the database is away", [])
+    daemon.find_database()
+    daemon.live(60)
+    status = daemon.guarding.status_of("chat")
+    assert status is not None
+    assert (status.error, modes(world)) == (None, [Mode.OFF])
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_persons_word_during_the_switch_does_not_repeat_it(
+    alone: str, open_store: OpenStore, world: World, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    """Where the manager cannot tell what is done, and the database was away or not."""
+    daemon = GuardingDaemon(world, open_store(alone))
+    plain = world.server.status
+    monkeypatch.setattr(
+        world.server, "status", lambda: Service(plain().life, None, None), raising=True
+    )
+
+    def say(what: str) -> None:
+        if what == "after the restart":
+            if away:
+                daemon.lose_database()
+                return
+            daemon_book = GuardBook(daemon.store)
+            daemon_book.change(
+                "chat", lambda s: orders.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
+            )
+
+    world.server.point = say
+    daemon.live(30)
+    if away:
+        assert modes(world) == [Mode.OFF]
+        GuardBook(daemon.store).change(
+            "chat", lambda s: orders.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
+        )
+        daemon.find_database()
+    assert daemon.live(60).phase is Phase.DISABLED
+    assert modes(world) == [Mode.OFF]
+    reasons = [step.reason for step in GuardBook(daemon.store).history()]
+    assert "the pause of ann is over" in reasons
+
+
+def test_the_server_is_taken_out_of_the_balancer_before_it_stops(
+    alone: str, open_store: OpenStore, world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Also where requests are not waited for."""
+    told = tmp_path_factory.mktemp("hooks") / "told"
+    hooks = {which: ["/bin/sh", "-c", f"echo {which} >> {told}"] for which in ("before", "after")}
+    policy = ACT.model_copy(update={"drain_timeout": 0.0, "hooks": Hooks.model_validate(hooks)})
+    daemon = GuardingDaemon(world, open_store(alone), config(policy=policy))
+    heard: list[str] = []
+    world.server.point = lambda what: heard.append(told.read_text())
+    daemon.live(90)
+    assert set(heard) == {"before\n"}
+    assert told.read_text() == "before\nafter\n"
+    assert daemon.state().phase is Phase.DISABLED

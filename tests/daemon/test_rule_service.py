@@ -1,0 +1,765 @@
+"""Verdicts are reached, kept and found again, whatever the database does meanwhile."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from specwatch.config.loading import Config
+from specwatch.config.rules import Condition, Rule, Rules, Scope, Slo
+from specwatch.config.sections import Baselines
+from specwatch.config.target import Target
+from specwatch.daemon import rule_service as judging_module
+from specwatch.daemon.daemon import Daemon
+from specwatch.daemon.rule_service import Judging
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.model import HOUR, Batch, Histogram, Mode, Moment, Window
+from specwatch.domain.speedup import NOT_READ, TOO_FEW
+from specwatch.errors import StoreUnavailable
+from specwatch.rules.decisions import Decision
+from specwatch.rules.judge import Judge
+from specwatch.rules.verdicts import Finding, Verdict
+from specwatch.simulator.server import SimulatedServer
+from specwatch.store.repository import Store
+from tests.daemon.running import (
+    FAST,
+    Hands,
+    Running,
+    config_of,
+    scraped,
+    until_logged,
+    work,
+)
+from tests.fixtures import Log, events, target_of
+from tests.hostile import wait_for
+from tests.store.examples import FOREVER, T0, batch, minute
+
+LOW = Rule(
+    name="low",
+    conditions=(Condition(metric="acceptance_ratio", below=0.5),),
+    window="2m",
+    for_="1m",
+    clear_for="1m",
+)
+SLO = Slo(name="first-token", metric="ttft", threshold="500ms", objective="99%", window="2d")
+
+
+def acceptance(start: int, rate: float, **changes: Any) -> Window:
+    """A minute of 100 drafts of 3 tokens, of which that share was accepted; of none when off."""
+    one = minute(start, **changes)
+    tally = dataclasses.replace(
+        one.tally,
+        accepted_tokens=round(300 * rate),
+        tpot=Histogram((0.01, 0.1), (0, 50, 0), 2.5),
+    )
+    if one.mode is Mode.OFF:
+        tally = dataclasses.replace(
+            tally, drafts=None, draft_tokens=None, accepted_tokens=None, accepted_per_position=None
+        )
+    return dataclasses.replace(one, tally=tally)
+
+
+class Scene:
+    """A store, a clock, and judges in a row: a new one is a daemon that was restarted."""
+
+    def __init__(self, path: Path) -> None:
+        self.url = f"sqlite:///{path}/state/s.db"
+        self.time = float(T0)
+        self.config = self.ruled(LOW)
+        self._stores: list[Store] = []
+        self.store = self.opened("left")
+
+    def opened(self, daemon: str) -> Store:
+        """A store for a daemon of that name."""
+        store = Store(self.url, daemon=daemon)
+        store.open(self.time)
+        self._stores.append(store)
+        return store
+
+    def close(self) -> None:
+        """Disconnect."""
+        for store in self._stores:
+            store._database.dispose()
+
+    def now(self) -> Moment:
+        return Moment(self.time, self.time)
+
+    def ruled(self, *rules: Rule, targets: tuple[str, ...] = ("chat",), **changes: Any) -> Config:
+        """A configuration with those rules and no others."""
+        found = [Target(url="http://127.0.0.1:1", name=name) for name in targets]
+        config = config_of("sqlite:///unused.db", found)
+        return config.model_copy(
+            update={"rules": Rules(use_defaults=False, extra=rules), **changes}
+        )
+
+    def judging(self, store: Store | None = None) -> Judging:
+        """A new judging that has learned what the store knows."""
+        found = Judging(store or self.store, self.config, now=self.now)
+        found.catch_up()
+        return found
+
+    def pass_minutes(self, judging: Judging, *rates: float, **changes: Any) -> None:
+        """Let minutes with these acceptance rates pass, and be written to the store."""
+        for rate in rates:
+            window = acceptance(int(self.time), rate, **changes)
+            self.time += 60
+            judging.observe(window.series.target, Batch((window,), None))
+            self.store.write([batch(window)], now=self.time)
+
+    def stored(self) -> list[Decision]:
+        """Changes of verdicts in the store, oldest first, those of one time by daemon and rule."""
+        found = self.store.verdicts(**FOREVER)
+        return sorted(found, key=lambda each: (each.at, each.daemon, each.rule))
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    """An empty store at a full hour."""
+    found = Scene(tmp_path)
+    yield found
+    found.close()
+
+
+def verdicts(judging: Judging, target: str = "chat") -> list[Verdict]:
+    """The confirmed verdicts on a target."""
+    return [each.verdict for each in judging.decision_of(target).findings]
+
+
+def away(*_: object, **__: object) -> None:
+    raise StoreUnavailable("the database is away")
+
+
+def test_a_breach_and_its_end_are_logged_shown_and_stored_with_their_numbers(
+    scene: Scene, log: Log
+) -> None:
+    judging = scene.judging()
+    scene.pass_minutes(judging, 0.2, 0.2)
+    assert verdicts(judging) == [Verdict.BREACH]
+    scene.pass_minutes(judging, 0.9, 0.9, 0.9)
+    assert verdicts(judging) == [Verdict.PASS]
+    judging.flush()
+    breach, end = scene.stored()
+    assert (breach.verdict, breach.at, breach.rule) == ("breach", T0 + 120, "low")
+    assert (breach.severity, breach.action, breach.daemon) == ("warning", "alert", "left")
+    (read,) = breach.inputs["readings"]
+    assert read["metric"] == "acceptance_ratio"
+    assert (read["value"], read["below"], read["window"], read["drafts"]) == (0.2, 0.5, 120, 200)
+    assert read["basis"] == "counted"
+    assert breach.inputs["speedup"]["basis"] == "assumed"
+    assert breach.inputs["attribution"]["missing"]
+    assert (end.verdict, end.at > breach.at) == ("pass", True)
+    assert [(each["value"], each["threshold"]) for each in events(log, "rule_breach")] == [
+        (0.2, 0.5)
+    ]
+    (cleared,) = events(log, "rule_cleared")
+    assert cleared["rule"] == "low"
+    assert cleared["value"] > 0.5
+
+
+def test_what_is_assumed_follows_the_draft_cost_of_the_target_and_a_reload_of_it(
+    scene: Scene,
+) -> None:
+    """Half of the draft tokens are accepted: too few for one that costs 0.6 steps."""
+    low = LOW.model_copy(
+        update={"conditions": (Condition(metric="speedup_ratio_assumed", below=1),)}
+    )
+    scene.config = scene.ruled(low)
+    judging = scene.judging()
+    scene.pass_minutes(judging, 0.5, 0.5)
+    assert verdicts(judging) == [Verdict.PASS]
+    (known,) = judging.decision_of("chat").models.values()
+    assert (known.draft_cost_ratio, known.prior > 1) == (0.1, True)
+    dear = [each.model_copy(update={"draft_cost_ratio": 0.6}) for each in scene.config.targets]
+    judging.configure(scene.config.model_copy(update={"targets": tuple(dear)}))
+    scene.pass_minutes(judging, 0.5, 0.5)
+    assert verdicts(judging) == [Verdict.BREACH]
+    (known,) = judging.decision_of("chat").models.values()
+    assert (known.draft_cost_ratio, known.prior < 1) == (0.6, True)
+
+
+def test_after_a_restart_it_is_known_how_fast_the_server_was_when_the_baseline_was_measured(
+    scene: Scene,
+) -> None:
+    """A server whose clock is throttled meanwhile has lost nothing of its speedup of 1.5."""
+    both = [
+        Rule(name=name, conditions=(Condition(metric=name, below=1),), window="10m")
+        for name in ("speedup_ratio", "speedup_ratio_unadjusted")
+    ]
+    scene.config = scene.ruled(*both)
+    judging = scene.judging()
+
+    def pass_by(judging: Judging, minutes: int, seconds: float, mode: Mode = Mode.ON) -> None:
+        for _ in range(minutes):
+            one = acceptance(int(scene.time), 0.7, mode=mode, concurrency=2.0)
+            tally = dataclasses.replace(
+                one.tally,
+                generation_tokens=310,
+                ttft=Histogram((0.1,), (10, 0), 0.5),
+                inter_token=Histogram((0.01, 0.1), (0, 100, 0), 300 * seconds),
+            )
+            one = dataclasses.replace(one, tally=tally)
+            scene.time += 60
+            judging.observe("chat", Batch((one,), None))
+            scene.store.write([batch(one)], now=scene.time)
+
+    def read(judging: Judging) -> dict[str, float]:
+        found = judging.decision_of("chat").findings
+        return {each.rule.name: each.readings[0][1].value or 0.0 for each in found}
+
+    pass_by(judging, 15, 0.030, Mode.OFF)
+    pass_by(judging, 20, 0.020)
+    judging.flush(final=True)
+    scene.time += 5 * HOUR
+    again = scene.judging()
+    pass_by(again, 10, 0.036)
+    assert read(again) == {
+        "speedup_ratio": pytest.approx(1.5, rel=0.02),
+        "speedup_ratio_unadjusted": pytest.approx(1.5 * 20 / 36, rel=0.02),
+    }
+
+
+def test_acting_on_assumptions_is_a_setting_of_the_guard(scene: Scene) -> None:
+    guard = scene.config.guard.model_copy(update={"act_on_assumptions": True})
+    for changes, action in (({}, "alert"), ({"guard": guard}, "disable")):
+        scene.config = scene.ruled().model_copy(update={"rules": Rules(), **changes})
+        judging = scene.judging()
+        scene.pass_minutes(judging, 0.5)
+        actions = {
+            each.rule.name: each.rule.action for each in judging.decision_of("chat").findings
+        }
+        assert actions["low-acceptance"] == action
+
+
+def test_what_is_attributed_is_what_changed_before_the_window_of_the_rule(scene: Scene) -> None:
+    judging = scene.judging()
+    scene.pass_minutes(judging, *[0.8] * 10, 0.1, 0.1, 0.1)
+    judging.flush()
+    (breach,) = scene.stored()
+    cause = breach.inputs["attribution"]
+    assert cause["missing"] is None
+    # Of tokens that come as fast as before: what acceptance took, something else gave.
+    found = {each["factor"]: each["contribution"] for each in cause["causes"]}
+    assert found["acceptance"] < -0.3
+
+
+def test_without_a_change_nothing_is_stored(scene: Scene) -> None:
+    judging = scene.judging()
+    scene.pass_minutes(judging, 0.9, 0.9, 0.9)
+    judging.flush()
+    assert scene.stored() == []
+
+
+def test_a_daemon_that_starts_again_neither_forgets_a_breach_nor_fires_again(
+    scene: Scene, log: Log
+) -> None:
+    before = scene.judging()
+    scene.pass_minutes(before, 0.2, 0.2)
+    before.flush(final=True)
+    judging = scene.judging()
+    (found,) = judging.decision_of("chat").findings
+    assert (found.verdict, found.since) == (Verdict.BREACH, T0 + 120)
+    scene.pass_minutes(judging, 0.2)
+    judging.flush()
+    assert len(scene.stored()) == len(events(log, "rule_breach")) == 1
+    scene.pass_minutes(judging, 0.9, 0.9, 0.9)
+    judging.flush()
+    assert [each.verdict for each in scene.stored()] == ["breach", "pass"]
+    assert scene.judging().decision_of("chat").findings == ()
+
+
+def test_two_daemons_on_one_target_keep_each_its_own(scene: Scene) -> None:
+    left, right = scene.judging(), scene.judging(scene.opened("right"))
+    for start in (T0, T0 + 60):
+        scene.time = start + 60
+        for each in (left, right):
+            each.observe("chat", Batch((acceptance(start, 0.2),), None))
+    left.flush()
+    assert scene.judging(scene.opened("right")).decision_of("chat").findings == ()
+    right.flush()
+    assert [each.daemon for each in scene.stored()] == ["left", "right"]
+
+
+def test_the_minutes_before_the_start_are_known(scene: Scene) -> None:
+    """A rule that needs a thousand drafts has them with the first minute of a new daemon."""
+    scene.config = scene.ruled(LOW.model_copy(update={"window": 1200.0, "min_drafts": 1000}))
+    scene.pass_minutes(scene.judging(), *[0.2] * 10)
+    judging = scene.judging()
+    scene.pass_minutes(judging, 0.2, 0.2)
+    assert verdicts(judging) == [Verdict.BREACH]
+
+
+def test_hours_and_minutes_of_the_past_are_counted_once(scene: Scene) -> None:
+    scene.config = scene.ruled(LOW, slos=(SLO,))
+    written = [acceptance(T0 + 1200 * n, 0.8, drafts=7) for n in range(3 * 40)]
+    scene.store.write([batch(*written)], now=0)
+    scene.time = T0 + 40 * HOUR + 400
+    scene.store.roll_up(scene.time)
+    (found,) = scene.judging().decision_of("chat").slos
+    assert found.total == sum(one.tally.ttft.count for one in written if one.tally.ttft)
+
+
+def test_goodput_is_of_the_time_that_minutes_cover(scene: Scene) -> None:
+    """Live or from the store: what made up for a gap, or an outage, is no burst of requests."""
+    scene.config = scene.ruled(LOW, slos=(SLO,))
+    one = acceptance(T0, 0.8)
+    late = dataclasses.replace(
+        acceptance(T0 + 1800, 0.8), observed_seconds=500.0, down_seconds=40.0
+    )
+    judging = scene.judging()
+    scene.time = T0 + 1860
+    for judged in (one, late):
+        scene.store.write([batch(judged)], now=0)
+        judging.observe("chat", Batch((judged,), None))
+    live = judging.decision_of("chat").goodput
+    assert live["llama"][HOUR].watched == 600
+    assert live["llama"][300].watched == 540
+    assert one.tally.ttft is not None
+    assert live["llama"][HOUR].requests == 2 * one.tally.ttft.count
+    assert scene.judging().decision_of("chat").goodput == live
+
+
+def test_an_outage_of_the_database_loses_no_verdict(
+    scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judging = scene.judging()
+    with monkeypatch.context() as outage:
+        outage.setattr(scene.store, "write_verdicts", away)
+        for rates in ((0.2, 0.2), (0.9, 0.9, 0.9), (0.2, 0.2, 0.2)):
+            scene.pass_minutes(judging, *rates)
+            judging.flush()
+    status = judging.status()
+    assert (status.queued, status.dropped, status.error) == (3, 0, "the database is away")
+    assert len(events(log, "verdicts_unwritten")) == 1
+    judging.flush()
+    assert [each.verdict for each in scene.stored()] == ["breach", "pass", "breach"]
+    assert judging.status() == dataclasses.replace(status, queued=0, error=None)
+
+
+def test_what_waits_is_bounded_and_the_newest_stay(
+    scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judging_module, "MOST_WAITING", 6)
+    each = LOW.model_copy(update={"scope": Scope(temperature="each")})
+    scene.config = scene.ruled(each)
+    judging = scene.judging()
+    labels = [f"t{number}" for number in range(3)]
+    for rate in (0.2, 0.2, 0.9, 0.9, 0.9, 0.2, 0.2, 0.2):
+        scene.time += 60
+        windows = [acceptance(int(scene.time) - 60, rate, temperature=at) for at in labels]
+        windows.append(acceptance(int(scene.time) - 60, rate))
+        judging.observe("chat", Batch(tuple(windows), None))
+    assert (judging.status().queued, judging.status().dropped) == (6, 3)
+    judging.flush()
+    kept = [one.verdict for one in scene.stored()]
+    assert kept == ["pass"] * 3 + ["breach"] * 3
+    assert events(log, "verdicts_dropped")
+
+
+def test_a_database_that_comes_late_does_not_make_a_breach_begin_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = scene.judging()
+    scene.pass_minutes(first, 0.2, 0.2)
+    first.flush(final=True)
+    with monkeypatch.context() as outage:
+        outage.setattr(scene.store, "measurements", away)
+        judging = scene.judging()
+    assert not judging.caught_up
+    scene.pass_minutes(judging, 0.9, 0.9)
+    judging.catch_up()
+    assert judging.caught_up
+    judging.flush()
+    assert verdicts(judging) == [Verdict.PASS]
+    assert [each.verdict for each in scene.stored()] == ["breach", "pass"]
+
+
+def test_a_defect_in_judging_one_target_is_told_once_and_stops_nobody(
+    scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.config = scene.ruled(LOW, targets=("broken", "chat"))
+    judging = scene.judging()
+    observe: Callable[..., Any] = Judge.observe
+
+    def failing(self: Judge, *arguments: Any) -> Any:
+        if self.target == "broken":
+            raise ZeroDivisionError("a defect")
+        return observe(self, *arguments)
+
+    monkeypatch.setattr(Judge, "observe", failing)
+    for _ in range(3):
+        scene.pass_minutes(judging, 0.2, target="broken")
+        scene.pass_minutes(judging, 0.2)
+    assert judging.status().defects == 3
+    (told,) = events(log, "judging_failed")
+    assert told["target"] == "broken"
+    assert told["exc_info"]
+    assert verdicts(judging) == [Verdict.BREACH]
+
+
+def test_what_cannot_be_shown_is_logged_once_and_counted(scene: Scene, log: Log) -> None:
+    judging = scene.judging()
+    for _ in range(3):
+        judging.not_shown("chat", KeyError("bins"))
+    assert judging.status().defects == 3
+    (told,) = events(log, "status_not_shown")
+    assert (told["target"], bool(told["exc_info"])) == ("chat", True)
+
+
+def test_a_past_that_cannot_be_taken_in_is_not_read_again_and_again(
+    scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(Judge, "load", failing)
+    judging = scene.judging()
+    judging.catch_up()
+    assert judging.caught_up
+    assert judging.status().defects == len(events(log, "judging_failed")) == 1
+
+
+def test_windows_of_a_target_that_left_are_passed_over(scene: Scene) -> None:
+    judging = scene.judging()
+    judging.configure(scene.ruled(LOW, targets=("code",)))
+    scene.pass_minutes(judging, 0.2, 0.2)
+    assert judging.decision_of("chat").findings == ()
+    assert judging.status().defects == 0
+
+
+def test_a_reload_keeps_what_did_not_change_and_ends_the_breaches_of_what_did(
+    scene: Scene, log: Log
+) -> None:
+    other = LOW.model_copy(update={"name": "other"})
+    scene.config = scene.ruled(LOW, other)
+    judging = scene.judging()
+    scene.pass_minutes(judging, 0.2, 0.2)
+    stricter = other.model_copy(update={"min_drafts": 10_000})
+    judging.configure(scene.ruled(LOW, stricter))
+    assert [each.rule.name for each in judging.decision_of("chat").findings] == ["low"]
+    scene.pass_minutes(judging, 0.2)
+    found = {each.rule.name: each.verdict for each in judging.decision_of("chat").findings}
+    assert found == {"low": Verdict.BREACH, "other": Verdict.NO_DATA}
+    judging.flush()
+    assert [(each.rule, each.verdict) for each in scene.stored()] == [
+        ("low", "breach"), ("other", "breach"), ("other", "no_data"),
+    ]  # fmt: skip
+    assert len(events(log, "rule_breach")) == 2
+
+
+def test_new_objectives_leave_breaches_open(scene: Scene, log: Log) -> None:
+    judging = scene.judging()
+    scene.pass_minutes(judging, 0.2, 0.2)
+    judging.configure(scene.ruled(LOW, slos=(SLO,)))
+    judging.catch_up()
+    assert verdicts(judging) == [Verdict.BREACH]
+    (objective,) = judging.decision_of("chat").slos
+    assert objective.total > 0
+    scene.pass_minutes(judging, 0.2)
+    assert len(events(log, "rule_breach")) == 1
+
+
+def test_a_breach_of_a_rule_that_is_gone_at_the_start_is_ended(scene: Scene) -> None:
+    before = scene.judging()
+    scene.pass_minutes(before, 0.2, 0.2)
+    before.flush()
+    scene.config = scene.ruled()
+    judging = scene.judging()
+    judging.flush()
+    assert [each.verdict for each in scene.stored()] == ["breach", "no_data"]
+    assert scene.store.open_breaches() == []
+
+
+def test_a_breach_of_a_temperature_that_its_rule_no_longer_looks_at_is_ended(scene: Scene) -> None:
+    each = LOW.model_copy(update={"scope": Scope(temperature="each")})
+    scene.config = scene.ruled(each)
+    judging = scene.judging()
+    for _ in range(2):
+        start = int(scene.time)
+        scene.time += 60
+        windows = (acceptance(start, 0.9), acceptance(start, 0.2, temperature="0"))
+        judging.observe("chat", Batch(windows, None))
+    judging.flush()
+    assert [one.temperature for one in scene.store.open_breaches()] == ["0"]
+    scene.config = scene.ruled(LOW)
+    scene.judging().flush()
+    assert [(one.temperature, one.verdict) for one in scene.stored()] == [
+        ("0", "breach"), ("0", "no_data"),
+    ]  # fmt: skip
+    assert scene.store.open_breaches() == []
+
+
+def test_a_breach_of_a_model_that_is_gone_for_a_day_is_ended(scene: Scene, log: Log) -> None:
+    judging = scene.judging()
+    scene.pass_minutes(judging, 0.2, 0.2)
+    scene.time += 25 * HOUR
+    scene.pass_minutes(judging, 0.9, model_name="qwen")
+    assert [each.model_name for each in judging.decision_of("chat").findings] == ["qwen"]
+    judging.flush()
+    breach, end = scene.stored()
+    assert (breach.model_name, end.model_name, end.verdict) == ("llama", "llama", "no_data")
+    assert end.inputs == {"missing": "no requests of that model or temperature for a day"}
+    (told,) = events(log, "rule_ended")
+    assert (told["model_name"], told["value"]) == ("llama", None)
+    assert scene.store.open_breaches() == []
+
+
+def test_a_clock_that_was_set_back_leaves_no_breach_open(scene: Scene) -> None:
+    """What comes later is stored as later, in whichever order the daemon learns of it."""
+    before = scene.judging()
+    scene.pass_minutes(before, 0.2, 0.2)
+    before.flush()
+    scene.time = T0 - 2.0 * HOUR
+    judging = scene.judging()
+    scene.pass_minutes(judging, 0.9, 0.9, 0.9)
+    judging.flush()
+    assert scene.store.open_breaches() == []
+    scene.pass_minutes(judging, 0.2, 0.2, 0.2)
+    judging.flush()
+    assert [each.verdict for each in scene.stored()] == ["breach", "pass", "breach"]
+    assert len(scene.store.open_breaches()) == 1
+    judging.configure(scene.ruled())
+    judging.flush()
+    assert [each.verdict for each in scene.stored()] == ["breach", "pass", "breach", "no_data"]
+    assert scene.store.open_breaches() == []
+
+
+def test_a_clock_that_was_set_back_and_a_database_that_comes_late_leave_no_breach_open(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = scene.judging()
+    scene.pass_minutes(before, 0.2, 0.2)
+    before.flush()
+    scene.time = T0 - 2.0 * HOUR
+    with monkeypatch.context() as outage:
+        outage.setattr(scene.store, "measurements", away)
+        judging = scene.judging()
+    scene.pass_minutes(judging, 0.9, 0.9)
+    judging.catch_up()
+    judging.flush()
+    assert [each.verdict for each in scene.stored()] == ["breach", "pass"]
+    assert scene.store.open_breaches() == []
+
+
+def test_what_a_rule_found_is_not_held_after_the_rule_is_gone(scene: Scene) -> None:
+    """A daemon may be told to read its rules again for years."""
+    judging = scene.judging()
+    for _ in range(3):
+        judging.configure(scene.ruled(LOW))
+        scene.pass_minutes(judging, 0.2, 0.2, 0.2)
+        judging.flush()
+        judging.configure(scene.ruled())
+        judging.flush()
+    assert [each.verdict for each in scene.stored()] == ["breach", "no_data"] * 3
+    gc.collect()
+    held = [each for each in gc.get_objects() if isinstance(each, Finding)]
+    assert [each for each in held if each.rule.name == LOW.name] == []
+
+
+def test_minutes_without_speculation_become_a_baseline_that_is_kept(scene: Scene) -> None:
+    """Written at most every ten minutes, and at the end."""
+    judging = scene.judging()
+    judging.flush()
+    scene.pass_minutes(judging, *[0.0] * 6, mode=Mode.OFF)
+    judging.flush()
+    assert scene.store.measurements() == []
+    scene.pass_minutes(judging, *[0.0] * 4, mode=Mode.OFF)
+    judging.flush()
+    (found,) = scene.store.measurements()
+    assert (found.origin, len(found.points)) == (Origin.WINDOWS, 10)
+    assert found.key == BaselineKey("chat", "llama", "0.11.0", "abc")
+    scene.pass_minutes(judging, 0.0, mode=Mode.OFF)
+    judging.flush()
+    assert scene.store.measurements() == [found]
+    judging.flush(final=True)
+    (last,) = scene.store.measurements()
+    assert len(last.points) == 11
+    assert last.tpot is not None
+    assert last.tpot.count == 11 * 50
+
+
+def test_a_baseline_outlives_a_restart_and_an_outage(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judging = scene.judging()
+    scene.pass_minutes(judging, *[0.0] * 6, mode=Mode.OFF)
+    with monkeypatch.context() as outage:
+        outage.setattr(scene.store, "write_measurements", away)
+        judging.flush(final=True)
+    judging.flush(final=True)
+    after = scene.judging()
+    scene.pass_minutes(after, *[0.6] * 6)
+    found = after.decision_of("chat").models["llama"]
+    assert found.assessment.measured
+    assert found.baseline.age(scene.time) == 360.0
+    assert "tpot" in found.baseline_latencies
+    assert found.prior is None
+
+
+def observations(scene: Scene) -> list[tuple[int, int]]:
+    """Of each stored baseline the points, and the requests that its latencies come from."""
+    return [(len(each.points), each.tpot.count) for each in scene.store.measurements() if each.tpot]
+
+
+def test_what_is_measured_before_the_past_is_read_is_added_to_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = scene.judging()
+    scene.pass_minutes(before, *[0.0] * 12, mode=Mode.OFF)
+    before.flush(final=True)
+    with monkeypatch.context() as outage:
+        outage.setattr(scene.store, "measurements", away)
+        judging = scene.judging()
+    scene.pass_minutes(judging, *[0.0] * 12, mode=Mode.OFF)
+    judging.catch_up()
+    judging.flush(final=True)
+    scene.pass_minutes(judging, *[0.0] * 3, mode=Mode.OFF)
+    judging.flush(final=True)
+    assert observations(scene) == [(27, 27 * 50)]
+
+
+def test_a_write_of_which_nobody_knows_whether_it_was_done_counts_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judging = scene.judging()
+    scene.pass_minutes(judging, *[0.0] * 12, mode=Mode.OFF)
+    write = scene.store.write_measurements
+
+    def broken(*arguments: Any) -> None:
+        write(*arguments)
+        away()
+
+    with monkeypatch.context() as outage:
+        outage.setattr(scene.store, "write_measurements", broken)
+        for _ in range(2):
+            judging.flush(final=True)
+            scene.pass_minutes(judging, *[0.0] * 4, mode=Mode.OFF)
+    judging.flush(final=True)
+    assert observations(scene) == [(20, 20 * 50)]
+
+
+@pytest.mark.parametrize("change", ["slos", "baseline", "targets"])
+def test_a_reload_keeps_what_was_measured_and_not_written(scene: Scene, change: str) -> None:
+    judging = scene.judging()
+    judging.flush()
+    scene.pass_minutes(judging, *[0.0] * 12, mode=Mode.OFF)
+    scene.config = {
+        "slos": lambda: scene.ruled(LOW, slos=(SLO,)),
+        "baseline": lambda: scene.ruled(LOW, baseline=Baselines(max_age="10d")),
+        "targets": lambda: scene.ruled(LOW, targets=("code",)),
+    }[change]()
+    judging.configure(scene.config)
+    if change != "targets":
+        scene.pass_minutes(judging, *[0.6] * 6)
+        assert judging.decision_of("chat").models["llama"].assessment.measured
+    judging.flush(final=True)
+    assert observations(scene) == [(12, 12 * 50)]
+
+
+def test_a_baseline_that_somebody_measured_is_taken_up(scene: Scene) -> None:
+    judging = scene.judging()
+    scene.pass_minutes(judging, *[0.6] * 6)
+    assert not judging.decision_of("chat").models["llama"].assessment.measured
+    points = tuple(Point(scene.time - n, 1.0, 2.5, 50.0, by_token=False) for n in range(6))
+    key = BaselineKey("chat", "llama", "0.11.0")
+    calibrated = Measurement(key, 0, Origin.CALIBRATION, points)
+    judging.catch_up()
+    scene.store.write_measurements([calibrated], scene.time)
+    scene.time += 15
+    judging.catch_up()
+    scene.time -= 15
+    scene.pass_minutes(judging, 0.6)
+    assert judging.decision_of("chat").models["llama"].assessment.measured
+
+
+def test_nothing_is_assumed_of_a_target_with_a_baseline(scene: Scene) -> None:
+    """Not in its first minutes, and not before it is known whether there is one."""
+    points = tuple(Point(T0 - n, 1.0, 2.5, 50.0, by_token=False) for n in range(6))
+    key = BaselineKey("chat", "llama", "0.11.0")
+    scene.store.write_measurements([Measurement(key, 0, Origin.CALIBRATION, points)], scene.time)
+    judging = Judging(scene.store, scene.config, now=scene.now)
+    scene.pass_minutes(judging, 0.6)
+    found = judging.decision_of("chat").models["llama"]
+    assert (found.prior, found.assessment.missing) == (None, NOT_READ)
+    judging.catch_up()
+    scene.pass_minutes(judging, 0.6)
+    found = judging.decision_of("chat").models["llama"]
+    assert (found.prior, found.assessment.missing) == (None, TOO_FEW)
+
+
+def test_baselines_are_read_only_once_they_changed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judging = scene.judging()
+    read, reads = scene.store.measurements, []
+    monkeypatch.setattr(scene.store, "measurements", lambda: reads.append(scene.time) or read())
+    for _ in range(3):
+        scene.pass_minutes(judging, 0.6)
+        judging.catch_up()
+    assert not reads
+    key, newer = BaselineKey("chat", "llama", "0.11.0"), scene.time
+    for at in (newer, newer - 9000):  # one of before is news as well
+        points = (Point(at, 1.0, 2.5, 50.0, by_token=False),)
+        scene.store.write_measurements(
+            [Measurement(key, 0, Origin.CALIBRATION, points)], scene.time
+        )
+        scene.time += 60
+        judging.catch_up()
+        judging.catch_up()
+    assert len(reads) == 2
+
+
+def test_baselines_that_did_not_change_are_not_held_twice(scene: Scene) -> None:
+    """They are read again and again, and are most of what is known of a target."""
+    points = tuple(Point(T0 - n, 1.0, 2.5, 50.0, by_token=False) for n in range(6))
+    key = BaselineKey("chat", "llama", "0.11.0")
+    scene.store.write_measurements([Measurement(key, 0, Origin.CALIBRATION, points)], scene.time)
+    judging = scene.judging()
+    held = []
+    for _ in range(2):
+        scene.pass_minutes(judging, *[0.6] * 6)
+        held.append(judging.decision_of("chat").models["llama"].baseline.bins[0])
+        judging.catch_up()
+    assert held[0] is held[1]
+    newer = (*points, Point(scene.time, 1.0, 2.5, 50.0, by_token=False))
+    scene.store.write_measurements([Measurement(key, 0, Origin.CALIBRATION, newer)], scene.time)
+    scene.pass_minutes(judging, *[0.6] * 6)
+    judging.catch_up()
+    scene.pass_minutes(judging, 0.6)
+    assert len(judging.decision_of("chat").models["llama"].baseline.bins[0].points) == 7
+
+
+def test_the_daemon_judges_what_it_watches_and_goes_on_after_a_restart(
+    tmp_path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The simulated engine accepts some drafts: a rule that wants none is in breach."""
+    for name in ("_FLUSH_SECONDS", "_CATCH_UP_SECONDS", "_LOOK_SECONDS"):
+        monkeypatch.setattr(f"specwatch.daemon.daemon.{name}", 0.05)
+    none = Condition(metric="acceptance_ratio", above=0.01)
+    rule = LOW.model_copy(update={"conditions": (none,), "for_": 0.0})
+    hands = Hands()
+    with SimulatedServer(FAST) as server:
+        target = target_of(server.url, interval=0.05)
+        config = config_of(tmp_path / "state" / "d.db", [target])
+        config = config.model_copy(update={"rules": Rules(use_defaults=False, extra=(rule,))})
+        with Running(Daemon(config, environ={}, now=hands, seed=1)) as daemon:
+            scraped(daemon)
+            work(server)
+            scraped(daemon, 2)
+            hands.forward(60)
+            wait_for(until_logged(log, "rule_breach"))
+            url = f"{daemon.http.url}/api/v1/decisions?until=2000000000"
+            wait_for(lambda: len(requests.get(url, timeout=10).json()["decisions"]) == 1)
+        with Running(Daemon(config, environ={}, now=hands, seed=1)) as daemon:
+            wait_for(lambda: daemon._judging.caught_up)
+            (found,) = daemon.status().targets[0].decision.findings
+            assert (found.verdict, found.rule) == (Verdict.BREACH, rule)
+            wait_for(lambda: daemon.status().judging.queued == 0)
+            page = requests.get(f"{daemon.http.url}/metrics", timeout=10).text
+            assert "\nspecwatch_rule_verdict{" in page
+    assert len(events(log, "rule_breach")) == 1

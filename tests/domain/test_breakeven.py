@@ -1,0 +1,335 @@
+"""The cost of a step, the speedup and the line between gain and loss follow from the minutes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.breakeven import Assessment, assess, prior_speedup, speedup_of
+from specwatch.domain.model import Gauges, Mode, Tally
+from tests.domain import minutes
+from tests.domain.minutes import baseline, off, on, per_request
+
+PLAIN = [off(n) for n in range(6)]
+"""50 ms a token, at 4 requests."""
+WIDE = [off(n, load=load, tpot=tpot) for load, tpot in ((4, 0.05), (12, 0.07)) for n in range(5)]
+
+
+def ends(interval) -> tuple[float, float, float]:
+    assert interval is not None
+    return interval.value, interval.lower, interval.upper
+
+
+def exactly(value: float):
+    """Of minutes that are all alike."""
+    return pytest.approx((value, value, value), rel=1e-6)
+
+
+def varied(count: int = 12, seed: int = 3) -> list:
+    """Minutes with speculation of unlike pace, traffic, acceptance and load."""
+    generator = np.random.default_rng(seed)
+    return [
+        on(
+            n,
+            tpot=float(generator.uniform(0.03, 0.05)),
+            drafts=int(generator.integers(300, 900)),
+            accepted=int(generator.integers(200, 1200)),
+            load=float(generator.choice([4.0, 5.0, 12.0])),
+            buckets={"0": (150, int(generator.integers(200, 500))), ">1": (100, 60)},
+        )
+        for n in range(count)
+    ]
+
+
+def test_exact_values_of_minutes_that_are_alike():
+    """o = 40 ms x 2.5 / 50 ms = 2, S = 2.5 / 2, alpha* = (2 - 1) / 4."""
+    found = assess([on(n, tpot=0.04) for n in range(6)], baseline(PLAIN))
+    assert ends(found.speedup) == exactly(1.25)
+    (line,) = found.bins
+    assert (line.load_bin, line.share, line.acceptance_length) == (2, 1.0, 2.5)
+    assert ends(line.speedup) == exactly(1.25)
+    assert ends(line.step_cost) == exactly(2.0)
+    assert ends(line.acceptance) == exactly(0.25)
+    assert (found.samples, found.tokens, found.covered) == (6, 6000.0, 1.0)
+    assert (found.measured, found.missing) == (True, None)
+
+
+def test_a_lookup_that_drafts_in_two_steps_of_three():
+    """tau = 1 + 2/3 x 1.5 = 2, o = 40 x 2 / 50 = 1.6, alpha* = 0.6 / (4 x 2/3)."""
+    found = assess([on(n, tpot=0.04, plain_steps=200) for n in range(6)], baseline(PLAIN))
+    (line,) = found.bins
+    assert line.acceptance_length == 2.0
+    assert ends(line.speedup) == exactly(1.25)
+    assert ends(line.step_cost) == exactly(1.6)
+    assert ends(line.acceptance) == exactly(0.225)
+
+
+def test_tpot_of_requests_gives_the_same():
+    samples = [per_request(on(n, tpot=0.04)) for n in range(6)]
+    found = assess(samples, baseline([per_request(each) for each in PLAIN]))
+    (line,) = found.bins
+    assert ends(found.speedup) == exactly(1.25)
+    assert ends(line.step_cost) == exactly(2.0)
+    assert ends(line.acceptance) == exactly(0.25)
+
+
+@pytest.mark.parametrize("of_on", [True, False])
+def test_requests_are_not_compared_with_tokens(of_on):
+    samples, plain = [on(n) for n in range(6)], PLAIN
+    if of_on:
+        samples = [per_request(each) for each in samples]
+    else:
+        plain = [per_request(each) for each in plain]
+    found = assess(samples, baseline(plain))
+    assert (found.speedup, found.covered) == (None, 0.0)
+    assert found.missing == "no baseline at the load that there was"
+
+
+def test_each_bucket_has_the_cost_of_the_batch_and_an_acceptance_of_its_own():
+    """tau of 3.25 and 1.75 over o = 2: what gains on the whole loses above 1."""
+    buckets = {"0": (200, 450), ">1": (200, 150), "unknown": (0, 0)}
+    found = assess([on(n, tpot=0.04, buckets=buckets) for n in range(6)], baseline(PLAIN))
+    assert list(found.buckets) == ["0", ">1"]
+    cold, hot = found.buckets["0"], found.buckets[">1"]
+    assert ends(cold.speedup) == exactly(1.625)
+    assert ends(hot.speedup) == exactly(0.875)
+    assert (cold.share, cold.acceptance_rate, cold.loses) == (0.5, 0.5625, False)
+    assert (hot.share, hot.acceptance_rate, hot.loses) == (0.5, 0.1875, True)
+
+
+def test_a_bucket_has_its_part_of_the_steps_that_did_not_draft():
+    samples = [on(n, tpot=0.04, plain_steps=200, buckets={"0": (200, 300)}) for n in range(6)]
+    found = assess(samples, baseline(PLAIN))
+    assert ends(found.buckets["0"].speedup) == exactly(1.25)
+
+
+def test_traffic_weighs_the_loads():
+    """1.25 at 4 requests, 0.7 at 12, where three quarters of the time went."""
+    samples = [on(n, tpot=0.04) for n in range(5)]
+    samples += [on(n, tpot=0.1, drafts=480, accepted=720, load=12.0) for n in range(5, 10)]
+    found = assess(samples, baseline(WIDE))
+    assert [line.load_bin for line in found.bins] == [2, 4]
+    assert [line.speedup.value for line in found.bins] == pytest.approx([1.25, 0.7])
+    assert [line.share for line in found.bins] == pytest.approx([1000 / 2200, 1200 / 2200])
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx((1000 * 0.05 + 1200 * 0.07) / (40 + 120))
+
+
+def test_between_measured_loads_the_pace_is_interpolated():
+    """At 6 requests, a quarter of the way from 50 to 70 ms."""
+    found = assess([on(n, tpot=0.04, load=6.0) for n in range(6)], baseline(WIDE))
+    assert ends(found.speedup) == exactly(0.055 / 0.04)
+    assert [line.load_bin for line in found.bins] == [3]
+
+
+def test_tokens_at_unknown_loads_are_left_out_up_to_half():
+    known = [on(n, tpot=0.04) for n in range(6)]
+    strange = [on(n, tpot=9.0, load=60.0) for n in range(6, 12)]
+    found = assess(known + strange, baseline(PLAIN))
+    assert (ends(found.speedup), found.covered) == (exactly(1.25), 0.5)
+    found = assess(known[1:] + strange, baseline(PLAIN))
+    assert found.speedup is None
+    assert found.missing == "no baseline at the load that there was"
+
+
+@pytest.mark.parametrize(
+    ("samples", "known", "missing"),
+    [
+        ([], baseline(PLAIN), "nothing was generated with speculation"),
+        (PLAIN, baseline(PLAIN), "nothing was generated with speculation"),
+        ([on(n) for n in range(9)], Baseline(), "no baseline"),
+        ([on(n) for n in range(4)], baseline(PLAIN), "too few minutes of traffic"),
+    ],
+)
+def test_without_data_there_is_no_interval_and_it_says_why(samples, known, missing):
+    found = assess(samples, known)
+    assert found == Assessment(found.samples, found.tokens, found.covered, missing=missing)
+    assert not found.measured
+    assert speedup_of(samples, known) is None
+
+
+WRONG = {
+    "a restart or a gap": replace(on(0, tpot=9.0), sound=False),
+    "a change of mode": replace(on(0, tpot=9.0), mode=Mode.MIXED),
+    "no speculation": off(0, tpot=9.0),
+    "idle": replace(on(0, tpot=9.0), gauges=Gauges(60.0, 0.0, 0.0)),
+    "unknown load": replace(on(0, tpot=9.0), gauges=Gauges()),
+    "no tokens": replace(on(0), tally=Tally(drafts=0, draft_tokens=0, accepted_tokens=0)),
+    "says nothing": replace(on(0), tally=Tally()),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG.keys())
+def test_what_cannot_be_believed_never_counts(wrong):
+    samples = varied()
+    expected = assess(samples, baseline(WIDE))
+    assert assess([*samples, wrong], baseline(WIDE)) == expected
+    assert assess([wrong] * 9, baseline(WIDE)).speedup is None
+
+
+def test_doubtful_minutes_are_no_part_of_the_baseline():
+    slow = [replace(off(n, tpot=9.0), sound=False) for n in range(9)]
+    assert baseline(PLAIN + slow) == baseline(PLAIN)
+
+
+def figures(found: Assessment) -> list[float]:
+    """Every number of an assessment that is not a count."""
+    assert found.speedup is not None
+    assert found.best_k is not None
+    intervals = [found.speedup, *(bucket.speedup for _, bucket in sorted(found.buckets.items()))]
+    for line in found.bins:
+        intervals += [line.speedup, line.step_cost, line.acceptance]
+    return [number for each in intervals for number in ends(each)] + [*found.best_k.speedups]
+
+
+def with_positions(samples):
+    return [
+        replace(each, tally=replace(each.tally, accepted_per_position=(300, 200, 80, 20)))
+        for each in samples
+    ]
+
+
+@given(st.permutations(range(12)), st.permutations(WIDE))
+@settings(max_examples=20)
+def test_the_order_of_minutes_does_not_matter(order, plain):
+    samples = with_positions(varied())
+    found = assess([samples[at] for at in order], baseline(plain))
+    expected = assess(samples, baseline(WIDE))
+    assert found.speedup == expected.speedup
+    assert figures(found) == pytest.approx(figures(expected), rel=1e-9)
+
+
+def slower(samples, factor: float):
+    def of(sample):
+        between = sample.tally.inter_token
+        scaled = replace(between, sum=between.sum * factor)
+        return replace(sample, tally=replace(sample.tally, inter_token=scaled))
+
+    return [of(sample) for sample in samples]
+
+
+@given(st.floats(0.01, 100.0))
+@settings(max_examples=20)
+def test_a_constant_factor_on_all_latencies_changes_nothing(factor):
+    samples = with_positions(varied())
+    found = assess(slower(samples, factor), baseline(slower(WIDE, factor)))
+    expected = assess(samples, baseline(WIDE))
+    assert figures(found) == pytest.approx(figures(expected), rel=1e-6)
+    doubled = assess(slower(samples, 2.0), baseline(WIDE))
+    assert doubled.speedup is not None
+    assert expected.speedup is not None
+    assert doubled.speedup.value == pytest.approx(expected.speedup.value / 2)
+
+
+@given(st.lists(st.tuples(st.floats(0.03, 0.06), st.integers(0, 1600)), min_size=5, max_size=9))
+@settings(max_examples=20)
+def test_speedup_step_cost_and_line_agree(minutes_of):
+    """S = tau / o where tau is weighed by time, and alpha* = (o - 1) / k."""
+    samples = [on(n, tpot=tpot, accepted=kept) for n, (tpot, kept) in enumerate(minutes_of)]
+    found = assess(samples, baseline(PLAIN))
+    (line,) = found.bins
+    steps = [(1 + kept / 400) * tpot for tpot, kept in minutes_of]
+    assert line.step_cost.value == pytest.approx(sum(steps) / len(steps) / 0.05)
+    assert line.acceptance.value == pytest.approx((line.step_cost.value - 1) / minutes.K)
+    assert line.speedup.value == pytest.approx(line.acceptance_length / line.step_cost.value)
+
+
+def test_only_the_speedup_is_the_same_in_less_time():
+    samples = varied()
+    assert speedup_of(samples, baseline(WIDE)) == assess(samples, baseline(WIDE)).speedup
+
+
+def best(positions: tuple[int, ...], *, tpot: float = 0.04, plain_steps: int = 0):
+    samples = [on(n, tpot=tpot, accepted=sum(positions), plain_steps=plain_steps) for n in range(6)]
+    counted = [replace(e.tally, accepted_per_position=positions) for e in samples]
+    samples = [replace(e, tally=tally) for e, tally in zip(samples, counted, strict=True)]
+    return assess(samples, baseline(PLAIN)).best_k
+
+
+def test_the_best_k_of_known_positions():
+    """A step of 4 costs 2, one of k costs 1 + k / 4; the first k yield 1.75, 2.25, 2.45, 2.5."""
+    found = best((300, 200, 80, 20))
+    assert found.speedups == pytest.approx((1.0, 1.75 / 1.25, 2.25 / 1.5, 2.45 / 1.75, 2.5 / 2))
+    assert found.k == 2
+
+
+def test_the_best_k_of_a_lookup_counts_the_steps_that_did_not_draft():
+    """f = 2/3: a step costs 1.6 and yields 1 + 2/3 x the share kept."""
+    found = best((300, 200, 80, 20), plain_steps=200)
+    lengths = [1 + 2 / 3 * kept / 400 for kept in (0, 300, 500, 580, 600)]
+    expected = [length / (1 + 0.6 * k / 4) for k, length in enumerate(lengths)]
+    assert found.speedups == pytest.approx(expected)
+    assert found.speedups[4] == pytest.approx(1.25)
+    assert found.k == expected.index(max(expected))
+
+
+def test_the_best_k_is_none_at_all_where_drafts_are_too_dear():
+    assert best((40, 10, 5, 0), tpot=0.09).k == 0
+
+
+def test_a_draft_that_costs_nothing_and_is_kept_may_be_as_long_as_it_is():
+    assert best((400, 400, 400, 400), tpot=0.01).k == 4
+
+
+def test_without_positions_there_is_no_best_k():
+    found = assess([on(n) for n in range(6)], baseline(PLAIN))
+    assert found.measured
+    assert (found.best_k, found.best_k_unknown) == (None, "no_positions")
+
+
+def mixed(*lengths: tuple[int, int, tuple[int, ...]]):
+    """Minutes with so many drafts of each length, and what each position accepted, all together."""
+    drafts = sum(count for count, _, _ in lengths)
+    drafted = sum(count * k for count, k, _ in lengths)
+    kept = tuple(sum(column) for column in zip(*(each for _, _, each in lengths), strict=True))
+    samples = [on(n, tpot=0.04, drafts=drafts, accepted=sum(kept)) for n in range(6)]
+    tallies = [replace(e.tally, draft_tokens=drafted, accepted_per_position=kept) for e in samples]
+    return assess(
+        [replace(e, tally=tally) for e, tally in zip(samples, tallies, strict=True)],
+        baseline(PLAIN),
+    )
+
+
+def test_where_the_draft_length_varies_the_best_k_is_not_known():
+    """Of 400 drafts 200 end after one token: a position that half of them reach is no worse."""
+    found = mixed((200, 4, (180, 160, 140, 120)), (200, 1, (180, 0, 0, 0)))
+    assert found.measured
+    assert (found.best_k, found.best_k_unknown) == (None, "varying_length")
+
+
+def test_a_server_that_drafts_less_than_it_could_has_no_best_k():
+    """A schedule by batch size that is at 2 of 4: there are four positions."""
+    assert mixed((400, 2, (300, 200, 0, 0))).best_k_unknown == "varying_length"
+
+
+def test_a_few_drafts_that_are_cut_at_the_ends_of_requests_change_nothing():
+    """vLLM's phantom drafts have the full length: they are drafts that nothing is kept of."""
+    cut = mixed((397, 4, (300, 200, 80, 20)), (3, 1, (0, 0, 0, 0)))
+    assert cut.best_k == best((300, 200, 80, 20))
+    padded = mixed((360, 4, (300, 200, 80, 20)), (40, 4, (0, 0, 0, 0)))
+    assert padded.best_k == best((300, 200, 80, 20))
+
+
+def test_the_prior_follows_from_the_cost_of_a_draft_token():
+    assert prior_speedup(2.5, 4) == pytest.approx(2.5 / 1.4)
+    assert prior_speedup(2.5, 4, 0.375) == pytest.approx(1.0)
+
+
+@given(st.integers(1, 12), st.floats(0.01, 1.0))
+def test_the_assumed_break_even_is_where_the_assumed_speedup_is_one(k, cost):
+    """Whatever k: one cost of a draft token makes both."""
+    assert prior_speedup(1 + k * cost, k, cost) == pytest.approx(1.0)
+    assert prior_speedup(1 + k * cost * 1.1, k, cost) > 1.0
+
+
+def test_a_bucket_loses_only_with_the_whole_of_its_interval():
+    """Minutes of speedups on both sides of 1, with a mean below it."""
+    samples = [on(n, tpot=0.03 + 0.06 * (n % 2), buckets={"0": (400, 600)}) for n in range(6)]
+    cold = assess(samples, baseline(PLAIN)).buckets["0"]
+    assert cold.speedup.value < 1 < cold.speedup.upper
+    assert not cold.loses

@@ -1,0 +1,143 @@
+"""Quantiles come with limits that hold, and shares beyond a threshold are their inverse."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specwatch.domain import histogram, quantile
+from specwatch.domain.model import Histogram
+from specwatch.domain.quantile import Estimate
+from tests.domain.samples import TPOT_BOUNDS, observed, spread
+
+BOUNDS = (1.0, 2.0, 4.0)
+FINE_BOUNDS = tuple(step / 5000 for step in range(1, 501))
+sure = Estimate(2.0, 2.0, 2.0, open_ended=False)
+
+
+@pytest.mark.parametrize(
+    ("threshold", "above"),
+    [(0.0, 100), (0.5, 95), (1.0, 90), (3.0, 55), (4.0, 40), (9.0, 40)],
+)
+def test_a_threshold_inside_a_bucket_divides_it_evenly(threshold, above):
+    """Beyond the last bound nothing is known: all that is there counts as above."""
+    found = quantile.above(Histogram(BOUNDS, (10, 20, 30, 40), 0.0), threshold)
+    assert found == pytest.approx(above)
+
+
+@given(counts=st.lists(st.integers(1, 1000), min_size=4, max_size=4), q=st.floats(0.01, 0.99))
+def test_the_share_above_a_quantile_is_what_it_leaves(counts, q):
+    whole = Histogram(BOUNDS, tuple(counts), 0.0)
+    at = histogram.quantile(whole, q)
+    assert at is not None
+    if not at.open_ended:
+        left = quantile.above(whole, at.value or 0.0) / whole.count
+        assert left == pytest.approx(1 - q)
+
+
+def _cumulated(below: int, requests: int, q: float) -> float:
+    return math.fsum(
+        math.comb(requests, at) * q**at * (1 - q) ** (requests - at) for at in range(below)
+    )
+
+
+@pytest.mark.parametrize("q", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("requests", [1, 10, 60, 300, 399])
+def test_the_ranks_enclose_the_quantile_in_95_of_100(q, requests):
+    """Each tail has at most 2.5 %, and would have more one rank further in."""
+    low, high = quantile._ranks(q, requests)
+    assert _cumulated(low, requests, q) <= 0.025 or low == 0
+    assert _cumulated(low + 1, requests, q) > 0.025
+    assert 1 - _cumulated(high, requests, q) <= 0.025 + 1e-12
+    assert 1 - _cumulated(high - 1, requests, q) > 0.025
+
+
+def test_ranks_of_many_requests_are_those_of_the_normal():
+    assert quantile._ranks(0.5, 100_000) == (49_690, 50_311)
+
+
+def test_limits_contain_the_true_quantile_most_of_the_time():
+    chance = random.Random(4)
+    hits = 0
+    for _ in range(300):
+        drawn = observed([chance.uniform(0.0, 0.1) for _ in range(500)], FINE_BOUNDS)
+        found = quantile.estimate(drawn, 0.9, drawn.count)
+        assert found is not None
+        hits += found.lower <= 0.09 <= found.upper
+    assert 0.93 <= hits / 300 <= 0.995
+
+
+def test_fewer_independent_requests_widen_the_limits():
+    drawn = observed(spread(0.02, 1000), FINE_BOUNDS)
+    many, few = (quantile.estimate(drawn, 0.9, count) for count in (1000, 100))
+    assert many is not None
+    assert few is not None
+    assert few.lower < many.lower < many.value < many.upper < few.upper
+
+
+def test_a_quantile_may_lie_anywhere_in_its_bucket():
+    found = quantile.estimate(Histogram(BOUNDS, (0, 10_000, 0, 0), 1.0), 0.9, 10_000)
+    assert found == (pytest.approx(1.9), 1.0, 2.0, False)
+    found = quantile.estimate(Histogram(BOUNDS, (0, 0, 0, 10_000), 1.0), 0.9, 10_000)
+    assert found == (4.0, 4.0, math.inf, True)
+
+
+def test_too_few_requests_have_no_upper_limit():
+    drawn = observed(spread(0.02, 200), TPOT_BOUNDS)
+    found = quantile.estimate(drawn, 0.99, 200)
+    assert found is not None
+    assert found.upper == math.inf
+
+
+def test_a_ratio_of_what_is_certain_is_certain():
+    interval, open_ended = quantile.ratio_of(
+        [sure], [sure._replace(value=4.0, lower=4.0, upper=4.0)], 9
+    )
+    assert (interval.lower, interval.value, interval.upper) == (0.5, 0.5, 0.5)
+    assert not open_ended
+
+
+def test_a_ratio_is_as_uncertain_as_both_sides_together():
+    unsure = Estimate(2.0, 2.0 / math.e**3, 2.0 * math.e**3, open_ended=False)
+    other = Estimate(2.0, 2.0 / math.e**4, 2.0 * math.e**4, open_ended=False)
+    interval, _ = quantile.ratio_of([unsure], [other], 9)
+    assert interval.lower == pytest.approx(math.exp(-5))
+    assert interval.upper == pytest.approx(math.exp(5))
+
+
+def test_a_ratio_has_no_lower_limit_when_the_divisor_has_no_upper():
+    interval, open_ended = quantile.ratio_of([sure], [sure._replace(upper=math.inf)], 9)
+    assert interval.lower == 0
+    assert not open_ended
+
+
+def test_a_ratio_without_upper_limit_says_so_and_stays_finite():
+    interval, open_ended = quantile.ratio_of([sure._replace(upper=math.inf)], [sure], 9)
+    assert open_ended
+    assert math.isfinite(interval.upper)
+
+
+@pytest.mark.parametrize("under", [sure._replace(open_ended=True), Estimate(0.0, 0.0, 0.0, False)])
+def test_there_is_no_ratio_to_what_is_not_known(under):
+    assert quantile.ratio_of([sure], [under], 9) is None
+
+
+def test_a_mixture_has_the_weights_that_it_is_given():
+    """However many requests each part has."""
+    fast, slow = Histogram(BOUNDS, (10, 0, 0, 0), 5.0), Histogram(BOUNDS, (0, 0, 2000, 0), 6000.0)
+    mixed, effective = quantile.mixture([(fast, 3.0), (slow, 1.0)])
+    assert quantile.above(mixed, 1.0) / mixed.count == pytest.approx(0.25)
+    assert effective == pytest.approx(16 / (9 / 10 + 1 / 2000))
+    assert quantile.mixture([]) is None
+
+
+def test_minutes_that_differ_more_than_chance_are_worth_fewer_requests():
+    even = [observed(spread(0.02, 100), TPOT_BOUNDS)] * 10
+    slow, fast = observed([0.2] * 100, TPOT_BOUNDS), observed([0.01] * 100, TPOT_BOUNDS)
+    assert quantile.design_effect(even, 0.9, 0.028) == 1.0
+    assert quantile.design_effect([slow, *[fast] * 9], 0.9, 0.01) == pytest.approx(100, rel=0.2)
+    assert quantile.design_effect([slow, fast], 0.5, 0.01) == 1.0

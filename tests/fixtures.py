@@ -1,0 +1,142 @@
+"""Fixtures that tests of several rooms share: servers, captured logs, databases, and a limit."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from specwatch.config.target import Target
+from specwatch.store import upkeep
+from specwatch.store.repository import Store
+from tests.actuators.process_families import leave_others_out
+from tests.hostile import Behaviour, HostileServer
+
+CERTIFICATE = Path(__file__).parent / "data" / "tls" / "server.pem"
+KEY = CERTIFICATE.with_name("server.key")
+HANGS_AFTER = 300.0
+
+Serve = Callable[..., HostileServer]
+OpenStore = Callable[..., Store]
+Log = list[MutableMapping[str, Any]]
+
+
+@pytest.fixture
+def only_ours() -> None:
+    """The processes of other tests are not looked for."""
+    leave_others_out()
+
+
+@pytest.fixture(autouse=True)
+def no_test_hangs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ends the whole run with every thread's stack, should a wait without a deadline slip in.
+
+    Tests on real servers have limits of their own.
+    """
+    if "e2e" in request.path.parts:
+        yield
+        return
+    capturing = request.config.pluginmanager.getplugin("capturemanager")
+
+    def give_up() -> None:
+        with capturing.global_and_fixture_disabled():
+            print(f"\n{request.node.nodeid} hangs:", file=sys.stderr, flush=True)
+            faulthandler.dump_traceback(sys.stderr)
+            os._exit(1)
+
+    guard = threading.Timer(HANGS_AFTER, give_up)
+    guard.daemon = True
+    guard.start()
+    yield
+    guard.cancel()
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts hostile servers: ``serve(behaviour)``."""
+    with contextlib.ExitStack() as running:
+
+        def started(behaviour: Behaviour, **options: Any) -> HostileServer:
+            return running.enter_context(HostileServer(behaviour, **options))
+
+        yield started
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    """Every log event of the test."""
+    before = structlog.get_config()
+    structlog.configure(cache_logger_on_first_use=False)
+    with structlog.testing.capture_logs() as captured:
+        yield captured
+    structlog.configure(**before)
+
+
+@pytest.fixture(scope="session")
+def server_tls() -> ssl.SSLContext:
+    """TLS of a server whose certificate nobody else has signed."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE, KEY)
+    return context
+
+
+def target_of(url: str, name: str = "t", **settings: Any) -> Target:
+    """A target with settings as they are inside: numbers of seconds, paths."""
+    return Target(url=url, name=name).model_copy(update={"timeout": 20.0, **settings})
+
+
+def events(log: Log, event: str) -> Log:
+    """The log entries of one event."""
+    return [entry for entry in log if entry["event"] == event]
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else waits for the database while hours are built or deleted one by one."""
+    monkeypatch.setattr(upkeep, "_PAUSE", 0.001)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/state/specwatch.db"
+    else:
+        yield request.getfixturevalue("postgres").new_url()
+
+
+@pytest.fixture
+def sqlite_file(tmp_path: Path) -> Path:
+    """Where a SQLite database will lie."""
+    return tmp_path / "state" / "specwatch.db"
+
+
+@pytest.fixture
+def open_store() -> Iterator[OpenStore]:
+    """Open stores by URL and daemon (``left`` by default)."""
+    stores: list[Store] = []
+
+    def opened(url: str, daemon: str = "left", now: float = 0.0, **options: int) -> Store:
+        store = Store(url, daemon=daemon, **options)
+        stores.append(store)
+        store.open(now)
+        return store
+
+    yield opened
+    for store in stores:
+        store._database.dispose()
+
+
+@pytest.fixture
+def store(url: str, open_store: OpenStore) -> Store:
+    """An open store of the daemon ``left`` on an empty database."""
+    return open_store(url)

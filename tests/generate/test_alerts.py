@@ -1,0 +1,262 @@
+"""Alerting rules, read as Prometheus and a person who is woken read them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from specwatch.alerts import firing as own
+from specwatch.cli import group as cli
+from specwatch.config.rules import DEFAULT_RULES
+from specwatch.generate.alerts import alert_files, exported_groups, runbook_sections
+from specwatch.generate.alerts.files import render, runbook, sections
+from specwatch.generate.alerts.rule import Alert, Group, Recording
+from specwatch.generate.alerts.sent import SECTIONS
+from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL, Section, anchor
+from tests.generate.boards import boards, everything
+from tests.generate.test_dashboard_queries import exist, labels_of, parsed, problems
+
+ROOT = Path(__file__).parents[2]
+RULE_FILES = ("specwatch.rules.yml", "vllm.rules.yml")
+DURATION = re.compile(r"[1-9]\d*[mhd]")
+PRINTF = re.compile(
+    r'printf "((?:specwatch|time|clamp_max|count)(?:[^"\\]|\\.)*)"'
+    r'((?: \$labels\.\w+| \(or \$labels\.\w+ "all"\))*)'
+)
+COMMAND = re.compile(r"`(specwatch [^`]*)`")
+
+EXPECTED = {
+    "SpeculationNetNegative": "critical", "SpeculationBucketLoses": "warning",
+    "SpeculationSlowerThanMeasured": "warning",
+    "SpeculationLowAcceptance": "warning", "SpeculationTtftRegression": "warning",
+    "SpeculationTpotRegression": "warning", "SpeculationTailWidening": "warning",
+    "SpeculationAcceptanceShift": "warning", "SpeculationKvSqueeze": "warning",
+    "SpeculationGarbage": "critical", "SpeculationShortOutputs": "info",
+    "SpeculationNotWorthIt": "info", "SpeculationLosesForMany": "warning",
+    "SpeculationCustomRule": "warning", "LatencySloBurn": "critical or warning",
+    "SpeculationGuardActed": "info", "SpeculationGuardHeld": "critical",
+    "SpeculationGuardBudgetExhausted": "warning", "SpeculationGuardWaiting": "warning",
+    "SpeculationTrialFailed": "warning", "SpeculationOffForDays": "info",
+    "SpecwatchDown": "critical", "SpecwatchStuck": "critical",
+    "SpecwatchScrapeFailing": "warning", "SpecwatchTargetNameTwice": "warning",
+    "SpecwatchCoverageLow": "info", "SpecwatchTapLost": "warning",
+    "SpecwatchStoreBehind": "warning", "SpecwatchWindowsLost": "warning",
+    "SpecwatchAlertmanagerUnreachable": "warning", "SpecwatchJudgingFails": "warning",
+    "SpecwatchReportUndelivered": "warning", "SpecwatchReportOverdue": "warning",
+}  # fmt: skip
+
+
+@cache
+def files() -> dict[str, str]:
+    return dict(alert_files())
+
+
+@cache
+def rules(name: str) -> list[dict[str, Any]]:
+    read = yaml.load(files()[name], Loader=yaml.CSafeLoader)  # each worker reads them at collection
+    return [rule for group in read["groups"] for rule in group["rules"]]
+
+
+def alerts(*names: str) -> list[dict[str, Any]]:
+    return [rule for name in names for rule in rules(name) if "alert" in rule]
+
+
+def recorded() -> set[str]:
+    return {rule["record"] for name in RULE_FILES for rule in rules(name) if "record" in rule}
+
+
+def headings() -> list[str]:
+    return re.findall(r"^## (.+)$", files()["RUNBOOK.md"], re.MULTILINE)
+
+
+def test_there_is_an_alert_for_each_trouble_with_its_severity() -> None:
+    found: dict[str, list[str]] = {}
+    for alert in alerts("specwatch.rules.yml"):
+        found.setdefault(alert["alert"], []).append(alert["labels"]["severity"])
+    assert {name: " or ".join(dict.fromkeys(each)) for name, each in found.items()} == EXPECTED
+
+
+def test_each_default_rule_has_its_alert() -> None:
+    told = [alert["labels"].get("rule") for alert in alerts("specwatch.rules.yml")]
+    names = sorted(each for each in told if each not in (None, "bucket-loses"))
+    assert names == sorted(rule.name for rule in DEFAULT_RULES)
+
+
+def test_every_alert_has_what_a_person_needs_who_is_woken() -> None:
+    found = alerts(*RULE_FILES)
+    assert len(found) > len(EXPECTED)
+    for alert in found:
+        name = alert["alert"]
+        assert DURATION.fullmatch(alert["for"]), name
+        assert alert["labels"]["severity"] in ("critical", "warning", "info"), name
+        told = alert["annotations"]
+        assert set(told) == {"summary", "description", "runbook_url"}, name
+        assert 10 < len(told["summary"]) < 120, name
+        assert re.search(r"\$(value|labels)\b", told["description"]), name
+        url, _, fragment = told["runbook_url"].partition("#")
+        assert url == DEFAULT_RUNBOOK_URL
+        assert fragment in map(anchor, headings()), name
+
+
+def test_alerts_of_one_name_differ_in_their_labels() -> None:
+    seen = [
+        (alert["alert"], json.dumps(alert["labels"], sort_keys=True))
+        for alert in alerts(*RULE_FILES)
+    ]
+    assert len(seen) == len(set(seen))
+
+
+@pytest.mark.parametrize("alert", alerts("specwatch.rules.yml"), ids=lambda each: each["alert"])
+def test_all_that_an_alert_names_is_exported(alert: dict[str, Any]) -> None:
+    """Metrics, their labels, and those that its texts show, and what its texts ask for."""
+    expr = parsed(alert["expr"])
+    assert list(problems(expr)) == []
+    texts = " ".join([*alert["annotations"].values(), *alert["labels"].values()])
+    assert set(re.findall(r"\$labels\.(\w+)", texts)) <= labels_of(expr)
+    for query, arguments in PRINTF.findall(texts):
+        assert query.count("%q") == arguments.count("$labels")
+        asked = json.loads(f'"{query}"').replace("%q", '"x"')
+        assert list(problems(parsed(asked))) == []
+        assert set(re.findall(r"\$labels\.(\w+)", arguments)) <= labels_of(expr)
+
+
+def test_the_texts_ask_for_something() -> None:
+    """The pattern by which the test above finds their queries fits."""
+    found = [
+        query
+        for alert in alerts("specwatch.rules.yml")
+        for text in (alert["annotations"]["description"], *alert["labels"].values())
+        for query in PRINTF.findall(text)
+    ]
+    asked = sum(files()["specwatch.rules.yml"].count(word) for word in ("| query",))
+    assert len(found) == asked > 20
+
+
+def test_rules_for_vllm_name_only_what_vllm_or_a_recording_has() -> None:
+    names = {name for rule in rules("vllm.rules.yml") for name in _names(parsed(rule["expr"]))}
+    assert any(name.startswith("vllm:") for name in names)
+    assert names <= {*exist(), *recorded()}
+
+
+def _names(node: Any) -> Iterator[str]:
+    yield from re.findall(r"(?<![\w:\"])([a-z]+_?\w*:\w[\w:]*)", str(node))
+
+
+def test_the_committed_files_are_current() -> None:
+    for name, text in files().items():
+        committed = ROOT / "alerts" / name
+        assert committed.read_text() == text, f"run: specwatch generate alerts ({committed})"
+
+
+def test_generated_files_say_so() -> None:
+    for name, text in files().items():
+        assert "Generated by `specwatch generate alerts`. DO NOT EDIT." in text.split("\n", 1)[0], (
+            name
+        )
+
+
+def test_the_runbook_has_one_section_an_alert_in_their_order() -> None:
+    names = [alert["alert"] for alert in alerts("specwatch.rules.yml")]
+    names += [own.RULE, own.SWITCHED_OFF, own.BLOCKED, own.FAILED]
+    names += [alert["alert"] for alert in alerts("vllm.rules.yml")]
+    assert headings() == list(dict.fromkeys(names)) == [each.name for each in runbook_sections()]
+
+
+def test_each_section_is_short_and_says_what_to_do() -> None:
+    for each in runbook_sections():
+        for part in (each.meaning, each.look, each.do):
+            assert 20 < len(part) < 520, each.name
+            assert part.endswith((".", ")", "?")), each.name
+            assert part.count("`") % 2 == 0, each.name
+
+
+def _commands() -> set[str]:
+    texts = [part for each in runbook_sections() for part in (each.meaning, each.look, each.do)]
+    texts += [alert["annotations"]["description"] for alert in alerts(*RULE_FILES)]
+    return {found for text in texts for found in COMMAND.findall(text)}
+
+
+@pytest.mark.parametrize("command", sorted(_commands()))
+def test_every_command_that_is_named_exists_with_its_options(command: str) -> None:
+    words = re.sub(r"{{.*?}}", "TARGET", command).split()[1:]
+    options = {word for word in words if word.startswith("--")}
+    path = [word for word in words if re.fullmatch(r"[a-z][a-z-]*", word) and word != "latest"]
+    shown = CliRunner().invoke(cli, [*path, "--help"])
+    assert shown.exit_code == 0, shown.output
+    assert options <= set(re.findall(r"--[a-z-]+", shown.output))
+
+
+def test_every_dashboard_and_panel_that_is_named_exists() -> None:
+    titles = {title for board in boards().values() for title in _titles(board)}
+    advice = (*sections(exported_groups()), *SECTIONS)
+    texts = [text for each in advice for text in (each.look, each.do)]
+    named = {found for text in texts for found in re.findall(r'"([^"]*)"', text)}
+    assert len(named) > 10
+    assert named <= titles
+
+
+def _titles(board: dict[str, Any]) -> Iterator[str]:
+    yield board["title"]
+    yield from (panel["title"] for panel in everything(board))
+
+
+def alert(name: str = "ItBurns", **changes: Any) -> Alert:
+    known = {
+        "expr": "up == 0", "for_": "5m", "severity": "warning", "summary": "It is {{ $value }}",
+        "description": 'a: "b" # c', "meaning": "M.", "look": "L.", "do": "D.",
+    }  # fmt: skip
+    return Alert(name=name, **{**known, **changes})
+
+
+def test_a_rule_file_has_each_rule_as_it_is() -> None:
+    group = Group(
+        "g",
+        (
+            Recording(record="a:b:c", expr="sum(up)", labels={"x": "y"}),
+            alert(expr="up\n== 0", keep_firing_for="1m", labels={"rule": "r"}),
+        ),
+        "5m",
+    )
+    text = render([group], runbook_url="http://here/book", header="First.\n\nSecond.")
+    assert text.splitlines()[1:4] == ["# First.", "#", "# Second."]
+    assert "expr: |-\n          up\n          == 0\n" in text
+    (found,) = yaml.safe_load(text)["groups"]
+    assert found == {
+        "name": "g",
+        "interval": "5m",
+        "rules": [
+            {"record": "a:b:c", "expr": "sum(up)", "labels": {"x": "y"}},
+            {
+                "alert": "ItBurns", "expr": "up\n== 0", "for": "5m", "keep_firing_for": "1m",
+                "labels": {"severity": "warning", "rule": "r"},
+                "annotations": {
+                    "summary": "It is {{ $value }}", "description": 'a: "b" # c',
+                    "runbook_url": "http://here/book#itburns",
+                },
+            },
+        ],
+    }  # fmt: skip
+
+
+def test_alerts_of_one_name_share_a_section_and_must_say_the_same() -> None:
+    both = [Group("g", (alert(severity="critical"), alert()))]
+    assert sections(both) == (Section("ItBurns", "critical or warning", "M.", "L.", "D."),)
+    text = runbook(sections(both))
+    assert "## ItBurns\n\nSeverity: critical or warning.\n\n**What it means.** M." in text
+    with pytest.raises(ValueError, match="ItBurns: alerts of one name share one section"):
+        sections([Group("g", (alert(), alert(do="Something else.")))])
+
+
+def test_the_job_and_the_address_of_the_runbook_are_as_asked() -> None:
+    text = alert_files(job='a "b"', runbook_url="https://wiki/x")["specwatch.rules.yml"]
+    assert 'up{job="a \\"b\\""} == 0' in text
+    assert "https://wiki/x#specwatchdown" in text
+    assert DEFAULT_RUNBOOK_URL not in text

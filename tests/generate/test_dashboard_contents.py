@@ -1,0 +1,160 @@
+"""The questions that each dashboard answers, apart from how it looks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from specwatch.generate.dashboards.links import FLEET, GUARD, OVERVIEW, STOCK, TEMPERATURE, Board
+from specwatch.generate.dashboards.stock_queries import accepted_lengths
+from tests.generate.boards import Json, boards, everything, queries, shown
+
+OURS = [OVERVIEW, TEMPERATURE, FLEET, GUARD]
+
+
+def expressions(board: Board) -> str:
+    """All queries of a dashboard."""
+    return "\n".join(expr for _, expr, _ in queries(boards()[board.uid]))
+
+
+def panel(board: Board, title: str) -> Json:
+    (found,) = (each for each in shown(boards()[board.uid]) if each["title"] == title)
+    return found
+
+
+def query_of(table: Json, column: str) -> str:
+    """The query whose values stand in a column."""
+    (organize,) = (each for each in table["transformations"] if each["id"] == "organize")
+    names = {name: field for field, name in organize["options"]["renameByName"].items()}
+    letter = names[column].removeprefix("Value #")
+    (expr,) = (each["expr"] for each in table["targets"] if each["refId"] == letter)
+    return str(expr)
+
+
+def link_of(table: Json, column: str) -> str:
+    """Where a cell of a column leads to."""
+    (override,) = (
+        each for each in table["fieldConfig"]["overrides"] if each["matcher"]["options"] == column
+    )
+    ((link,),) = (each["value"] for each in override["properties"] if each["id"] == "links")
+    return str(link["url"])
+
+
+@pytest.mark.parametrize("board", OURS, ids=lambda board: board.uid)
+def test_ours_show_what_specwatch_says_and_not_what_it_read(board: Board) -> None:
+    assert "vllm:" not in expressions(board)
+    assert "specwatch_" in expressions(board)
+
+
+def test_the_stock_one_works_for_who_has_no_specwatch() -> None:
+    board = boards()[STOCK.uid]
+    assert "specwatch_" not in expressions(STOCK) + str(board["templating"])
+    assert board["annotations"]["list"] == []
+    assert {each["name"] for each in board["templating"]["list"]} == {
+        "datasource", "instance", "model_name",
+    }  # fmt: skip
+
+
+def test_the_stock_one_says_what_it_cannot_know() -> None:
+    (said,) = (each for each in everything(boards()[STOCK.uid]) if each["type"] == "text")
+    for word in ("cannot", "pays", "temperatures", "specwatch adds"):
+        assert word in said["options"]["content"]
+
+
+def test_stock_ratios_leave_out_idle_servers() -> None:
+    """0/0 is NaN, which would be shown: every whole must be more than nothing."""
+    for place, expr, _ in queries(boards()[STOCK.uid]):
+        divisors = re.findall(r"/ (?:on \(\) group_left \(\) )?(.)", re.sub(r"\s+", " ", expr))
+        assert set(divisors) <= {"("}, place
+        assert expr.count(" / ") <= expr.count(" > 0)"), place
+
+
+def test_stock_quantiles_are_of_merged_counts() -> None:
+    asked = [expr for _, expr, _ in queries(boards()[STOCK.uid]) if "quantile" in expr]
+    assert len(asked) > 10
+    for expr in asked:
+        assert "avg" not in expr
+        for inner in re.findall(r"histogram_quantile\([\d.]+, (.{12})", expr):
+            assert inner == "sum by (le) "
+
+
+def test_older_names_of_vllm_stand_behind_the_newer() -> None:
+    for newer, older in (
+        ("vllm:inter_token_latency_seconds_bucket", "vllm:time_per_output_token_seconds_bucket"),
+        ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+    ):
+        pattern = f"{newer}\\{{[^}}]*\\}}[^ ]* or (?:rate\\()?{older}\\{{"
+        assert re.search(pattern, expressions(STOCK)), newer
+
+
+def test_accepted_lengths_are_differences_of_positions() -> None:
+    none, one, two = accepted_lengths(2).split("\n")[1:-1]
+    assert re.findall(r'position="(\d+)"|(drafts)', none) == [("", "drafts"), ("0", "")]
+    assert re.findall(r'position="(\d+)"', one) == ["0", "1", "0"]
+    assert re.findall(r'position="(\d+)"', two) == ["1", "2", "1"]
+    for accepted, term in enumerate((none, one, two)):
+        assert f'"accepted", "{accepted}"' in term
+
+
+def test_the_fleet_is_sorted_by_loss_the_greatest_first() -> None:
+    table = panel(FLEET, "Servers by loss")
+    assert table["options"]["sortBy"] == [{"displayName": "Loss", "desc": True}]
+    loss = query_of(table, "Loss")
+    assert re.match(r"1 / min by .* \(specwatch_speedup_ratio\{.*\}\) - 1$", loss)
+
+
+def test_each_row_of_the_fleet_leads_to_its_target_and_model() -> None:
+    table = panel(FLEET, "Servers by loss")
+    for column, board in (("Target", OVERVIEW), ("Model", TEMPERATURE)):
+        url = link_of(table, column)
+        assert url.startswith(f"{board.url}?")
+        assert 'var-target=${__data.fields["Target"]:percentencode}' in url
+        assert 'var-model_name=${__data.fields["Model"]:percentencode}' in url
+        assert "${__url_time_range}" in url
+
+
+def test_all_columns_of_the_fleet_join_by_target_and_model() -> None:
+    """One query with other labels would give rows of its own."""
+    for each in panel(FLEET, "Servers by loss")["targets"]:
+        assert re.match(r"(max|min|sum|1 / min) by \(target, model_name\) \(", each["expr"])
+
+
+def test_every_bucket_has_a_group_of_its_own() -> None:
+    rows = [each for each in boards()[TEMPERATURE.uid]["panels"] if each["type"] == "row"]
+    assert [each["title"] for each in rows if each.get("repeat") == "temperature"] == [
+        "Temperature $temperature"
+    ]
+    assert rows[-1]["repeat"] == "temperature", "what followed would be repeated, too"
+
+
+@pytest.mark.parametrize(
+    ("board", "metrics"),
+    [
+        (OVERVIEW, (
+            "slo_burn_rate", "slo_budget_left_ratio", "goodput_requests_per_second",
+            "offered_requests_per_second",
+        )),
+        (TEMPERATURE, (
+            "accepted_length_drafts", "position_acceptance_ratio",
+            "request_acceptance_quantile_ratio", "latency_seconds", "drafts_per_second",
+            "requests_per_second", "coverage_ratio", "uncovered_requests", "speedup_ratio_lower",
+        )),
+        (FLEET, (
+            "acceptance_ratio", "guard_state", "requests_per_second", "kv_cache_usage_ratio",
+            "rule_verdict", "target_up", "scrape_failures_total",
+        )),
+        (GUARD, (
+            "guard_state", "rule_verdict", "rule_value", "actions_total", "guard_actions_limit",
+            "guard_waiting", "guard_incident", "slo_burn_rate", "scrape_duration_seconds",
+            "scrapes_skipped_total", "target_stuck", "store_windows_queued", "store_behind_seconds",
+            "last_window_timestamp_seconds", "judging_failures_total", "alertmanager_up",
+            "build_info",
+        )),
+    ],
+    ids=lambda each: each.uid if isinstance(each, Board) else "",
+)  # fmt: skip
+def test_what_is_to_be_seen_can_be_seen(board: Board, metrics: tuple[str, ...]) -> None:
+    missing = {each for each in metrics if f"specwatch_{each}" not in expressions(board)}
+    assert not missing

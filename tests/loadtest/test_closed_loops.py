@@ -1,0 +1,86 @@
+"""A closed loop does not favour short requests: two equal servers are equally fast."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from statistics import fmean
+
+import pytest
+
+from specwatch.domain.experiments import Estimate, Level
+from specwatch.domain.model import Environment, Mode
+from specwatch.loadtest.bench import Load, Stretch, level
+from specwatch.loadtest.calibration import Block, Engine, Look, Stage
+from specwatch.loadtest.compare import compare
+from specwatch.loadtest.requests import Answer, Ask
+from tests.loadtest.benches import bench
+
+TOKENS = 33
+CLIENTS = 4
+TURNS = 6
+Latency = Callable[[random.Random], float]
+
+
+def even(_: random.Random) -> float:
+    return 1.0
+
+
+def unlike(chance: random.Random) -> float:
+    """A mean of 1 as well, and a deviation of 0.8."""
+    spread = math.sqrt(math.log(1 + 0.8**2))
+    return chance.lognormvariate(-(spread**2) / 2, spread)
+
+
+def turn(chance: random.Random, latency: Latency, seconds: float) -> Stretch:
+    """Clients that begin with unlike shares of an answer, and go on until ``seconds``."""
+    answers = []
+    for client in range(CLIENTS):
+        share, at = (client + 1) / CLIENTS, 0.0
+        while at < seconds:
+            ended = at + share * latency(chance)
+            tokens = round(share * TOKENS)
+            answers.append(
+                Answer(Ask("hello", tokens), at, ended, first=at, last=ended, tokens=tokens)
+            )
+            share, at = 1.0, ended
+    looks = [Look({}, at, at, CLIENTS * at) for at in (0.0, 1e-6, seconds, 2 * seconds)]
+    found = Stretch.of(Block(tuple(looks), tuple(answers)), TOKENS)
+    assert found is not None
+    return found
+
+
+def side(chance: random.Random, latency: Latency, seconds: float, mode: Mode) -> Level:
+    stage = Stage(Engine("tiny", "tiny", mode, Environment("0.32.0", "abc")), CLIENTS)
+    turns = [turn(chance, latency, seconds) for _ in range(TURNS)]
+    return level(Load(concurrency=CLIENTS), stage, turns, turns=True)
+
+
+def speedup(seed: str, seconds: float, off: Latency, on: Latency) -> Estimate:
+    chance = random.Random(seed)
+    without = side(chance, off, seconds, Mode.OFF)
+    with_it = side(chance, on, seconds, Mode.ON)
+    both = (
+        bench("off", [without], interleaved=True),
+        bench("on", [with_it], interleaved=True),
+    )
+    (found,) = compare(*both, version="1").levels
+    assert found.speedup is not None
+    return found.speedup
+
+
+@pytest.mark.parametrize("seconds", [2.5, 6.0], ids=["short turns", "turns as they should be"])
+def test_equal_servers_of_unlike_spread_are_equal(seconds: float) -> None:
+    """The mean speedup is 1, and about 95 % of the intervals have 1 in them."""
+    found = [speedup(f"{seconds} {at}", seconds, even, unlike) for at in range(80)]
+    assert fmean(math.log(each.value) for each in found) == pytest.approx(0.0, abs=0.035)
+    covered = sum((each.lower or 9) <= 1 <= (each.upper or 0) for each in found)
+    assert covered >= 0.88 * len(found)
+
+
+def test_latencies_are_those_of_all_requests() -> None:
+    """Those that ended in a turn of few latencies would be the short ones among them."""
+    chance = random.Random(3)
+    found = [side(chance, unlike, 2.5, Mode.OFF).latency for _ in range(60)]
+    assert fmean(each.mean for each in found if each is not None) == pytest.approx(1.0, abs=0.06)

@@ -1,0 +1,67 @@
+"""Servers that take reports, and a report to send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from specwatch.report.letter import Letter, chat, subject
+from specwatch.report.model import Report
+from tests.report import sample
+from tests.report.hooks import Receiver
+from tests.report.smtp import MailServer
+
+MADE = 1_793_577_600.0 + 7 * 86400 + 300
+"""Monday 9 November 2026, 00:05 UTC."""
+NAME = "report-2026-11-09"
+StartMail = Callable[..., MailServer]
+
+
+def html(report: Report) -> str:
+    """Stands for the page: one long line, as pages have."""
+    return f"<!doctype html><p>{len(report.targets)} answers</p>{'<b>é</b>' * 500}"
+
+
+def markdown(report: Report) -> str:
+    return "# Report\n\n" + "\n".join(each.answer.sentence for each in report.targets) + "\n"
+
+
+def letter_of(report: Report) -> Letter:
+    return Letter(
+        name=NAME,
+        made=MADE,
+        subject=subject("specwatch: {answer}, {date}", report),
+        text=markdown(report),
+        html=html(report),
+        chat=chat(report),
+        json=msgspec.json.encode(report),
+    )
+
+
+@pytest.fixture(scope="session")
+def letter() -> Letter:
+    return letter_of(sample.full())
+
+
+@pytest.fixture
+def start_mail() -> Iterator[StartMail]:
+    """``start_mail(tls, login)``: a mail server that stops at the end."""
+    with ExitStack() as stack:
+        yield lambda **options: stack.enter_context(MailServer(**options))
+
+
+@pytest.fixture
+def hook() -> Iterator[Receiver]:
+    with Receiver() as running:
+        yield running
+
+
+@pytest.fixture
+def password(tmp_path: Path) -> Path:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n")
+    return file

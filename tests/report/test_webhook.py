@@ -1,0 +1,169 @@
+"""A webhook gets the answers or the whole report; its address, which is a secret, is never told."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from specwatch.config.report import Webhook
+from specwatch.errors import DeliveryError
+from specwatch.report.letter import Letter
+from specwatch.report.model import Report
+from specwatch.report.webhook import Hook
+from tests.fixtures import CERTIFICATE
+from tests.lab.vllm_server import free_port
+from tests.report import sample
+from tests.report.conftest import letter_of
+from tests.report.hooks import Receiver
+
+
+def of(url: str, **keys: Any) -> Hook:
+    return Hook(Webhook.model_validate({"url": url, "timeout": "2s", **keys}))
+
+
+def refused(hook: Hook, letter: Letter) -> DeliveryError:
+    with pytest.raises(DeliveryError) as caught:
+        hook.send(letter, ())
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    return caught.value
+
+
+def test_slack_gets_the_answers_as_it_reads_them(letter: Letter, hook: Receiver) -> None:
+    of(hook.url, headers={"X-Scope": "ops"}).send(letter, ())
+    ((path, headers, body),) = hook.posted
+    assert path == "/services/T000/B000/hunter2hunter2"
+    assert (headers["Content-Type"], headers["X-Scope"]) == ("application/json", "ops")
+    assert body == {"text": letter.chat}
+    report = sample.full()
+    for model in report.targets:
+        assert model.answer.sentence.replace(">", "&gt;") in body["text"]
+
+
+def test_another_program_gets_the_whole_report(letter: Letter, hook: Receiver) -> None:
+    of(hook.url, kind="json").send(letter, ())
+    ((_, _, body),) = hook.posted
+    assert msgspec.convert(body, Report) == sample.full()
+
+
+def test_the_address_is_read_from_its_file_when_it_is_needed(
+    letter: Letter, hook: Receiver, tmp_path: Path
+) -> None:
+    file = tmp_path / "hook"
+    file.write_text("http://127.0.0.1:1/old\n")
+    section = Webhook.model_validate({"url_file": file})
+    file.write_text(hook.url)
+    Hook(section).send(letter, ())
+    assert len(hook.posted) == 1
+
+
+def test_hostile_names_cannot_call_anybody(hook: Receiver) -> None:
+    letter = letter_of(sample.hostile())
+    of(hook.url).send(letter, ())
+    text = hook.posted[0][2]["text"]
+    assert "<" not in text
+    assert "\x1b" not in text
+    assert len(text) < 40_000
+
+
+@pytest.mark.parametrize(
+    ("status", "retry", "said"),
+    [
+        (500, True, "answered 500 (no hook ***); it may be well again later"),
+        (429, True, "answered 429 (no hook ***); it may be well again later"),
+        (404, False, "answered 404 (no hook ***); there is no such webhook: make another"),
+        (403, False, "answered 403 (no hook ***); the webhook is not allowed any more"),
+        (302, False, "answered 302; a redirect is not followed"),
+    ],
+)
+def test_what_it_answers_is_told(
+    letter: Letter, hook: Receiver, status: int, retry: bool, said: str
+) -> None:
+    hook.answers, hook.said = [status], "no hook\n hunter2hunter2"
+    error = refused(of(hook.url), letter)
+    assert said in str(error)
+    assert error.retry is retry
+    of(hook.url).send(letter, ())
+    assert len(hook.posted) == 2
+
+
+def test_one_that_hangs_is_waited_for_so_long_and_no_longer(letter: Letter, hook: Receiver) -> None:
+    hook.answers = [0]
+    section = Webhook.model_validate({"url": hook.url}).model_copy(update={"timeout": 0.1})
+    error = refused(Hook(section), letter)
+    assert "did not answer within 0.1 s" in str(error)
+    assert (error.retry, error.sent) == (True, True)
+
+
+def test_what_is_posted_again_can_be_known_by_its_id(letter: Letter, hook: Receiver) -> None:
+    for _ in range(2):
+        of(hook.url).send(letter, ())
+    for _, headers, _ in hook.posted:
+        assert headers["Idempotency-Key"] == headers["X-Specwatch-Delivery"] == letter.id
+
+
+def test_one_that_takes_no_connection_has_nothing_of_it(letter: Letter) -> None:
+    """It may be tried as often as it is down."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        section = Webhook.model_validate({"url": f"https://127.0.0.1:{port}/hunter2hunter2"})
+        error = refused(Hook(section.model_copy(update={"timeout": 0.1})), letter)
+    assert "did not answer" in str(error)
+    assert (error.retry, error.sent) == (True, False)
+
+
+def test_one_that_is_not_there_may_be_later(letter: Letter) -> None:
+    error = refused(of(f"http://127.0.0.1:{free_port()}/hunter2hunter2"), letter)
+    assert str(error).startswith("nothing listens at http://127.0.0.1:")
+    assert error.retry is True
+
+
+def test_a_certificate_is_trusted_when_the_configuration_says_so(
+    letter: Letter, server_tls: ssl.SSLContext
+) -> None:
+    posted = []
+
+    class Taker(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Taker)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    server.socket = server_tls.wrap_socket(server.socket, server_side=True,
+                                           do_handshake_on_connect=False)  # fmt: skip
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        url = f"https://127.0.0.1:{server.server_address[1]}/hunter2hunter2"
+        error = refused(of(url), letter)
+        assert "no secure connection to https://127.0.0.1:" in str(error)
+        assert error.retry is False
+        trusting = of(url, ca_file=CERTIFICATE)
+        assert trusting.probe(2) == "it can be reached; nothing was posted"
+        assert posted == []
+        trusting.send(letter, ())
+        of(url, insecure_skip_verify=True).send(letter, ())
+        assert len(posted) == 2
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_probe_posts_nothing(hook: Receiver) -> None:
+    assert of(hook.url).probe(2) == "it can be reached; nothing was posted"
+    with pytest.raises(DeliveryError, match="nothing listens at"):
+        of(f"http://127.0.0.1:{free_port()}/").probe(2)
+    assert hook.posted == []

@@ -1,0 +1,65 @@
+"""What latencies are compared with is what is shown as the baseline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specwatch.domain import histogram
+from specwatch.domain.baseline import Baseline, Origin
+from specwatch.domain.model import Mode
+from specwatch.rules.equal_load import baseline_latencies
+from specwatch.rules.readings import read
+from tests.domain.samples import baseline, evidence, minute, tally
+
+HOUR = 3600.0
+FAST = [minute(at, tally(tpot=0.02, requests=200)) for at in range(10)]
+SLOW = [minute(at + 10, tally(tpot=0.08, requests=100), running=40.0) for at in range(10)]
+
+
+@pytest.mark.parametrize("metric", ["ttft", "tpot"])
+@pytest.mark.parametrize(("rank", "q"), [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)])
+def test_a_ratio_is_that_of_the_latency_now_and_the_one_shown(metric, rank, q):
+    """At two loads, of which one has twice the requests."""
+    measured = baseline(tpot=0.03, running=[4.0]).bins | baseline(tpot=0.1, running=[40.0]).bins
+    known = evidence([*FAST, *SLOW], baseline=Baseline(measured, measured))
+    shown = histogram.quantile(baseline_latencies(known, HOUR)[metric], q)
+    now = read(f"{metric}_{rank}", known, window=HOUR).value
+    ratio = read(f"{metric}_{rank}_ratio", known, window=HOUR).value
+    assert now / shown.value == pytest.approx(ratio)
+
+
+@pytest.mark.parametrize("origin", [Origin.CALIBRATION, Origin.IMPORTED])
+def test_a_fixed_workload_has_no_latencies_of_traffic(origin):
+    own = baseline()
+    fixed = Baseline({at: replace(each, origin=origin) for at, each in own.bins.items()})
+    assert baseline_latencies(evidence(FAST, baseline=fixed), HOUR) == {}
+    beside = Baseline(fixed.bins, own.bins)
+    assert set(baseline_latencies(evidence(FAST, baseline=beside), HOUR)) == {"ttft", "tpot"}
+
+
+def test_there_is_none_for_loads_that_were_not_measured():
+    assert baseline_latencies(evidence(SLOW, baseline=baseline()), HOUR) == {}
+
+
+def test_there_is_none_without_traffic_that_speculates():
+    off = [replace(each, mode=Mode.OFF) for each in FAST]
+    for samples in ([], off):
+        assert baseline_latencies(evidence(samples, baseline=baseline()), HOUR) == {}
+
+
+def test_it_stays_for_the_hour_after_speculation_went_off():
+    """So that one sees that latencies come to what they are without."""
+    off = [minute(at + 10, tally(tpot=0.03), mode=Mode.OFF) for at in range(3)]
+    known = evidence([*FAST, *off], baseline=baseline())
+    assert baseline_latencies(known, HOUR) == baseline_latencies(
+        evidence(FAST, baseline=baseline()), HOUR
+    )
+
+
+def test_one_metric_may_be_known_without_the_other():
+    before = baseline()
+    bare = {at: replace(each, ttft=None) for at, each in before.bins.items()}
+    known = evidence(FAST, baseline=Baseline(before.bins, bare))
+    assert set(baseline_latencies(known, HOUR)) == {"tpot"}

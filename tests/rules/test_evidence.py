@@ -1,0 +1,107 @@
+"""Evidence hands out windows and sums, each minute and each count once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specwatch.domain.breakeven import assess
+from specwatch.domain.model import HOUR, MINUTE, Mode
+from specwatch.rules.model_record import Dossier
+from tests.domain.minutes import measurements, off, on
+from tests.domain.samples import START, baseline, evidence, minute, minutes, tally
+
+
+def test_a_window_takes_what_ends_after_its_start_up_to_now():
+    found = evidence(minutes(10), now=START + 8 * 60.0)
+    assert [(each.start - START) // 60 for each in found.window(180)] == [5, 6, 7]
+
+
+def test_only_minutes_with_speculation_on_are_speculative():
+    modes = [Mode.ON, Mode.OFF, Mode.MIXED, Mode.ON]
+    found = evidence([minute(at, mode=mode) for at, mode in enumerate(modes)])
+    assert [each.start for each in found.speculative(600)] == [START, START + 180]
+
+
+def test_drafts_of_an_unsound_minute_count_and_its_latencies_do_not():
+    found = evidence([minute(0, sound=False), minute(1)])
+    assert found.tally(600, "all").drafts == 2000
+    assert found.tally(600, "all", sound=True).drafts == 1000
+
+
+def test_what_the_server_does_not_count_comes_from_its_buckets():
+    whole = replace(tally(drafts=900), ttft=None, requests={})
+    parts = {"0": tally(drafts=300, requests=7), ">1": tally(drafts=200, requests=5)}
+    found = evidence([minute(0, whole, buckets=parts)]).tally(60, "all")
+    assert found.drafts == 900
+    assert found.ttft is not None
+    assert found.ttft.count == 12
+    assert found.requests == {"stop": 12}
+
+
+def test_a_temperature_is_that_of_its_bucket_alone():
+    parts = {"0": tally(drafts=300), ">1": tally(drafts=200)}
+    found = evidence(minutes(3, buckets=parts))
+    assert found.tally(180, ">1").drafts == 600
+    assert found.tally(180, "0").drafts == 900
+    assert found.tally(180, "(0,0.3]").drafts is None
+
+
+def test_the_speedup_is_that_of_the_assessment():
+    samples = minutes(20, buckets={"0": tally(drafts=700)})
+    found = evidence(samples, baseline=baseline())
+    whole = assess(samples[-10:], baseline())
+    assert found.compared(600).interval() == whole.speedup
+    assert found.assessment(600) == whole
+
+
+@pytest.mark.parametrize(
+    ("later", "why"),
+    [
+        (minute(14), None),
+        (minute(40, running=40.0), "no baseline at the load that there was"),
+        (minute(40, mode=Mode.OFF), "nothing was generated with speculation"),
+    ],
+)
+def test_a_speedup_that_is_not_of_the_newest_minutes_says_until_when_and_why(later, why):
+    found = evidence([*minutes(12), later], baseline=baseline()).assessment(HOUR)
+    assert found.speedup is not None
+    assert found.until == START + 60 * (12 if why else 15)
+    assert found.missing_lately == why
+
+
+@pytest.mark.parametrize(
+    ("silent", "sound", "stale"),
+    [(0, True, False), (2, True, False), (3, True, True), (0, False, True)],
+)
+def test_evidence_goes_stale_when_nothing_sound_was_seen_for_three_minutes(silent, sound, stale):
+    found = evidence([minute(0, sound=sound)], now=START + 60.0 + 60 * silent)
+    assert found.stale is stale
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_model_speculates_as_long_as_its_newest_minute_does(mode):
+    samples = [minute(0), minute(1, mode=mode), minute(2)]
+    assert evidence(samples, now=START + 120.0).speculating is (mode is Mode.ON)
+    assert evidence(samples).speculating
+    assert not evidence([]).speculating
+
+
+def test_no_samples_are_stale():
+    assert evidence([]).stale
+
+
+def test_minutes_are_compared_one_by_one_whatever_they_are_kept_as() -> None:
+    """Twelve of them are kept as two blocks and two minutes, of which no noise could be told."""
+    known = Dossier("chat", "tiny", HOUR, ())
+    known.compare_with(measurements([off(at) for at in range(10)]), max_age=10 * HOUR)
+    for at in range(100, 112):
+        sample = on(at, tpot=0.04)
+        assert known.history.add(sample)
+        known.learn(sample)
+    found = known.examine(112 * MINUTE).assessment(HOUR)
+    assert len(known.history.minutes) < 12
+    assert (found.samples, found.missing) == (12, None)
+    assert found.speedup is not None
+    assert found.speedup.value == pytest.approx(1.25)

@@ -1,0 +1,381 @@
+"""A judge decides on closed minutes alone, at their own time, and tells what changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from specwatch.config.rules import Condition, Rule, Scope
+from specwatch.domain.baseline import MAX_AGE, BaselineKey, Origin, join, measured
+from specwatch.domain.model import MINUTE, Environment, Mode, Objective, Window
+from specwatch.domain.sample import samples_of, total
+from specwatch.rules.judge import MOST_MODELS, Judge
+from specwatch.rules.verdicts import Finding, Verdict
+from tests.scrape.closing import START, minute
+
+LOW = Rule(
+    name="low",
+    conditions=(Condition(metric="acceptance_ratio", below=0.4, clear=0.45),),
+    window="5m",
+    for_="2m",
+    clear_for="3m",
+)
+LOSES = Rule(
+    name="loses",
+    conditions=(Condition(metric="speedup_ratio", below=1.0),),
+    window="10m",
+    for_="2m",
+    clear_for="2m",
+    action="disable",
+)
+
+
+def judge_of(*rules: Rule, target: str = "t") -> Judge:
+    return Judge(target, rules, ())
+
+
+def at(number: int) -> float:
+    return float(START + number * MINUTE)
+
+
+def feed(judge: Judge, first: int, last: int, **given: Any) -> list[tuple[int, Finding]]:
+    """The minutes from ``first`` to ``last``; what changed, by the minute after which it did."""
+    changed = []
+    for number in range(first, last):
+        for found in judge.observe(minute(number, **given), at(number + 1)):
+            changed.append((number, found))
+    return changed
+
+
+def test_another_objective_holds_for_what_is_known_already() -> None:
+    judge = judge_of(LOSES)
+    for number in range(24):
+        windows = minute(number, Mode.OFF if number < 12 else Mode.ON, step=0.03)
+        judge.observe(map(_with_prompts, windows), at(number + 1))
+    before = judge.assessments()["m"]
+    assert before.objective is Objective.E2E
+    assert before.speedup != before.per_token
+    judge.objective = Objective.TPOT
+    after = judge.assessments()["m"]
+    assert after.objective is Objective.TPOT
+    assert after.speedup is not None
+    assert before.per_token is not None
+    assert after.speedup.value == before.per_token.value
+    judge.observe(map(_with_prompts, minute(24, step=0.03)), at(25))
+    assert judge.assessments()["m"].objective is Objective.TPOT
+
+
+def _with_prompts(window: Window) -> Window:
+    return replace(window, tally=replace(window.tally, prompt_tokens=10_000))
+
+
+def baseline(running: float = 3.0, step: float = 0.02) -> list[Any]:
+    windows = [w for n in range(-60, -30) for w in minute(n, Mode.OFF, running=running, step=step)]
+    key = BaselineKey("t", "m", "0.32.0", "c")
+    return measured(key, Origin.CALIBRATION, samples_of(windows))
+
+
+def test_a_rule_fires_after_its_time_and_clears_after_its_time() -> None:
+    judge = judge_of(LOW)
+    assert feed(judge, 0, 20, acceptance=0.6) == []
+    fired = feed(judge, 20, 60, acceptance=0.2)
+    assert [found.verdict for _, found in fired] == [Verdict.BREACH]
+    cleared = feed(judge, 60, 100, acceptance=0.6)
+    assert [found.verdict for _, found in cleared] == [Verdict.PASS]
+    # Of five minutes at 0.6 and 0.2 the third at 0.2 brings the rate below 0.4; two more confirm.
+    assert fired[0][0] == 25 - 1
+    # The fourth at 0.6 brings it above 0.45: 0.6 * 4/5 + 0.2 / 5 = 0.52; three more clear.
+    assert cleared[0][0] == 66
+
+
+def test_a_loss_against_the_baseline_is_found_and_a_gain_is_none() -> None:
+    judge = judge_of(LOSES)
+    judge.measurements = baseline()
+    assert feed(judge, 0, 30, step=0.03, acceptance=0.5) == []  # tau 3, cost 1.5
+    ((number, found),) = feed(judge, 30, 60, step=0.03, acceptance=0.05)  # tau 1.2
+    assert found.verdict is Verdict.BREACH
+    assert 30 + 5 <= number <= 30 + 12
+    (reading,) = [reading for _, reading in found.readings]
+    assert reading.interval is not None
+    assert reading.interval.upper < 1.0
+    assert number <= 30 + 7 + 2, "seven minutes of a loss, confirmed by two"
+
+
+def test_without_a_baseline_nothing_is_known_of_a_loss() -> None:
+    judge = judge_of(LOSES)
+    assert feed(judge, 0, 60, step=0.2, acceptance=0.1) == []
+    (found,) = judge.findings()
+    assert (found.verdict, found.seen) == (Verdict.NO_DATA, Verdict.NO_DATA)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"engine_version": "0.33.0"},
+        {"configuration": "other"},
+        {"model_name": "n"},
+        {"target": "u"},
+    ],
+    ids=str,
+)
+def test_a_baseline_of_something_else_is_none(changes: dict[str, str]) -> None:
+    given = {"target": "t", "model_name": "m", "engine_version": "0.32.0", "configuration": "c"}
+    other = BaselineKey(**{**given, **changes})
+    judge = judge_of(LOSES)
+    judge.measurements = measured(
+        other, Origin.CALIBRATION, samples_of(minute_windows(range(-60, -30)))
+    )
+    feed(judge, 0, 20, step=0.2, acceptance=0.1)
+    assert judge.baselines()["m"].bins == {}
+
+
+def minute_windows(numbers: range) -> list[Window]:
+    return [window for number in numbers for window in minute(number, Mode.OFF)]
+
+
+def test_minutes_without_speculation_make_a_baseline() -> None:
+    judge = judge_of(LOSES)
+    feed(judge, 0, 30, mode=Mode.OFF)
+    (taken,) = judge.take_measurements()
+    assert (taken.origin, len(taken.points)) == (Origin.WINDOWS, 30)
+    assert judge.take_measurements() == []
+    ((_, found),) = feed(judge, 30, 60, step=0.07, acceptance=0.5)
+    assert found.verdict is Verdict.BREACH
+    assert judge.assessments()["m"].measured
+
+
+def test_what_one_judge_measured_another_goes_on_with() -> None:
+    first, second = judge_of(LOSES), judge_of(LOSES)
+    feed(first, 0, 30, mode=Mode.OFF)
+    (stored,) = first.take_measurements()
+    second.measurements = [stored]
+    feed(second, 30, 36, mode=Mode.OFF)
+    (taken,) = second.take_measurements()
+    assert len(taken.points) == 6, "only what the store does not have"
+    assert len(second.baselines()["m"].bins[2].points) == 36
+    second.measurements = [stored]  # read before what was taken was written
+    feed(second, 36, 37, mode=Mode.OFF)
+    assert len(second.baselines()["m"].bins[2].points) == 37
+    second.measurements = [join(stored, taken)]
+    (known,) = second.baselines()["m"].bins.values()
+    assert (len(known.points), known.points_behind) == (37, 37)
+    assert known.ttft is not None
+    assert known.ttft.count == 37 * 100
+
+
+def test_a_stored_baseline_makes_no_model_up() -> None:
+    judge = judge_of(LOSES)
+    judge.measurements = baseline()
+    assert judge.assessments() == judge.baselines() == {}
+    feed(judge, 0, 1, model_name="other")
+    assert set(judge.baselines()) == {"other"}
+    feed(judge, 0, 1)
+    assert judge.baselines()["m"].bins
+
+
+def test_minutes_of_a_version_that_is_not_known_yet_are_no_baseline() -> None:
+    judge = judge_of(LOSES)
+
+    def nameless(number: int) -> list[Window]:
+        return [
+            replace(each, environment=Environment(None, "c-0")) for each in minute(number, Mode.OFF)
+        ]
+
+    for number in range(9):
+        judge.observe(nameless(number), at(number + 1))
+    assert judge.take_measurements() == []
+    feed(judge, 9, 12, mode=Mode.OFF)
+    judge.observe(nameless(12), at(13))
+    (taken,) = judge.take_measurements()
+    assert len(taken.points) == 3
+
+
+def test_a_server_that_never_tells_its_version_has_a_baseline_too() -> None:
+    judge = judge_of(LOSES)
+    for number in range(20):
+        windows = minute(number, Mode.OFF)
+        judge.observe(
+            [replace(each, environment=Environment(None, "c-0")) for each in windows],
+            at(number + 1),
+        )
+    (taken,) = judge.take_measurements()
+    assert len(taken.points) == 10
+
+
+def test_what_ran_before_an_upgrade_is_not_held_against_the_new_version() -> None:
+    """The minutes of 0.32 at a gain, with the baseline of a faster 0.33."""
+    judge = judge_of(LOSES)
+    fast = replace(baseline(step=0.01)[0], key=BaselineKey("t", "m", "0.33.0", "c"))
+    judge.measurements = [*baseline(), fast]
+    assert feed(judge, 0, 30, step=0.05, acceptance=0.5) == []
+
+    def upgraded(number: int, mode: Mode) -> list[Window]:
+        return [
+            replace(each, environment=replace(each.environment, engine_version="0.33.0"))
+            for each in minute(number, mode, step=0.01)
+        ]
+
+    for mode, numbers in ((Mode.OFF, range(30, 45)), (Mode.ON, range(45, 50))):
+        for number in numbers:
+            assert judge.observe(upgraded(number, mode), at(number + 1)) == ()
+    assert judge.assessments()["m"].samples == 5
+
+
+def test_a_breach_of_what_no_rule_is_for_any_more_is_not_restored() -> None:
+    judge = judge_of(LOW.model_copy(update={"scope": Scope(model_name="m")}))
+    assert not judge.restore("low", "m", "0", at(-10))
+    assert not judge.restore("low", "other", "all", at(-10))
+    assert not judge.restore("gone", "m", "all", at(-10))
+    assert judge.restore("low", "m", "all", at(-10))
+
+
+def test_a_model_that_is_gone_for_a_day_is_in_breach_no_more() -> None:
+    judge = judge_of(LOW)
+    feed(judge, 0, 30, acceptance=0.2)
+    day = 24 * 60
+    assert judge.observe((), at(29 + day)) == ()
+    (found,) = judge.observe((), at(31 + day))
+    assert (found.verdict, found.since) == (Verdict.NO_DATA, at(31 + day))
+    assert judge.findings() == ()
+
+
+def test_a_breach_that_was_restored_and_never_seen_ends_too() -> None:
+    judge = judge_of(LOW)
+    judge.restore("low", "m", "all", at(-10))
+    assert judge.observe((), at(0)) == ()
+    (found,) = judge.observe((), at(24 * 60 + 1))
+    assert found.verdict is Verdict.NO_DATA
+
+
+def test_a_temperature_that_is_gone_for_a_day_is_in_breach_no_more() -> None:
+    judge = judge_of(LOW.model_copy(update={"scope": Scope(temperature="each")}))
+    feed(judge, 0, 30, acceptance=0.5, buckets={">1": (500, 0.1)})
+    changed = feed(judge, 30, 30 + 25 * 60 + 5, acceptance=0.5)
+    assert [(found.temperature, found.verdict) for _, found in changed] == [(">1", Verdict.NO_DATA)]
+    assert judge.findings() == ()
+
+
+def test_a_page_that_makes_models_up_takes_no_memory_without_bound() -> None:
+    judge = judge_of(LOW)
+    for number in range(5 * MOST_MODELS):
+        judge.observe(minute(number, model_name=f"m{number}"), at(number + 1))
+    assert len(judge.findings()) == MOST_MODELS
+
+
+def test_what_gives_way_ends_its_breach_and_loses_no_measurement() -> None:
+    judge = judge_of(LOW)
+    feed(judge, 0, 12, mode=Mode.OFF)
+    feed(judge, 12, 40, acceptance=0.2)
+    ended = [
+        found
+        for n in range(MOST_MODELS)
+        for found in judge.observe(minute(40 + n, model_name=f"m{n}"), at(41 + n))
+    ]
+    assert [(found.model_name, found.verdict) for found in ended] == [("m", Verdict.NO_DATA)]
+    (taken,) = judge.take_measurements()
+    assert len(taken.points) == 12
+    assert judge.take_measurements() == []
+    judge.load(minute(0, model_name="late"))
+    assert "late" not in judge.baselines()
+    assert not judge.restore("low", "late", "all", at(0))
+
+
+def test_a_successor_knows_all_but_the_books_of_the_objectives() -> None:
+    judge = judge_of(LOW, LOSES)
+    feed(judge, 0, 20, mode=Mode.OFF)
+    feed(judge, 20, 40, acceptance=0.2)
+    heir = judge.successor([LOW], ())
+    assert [found.rule.name for found in heir.findings()] == ["low"]
+    assert heir.recent("m") == judge.recent("m")
+    (taken,) = heir.take_measurements()
+    assert len(taken.points) == 20
+    assert feed(heir, 40, 45, acceptance=0.2) == []
+
+
+def test_the_past_may_come_after_the_present() -> None:
+    judge = judge_of(LOW)
+    feed(judge, 30, 35, acceptance=0.2)
+    judge.load(window for number in range(35) for window in minute(number, acceptance=0.2))
+    assert total(judge.recent("m")).drafts == 35 * 2000
+
+
+def test_a_model_that_shows_no_more_is_judged_on_nothing() -> None:
+    judge = judge_of(LOW)
+    feed(judge, 0, 30, acceptance=0.2)
+    judge.observe((), at(200))
+    (found,) = judge.findings()
+    assert (found.verdict, found.seen) == (Verdict.BREACH, Verdict.NO_DATA)
+
+
+def test_a_breach_from_before_goes_on_and_is_not_told_again() -> None:
+    judge = judge_of(LOW)
+    judge.restore("low", "m", "all", at(-10))
+    judge.restore("gone", "m", "all", at(-10))
+    assert feed(judge, 0, 30, acceptance=0.2) == []
+    (found,) = judge.findings()
+    assert (found.verdict, found.since) == (Verdict.BREACH, at(-10))
+    assert [each.verdict for _, each in feed(judge, 30, 60, acceptance=0.7)] == [Verdict.PASS]
+
+
+def test_past_minutes_are_loaded_without_being_judged() -> None:
+    judge = judge_of(LOW)
+    judge.load(window for number in range(30) for window in minute(number, acceptance=0.2))
+    assert judge.findings() == ()
+    assert feed(judge, 20, 30, acceptance=0.2) == []  # known already
+    assert judge.findings() == ()
+    ((number, _),) = feed(judge, 30, 40, acceptance=0.2)
+    assert number == 32
+
+
+def test_a_scope_of_each_temperature_judges_each_by_itself() -> None:
+    each = LOW.model_copy(update={"scope": Scope(temperature="each")})
+    judge = judge_of(each)
+    changed = feed(judge, 0, 30, acceptance=0.5, buckets={"0": (500, 0.8), ">1": (500, 0.1)})
+    assert [(found.temperature, found.verdict) for _, found in changed] == [(">1", Verdict.BREACH)]
+    positive = LOW.model_copy(update={"scope": Scope(temperature="positive")})
+    judge = judge_of(positive)
+    feed(judge, 0, 30, acceptance=0.5, buckets={"0": (500, 0.1), ">1": (500, 0.8)})
+    assert [found.temperature for found in judge.findings()] == [">1"]
+
+
+def test_a_scope_names_targets_and_models_by_pattern() -> None:
+    rule = LOW.model_copy(update={"scope": Scope(target="chat-*", model_name="big*")})
+    assert judge_of(rule, target="code").rules == ()
+    judge = judge_of(rule, target="chat-1")
+    windows = [*minute(0, model_name="big-1"), *minute(0, model_name="small")]
+    judge.observe(windows, at(1))
+    assert [found.model_name for found in judge.findings()] == ["big-1"]
+
+
+def test_new_rules_keep_what_was_found_by_those_that_stay() -> None:
+    judge = judge_of(LOW, LOSES)
+    feed(judge, 0, 30, acceptance=0.2)
+    judge.rules = [LOW]
+    assert [found.rule.name for found in judge.findings()] == ["low"]
+    changed = LOW.model_copy(update={"for_": 60.0})
+    judge.rules = [changed]
+    assert judge.findings() == ()
+
+
+def test_a_restart_inside_a_minute_decides_nothing() -> None:
+    judge = judge_of(LOSES)
+    judge.measurements = baseline()
+    assert feed(judge, 0, 60, step=0.2, acceptance=0.1, restarts=1) == []
+    (found,) = judge.findings()
+    assert found.verdict is Verdict.NO_DATA
+
+
+def test_a_baseline_that_ages_is_chosen_anew_every_hour() -> None:
+    """Though nothing new is measured: what has expired is no measure of anything."""
+    judge = judge_of(LOSES)
+    aged = [
+        replace(one, points=tuple(p._replace(at=at(60) - MAX_AGE) for p in one.points))
+        for one in baseline()
+    ]
+    judge.measurements = aged
+    feed(judge, 0, 50, step=0.03, acceptance=0.05)
+    assert judge.assessments()["m"].speedup is not None
+    feed(judge, 50, 130, step=0.03, acceptance=0.05)
+    assert judge.assessments()["m"].speedup is None

@@ -1,0 +1,117 @@
+"""The last hour of each model from its minutes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specwatch.domain.model import Histogram, Mode
+from specwatch.rules.last_hour import last_hour
+from tests.web.statuses import minute, of_tap
+
+AT = 1_699_999_200
+SINCE, UNTIL = AT, AT + 3600
+
+
+def test_minutes_add_up_by_temperature_and_model() -> None:
+    windows = [
+        each
+        for n in range(3)
+        for each in (
+            minute(AT + 60 * n),
+            of_tap(AT + 60 * n, ">1", drafts=10, of=90, server=100),
+            of_tap(AT + 60 * n, "0", drafts=80, of=90, server=100),
+        )
+    ]
+    found = last_hour([*windows, minute(AT, model_name="b")], SINCE, UNTIL)["chat"]
+    assert sorted(found) == ["b", "llama"]
+    one = found["llama"]
+    assert one.whole is not None
+    assert one.whole.tally.drafts == 300
+    assert [each.series.temperature for each in one.buckets] == ["0", ">1"]
+    assert [one.share(each) for each in one.buckets] == pytest.approx([8 / 9, 1 / 9])
+    assert one.coverage is not None
+    assert one.coverage.coverage == 0.9
+
+
+def test_what_lies_outside_the_hour_is_left_out() -> None:
+    windows = [minute(AT - 60), minute(AT), minute(AT + 3600)]
+    one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
+    assert one.whole is not None
+    assert one.whole.tally.drafts == 100
+    assert last_hour(windows[:1], SINCE, UNTIL) == {}
+
+
+def test_a_minute_that_is_missing_is_a_gap() -> None:
+    """So is one without drafts; and all temperatures have the same minutes."""
+    idle = minute(AT + 60, drafts=0)
+    late = of_tap(AT + 180, "0", drafts=1, of=1, server=1)
+    one = last_hour([minute(AT), idle, minute(AT + 180), late], SINCE, UNTIL)["chat"]["llama"]
+    assert one.points["all"] == ((AT, 0.5), (AT + 60, None), (AT + 120, None), (AT + 180, 0.5))
+    assert one.points["0"] == ((AT, None), (AT + 60, None), (AT + 120, None), (AT + 180, 0.5))
+
+
+def test_sums_begin_with_the_last_change_of_mode() -> None:
+    """What was served with speculation, or in the minute of the change, is not the present."""
+    modes = [Mode.OFF, Mode.ON, Mode.MIXED, Mode.OFF, Mode.OFF]
+    windows = [
+        each
+        for n, mode in enumerate(modes)
+        for each in (
+            minute(AT + 60 * n, mode=mode),
+            replace(of_tap(AT + 60 * n, "0", drafts=1, of=1, server=1), mode=mode),
+        )
+    ]
+    one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
+    assert (one.on, one.start, one.seconds) == (False, AT + 180, 120)
+    assert [each.length for each in (one.whole, *one.buckets) if each is not None] == [120, 120]
+    assert len(one.points["all"]) == 5
+    one = last_hour(windows[:4], SINCE, UNTIL)["chat"]["llama"]
+    assert (one.on, one.start, one.seconds) == (True, AT + 60, 60)
+
+
+def test_sums_begin_with_the_last_restart() -> None:
+    """In the same mode, too; directly after it there are none."""
+    windows = [minute(AT + 60 * n) for n in range(4)]
+    windows[1] = replace(windows[1], restarts=1)
+    one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
+    assert (one.start, one.seconds) == (AT + 120, 120)
+    assert last_hour(windows[:2], SINCE, UNTIL)["chat"] == {}
+
+
+def test_who_watched_does_not_matter() -> None:
+    """The store has one minute of a series, now of this daemon and then of that."""
+    other = minute(AT + 60)
+    other = replace(other, series=replace(other.series, daemon="right"))
+    one = last_hour([minute(AT), other], SINCE, UNTIL)["chat"]["llama"]
+    assert one.whole is not None
+    assert one.whole.tally.drafts == 200
+
+
+def test_minutes_are_counted_and_not_the_time_between_them() -> None:
+    """Of whole minutes half an hour apart there are as many."""
+    windows = [minute(AT), minute(AT + 60), minute(AT + 1800)]
+    one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
+    assert (one.seconds, one.start, one.end) == (180, AT, AT + 1860)
+
+
+def test_a_minute_of_many_temperatures_and_a_sum_of_minutes_count_once() -> None:
+    summed = replace(of_tap(AT + 60, "0", drafts=1, of=1, server=1), length=240)
+    windows = [replace(minute(AT), length=300), summed, minute(AT + 600)]
+    one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
+    assert (one.seconds, one.start, one.end) == (360, AT, AT + 660)
+
+
+def test_single_requests_of_all_temperatures_are_those_of_the_buckets() -> None:
+    """The engine counts no single requests; a source that does so at all of them is believed."""
+    parts = [of_tap(AT, label, drafts=9, of=18, server=18) for label in ("0", ">1")]
+    one = last_hour([minute(AT), *parts], SINCE, UNTIL)["chat"]["llama"]
+    assert one.request_acceptance == Histogram((0.5, 1.0), (2, 8, 0), 8.0)
+    own = minute(AT)
+    own = replace(
+        own, tally=replace(own.tally, request_acceptance=Histogram((0.5, 1.0), (3, 0, 0), 1.0))
+    )
+    one = last_hour([own, *parts], SINCE, UNTIL)["chat"]["llama"]
+    assert one.request_acceptance == Histogram((0.5, 1.0), (3, 0, 0), 1.0)
+    assert last_hour([minute(AT)], SINCE, UNTIL)["chat"]["llama"].request_acceptance is None

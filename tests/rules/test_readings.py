@@ -1,0 +1,372 @@
+"""Each metric is read off the samples that it is of, and says why where there is none."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import astuple, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specwatch.config.rules.metrics import MEASURES
+from specwatch.domain.baseline import Baseline, Origin
+from specwatch.domain.model import Histogram, Mode
+from specwatch.rules.readings import read
+from tests.domain.samples import (
+    LENGTH_BOUNDS,
+    RATE_BOUNDS,
+    TPOT_BOUNDS,
+    TTFT_BOUNDS,
+    baseline,
+    evidence,
+    gauges,
+    minute,
+    observed,
+    tally,
+)
+
+HOUR = 3600.0
+HOT = ">1"
+VLLM_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2)
+RATIOS = [name for name in MEASURES if name.startswith(("ttft", "tpot")) and name.endswith("ratio")]
+
+
+def busy(at: int = 0, rate: float = 0.6, tpot: float = 0.02):
+    """A minute of which everything is known, with two temperatures."""
+    greedy = tally(
+        rate=0.8, drafts=600, tpot=0.018, requests=60,
+        request_acceptance=observed([x / 100 + 0.005 for x in range(100)], RATE_BOUNDS),
+    )  # fmt: skip
+    hot = tally(
+        rate=0.3, drafts=300, tpot=0.024, requests=40,
+        request_acceptance=observed([0.12] * 100, RATE_BOUNDS),
+    )  # fmt: skip
+    whole = tally(
+        rate=rate, drafts=1000, tpot=tpot, requests=100, preemptions=2,
+        output_length=observed([3, 15, 20, 21, 400], LENGTH_BOUNDS),
+    )  # fmt: skip
+    return minute(
+        at,
+        whole,
+        buckets={"0": greedy, HOT: hot},
+        coverage=0.9,
+        gauges=gauges(4.0, waiting_seconds=90.0, kv_cache_usage_max=0.5 + at / 1000),
+    )
+
+
+REFERENCE = {
+    "all": tally(rate=0.65, drafts=50_000),
+    "0": tally(rate=0.9, drafts=30_000),
+    HOT: tally(rate=0.3, drafts=20_000),
+}
+HOURLY = [busy(at) for at in range(60)]
+
+
+@functools.cache
+def hourly(*, measured=True):
+    return full(HOURLY) if measured else evidence(HOURLY, reference=REFERENCE)
+
+
+def full(samples):
+    return evidence(samples, baseline=baseline(), reference=REFERENCE)
+
+
+@pytest.mark.parametrize(
+    ("metric", "temperature", "value"),
+    [
+        ("speedup_ratio", "all", 1.5),
+        ("acceptance_ratio", "all", 0.6),
+        ("acceptance_ratio", HOT, 0.3),
+        ("acceptance_change", "all", -0.1 * 2 / 3),
+        ("acceptance_length", "all", 3.4),
+        ("acceptance_length", "0", 4.2),
+        ("request_acceptance_p10", "0", 0.1),
+        ("request_acceptance_p50", "0", 0.5),
+        ("request_acceptance_p10", HOT, 0.105),
+        ("losing_draft_share", "all", 1 / 3),
+        ("ttft_p50", "all", 0.1),
+        ("ttft_p90_ratio", "all", 1.0),
+        ("tpot_p50", "all", 0.02),
+        ("tpot_p50", HOT, 0.024),
+        ("tpot_p50_ratio", "all", 0.02 / 0.03),
+        ("tpot_tail", "all", 0.0298 / 0.02),
+        ("tpot_tail_ratio", "all", 0.0298 / 0.02 / (0.0493 / 0.03)),
+        ("kv_cache_usage", "all", 0.559),
+        ("preemptions", "all", 120.0),
+        ("running", "all", 4.0),
+        ("waiting", "all", 1.5),
+        ("short_output_share", "all", 0.6),
+        ("coverage_ratio", "all", 0.9),
+    ],
+)
+def test_a_metric_is_what_the_samples_make_it(metric, temperature, value):
+    found = read(metric, hourly(), window=HOUR, temperature=temperature)
+    assert found.value == pytest.approx(value, rel=0.03)
+    assert found.missing is None
+
+
+@pytest.mark.parametrize("metric", MEASURES)
+def test_a_metric_has_an_interval_if_it_is_said_to(metric):
+    if MEASURES[metric].instead_of:
+        found = read(metric, hourly(measured=False), window=HOUR)
+    else:
+        found = read(metric, hourly(), window=HOUR)
+    assert (found.interval is not None) is MEASURES[metric].has_interval
+    if found.interval is not None:
+        assert found.interval.lower <= found.value <= found.interval.upper
+
+
+@pytest.mark.parametrize("metric", MEASURES)
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [],
+        [
+            minute(at, replace(tally(), drafts=None), mode=Mode.OFF, gauges=gauges(0))
+            for at in range(9)
+        ],
+        [minute(at, mode=Mode.MIXED, sound=False) for at in range(9)],
+    ],
+    ids=["nothing", "off", "mixed"],
+)
+def test_without_speculation_there_is_no_value_and_a_reason(metric, samples):
+    if metric in ("running", "waiting") and samples and samples[0].sound:
+        assert read(metric, full(samples), window=HOUR).value == 0
+        return
+    found = read(metric, full(samples), window=HOUR)
+    assert found.value is None
+    assert found.interval is None
+    assert found.missing
+
+
+@pytest.mark.parametrize("metric", MEASURES)
+def test_a_single_empty_minute_is_no_data(metric):
+    """Counts that are there and zero divide nothing."""
+    nothing = Histogram(TPOT_BOUNDS, (0,) * (len(TPOT_BOUNDS) + 1), 0.0)
+    empty = tally(drafts=0, requests=0, output_length=nothing, request_acceptance=nothing)
+    found = read(metric, full([minute(0, empty, buckets={"0": empty})]), window=60)
+    assert found.value is None or metric in ("running", "waiting")
+    assert found.drafts == found.requests == 0
+
+
+@pytest.mark.parametrize("metric", MEASURES)
+def test_traffic_is_that_of_the_window_and_the_temperature(metric):
+    samples = [busy(at) for at in range(10)]
+    found = read(metric, full(samples), window=300, temperature=HOT)
+    by_temperature = MEASURES[metric].by_temperature
+    assert (found.drafts, found.requests) == ((1500, 200) if by_temperature else (5000, 500))
+
+
+def test_an_unknown_metric_is_refused():
+    with pytest.raises(KeyError):
+        read("acceptance", hourly(), window=60)
+
+
+@pytest.mark.parametrize("metric", ["speedup_ratio", "ttft_p99", "tpot_p99_ratio", "tpot_tail"])
+def test_latencies_around_a_restart_are_those_of_no_mode(metric):
+    wild = tally(tpot=0.3, ttft=4.0)
+    restarts = [minute(at, wild, sound=False) for at in range(60, 70)]
+    before = read(metric, hourly(), window=HOUR)
+    after = read(metric, evidence([*HOURLY, *restarts], baseline=baseline()), window=HOUR + 600)
+    assert after.value == before.value
+
+
+def test_drafts_around_a_restart_are_exact_counts():
+    restarted = minute(1, tally(rate=0.2, drafts=1000), sound=False)
+    found = read("acceptance_ratio", evidence([minute(0), restarted]), window=120)
+    assert found.value == pytest.approx(0.4)
+    assert found.drafts == 2000
+
+
+@pytest.mark.parametrize("metric", MEASURES)
+@pytest.mark.parametrize("mode", [Mode.OFF, Mode.MIXED])
+def test_what_was_read_of_speculation_says_nothing_once_it_is_off(metric, mode):
+    """The window still has the minutes of before; what runs in any mode is of now all the same."""
+    if MEASURES[metric].instead_of:
+        samples, known = HOURLY, None
+    else:
+        samples, known = HOURLY, baseline()
+    ended = [*samples, minute(60, mode=mode, sound=mode is Mode.OFF)]
+    found = read(metric, evidence(ended, baseline=known, reference=REFERENCE), window=HOUR)
+    if metric in ("running", "waiting"):
+        assert found.value is not None
+        return
+    assert (found.value, found.interval, found.open_ended) == (None, None, False)
+    assert found.missing == "speculation was off in the newest minute"
+    again = [*ended, minute(61)]
+    found = read(metric, evidence(again, baseline=known, reference=REFERENCE), window=HOUR)
+    assert found.value is not None
+
+
+def test_without_a_baseline_acceptance_is_judged_by_assumption():
+    assumed = read("acceptance_ratio_unmeasured", hourly(measured=False), window=HOUR)
+    assert (assumed.value, assumed.basis, assumed.moot) == (0.6, "assumed", False)
+    measured = read("acceptance_ratio_unmeasured", hourly(), window=HOUR)
+    assert (measured.value, measured.moot) == (None, True)
+    assert measured.missing == "there is a baseline to measure by"
+
+
+def test_beyond_the_loads_of_a_baseline_acceptance_is_judged_by_assumption():
+    """Else a loss at loads that nobody measured would be missed for ever."""
+    elsewhere = evidence(HOURLY, baseline=baseline(running=(40.0,)), reference=REFERENCE)
+    found = read("acceptance_ratio_unmeasured", elsewhere, window=HOUR)
+    assert (found.value, found.basis, found.moot) == (0.6, "assumed", False)
+
+
+def test_the_assumed_speedup_is_one_at_the_draft_cost_of_the_target():
+    """3.4 tokens of steps that cost 1 + 4 x c; a tenth of the requests accept 12 %."""
+    known = hourly(measured=False)
+    for cost, speedup in ((0.1, 3.4 / 1.4), (0.6, 1.0), (0.9, 3.4 / 4.6)):
+        found = read("speedup_ratio_assumed", known, window=HOUR, draft_cost_ratio=cost)
+        assert found.value == pytest.approx(speedup)
+        assert (found.basis, found.moot) == ("assumed", False)
+    low = read("request_speedup_p10_assumed", known, window=HOUR, temperature=HOT)
+    assert low.value == pytest.approx((1 + 4 * 0.105) / 1.4, rel=1e-3)
+    assert read("request_speedup_p10_assumed", hourly(), window=HOUR, temperature=HOT).moot
+
+
+def test_without_drafts_of_known_length_no_speedup_is_assumed():
+    counted = replace(tally(), drafts=None)
+    found = read("speedup_ratio_assumed", evidence([minute(0, counted)]), window=60)
+    assert (found.value, found.missing) == (None, "no drafts")
+
+
+def test_acceptance_is_judged_by_measurement_at_loads_of_the_baseline():
+    """Though this window is too short for a speedup."""
+    assert full(HOURLY[:3]).compared(HOUR).interval() is None
+    assert read("acceptance_ratio_unmeasured", full(HOURLY[:3]), window=HOUR).moot
+
+
+def test_a_speedup_that_is_missing_says_why():
+    assert read("speedup_ratio", hourly(measured=False), window=HOUR).missing == "no baseline"
+    few = read("speedup_ratio", full(HOURLY[:3]), window=HOUR)
+    assert few.missing == "too few minutes of traffic"
+    other = read("speedup_ratio", hourly(), window=HOUR, temperature="(0,0.3]")
+    assert other.missing == "too few minutes of traffic at this temperature"
+
+
+def test_a_quantile_beyond_the_last_bound_says_that_it_is_greater():
+    found = read("ttft_p99", evidence([minute(0, tally(ttft=20.0))]), window=60)
+    assert (found.value, found.open_ended) == (TTFT_BOUNDS[-1], True)
+    assert found.note == "greater than the last bound of the histogram"
+
+
+def test_a_server_that_gives_no_bounds_has_no_quantiles():
+    bare = replace(tally(), tpot=Histogram((), (20,), 0.4))
+    found = read("tpot_p99", evidence([minute(0, bare)]), window=60)
+    assert (found.value, found.missing) == (None, "no TPOT")
+
+
+def test_latency_is_compared_within_load_bins_as_traffic_weighs_them_now():
+    """At 4 running the baseline is fast, at 40 slow: as much traffic of each is half and half."""
+    measured = baseline(tpot=0.01, running=[4.0]).bins | baseline(tpot=0.1, running=[40.0]).bins
+    both = Baseline(measured, measured)
+    fast = [minute(at, tally(tpot=0.01, requests=200)) for at in range(10)]
+    slow = [minute(at + 10, tally(tpot=0.1, requests=200), running=40.0) for at in range(10)]
+    for samples in ([*fast, *slow], [*fast, *slow[:1]], [*fast[:1], *slow]):
+        found = read("tpot_p99_ratio", evidence(samples, baseline=both), window=HOUR)
+        assert found.value == pytest.approx(1.0, abs=0.02)
+
+
+def test_a_load_without_baseline_is_left_out_while_it_is_the_lesser_part():
+    here = [minute(at, tally(tpot=0.03, requests=200)) for at in range(10)]
+    there = [minute(at + 10, tally(tpot=0.4, requests=200), running=40.0) for at in range(11)]
+    found = read("tpot_p99_ratio", evidence([*here, *there[:9]], baseline=baseline()), window=HOUR)
+    assert found.value == pytest.approx(1.0, abs=0.02)
+    found = read("tpot_p99_ratio", evidence([*here, *there], baseline=baseline()), window=HOUR)
+    assert found.value is None
+    assert found.missing == "no TPOT without speculation at the load that there was"
+
+
+def of_origin(origin, **others):
+    made = baseline(**others)
+    return {at: replace(each, origin=origin) for at, each in made.bins.items()}
+
+
+@pytest.mark.parametrize("metric", RATIOS)
+@pytest.mark.parametrize("origin", [Origin.CALIBRATION, Origin.IMPORTED])
+def test_latencies_of_traffic_are_not_compared_with_a_fixed_workload(metric, origin):
+    """Its prompts and lengths are others, and so are its first tokens and its tail."""
+    own = baseline(ttft=0.02)
+    fixed = Baseline({at: replace(each, origin=origin) for at, each in own.bins.items()})
+    found = read(metric, evidence(HOURLY, baseline=fixed), window=HOUR)
+    assert found.value is None
+    assert found.missing == "no minutes of its own without speculation"
+    beside = Baseline(fixed.bins, own.bins)
+    assert read(metric, evidence(HOURLY, baseline=beside), window=HOUR).value is not None
+
+
+@pytest.mark.parametrize("requests", [1, 30])
+def test_a_p99_of_few_requests_proves_no_regression(requests):
+    """Twice as slow, but of so few requests that its interval reaches far down or up."""
+    samples = [minute(at, tally(tpot=0.035, requests=requests)) for at in range(6)]
+    few = baseline(tpot=0.03, requests=20)
+    found = read("tpot_p99_ratio", evidence(samples, baseline=few), window=HOUR)
+    assert found.interval.lower == 0
+
+
+def test_a_regression_is_seen_with_the_whole_interval():
+    samples = [minute(at, tally(tpot=0.06, requests=200)) for at in range(30)]
+    found = read("tpot_p99_ratio", evidence(samples, baseline=baseline()), window=HOUR)
+    assert found.value == pytest.approx(2, rel=0.05)
+    assert found.interval.lower > 1.1
+
+
+def test_a_p99_that_has_just_crossed_a_bound_is_no_regression():
+    """It reads as a third more for being a fiftieth slower."""
+    fast = observed([0.0101] * 2400 + [0.0249] * 100, VLLM_BOUNDS)
+    slow = observed([0.0101] * 2400 + [0.0251] * 100, VLLM_BOUNDS)
+    before = baseline()
+    (at,) = before.bins
+    before = Baseline(before.bins, {at: replace(before.bins[at], tpot=fast)})
+    samples = [minute(n, replace(tally(), tpot=slow)) for n in range(30)]
+    found = read("tpot_p99_ratio", evidence(samples, baseline=before), window=HOUR)
+    assert found.value > 1.3
+    assert found.interval.lower < 1.1
+
+
+@pytest.mark.parametrize("metric", RATIOS)
+def test_a_ratio_to_a_baseline_beyond_its_last_bound_is_not_known(metric):
+    slow = baseline(tpot=3.0, ttft=30.0)
+    found = read(metric, evidence(HOURLY, baseline=slow), window=HOUR)
+    assert found.value is None
+    assert found.missing == "beyond the last bound of the histogram"
+
+
+counts = st.tuples(st.sampled_from([0.3, 0.6, 0.9]), st.sampled_from([0, 7, 2000]))
+
+
+@settings(max_examples=10)
+@given(made=st.lists(counts, min_size=1, max_size=8), seed=st.randoms(use_true_random=False))
+def test_the_order_of_minutes_changes_no_reading_and_none_is_nan(made, seed):
+    contents = [
+        minute(
+            0,
+            tally(rate=rate, drafts=drafts, tpot=0.01 + rate / 20, requests=drafts // 10),
+            buckets={"0": tally(rate=rate, drafts=drafts // 2)},
+        )
+        for rate, drafts in made
+    ]
+    shuffled = list(contents)
+    seed.shuffle(shuffled)
+    first, second = (
+        full([replace(each, start=each.start + 60 * at) for at, each in enumerate(order)])
+        for order in (contents, shuffled)
+    )
+    for metric in MEASURES:
+        one, other = (read(metric, each, window=HOUR) for each in (first, second))
+        alone = {"stretches": (), "interval": None}
+        assert one._replace(**alone) == other._replace(**alone)
+        assert (one.interval is None) == (other.interval is None)
+        if one.interval is not None:
+            assert _numbers(one) == pytest.approx(_numbers(other))
+        for ours, theirs in zip(one.stretches, other.stretches, strict=True):
+            assert astuple(ours) == pytest.approx(astuple(theirs))
+        numbers = [one.value] if one.interval is None else [*_numbers(one)]
+        assert all(each is None or math.isfinite(each) for each in numbers)
+
+
+def _numbers(reading):
+    return reading.value, reading.interval.lower, reading.interval.upper

@@ -1,0 +1,591 @@
+"""A breach takes its time to be confirmed and to clear, and no data does neither."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specwatch.config.rules import DEFAULT_RULES, Condition, Rule
+from specwatch.domain.model import Histogram, Mode, Tally
+from specwatch.domain.units import format_duration
+from specwatch.rules.evidence import Evidence
+from specwatch.rules.verdicts import LONGEST_GAP, Finding, Verdict, judge
+from tests.domain.samples import (
+    RATE_BOUNDS,
+    START,
+    baseline,
+    evidence,
+    gauges,
+    minute,
+    minutes,
+    observed,
+    tally,
+)
+
+B, P, N = Verdict.BREACH, Verdict.PASS, Verdict.NO_DATA
+LOW = Condition(metric="acceptance_ratio", below=0.5, clear=0.6)
+
+
+def rule(*conditions: Condition, **others) -> Rule:
+    """Judged on each minute by itself, confirmed and cleared at once unless told otherwise."""
+    durations = {
+        key: format_duration(others.pop(key, default))
+        for key, default in (("window", 60.0), ("for_", 0.0), ("clear_for", 0.0))
+    }
+    return Rule(name="low", conditions=conditions or (LOW,), **durations, **others)
+
+
+def found(
+    a_rule: Rule, known: Evidence, before: Finding | None = None, at="all", cost=0.1
+) -> Finding:
+    return judge(
+        a_rule, known, target="chat", model_name="model", temperature=at, before=before,
+        draft_cost_ratio=cost,
+    )  # fmt: skip
+
+
+def judged(a_rule: Rule, rates: Iterable[float | None], *, first: int = 0, before=None):
+    """The findings of minutes with these acceptance rates, None for idle ones."""
+    findings = []
+    for at, rate in enumerate(rates, first):
+        counted = Tally() if rate is None else tally(rate=rate)
+        before = found(a_rule, evidence([minute(at, counted)]), before)
+        findings.append(before)
+    return findings
+
+
+def verdicts(findings: Iterable[Finding]) -> list[Verdict]:
+    return [each.verdict for each in findings]
+
+
+@pytest.mark.parametrize(
+    ("condition", "rate", "seen"),
+    [
+        (Condition(metric="acceptance_ratio", below=0.5), 0.49, B),
+        (Condition(metric="acceptance_ratio", below=0.5), 0.5, P),
+        (Condition(metric="acceptance_ratio", above=0.5), 0.5, P),
+        (Condition(metric="acceptance_ratio", above=0.5), 0.51, B),
+        (Condition(metric="acceptance_ratio", above=0.5), None, N),
+    ],
+)
+def test_a_threshold_itself_is_no_breach(condition, rate, seen):
+    assert judged(rule(condition), [rate])[0].seen is seen
+
+
+TRUTH = {True: 0.1, False: 0.9, None: None}
+HIGH_TTFT = Condition(metric="ttft_p50", above="1s")
+
+
+@pytest.mark.parametrize(
+    ("combine", "first", "second", "seen"),
+    [
+        ("all", True, True, B), ("all", True, None, N), ("all", True, False, P),
+        ("all", None, False, P), ("all", None, None, N), ("all", False, False, P),
+        ("any", True, True, B), ("any", True, None, B), ("any", True, False, B),
+        ("any", None, False, N), ("any", None, None, N), ("any", False, False, P),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("swapped", [False, True])
+def test_conditions_combine_by_kleenes_logic(combine, first, second, seen, swapped):
+    """What is not known is no data only where it could turn the answer."""
+    counted = tally(rate=TRUTH[first] or 0.0, ttft={True: 2.0, False: 0.1, None: 1.0}[second])
+    if first is None:
+        counted = replace(counted, drafts=None, draft_tokens=None, accepted_tokens=None)
+    if second is None:
+        counted = replace(counted, ttft=None)
+    conditions = (HIGH_TTFT, LOW) if swapped else (LOW, HIGH_TTFT)
+    judged_by = rule(*conditions, combine=combine)
+    assert found(judged_by, evidence([minute(0, counted)])).seen is seen
+
+
+def test_a_breach_is_confirmed_when_it_was_seen_for_so_long():
+    findings = judged(rule(for_=180.0), [0.9, 0.1, 0.1, 0.1, 0.1])
+    assert verdicts(findings) == [P, P, P, P, B]
+    assert [each.seen for each in findings] == [P, B, B, B, B]
+    assert [each.pending for each in findings[1:]] == [START + 120.0] * 3 + [None]
+    assert findings[-1].since == START + 300
+
+
+def test_a_pass_in_between_begins_anew():
+    assert B not in verdicts(judged(rule(for_=180.0), [0.1, 0.1, 0.1, 0.9] * 3))
+
+
+def test_a_breach_clears_when_the_opposite_was_seen_for_so_long():
+    findings = judged(rule(clear_for=120.0), [0.1, 0.9, 0.9, 0.1, 0.9, 0.9, 0.9])
+    assert verdicts(findings) == [B, B, B, B, B, B, P]
+    assert findings[5].since == START + 60
+    assert findings[6].since == START + 420
+
+
+def test_no_data_neither_drops_a_pending_breach_nor_lets_it_grow():
+    findings = judged(rule(for_=120.0), [0.1, 0.1, *[None] * 3, 0.1, 0.1])
+    assert verdicts(findings) == [N] * 5 + [B, B]
+    assert verdicts(judged(rule(for_=180.0), [0.1, 0.1, *[None] * 3, 0.1])) == [N] * 6
+
+
+def test_one_bad_minute_a_day_never_fires():
+    """However often it comes: what was pending is forgotten in the idle day between."""
+    bad_days = judged(rule(for_=180.0), [0.1, *[None] * 1439] * 5)
+    assert B not in verdicts(bad_days)
+    assert [each.pending for each in bad_days[:4]] == [START + 60.0 * at for at in range(1, 5)]
+    assert {each.pending for each in bad_days[4:1440]} == {None}
+
+
+@pytest.mark.parametrize(
+    ("durations", "longest"),
+    [
+        ({"for_": 120.0}, LONGEST_GAP / 60),
+        ({"for_": 600.0}, 10),
+        ({"for_": 120.0, "clear_for": 900.0}, LONGEST_GAP / 60),
+        ({"for_": 120.0, "window": 420.0}, 7),
+    ],
+    ids=["gap", "for", "clear_for", "window"],
+)
+def test_what_is_pending_outlives_as_much_silence_as_it_takes_to_be_sure(durations, longest):
+    last = judged(rule(**durations), [0.1, *[None] * round(longest)])[-1]
+    assert last.pending is not None
+    (later,) = judged(rule(**durations), [None], first=1 + round(longest), before=last)
+    assert (later.verdict, later.pending) == (N, None)
+
+
+def test_a_condition_of_a_longer_window_lets_its_rule_wait_longer():
+    long = Condition(metric="acceptance_ratio", below=0.5, window="10m")
+    findings = judged(rule(long, for_=180.0), [0.1, *[None] * 11])
+    assert [each.pending is None for each in findings] == [False] * 11 + [True]
+
+
+def test_one_good_minute_a_day_never_clears():
+    findings = judged(rule(clear_for=180.0), [0.1, *[0.9, *[None] * 1439] * 5])
+    assert {each.verdict for each in findings} == {B}
+
+
+def test_no_data_neither_clears_a_breach_nor_counts_as_clear():
+    findings = judged(rule(clear_for=120.0), [0.1, 0.9, *[None] * 3, 0.9, 0.9])
+    assert verdicts(findings) == [B] * 6 + [P]
+    assert [each.seen for each in findings[2:5]] == [N] * 3
+
+
+def test_without_data_a_pass_is_no_pass():
+    assert verdicts(judged(rule(), [None, 0.9, None, 0.9])) == [N, P, N, P]
+
+
+def test_a_gap_does_not_count_as_time_that_a_condition_held():
+    first = judged(rule(for_=300.0), [0.9, 0.1, 0.1])
+    later = judged(rule(for_=300.0), [0.1] * 6, first=60, before=first[-1])
+    assert verdicts(later) == [P, P, P, P, P, B]
+    assert later[0].pending == START + 61 * 60
+
+
+def test_a_short_gap_is_bridged():
+    first = judged(rule(for_=300.0), [0.1, 0.1])[-1]
+    missed = round(LONGEST_GAP) // 60
+    assert verdicts(judged(rule(for_=300.0), [0.1], first=1 + missed, before=first)) == [N]
+    assert verdicts(judged(rule(for_=240.0), [0.1], first=1 + missed, before=first)) == [B]
+    assert verdicts(judged(rule(for_=240.0), [0.1], first=2 + missed, before=first)) == [N]
+
+
+def test_a_clock_that_steps_back_confirms_nothing():
+    first = judged(rule(for_=120.0), [0.1, 0.1], first=100)[-1]
+    again = judged(rule(for_=120.0), [0.1, 0.1, 0.1], before=first)
+    assert verdicts(again) == [N, N, B]
+
+
+def test_a_breach_that_an_earlier_daemon_left_is_still_one():
+    left = replace(judged(rule(), [0.1])[0], at=0.0, held=(), readings=(), pending=None)
+    findings = judged(rule(clear_for=60.0), [None, 0.55, 0.7, 0.7], first=500, before=left)
+    assert verdicts(findings) == [B, B, B, P]
+    assert findings[0].since == left.since
+
+
+def test_between_the_thresholds_nothing_changes():
+    assert verdicts(judged(rule(), [0.55, 0.45, 0.55, 0.59, 0.6, 0.55])) == [P, B, B, B, P, P]
+
+
+def test_a_metric_that_falls_back_between_the_thresholds_is_not_back():
+    findings = judged(rule(clear_for=120.0), [0.1, 0.7, 0.55, 0.7, 0.55, 0.55])
+    assert verdicts(findings) == [B] * 6
+    assert findings[-1].pending is None
+
+
+def test_a_condition_that_did_not_fire_keeps_no_breach_alive():
+    """Its clearing threshold is for the breach that it was part of."""
+    slow = Condition(metric="ttft_p50", above="1s", clear="0.01s")
+    findings = judged(rule(LOW, slow, combine="any"), [0.1, 0.7])
+    assert [each.held for each in findings] == [(True, False), ()]
+    assert verdicts(findings) == [B, P]
+
+
+SLOW = Condition(metric="speedup_ratio", below=1.0)
+"""The baseline takes 30 ms for a token."""
+
+
+def paced(*paces: float):
+    return evidence(
+        [minute(at, tally(tpot=pace)) for at, pace in enumerate(paces)], baseline=baseline()
+    )
+
+
+def test_an_interval_is_beyond_a_threshold_only_with_the_whole_of_it():
+    loses, unsure = paced(*[0.043, 0.047] * 5), paced(*[0.02, 0.05] * 5)
+    assert unsure.compared(600).interval().value < 1 < unsure.compared(600).interval().upper
+    assert found(rule(SLOW, window=600), loses).verdict is B
+    assert found(rule(SLOW, window=600), unsure).verdict is P
+
+
+def test_a_breach_is_not_over_while_the_interval_reaches_back():
+    loses, unsure, wins = paced(*[0.05] * 10), paced(*[0.015, 0.04] * 5), paced(*[0.02] * 10)
+    first = found(rule(SLOW, window=600), loses)
+    assert unsure.compared(600).interval().value > 1 > unsure.compared(600).interval().lower
+    assert found(rule(SLOW, window=600), unsure, first).verdict is B
+    assert found(rule(SLOW, window=600), wins, first).verdict is P
+
+
+@pytest.mark.parametrize(
+    ("condition", "seen", "in_breach"),
+    [
+        (Condition(metric="ttft_p50", above="2.5s"), B, B),
+        (Condition(metric="ttft_p50", above="5s"), B, B),
+        (Condition(metric="ttft_p50", above="7.5s"), N, N),
+        (Condition(metric="ttft_p50", above="7.5s", clear="2.5s"), N, B),
+        (Condition(metric="ttft_p50", below="5s"), P, P),
+        (Condition(metric="ttft_p50", below="7.5s"), N, N),
+        (Condition(metric="ttft_p50", below="4s", clear="7.5s"), P, N),
+    ],
+)
+def test_a_quantile_beyond_the_last_bound_is_compared_as_far_as_it_is_known(
+    condition, seen, in_breach
+):
+    """All that is known is that it is greater than 5 s."""
+    known = evidence([minute(0, tally(ttft=40.0))])
+    first = found(rule(condition), known)
+    assert first.seen is seen
+    left = replace(first, verdict=B, held=(True,), at=known.now)
+    assert found(rule(condition), known, left).seen is in_breach
+
+
+@pytest.mark.parametrize(
+    ("least", "window", "at", "seen"),
+    [
+        ({"min_drafts": 3000}, 180.0, "all", B),
+        ({"min_drafts": 3001}, 180.0, "all", N),
+        ({"min_requests": 60}, 180.0, "all", B),
+        ({"min_requests": 61}, 180.0, "all", N),
+        ({"min_drafts": 600}, 180.0, "0", B),
+        ({"min_drafts": 601}, 180.0, "0", N),
+        ({"min_requests": 16}, 180.0, "0", N),
+    ],
+)
+def test_traffic_has_to_suffice_in_the_window_and_at_the_temperature(least, window, at, seen):
+    part = tally(rate=0.2, drafts=200, requests=5)
+    known = evidence(minutes(9, tally(rate=0.2), buckets={"0": part}))
+    assert found(rule(LOW, window=window, **least), known, at=at).seen is seen
+
+
+def test_traffic_has_to_suffice_in_the_window_of_each_condition():
+    short = Condition(metric="acceptance_ratio", below=0.5, window="1m")
+    known = evidence(minutes(9, tally(rate=0.2)))
+    assert found(rule(short, window=540, min_drafts=5000), known).seen is N
+    assert found(rule(LOW, short, combine="any", window=540, min_drafts=5000), known).seen is B
+
+
+def test_a_breach_of_an_assumption_is_over_once_it_is_measured():
+    """The question does not arise any more, and no data would keep it for good."""
+    assumed = rule(Condition(metric="acceptance_ratio_unmeasured", below=0.5), window=600)
+    samples = [minute(at, tally(rate=0.2, tpot=0.02 + at / 1000)) for at in range(10)]
+    first = found(assumed, evidence(samples))
+    assert first.verdict is B
+    measured = evidence(samples, baseline=baseline())
+    assert found(assumed, measured, first).verdict is P
+    assert found(assumed, measured).verdict is N
+
+
+def test_an_assumption_is_not_pending_on_once_it_is_measured():
+    """Nine minutes of assuming, a baseline, its expiry: what was pending begins anew."""
+    assumed = rule(
+        Condition(metric="acceptance_ratio_unmeasured", below=0.5), window=600, for_=540.0
+    )
+    samples = minutes(20, tally(rate=0.2))
+    before = None
+    for at in range(20):
+        known = baseline() if at == 9 else None
+        before = found(assumed, evidence(samples[: at + 1], baseline=known), before)
+        if at == 9:
+            assert (before.seen, before.pending) == (N, None)
+        assert before.verdict is (B if at == 19 else N)
+
+
+def test_a_moot_condition_keeps_no_breach_of_another():
+    """It has never held in this breach, and would stand in the way of its end for ever."""
+    either = rule(
+        Condition(metric="acceptance_ratio_unmeasured", below=0.5),
+        HIGH_TTFT,
+        combine="any",
+    )
+    first = found(either, evidence([minute(0, tally(ttft=2.0))]))
+    assert (first.verdict, first.held) == (B, (False, True))
+    after = evidence([minute(1, tally(ttft=0.1))], baseline=baseline())
+    assert found(either, after, first).verdict is P
+
+
+def default(name: str):
+    """A default rule, confirmed at once."""
+    (known,) = [each for each in DEFAULT_RULES if each.name == name]
+    return known.model_copy(update={"for_": 0.0, "clear_for": 0.0})
+
+
+def hour(rate: float, tpot: float, requests: Sequence[float], losing: float = 0.0):
+    """An hour of requests with these acceptance rates; of the drafts, a share that loses."""
+    rates = observed(list(requests) * 10, RATE_BOUNDS)
+    cold = tally(rate=rate, drafts=round(1000 * (1 - losing)))
+    hot = tally(rate=0.0, drafts=round(1000 * losing))
+    whole = tally(rate=rate, tpot=tpot, request_acceptance=rates)
+    return [minute(at, whole, buckets={"0": cold, ">1": hot}) for at in range(60)]
+
+
+UNEVEN = (0.2, *[0.9] * 8, 0.95)
+"""Acceptance rates of requests, of which a tenth stay about 20 %."""
+
+
+def test_low_acceptance_does_not_fire_at_an_assumed_speedup_of_two():
+    """Acceptance 0.37 of 5 tokens with a cheap draft: S = 2.85 / 1.25, and 5 % would pay."""
+    known = evidence(minutes(20, tally(rate=0.37, k=5)))
+    low = default("low-acceptance")
+    assert found(low, known, cost=0.05).seen is P
+    assert found(low, known, cost=0.1).seen is P
+    assert found(low, known, cost=0.4).seen is B
+    assert low.action == "alert"
+
+
+def test_a_losing_bucket_is_a_matter_of_the_measured_share_once_there_is_a_baseline():
+    """The healthiest server there is: low acceptance of a few is no loss where it pays."""
+    rule_ = default("losing-bucket")
+    gaining = evidence(hour(0.8, 0.01, [0.05] * 10), baseline=baseline())
+    assert found(rule_, gaining).seen is P
+    losing = evidence(hour(0.8, 0.02, UNEVEN, losing=0.45), baseline=baseline())
+    assert found(rule_, losing).seen is B
+    few = evidence(hour(0.8, 0.02, UNEVEN, losing=0.3), baseline=baseline())
+    assert found(rule_, few).seen is P
+
+
+def test_without_a_baseline_a_tenth_of_the_requests_has_to_be_below_the_assumed_line():
+    rule_ = default("losing-bucket")
+    assert found(rule_, evidence(hour(0.8, 0.02, UNEVEN))).seen is P
+    low = evidence(hour(0.8, 0.02, [0.02, 0.02, *[0.9] * 8]))
+    first = found(rule_, low)
+    assert first.verdict is B
+    assert found(rule_, evidence(hour(0.8, 0.02, UNEVEN)), first).verdict is P
+    assert found(rule_, evidence(hour(0.8, 0.02, UNEVEN)), cost=0.4).seen is B
+
+
+def test_minutes_without_data_keep_what_is_pending_although_one_condition_is_moot():
+    """With a baseline only the share counts: a slow minute between is no new question."""
+    rule_ = default("losing-bucket").model_copy(update={"for_": 120.0})
+    samples = hour(0.8, 0.02, UNEVEN, losing=0.45)
+    first = found(rule_, evidence(samples, baseline=baseline()))
+    idle = minute(60, tally(drafts=0, requests=0))
+    short = rule_.model_copy(update={"min_drafts": 10**6})
+    second = found(short, evidence([*samples, idle], baseline=baseline()), first)
+    assert (second.seen, second.pending) == (N, first.pending + 60)
+
+
+def test_nothing_is_confirmed_of_speculation_while_it_is_off():
+    """Most of the window is a loss, but of what runs no more; a queue is one in any mode."""
+    slow = [minute(at, tally(tpot=0.05), gauges=gauges(waiting_seconds=300.0)) for at in range(10)]
+    queue = Condition(metric="waiting", above=1.0)
+    before = None
+    for at in range(10, 15):
+        plain = minute(at, mode=Mode.OFF, gauges=gauges(waiting_seconds=300.0))
+        slow.append(plain)
+        known = evidence(slow, baseline=baseline())
+        before = found(rule(SLOW, window=1200), known, before)
+        assert known.compared(1200).interval().upper < 1
+        assert (before.verdict, before.pending) == (N, None)
+        assert found(rule(queue, window=1200), known).verdict is B
+    on_again = evidence([*slow, minute(15, tally(tpot=0.05))], baseline=baseline())
+    assert found(rule(SLOW, window=1200), on_again, before).verdict is B
+
+
+def test_what_was_seen_before_a_silence_says_nothing_of_now():
+    """The window still has the minutes of before, and they are a breach."""
+    samples = minutes(10, tally(rate=0.1))
+    silent = evidence(samples, now=START + 600 + LONGEST_GAP)
+    last = evidence(samples, now=START + 599 + LONGEST_GAP)
+    assert found(rule(window=1800), last).seen is B
+    assert found(rule(window=1800), silent).seen is N
+
+
+def test_a_finding_tells_what_it_was_found_by():
+    first = found(rule(LOW, HIGH_TTFT), evidence([minute(0, tally(rate=0.25))]))
+    assert [(each.metric, reading.value) for each, reading in first.readings] == [
+        ("acceptance_ratio", 0.25),
+        ("ttft_p50", pytest.approx(0.1)),
+    ]
+    assert (first.target, first.model_name, first.temperature) == ("chat", "model", "all")
+
+
+rates = st.sampled_from([None, 0.1, 0.45, 0.55, 0.9])
+patience = st.sampled_from([0.0, 60.0, 180.0])
+
+
+@given(st.lists(rates, max_size=25), patience, patience, st.integers(1, 10))
+def test_minutes_without_data_never_fire_and_never_clear(seen, for_, clear_for, more):
+    """However many there are, and whatever came before."""
+    patient = rule(for_=for_, clear_for=clear_for)
+    findings = judged(patient, seen)
+    last = findings[-1] if findings else None
+    idle = judged(patient, [None] * more, first=len(seen), before=last)
+    was = last is not None and last.verdict is B
+    assert all((each.verdict is B) is was for each in idle)
+
+
+short_silences = st.lists(
+    st.tuples(st.sampled_from([0.1, 0.45, 0.55, 0.9]), st.integers(0, round(LONGEST_GAP / 60))),
+    max_size=15,
+).map(lambda made: [rate for known, idle in made for rate in (known, *[None] * idle)])
+
+
+@given(short_silences, patience, patience)
+def test_minutes_without_data_are_as_if_they_had_not_been(seen, for_, clear_for):
+    """But for the time that they take: what is known is confirmed no sooner and no later."""
+    patient = rule(for_=for_, clear_for=clear_for)
+    known = [each for each in seen if each is not None]
+    with_gaps = [
+        each for each, rate in zip(judged(patient, seen), seen, strict=True) if rate is not None
+    ]
+    breaches = [each.verdict is B for each in with_gaps]
+    assert breaches == [each.verdict is B for each in judged(patient, known)]
+
+
+@given(st.lists(st.sampled_from([0.5, 0.55, 0.59]), min_size=1, max_size=20), st.booleans())
+def test_what_stays_between_the_thresholds_changes_no_verdict(between, breach):
+    first = judged(rule(), [0.1 if breach else 0.9])[-1]
+    findings = judged(rule(), between, first=1, before=first)
+    assert {each.verdict for each in findings} == {first.verdict}
+
+
+SLOW_ALL = rule(
+    Condition(metric="tpot_p99_ratio", above=1.1),
+    Condition(metric="speedup_ratio", below=1.0),
+    Condition(metric="ttft_p99", above="1s"),
+    Condition(metric="acceptance_ratio", below=0.5),
+    Condition(metric="kv_cache_usage", above=0.9),
+    Condition(metric="preemptions", above=0.0),
+    combine="any",
+    window=1200.0,
+)
+troubles = st.lists(
+    st.sampled_from([None, "restart", "mixed", "silent", "lost"]), min_size=1, max_size=20
+)
+
+
+@settings(max_examples=25)
+@given(troubles)
+def test_restarts_gaps_and_changes_of_mode_never_breach(made):
+    """Whatever their latencies say, while the minutes around them are good."""
+    wild = tally(rate=0.6, tpot=0.4, ttft=4.0, preemptions=9)
+    healthy = tally(rate=0.6, tpot=0.02, ttft=0.1, preemptions=0)
+    samples = []
+    for at, trouble in enumerate(made):
+        if trouble is None:
+            samples.append(minute(at, healthy))
+        elif trouble == "restart":
+            samples.append(minute(at, wild, sound=False))
+        elif trouble == "mixed":
+            samples.append(minute(at, wild, mode=Mode.MIXED, sound=False))
+        elif trouble == "silent":
+            samples.append(minute(at, Tally(), sound=False))
+    known = evidence(samples, baseline=baseline(), now=START + 60.0 * len(made))
+    assert found(SLOW_ALL, known).verdict is not B
+
+
+def test_the_same_latencies_breach_when_they_are_sound():
+    """What the property above shows is not that nothing can fire."""
+    wild = tally(rate=0.6, tpot=0.4, ttft=4.0, preemptions=9, requests=200)
+    known = evidence(minutes(10, wild), baseline=baseline())
+    readings = found(SLOW_ALL, known).readings
+    beyond = {each.metric for each, reading in readings if reading.value is not None}
+    assert found(SLOW_ALL, known).verdict is B
+    assert "tpot_p99_ratio" in beyond
+
+
+COUNTS = SLOW_ALL.model_copy(
+    update={"conditions": [each for each in SLOW_ALL.conditions if each.metric != SLOW.metric]}
+)
+
+
+@settings(max_examples=25)
+@given(st.permutations(range(8)))
+def test_the_order_of_minutes_in_a_window_changes_nothing_but_how_sure_a_speedup_is(order):
+    paces = [0.02, 0.024, 0.028, 0.031, 0.033, 0.037, 0.041, 0.05]
+    in_order, shuffled = paced(*paces), paced(*(paces[at] for at in order))
+    assert found(COUNTS, in_order) == found(COUNTS, shuffled)
+    value = in_order.compared(1200).interval().value
+    assert shuffled.compared(1200).interval().value == pytest.approx(value)
+
+
+FAST, LATELY_SLOW = [0.0195, 0.0205] * 25, [0.0365, 0.0375] * 5
+"""Ten minutes of a loss, and fifty of a gain."""
+
+
+def test_the_shortest_stretch_that_is_certain_decides_and_is_told():
+    """Over the whole hour speculation pays, and now it does not."""
+    known = paced(*FAST, *LATELY_SLOW)
+    low = rule(SLOW, window=3600)
+    assert known.compared(3600).interval().above(1.0)
+    seen = found(low, known)
+    ((_, reading),) = seen.readings
+    assert seen.verdict is B
+    assert reading.interval.below(1.0)
+    assert reading.interval in reading.stretches
+    assert reading.value == reading.interval.value == pytest.approx(0.03 / 0.037, rel=0.02)
+    assert reading.note == f"of the last {reading.interval.samples} minutes of traffic"
+
+
+def test_a_loss_that_is_over_is_none_and_what_passes_is_told_by_the_whole_window():
+    recovered = paced(*LATELY_SLOW, *FAST)
+    seen = found(rule(SLOW, window=3600), recovered)
+    ((_, reading),) = seen.readings
+    assert seen.verdict is P
+    assert reading.interval == recovered.compared(3600).interval()
+    assert reading.note is None
+
+
+def test_a_loss_that_is_over_is_not_told_by_the_window_that_still_has_it():
+    slow, fast = [each for each in LATELY_SLOW for _ in range(5)], FAST[:10]
+    known = paced(*slow, *fast)
+    assert known.compared(3600).interval().below(1.0)
+    seen = found(rule(SLOW, window=3600), known)
+    ((_, reading),) = seen.readings
+    assert seen.verdict is P
+    assert reading.interval.above(1.0)
+
+
+def test_a_loss_that_seems_over_is_none_before_that_is_certain():
+    """Five minutes tell for certain neither that it lasts nor that it is over."""
+    loss, gain = [0.0305, 0.0345] * 30, [0.0240, 0.0280] * 2
+    low = rule(SLOW, window=3600)
+    assert found(low, paced(*loss)).verdict is B
+    over = found(low, paced(*loss, *gain))
+    ((_, reading),) = over.readings
+    newest, *longer = reading.stretches
+    assert not newest.above(1.0)
+    assert any(each.below(1.0) for each in longer)
+    assert over.verdict is P
+
+
+def test_a_gain_is_found_by_the_shortest_stretch_too():
+    pays = rule(Condition(metric="speedup_ratio", above=1.0), window=3600)
+    ((_, reading),) = found(pays, paced(*LATELY_SLOW, *FAST)).readings
+    assert found(pays, paced(*LATELY_SLOW, *FAST)).verdict is B
+    assert reading.interval.above(1.0)
+    assert reading.interval.samples < 60
+    assert found(pays, paced(*FAST, *LATELY_SLOW)).verdict is P
+
+
+def test_a_histogram_without_bounds_is_no_data():
+    bare = replace(tally(), ttft=Histogram((), (20,), 40.0))
+    assert found(rule(HIGH_TTFT), evidence([minute(0, bare)])).seen is N

@@ -1,0 +1,666 @@
+"""Fetching a page is bounded in time and memory, and each failure has its reason and a remedy."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import socket
+import ssl
+import threading
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from specwatch.config.target import Target
+from specwatch.errors import ConfigError, ScrapeError, ScrapeReason
+from specwatch.runtime import resolver
+from specwatch.runtime.bounded_socket import BoundedSocket
+from specwatch.runtime.resolver import Resolver
+from specwatch.scrape.page_client import PageClient
+from tests.fixtures import CERTIFICATE, Serve
+from tests.hostile import Behaviour, HostileServer, Visit, deaf_port, hanging, page, wait_for
+
+PAGE = b"# HELP a b\n" + b"a 1\n" * 5000
+SHORT = 0.4
+MEGABYTE = 1 << 20
+
+
+@pytest.fixture
+def client_of() -> Iterator[Callable[..., PageClient]]:
+    """Makes clients, which are closed afterwards."""
+    made: list[PageClient] = []
+
+    def client(
+        url: str, timeout: float = 60.0, max_size: int = MEGABYTE, **rest: Any
+    ) -> PageClient:
+        made.append(PageClient(url, timeout=timeout, max_size=max_size, **rest))
+        return made[-1]
+
+    yield client
+    for each in made:
+        each.close()
+
+
+ClientOf = Callable[..., PageClient]
+
+
+def failure(client: PageClient, path: str = "/metrics") -> ScrapeError:
+    with pytest.raises(ScrapeError) as caught:
+        client.fetch(path)
+    return caught.value
+
+
+def raw(data: bytes, keep: bool = False) -> Behaviour:
+    """Answers with these bytes, whatever they are, and leaves."""
+
+    def behave(visit: Visit) -> bool:
+        visit.send(data)
+        return keep
+
+    return behave
+
+
+def body(data: bytes, headers: str = "") -> Behaviour:
+    def behave(visit: Visit) -> bool:
+        visit.answer(data, headers=headers)
+        return True
+
+    return behave
+
+
+def chunked(*chunks: bytes, end: bytes = b"0\r\n\r\n", headers: bytes = b"") -> bytes:
+    parts = [b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks]
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + headers + b"\r\n"
+    return head + b"".join(parts) + end
+
+
+GZIP = "Content-Encoding: gzip\r\n"
+
+
+def test_one_connection_serves_many_fetches(serve: Serve, client_of: ClientOf) -> None:
+    server = serve(page(PAGE))
+    client = client_of(server.url)
+    assert [client.fetch("/metrics") for _ in range(20)] == [PAGE] * 20
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        chunked(PAGE[:100], PAGE[100:]),
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(PAGE) + PAGE,
+        chunked(gzip.compress(PAGE), headers=GZIP.encode()),
+    ],
+    ids=["chunked", "length", "chunked gzip"],
+)
+def test_every_framing_leaves_the_connection_usable(
+    serve: Serve, client_of: ClientOf, answer: bytes
+) -> None:
+    server = serve(raw(answer, keep=True))
+    client = client_of(server.url)
+    assert [client.fetch("/metrics") for _ in range(3)] == [PAGE] * 3
+    assert server.connections == 1
+
+
+def test_an_idle_connection_that_the_server_closed_is_no_failure(
+    serve: Serve, client_of: ClientOf
+) -> None:
+    server = serve(page(PAGE))
+    client = client_of(server.url)
+    for _ in range(3):
+        assert client.fetch("/metrics") == PAGE
+        server.drop_all()
+    assert server.connections == 3
+
+
+def test_a_connection_that_is_closed_while_we_ask_is_tried_once_more(
+    serve: Serve, client_of: ClientOf
+) -> None:
+    def behave(visit: Visit) -> bool:
+        if len(server.visits) == 2:
+            return False
+        visit.answer(PAGE)
+        return True
+
+    server = serve(behave)
+    client = client_of(server.url)
+    assert [client.fetch("/metrics") for _ in range(2)] == [PAGE] * 2
+    assert (len(server.visits), server.connections) == (3, 2)
+
+
+@pytest.mark.parametrize("keep_alive", ["", "Connection: close\r\n"])
+def test_a_page_without_length_ends_with_the_connection(
+    serve: Serve, client_of: ClientOf, keep_alive: str
+) -> None:
+    server = serve(raw(f"HTTP/1.1 200 OK\r\n{keep_alive}\r\n".encode() + PAGE))
+    client = client_of(server.url)
+    assert [client.fetch("/metrics") for _ in range(3)] == [PAGE] * 3
+    assert server.connections == 3
+
+
+def test_http_1_0_is_read(serve: Serve, client_of: ClientOf) -> None:
+    server = serve(raw(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(PAGE) + PAGE))
+    assert client_of(server.url).fetch("/metrics") == PAGE
+
+
+def test_gzip_is_asked_for_only_across_a_network(
+    serve: Serve, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one machine compressing costs the engine more than the bytes do."""
+    server = serve(page(PAGE))
+    client_of(server.url).fetch("/metrics")
+    monkeypatch.setattr("specwatch.scrape.page_client.is_loopback", lambda host: False)
+    client_of(server.url).fetch("/metrics")
+    assert [v.headers["accept-encoding"] for v in server.visits] == ["identity", "gzip"]
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [gzip.compress(PAGE), gzip.compress(PAGE[:99]) + gzip.compress(PAGE[99:])],
+    ids=["one member", "two members"],
+)
+def test_gzip_is_unpacked(serve: Serve, client_of: ClientOf, packed: bytes) -> None:
+    server = serve(body(packed, GZIP))
+    assert client_of(server.url).fetch("/metrics") == PAGE
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason", "words"),
+    [
+        pytest.param(raw(b""), "unreachable", "server's log", id="closes at once"),
+        pytest.param(
+            lambda visit: visit.answer(PAGE, length=len(PAGE) + 5), "truncated", "broke off",
+            id="less than its length",
+        ),
+        pytest.param(
+            raw(chunked(PAGE, end=b"")), "truncated", "broke off", id="chunks without an end",
+        ),
+        pytest.param(
+            raw(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nnonsense\r\n"),
+            "truncated", "broke off", id="a chunk that is none",
+        ),
+        pytest.param(
+            body(gzip.compress(PAGE)[:-20], GZIP), "truncated", "broke off", id="half a gzip",
+        ),
+        pytest.param(
+            body(b"a 1\n", GZIP), "malformed", "no gzip", id="gzip that is none",
+        ),
+        pytest.param(
+            body(gzip.compress(PAGE) + b"a 1\n", GZIP), "malformed", "no gzip",
+            id="gzip and something behind",
+        ),
+        pytest.param(
+            body(gzip.compress(PAGE)[:10] + b"\xff" * 40, GZIP), "malformed", "no gzip",
+            id="broken gzip",
+        ),
+        pytest.param(
+            body(zlib.compress(PAGE), "Content-Encoding: deflate\r\n"), "not_metrics", "pass pages",
+            id="another encoding",
+        ),
+        pytest.param(raw(b"\x15\x03\x01\x00\x02"), "not_metrics", "https", id="no HTTP"),
+        pytest.param(
+            raw(b"SSH-2.0-OpenSSH_9.2\r\n"), "not_metrics", "is the port right", id="ssh",
+        ),
+        pytest.param(
+            raw(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 200 + b"\r\n"), "not_metrics", "100 headers",
+            id="many headers",
+        ),
+        pytest.param(
+            raw(b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000), "not_metrics", "line", id="long header",
+        ),
+        pytest.param(lambda v: v.answer(b"", "404 Not Found"), "http_status", "metrics_path"),
+        pytest.param(lambda v: v.answer(b"", "401 No"), "http_status", "bearer_token_file"),
+        pytest.param(lambda v: v.answer(b"", "403 No"), "http_status", "other credentials"),
+        pytest.param(lambda v: v.answer(b"", "503 Busy"), "http_status", "starting or overloaded"),
+        pytest.param(lambda v: v.answer(b"", "500 Oops"), "http_status", "server's log"),
+        pytest.param(lambda v: v.answer(b"", "204 No"), "http_status", "204"),
+        pytest.param(
+            lambda v: v.answer(b"", "301 Moved", "Location: https://there/\r\n"), "http_status",
+            "redirect (to https://there/)",
+        ),
+        pytest.param(
+            lambda v: v.answer(b"", "302 Found"), "http_status", "use the address that it names"
+        ),
+    ],
+)  # fmt: skip
+def test_each_bad_answer_has_its_reason_and_a_remedy(
+    serve: Serve, client_of: ClientOf, answer: Behaviour, reason: str, words: str
+) -> None:
+    server = serve(answer)
+    error = failure(client_of(server.url))
+    assert error.reason == reason
+    assert words in str(error)
+    assert server.url in str(error)
+    assert len(str(error)) < 400
+
+
+def test_a_reset_in_the_middle_of_a_page_is_a_truncated_page(
+    serve: Serve, client_of: ClientOf
+) -> None:
+    def behave(visit: Visit) -> None:
+        visit.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10000\r\n\r\nhalf")
+        taken.wait(10)
+        visit.reset()
+
+    taken = threading.Event()
+    server = serve(behave)
+    client = client_of(server.url)
+    threading.Timer(0.1, taken.set).start()
+    assert failure(client).reason == ScrapeReason.TRUNCATED
+
+
+def test_what_a_server_says_stays_short_and_printable_in_messages(
+    serve: Serve, client_of: ClientOf
+) -> None:
+    server = serve(lambda v: v.answer(b"", "500 \x1b[2J" + "x" * 5000))
+    said = str(failure(client_of(server.url)))
+    assert said.isprintable()
+    assert len(said) < 400
+
+
+def trickling(head: bytes, pieces: Callable[[], Iterator[bytes]], pause: float) -> Behaviour:
+    def behave(visit: Visit) -> None:
+        visit.send(head)
+        visit.trickle(pieces(), pause)
+
+    return behave
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        (hanging, "did not answer within 0.4 s"),
+        (trickling(b"H", lambda: iter([b"T"] * 600), 0.05), "did not answer"),
+        (
+            trickling(b"HTTP/1.1 200 OK\r\n", lambda: iter([b"X", b": y", b"\r\n"] * 200), 0.05),
+            "did not answer",
+        ),
+        (
+            trickling(
+                b"HTTP/1.1 200 OK\r\nContent-Length: 999\r\n\r\n",
+                lambda: itertools.repeat(b"a", 600),
+                0.05,
+            ),
+            "did not end",
+        ),
+        (
+            trickling(chunked(end=b""), lambda: itertools.repeat(b"1\r\na\r\n", 600), 0.05),
+            "did not end",
+        ),
+        (
+            trickling(
+                chunked(b"a 1\n", end=b"0\r\n"), lambda: itertools.repeat(b"T: 1\r\n", 10**9), 0
+            ),
+            "did not end",
+        ),
+        (
+            trickling(b"", lambda: itertools.repeat(b"HTTP/1.1 100 Continue\r\n\r\n", 10**9), 0),
+            "did not answer",
+        ),
+    ],
+    ids=["silent", "status", "headers", "body", "chunks", "endless trailers", "endless 100"],
+)
+def test_a_fetch_ends_by_its_deadline(
+    serve: Serve, client_of: ClientOf, behaviour: Behaviour, words: str
+) -> None:
+    server = serve(behaviour)
+    error = failure(client_of(server.url, timeout=SHORT))
+    assert error.reason == ScrapeReason.TIMEOUT
+    assert words in str(error)
+    assert "raise timeout" in str(error)
+
+
+def test_a_deadline_covers_both_tries_of_a_connection_that_was_closed(
+    serve: Serve, client_of: ClientOf
+) -> None:
+    def behave(visit: Visit) -> bool | None:
+        if len(server.visits) == 1:
+            visit.answer(PAGE)
+            return True
+        if len(server.visits) == 2:
+            return False
+        return hanging(visit)
+
+    server = serve(behave)
+    client = client_of(server.url, timeout=SHORT)
+    client.fetch("/metrics")
+    assert failure(client).reason == ScrapeReason.TIMEOUT
+    assert len(server.visits) == 3
+
+
+def test_connecting_ends_by_the_deadline(client_of: ClientOf) -> None:
+    with deaf_port() as port:
+        error = failure(client_of(f"http://127.0.0.1:{port}", timeout=SHORT))
+    assert error.reason == ScrapeReason.TIMEOUT
+    assert "no connection" in str(error)
+
+
+def test_a_tls_handshake_ends_by_the_deadline(serve: Serve, client_of: ClientOf) -> None:
+    url = serve(hanging).url.replace("http:", "https:")
+    assert failure(client_of(url, timeout=SHORT)).reason == ScrapeReason.TIMEOUT
+
+
+def test_a_name_server_that_hangs_is_one_thread_and_a_timeout(
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's resolver has no time limit, and a scrape must have one."""
+    asked = 0
+    answering = threading.Event()
+
+    def look_up(host: str, port: int, **rest: Any) -> list[Any]:
+        nonlocal asked
+        if rest.get("flags"):
+            raise socket.gaierror("not a number")
+        asked += 1
+        assert answering.wait(20)
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(resolver.socket, "getaddrinfo", look_up)
+    client = client_of("http://name.invalid:8000", timeout=0.1)
+    errors = [failure(client) for _ in range(3)]
+    answering.set()
+    assert {error.reason for error in errors} == {ScrapeReason.TIMEOUT}
+    assert "DNS" in str(errors[0])
+    assert asked == 1
+    wait_for(lambda: failure(client).reason == ScrapeReason.UNREACHABLE)
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70 + ".invalid"])
+def test_a_host_that_is_not_known_is_unreachable(client_of: ClientOf, host: str) -> None:
+    error = failure(client_of(f"http://{host}:8000"))
+    assert error.reason == ScrapeReason.UNREACHABLE
+    assert "check its host name" in str(error)
+
+
+def test_nothing_that_listens_is_refused(client_of: ClientOf) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+    error = failure(client_of(f"http://127.0.0.1:{port}"))
+    assert error.reason == ScrapeReason.REFUSED
+    assert "is vLLM up" in str(error)
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        trickling(b"HTTP/1.1 200 OK\r\n\r\n", lambda: itertools.repeat(b"a 1\n" * 16384, 1600), 0),
+        trickling(
+            chunked(end=b""),
+            lambda: itertools.repeat(b"10000\r\n" + b"a 1\n" * 16384 + b"\r\n", 1600),
+            0,
+        ),
+        raw(b"HTTP/1.1 200 OK\r\nContent-Length: 104857600\r\n\r\n", keep=True),
+        body(gzip.compress(b"a 1\n" * (3 * MEGABYTE), 1), GZIP),
+        trickling(
+            f"HTTP/1.1 200 OK\r\n{GZIP}\r\n".encode() + gzip.compress(b"a 1\n"),
+            lambda: itertools.repeat(gzip.compress(b"") * 3000, 1600),
+            0,
+        ),
+    ],
+    ids=["no length", "chunked", "announced", "gzip bomb", "endless empty gzip"],
+)
+def test_a_page_that_is_too_large_is_given_up_in_bounded_memory(
+    serve: Serve, client_of: ClientOf, behaviour: Behaviour
+) -> None:
+    server = serve(behaviour)
+    client = client_of(server.url, max_size=MEGABYTE)
+    tracemalloc.start()
+    try:
+        error = failure(client)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert error.reason == ScrapeReason.TOO_LARGE
+    assert "max_page_size" in str(error)
+    assert peak < 4 * MEGABYTE
+
+
+def test_a_page_of_exactly_the_largest_size_is_taken(serve: Serve, client_of: ClientOf) -> None:
+    server = serve(page(PAGE))
+    assert client_of(server.url, max_size=len(PAGE)).fetch("/metrics") == PAGE
+    error = failure(client_of(server.url, max_size=len(PAGE) - 1))
+    assert error.reason == ScrapeReason.TOO_LARGE
+
+
+def test_an_answer_longer_than_its_length_does_not_spoil_the_next(
+    serve: Serve, client_of: ClientOf
+) -> None:
+    def behave(visit: Visit) -> bool:
+        visit.answer(PAGE + b"rest", length=len(PAGE))
+        return True
+
+    server = serve(behave)
+    client = client_of(server.url)
+    assert client.fetch("/metrics") == PAGE
+    server.visits[0].send(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nevil\n")
+    wait_for(lambda: client._socket is not None and not client._socket.is_idle())
+    assert client.fetch("/metrics") == PAGE
+
+
+def test_ipv6_and_a_path_prefix(serve: Serve, client_of: ClientOf) -> None:
+    server = serve(page(PAGE), host="::1")
+    client = client_of(f"{server.url}/a b/é/")
+    assert client.fetch("/metrics") == PAGE
+    assert server.paths == ["/a%20b/%C3%A9/metrics"]
+    assert server.visits[0].headers["host"] == f"[::1]:{server.port}"
+
+
+def test_a_host_with_two_addresses_is_reached_by_the_one_that_answers(
+    serve: Serve, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """localhost is ::1 first on many hosts, where vLLM listens on 127.0.0.1 only."""
+    server = serve(page(PAGE))
+
+    def look_up(host: str, port: int, **rest: Any) -> list[Any]:
+        if rest.get("flags"):
+            raise socket.gaierror("not a number")
+        kind, protocol = socket.SOCK_STREAM, socket.IPPROTO_TCP
+        return [
+            (socket.AF_INET6, kind, protocol, "", ("::1", port, 0, 0)),
+            (socket.AF_INET, kind, protocol, "", ("127.0.0.1", port)),
+        ]
+
+    monkeypatch.setattr(resolver.socket, "getaddrinfo", look_up)
+    assert client_of(f"http://two.example:{server.port}").fetch("/metrics") == PAGE
+    assert server.visits[0].headers["host"] == f"two.example:{server.port}"
+
+
+def test_a_self_signed_certificate_is_refused_unless_it_is_known(
+    serve: Serve, client_of: ClientOf, server_tls: ssl.SSLContext
+) -> None:
+    server = serve(page(PAGE), tls=server_tls)
+    error = failure(client_of(server.url))
+    assert error.reason == ScrapeReason.TLS
+    assert "ca_file" in str(error)
+    known = ssl.create_default_context(cafile=CERTIFICATE)
+    client = client_of(server.url, tls=known)
+    assert [client.fetch("/metrics") for _ in range(5)] == [PAGE] * 5
+    assert server.connections == 2
+
+
+def test_the_wrong_host_in_a_certificate_is_refused(
+    serve: Serve, client_of: ClientOf, server_tls: ssl.SSLContext
+) -> None:
+    server = serve(page(PAGE), tls=server_tls, host="127.0.0.2")
+    known = ssl.create_default_context(cafile=CERTIFICATE)
+    error = failure(client_of(server.url, tls=known))
+    assert error.reason == ScrapeReason.TLS
+    assert "as its certificate does" in str(error)
+
+
+def test_https_asked_of_a_server_of_http_is_a_matter_of_tls(
+    serve: Serve, client_of: ClientOf
+) -> None:
+    server = serve(raw(b"HTTP/1.1 400 Bad Request\r\n\r\n"))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            sock, _ = listening.accept()
+            with sock:
+                sock.recv(4096)
+                sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        error = failure(client_of(f"https://127.0.0.1:{listening.getsockname()[1]}"))
+    assert error.reason == ScrapeReason.TLS
+    assert "is it http?" in str(error)
+    assert not server.visits
+
+
+def test_a_rotated_token_is_sent_with_the_next_fetch(
+    serve: Serve, client_of: ClientOf, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    server = serve(page(PAGE))
+    target = Target(url=server.url, name="one", bearer_token_file=token)
+    client = client_of(server.url, headers=target.request_headers)
+    client.fetch("/metrics")
+    token.write_text("second\n")
+    client.fetch("/metrics")
+    sent = [visit.headers["authorization"] for visit in server.visits]
+    assert sent == ["Bearer first", "Bearer second"]
+    assert server.connections == 1
+    token.unlink()
+    with pytest.raises(ConfigError, match="create it"):
+        client.fetch("/metrics")
+    token.write_text("日本")
+    error = failure(client)
+    assert error.reason == ScrapeReason.CREDENTIALS
+    assert "日本" not in str(error)
+    token.write_text("third")
+    assert client.fetch("/metrics") == PAGE
+
+
+def abort_ends(client: PageClient, under_way: Callable[[], object]) -> None:
+    """The fetch has a minute, and must be over long before."""
+    ended = threading.Event()
+    errors: list[ScrapeError] = []
+
+    def run() -> None:
+        try:
+            client.fetch("/metrics")
+        except ScrapeError as error:
+            errors.append(error)
+        ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    wait_for(under_way)
+    client.abort()
+    assert ended.wait(10)
+    assert len(errors) == 1
+    assert errors[0].reason in (ScrapeReason.UNREACHABLE, ScrapeReason.TRUNCATED)
+
+
+@pytest.mark.parametrize(
+    "behaviour",
+    [hanging, trickling(b"HTTP/1.1 200 OK\r\n\r\n", lambda: itertools.repeat(b"a", 600), 0.05)],
+    ids=["no answer", "in the page"],
+)
+def test_abort_ends_a_fetch_in_another_thread(
+    serve: Serve, client_of: ClientOf, behaviour: Behaviour
+) -> None:
+    server = serve(behaviour)
+    abort_ends(client_of(server.url, timeout=60), lambda: server.visits)
+
+
+def test_abort_ends_a_fetch_on_a_connection_that_was_used_before(
+    serve: Serve, client_of: ClientOf
+) -> None:
+    """What looks like an idle connection that was closed must not be asked once more."""
+
+    def behave(visit: Visit) -> bool | None:
+        return page(PAGE)(visit) if len(server.visits) == 1 else hanging(visit)
+
+    server = serve(behave)
+    client = client_of(server.url, timeout=60)
+    client.fetch("/metrics")
+    abort_ends(client, lambda: len(server.visits) == 2)
+    assert len(server.visits) == 2
+
+
+def test_abort_ends_connecting(client_of: ClientOf) -> None:
+    with deaf_port() as port:
+        client = client_of(f"http://127.0.0.1:{port}", timeout=60)
+        abort_ends(client, lambda: client._socket is not None and client._socket._sock is not None)
+
+
+def test_abort_just_before_connecting() -> None:
+    class Aborted(BoundedSocket):
+        def _take(self, sock: socket.socket) -> socket.socket:
+            taken = super()._take(sock)
+            self.abort()
+            return taken
+
+    with deaf_port() as port:
+        sock = Aborted(time.monotonic)
+        sock.deadline = time.monotonic() + 5
+        with pytest.raises(ConnectionAbortedError):
+            sock.connect(Resolver("127.0.0.1", port).addresses(5), None, "")
+        sock.end()
+
+
+def test_abort_ends_a_tls_session(
+    serve: Serve, client_of: ClientOf, server_tls: ssl.SSLContext
+) -> None:
+    server = serve(hanging, tls=server_tls)
+    known = ssl.create_default_context(cafile=CERTIFICATE)
+    abort_ends(client_of(server.url, timeout=60, tls=known), lambda: server.visits)
+
+
+def test_abort_ends_looking_a_name_up(client_of: ClientOf, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def look_up(host: str, port: int, **rest: Any) -> list[Any]:
+        if rest.get("flags"):
+            raise socket.gaierror("not a number")
+        entered.set()
+        assert leave.wait(20)
+        return []
+
+    monkeypatch.setattr(resolver.socket, "getaddrinfo", look_up)
+    abort_ends(client_of("http://name.invalid", timeout=60), entered.is_set)
+    leave.set()
+
+
+def test_no_fetch_follows_an_abort(serve: Serve, client_of: ClientOf) -> None:
+    server = serve(page(PAGE))
+    client = client_of(server.url)
+    client.fetch("/metrics")
+    client.abort()
+    assert failure(client).reason == ScrapeReason.UNREACHABLE
+
+
+def test_the_limits_of_one_fetch_can_be_its_own(serve: Serve, client_of: ClientOf) -> None:
+    server = serve(lambda v: hanging(v) if v.path == "/hangs" else page(PAGE)(v))
+    client = client_of(server.url, timeout=60)
+    with pytest.raises(ScrapeError, match=r"within 0\.1 s"):
+        client.fetch("/hangs", timeout=0.1)
+    with pytest.raises(ScrapeError, match="longer than 100 bytes"):
+        client.fetch("/metrics", max_size=100)
+    assert client.fetch("/metrics") == PAGE
+
+
+def test_sockets_are_closed(serve: Serve) -> None:
+    """A failure, an end and an error status all give their socket back."""
+    ended = threading.Semaphore(0)
+
+    def behave(visit: Visit) -> bool | None:
+        visit.answer(PAGE, "500 No" if visit.path == "/bad" else "200 OK")
+        visit.hang()
+        ended.release()
+        return False
+
+    server: HostileServer = serve(behave)
+    client = PageClient(server.url, timeout=5, max_size=MEGABYTE)
+    failure(client, "/bad")
+    assert ended.acquire(timeout=10)
+    client.fetch("/metrics")
+    client.close()
+    assert ended.acquire(timeout=10)
+    assert client._socket is None

@@ -1,0 +1,269 @@
+"""The book of guards: nobody takes a step that another took, and nobody has another's lease."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from specwatch.domain.model import HOUR, Mode
+from specwatch.errors import StoreUnavailable
+from specwatch.guard import orders
+from specwatch.guard.state import Cause, GuardState, Incident, Phase
+from specwatch.guard.step import Step
+from specwatch.store.guard_records import Entry, GuardBook, Lost
+from specwatch.store.repository import Store
+from specwatch.store.schema import guards
+from tests.fixtures import OpenStore
+
+NOW = 1_800_000_000.0
+HOSTILE = ["a", "~a", "a~", "%", "_", "a:b", "~", "'; --", 'a"b', "\\", "ä" * 128, "東京\U0001f600"]
+
+
+@pytest.fixture
+def book(store: Store) -> GuardBook:
+    return GuardBook(store)
+
+
+def held(book: GuardBook, target: str = "chat", holder: str = "d:1") -> Entry:
+    book.hold([target], holder, NOW, able=True)
+    entry = book.look(target)[target]
+    assert entry.held_by(holder)
+    return entry
+
+
+def expire(store: Store) -> None:
+    """All leases end: they last by the database's clock, which no test waits for."""
+    with store.writing(NOW) as connection:
+        connection.execute(guards.update().values(lease_until=1.0))
+
+
+def to(entry: Entry, phase: Phase, reason: str = "because", incident: str = "") -> Step:
+    found = Incident(incident, Cause.RULE, NOW) if incident else None
+    return Step(replace(entry.state, phase=phase, incident=found), reason, {"x": [1, None, "ä"]})
+
+
+def test_a_step_is_stored_with_its_reason_and_its_numbers(book: GuardBook) -> None:
+    entry = held(book)
+    after = book.advance(entry, to(entry, Phase.SUSPECT, incident="i"), NOW + 1, by="d")
+    stored = book.look()["chat"]
+    assert replace(stored, left=after.left) == after
+    (record,) = book.history()
+    assert (record.target, record.version, record.at, record.daemon) == ("chat", 1, NOW + 1, "d")
+    assert (record.phase_before, record.phase) == ("observing", "suspect")
+    assert (record.incident, record.reason) == ("i", "because")
+    assert record.inputs == {"x": [1, None, "ä"]}
+
+
+def test_what_does_not_follow_is_refused_and_leaves_no_trace(store: Store, book: GuardBook) -> None:
+    first = held(book)
+    second = book.advance(first, to(first, Phase.SUSPECT), NOW, by="d")
+    before = book.look()["chat"]
+    expire(store)
+    book.hold(["chat"], "other:1", NOW, able=True)
+    theirs = book.look()["chat"]
+    not_next = {
+        "an older state": first,
+        "a state to come": replace(theirs, version=theirs.version + 1),
+        "a lease that went to another": second,
+        "nobody's": replace(theirs, holder=""),
+    }
+    for what, entry in not_next.items():
+        with pytest.raises(Lost):
+            book.advance(entry, to(entry, Phase.CONFIRMED), NOW, by="d")
+        assert book.look()["chat"].state == before.state, what
+        assert len(book.history()) == 1, what
+    book.advance(theirs, to(theirs, Phase.CONFIRMED), NOW, by="other")
+
+
+def test_of_many_who_take_the_same_step_one_does(book: GuardBook) -> None:
+    entry = held(book)
+    ready = threading.Barrier(8)
+
+    def advance(number: int) -> bool:
+        ready.wait()
+        try:
+            book.advance(entry, to(entry, Phase.SUSPECT, str(number)), NOW, by="d")
+        except Lost:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(advance, range(8))) == 1
+    assert len(book.history()) == book.look()["chat"].version == 1
+
+
+def test_what_persons_change_at_once_is_all_done(
+    url: str, book: GuardBook, open_store: OpenStore
+) -> None:
+    """Two processes' stores, each with a daemon's steps or persons' changes, on one guard."""
+    held(book)
+    other = GuardBook(open_store(url, "e"))
+
+    def advance() -> int:
+        done = 0
+        while done < 6:
+            entry = book.look("chat")["chat"]
+            try:
+                book.advance(entry, to(entry, Phase.SUSPECT), NOW, by="d")
+            except Lost:
+                continue
+            done += 1
+        return done
+
+    def change(number: int) -> None:
+        until = NOW + number
+        for _ in range(3):
+            other.change("chat", lambda s: orders.pause(s, until=until, by="p"), NOW, by="p")
+
+    with ThreadPoolExecutor(3) as pool:
+        steps = pool.submit(advance)
+        list(pool.map(change, (1, 2)))
+        assert steps.result() == 6
+    versions = [each.version for each in book.history()]
+    assert sorted(versions) == list(range(1, 13))
+    assert book.look()["chat"].version == 12
+
+
+def test_a_person_changes_what_nobody_holds_and_the_lease_stays_as_it_is(
+    store: Store, book: GuardBook
+) -> None:
+    entry = held(book)
+    book.change("chat", lambda s: orders.pause(s, until=NOW, by="ann"), NOW, by="person")
+    assert book.look()["chat"].held_by("d:1")
+    with pytest.raises(Lost):
+        book.advance(entry, to(entry, Phase.SUSPECT), NOW, by="d")
+    expire(store)
+    state = book.change(
+        "chat", lambda s: orders.order(s, Mode.OFF, by="ann", now=NOW), NOW, by="person"
+    )
+    assert state.order is not None
+    assert state.pause is not None
+    assert book.look()["chat"].left < 0
+    assert [each.daemon for each in book.history()] == ["person", "person"]
+
+
+def test_a_change_that_changes_nothing_stores_nothing(book: GuardBook) -> None:
+    held(book)
+    book.change("chat", lambda s: orders.resume(s, by="ann", now=NOW), NOW, by="person")
+    assert book.history() == []
+    assert book.look()["chat"].version == 0
+    with pytest.raises(StoreUnavailable, match="no daemon guards nobody"):
+        book.change("nobody", lambda s: orders.resume(s, by="a", now=NOW), NOW, by="p")
+
+
+def test_a_lease_is_its_holders_until_it_ends_or_is_given_back(
+    store: Store, book: GuardBook
+) -> None:
+    held(book)
+    book.hold(["chat"], "other:1", NOW, able=True)
+    assert book.look()["chat"].held_by("d:1")
+    expire(store)
+    assert not book.look()["chat"].held_by("d:1"), "a lease that has ended is nobody's"
+    book.hold(["chat"], "other:1", NOW, able=True)
+    assert (book.look()["chat"].daemon, book.look()["chat"].held_by("d:1")) == ("other", False)
+    book.release("d:1", NOW)
+    assert book.look()["chat"].held_by("other:1"), "only its own is given back"
+    book.release("other:1", NOW, but=["chat"])
+    assert book.look()["chat"].held_by("other:1")
+    book.release("other:1", NOW)
+    book.hold(["chat"], "d:1", NOW, able=True)
+    assert book.look()["chat"].held_by("d:1")
+
+
+def test_who_can_act_takes_it_from_who_can_only_look(book: GuardBook) -> None:
+    book.hold(["chat"], "looks:1", NOW, able=False)
+    assert book.look()["chat"].held_by("looks:1")
+    book.hold(["chat"], "acts:1", NOW, able=True)
+    book.hold(["chat"], "looks:1", NOW, able=False)
+    assert book.look()["chat"].held_by("acts:1")
+    book.hold(["chat"], "acts:1", NOW, able=False)
+    assert book.look()["chat"].held_by("acts:1"), "who can act no more keeps it until another can"
+    book.hold(["chat"], "other:1", NOW, able=True)
+    assert book.look()["chat"].held_by("other:1")
+
+
+def test_no_name_gets_another_ones_lease(book: GuardBook) -> None:
+    """Neither of a daemon nor of a target, whatever means something to SQL or to us."""
+    for name in HOSTILE:
+        book.hold([name], f"{name}:1", NOW, able=True)
+    for other in ("%", "_", "~", "a", "~a", "a~"):
+        book.hold(HOSTILE, f"{other}:2", NOW, able=True)
+        book.hold(HOSTILE, f"{other}:2", NOW, able=False)
+        book.release(f"{other}:2", NOW)
+    found = book.look()
+    assert sorted(found) == sorted(HOSTILE)
+    for name, entry in found.items():
+        assert entry.held_by(f"{name}:1"), name
+        assert entry.daemon == name
+        book.advance(entry, to(entry, Phase.SUSPECT, "x", incident=name), NOW, by=name)
+    for name in HOSTILE:
+        assert [each.daemon for each in book.history(target=name, incident=name)] == [name]
+
+
+def test_history_is_newest_first_and_of_what_is_asked_for(book: GuardBook) -> None:
+    for number, target in enumerate(["a", "b", "a", "a"]):
+        entry = held(book, target)
+        step = to(entry, Phase.SUSPECT, str(number), incident=f"{target}-{number // 2}")
+        book.advance(entry, step, NOW + min(number, 2), by="d")
+
+    def reasons(**chosen: object) -> str:
+        return "".join(each.reason for each in book.history(**chosen))  # type: ignore[arg-type]
+
+    assert reasons() == "3210"
+    assert reasons(target="a") == "320"
+    assert reasons(incident="a-1") == "32"
+    assert reasons(target="b", incident="a-1") == ""
+    assert reasons(since=NOW + 1) == "321"
+    assert reasons(limit=2) == "32"
+    assert reasons(target="a", limit=1) == "3"
+
+
+def test_what_a_guard_knows_survives_the_database(book: GuardBook) -> None:
+    entry = held(book)
+    incident = Incident("i", Cause.TRIAL_LOST, NOW, "r", "tiny", "all", {"speedup": 0.5, "n": None})
+    state = replace(
+        entry.state, phase=Phase.VERIFYING, since=NOW + 0.123456789, goal=Mode.OFF,
+        incident=incident, models=("a", "b"), costs=(1.5, 2.0), hooked=True, rearm_at=NOW / 3,
+    )  # fmt: skip
+    state = orders.order(state, Mode.ON, by="ann", now=NOW, why="ä\0", until=NOW).state
+    state = orders.pause(state, until=NOW, by="bob").state
+    book.advance(entry, Step(state, "r"), NOW, by="d")
+    assert book.look()["chat"].state == state
+
+
+def test_old_steps_go_with_the_hours_and_guards_stay(store: Store, book: GuardBook) -> None:
+    for at in (NOW - 2 * HOUR, NOW - 2 * HOUR, NOW):
+        entry = held(book)
+        book.advance(entry, to(entry, Phase.SUSPECT), at, by="d")
+    assert store.prune(NOW, HOUR, HOUR).guard_steps == 2
+    assert [each.version for each in book.history()] == [3]
+    assert book.look()["chat"].version == 3
+    assert store.prune(NOW, HOUR, HOUR).guard_steps == 0
+
+
+def test_a_guard_is_made_once_however_many_begin(url: str, open_store: OpenStore) -> None:
+    books = [GuardBook(open_store(url, name)) for name in "abcd"]
+    names = [f"t{number}" for number in range(20)]
+
+    def hold(number: int) -> None:
+        books[number].hold(names[number:] + names[:number], f"{number}:1", NOW, able=True)
+
+    with ThreadPoolExecutor(len(books)) as pool:
+        list(pool.map(hold, range(len(books))))
+    found = books[0].look()
+    assert sorted(found) == sorted(names)
+    assert all(sum(each.held_by(f"{n}:1") for n in range(4)) == 1 for each in found.values())
+    assert all(each.state == GuardState(name, since=NOW) for name, each in found.items())
+
+
+def test_the_clock_of_a_lease_is_the_databases(store: Store, book: GuardBook) -> None:
+    """A daemon whose own clock is off by years holds a lease as long as any other."""
+    book.hold(["chat"], "d:1", 5.0, able=True)
+    assert 20 < book.look()["chat"].left <= 30
+    with store.reading() as connection:
+        until = connection.execute(sa.select(guards.c.lease_until)).scalar_one()
+    assert until > 1_700_000_000

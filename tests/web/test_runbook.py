@@ -1,0 +1,89 @@
+"""The runbook as the daemon serves it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+import pytest
+
+from specwatch.generate.alerts import runbook_sections
+from specwatch.generate.runbook import Section, anchor
+from specwatch.web.runbook_page import page
+from tests.web.statuses import Surface, serving
+
+
+@pytest.fixture(scope="module")
+def surface() -> Iterator[Surface]:
+    with serving() as found:
+        yield found
+
+
+class _Read(HTMLParser):
+    """Elements with their attributes, and all text, of a page whose elements are all closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.text = ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_it_is_a_page_with_all_sections_under_their_anchors(surface: Surface) -> None:
+    answer = surface.get("/runbook")
+    assert answer.status == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    policy = answer.headers["content-security-policy"]
+    assert {"default-src 'none'", "frame-ancestors 'none'"} <= set(policy.split("; "))
+    read = _Read(answer.body.decode())
+    anchors = [found["id"] for tag, found in read.elements if tag == "section"]
+    assert anchors == [anchor(each.name) for each in runbook_sections()]
+    for each in runbook_sections():
+        assert each.do.replace("`", "") in read.text
+
+
+def test_head_and_other_methods(surface: Surface) -> None:
+    full, head = surface.get("/runbook"), surface.get("/runbook", "HEAD")
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers["content-length"] == str(len(full.body))
+    assert surface.get("/runbook", "POST").status == 405
+
+
+def test_it_needs_nothing_from_elsewhere_and_fits_dark_and_light() -> None:
+    text = page(runbook_sections())
+    read = _Read(text)
+    assert {tag for tag, _ in read.elements}.isdisjoint({"script", "img", "link", "iframe"})
+    addresses = [found["href"] for _, found in read.elements if "href" in found]
+    assert addresses
+    assert all(str(each).startswith("#") for each in addresses)
+    assert not re.search(r"url\(|@import|https?://(?!URL)", re.sub(r"<p>.*?</p>", "", text))
+    assert "color-scheme: light dark" in text
+
+
+def test_whatever_is_in_a_section_is_text() -> None:
+    hostile = '</p><script>alert(1)</script>" onload="x" & `<b>`'
+    read = _Read(page([Section(hostile, hostile, hostile, hostile, hostile)]))
+    assert {tag for tag, _ in read.elements}.isdisjoint({"script", "b"})
+    assert all("onload" not in found for _, found in read.elements)
+    assert ("code", {}) in read.elements
+    assert "<script>alert(1)</script>" in read.text
+
+
+def test_a_backtick_alone_is_just_one() -> None:
+    read = _Read(page([Section("A", "info", "a ` b", "c", "d")]))
+    assert "a ` b" in read.text
+    assert "code" not in [tag for tag, _ in read.elements]

@@ -1,0 +1,765 @@
+"""The status page at ``/``: what it tells, that it is safe, and that it costs little."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from specwatch.domain.model import Histogram, Mode, Source, Window
+from specwatch.errors import ScrapeReason, StoreUnavailable
+from specwatch.guard.state import Cause, GuardState, Incident, Phase
+from specwatch.guard.status import GuardStatus
+from specwatch.scrape.coverage import Coverage
+from specwatch.scrape.taps import Trouble
+from specwatch.status import (
+    DaemonStatus,
+    DeliveryStatus,
+    Failure,
+    JudgingStatus,
+    PagerStatus,
+    StoreStatus,
+    TapStatus,
+)
+from specwatch.store.guard_records import StepRecord
+from specwatch.web import status_route
+from tests.web.decided import UNLIKE, change, decided, unlike
+from tests.web.statuses import (
+    NOW,
+    Answer,
+    Surface,
+    daemon,
+    minute,
+    of_tap,
+    serving,
+    target,
+)
+
+START = 1_699_999_980
+VOID = {"meta", "link", "br", "hr", "img", "input"}
+HTML = "<script>alert(1)</script>\n\"'><img src=x onerror=alert(1)>\u202e😀&amp;"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Surface]:
+    """One that makes every page anew."""
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patched:
+            for name in ("_STATUS_SECONDS", "_PAGE_SECONDS", "_HISTORY_SECONDS"):
+                patched.setattr(status_route, name, -1.0)
+            found = stack.enter_context(serving())
+        yield found
+
+
+@pytest.fixture
+def surface(server: Surface) -> Surface:
+    """As at first, whatever the test before did."""
+    server.status = daemon()
+    server.windows = lambda **_: iter(())
+    server.verdicts = server.steps = lambda **_: []
+    return server
+
+
+class Read(HTMLParser):
+    """Elements with their attributes and all text of a page whose elements are all closed."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.links: dict[str, str] = {}
+        self.raw = ""
+        self._open: list[str] = []
+        self.feed(answer.body.decode())
+        assert self._open == []
+        self.text = re.sub(r"\s+", " ", self.raw)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+        if tag in ("td", "th", "li", "span", "svg"):
+            self.raw += " "
+
+    def handle_data(self, data: str) -> None:
+        if "style" in self._open:
+            return
+        self.raw += data
+        if "a" in self._open:
+            self.links[data] = str(
+                next(attrs["href"] for tag, attrs in reversed(self.elements) if tag == "a")
+            )
+
+    def count(self, tag: str) -> int:
+        return sum(name == tag for name, _ in self.elements)
+
+
+def read(surface: Surface, path: str = "/", status: int = 200) -> Read:
+    answer = surface.get(path)
+    assert answer.status == status
+    return Read(answer)
+
+
+def hour(**selection: Any) -> Iterator[Window]:
+    """Minutes of a tap's two temperatures and of all, which accept half."""
+    for number in range(30):
+        start = START - 60 * (29 - number)
+        whole = {"target": selection["target"], "model_name": selection.get("model_name", "llama")}
+        yield minute(start, **whole)
+        for label, drafts in (("0", 60), ("(0.7,1]", 30)):
+            yield of_tap(start, label, drafts=drafts, of=90, server=100, **whole)
+
+
+def with_all(surface: Surface) -> None:
+    """A measured target with a history, a guard and decisions."""
+    state = GuardState("chat", phase=Phase.DISABLED, since=NOW - 3600, goal=Mode.OFF,
+                       rearm_at=NOW + 7200, incident=Incident("i-1", Cause.RULE, 0))  # fmt: skip
+    guarded = GuardStatus("act", state, ours=True)
+    surface.status = daemon(target(decision=decided(), guard=guarded))
+    surface.windows = hour
+    surface.verdicts = lambda **_: [change()]
+    surface.steps = lambda **_: [
+        StepRecord("chat", 3, NOW - 30, "left", "i-1", "suspect", "confirmed", "it lasts", {})
+    ]
+
+
+def test_the_answer_comes_first_and_says_what_it_rests_on(surface: Surface) -> None:
+    with_all(surface)
+    page = read(surface)
+    answer = (
+        "Speculation pays: speedup 2.00 (1.95 to 2.05) per token, measured against a baseline"
+        " 12 min old."
+    )
+    assert answer in page.text
+    assert page.text.index(answer) < page.text.index("By temperature")
+    assert page.count("h1") == 1
+    assert "Break-even at 3-4 running: 12.5% acceptance" in page.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"decision": decided(measured=False)}, "not measured: speedup about 2.1, assumed"),
+        (
+            {"decision": unlike()},
+            f"is not measured: the speedup is not known yet: {UNLIKE}; run specwatch calibrate.",
+        ),
+        (
+            {"decision": unlike(since=NOW - 900)},
+            f"is not measured: the speedup is not known now: {UNLIKE};"
+            " run specwatch calibrate; until 2023-11-14 21:59 UTC it was 2.00 (1.95 to 2.05)",
+        ),
+        ({"models": {"llama": Mode.OFF}, "decision": decided()}, "Speculation is off."),
+        ({}, "Nothing was generated with speculation in the last hour"),
+        ({"models": {"llama": Mode.UNKNOWN}}, "It is not known whether the server speculates."),
+        ({"models": {"llama": Mode.UNKNOWN}}, "speculation is unknown for 1 model"),
+        ({"last_success": None, "recent": (), "models": {}}, "The target was not read yet"),
+    ],
+)
+def test_it_says_plainly_what_is_not_known(
+    surface: Surface, changes: dict[str, Any], words: str
+) -> None:
+    surface.status = daemon(target(**changes))
+    assert words in read(surface).text
+
+
+def test_temperatures_come_with_their_numbers_and_a_small_chart(surface: Surface) -> None:
+    with_all(surface)
+    page = read(surface)
+    # Share of drafts; of 1 in 5 requests at most half was accepted: P10 lies there.
+    assert "(0.7,1] Acceptance at (0.7,1] by the minute: 50.0% to 50.0%, last 50.0%" in page.text
+    assert "50.0% 33% 25 / 69 / 94 270" in page.text
+    assert page.count("svg") == 3
+    assert "covers 90.0% of drafts; not covered: 120 requests (more than one" in page.text
+    assert "last 30 min" in page.text
+
+
+def test_latency_stands_beside_that_without_speculation(surface: Surface) -> None:
+    with_all(surface)
+    text = read(surface).text
+    assert "TPOT mean 10.0 ms 20.0 ms 50% faster" in text
+    assert "TPOT P50 up to 10 ms 10 to 30 ms -" in text
+    surface.status = daemon(target("b", decision=decided(measured=False)))
+    text = read(surface, "/?target=b").text
+    assert "is not known yet" in text
+    assert "TPOT P50 up to 10 ms" in text
+
+
+def test_rules_objectives_guard_and_decisions_are_explained(surface: Surface) -> None:
+    with_all(surface)
+    text = read(surface).text
+    assert "breach too-slow: speedup_ratio 2 (1.75 to 2.27), below 2.5, for" in text
+    assert "pending soon: acceptance_ratio 0.5, below 0.9" in text
+    assert "Rules: 1 in breach, 1 pass, 2 without data." in text
+    assert "Objective first-token: overspent the error budget spent 50 times over" in text
+    assert "Goodput: 0.83 of 1.67 requests/s met all objectives in the 18 min watched" in text
+    assert "Guard: disabled for 60 min, a trial in 2 h." in text
+    newest, older = text.index("guard: confirmed it lasts [i-1]"), text.index("in breach too-slow")
+    assert newest < older
+
+
+def test_a_measured_model_without_bins_has_a_break_even_that_is_not_known(
+    surface: Surface,
+) -> None:
+    """As there is right after a calibration."""
+    found = decided()
+    known = found.models["llama"]
+    known = replace(known, assessment=replace(known.assessment, bins=()))
+    surface.status = daemon(target(decision=replace(found, models={"llama": known})))
+    assert "Break-even not known, now 50.0%." in read(surface).text
+
+
+@pytest.mark.parametrize("broken", ["model", "target"])
+def test_one_target_or_model_that_cannot_be_shown_takes_down_nothing(
+    surface: Surface, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    sound = decided()
+    both = replace(sound, models={**sound.models, "other": replace(sound.models["llama"])})
+    odd = replace(both.models["other"], assessment=None)  # type: ignore[arg-type]
+    if broken == "model":
+        bad = target(
+            "bad", models={"llama": Mode.ON, "other": Mode.ON},
+            decision=replace(both, models={**both.models, "other": odd}),
+        )  # fmt: skip
+    else:
+        bad = target("bad", guard=object())
+    told: list[str] = []
+    surface.status = daemon(
+        target("good", decision=sound), bad, not_shown=lambda name, _: told.append(name)
+    )
+    text = read(surface).text
+    assert "Speculation pays: speedup 2.00" in text
+    assert "It cannot be shown, for a defect of specwatch: see its log." in text
+    assert set(told) == {"bad"}
+    known = surface.get("/api/v1/targets").json["targets"]
+    assert [each["name"] for each in known] == ["good", "bad"]
+    assert [each["not_shown"] for each in known] == [[], ["other" if broken == "model" else ""]]
+    assert known[0]["decision"]["models"]["llama"]["speedup"]["basis"] == "measured"
+    if broken == "model":
+        assert set(known[1]["decision"]["models"]) == {"llama"}
+        assert text.count("Speculation pays: speedup 2.00") == 4, "the other model is shown"
+
+
+def test_what_is_wrong_is_told_at_the_top_and_with_its_target(surface: Surface) -> None:
+    failure = Failure(ScrapeReason.REFUSED, "nothing listens", NOW - 600)
+    surface.status = daemon(
+        target("good"),
+        target("down", failure=failure, failures={ScrapeReason.REFUSED: 300}),
+        target("odd", tap=TapStatus(trouble=(Trouble("x", "it counts twice", "llama"),))),
+        stuck=("odd",),
+        store=StoreStatus(
+            "SQLite",
+            error="disk full",
+            behind_since=NOW - 300,
+            queued=7,
+            damaged=2,
+            last_damaged="minutes (start=60): no msgpack",
+        ),
+        judging=JudgingStatus(defects=2),
+        pagers=(PagerStatus("http://a:9093", failing_since=NOW - 60, error="no route"),),
+        deliveries=(
+            DeliveryStatus("mail", undelivered=True, error="it was refused"),
+            DeliveryStatus("webhook", undelivered=False, last_delivery=NOW - 60),
+        ),
+    )
+    text = read(surface).text
+    top = text[: text.index("All targets, those with trouble")]
+    for said in ("1 of 3 targets cannot be read", "interval", "disk full", "2 failures of",
+                 "2 stored rows damaged and left out, the last minutes (start=60): no msgpack;",
+                 "Report by mail: not delivered: it was refused",
+                 "Alertmanager http://a:9093: failing for 60 s: no route"):  # fmt: skip
+        assert said in top
+    assert text.index(" odd ", len(top)) < text.index(" good ", len(top))
+    assert "failing for 10 min: nothing listens" in text
+    assert "300 refused" in text
+    assert "Report by webhook: delivered 60 s ago" in text
+    assert "tap of llama: it counts twice" in text
+
+
+def dead(name: str = "chat", **changes: Any) -> Any:
+    """A target that was read last 10 minutes ago, when it was busy and speculation paid."""
+    failure = Failure(ScrapeReason.REFUSED, "nothing listens", NOW - 595)
+    known = {"failure": failure, "last_success": NOW - 600, "load": 8, "decision": decided()}
+    return target(name, **{**known, **changes})
+
+
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_target_that_cannot_be_read_does_not_look_alive(surface: Surface, stuck: bool) -> None:
+    """Nor does one whose loop is stuck: what is known of either is of before."""
+    alone = dead(failure=None) if stuck else dead()
+    surface.status = daemon(alone, stuck=("chat",) if stuck else ())
+    surface.windows = hour
+    text = read(surface).text
+    assert "Watching 1 target: 1 is not read." in text
+    assert text.count("not read for 10 min The target cannot be read, so nothing") == 2
+    row = text[text.index("chat not read") : text.index("By temperature")]
+    assert " llama - - - - " in row
+    assert "speculation loses" not in text
+    for stale in ("pays:", "speculation on", "1.5 running", "running or waiting", "Break-even at"):
+        assert stale not in text
+    assert "; of before the target could not be read." in text
+    assert "50.0% 33% 25 / 69 / 94 270" in text
+    assert "2.00" not in text
+
+
+def test_what_is_not_read_is_not_counted_as_on(surface: Surface) -> None:
+    surface.status = daemon(target("a"), dead("b"), target("c", last_success=None), target("d"))
+    assert "Watching 4 targets: speculation is on for 2 models; 2 are not read." in read(
+        surface
+    ).text  # fmt: skip
+
+
+def test_temperatures_seen_of_a_dead_target_are_not_of_now(surface: Surface) -> None:
+    seen = TapStatus(source=Source.TAP, models={"llama": Coverage(Source.TAP, 90, 100, {}, {})})
+    surface.status = daemon(target(tap=seen))
+    assert "90.0%" in read(surface).text
+    surface.status = daemon(dead(tap=seen))
+    assert "90.0%" not in read(surface).text
+
+
+@pytest.mark.parametrize("models", [{}, {"llama": Mode.ON}])
+def test_a_target_that_was_never_read_is_not_one_without_traffic(
+    surface: Surface, models: dict[str, Mode]
+) -> None:
+    surface.status = daemon(target(last_success=None, recent=(), models=models))
+    text = read(surface).text
+    assert "chat not read The target was not read yet" in text
+    assert "no traffic" not in text
+
+
+@pytest.mark.parametrize(
+    ("minutes", "said"),
+    [
+        ((0, 1, 2), "By temperature, last 3 min with speculation. "),
+        ((0, 1, 10, 29), "By temperature, 4 min with speculation within 30 min. "),
+        ((28, 29), "By temperature, 2 min with speculation, which ended 29 min ago. "),
+        ((20, 29), "By temperature, 2 min with speculation within 10 min, which ended 21 min ago."),
+    ],
+)
+def test_it_says_over_how_many_minutes_its_figures_are(
+    surface: Surface, minutes: tuple[int, ...], said: str
+) -> None:
+    """The minutes that there were, and when they ended if that was not just now."""
+    surface.windows = lambda **_: (minute(START - 60 * (1 + ago)) for ago in minutes)
+    assert said in read(surface).text
+
+
+def test_the_table_of_temperatures_says_who_counted_what(surface: Surface) -> None:
+    with_all(surface)
+    text = read(surface).text
+    assert (
+        "Row all is counted by the engine, but per request the others together; its latencies lie"
+        " in the engine's buckets, which are coarser. Rows of temperatures are counted by the tap."
+    ) in text
+    # Per request the row of all temperatures is the sum of the others.
+    assert "last 50.0% 50.0% 100% 25 / 69 / 94 270" in text
+    surface.windows = lambda **_: iter([minute(START)])
+    assert "Counted by the engine." in read(surface).text
+
+
+def test_without_targets_it_says_so(surface: Surface) -> None:
+    surface.status = daemon()
+    surface.status = DaemonStatus(**{**_fields(surface.status), "targets": ()})
+    assert "No target is watched" in read(surface).text
+
+
+def _fields(status: DaemonStatus) -> dict[str, Any]:
+    return {name: getattr(status, name) for name in status.__dataclass_fields__}
+
+
+def _away(**_: object) -> Any:
+    raise StoreUnavailable("the database is locked")
+
+
+@pytest.mark.parametrize("reader", ["windows", "verdicts", "steps"])
+def test_without_its_store_it_shows_what_memory_has(surface: Surface, reader: str) -> None:
+    with_all(surface)
+    setattr(surface, reader, _away)
+    text = read(surface).text
+    assert "from memory The store cannot be read: the database is locked." in text
+    assert "Speculation pays" in text
+    assert "last 60 s" in text
+
+
+def test_a_store_that_hangs_holds_no_page_for_long(
+    surface: Surface, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_route, "_PATIENCE_SECONDS", 0.05)
+    over = threading.Event()
+
+    def hangs(**_: object) -> Iterator[Window]:
+        over.wait(30)
+        return iter(())
+
+    surface.windows = hangs
+    try:
+        assert "The store did not answer within" in read(surface).text
+    finally:
+        over.set()
+
+
+def test_many_viewers_cost_one_reading() -> None:
+    asked: list[Any] = []
+    with serving() as fresh:
+        with_all(fresh)
+        fresh.windows = lambda **selection: asked.append(selection) or hour(**selection)
+        viewers = [threading.Thread(target=fresh.get, args=("/",)) for _ in range(8)]
+        for each in viewers:
+            each.start()
+        for each in viewers:
+            each.join()
+        read(fresh, "/?refresh=0")
+    assert asked == [{"since": NOW - 3600, "until": NOW, "target": "chat"}]
+
+
+def making(monkeypatch: pytest.MonkeyPatch, over: threading.Event) -> list[list[Any]]:
+    """Rendering that lasts until ``over``: lists of what was begun, and of how many ran at once."""
+    rendered, begun, at_once = status_route._rendered, [], [0]
+    lock = threading.Lock()
+
+    def waits(*values: Any) -> Any:
+        with lock:
+            begun.append(values[2:])
+            at_once.append(at_once[-1] + 1)
+        over.wait(30)
+        with lock:
+            at_once.append(at_once[-1] - 1)
+        return rendered(*values)
+
+    monkeypatch.setattr(status_route, "_rendered", waits)
+    return [begun, at_once]
+
+
+def asking(surface: Surface, paths: list[str]) -> tuple[list[threading.Thread], list[int]]:
+    """Threads that each ask for one of the paths, and the codes that were answered."""
+    codes: list[int] = []
+    threads = [
+        threading.Thread(target=lambda path=path: codes.append(surface.get(path).status))
+        for path in paths
+    ]
+    for each in threads:
+        each.start()
+    return threads, codes
+
+
+def test_equal_questions_are_one_page_however_they_are_put(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    over = threading.Event()
+    over.set()
+    begun, _ = making(monkeypatch, over)
+    with serving() as fresh:
+        for query in ("target=chat&refresh=60", "refresh=60&target=chat", "refresh=060&target=chat",
+                      "target=x&target=chat&refresh=60"):  # fmt: skip
+            assert fresh.get(f"/?{query}").status == 200
+    assert begun == [("chat", 60)]
+
+
+def test_only_a_few_pages_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many different ones are asked for; beyond some more, who asks is told to wait."""
+    over = threading.Event()
+    _, at_once = making(monkeypatch, over)
+    with serving() as fresh:
+        most = status_route._MOST_MAKING
+        threads, codes = asking(fresh, [f"/?refresh={n}" for n in range(10, 10 + most + 4)])
+        try:
+            until = time.monotonic() + 10
+            while time.monotonic() < until and (len(codes) < 4 or max(at_once) < 2):
+                time.sleep(0.01)
+            assert codes == [503] * 4
+        finally:
+            over.set()
+            for each in threads:
+                each.join()
+    assert sorted(codes) == [200] * most + [503] * 4
+    assert max(at_once) == status_route._MOST_RENDERED
+
+
+def test_what_cannot_be_asked_takes_no_place_of_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, _ = making(monkeypatch, over := threading.Event())
+    over.set()
+    with serving() as fresh:
+        assert fresh.get("/").status == 200
+        for n in range(12):
+            assert fresh.get(f"/?x{n}=1").status == 400
+            assert fresh.get(f"/?target=x{n}").status == 404
+        assert fresh.get("/").status == 200
+    assert len(begun) == 1
+
+
+def test_a_page_is_as_old_as_the_time_since_it_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What took long to make is not old at once."""
+    now = 0.0
+    monkeypatch.setattr(status_route, "monotonic", lambda: now)
+
+    async def look() -> None:
+        nonlocal now
+        kept, made, done = status_route._Shared[int](10.0), [], asyncio.Event()
+
+        async def make() -> int:
+            await done.wait()
+            made.append(len(made))
+            return made[-1]
+
+        first = kept.get("x", make)
+        assert first is not None
+        assert kept.get("x", make) is first
+        now = 60.0
+        done.set()
+        assert await first == 0
+        now = 69.0
+        assert kept.get("x", make) is first
+        now = 71.0
+        again = kept.get("x", make)
+        assert again is not None
+        assert await again == 1
+
+    asyncio.run(look())
+
+
+def test_what_failed_is_made_again() -> None:
+    async def look() -> None:
+        kept = status_route._Shared[int](10.0)
+
+        async def fails() -> int:
+            raise StoreUnavailable("away")
+
+        first = kept.get("x", fails)
+        assert first is not None
+        with pytest.raises(StoreUnavailable):
+            await first
+        again = kept.get("x", fails)
+        assert again is not None
+        assert again is not first
+        again.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await again
+        assert kept.get("x", fails) is not again
+
+    asyncio.run(look())
+
+
+def test_a_target_newly_in_trouble_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However lately the history of the others was read."""
+    for name in ("_STATUS_SECONDS", "_PAGE_SECONDS"):
+        monkeypatch.setattr(status_route, name, -1.0)
+    names = [f"t{n}" for n in range(9)]
+    asked: list[str] = []
+    with serving() as fresh:
+        fresh.windows = lambda **chosen: asked.append(chosen["target"]) or hour(**chosen)
+        fresh.status = daemon(dead("t0"), *map(target, names[1:]))
+        read(fresh)
+        read(fresh)
+        assert asked == ["t0"]
+        fresh.status = daemon(dead("t0"), dead("t1"), *map(target, names[2:]))
+        assert read(fresh).text.count("50.0% 33% 25 / 69 / 94 270") == 2
+    assert asked[1:] == ["t0", "t1"]
+
+
+def test_a_page_grows_old(surface: Surface) -> None:
+    assert "chat" in read(surface).text
+    surface.status = daemon(target("other"))
+    assert "other" in read(surface).text
+
+
+def test_head_says_what_get_would_and_nothing_can_be_changed(surface: Surface) -> None:
+    full, head = surface.get("/"), surface.get("/", "HEAD")
+    assert (head.status, head.body) == (200, b"")
+    assert head.headers["content-length"] == str(len(full.body))
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        assert surface.get("/", method).status == 405
+
+
+def test_its_policy_lets_in_nothing_but_its_own_style(surface: Surface) -> None:
+    with_all(surface)
+    for path, status in (("/", 200), ("/?target=x", 404), ("/?x=1", 400)):
+        answer = surface.get(path)
+        assert answer.status == status
+        style = re.findall(r"<style>(.*?)</style>", answer.body.decode(), re.DOTALL)
+        assert len(style) == 1
+        digest = base64.b64encode(hashlib.sha256(style[0].encode()).digest()).decode()
+        assert answer.headers["content-security-policy"].split("; ") == [
+            "default-src 'none'", f"style-src 'sha256-{digest}'", "img-src 'none'",
+            "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+        ]  # fmt: skip
+        assert answer.headers["cache-control"] == "no-store"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["content-type"] == "text/html; charset=utf-8"
+
+
+def hostile_status(name: str) -> DaemonStatus:
+    odd = minute(START, target=name, model_name=name)
+    state = GuardState(name, phase=Phase.HELD, why=name, waiting=name)
+    failure = Failure(name, name, NOW - 5)  # type: ignore[arg-type]
+    return daemon(
+        target(
+            name, models={name: Mode.ON}, recent=(odd,), engine_version=name, failure=failure,
+            failures={name: 3}, decision=decided(target=name, model_name=name),
+            tap=TapStatus(trouble=(Trouble(name, name, name),)),
+            guard=GuardStatus(name, state, holder=name, error=name),
+        ),
+        daemon=name, version=name, stuck=(name,), store=StoreStatus(name, error=name),
+        judging=JudgingStatus(error=name),
+        pagers=(PagerStatus(name, failing_since=NOW, error=name),),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [HTML, HTML + "y" * 10_000, "\ud800", "javascript:alert(1)"])
+def test_whatever_comes_from_outside_is_text(surface: Surface, name: str) -> None:
+    surface.status = hostile_status(name)
+    surface.windows = lambda **_: iter(
+        [minute(START, target=name, model_name=name),
+         of_tap(START, name, target=name, model_name=name, drafts=5, of=5, server=5)]
+    )  # fmt: skip
+    surface.verdicts = lambda **_: [
+        change(target=name, model_name=name, temperature=name, rule=name, verdict=name)
+    ]
+    surface.steps = lambda **_: [StepRecord(name, 1, NOW, name, name, name, name, name, {})]
+    answer = surface.get("/")
+    assert answer.status == 200
+    assert len(answer.body) < 300_000
+    assert "\u202e" not in answer.body.decode()
+    page = Read(answer)
+    tags = {tag for tag, _ in page.elements}
+    assert tags.isdisjoint({"script", "img", "form", "input", "iframe", "object", "button", "base"})
+    for _, attributes in page.elements:
+        assert not any(key.startswith("on") or key in ("style", "src") for key in attributes)
+    for href in page.links.values():
+        assert href.startswith(("/", "#"))
+        assert not href.startswith("//")
+
+
+def test_a_target_has_a_page_of_its_own(surface: Surface) -> None:
+    name = "a b&c=d/é?#"
+    surface.status = daemon(target(), target(name))
+    href = read(surface).links[name]
+    assert parse_qs(urlsplit(href).query) == {"target": [name]}
+    page = read(surface, href)
+    assert page.count("h2") == 3
+    assert f"specwatch: {name}" in page.text
+    own = parse_qs(urlsplit(page.links["minutes of the last hour"]).query)
+    assert own == {"target": [name]}
+    assert surface.get(page.links["minutes of the last hour"]).status == 200
+
+
+def test_a_target_that_is_not_watched_is_not_found(surface: Surface) -> None:
+    page = read(surface, "/?target=%3Cb%3Enope", status=404)
+    assert 'No target is called "<b>nope"' in page.text
+    assert page.links["chat"] == "/?target=chat"
+    assert page.count("b") == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("x=1", '"x": unknown parameter; known are target, refresh'),
+        ("refresh=3", 'refresh: "3" is not a number from 10 to 3600, nor 0'),
+        ("refresh=-1", "is not a number"),
+        ("refresh=" + "9" * 5000, "is not a number"),
+        ("refresh=%D9%A3%D9%A0", "is not a number"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(surface: Surface, query: str, words: str) -> None:
+    assert words in read(surface, f"/?{query}", status=400).text
+
+
+def test_it_asks_for_itself_again_until_it_is_paused(surface: Surface) -> None:
+    assert surface.get("/").headers["refresh"] == "30"
+    assert surface.get("/?refresh=60").headers["refresh"] == "60"
+    page = read(surface)
+    assert "every 30 s" in page.text
+    paused = surface.get(page.links["pause"])
+    assert "refresh" not in paused.headers
+    assert Read(paused).links["refresh it by itself again"] == "/"
+    of_one = read(surface, "/?target=chat")
+    assert of_one.links["pause"] == "/?target=chat&refresh=0"
+    assert of_one.links["All targets"] == "/"
+
+
+def test_it_leads_to_all_other_pages(surface: Surface) -> None:
+    links = set(read(surface).links.values())
+    assert {"/api/v1/targets", "/api/v1/windows", "/api/v1/decisions", "/metrics", "/runbook",
+            "/api/v1/report?format=html"} <= links  # fmt: skip
+
+
+def test_every_table_is_told_and_can_be_reached(surface: Surface) -> None:
+    """With a caption, headers of columns and rows, and by the keyboard where it scrolls."""
+    with_all(surface)
+    page = read(surface)
+    assert page.count("table") == page.count("caption") == 5
+    assert all(attrs["scope"] in ("col", "row") for tag, attrs in page.elements if tag == "th")
+    regions = [attrs for _, attrs in page.elements if attrs.get("role") == "region"]
+    assert len(regions) == 5
+    ids = {attrs["id"] for _, attrs in page.elements if "id" in attrs}
+    assert all(each["tabindex"] == "0" for each in regions)
+    names = [str(each["aria-labelledby"]) for each in regions]
+    assert {part for name in names for part in name.split()} <= ids
+    assert len(set(names)) == 5
+    assert ("html", {"lang": "en"}) in page.elements
+    times = [attrs["datetime"] for tag, attrs in page.elements if tag == "time"]
+    assert times[0] == "2023-11-14T22:14:00Z"
+
+
+def test_two_hundred_targets_are_one_small_page(surface: Surface) -> None:
+    """All in the table, and in full only some of those with trouble."""
+    failure = Failure(ScrapeReason.TIMEOUT, "z" * 400, NOW - 60)
+    surface.status = daemon(
+        *(
+            target(f"t{n:03}", decision=decided(), failure=failure if n % 3 == 0 else None)
+            for n in range(200)
+        )
+    )
+    asked: list[str] = []
+    surface.windows = lambda **chosen: asked.append(chosen["target"]) or hour(**chosen)
+    answer = surface.get("/")
+    assert len(answer.body) < 400_000
+    page = Read(answer)
+    assert len([href for href in page.links.values() if href.startswith("/?target=t")]) == 200
+    assert page.count("h2") == 8 + 3
+    assert len(asked) == 8
+    assert "In full below: those with trouble" in page.text
+
+
+def test_a_target_with_many_models_shows_and_reads_few(surface: Surface) -> None:
+    models = {f"m{n:03}": Mode.ON for n in range(500)}
+    surface.status = daemon(target(models=models, recent=()))
+    asked: list[str] = []
+    surface.windows = lambda **chosen: asked.append(chosen["model_name"]) or iter(())
+    text = read(surface).text
+    assert asked == ["m000", "m001", "m002", "m003", "m004"]
+    assert "495 more models" in text
+
+
+def test_numbers_that_are_none_are_no_figures(surface: Surface) -> None:
+    odd = minute(START, ttft=Histogram((1.0,), (1, 0), float("inf")))
+    surface.status = daemon(target(recent=(odd,), scrape_seconds=None, load=float("nan")))
+    surface.windows = lambda **_: iter([odd])
+    assert "chat" in read(surface).text
+
+
+def test_templates_are_not_loaded_before_somebody_looks() -> None:
+    """A daemon that nobody looks at goes without the memory."""
+    code = (
+        "import sys, specwatch.daemon.daemon;"
+        " print({'jinja2', 'specwatch.pages'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
