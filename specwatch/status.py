@@ -125,7 +125,7 @@ class JudgingStatus:
 class PagerStatus:
     """How telling one Alertmanager goes; times are Unix seconds.
 
-    ``firing`` alerts fire; ``behind`` says that it has yet to be told of a change; ``failures``
+    ``firing`` alerts fire; ``behind`` says that it has a change still to be sent; ``failures``
     are attempts by reason.
     """
 

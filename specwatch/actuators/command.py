@@ -37,11 +37,11 @@ class CommandActuator:
         limit = format_duration(self._service.timeout)
         both = (self._service.disable, self._service.enable)
         disable, enable = (shlex.join(masked(words)) for words in both)
-        notes = ["what the commands do to vLLM is theirs to know"]
+        notes = ["specwatch cannot see what these commands do"]
         if self._service.status is None:
             notes.append(
-                "there is no status command, so specwatch cannot tell how vLLM is set to start;"
-                " give service.status"
+                "there is no status command, so specwatch cannot see how vLLM is configured to"
+                " start; set service.status"
             )
         return Plan(
             before=(),
@@ -103,7 +103,7 @@ class CommandActuator:
 
 def _cannot_run(program: str) -> str | None:
     if not os.path.isfile(program):
-        return f"{program} is no file on this machine; create it, or correct the path"
+        return f"{program} does not exist or is not a file; create it, or correct the path"
     if not os.access(program, os.X_OK):
         return f"{program} may not be executed; make it executable for the user that runs specwatch"
     return None

@@ -40,7 +40,7 @@ def activated_socket(environ: Mapping[str, str], pid: int) -> socket.socket:
     if listening.family != socket.AF_UNIX or not listening.getsockopt(
         socket.SOL_SOCKET, socket.SO_ACCEPTCONN
     ):
-        raise ConfigError("the socket that systemd passed on is no listening Unix socket")
+        raise ConfigError("the socket that systemd passed is not a listening Unix socket")
     return listening
 
 

@@ -28,7 +28,7 @@ class Delivery:
     firing: int = 0
     """Alerts that fire now."""
     behind: bool = False
-    """Whether it has yet to be told of a change."""
+    """Whether it has a change still to be sent."""
     last_success: float | None = None
     failing_since: float | None = None
     last_error: str | None = None

@@ -37,7 +37,7 @@ def _runbook_url(_: click.Context, __: click.Parameter, text: str) -> str:
     unfit = not text.isprintable() or re.search(r"[ {}]", text)
     if unfit or not re.match(r"https?://", text) or not _host(text):
         raise click.BadParameter(
-            f"{quoted(text)} is no address; write it like {DEFAULT_RUNBOOK_URL}"
+            f"{quoted(text)} is not a URL; write it like {DEFAULT_RUNBOOK_URL}"
         )
     if "#" in text:
         raise click.BadParameter(

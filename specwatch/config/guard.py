@@ -67,7 +67,7 @@ class Maintenance(Section):
     @classmethod
     def _time_of_day(cls, value: str) -> str:
         if not re.fullmatch(r"([01][0-9]|2[0-3]):[0-5][0-9]", value):
-            raise ValueError(f"{quoted(value)} is no time of day; write it like 02:00")
+            raise ValueError(f"{quoted(value)} is not a time of day; write it like 02:00")
         return value
 
     @field_validator("days")
@@ -84,8 +84,8 @@ class Maintenance(Section):
             value == "UTC" or ZoneInfo(value)
         except (ZoneInfoNotFoundError, ValueError, OSError):
             raise ValueError(
-                f"{quoted(value)} is no time zone that this machine knows; write it like"
-                " Europe/Berlin, and see that tzdata is installed"
+                f"{quoted(value)} is not a time zone of this machine; write it like"
+                " Europe/Berlin, and install tzdata if it is missing"
             ) from None
         return value
 
@@ -199,7 +199,7 @@ class Guard(Section):
     """How long is measured whether switching off helped, up to three times that where there is too
     little traffic; below 8 minutes there is always too little."""
     respect: Duration = 3600.0
-    """How long the guard does nothing after somebody else switched speculation."""
+    """How long the guard does nothing after another tool switched speculation."""
     restart_cost: Duration = 120.0
     """Assumed time without service of a restart, until one was measured."""
     act_on_assumptions: bool = False
@@ -269,11 +269,11 @@ class Alertmanager(Section):
         problems: dict[KeyPath, str] = {}
         for name, text in value.items():
             if not LABEL_NAME.fullmatch(name):
-                problems[(name,)] = "is no name of a label; use letters, digits and _, like team"
+                problems[(name,)] = "is not a label name; use letters, digits and _, like team"
             elif name == "alertname":
                 problems[(name,)] = "is each alert's own name; give the label another name"
             elif not text:
-                problems[(name,)] = "is empty, which is no label; give it a value or remove it"
+                problems[(name,)] = "is empty; give the label a value or remove it"
         if problems:
             raise errors_at(problems)
         return value

@@ -168,7 +168,7 @@ def load(path: Path, *, environ: Mapping[str, str], hostname: str) -> Config:
     except OSError as error:
         raise ConfigError(cannot_read(path, error)) from None
     if len(data) > _LARGEST_FILE:
-        raise ConfigError(f"{path}: is larger than 1 MiB; this is no configuration of specwatch")
+        raise ConfigError(f"{path}: is larger than 1 MiB; this is not a specwatch configuration")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

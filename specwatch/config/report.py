@@ -68,7 +68,7 @@ def parse_mailbox(value: object) -> str:
     """An address of mail, such as ``ops@example.com`` or ``Operations <ops@example.com>``."""
     shown = quoted(value)
     if not isinstance(value, str) or not (match := _MAILBOX.fullmatch(value)):
-        raise ValueError(f"{shown} is no address; write it like ops@example.com")
+        raise ValueError(f"{shown} is not an e-mail address; write it like ops@example.com")
     if not value.isprintable() or len(value) > 320:
         raise ValueError(f"{shown} has a control character, or more than 320 characters")
     name = (match["name"] or "").strip('"').strip()
@@ -84,7 +84,7 @@ def mailbox(text: str) -> Address:
 def parse_smtp_url(value: object) -> str:
     """``smtp://host``, ``smtp://host:587`` or ``smtps://host``; credentials are refused."""
     if not isinstance(value, str):
-        raise ValueError(f"{quoted(value)} is no URL; write it like smtp://mail.example:587")
+        raise ValueError(f"{quoted(value)} is not a URL; write it like smtp://mail.example:587")
     # Before anything that shows the URL.
     if "@" in value:
         raise ValueError("holds credentials; move them to username and password_file")
@@ -175,7 +175,7 @@ class Email(Section):
     @classmethod
     def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if not value:
-            raise ValueError("is empty; name somebody, or remove the section email")
+            raise ValueError("is empty; give at least one address, or remove the section email")
         seen: set[str] = set()
         for each in value:
             address = mailbox(each).addr_spec.lower()
@@ -198,7 +198,7 @@ class Email(Section):
         if value is None and username is not None:
             raise ValueError("has a username and no password_file; name the file with its password")
         if value is not None and "username" in info.data and username is None:
-            raise ValueError("is of nobody; add username")
+            raise ValueError("requires username")
         return value
 
     @field_validator("starttls")
@@ -227,7 +227,7 @@ class Email(Section):
         if places - _PLACES:
             raise ValueError(f"{quoted(value)} has braces that are neither {{answer}} nor {{date}}")
         if not value.strip() or not value.isprintable() or len(value) > 200:
-            raise ValueError("is no line of 1 to 200 printable characters")
+            raise ValueError("must be one line of 1 to 200 printable characters")
         return value
 
     @model_serializer(mode="wrap")
@@ -285,7 +285,7 @@ class Webhook(Section):
             try:
                 _require_hook(read_secret(value))
             except ValueError as error:
-                raise ValueError(f"what {value} holds {error}") from None
+                raise ValueError(f"the content of {value} {error}") from None
         return value
 
     @model_validator(mode="after")
@@ -322,7 +322,7 @@ def _require_hook(url: str) -> None:
     except ValueError:
         fit = False
     if not fit:
-        raise ValueError("is no address of http:// or https:// without user, fragment and space")
+        raise ValueError("must be an HTTP(S) URL without credentials, fragment or spaces")
 
 
 class Delivery(Section):

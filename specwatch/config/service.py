@@ -67,7 +67,7 @@ class SystemdService(Section):
     @classmethod
     def _a_service(cls, value: str) -> str:
         if not _UNIT.fullmatch(value) or value.startswith((".", "-", "@")):
-            raise ValueError(f"{quoted(value)} is no name of a service; write it like vllm.service")
+            raise ValueError(f"{quoted(value)} is not a unit name; write it like vllm.service")
         if value.endswith("@.service"):
             raise ValueError(f"{quoted(value)} is a template; name an instance: vllm@a.service")
         return value
@@ -106,7 +106,7 @@ def _of_its_kind(value: object, info: ValidationInfo) -> object:
     if isinstance(value, Section):
         return value
     if not isinstance(value, dict):
-        raise ValueError("is no mapping; write it like {kind: systemd, unit: vllm.service}")
+        raise ValueError("must be a mapping, like {kind: systemd, unit: vllm.service}")
     if "kind" not in value:
         raise ValueError('has no kind; add "kind: systemd", or else supervised or command')
     kind = value["kind"]

@@ -131,7 +131,7 @@ class Guardian:
         )
 
     def take(self, entry: Entry) -> None:
-        """What is stored now, read by somebody else."""
+        """What is stored now, read by another tool."""
         known = self.entry
         # After a failover it may have gone back: what is stored counts.
         if known is not None and entry.version < known.version and not self.stale:

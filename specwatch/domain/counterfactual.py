@@ -12,7 +12,7 @@ from specwatch.domain.cost import CostModel, Observation, Prediction
 from specwatch.domain.model import Environment, Mode, Objective
 from specwatch.domain.sample import Pace, Requests, Sample
 
-NO_LENGTHS = "nothing tells how long prompts were"
+NO_LENGTHS = "the length of prompts is not known"
 """Why nothing is compared with a baseline whose times depend on prompts."""
 LIKE = 2.0
 """Factor by which prompts may be longer, or shorter, than those of the baseline."""

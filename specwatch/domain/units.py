@@ -88,8 +88,8 @@ def parse_moment(text: str, now: float, zone: tzinfo | None = UTC) -> float:
     except (ValueError, OverflowError):
         example = f"{datetime.fromtimestamp(now, zone):%Y-%m-%dT%H:%M}"
         raise ValueError(
-            f"{quoted(text)} is no date or time such as {example}, no duration before now such as"
-            f" 30m, and no Unix time such as {now:.0f}"
+            f"{quoted(text)} is not a date or time such as {example}, a duration before now such as"
+            f" 30m, or a Unix time such as {now:.0f}"
         ) from None
 
 

@@ -80,7 +80,9 @@ def _explored(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
 def confirmed(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     """A rule is in breach: act, or say why not."""
     if not seen.breaches or seen.mode is not Mode.ON:
-        why = "no rule is in breach any more" if seen.mode is Mode.ON else "nobody can be measured"
+        why = "no rule is in breach any more"
+        if seen.mode is not Mode.ON:
+            why = "speculation is off, so there is nothing to measure"
         if seen.mode is None or seen.scraped_at is None:
             return None
         return to(state, Phase.OBSERVING, seen.now, why, incident=None)
@@ -204,7 +206,7 @@ def switched(state: GuardState, seen: Seen) -> Step | None:
     if seen.scraped_at is None or seen.scraped_at < state.since:
         return None
     return to(
-        state, Phase.OBSERVING, seen.now, f"speculation was switched {seen.mode} by somebody else",
+        state, Phase.OBSERVING, seen.now, f"speculation was switched {seen.mode} by another tool",
         goal=seen.mode, incident=None, elsewhere=seen.now, **_FORGOTTEN,
     )  # fmt: skip
 
@@ -221,7 +223,7 @@ def blocked(state: GuardState, seen: Seen, policy: Guard) -> str:
         left = format_duration(round(state.rests_until - seen.now))
         return f"switching off did not help the last time: the guard rests for {left} more"
     if state.elsewhere is not None and seen.now - state.elsewhere < policy.respect:
-        return "somebody else switched speculation not long ago"
+        return "another tool switched speculation recently"
     shut = closed(policy.windows, seen.now)
     if shut:
         return f"the guard may act {shut}" if shut.startswith("only") else f"the guard may {shut}"

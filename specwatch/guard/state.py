@@ -141,7 +141,7 @@ class GuardState:
     pause: Pause | None = None
     order: Order | None = None
     elsewhere: float | None = None
-    """When somebody else switched speculation."""
+    """When another tool switched speculation."""
 
     def capped(self, now: float) -> GuardState:
         """As it is, with nothing in the future: the clock may have been set back."""

@@ -38,7 +38,7 @@ def draining(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         why = seen.service_error or "the server's manager did not come to rest"
         return held(_as_before(state), seen, f"nothing was done: {why}")
     if seen.settled is Life.STOPPED and not _by_person(state):
-        return _abandoned(state, seen, "somebody stopped the server")
+        return _abandoned(state, seen, "the server was stopped by hand")
     waited = format_duration(round(seen.now - state.since))
     if empty:
         reason = f"no request runs, after {waited}"
@@ -87,7 +87,7 @@ def verifying(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if service is not None and known and service.mode not in (None, state.goal):
         return _switched_back(state, seen)
     if seen.settled is Life.STOPPED and seen.now - issued >= DOWN_FOR:
-        return held(state, seen, "somebody stopped the server after the restart")
+        return held(state, seen, "the server was stopped by hand after the restart")
     if state.healthy_at is not None:
         return _compared(state, seen, policy)
     if _fresh(state, seen, issued):
@@ -115,7 +115,7 @@ def rolling_back(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         if seen.outcome is None and _done(state, seen):
             return _issued(state, seen, Phase.ROLLING_BACK, "the server is as it was")
         if seen.outcome is not None and seen.outcome.changed:
-            said = f"the server was put back, as far as can be told: {seen.outcome.error}"
+            said = f"the server was put back, as far as is known: {seen.outcome.error}"
             return _issued(state, seen, Phase.ROLLING_BACK, said)
         if seen.now - state.since < policy.start_timeout:
             return None
@@ -313,7 +313,7 @@ def _as_before(state: GuardState) -> GuardState:
 def _switched_back(state: GuardState, seen: Seen) -> Step:
     """Its owner set it to start the other way while we waited: that stands."""
     return to(
-        state, Phase.OBSERVING, seen.now, "it is set to start another way by somebody else",
+        state, Phase.OBSERVING, seen.now, "another tool changed how it starts",
         goal=None, incident=None, elsewhere=seen.now, disabled_at=None, rearm_at=None, delay=0.0,
     )  # fmt: skip
 

@@ -324,7 +324,7 @@ class Stage:
             kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self.errors.items()))
             return f"{failed} of {len(self.answers)} requests failed ({kinds})"
         if self.whole.inter_token is None and self.whole.tpot is None:
-            return "the page of its server tells no time between tokens, nor TPOT"
+            return "the server's page has neither the time between tokens nor TPOT"
         counted = sum(each.pace is not None for each in self.samples)
         if counted < LEAST_SAMPLES:
             return (

@@ -138,7 +138,7 @@ def problems_of(sweep: Sweep) -> list[str]:
             )
     good = any(each.ok for answers in sweep.answers.values() for each in answers)
     if sweep.complete and good and not any(sweep.parts.values()):
-        found.append(f"nobody can tell the acceptance: no answer carried a record ({RECORDS_FLAG})")
+        found.append(f"the acceptance is not known: no response carried a record ({RECORDS_FLAG})")
     return found
 
 

@@ -107,7 +107,7 @@ def _main(found: Judgement, levels: Sequence[ComparedLevel]) -> str:
     if speedup is None or speedup.lower is None or speedup.upper is None:
         reasons = [f"at {_load(each)} {each.missing}" for each in levels if each.missing]
         reason = reasons[0] if reasons else "too little was measured"
-        return f"{'Do not' if verdict == 'do_not' else 'It cannot be told'}: {reason}."
+        return f"{'Do not' if verdict == 'do_not' else 'Not clear'}: {reason}."
     figure = _figure(speedup)
     if verdict == "ship":
         return f"Ship it: with speculation requests are {figure}."
@@ -117,14 +117,14 @@ def _main(found: Judgement, levels: Sequence[ComparedLevel]) -> str:
         if speedup.upper >= LEAST_SPEEDUP:
             return f"Not worth it as it is: requests are {figure} on the mean of all loads."
         told = speedup.lower > 1
-        what = "it is faster" if told else "no difference can be told"
+        what = "it is faster" if told else "no difference is certain"
         return f"Not worth it: {what}, {figure}, and {LEAST_SPEEDUP:g} is the least that is."
     if speedup.lower > 1:
         return (
-            f"It cannot be told: requests are {figure}, which is faster, but may be less than the"
+            f"Not clear: requests are {figure}, which is faster, but may be less than the"
             f" {LEAST_SPEEDUP:g} that are worth it; measure longer."
         )
-    return f"It cannot be told: requests are {figure}; measure longer."
+    return f"Not clear: requests are {figure}; measure longer."
 
 
 def _where(
@@ -151,7 +151,7 @@ def _where(
         said.append(f"It is worth it at {_list(ships)}.")
     missing = [each for each in levels if each.missing and each not in failing]
     if missing and len(missing) < len(levels):
-        said.append(f"Of {_list(missing)} nothing can be told: {missing[0].missing}.")
+        said.append(f"Of {_list(missing)} nothing is known: {missing[0].missing}.")
     return said
 
 

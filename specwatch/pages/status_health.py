@@ -134,9 +134,9 @@ def _pager_state(pager: PagerStatus, now: float) -> str:
         why = shown(pager.error or "it does not answer", LONGEST_SENTENCE)
         return f"failing for {figures.span(now - pager.failing_since)}: {why}"
     if pager.last_success is None:
-        return "not told anything yet"
+        return "nothing sent yet"
     said = f"told {figures.span(now - pager.last_success)} ago"
-    return f"{said}, has yet to be told of a change" if pager.behind else said
+    return f"{said}, has a change still to be sent" if pager.behind else said
 
 
 def headline(status: DaemonStatus) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ def _away(steps: Sequence[GuardStep]) -> Iterator[tuple[int, tuple[float, float]
     for at, (step, end) in enumerate(zip(steps, ends, strict=False)):
         off = step.phase in _AWAY
         if step.phase in (Phase.DRAINING, Phase.HELD):
-            # It serves as before: it waits, or was put back. Else somebody stopped the server.
+            # It serves as before: it waits, or was put back. Else the server was stopped by hand.
             stopped = step.phase == Phase.HELD and step.phase_before == Phase.VERIFYING
             off = settled is not stopped
         if step.phase not in (Phase.RESTARTING, Phase.VERIFYING, Phase.ROLLING_BACK):

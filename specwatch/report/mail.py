@@ -126,8 +126,8 @@ class Mail:
         if isinstance(session.sock, ssl.SSLSocket) or self._section.may_send_password_in_plain:
             return
         raise DeliveryError(
-            f"{self._section.smtp} does not offer STARTTLS, and the password is not sent for all"
-            " to read; use smtps://, or starttls: none if nobody listens",
+            f"{self._section.smtp} does not offer STARTTLS, and the password is not sent in clear"
+            " text; use smtps://, or starttls: none on a trusted network",
             retry=False,
         )
 
@@ -175,7 +175,7 @@ class Mail:
         remedy = {
             smtplib.SMTPAuthenticationError: "; correct username and what is in password_file",
             smtplib.SMTPSenderRefused: "; correct report.email.from, or give username",
-        }.get(type(error), "; its administrator knows why")
+        }.get(type(error), "; ask its administrator")
         # Codes from 500 mean that the same will be refused again: RFC 5321, 4.2.1.
         retry = not 500 <= error.smtp_code < 600
         return DeliveryError(f"{self._section.smtp} {what} ({said}){remedy}", retry=retry)
@@ -196,7 +196,7 @@ class Mail:
             detail = f"{url} cannot do what is asked of it: {said}"
             return DeliveryError(f"{detail}; leave out username, or name another", retry=False)
         if isinstance(error, smtplib.SMTPServerDisconnected):
-            return DeliveryError(f"{url} hung up: {said}; its log knows why", retry=True)
+            return DeliveryError(f"{url} closed the connection: {said}; see its log", retry=True)
         if isinstance(error, socket.gaierror):
             detail = f"cannot find {self._section.server.host}: {said}"
             return DeliveryError(f"{detail}; correct report.email.smtp", retry=True)

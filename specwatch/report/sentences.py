@@ -53,7 +53,7 @@ def _answer(report: ModelReport) -> str:
         if not report.health.observed:
             if report.health.down:
                 return f"No traffic: the server of {name} was down."
-            return f"Nobody knows: {name} was not watched."
+            return f"Not known: {name} was not watched."
         return f"No traffic: nothing was asked of {name}."
     if answer.outcome == "off":
         return _off(report, name)
@@ -67,7 +67,7 @@ def _answer(report: ModelReport) -> str:
         return f"Hardly: speculation made {name} only {times} faster ({within}){_saved(answer)}."
     if answer.outcome == "loses":
         return f"No: speculation made {name} slower, {times} as fast ({within}){_saved(answer)}."
-    return f"No difference that can be told: speculation made {name} {times} as fast ({within})."
+    return f"No certain difference: speculation made {name} {times} as fast ({within})."
 
 
 def _within(answer: Answer) -> str:
@@ -107,7 +107,7 @@ def _off(report: ModelReport, name: str) -> str:
 
 
 def _unknown(answer: Answer, name: str) -> str:
-    said = f"Nobody knows yet whether speculation pays for {name}"
+    said = f"Not known yet whether speculation pays for {name}"
     if answer.missing:
         there = "there is " if answer.missing.startswith(NO_BASELINE) else ""
         there = "it is " if answer.missing == MODE_NOT_KNOWN else there
@@ -291,7 +291,7 @@ def _restricted(report: ModelReport, found: WhatIf) -> str:
         f" while that lasts (`specwatch guard disable {shown(report.target)}`)."
     )
     if not schedule.stops_the_loss(found):
-        return f"{said} A schedule by batch size is no remedy: {schedule.expected(found)}."
+        return f"{said} A schedule by batch size does not help: {schedule.expected(found)}."
     said += (
         f" Or measure `{schedule.setting(found)}` in the speculative configuration"
         f" ({schedule.needs(report.engine_version)}) with `specwatch bench` before you keep it:"

@@ -292,7 +292,7 @@ def _restricted(model: ModelReport, found: WhatIf) -> str:
         f" {figures.percent(found.share)} of the time"
     )
     if not schedule.stops_the_loss(found):
-        return f"{loses}; a schedule is no remedy: {schedule.expected(found)}"
+        return f"{loses}; a schedule does not help: {schedule.expected(found)}"
     unmeasured = ", ".join(map(shown, schedule.unmeasured(model, found)))
     return (
         f"{loses}; to be measured there: {schedule.setting(found)}, where the drafter still runs"

@@ -25,7 +25,7 @@ _HINTS = {
     400: "; it does not understand the report: is kind right?",
     401: "; give credentials: bearer_token_file or basic_auth",
     403: "; the webhook is not allowed any more, or never was: make another",
-    404: "; there is no such webhook: make another, and put its address into the configuration",
+    404: "; the webhook does not exist; create one and configure its URL",
     410: "; the webhook was removed: make another, and put its address into the configuration",
     413: "; the report is too large for it: use kind slack, or fewer targets",
 }

@@ -34,8 +34,8 @@ class ServiceManager:
         interval = environ.get("WATCHDOG_USEC", "0") or "0"
         if not (interval.isascii() and interval.isdigit()):
             raise ConfigError(
-                f"WATCHDOG_USEC: {interval!r} is no number of microseconds; unset it, or leave it"
-                " to systemd"
+                f"WATCHDOG_USEC: {interval!r} is not a number of microseconds; unset it, or leave"
+                " it to systemd"
             )
         self.watchdog_seconds: float | None = int(interval) / 1e6 or None if ours else None
         """How often a sign of life is due, in seconds; None when nobody waits for one."""

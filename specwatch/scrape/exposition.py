@@ -133,7 +133,7 @@ class PageReader:
                     continue
                 series = self._learn(key)
             if b"_" in value:
-                raise ValueError("Python takes 1_000 for a number, nobody else does")
+                raise ValueError("Python reads 1_000 as a number, Prometheus does not")
             ours += 1
             samples[series] = float(value)
         return ours

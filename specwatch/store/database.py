@@ -50,7 +50,7 @@ _SQLITE_REMEDIES = (
         "there is no space left for it; free some, or shorten the retention (if there is space, the"
         " file is damaged: `specwatch db repair` mends it)",
     ),
-    ("unable to open", "it cannot be opened; check that its directory exists and is ours to write"),
+    ("unable to open", "it cannot be opened; check that its directory exists and is writable"),
 )
 _SQLITE_DAMAGE = (
     ("not a database", "it is damaged or no SQLite database"),

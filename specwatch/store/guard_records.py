@@ -151,7 +151,7 @@ class GuardBook:
                 )
             )
             if done.rowcount != 1:
-                raise Lost(f"the guard of {step.state.target} was changed by somebody else")
+                raise Lost(f"the guard of {step.state.target} was changed by another process")
             connection.execute(guard_steps.insert(), _row(entry, step, now, by))
         return Entry(step.state, entry.version + 1, entry.holder, LEASE_SECONDS)
 
@@ -201,7 +201,7 @@ class GuardBook:
                 .values(version=entry.version + 1, state=_packed(step.state))
             )
             if done.rowcount != 1:
-                raise Lost(f"the guard of {step.state.target} was changed by somebody else")
+                raise Lost(f"the guard of {step.state.target} was changed by another process")
             connection.execute(guard_steps.insert(), _row(entry, step, now, by))
         return step.state
 

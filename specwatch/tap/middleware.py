@@ -112,7 +112,7 @@ class Tap:
     def _tell(self, what: str, error: Exception) -> None:
         if what not in self._told:
             self._told.add(what)
-            _log.error("%s; told once", what, exc_info=error)
+            _log.error("%s; logged once", what, exc_info=error)
 
 
 def _endpoint(scope: Scope) -> Endpoint | None:

@@ -280,7 +280,7 @@ def test_a_plan_says_in_advance_what_could_not_be_run(script: Script, tmp_path: 
     plain.write_text("")
     error = failure(actuator(script("true"), enable="/absent/on", status=str(plain)).plan)
     assert str(error) == (
-        "/absent/on is no file on this machine; create it, or correct the path;"
+        "/absent/on does not exist or is not a file; create it, or correct the path;"
         f" {plain} may not be executed; make it executable for the user that runs specwatch"
     )
     assert not error.changed

@@ -368,7 +368,7 @@ def test_a_server_that_is_not_there_is_said(
         (("--header", "X"), "write it like 'X-Scope-OrgID: tenant'"),
         (("--user", "me"), "--user and --password-file go together"),
         (("--since", "1h", "--until", "2h"), "--until is not after --since"),
-        (("--since", "yesterday"), "is no date or time such as 20"),
+        (("--since", "yesterday"), "is not a date or time such as 20"),
         (("--prometheus", "ftp://x"), "does not begin with http://"),
         (("--bearer-token-file", "/nowhere/token"), "cannot read /nowhere/token"),
     ],

@@ -66,7 +66,7 @@ def test_what_the_guard_would_run_is_shown_or_why_it_could_not(run: Run, tmp_pat
     ]
     details = [detail for *_, detail in found]
     assert details[0].startswith("run `/bin/true off`, for 10m at most; to undo it, run `/bin/")
-    assert details[1].startswith("/absent is no file on this machine; create it")
+    assert details[1].startswith("/absent does not exist or is not a file; create it")
     assert details[2].startswith("restarted by `specwatch run -- COMMAND`; ")
 
 

@@ -33,13 +33,13 @@ def test_the_runbook_can_be_elsewhere(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "problem"),
     [
-        ("wiki", '"wiki" is no address; write it like http://127.0.0.1:9469/runbook'),
-        ("https://wiki/a b", '"https://wiki/a b" is no address'),
-        ("https://wiki/{{y}}", '"https://wiki/{{y}}" is no address'),
-        ("https://wiki/${y}", '"https://wiki/${y}" is no address'),
-        ("http://", '"http://" is no address'),
-        ("https://:80/runbook", '"https://:80/runbook" is no address'),
-        ("https://[wiki]/", '"https://[wiki]/" is no address'),
+        ("wiki", '"wiki" is not a URL; write it like http://127.0.0.1:9469/runbook'),
+        ("https://wiki/a b", '"https://wiki/a b" is not a URL'),
+        ("https://wiki/{{y}}", '"https://wiki/{{y}}" is not a URL'),
+        ("https://wiki/${y}", '"https://wiki/${y}" is not a URL'),
+        ("http://", '"http://" is not a URL'),
+        ("https://:80/runbook", '"https://:80/runbook" is not a URL'),
+        ("https://[wiki]/", '"https://[wiki]/" is not a URL'),
         ("https://wiki#top", "has a fragment, which each alert adds; leave it out"),
     ],
 )

@@ -171,7 +171,7 @@ def test_a_pause_ends_by_itself_and_a_person_stands_for_it(
         (["pause", "--by", " "], "is empty or has spaces around it; write a plain name; give --by"),
         (["pause", "--reason", "a\nb"], "expected one line of at most 500 characters"),
         (["disable", "--timeout", "5"], '5 has no unit; write "5s"'),
-        (["history", "--since", "never"], '"never" is no date or time such as 20'),
+        (["history", "--since", "never"], '"never" is not a date or time such as 20'),
         (["history", "--limit", "0"], "0 is not in the range"),
     ],
 )
@@ -515,7 +515,10 @@ def test_a_plan_needs_neither_a_daemon_nor_a_database(
     [
         ("", "it has no service, so that nobody knows how to restart it; add it"),
         (", service: {kind: supervised}", "it is a child of `specwatch run -- COMMAND`"),
-        (COMMAND.replace("/bin/true", "/absent"), "/absent is no file on this machine; create it"),
+        (
+            COMMAND.replace("/bin/true", "/absent"),
+            "/absent does not exist or is not a file; create it",
+        ),
     ],
 )
 def test_what_cannot_be_planned_is_one_with_the_reason(

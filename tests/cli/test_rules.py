@@ -256,8 +256,8 @@ def test_minutes_that_are_gone_are_told_and_the_rest_is_judged(
     [
         (["--rule", "net-negativ"], 'no rule "net-negativ"; did you mean "net-negative"?'),
         (["--target", "god"], 'no target "god" was ever watched; did you mean "good"?'),
-        (["--since", "yesterday"], '"yesterday" is no date or time such as 20'),
-        (["--since", "nan"], "no duration before now such as 30m"),
+        (["--since", "yesterday"], '"yesterday" is not a date or time such as 20'),
+        (["--since", "nan"], "a duration before now such as 30m"),
         (["--since", "-1e300"], '"-1e300" is too early or too late'),
         (["--until", "1700000000000"], "is too early or too late; write it like 2026-11-19T14:30"),
         (["--until", T0 - 1], "--since is not before --until"),

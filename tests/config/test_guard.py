@@ -19,9 +19,9 @@ DATA = Path(__file__).parents[1] / "data" / "guard"
 
 INVALID = {
     "services": [
-        "2: targets[0].service: is no mapping; write it like {kind: systemd, unit:"
+        "2: targets[0].service: must be a mapping, like {kind: systemd, unit:"
         " vllm.service}",
-        "3: targets[1].service: is no mapping; write it like {kind: systemd, unit:"
+        "3: targets[1].service: must be a mapping, like {kind: systemd, unit:"
         " vllm.service}",
         '4: targets[2].service: has no kind; add "kind: systemd", or else supervised or'
         " command",
@@ -35,17 +35,17 @@ INVALID = {
         '9: targets[7].service: has no unit; add it, like "unit: vllm.service"',
         "9: targets[7].service.scope: \"root\" is none of 'system' or 'user'",
         '9: targets[7].service.unti: unknown key; did you mean "unit"?',
-        '13: targets[8].service.unit: "vllm" is no name of a service; write it like'
+        '13: targets[8].service.unit: "vllm" is not a unit name; write it like'
         " vllm.service",
         '14: targets[8].service.timeout: 5 has no unit; write "5s" for seconds, or use ms, m,'
         " h, d",
         '15: targets[9].service.unit: "vllm@.service" is a template; name an instance:'
         " vllm@a.service",
         "15: targets[9].service.timeout: 0s is outside 1s to 2h",
-        '16: targets[10].service.unit: "../vllm.service" is no name of a service; write it'
-        " like vllm.service",
+        '16: targets[10].service.unit: "../vllm.service" is not a unit name; write it like'
+        " vllm.service",
         "16: targets[10].service.timeout: 3h is outside 1s to 2h",
-        '17: targets[11].service.unit: ".service" is no name of a service; write it like'
+        '17: targets[11].service.unit: ".service" is not a unit name; write it like'
         " vllm.service",
         "18: targets[12].service.unit: expected text, found a number; put it in quotes",
         "19: targets[13].service.unit: unknown key of a supervised service; known here: kind",
@@ -79,17 +79,17 @@ INVALID = {
         " drain_timeout, start_timeout, verify, respect, restart_cost,"
         " act_on_assumptions, windows, hooks, rearm, explore",
         "11: guard.windows.allow[0].days: is empty; leave it out for every day",
-        '11: guard.windows.allow[0].from: "2:00" is no time of day; write it like 02:00',
-        '11: guard.windows.allow[0].to: "24:00" is no time of day; write it like 02:00',
+        '11: guard.windows.allow[0].from: "2:00" is not a time of day; write it like 02:00',
+        '11: guard.windows.allow[0].to: "24:00" is not a time of day; write it like 02:00',
         "12: guard.windows.allow[1].days[0]: \"monday\" is none of 'mon', 'tue', 'wed',"
         " 'thu', 'fri', 'sat' or 'sun'",
         "12: guard.windows.allow[1].to: is missing; add it, like \"to: 05:00\"",
-        '12: guard.windows.allow[1].timezone: "Mars/Base" is no time zone that this machine'
-        " knows; write it like Europe/Berlin, and see that tzdata is installed",
-        '13: guard.windows.allow[2].from: "0200Z" is no time of day; write it like 02:00',
+        '12: guard.windows.allow[1].timezone: "Mars/Base" is not a time zone of this machine;'
+        " write it like Europe/Berlin, and install tzdata if it is missing",
+        '13: guard.windows.allow[2].from: "0200Z" is not a time of day; write it like 02:00',
         "13: guard.windows.allow[2].to: expected text, found a number; put it in quotes",
-        '13: guard.windows.allow[2].timezone: "" is no time zone that this machine knows;'
-        " write it like Europe/Berlin, and see that tzdata is installed",
+        '13: guard.windows.allow[2].timezone: "" is not a time zone of this machine;'
+        " write it like Europe/Berlin, and install tzdata if it is missing",
         "14: guard.windows.forbid: expected a list, found a mapping",
         "15: guard.windows.never: unknown key; known here: allow, forbid",
         "17: guard.hooks.before: expected a list, found text",
@@ -118,12 +118,11 @@ INVALID = {
         '4: alertmanager.urls[0]: "ftp://127.0.0.1" does not begin with http:// or https://',
         "5: alertmanager.urls[1]: holds credentials; move them to basic_auth",
         "6: alertmanager.urls[2]: has a query or fragment; give the server's base URL only",
-        "8: alertmanager.labels.team-name: is no name of a label; use letters, digits and _,"
+        "8: alertmanager.labels.team-name: is not a label name; use letters, digits and _,"
         " like team",
         "9: alertmanager.labels.alertname: is each alert's own name; give the label another"
         " name",
-        "10: alertmanager.labels.site: is empty, which is no label; give it a value or remove"
-        " it",
+        "10: alertmanager.labels.site: is empty; give the label a value or remove it",
         "11: alertmanager.resend: 500ms is outside 1s to 1h",
         "12: alertmanager.timeout: 50ms is too short; make it at least 100ms",
         '13: alertmanager.headers: "X Scope" is not a header name; use letters, digits and -',
@@ -266,13 +265,13 @@ def test_a_time_of_day_is_written_as_it_is_said(time: str) -> None:
 
 @pytest.mark.parametrize("time", ["24:00", "9:00", "12:60", "1200", "T1200", "12:0\n", "12:00Z"])
 def test_no_other_time_of_day_is_taken(time: str) -> None:
-    with pytest.raises(ConfigError, match="is no time of day; write it like 02:00"):
+    with pytest.raises(ConfigError, match="is not a time of day; write it like 02:00"):
         one(f"guard: {{windows: {{allow: [{{from: {json.dumps(time)}, to: '01:00'}}]}}}}")
 
 
 @pytest.mark.parametrize("zone", ["../../etc/passwd", "/etc/localtime", "Europe", "a\0b", "."])
 def test_no_file_passes_for_a_time_zone(zone: str) -> None:
-    with pytest.raises(ConfigError, match="is no time zone that this machine knows"):
+    with pytest.raises(ConfigError, match="is not a time zone of this machine"):
         one(
             "guard: {windows: {allow: [{from: '00:00', to: '01:00',"
             f" timezone: {json.dumps(zone)}}}]}}}}"

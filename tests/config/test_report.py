@@ -47,9 +47,9 @@ INVALID = {
         '2: report.email.to: is missing; add it, like "to: [ops@example.com]"',
     ],
     "report: {email: {smtp: 'smtp://u:hunter2@h', from: ops, to: []}}": [
-        '2: report.email.from: "ops" is no address; write it like ops@example.com',
+        '2: report.email.from: "ops" is not an e-mail address; write it like ops@example.com',
         "2: report.email.smtp: holds credentials; move them to username and password_file",
-        "2: report.email.to: is empty; name somebody, or remove the section email",
+        "2: report.email.to: is empty; give at least one address, or remove the section email",
     ],
     "report: {email: {smtp: 'smtps://h', from: a@b, to: [a@b, A@B], starttls: required, username:"
     " u, subject: '{model}', ca_file: no}}": [
@@ -63,18 +63,18 @@ INVALID = {
     "report: {email: {smtp: 'smtp://h', from: a@b, to: a@b, password_file: password, starttls:"
     " none, ca_file: ca.pem, timeout: 0s}}": [
         "2: report.email.ca_file: has no effect beside starttls: none; remove one of them",
-        "2: report.email.password_file: is of nobody; add username",
+        "2: report.email.password_file: requires username",
         "2: report.email.timeout: 0s is outside 1s to 2h",
     ],
     "report: {webhooks: [{}, {url: 'ftp://hunter2'}, {name: email, url_file: password}, {kind:"
     " teams, url: 'http://h/', url_file: hook}]}": [
         "2: report.webhooks[0]: has no address; add \"url_file: FILE\", which keeps it secret, or"
         " url",
-        "2: report.webhooks[1].url: is no address of http:// or https:// without user, fragment"
-        " and space",
+        "2: report.webhooks[1].url: must be an HTTP(S) URL without credentials, fragment or"
+        " spaces",
         '2: report.webhooks[2].name: "email" is the name of the mail; give another',
-        "2: report.webhooks[2].url_file: what FOLDER/password holds is no address of http:// or"
-        " https:// without user, fragment and space",
+        "2: report.webhooks[2].url_file: the content of FOLDER/password must be an HTTP(S)"
+        " URL without credentials, fragment or spaces",
         "2: report.webhooks[3].kind: \"teams\" is none of 'slack' or 'json'",
     ],
     "report: {webhooks: [{url: 'http://h/', url_file: hook}]}": [
@@ -167,7 +167,9 @@ def test_a_secret_that_went_away_is_said_when_it_is_needed(folder: Path) -> None
     (folder / "hook").write_text("none")
     with pytest.raises(ConfigError, match=r"report\.email\.password_file: cannot read .*password"):
         report.email.password()
-    with pytest.raises(ConfigError, match=r"report\.webhooks \(webhook\): url_file: is no address"):
+    with pytest.raises(
+        ConfigError, match=r"report\.webhooks \(webhook\): url_file: must be an HTTP"
+    ):
         report.webhooks[0].address()
 
 

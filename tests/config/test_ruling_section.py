@@ -15,8 +15,8 @@ DATA = Path(__file__).parents[1] / "data" / "ruling"
 
 INVALID = {
     "rules": [
-        '3: rules.without[1]: "net-negativ" is no default rule; did you mean "net-negative"?',
-        '5: rules.extra[0].metric: "acceptance_rate" is no metric; did you mean'
+        '3: rules.without[1]: "net-negativ" is not a default rule; did you mean "net-negative"?',
+        '5: rules.extra[0].metric: "acceptance_rate" is not a metric; did you mean'
         ' "acceptance_ratio"?',
         '6: rules.extra[1].above: 0.5 has no unit; write "0.5s" for seconds, or use ms, m,'
         ' h, d',
@@ -85,9 +85,9 @@ INVALID = {
     "scopes": [
         '5: rules.extra[0].scope.target: "chta" fits no target; did you mean "chat"?',
         '6: rules.extra[1].scope.target: "x*" fits no target; known here: chat, code',
-        '6: rules.extra[1].scope.temperature: "0.3" is no temperature bucket; use one of 0,'
+        '6: rules.extra[1].scope.temperature: "0.3" is not a temperature bucket; use one of 0,'
         ' (0,1], >1, all, each, positive, unknown',
-        '11: rules.extra[2].scope.temperature: "(0,0.3]" is no temperature bucket; use one'
+        '11: rules.extra[2].scope.temperature: "(0,0.3]" is not a temperature bucket; use one'
         ' of 0, (0,1], >1, all, each, positive, unknown',
     ],
     "slos": [

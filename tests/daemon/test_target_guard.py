@@ -195,7 +195,7 @@ def test_what_a_person_orders_is_done_before_anything_else(living: Living) -> No
     state = living.live(600, until=Phase.CONFIRMED)
     assert living.server.mode is Mode.ON
     assert state.phase is Phase.CONFIRMED
-    assert living.live(60).waiting == "somebody else switched speculation not long ago"
+    assert living.live(60).waiting == "another tool switched speculation recently"
 
 
 def test_what_has_no_plan_is_not_begun_for_a_rule(living: Living) -> None:
@@ -241,7 +241,7 @@ def test_what_somebody_else_switches_is_respected(living: Living) -> None:
     assert state.phase is Phase.CONFIRMED
     living.live(0.8 * ACT.respect)
     assert living.server.mode is Mode.ON
-    assert living.state.waiting == "somebody else switched speculation not long ago"
+    assert living.state.waiting == "another tool switched speculation recently"
     living.live(ACT.respect)
     assert living.server.mode is Mode.OFF
 
@@ -325,7 +325,7 @@ def test_a_person_who_stops_the_server_meanwhile_is_not_worked_against(living: L
     living.live(400, until=Phase.VERIFYING)
     living.server.fault = "stopped"
     state = living.live(300, until=Phase.HELD)
-    assert state.why == "somebody stopped the server after the restart"
+    assert state.why == "the server was stopped by hand after the restart"
     assert len(living.server.starts) == 1
 
 

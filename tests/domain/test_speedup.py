@@ -205,7 +205,7 @@ def test_where_first_tokens_are_not_known_it_is_the_time_per_token():
     assert compared.of(Objective.TTFT) is None
     # What prompts cost is known, and not how long they were.
     unknown = Comparison(samples, baseline(MIXED))
-    assert unknown.missing == "nothing tells how long prompts were"
+    assert unknown.missing == "the length of prompts is not known"
 
 
 def dropping(after: int, speedup: float, seed: int = 6) -> list[Sample]:
@@ -325,7 +325,7 @@ def test_minutes_without_requests_are_like_those_around_them():
     assert interval.value == pytest.approx(1.37, rel=0.05)
     far = Comparison([*samples[:6], *map(without, samples[20:])], known)
     assert len(far.known) == 6, "of what no request is near it is not known"
-    assert far.missing == "nothing tells how long prompts were"
+    assert far.missing == "the length of prompts is not known"
 
 
 def test_a_baseline_that_is_wrong_by_a_factor_is_corrected_by_minutes_without_speculation():

@@ -81,7 +81,9 @@ def test_a_date_without_an_offset_is_in_the_given_time_zone() -> None:
     ["", "yesterday", "nan", "-inf", "1e400", "5 s", "30m ago", "2026-13-01", "2026-11-19T25:00"],
 )
 def test_what_is_no_moment_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is no date or time such as 1970-01-01T02:46, no durat"):
+    with pytest.raises(
+        ValueError, match=r"is not a date or time such as 1970-01-01T02:46, a durat"
+    ):
         parse_moment(text, now=10_000.0)
 
 

@@ -34,7 +34,7 @@ def cause(of: Cause) -> Incident:
 def test_an_action_that_is_given_up_does_not_count() -> None:
     found = machine.step(DRAINING, seen(now=NOW + 2, scraped_at=NOW + 1, service=STOPPED), ACT)
     assert found is not None
-    assert found.reason == "given up: somebody stopped the server"
+    assert found.reason == "given up: the server was stopped by hand"
     assert (found.state.phase, found.state.goal) == (Phase.OBSERVING, Mode.ON)
     assert (found.state.actions, found.state.incident) == ((NOW - 9000,), None)
 

@@ -264,7 +264,7 @@ def test_a_page_without_latencies_says_nothing() -> None:
         for look in block(STEADY).looks
     ]
     found.add(Block(tuple(looks), ()), meter)
-    assert found.shortfall == "the page of its server tells no time between tokens, nor TPOT"
+    assert found.shortfall == "the server's page has neither the time between tokens nor TPOT"
 
 
 def test_requests_and_tokens_of_others_are_seen() -> None:

@@ -315,7 +315,7 @@ def test_why_no_acceptance_is_told_is_said() -> None:
     found = sweep({0.0: drawn(6, 0.8, 1)})
     found.parts[0.0] = []
     (problem,) = problems_of(found)
-    assert "nobody can tell the acceptance: no answer carried a record" in problem
+    assert "the acceptance is not known: no response carried a record" in problem
     found.complete = False
     assert problems_of(found) == []
 

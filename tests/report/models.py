@@ -370,7 +370,7 @@ def assumed() -> ModelReport:
         answer=Answer(
             outcome="unknown",
             sentence=(
-                "Nobody knows yet whether speculation pays for"
+                "Not known yet whether speculation pays for"
                 " mistralai/Mistral-Small-3.2-24B-Instruct-2506: no baseline at any load that there"
                 " was; a speedup of about 1.4x is assumed."
             ),

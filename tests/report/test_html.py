@@ -305,7 +305,7 @@ def test_what_is_not_there_is_one_sentence() -> None:
         "The guard had nothing to do: no incident.",
         "No rule was in breach.",
         "How many tokens of a draft were accepted is not known.",
-        "What that did cannot be told: there is nothing to compare.",
+        "The effect is not known: there is nothing to compare with.",
     ):
         assert sentence in text
     assert [each.text for each in sections[1].all("h3")] == [

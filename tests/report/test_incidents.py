@@ -103,11 +103,11 @@ OUTCOMES = {
         "held since 2026-11-02 00:42 UTC, a person has to look:"
         " vLLM does not run; it runs again as before",
     ),
-    "held, because somebody stopped the server": (
-        (*OFF[:4], (0.5, "held", "somebody stopped the server after the restart")),
+    "held, because the server was stopped by hand": (
+        (*OFF[:4], (0.5, "held", "the server was stopped by hand after the restart")),
         24 - 0.2,
         "held since 2026-11-02 00:30 UTC, a person has to look:"
-        " somebody stopped the server after the restart",
+        " the server was stopped by hand after the restart",
     ),
     "held before anything was done": (
         (*OFF[:2], (0.2, "held", "nothing was done: no manager")),
@@ -141,10 +141,10 @@ OUTCOMES = {
         0,
         "given up: paused by ann",
     ),
-    "switched by somebody else": (
-        (*OFF, (3, "observing", "speculation was switched on by somebody else")),
+    "switched by another tool": (
+        (*OFF, (3, "observing", "speculation was switched on by another tool")),
         3 - 0.2,
-        "speculation was switched on by somebody else",
+        "speculation was switched on by another tool",
     ),
     "looked on": (
         (

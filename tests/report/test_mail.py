@@ -144,7 +144,7 @@ def test_a_password_is_not_sent_for_all_to_read(
     mail(server.url, **login).send(letter, ())
     monkeypatch.setattr("specwatch.config.report.is_loopback", lambda _: False)
     error = refused(mail(server.url, **login), letter)
-    assert "the password is not sent for all to read" in str(error)
+    assert "the password is not sent in clear text" in str(error)
     assert (len(server.box.logins), error.retry) == (1, False)
     mail(server.url, **login, starttls="none").send(letter, ())
     assert len(server.box.sent) == 2
@@ -185,7 +185,7 @@ def test_who_was_refused_is_named_and_the_others_have_it(
     [
         ("554 looks like spam", False, "does not take the report (554 looks like spam)"),
         ("451 no room", True, "does not take the report (451 no room)"),
-        ("hang up", True, "hung up: "),
+        ("hang up", True, "closed the connection: "),
     ],
 )
 def test_what_the_server_says_to_the_report_is_told(

@@ -100,7 +100,7 @@ SENTENCES = {
     ),
     "even": (
         report("even", speedup=EVEN, hours_saved=hours(0.8)),
-        "No difference that can be told: speculation made chat-70b 1.01x as fast (0.97 to 1.05,"
+        "No certain difference: speculation made chat-70b 1.01x as fast (0.97 to 1.05,"
         " measured).",
     ),
     "loses": (
@@ -120,7 +120,7 @@ SENTENCES = {
     "no traffic": (report("no_traffic"), "No traffic: nothing was asked of chat-70b."),
     "not watched": (
         report("no_traffic", health={"observed": 0.0}),
-        "Nobody knows: chat-70b was not watched.",
+        "Not known: chat-70b was not watched.",
     ),
     "down": (
         report("no_traffic", health={"observed": 0.0, "down": 604_800.0}),
@@ -128,16 +128,16 @@ SENTENCES = {
     ),
     "no baseline": (
         report("unknown", speedup=ASSUMED, missing="no baseline"),
-        "Nobody knows yet whether speculation pays for chat-70b: there is no baseline; a speedup"
+        "Not known yet whether speculation pays for chat-70b: there is no baseline; a speedup"
         " of about 1.8x is assumed.",
     ),
     "too little": (
         report("unknown", missing="too few minutes of traffic"),
-        "Nobody knows yet whether speculation pays for chat-70b: too few minutes of traffic.",
+        "Not known yet whether speculation pays for chat-70b: too few minutes of traffic.",
     ),
     "nothing known": (
         report("unknown"),
-        "Nobody knows yet whether speculation pays for chat-70b.",
+        "Not known yet whether speculation pays for chat-70b.",
     ),
 }  # fmt: skip
 
@@ -290,7 +290,7 @@ ADVICE = {
         report("pays", speedup=FASTER, others={"what_if": replace(WHAT_IF, now=0.95)}),
         "Speculation loses above 2 running requests, 5.0% of the time: send what is above to a"
         " server of its own without speculation, or switch it off while that lasts (`specwatch"
-        " guard disable chat`). A schedule by batch size is no remedy: with 0 draft tokens the"
+        " guard disable chat`). A schedule by batch size does not help: with 0 draft tokens the"
         " drafter still runs, which is slower than off: at most 0.91x of it by the assumed draft"
         " cost, and 0.95x is measured now.",
     ),

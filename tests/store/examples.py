@@ -25,6 +25,7 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
+from specwatch.scrape.tally import MOST_KEYS
 from specwatch.store.packing import PackedBatch, pack_batch
 from specwatch.store.repository import Store
 
@@ -120,7 +121,9 @@ tallies = st.builds(
     Tally,
     accepted_per_position=st.none() | st.lists(_counts, max_size=5).map(tuple),
     **{
-        name: st.dictionaries(st.sampled_from(["stop", "timings", "several"]) | _names, _counts)
+        name: st.dictionaries(
+            st.sampled_from(["stop", "timings", "several"]) | _names, _counts, max_size=MOST_KEYS
+        )
         for name in MAPPINGS
     },
     **dict.fromkeys(COUNTERS, st.none() | _counts),

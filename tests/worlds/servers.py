@@ -52,7 +52,7 @@ class ServedWorld:
         """``down``: seconds that a restart takes.
 
         ``coverage``: the share of requests that the tap sees, by temperature; None: no tap.
-        ``deploys``: times, in seconds since the first page, of restarts by somebody else, always
+        ``deploys``: times, in seconds since the first page, of restarts by another tool, always
         with speculation. ``lost``: share of the scrapes that fail singly. ``outages``: share of the
         ten minutes in which all scrapes fail. ``calibrated``: what the calibration runs under,
         where that is not the first regime.

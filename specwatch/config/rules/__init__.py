@@ -45,7 +45,7 @@ class Rules(Section):
             raise ValueError("has no effect beside use_defaults: false; remove one of them")
         names = [rule.name for rule in DEFAULT_RULES]
         unknown: dict[KeyPath, str] = {
-            (index,): f"{quoted(name)} is no default rule; {nearest(name, names)}"
+            (index,): f"{quoted(name)} is not a default rule; {nearest(name, names)}"
             for index, name in enumerate(value)
             if name not in names
         }
@@ -89,7 +89,7 @@ def out_of_place(
         if labels and temperature not in (*labels, *NOT_BUCKETS):
             known = ", ".join((*labels, *NOT_BUCKETS))
             found[(*at, "temperature")] = (
-                f"{quoted(temperature)} is no temperature bucket; use one of {known}"
+                f"{quoted(temperature)} is not a temperature bucket; use one of {known}"
             )
     return found
 

@@ -45,7 +45,7 @@ class Condition(Section):
     @classmethod
     def _known_metric(cls, value: str) -> str:
         if value not in MEASURES:
-            raise ValueError(f"{quoted(value)} is no metric; {nearest(value, MEASURES)}")
+            raise ValueError(f"{quoted(value)} is not a metric; {nearest(value, MEASURES)}")
         return value
 
     @field_validator("above", "below", "clear", mode="before")

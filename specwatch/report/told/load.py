@@ -52,7 +52,7 @@ def _crossing(model: ModelReport) -> str:
         return "At no load that was measured does speculation lose."
     if max(known) < 1:
         return "At no load that was measured does speculation pay."
-    return "There is no one load at which speculation stops to pay."
+    return "Speculation does not stop paying at any one load."
 
 
 def _value(each: Load) -> float | None:

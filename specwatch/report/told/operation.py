@@ -72,8 +72,8 @@ def objective_notes(found: Sequence[Objective]) -> list[str]:
     """Which objectives cannot be told for how many requests, and why, in sentences."""
     return [
         f"Of {cells.number(each.unknown)} of {cells.number(each.requests)} requests it is not known"
-        f" whether they met {cells.name(each.name)}: {cells.seconds(each.threshold)} is no bound of"
-        " vLLM's histogram. They do not count as slow."
+        f" whether they met {cells.name(each.name)}: {cells.seconds(each.threshold)} is not a bound"
+        " of vLLM's histogram. They do not count as slow."
         for each in found
         if each.unknown > each.requests * (1 - each.objective)
     ]
@@ -247,7 +247,7 @@ def _change(each: Change) -> Iterator[Part]:
     sides = (each.before, each.after)
     yield Sentence(f"{cells.moment(each.at)}: {cells.sentence(each.what)}")
     if not all(side.hours for side in sides):
-        yield Sentence("What that did cannot be told: there is nothing to compare.")
+        yield Sentence("The effect is not known: there is nothing to compare with.")
         return
     yield table(
         f"Before and after {cells.moment(each.at)}",

@@ -123,8 +123,8 @@ def _latencies(model: ModelReport) -> Iterator[Part]:
         found = [(each.temperature, getattr(each, metric)) for each in model.temperatures]
         yield from _table(title, [(label, each) for label, each in found if each.on is not None])
     yield Sentence(
-        "Means are exact. A quantile told as a range lies anywhere in that bucket of the histogram,"
-        " so nothing is said of how it changed."
+        "Means are exact. A quantile given as a range lies anywhere in that histogram bucket, so"
+        " its change is not given."
     )
 
 
