@@ -32,7 +32,7 @@ LAYERS = (
         "config",
     ),
     ("core", "guard"),
-    ("stripping", "codegen", "wording", "experiments", "advice"),
+    ("stripping", "codegen", "wording", "experiments", "advise"),
     ("report", "charts"),
     ("pages",),
     ("serving",),
@@ -51,7 +51,7 @@ ASIDE = {
 
 PURE = {
     "errors", "model", "names", "temperature", "measures", "core", "stripping", "codegen", "guard",
-    "experiments", "advice", "wording", "charts", "report", "pages",
+    "experiments", "advise", "wording", "charts", "report", "pages",
 }  # fmt: skip
 """Rooms that do no I/O and are told the time."""
 

@@ -13,11 +13,11 @@ import click
 import msgspec
 
 from specwatch import __version__
-from specwatch.advice import command as vllm_command
-from specwatch.advice import llama_command
-from specwatch.advice.advise import Request, advise
-from specwatch.advice.asked import Asked, Hints, Latency, Workload
-from specwatch.advice.model import Advice
+from specwatch.advise import command as vllm_command
+from specwatch.advise import llama_command
+from specwatch.advise.advise import Request, advise
+from specwatch.advise.asked import Asked, Hints, Latency, Workload
+from specwatch.advise.model import Advice
 from specwatch.cli import advise_models, options
 from specwatch.cli.advise_lines import lines
 from specwatch.cli.terminal import Terminal

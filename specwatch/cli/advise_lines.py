@@ -6,10 +6,10 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from specwatch.advice.expected import MOST_TOKENS
-from specwatch.advice.model import LEVELS, Advice, Finding, Level, Memory, Model
-from specwatch.advice.naming import plain_size
-from specwatch.advice.pairing import size
+from specwatch.advise.expected import MOST_TOKENS
+from specwatch.advise.model import LEVELS, Advice, Finding, Level, Memory, Model
+from specwatch.advise.naming import plain_size
+from specwatch.advise.pairing import size
 from specwatch.wording import figures
 from specwatch.wording.text import clean
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from specwatch.advice import candidate, naming, speculators
-from specwatch.advice.asked import Asked
-from specwatch.advice.candidate import Candidate
-from specwatch.advice.model import Finding
-from specwatch.advice.model_files import ModelFolder
+from specwatch.advise import candidate, naming, speculators
+from specwatch.advise.asked import Asked
+from specwatch.advise.candidate import Candidate
+from specwatch.advise.model import Finding
+from specwatch.advise.model_files import ModelFolder
 from specwatch.edges import hub_cache
 from specwatch.edges.gpu import GpuMemoryReader
 from specwatch.edges.model_folder import open_model, open_tokenizer

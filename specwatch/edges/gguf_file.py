@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from specwatch.advice.gguf_config import BLOCKS, TYPE_NAMES
-from specwatch.advice.stored_weights import Tensor
+from specwatch.advise.gguf_config import BLOCKS, TYPE_NAMES
+from specwatch.advise.stored_weights import Tensor
 from specwatch.edges.bounded_file import opened
 from specwatch.errors import ConfigError
 from specwatch.wording.text import shown

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specwatch.advice.gguf_config import config_of
-from specwatch.advice.mistral_config import of_params
-from specwatch.advice.model_files import ModelFolder, TokenizerFiles, Weights
-from specwatch.advice.stored_weights import Tensor, stored, stored_gguf
-from specwatch.advice.tokenizer_formats import loose
+from specwatch.advise.gguf_config import config_of
+from specwatch.advise.mistral_config import of_params
+from specwatch.advise.model_files import ModelFolder, TokenizerFiles, Weights
+from specwatch.advise.stored_weights import Tensor, stored, stored_gguf
+from specwatch.advise.tokenizer_formats import loose
 from specwatch.edges.bounded_file import cannot_read, opened, read_file
 from specwatch.edges.gguf_file import MAGIC, GgufHeader, read_gguf
 from specwatch.edges.safetensors_header import read_header, shards

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from specwatch.advice.stored_weights import Tensor
+from specwatch.advise.stored_weights import Tensor
 from specwatch.edges.bounded_file import opened, read_file
 from specwatch.errors import ConfigError
 from specwatch.wording.text import shown

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from click.testing import Result
 
-from specwatch.advice.model import Advice
+from specwatch.advise.model import Advice
 from specwatch.cli.advise_lines import lines
-from tests.advice.folders import WRITTEN, model
-from tests.advice.shapes import LLAMA
+from tests.advise.folders import WRITTEN, model
+from tests.advise.shapes import LLAMA
 
 Run = Callable[..., Result]
 SMALL = LLAMA | {

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from specwatch.advice import command
-from specwatch.advice.advise import Request, advise
-from specwatch.advice.asked import Hints
-from specwatch.advice.model import Advice
+from specwatch.advise import command
+from specwatch.advise.advise import Request, advise
+from specwatch.advise.asked import Hints
+from specwatch.advise.model import Advice
 from specwatch.cli.advise_models import Models
 from specwatch.errors import ConfigError
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.advice import architecture
-from specwatch.advice.block_pool import Part, pool_of
-from specwatch.advice.memory import Footprint, plan
+from specwatch.advise import architecture
+from specwatch.advise.block_pool import Part, pool_of
+from specwatch.advise.memory import Footprint, plan
 from tests.lab.vllm_server import VllmServer
 
 SPACE = 2**30
