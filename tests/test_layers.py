@@ -51,7 +51,7 @@ ASIDE = {
 
 PURE = {
     "errors", "model", "names", "temperature", "measures", "core", "stripping", "codegen", "guard",
-    "experiments", "advise", "wording", "charts", "report", "pages",
+    "experiments", "wording", "charts", "report", "pages",
 }  # fmt: skip
 """Rooms that do no I/O and are told the time."""
 

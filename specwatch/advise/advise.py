@@ -4,50 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from dataclasses import replace as changed
+from dataclasses import replace as with_fields
 
 from msgspec.structs import replace
 
-from specwatch.advise import (
-    draft_tokens,
-    expected,
-    memory,
-    methods,
-    pairing,
-    precision,
-    quantization,
-    rough_memory,
-    sources,
-    tokenizers,
-    use,
-    vllm_rules,
+from specwatch.advise import formats
+from specwatch.advise.advice import (
+    LEVELS,
+    TOPICS,
+    Advice,
+    Expected,
+    Finding,
+    Memory,
+    ServerPlan,
+    Traffic,
+    cited,
+    reported,
 )
-from specwatch.advise.asked import Asked, Hints
 from specwatch.advise.candidate import Candidate
-from specwatch.advise.command import whole
-from specwatch.advise.memory import Footprint
-from specwatch.advise.model import LEVELS, Advice, Expected, Finding, Memory, Topic
-from specwatch.advise.tokenizers import Tokenizer
+from specwatch.advise.files import MissingLibrary
+from specwatch.advise.heuristics import (
+    quantization_findings,
+    size_findings,
+    temperature_finding,
+    traffic_findings,
+)
+from specwatch.advise.memory import UTILIZATION, Footprint, mtp_footprint, plan_memory
+from specwatch.advise.methods import HEADS, LOOKUPS, method_findings, method_of
+from specwatch.advise.speedup import (
+    ACCEPTANCES,
+    MOST_DRAFTED,
+    DraftCost,
+    draft_cost,
+    expected_speedup,
+    k_findings,
+    largest_k,
+    usual_k,
+)
+from specwatch.advise.vocabulary import Vocabulary, read_vocabulary
+from specwatch.advise.vocabulary_comparison import compare_vocabularies
 from specwatch.errors import ConfigError
 from specwatch.wording import figures
 
-_TOPICS: tuple[Topic, ...] = (
-    "tokenizer", "memory", "method", "pairing", "k", "quantization", "use", "model",
-)  # fmt: skip
 _GIVEN = "what was given here"
 _HOTTEST = 100
-"""Above it a temperature is none."""
+"""A value above it is not a temperature."""
 _CONTEXT = 8192
-"""Tokens of a request where neither the command nor the model says."""
+"""Tokens of a request where neither the command nor the model tells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """All that advice is given on; memory is bytes, of one GPU. None is what is not known."""
+class AdviceRequest:
+    """All that advice is given on; memory is bytes, of one GPU. None means not known."""
 
     version: str
-    asked: Asked
-    hints: Hints
+    plan: ServerPlan
+    traffic: Traffic
     target: Candidate
     draft: Candidate | None
     gpus: int | None = None
@@ -55,281 +67,217 @@ class Request:
     gpu_findings: tuple[Finding, ...] = ()
 
 
-def advise(request: Request) -> Advice:
+def advise(request: AdviceRequest) -> Advice:
     """Put together all findings on a pairing. Raises ConfigError for what cannot be read."""
-    method = methods.method_of(request.asked, request.draft)
-    request = _resolved(request, method)
-    asked, target, draft = request.asked, request.target, request.draft
-    k = min(asked.k, expected.MOST_DRAFTED) if asked.k is not None and asked.k > 0 else None
-    found = [*request.gpu_findings, *asked.findings, *target.findings]
-    found += [] if draft is None else draft.findings
-    found += methods.findings(method, target, draft, asked)
-    cost: draft_tokens.Cost | None = None
+    plan, target, draft = request.plan, request.target, request.draft
+    method = method_of(plan, draft)
+    if plan.server == "vllm":
+        plan = with_fields(plan, tensor_parallel=plan.parallel(request.gpus))
+    is_head = method == "mtp" or method in HEADS
+    if draft is not None and is_head:
+        draft = draft.as_head()
+    request = with_fields(request, plan=plan, draft=draft)
+    k = min(plan.k, MOST_DRAFTED) if plan.k is not None and plan.k > 0 else None
+    findings = [*request.gpu_findings, *plan.findings, *target.findings]
+    findings += [] if draft is None else draft.findings
+    findings += method_findings(method, target, draft, plan)
+    cost: DraftCost | None = None
     table: tuple[Expected, ...] = ()
     if method is not None:
         if k is None:
-            k = _own_k(method, target, draft)
-            found.append(_assumed(k))
-        cost = draft_tokens.draft_cost(method, k, target, draft, asked)
-        table = expected.table(k, cost.steps, draft_tokens.most_k(method, k, target, draft))
-        found += _of_method(method, request)
-        found += draft_tokens.findings(method, k, cost, table, asked)
-        found += use.findings(method, asked, request.hints)
-    plan, of_memory = _memory(request, method, k if method is not None else None)
-    found += of_memory
-    found += _sampling(target, request.hints)
-    found = [replace(each, source=each.source or _GIVEN) for each in found]
-    kv_bits = _kv_bits(asked)
+            k = usual_k(method, target, draft)
+            findings.append(
+                Finding(
+                    "k", "note", f"k = {k} is taken for what follows, as none is given",
+                    "5 is the common start, unless the draft has a number of its own",
+                    reported("G"),
+                )
+            )  # fmt: skip
+        cost = draft_cost(method, k, target, draft, plan)
+        most = largest_k(method, k, target, draft)
+        table = tuple(expected_speedup(rate, k, cost.steps, most) for rate in ACCEPTANCES)
+        findings += size_findings(target, draft if method == "draft_model" else None)
+        findings += quantization_findings(target, draft)
+        if draft is not None and method not in LOOKUPS:
+            findings += _tokenizer_findings(target, draft, plan, head=is_head)
+        findings += k_findings(method, k, cost, table, plan)
+        findings += traffic_findings(method, plan, request.traffic)
+    memory, memory_findings = _memory(request, method, k if method is not None else None)
+    findings += memory_findings
+    findings += _own_temperature(target, request.traffic)
+    findings = [replace(finding, source=finding.source or _GIVEN) for finding in findings]
+    findings.sort(key=lambda item: (LEVELS.index(item.level), TOPICS.index(item.topic)))
+    kv_bits = _kv_bits(plan)
     return Advice(
         version=request.version,
         method=method,
         k=k,
         target=target.model(kv_bits),
         draft=None if draft is None else draft.model(kv_bits),
-        memory=plan,
+        memory=memory,
         draft_cost=None if cost is None else cost.steps,
         draft_cost_assumed=cost is not None and cost.assumed,
         expected=table,
-        findings=tuple(sorted(found, key=_rank)),
-        sources=sources.cited(found, "GL" if table else ""),
-        sound=not any(each.level == "wrong" for each in found),
+        findings=tuple(findings),
+        sources=cited(findings, "GL" if table else ""),
+        sound=not any(finding.level == "wrong" for finding in findings),
     )
 
 
-def _resolved(request: Request, method: str | None) -> Request:
-    """The request with what is told by its other parts: GPUs that share layers, whether a head."""
-    asked, draft = request.asked, request.draft
-    if asked.server == "vllm":
-        asked = changed(asked, tensor_parallel=asked.parallel(request.gpus))
-    if draft is not None and (method == "mtp" or method in methods.HEADS):
-        draft = draft.as_head()
-    return changed(request, asked=asked, draft=draft)
-
-
-def _rank(finding: Finding) -> tuple[int, int]:
-    return LEVELS.index(finding.level), _TOPICS.index(finding.topic)
-
-
-def _of_method(method: str, request: Request) -> Iterator[Finding]:
-    asked, target, draft = request.asked, request.target, request.draft
-    head = method in methods.HEADS or method == "mtp"
-    own = draft if method == "draft_model" else None
-    yield from pairing.findings(target, own)
-    yield from precision.findings(target, draft)
-    if draft is not None and method not in methods.LOOKUPS:
-        yield from _tokens(request, head=head)
-    if asked.server == "vllm":
-        yield from vllm_rules.findings(method, target, draft, asked)
-
-
-def _tokens(request: Request, *, head: bool) -> Iterator[Finding]:
-    target, draft = request.target, request.draft
-    sides: list[Tokenizer | None] = []
-    sizes: list[int | None] = []
+def _tokenizer_findings(
+    target: Candidate, draft: Candidate, plan: ServerPlan, *, head: bool
+) -> Iterator[Finding]:
+    vocabularies: list[Vocabulary | None] = []
     for side in (target, draft):
-        files = None if side is None or side.folder is None else side.folder.tokenizer
-        sizes.append(None if side is None or side.folder is None else side.folder.vocabulary_size)
+        files = None if side.files is None else side.files.tokenizer
         try:
-            sides.append(None if files is None else tokenizers.read(files))
+            vocabularies.append(None if files is None else read_vocabulary(files))
+        except MissingLibrary:
+            raise
         except ConfigError as error:
-            sides.append(None)
+            vocabularies.append(None)
             yield Finding(
-                topic="tokenizer",
-                level="doubt",
-                text=f"a tokenizer cannot be read: {error}",
+                "tokenizer", "doubt", f"a tokenizer cannot be read: {error}",
                 remedy="compare target and draft by hand: nothing else warns of a mismatch",
-            )
-    yield from tokenizers.compare(
-        sides[0],
-        sides[1],
-        target_size=sizes[0],
-        draft_size=sizes[1],
-        server=request.asked.server,
+            )  # fmt: skip
+    yield from compare_vocabularies(
+        *vocabularies,
+        target_size=None if target.files is None else target.files.vocabulary_size,
+        draft_size=None if draft.files is None else draft.files.vocabulary_size,
+        server=plan.server,
         head=head,
-        heterogeneous=bool(request.asked.speculation.get("use_heterogeneous_vocab")),
-    )
-
-
-def _own_k(method: str, target: Candidate, draft: Candidate | None) -> int:
-    """The k of a draft, or of layers for prediction, that has its own; else the common one."""
-    if method == "mtp" and draft is None and target.architecture is not None:
-        return target.architecture.mtp_layers or draft_tokens.COMMON_K
-    shape = None if draft is None else draft.architecture
-    if shape is None:
-        return draft_tokens.COMMON_K
-    if method == "dspark":
-        most = expected.MOST_DRAFTED
-        return shape.keys.optional("block_size", most=most) or draft_tokens.COMMON_K
-    positions = shape.positions if method in ("medusa", "mlp_speculator") else None
-    return positions or draft_tokens.COMMON_K
-
-
-def _assumed(k: int) -> Finding:
-    return Finding(
-        topic="k",
-        level="note",
-        text=f"k = {k} is taken for what follows, as none is given",
-        reason="5 is the common start, unless the draft has a number of its own",
-        source=sources.reported("G"),
+        heterogeneous=bool(plan.speculation.get("use_heterogeneous_vocab")),
     )
 
 
 def _memory(
-    request: Request, method: str | None, k: int | None
+    request: AdviceRequest, method: str | None, k: int | None
 ) -> tuple[Memory | None, list[Finding]]:
-    asked, target = request.asked, request.target
-    if asked.speculation.get("on_cpu"):
-        return None, [_unknown("-ngl leaves layers to the CPU, whose memory is not planned here")]
+    plan, target, draft = request.plan, request.target, request.draft
+    if plan.speculation.get("on_cpu"):
+        text = "memory: -ngl leaves layers to the CPU, whose memory is not planned here"
+        return None, [Finding("memory", "note", text)]
     if request.gpus is None or request.gpu_memory is None:
         return None, []
     if target.weights is None:
+        text = "memory: the size of the target is not known"
         remedy = "give its folder, or its parameters such as --model 70B"
-        return None, [_unknown("the size of the target is not known", remedy)]
-    engine = _engine(asked, request.gpus)
-    plan, found = _planned(request, target.weights, engine, method, k)
-    guessed = target.guessed or (
-        request.draft is not None and request.draft.guessed and plan.kv_without > 0
+        return None, [Finding("memory", "note", text, remedy=remedy)]
+    engine_gpus = _engine_gpus(plan, request.gpus)
+    context = plan.context or (target.architecture and target.architecture.context) or _CONTEXT
+    # llama.cpp reserves memory for each slot.
+    slots = plan.slots if plan.server == "llama.cpp" else None
+    memory, findings = plan_memory(
+        _footprint(target),
+        _draft_footprint(target, draft, method),
+        gpus=engine_gpus,
+        gpu_memory=request.gpu_memory,
+        context=context,
+        concurrency=request.traffic.concurrency or slots,
+        utilization=plan.utilization or (UTILIZATION if plan.server == "vllm" else 1.0),
+        tensor_parallel=plan.parallel(engine_gpus),
+        draft_tensor_parallel=plan.draft_parallel,
+        draft_tokens=(k or 0) if plan.server == "vllm" else 0,
+        kv_bits=_kv_bits(plan),
     )
-    found = [_by_name(each) if guessed else each for each in found]
-    found += _of_gpus(asked, request.gpus, engine)
-    if plan.draft_weights is None:
-        found.append(_draft_unknown(method))
-    if asked.kv_dtype is not None and quantization.of_cache(asked.kv_dtype) is None:
-        said = f"the bits of --kv-cache-dtype {asked.kv_dtype} are not known, and taken to be 16"
-        found.append(_unknown(said))
-    return plan, found
-
-
-def _planned(
-    request: Request, weights: int, engine: int, method: str | None, k: int | None
-) -> tuple[Memory, list[Finding]]:
-    """The plan of one engine: by the shapes of both models, else by their bytes alone."""
-    asked, target = request.asked, request.target
-    alone = whole(asked.speculation.get("draft_tensor_parallel_size"))
-    utilization = asked.utilization or (memory.UTILIZATION if asked.server == "vllm" else 1.0)
-    shape, (theirs, drafted) = target.architecture, _draft(target, request.draft, method)
-    if shape is None or not shape.layers or (drafted and theirs is None):
-        return rough_memory.plan(
-            weights,
-            drafted,
-            gpus=engine,
-            gpu_memory=request.gpu_memory or 0,
-            utilization=utilization,
-            draft_parallel=alone,
+    if target.is_guessed or (draft is not None and draft.is_guessed and memory.kv_without > 0):
+        # Where only a name tells a size, nothing is certain to be wrong.
+        doubt = "; sizes are read from names, and may be wrong"
+        findings = [
+            replace(item, level="doubt", reason=item.reason + doubt)
+            if item.level == "wrong"
+            else item
+            for item in findings
+        ]
+    findings += _gpu_findings(plan, request.gpus, engine_gpus)
+    if memory.draft_weights is None:
+        findings.append(
+            Finding(
+                "memory", "doubt" if method == "draft_model" else "note",
+                "the draft's memory is not known, nor what is left beside it",
+                remedy="give its folder, or its parameters such as --draft 1B",
+            )
+        )  # fmt: skip
+    if plan.kv_dtype is not None and formats.cache_bits(plan.kv_dtype) is None:
+        text = (
+            f"memory: the bits of --kv-cache-dtype {plan.kv_dtype} are not known, and taken to be"
         )
-    return memory.plan(
-        Footprint(shape, weights),
-        theirs,
-        gpus=engine,
-        gpu_memory=request.gpu_memory or 0,
-        context=asked.context or shape.context or _CONTEXT,
-        concurrency=request.hints.concurrency or _slots(asked),
-        utilization=utilization,
-        tensor_parallel=asked.parallel(engine),
-        draft_tensor_parallel=alone,
-        draft_known=drafted is not None,
-        draft_tokens=(k or 0) if asked.server == "vllm" else 0,
-        kv_bits=_kv_bits(asked),
-    )
+        findings.append(Finding("memory", "note", f"{text} 16"))
+    return memory, findings
 
 
-def _draft(
+def _footprint(model: Candidate) -> Footprint:
+    shape = model.architecture
+    if shape is None:
+        return Footprint(model.weights)
+    return Footprint(model.weights, shape.layers, shape.kv_heads)
+
+
+def _draft_footprint(
     target: Candidate, draft: Candidate | None, method: str | None
-) -> tuple[Footprint | None, int | None]:
-    """What drafts, where its shape is known, and the bytes of its weights; None: not known."""
-    if draft is None and method != "mtp":
-        return None, 0
-    model = target if draft is None else draft
-    weights = target.mtp_weights if draft is None else draft.weights
-    if model.architecture is None or weights is None:
-        return None, weights
-    if draft is None:
-        return memory.of_prediction(model.architecture, weights), weights
-    return Footprint(model.architecture, weights), weights
+) -> Footprint | None:
+    if draft is not None:
+        return _footprint(draft)
+    if method != "mtp":
+        return None
+    if target.architecture is None:
+        return Footprint(target.mtp_weights)
+    return mtp_footprint(target.architecture, target.mtp_weights)
 
 
-def _engine(asked: Asked, gpus: int) -> int:
+def _engine_gpus(plan: ServerPlan, gpus: int) -> int:
     """GPUs of one engine: as many as a command starts it on; else all, in stages of a pipeline."""
-    parallel = asked.parallel(gpus)
-    if asked.written and asked.server == "vllm":
-        return parallel * asked.pipeline_parallel
+    parallel = plan.parallel(gpus)
+    if plan.from_command and plan.server == "vllm":
+        return parallel * plan.pipeline_parallel
     return parallel * max(gpus // parallel, 1)
 
 
-def _of_gpus(asked: Asked, gpus: int, engine: int) -> Iterator[Finding]:
-    """Yield whether there are as many GPUs as one engine wants."""
-    idle = gpus - engine * asked.data_parallel
-    if gpus < engine:
+def _gpu_findings(plan: ServerPlan, gpus: int, engine_gpus: int) -> Iterator[Finding]:
+    """Yield whether there are as many GPUs as one engine needs."""
+    parallel = plan.parallel(gpus)
+    idle = gpus - engine_gpus * plan.data_parallel
+    if gpus < engine_gpus:
         yield Finding(
-            topic="memory",
-            level="wrong",
-            text=f"one engine wants {figures.counted(engine, 'GPU')}, and there"
+            "memory", "wrong",
+            f"one engine needs {figures.counted(engine_gpus, 'GPU')}, and there"
             f" {'is' if gpus == 1 else 'are'} {gpus}: the server does not start",
-            reason="tensor times pipeline parallelism; memory is planned as if there were enough",
+            "tensor times pipeline parallelism; memory is planned as if there were enough",
             remedy="lower --tensor-parallel-size, or give as many GPUs as one engine has",
-        )
+        )  # fmt: skip
     elif idle > 0:
         yield Finding(
-            topic="memory",
-            level="note",
-            text=f"{idle} of {figures.counted(gpus, 'GPU')} are not used by this engine",
-            reason="it has as many as its tensor times its pipeline parallelism",
+            "memory", "note",
+            f"{idle} of {figures.counted(gpus, 'GPU')} are not used by this engine",
+            "it has as many as its tensor times its pipeline parallelism",
             remedy="raise --tensor-parallel-size, or run replicas on the others",
-        )
-    elif not asked.written and asked.server == "vllm" and engine > asked.parallel(gpus):
-        stages = engine // asked.parallel(gpus)
+        )  # fmt: skip
+    elif not plan.from_command and plan.server == "vllm" and engine_gpus > parallel:
+        stages = engine_gpus // parallel
         yield Finding(
-            topic="memory",
-            level="note",
-            text=f"{figures.counted(engine, 'GPU')} are taken to be {stages} stages of a pipeline",
-            reason=f"each layer is shared out among {asked.parallel(gpus)} of them only",
+            "memory", "note",
+            f"{figures.counted(engine_gpus, 'GPU')} are taken to be {stages} stages of a pipeline",
+            f"each layer is divided among {parallel} of them only",
             remedy=f"start vLLM with --pipeline-parallel-size {stages}: else the others are idle",
+        )  # fmt: skip
+
+
+def _kv_bits(plan: ServerPlan) -> float:
+    if plan.kv_dtype is None:
+        return 32.0 if plan.dtype in ("float32", "float") else 16.0
+    return formats.cache_bits(plan.kv_dtype) or 16.0
+
+
+def _own_temperature(target: Candidate, traffic: Traffic) -> Iterator[Finding]:
+    """Yield what the target's own default temperature means, where no other is given."""
+    config = None if target.files is None else target.files.generation_config
+    temperature = None if config is None else config.get("temperature")
+    if traffic.temperatures or not isinstance(temperature, int | float):
+        return
+    if 0 < temperature < _HOTTEST:
+        finding = temperature_finding(float(temperature))
+        yield replace(
+            finding,
+            text=f"requests that name no temperature: {finding.text}",
+            source=f"the target's generation_config.json; {finding.source}",
         )
-
-
-def _by_name(finding: Finding) -> Finding:
-    """A finding on memory where only a name tells a size: nothing is sure to be wrong."""
-    if finding.level != "wrong":
-        return finding
-    reason = f"{finding.reason}; sizes are read off names, and may be off"
-    return replace(finding, level="doubt", reason=reason)
-
-
-def _draft_unknown(method: str | None) -> Finding:
-    return Finding(
-        topic="memory",
-        level="doubt" if method == "draft_model" else "note",
-        text="the draft's memory is not known: what is left beside it cannot be told",
-        remedy="give its folder, or its parameters such as --draft 1B",
-    )
-
-
-def _slots(asked: Asked) -> int | None:
-    """Requests that the server reserves memory for: llama.cpp does so for each slot."""
-    return asked.slots if asked.server == "llama.cpp" else None
-
-
-def _unknown(text: str, remedy: str = "") -> Finding:
-    return Finding(topic="memory", level="note", text=f"memory: {text}", remedy=remedy)
-
-
-def _kv_bits(asked: Asked) -> float:
-    name = asked.kv_dtype
-    if name is None:
-        return 32.0 if asked.dtype in ("float32", "float") else 16.0
-    return quantization.of_cache(name) or 16.0
-
-
-def _sampling(target: Candidate, hints: Hints) -> Iterator[Finding]:
-    given = None if target.folder is None else target.folder.generation_config
-    temperature = None if given is None else given.get("temperature")
-    if hints.temperatures or not isinstance(temperature, int | float):
-        return
-    if not 0 < temperature < _HOTTEST:
-        return
-    judged = use.of_temperature(float(temperature))
-    yield replace(
-        judged,
-        text=f"requests that name no temperature: {judged.text}",
-        source=f"the target's generation_config.json; {judged.source}",
-    )

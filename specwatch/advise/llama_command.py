@@ -1,4 +1,4 @@
-"""What a command that starts llama.cpp's llama-server asks for.
+"""A command that starts llama.cpp's llama-server.
 
 Sources: ``common/arg.cpp`` of llama.cpp and the help in ``tools/server/README.md``, of builds with
 the names of today (``--spec-draft-n-max``) and of those before (``--draft-max``).
@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from specwatch.advise.asked import Asked
-from specwatch.advise.command import whole
-from specwatch.advise.model import Finding
-from specwatch.advise.sources import LLAMA
+from specwatch.advise.advice import LLAMA, Finding, ServerPlan, whole_number
 from specwatch.errors import ConfigError
 from specwatch.scalars import quoted
 from specwatch.stripping import shell
@@ -50,33 +47,33 @@ _ALL_LAYERS = 99
 
 
 def starts_llama(command: Sequence[str]) -> bool:
-    """Whether a command is one of llama.cpp, so that :func:`asked` can read it."""
-    return _own_words(command) is not None
+    """Whether a command is one of llama.cpp, so that :func:`read_llama_command` can read it."""
+    return _server_words(command) is not None
 
 
-def asked(command: Sequence[str]) -> Asked:
+def read_llama_command(command: Sequence[str]) -> ServerPlan:
     """Read a command that starts llama-server. Raises ConfigError."""
-    words = _own_words(command)
+    words = _server_words(command)
     if words is None:
         raise ConfigError("there is no llama-server in the command: give the one that starts it")
-    given = _values(words)
+    given = _option_values(words)
     methods = _methods(given)
     slots = _positive(given, "slots") or 1
     context = _positive(given, "context")
-    most = _positive(given, "most") or _positive(given, "old_most")
+    layers = whole_number(given.get("layers"))
     speculation: dict[str, Any] = {
         name: given[name] for name in ("least", "old_least", "probability", "type") if name in given
     }
-    speculation["on_cpu"] = _partly(given.get("layers"))
-    return Asked(
+    speculation["on_cpu"] = layers is not None and 0 <= layers < _ALL_LAYERS
+    return ServerPlan(
         server="llama.cpp",
-        written=True,
+        from_command=True,
         target=given.get("model", given.get("repository")),
         draft=given.get("draft", given.get("draft_repository")),
         method=methods[0] if methods else None,
-        k=most,
+        k=_positive(given, "most") or _positive(given, "old_most"),
         speculation=speculation,
-        # The context is shared out among the slots.
+        # The slots share the context.
         context=None if context is None else context // slots,
         slots=slots,
         kv_dtype=given.get("cache_type"),
@@ -84,66 +81,60 @@ def asked(command: Sequence[str]) -> Asked:
     )
 
 
-def _own_words(command: Sequence[str]) -> list[str] | None:
+def _server_words(command: Sequence[str]) -> list[str] | None:
     """The words after llama-server; None where it is not started."""
     words = list(command)
-    for at, word in enumerate(words):
-        if "vllm" in program_of(word):
+    for index, word in enumerate(words):
+        program = program_of(word)
+        if "vllm" in program:
             return None
-        if program_of(word) in SHELLS and len(words) > at + 2 and words[at + 1].endswith("c"):
-            for line in shell.commands(words[at + 2]):
-                inner = _own_words([each.value for each in line])
+        if program in SHELLS and len(words) > index + 2 and words[index + 1].endswith("c"):
+            for line in shell.commands(words[index + 2]):
+                inner = _server_words([part.value for part in line])
                 if inner is not None:
                     return inner
-        if program_of(word) in _PROGRAMS or _IMAGE in program_of(word):
-            return words[at + 1 :]
+        if program in _PROGRAMS or _IMAGE in program:
+            return words[index + 1 :]
     return None
 
 
-def _values(words: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for at, word in enumerate(words):
-        spelt = word.replace("_", "-") if word.startswith("--") else word
-        head, equals, _ = spelt.partition("=")
+def _option_values(words: Sequence[str]) -> dict[str, str]:
+    """The values of the known flags, by the names of :data:`_FLAGS`."""
+    values: dict[str, str] = {}
+    for index, word in enumerate(words):
+        flag = word.replace("_", "-") if word.startswith("--") else word
+        head, equals, _ = flag.partition("=")
         if equals and head in _NAMES:
             raise ConfigError(
                 f"{quoted(word)}: llama-server takes {head} and its value as two words"
             )
-        name = _NAMES.get(spelt)
-        if name is None:
+        if flag not in _NAMES:
             continue
-        if at + 1 == len(words):
+        if index + 1 == len(words):
             raise ConfigError(f"{word} has no value: give it one, or remove it")
-        if UNKNOWN not in words[at + 1]:
-            found[name] = words[at + 1]
-    return found
+        if UNKNOWN not in words[index + 1]:
+            values[_NAMES[flag]] = words[index + 1]
+    return values
 
 
 def _methods(given: Mapping[str, str]) -> list[str]:
     """The methods asked for, in the words of vLLM; ``ngram`` is any lookup in the text so far."""
-    types = [each.strip() for each in given.get("type", "").split(",") if each.strip()]
-    unknown = [each for each in types if each not in _METHODS and not each.startswith("ngram-")]
-    if unknown:
-        known = ", ".join([*_METHODS, "ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod"])
-        raise ConfigError(f"--spec-type {quoted(unknown[0])} is not known; there are: {known}")
-    found = [_METHODS.get(each, "ngram") for each in types]
-    methods = [each for each in found if each is not None]
+    types = [name.strip() for name in given.get("type", "").split(",") if name.strip()]
+    for name in types:
+        if name not in _METHODS and not name.startswith("ngram-"):
+            known = ", ".join([*_METHODS, "ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod"])
+            raise ConfigError(f"--spec-type {quoted(name)} is not known; there are: {known}")
     if not types and ("draft" in given or "draft_repository" in given):
         return ["draft_model"]
-    return methods
-
-
-def _partly(layers: str | None) -> bool:
-    """Whether ``-ngl`` leaves layers of the target to the CPU."""
-    count = whole(layers)
-    return count is not None and 0 <= count < _ALL_LAYERS
+    methods = [_METHODS.get(name, "ngram") for name in types]
+    return [method for method in methods if method is not None]
 
 
 def _positive(given: Mapping[str, str], name: str) -> int | None:
     value = given.get(name)
     if value is None:
         return None
-    count = whole(value)
+    count = whole_number(value)
     if count is None:
         raise ConfigError(f"{_FLAGS[name][0]} {quoted(value)} is not a whole number")
     # 0 and -1 leave it to the server.
@@ -153,55 +144,33 @@ def _positive(given: Mapping[str, str], name: str) -> int | None:
 def _findings(given: Mapping[str, str], methods: Sequence[str]) -> Iterator[Finding]:
     for old, successor in _SUCCESSORS.items():
         if old in given:
-            yield _renamed(_FLAGS[old][-1], successor, given[old])
-    if "draft_model" in methods:
-        yield from _left_to_the_build(given)
+            yield Finding(
+                "k", "note",
+                f"{_FLAGS[old][-1]} is the name of older builds; today's is {successor}",
+                "a new llama-server says that the argument has been removed", LLAMA,
+                f"with a new build write {successor} {given[old]}",
+            )  # fmt: skip
+    if "draft_model" in methods and "most" not in given and "old_most" not in given:
+        yield Finding(
+            "k", "note", "how many tokens to draft is left to llama-server",
+            "builds differ: 16 at most in older ones, 3 in new ones", LLAMA,
+            "give --spec-draft-n-max (--draft-max in older builds)",
+        )  # fmt: skip
+    if "draft_model" in methods and "type" not in given:
+        yield Finding(
+            "method", "note",
+            "a new build of llama-server wants --spec-type draft-simple as well",
+            "its --spec-type is none by default; older builds need no more than the draft", LLAMA,
+            "look for the draft in its log after the start",
+        )  # fmt: skip
     if "synthetic" in given:
         yield Finding(
-            topic="method",
-            level="wrong",
-            text="--spec-synth-len and --spec-synth-rates are for benchmarks only",
-            reason="drafts are accepted by lot, whatever the model says",
-            source=LLAMA,
-            remedy="leave them out",
-        )
+            "method", "wrong", "--spec-synth-len and --spec-synth-rates are for benchmarks only",
+            "drafts are accepted at random, whatever the model says", LLAMA, "leave them out",
+        )  # fmt: skip
     if len(methods) > 1:
         yield Finding(
-            topic="method",
-            level="note",
-            text=f"several kinds of drafts: {', '.join(methods)}; what follows is for the first",
+            "method", "note",
+            f"several kinds of drafts: {', '.join(methods)}; what follows is for the first",
             source=LLAMA,
-        )
-
-
-def _renamed(flag: str, successor: str, value: str) -> Finding:
-    return Finding(
-        topic="k",
-        level="note",
-        text=f"{flag} is the name of older builds; today's is {successor}",
-        reason="a new llama-server says that the argument has been removed",
-        source=LLAMA,
-        remedy=f"with a new build write {successor} {value}",
-    )
-
-
-def _left_to_the_build(given: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield what builds do differently with a draft model of which not all is said."""
-    if "most" not in given and "old_most" not in given:
-        yield Finding(
-            topic="k",
-            level="note",
-            text="how many tokens to draft is left to llama-server",
-            reason="builds differ: 16 at most in older ones, 3 in new ones",
-            source=LLAMA,
-            remedy="give --spec-draft-n-max (--draft-max in older builds)",
-        )
-    if "type" not in given:
-        yield Finding(
-            topic="method",
-            level="note",
-            text="a new build of llama-server wants --spec-type draft-simple as well",
-            reason="its --spec-type is none by default; older builds need no more than the draft",
-            source=LLAMA,
-            remedy="look for the draft in its log after the start",
-        )
+        )  # fmt: skip

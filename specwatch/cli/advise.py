@@ -13,11 +13,10 @@ import click
 import msgspec
 
 from specwatch import __version__
-from specwatch.advise import command as vllm_command
-from specwatch.advise import llama_command
-from specwatch.advise.advise import Request, advise
-from specwatch.advise.asked import Asked, Hints, Latency, Workload
-from specwatch.advise.model import Advice
+from specwatch.advise.advice import Advice, Latency, ServerPlan, Traffic, Workload
+from specwatch.advise.advise import AdviceRequest, advise
+from specwatch.advise.llama_command import read_llama_command, starts_llama
+from specwatch.advise.vllm_command import read_vllm_command
 from specwatch.cli import advise_models, options
 from specwatch.cli.advise_lines import lines
 from specwatch.cli.terminal import Terminal
@@ -125,18 +124,18 @@ def command(as_json: bool, words: tuple[str, ...], **given: Any) -> None:
 
     Exit code 1 when something is wrong.
     """
-    asked = _asked(words, given)
-    hints = Hints(**{name: given[name] for name in Hints.__dataclass_fields__})
+    plan = _plan(words, given)
+    traffic = Traffic(**{name: given[name] for name in Traffic.__dataclass_fields__})
     models = advise_models.Models(os.environ, strict=not words)
-    asked = models.unfold(asked)
-    target = models.target(asked)
-    draft = models.draft(asked, asked.method)
-    gpus, memory, findings = advise_models.gpus(asked, given["gpus"], given["gpu_memory"])
+    plan = models.unfold(plan)
+    target = models.target(plan)
+    draft = models.draft(plan, plan.method)
+    gpus, memory, findings = advise_models.gpus(plan, given["gpus"], given["gpu_memory"])
     found = advise(
-        Request(
+        AdviceRequest(
             version=__version__,
-            asked=asked if asked.gpus is not None else replace(asked, gpus=gpus),
-            hints=hints,
+            plan=plan if plan.gpus is not None else replace(plan, gpus=gpus),
+            traffic=traffic,
             target=target,
             draft=draft,
             gpus=gpus,
@@ -148,7 +147,7 @@ def command(as_json: bool, words: tuple[str, ...], **given: Any) -> None:
     raise SystemExit(0 if found.sound else 1)
 
 
-def _asked(words: tuple[str, ...], given: dict[str, Any]) -> Asked:
+def _plan(words: tuple[str, ...], given: dict[str, Any]) -> ServerPlan:
     """What the options ask, over what a command asks."""
     own = {
         "target": given["model"],
@@ -165,17 +164,17 @@ def _asked(words: tuple[str, ...], given: dict[str, Any]) -> Asked:
             raise click.UsageError(
                 "give --model and --draft, or a command after --: -- vllm serve ..."
             )
-        asked = Asked()
+        plan = ServerPlan()
     else:
-        asked = _read_command(words)
-    return advise_models.with_options(asked, own)
+        plan = _read_command(words)
+    return advise_models.with_options(plan, own)
 
 
-def _read_command(words: tuple[str, ...]) -> Asked:
+def _read_command(words: tuple[str, ...]) -> ServerPlan:
     try:
-        if llama_command.starts_llama(words):
-            return llama_command.asked(words)
-        return vllm_command.asked(words, read_file=_read)
+        if starts_llama(words):
+            return read_llama_command(words)
+        return read_vllm_command(words, read_file=_read)
     except CannotStrip as error:
         raise ConfigError(f"COMMAND: {error}") from error
 

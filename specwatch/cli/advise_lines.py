@@ -6,10 +6,10 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from specwatch.advise.expected import MOST_TOKENS
-from specwatch.advise.model import LEVELS, Advice, Finding, Level, Memory, Model
-from specwatch.advise.naming import plain_size
-from specwatch.advise.pairing import size
+from specwatch.advise.advice import LEVELS, Advice, Finding, Level, Memory, Model
+from specwatch.advise.heuristics import parameters_text
+from specwatch.advise.names import plain_size
+from specwatch.advise.speedup import MOST_TOKENS
 from specwatch.wording import figures
 from specwatch.wording.text import clean
 
@@ -87,7 +87,10 @@ def _model(model: Model) -> str:
     said = [model.name]
     if model.parameters is not None and plain_size(model.name) is None:
         active = model.active_parameters
-        said.append(f"{size(model.parameters)}" + (f" ({size(active)} active)" if active else ""))
+        said.append(
+            f"{parameters_text(model.parameters)}"
+            + (f" ({parameters_text(active)} active)" if active else "")
+        )
     if model.quantization is not None:
         said.append(model.quantization)
     if model.weights is not None:

@@ -9,22 +9,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from specwatch.advise.model_files import TokenizerFiles
-from specwatch.advise.tokenizers import Tokenizer, read
-from specwatch.edges.model_folder import open_model
+from specwatch.advise.model_files import TokenizerFiles, open_model
+from specwatch.advise.vocabulary import Vocabulary, read_vocabulary
 
 WRITTEN = Path(__file__).parent / "data" / "tokenizers"
 CONFIG = {"model_type": "qwen2", "vocab_size": 352}
+ROLES = json.loads((WRITTEN / "bpe" / "tokenizer_config.json").read_text())
 
 
-def written(name: str) -> Tokenizer:
+def written(name: str) -> Vocabulary:
     """A tokenizer as a library wrote it."""
+    files = {path.name: path.read_bytes() for path in (WRITTEN / name).glob("*")}
     if name.endswith(".gguf"):
-        found = open_model(WRITTEN / name).tokenizer
-        assert found is not None
-        return read(found)
-    files = {path.name: path.read_bytes() for path in (WRITTEN / name).iterdir()}
-    return read(TokenizerFiles(where=name, files=files))
+        tokenizer = open_model(WRITTEN / name).tokenizer
+        assert tokenizer is not None
+        return read_vocabulary(tokenizer)
+    return read_vocabulary(TokenizerFiles(where=name, files=files))
+
+
+def vocabulary(where: str = "model", **files: object) -> Vocabulary:
+    """The tokenizer of files, whose names have ``_`` for ``.``; what is not bytes becomes JSON."""
+    content = {
+        ".".join(name.rsplit("_", 1)): value
+        if isinstance(value, bytes)
+        else json.dumps(value).encode()
+        for name, value in files.items()
+    }
+    return read_vocabulary(TokenizerFiles(where=where, files=content))
 
 
 def fast() -> dict[str, Any]:
@@ -32,28 +43,22 @@ def fast() -> dict[str, Any]:
     return copy.deepcopy(json.loads((WRITTEN / "bpe" / "tokenizer.json").read_text()))
 
 
-ROLES = json.loads((WRITTEN / "bpe" / "tokenizer_config.json").read_text())
-
-
 def tokenizer(
     document: object, config: Mapping[str, Any] | None = None, where: str = "model"
-) -> Tokenizer:
-    """The tokenizer of a changed ``tokenizer.json``."""
-    files = {
-        "tokenizer.json": json.dumps(document).encode(),
-        "tokenizer_config.json": json.dumps(ROLES if config is None else config).encode(),
-    }
-    return read(TokenizerFiles(where=where, files=files))
+) -> Vocabulary:
+    """The vocabulary of a changed ``tokenizer.json``."""
+    roles = ROLES if config is None else config
+    return vocabulary(where, tokenizer_json=document, tokenizer_config_json=roles)
 
 
 def safetensors(tensors: Mapping[str, tuple[str, list[int], int]]) -> bytes:
     """A .safetensors file of zeros; the tensors are type, shape and bytes."""
-    at, header = 0, {}
+    end, header = 0, {}
     for name, (dtype, shape, size) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
-        at += size
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [end, end + size]}
+        end += size
     text = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
-    return struct.pack("<Q", len(text)) + text + bytes(max(at, 0))
+    return struct.pack("<Q", len(text)) + text + bytes(max(end, 0))
 
 
 def model(folder: Path, files: Mapping[str, object]) -> Path:
@@ -68,7 +73,7 @@ def model(folder: Path, files: Mapping[str, object]) -> Path:
 
 
 def gguf(keys: bytes = b"", *, version: int = 3, tensors: int = 0, count: int = 0) -> bytes:
-    """The beginning of a .gguf file, as its claims have it."""
+    """The beginning of a .gguf file."""
     return b"GGUF" + struct.pack("<IQQ", version, tensors, count) + keys
 
 

@@ -9,14 +9,13 @@ import msgspec
 import pytest
 
 from specwatch.advise import advise as advising
-from specwatch.advise.advise import Request
-from specwatch.advise.asked import Asked, Hints
-from specwatch.advise.candidate import Candidate, of_folder, of_name, of_size
-from specwatch.advise.model import LEVELS, Advice, Finding, schema
-from specwatch.advise.model_files import ModelFolder, Weights
-from specwatch.advise.naming import plain_size
+from specwatch.advise.advice import LEVELS, Advice, Finding, ServerPlan, Traffic, schema
+from specwatch.advise.advise import AdviceRequest
+from specwatch.advise.candidate import Candidate, from_files, from_name, from_size
+from specwatch.advise.model_files import ModelFiles, Weights
+from specwatch.advise.names import plain_size
 from specwatch.errors import ConfigError
-from tests.advise.shapes import LLAMA, candidate
+from tests.advise.models import LLAMA, candidate
 
 GB = 10**9
 
@@ -24,19 +23,19 @@ GB = 10**9
 def sized(text: str, quantized: str | None = None) -> Candidate:
     size = plain_size(text)
     assert size is not None
-    return of_size(text, size, dtype=None, quantized=quantized)
+    return from_size(text, size, dtype=None, quantized=quantized)
 
 
 def advise(target: Candidate, draft: Candidate | None = None, **given: Any) -> Advice:
-    hints = {name: given.pop(name) for name in list(given) if name in Hints.__slots__}
+    traffic = {name: given.pop(name) for name in list(given) if name in Traffic.__slots__}
     gpus = {name: given.pop(name) for name in ("gpus", "gpu_memory") if name in given}
     named = {"target": target.name, "draft": None if draft is None else draft.name}
-    asked = Asked(**{**named, **given})
+    plan = ServerPlan(**{**named, **given})
     return advising.advise(
-        Request(
+        AdviceRequest(
             version="1",
-            asked=asked,
-            hints=Hints(**hints),
+            plan=plan,
+            traffic=Traffic(**traffic),
             target=target,
             draft=draft,
             gpus=gpus.get("gpus"),
@@ -134,7 +133,7 @@ def test_lookups_have_no_tokenizer_and_cost_nothing() -> None:
 
 def test_memory_needs_gpus_and_sizes() -> None:
     assert advise(sized("70B"), gpus=2).memory is None
-    unknown = of_name("org/mystery")
+    unknown = from_name("org/mystery")
     found = advise(unknown, gpus=1, gpu_memory=80 * GB, method="ngram", k=3)
     assert found.memory is None
     assert any("the size of the target is not known" in each.text for each in found.findings)
@@ -161,13 +160,9 @@ def test_the_shape_of_the_target_gives_requests() -> None:
 def test_the_model_s_own_temperature_counts_where_nobody_said_one(
     temperature: float, level: str
 ) -> None:
-    base = candidate(70, name="T", config=LLAMA)
-    assert base.folder is not None
-    folder = ModelFolder(
-        name="T", where="here", kind="folder", config=LLAMA, weights=None, tokenizer=None,
-        generation_config={"temperature": temperature}, vocabulary_size=None,
-    )  # fmt: skip
-    target = of_folder(folder, name="T")
+    generation = {"temperature": temperature}
+    folder = ModelFiles(name="T", where="here", config=LLAMA, generation_config=generation)
+    target = from_files(folder, name="T")
     found = [each for each in advise(target, method="ngram", k=3).findings if each.topic == "use"]
     assert [each.level for each in found] == [level]
     assert "generation_config.json" in found[0].source
@@ -175,48 +170,48 @@ def test_the_model_s_own_temperature_counts_where_nobody_said_one(
     assert all("generation_config" not in each.source for each in told)
 
 
-def stored(**dtypes: int) -> ModelFolder:
+def stored(**dtypes: int) -> ModelFiles:
     """A folder with so many elements of each type."""
     width = {"F32": 4, "BF16": 2, "F16": 2, "I32": 4}
-    sizes = {name: count * width[name] for name, count in dtypes.items()}
+    size = sum(count * width[name] for name, count in dtypes.items())
+    floats = [name for name in dtypes if name != "I32"]
     weights = Weights(
-        bytes=sum(sizes.values()), parameters=sum(dtypes.values()), tensors=1,
-        bytes_by_dtype=sizes, elements_by_dtype=dtypes, files=("model.safetensors",),
-    )  # fmt: skip
-    return ModelFolder(
-        name="m", where="here", kind="folder", config=LLAMA, generation_config=None,
-        weights=weights, tokenizer=None, vocabulary_size=128256,
-    )  # fmt: skip
+        bytes=size,
+        parameters=sum(dtypes.values()),
+        float_bytes=sum(dtypes[name] * width[name] for name in floats),
+        float_elements=sum(dtypes[name] for name in floats),
+    )
+    return ModelFiles(name="m", where="here", config=LLAMA, weights=weights)
 
 
 def test_weights_take_what_they_are_served_in() -> None:
-    """vLLM serves float32 as 16 bits unless told, and quantises at load where asked to."""
-    assert of_folder(stored(BF16=1000), name="m").weights == 2000
-    assert of_folder(stored(F32=1000), name="m").weights == 2000
-    assert of_folder(stored(F32=1000), name="m", dtype="float32").weights == 4000
-    assert of_folder(stored(BF16=1000), name="m", dtype="float32").weights == 4000
-    eight = of_folder(stored(BF16=8_030_261_248), name="m", quantized="fp8").weights
+    """vLLM serves float32 as 16 bits unless told, and quantizes at load where told to."""
+    assert from_files(stored(BF16=1000), name="m").weights == 2000
+    assert from_files(stored(F32=1000), name="m").weights == 2000
+    assert from_files(stored(F32=1000), name="m", dtype="float32").weights == 4000
+    assert from_files(stored(BF16=1000), name="m", dtype="float32").weights == 4000
+    eight = from_files(stored(BF16=8_030_261_248), name="m", quantized="fp8").weights
     assert eight is not None
     assert 8.0e9 < eight < 9.5e9
 
 
 def test_the_count_of_the_headers_goes_before_that_of_the_shape() -> None:
-    found = of_folder(stored(BF16=7_000_000_000), name="m")
-    assert (found.total, found.active, found.told_by) == (
+    found = from_files(stored(BF16=7_000_000_000), name="m")
+    assert (found.total, found.active, found.size_source) == (
         7_000_000_000, 7_000_000_000, "the headers of its weights",
     )  # fmt: skip
 
 
 def test_a_name_alone_is_marked_as_such() -> None:
-    found = of_name("meta-llama/Llama-3.1-70B-Instruct")
-    assert (found.total, found.weights, found.told_by) == (70 * GB, 140 * GB, "its name")
-    assert "its size is read off its name" in found.findings[0].text
-    mixture = of_name("mistralai/Mixtral-8x7B-v0.1")
+    found = from_name("meta-llama/Llama-3.1-70B-Instruct")
+    assert (found.total, found.weights, found.size_source) == (70 * GB, 140 * GB, "its name")
+    assert "its size is read from its name" in found.findings[0].text
+    mixture = from_name("mistralai/Mixtral-8x7B-v0.1")
     assert "at most 56B parameters" in mixture.findings[1].text
 
 
 def test_a_format_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ConfigError, match="is no format of weights"):
+    with pytest.raises(ConfigError, match="is not a known format of weights"):
         sized("70B", "int5")
 
 
@@ -229,7 +224,7 @@ def test_what_vllm_knows_of_no_width_of_is_a_note() -> None:
     target = sized("70B", "compressed-tensors")
     assert (target.total, target.weights) == (70 * GB, None)
     assert of(advise(target), "70B: the size of its weights is not known") == ["note"]
-    named = of_name("org/L-70B-quantized.w4a16", quantized="compressed-tensors")
+    named = from_name("org/L-70B-quantized.w4a16", quantized="compressed-tensors")
     assert named.quantization == "w4a16"
     # As an exact count has it for Llama 3.1 70B; bits times parameters are 36.1.
     assert named.weights == pytest.approx(39.6e9, rel=0.02)
@@ -239,19 +234,19 @@ def test_what_vllm_knows_of_no_width_of_is_a_note() -> None:
 def test_a_format_is_read_off_a_name_and_nothing_that_a_name_tells_is_sure() -> None:
     gpu = {"gpus": 1, "gpu_memory": 40 * GB}
     for name in ("Qwen/Qwen2.5-32B-Instruct-AWQ", "Qwen2.5-32B-Instruct-Q4_K_M.gguf"):
-        found = advise(of_name(name), of_name("Qwen/Qwen2.5-0.5B-Instruct"), k=5, **gpu)
+        found = advise(from_name(name), from_name("Qwen/Qwen2.5-0.5B-Instruct"), k=5, **gpu)
         assert found.sound
         assert found.memory is not None
         assert 16e9 < found.memory.target_weights < 20e9
-        assert of(found, f"{name}: its files are not here, so its size is read off its name, and")
+        assert of(found, f"{name}: its files are not here, so its size is read from its name, and")
     # Its files have 65.2 GB, of 117 billion parameters.
-    assert of_name("openai/gpt-oss-120b").weights == pytest.approx(67e9, rel=0.05)
-    large = advise(of_name("org/L-70B-Instruct"), of_name("org/L-8B"), k=5, **gpu)
+    assert from_name("openai/gpt-oss-120b").weights == pytest.approx(67e9, rel=0.05)
+    large = advise(from_name("org/L-70B-Instruct"), from_name("org/L-8B"), k=5, **gpu)
     assert of(large, "the target alone does not fit") == ["doubt"]
     assert large.sound
-    sure = advise(sized("70B"), of_name("org/L-8B"), k=5, **gpu)
+    sure = advise(sized("70B"), from_name("org/L-8B"), k=5, **gpu)
     assert of(sure, "the target alone does not fit") == ["wrong"]
-    beside = advise(sized("70B"), of_name("org/L-27B"), k=5, gpus=1, gpu_memory=170 * GB)
+    beside = advise(sized("70B"), from_name("org/L-27B"), k=5, gpus=1, gpu_memory=170 * GB)
     assert of(beside, "beside the draft no memory") == ["doubt"]
 
 
@@ -262,7 +257,7 @@ def test_a_format_is_read_off_a_name_and_nothing_that_a_name_tells_is_sure() -> 
 def test_the_size_in_the_name_of_a_head_is_that_of_its_target(
     method: str | None, name: str
 ) -> None:
-    found = advise(sized("8B"), of_name(name), method=method, k=5, gpus=1, gpu_memory=24 * GB)
+    found = advise(sized("8B"), from_name(name), method=method, k=5, gpus=1, gpu_memory=24 * GB)
     assert found.sound
     assert found.draft is not None
     assert (found.draft.parameters, found.draft.weights) == (None, None)
@@ -272,16 +267,16 @@ def test_the_size_in_the_name_of_a_head_is_that_of_its_target(
 
 
 def test_a_head_keeps_the_tokenizer_that_was_found_of_it() -> None:
-    more = replace(of_name("org/eagle-8B"), folder=stored(BF16=1))
+    more = replace(from_name("org/eagle-8B"), files=stored(BF16=1))
     more = replace(more, findings=(*more.findings, Finding(topic="model", level="note", text="x")))
     found = more.as_head()
-    assert (found.total, found.folder) == (None, more.folder)
+    assert (found.total, found.files) == (None, more.files)
     assert [each.text for each in found.findings][1:] == ["x"]
 
 
 def test_a_draft_of_unknown_size_leaves_nothing_known_beside_it() -> None:
     for target in (sized("70B"), candidate(70, config=LLAMA)):
-        found = advise(target, of_name("mystery/drafter"), k=5, gpus=4, gpu_memory=80 * GB)
+        found = advise(target, from_name("mystery/drafter"), k=5, gpus=4, gpu_memory=80 * GB)
         assert of(found, "the draft's memory is not known") == ["doubt"]
         plan = found.memory
         assert plan is not None
@@ -289,7 +284,7 @@ def test_a_draft_of_unknown_size_leaves_nothing_known_beside_it() -> None:
         assert plan.kv_without > 0
 
 
-COMMAND: dict[str, Any] = {"written": True, "gpu_memory": 80 * GB, "method": "ngram", "k": 3}
+COMMAND: dict[str, Any] = {"from_command": True, "gpu_memory": 80 * GB, "method": "ngram", "k": 3}
 
 
 def test_gpus_that_a_command_does_not_use_hold_nothing() -> None:
@@ -312,7 +307,7 @@ def test_too_few_gpus_are_wrong_and_planned_as_if_there_were_enough() -> None:
     target = candidate(70, config=LLAMA)
     for given in ({"tensor_parallel": 4}, {"tensor_parallel": 2, "pipeline_parallel": 2}):
         found = advise(target, gpus=2, **given, **COMMAND)
-        assert of(found, "one engine wants 4 GPUs, and there are 2") == ["wrong"]
+        assert of(found, "one engine needs 4 GPUs, and there are 2") == ["wrong"]
         assert found.memory is not None
         assert found.memory.gpus == 4
 
@@ -324,7 +319,7 @@ def test_options_alone_share_layers_among_all_gpus_and_heads_must_allow_it() -> 
     assert not of(advise(target, gpus=4, gpu_memory=80 * GB), "4 GPUs")
     assert of(
         advise(target, gpus=3, gpu_memory=80 * GB, method="ngram", k=3),
-        "the target's 32 attention heads cannot be shared out among 3 GPUs",
+        "the target's 32 attention heads cannot be divided among 3 GPUs",
     ) == ["wrong"]
 
 
@@ -334,16 +329,13 @@ MTP = LLAMA | {"model_type": "qwen3", "architectures": ["X"], "num_nextn_predict
 def test_layers_for_multi_token_prediction_are_counted_once() -> None:
     """With what headers list, else computed; and their cache with the target's."""
     given: dict[str, Any] = {"gpus": 1, "gpu_memory": 80 * GB, "method": "mtp", "context": 8192}
-    folder = ModelFolder(
-        name="m", where="here", kind="folder", config=MTP, generation_config=None, weights=None,
-        tokenizer=None, vocabulary_size=None,
-    )  # fmt: skip
-    computed = advise(of_folder(folder, name="m"), k=1, **given).memory
+    folder = ModelFiles(name="m", where="here", config=MTP)
+    computed = advise(from_files(folder, name="m"), k=1, **given).memory
     assert computed is not None
     assert 0.4e9 < (computed.draft_weights or 0) < 0.6e9
     weights = stored(BF16=8 * GB).weights
     assert weights is not None
-    brings = of_folder(replace(folder, weights=replace(weights, mtp=10**9)), name="m")
+    brings = from_files(replace(folder, weights=replace(weights, mtp=10**9)), name="m")
     found = advise(brings, k=1, **given).memory
     assert found is not None
     assert (found.draft_weights, found.target_weights) == (0, 16 * GB)
@@ -358,27 +350,21 @@ def test_a_size_in_a_name_is_not_taken_for_that_of_experts() -> None:
     """Llama 4 Scout is called 17B, which is what a token uses of 109 billion."""
     config = LLAMA | {"model_type": "llama4_text", "num_local_experts": 16,
                       "num_experts_per_tok": 1}  # fmt: skip
-    folder = ModelFolder(
-        name="m", where="here", kind="folder", config=config, generation_config=None, weights=None,
-        tokenizer=None, vocabulary_size=None,
-    )  # fmt: skip
-    assert of_folder(folder, name="org/Scout-17B").total is None
-    both = of_folder(folder, name="org/E-30B-A3B")
+    folder = ModelFiles(name="m", where="here", config=config)
+    assert from_files(folder, name="org/Scout-17B").total is None
+    both = from_files(folder, name="org/E-30B-A3B")
     assert (both.total, both.active) == (30 * GB, 3 * GB)
     weights = stored(BF16=109_000_000_000).weights
-    held = of_folder(replace(folder, weights=weights), name="org/Scout-17B")
+    held = from_files(replace(folder, weights=weights), name="org/Scout-17B")
     assert (held.total, held.active) == (109 * GB, None)
 
 
 def test_what_is_counted_of_a_model_for_more_than_text() -> None:
     config = {"model_type": "x_vl", "text_config": LLAMA}
-    folder = ModelFolder(
-        name="m", where="here", kind="folder", config=config, generation_config=None, weights=None,
-        tokenizer=None, vocabulary_size=None,
-    )  # fmt: skip
-    texts = [each.text for each in of_folder(folder, name="m").findings]
+    folder = ModelFiles(name="m", where="here", config=config)
+    texts = [each.text for each in from_files(folder, name="m").findings]
     assert "m takes more than text, and only the language model is counted" in texts
-    headed = of_folder(replace(folder, weights=stored(BF16=9 * GB).weights), name="m")
+    headed = from_files(replace(folder, weights=stored(BF16=9 * GB).weights), name="m")
     assert [each.text for each in headed.findings] == [
         "m takes more than text, and all of its weights are counted"
     ]

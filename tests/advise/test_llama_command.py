@@ -6,15 +6,15 @@ import shlex
 
 import pytest
 
-from specwatch.advise import llama_command
-from specwatch.advise.asked import Asked
+from specwatch.advise.advice import ServerPlan
+from specwatch.advise.llama_command import read_llama_command, starts_llama
 from specwatch.errors import ConfigError
 
 
-def asked(line: str) -> Asked:
+def plan(line: str) -> ServerPlan:
     words = shlex.split(line)
-    assert llama_command.starts_llama(words)
-    return llama_command.asked(words)
+    assert starts_llama(words)
+    return read_llama_command(words)
 
 
 SPELLINGS = {
@@ -31,25 +31,25 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("line", SPELLINGS.values(), ids=SPELLINGS.keys())
 def test_every_spelling_is_understood(line: str) -> None:
-    found = asked(line)
+    found = plan(line)
     assert (found.server, found.target, found.draft) == ("llama.cpp", "T.gguf", "D.gguf")
     assert (found.method, found.k) == ("draft_model", 16)
 
 
 def test_older_names_are_told_as_such() -> None:
-    (most, least, kind) = asked("llama-server -m T -md D --draft-max 16 --draft-min 4").findings
+    (most, least, kind) = plan("llama-server -m T -md D --draft-max 16 --draft-min 4").findings
     assert "today's is --spec-draft-n-max" in most.text
     assert "today's is --spec-draft-n-min" in least.text
     assert "--spec-type draft-simple" in kind.text
     assert {most.level, least.level, kind.level} == {"note"}
     now = "llama-server -m T -md D --spec-type draft-simple --spec-draft-n-max 8"
-    assert asked(now).findings == ()
+    assert plan(now).findings == ()
 
 
 def test_slots_share_the_context() -> None:
-    found = asked("llama-server -m T -c 32768 -np 4 -ctk q8_0")
+    found = plan("llama-server -m T -c 32768 -np 4 -ctk q8_0")
     assert (found.context, found.slots, found.kv_dtype) == (8192, 4, "q8_0")
-    auto = asked("llama-server -m T -c 0 -np -1")
+    auto = plan("llama-server -m T -c 0 -np -1")
     assert (auto.context, auto.slots) == (None, 1)
 
 
@@ -61,7 +61,7 @@ def test_slots_share_the_context() -> None:
      ("--spec-type ngram-map-k4v,draft-mtp", "ngram")],
 )  # fmt: skip
 def test_the_kind_of_draft_is_told(flags: str, method: str | None) -> None:
-    assert asked(f"llama-server -m T {flags}").method == method
+    assert plan(f"llama-server -m T {flags}").method == method
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,11 @@ def test_the_kind_of_draft_is_told(flags: str, method: str | None) -> None:
      ("--n-gpu-layers 0", True)],
 )  # fmt: skip
 def test_layers_left_to_the_cpu_are_seen(flags: str, on_cpu: bool) -> None:
-    assert asked(f"llama-server -m T {flags}").speculation["on_cpu"] == on_cpu
+    assert plan(f"llama-server -m T {flags}").speculation["on_cpu"] == on_cpu
 
 
 def test_drafts_accepted_by_lot_are_wrong() -> None:
-    found = asked("llama-server -m T --spec-type draft-mtp --spec-synth-len 3").findings
+    found = plan("llama-server -m T --spec-type draft-mtp --spec-synth-len 3").findings
     assert [each.level for each in found] == ["wrong"]
 
 
@@ -89,11 +89,11 @@ WRONG = {
 @pytest.mark.parametrize(("flags", "said"), WRONG.values(), ids=WRONG.keys())
 def test_what_llama_server_would_not_take_is_refused(flags: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        asked(f"llama-server -m T {flags}")
+        plan(f"llama-server -m T {flags}")
 
 
 @pytest.mark.parametrize(
     "line", ["vllm serve llama-server", "vllm serve M", "sh -c 'vllm serve M'", "sleep 1", "sh -c"]
 )
 def test_other_programs_are_not_llama_cpp(line: str) -> None:
-    assert not llama_command.starts_llama(shlex.split(line))
+    assert not starts_llama(shlex.split(line))

@@ -6,24 +6,15 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise import architecture, draft_tokens, expected, methods, vllm_rules
-from specwatch.advise.asked import Asked
+from specwatch.advise import methods, speedup
+from specwatch.advise.advice import Finding, ServerPlan
+from specwatch.advise.architecture import read_architecture
 from specwatch.advise.candidate import Candidate
-from specwatch.advise.draft_tokens import Cost
-from specwatch.advise.model import Finding
-from specwatch.advise.parameters import count
+from specwatch.advise.parameters import count_parameters
+from specwatch.advise.speedup import DraftCost
 from specwatch.errors import ConfigError
-from tests.advise.published import shape
-from tests.advise.shapes import LLAMA, candidate
+from tests.advise.models import EAGLE, EAGLE3, LLAMA, MEDUSA, candidate, shape
 
-EAGLE = LLAMA | {"num_hidden_layers": 1, "architectures": ["EagleLlamaForCausalLM"]}
-EAGLE3 = LLAMA | {
-    "num_hidden_layers": 1, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 32000,
-}  # fmt: skip
-MEDUSA = {
-    "model_type": "medusa", "architectures": ["MedusaModel"], "hidden_size": 4096,
-    "vocab_size": 128256, "medusa_num_heads": 4, "medusa_num_layers": 1,
-}  # fmt: skip
 DEEPSEEK = LLAMA | {
     "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next",
     "num_nextn_predict_layers": 1, "num_experts": 8, "num_experts_per_tok": 2,
@@ -34,15 +25,17 @@ DEEPSEEK = LLAMA | {
 TARGET = candidate(8, name="target", config=LLAMA)
 
 
-def asked(method: str | None = None, **keys: Any) -> Asked:
+def plan(method: str | None = None, **keys: Any) -> ServerPlan:
     """What a command with these keys in its ``--speculative-config`` asks."""
-    speculation = {key: value for key, value in keys.items() if key not in Asked.__slots__}
-    others = {key: value for key, value in keys.items() if key in Asked.__slots__}
+    speculation = {key: value for key, value in keys.items() if key not in ServerPlan.__slots__}
+    others = {key: value for key, value in keys.items() if key in ServerPlan.__slots__}
     if method is not None:
         speculation["method"] = method
     if "k" in others:
         speculation["num_speculative_tokens"] = others["k"]
-    return Asked(**{"written": True, "method": method, "speculation": speculation, **others})
+    return ServerPlan(
+        **{"from_command": True, "method": method, "speculation": speculation, **others}
+    )
 
 
 def test_a_draft_says_itself_what_it_is() -> None:
@@ -50,78 +43,80 @@ def test_a_draft_says_itself_what_it_is() -> None:
 
     def detected(name: str, config: dict[str, Any]) -> str | None:
         draft = candidate(1, name=name, config=config)
-        return methods.method_of(asked(draft=name), draft)
+        return methods.method_of(plan(draft=name), draft)
 
     assert detected("Llama-3.2-1B", LLAMA) == "draft_model"
     assert detected("yuhuili/EAGLE-LLaMA3-Instruct-8B", EAGLE) == "eagle"
     assert detected("AngelSlim/Qwen3-8B_eagle3", EAGLE3) == "eagle3"
     assert detected("medusa-8b", MEDUSA) == "medusa"
-    assert methods.method_of(asked(draft="[ngram]"), None) == "ngram"
-    assert methods.method_of(asked("deepseek_mtp"), None) == "mtp"
-    assert methods.method_of(Asked(), None) is None
+    assert methods.method_of(plan(draft="[ngram]"), None) == "ngram"
+    assert methods.method_of(plan("deepseek_mtp"), None) == "mtp"
+    assert methods.method_of(ServerPlan(), None) is None
 
 
 def test_a_mistyped_method_gets_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"method 'eagel3' is not known; did you mean \"eagle3\""):
-        methods.method_of(Asked(method="eagel3"), None)
+        methods.method_of(ServerPlan(method="eagel3"), None)
 
 
 def test_a_method_in_a_command_may_be_of_a_later_version() -> None:
-    assert methods.method_of(asked("eagle4", draft="x"), None) == "eagle4"
-    assert draft_tokens.draft_cost("eagle4", 3, TARGET, None, asked("eagle4")).assumed
+    assert methods.method_of(plan("eagle4", draft="x"), None) == "eagle4"
+    assert speedup.draft_cost("eagle4", 3, TARGET, None, plan("eagle4")).assumed
 
 
-def gravest(method: str, draft: Candidate | None, given: Asked, target: Candidate = TARGET) -> str:
+def gravest(
+    method: str, draft: Candidate | None, given: ServerPlan, target: Candidate = TARGET
+) -> str:
     """Those findings of a method that speak against it."""
-    found = methods.findings(method, target, draft, given)
+    found = methods.method_findings(method, target, draft, given)
     return "\n".join(f"{e.level}: {e.text}" for e in found if e.level in ("wrong", "doubt"))
 
 
 NEEDS = {
     "a model without one": (
-        "draft_model", None, asked(k=5), "wrong: draft_model has no draft",
+        "draft_model", None, plan(k=5), "wrong: draft_model has no draft",
     ),
-    "eagle without a head": ("eagle", None, asked("eagle", k=5), "wrong: eagle has no draft"),
+    "eagle without a head": ("eagle", None, plan("eagle", k=5), "wrong: eagle has no draft"),
     "a head named a model": (
-        "draft_model", EAGLE, asked(k=5), "is no model by itself but a head (eagle)",
+        "draft_model", EAGLE, plan(k=5), "is not a model by itself but a head (eagle)",
     ),
     "a head of another width": (
-        "eagle", EAGLE | {"hidden_size": 5120, "num_attention_heads": 40}, asked("eagle", k=5),
+        "eagle", EAGLE | {"hidden_size": 5120, "num_attention_heads": 40}, plan("eagle", k=5),
         "made for a target of hidden size 5120, and this target's is 4096",
     ),
     "eagle3 tells its target's width": (
-        "eagle3", EAGLE3 | {"target_hidden_size": 8192}, asked("eagle3", k=5),
+        "eagle3", EAGLE3 | {"target_hidden_size": 8192}, plan("eagle3", k=5),
         "made for a target of hidden size 8192",
     ),
     "the third named as the first": (
-        "eagle", EAGLE3, asked("eagle", k=5), "wrong: the head is one of EAGLE-3",
+        "eagle", EAGLE3, plan("eagle", k=5), "wrong: the head is one of EAGLE-3",
     ),
     "the first named as the third": (
-        "eagle3", EAGLE, asked("eagle3", k=5), "doubt: nothing in the head's config.json says",
+        "eagle3", EAGLE, plan("eagle3", k=5), "doubt: nothing in the head's config.json says",
     ),
     "a whole model as a head": (
         "eagle3", LLAMA | {"draft_vocab_size": 32000, "architectures": ["LlamaForCausalLM"]},
-        asked("eagle3", k=5), "",
+        plan("eagle3", k=5), "",
     ),
     "more than there are heads": (
-        "medusa", MEDUSA, asked("medusa", k=5), "k = 5, and there are 4 Medusa heads",
+        "medusa", MEDUSA, plan("medusa", k=5), "k = 5, and there are 4 Medusa heads",
     ),
     "prediction that the target lacks": (
-        "mtp", None, asked("mtp", k=1), "doubt: the target's config.json names no layers",
+        "mtp", None, plan("mtp", k=1), "doubt: the target's config.json names no layers",
     ),
     "a method of a later version": (
-        "eagle4", None, asked("eagle4", k=3), "doubt: the method eagle4 is not known here",
+        "eagle4", None, plan("eagle4", k=3), "doubt: the method eagle4 is not known here",
     ),
     "a speculator": (
-        "mlp_speculator", None, asked("mlp_speculator", k=3, draft="x"), "and then does not start",
+        "mlp_speculator", None, plan("mlp_speculator", k=3, draft="x"), "and then does not start",
     ),
-    "suffix": ("suffix", None, asked("suffix"), "doubt: suffix needs the package arctic-inference"),
+    "suffix": ("suffix", None, plan("suffix"), "doubt: suffix needs the package arctic-inference"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("method", "config", "given", "said"), NEEDS.values(), ids=NEEDS.keys())
 def test_what_methods_need(
-    method: str, config: dict[str, Any] | None, given: Asked, said: str
+    method: str, config: dict[str, Any] | None, given: ServerPlan, said: str
 ) -> None:
     draft = None if config is None else candidate(0.5, name="draft", config=config)
     assert said in gravest(method, draft, given)
@@ -130,55 +125,55 @@ def test_what_methods_need(
 def test_what_fits_is_fine() -> None:
     for method, config in (("eagle", EAGLE), ("eagle3", EAGLE3), ("medusa", MEDUSA)):
         draft = candidate(0.5, name="draft", config=config)
-        assert gravest(method, draft, asked(method, k=4)) == "", method
+        assert gravest(method, draft, plan(method, k=4)) == "", method
     for method in ("ngram", "ngram_gpu"):
-        assert gravest(method, None, asked(method, k=4)) == ""
+        assert gravest(method, None, plan(method, k=4)) == ""
 
 
 @pytest.mark.parametrize(
     ("layers", "k", "said"),
-    [(1, 1, ""), (1, 3, ""), (2, 3, "doubt: k = 3 is no multiple of the target's 2 layers"),
+    [(1, 1, ""), (1, 3, ""), (2, 3, "doubt: k = 3 is not a multiple of the target's 2 layers"),
      (2, 4, ""), (2, 2, ""), (0, 1, "doubt: the target's config.json names no layers")],
 )  # fmt: skip
 def test_multi_token_prediction_counts_layers(layers: int, k: int, said: str) -> None:
     target = candidate(80, config=DEEPSEEK | {"num_nextn_predict_layers": layers})
-    found = gravest("mtp", None, asked("mtp", k=k), target)
+    found = gravest("mtp", None, plan("mtp", k=k), target)
     assert found.startswith(said)
     assert bool(found) == bool(said)
 
 
-def refused(method: str, given: Asked, draft: Candidate | None = None) -> list[str]:
-    found = vllm_rules.findings(method, TARGET, draft, given)
+def refused(method: str, given: ServerPlan, draft: Candidate | None = None) -> list[str]:
+    found = methods.method_findings(method, TARGET, draft, given)
     return [each.text for each in found if each.level == "wrong"]
 
 
 DRAFT = candidate(1, name="draft", config=LLAMA | {"num_attention_heads": 14,
                   "num_key_value_heads": 2, "hidden_size": 896})  # fmt: skip
 REFUSALS = {
-    "k = 0": ("ngram", asked("ngram", num_speculative_tokens=0), "is not a whole number above 0"),
+    "k = 0": ("ngram", plan("ngram", num_speculative_tokens=0), "is not a whole number above 0"),
     "k of words": (
-        "ngram", asked("ngram", num_speculative_tokens="five"), "'five' is not a whole number",
+        "ngram", plan("ngram", num_speculative_tokens="five"), "'five' is not a whole number",
     ),
     "heads that cannot be shared out": (
-        "draft_model", asked(k=3, tensor_parallel=4),
-        "the draft's 14 attention heads cannot be shared out among 4 GPUs",
+        "draft_model", plan(k=3, tensor_parallel=4),
+        "the draft's 14 attention heads cannot be divided among 4 GPUs",
     ),
     "heads among the GPUs of options": (
-        "ngram", Asked(method="ngram", k=3, gpus=3),
-        "the target's 32 attention heads cannot be shared out among 3 GPUs",
+        "ngram", ServerPlan(method="ngram", k=3, gpus=3),
+        "the target's 32 attention heads cannot be divided among 3 GPUs",
     ),
     "crossed lookups": (
-        "ngram", asked("ngram", k=3, prompt_lookup_min=5, prompt_lookup_max=2),
+        "ngram", plan("ngram", k=3, prompt_lookup_min=5, prompt_lookup_max=2),
         "prompt_lookup_min 5 is above prompt_lookup_max 2",
     ),
     "drafts accepted by lot": (
-        "ngram", asked("ngram", k=3, rejection_sample_method="synthetic"), "garbage",
+        "ngram", plan("ngram", k=3, rejection_sample_method="synthetic"), "garbage",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("method", "given", "said"), REFUSALS.values(), ids=REFUSALS.keys())
-def test_what_cannot_be_by_arithmetic(method: str, given: Asked, said: str) -> None:
+def test_what_cannot_be_by_arithmetic(method: str, given: ServerPlan, said: str) -> None:
     (found,) = refused(method, given, DRAFT if method == "draft_model" else None)
     assert said in found
 
@@ -186,30 +181,30 @@ def test_what_cannot_be_by_arithmetic(method: str, given: Asked, said: str) -> N
 def test_what_vllm_judges_by_its_version_is_left_to_it() -> None:
     """Keys and rules that it may have gained, or dropped, since."""
     for given in (
-        asked("ngram"),
-        asked("ngram", k=3, disable_by_batch_size=8),
-        asked("ngram", k=3, a_key_of_tomorrow=True, use_heterogeneous_vocab=True),
-        asked("ngram", k=3, prompt_lookup_min=0, draft_tensor_parallel_size=-2),
-        asked("ngram", k=3, num_speculative_tokens_per_batch_size={"8": 3}),
-        asked("ngram", k=3),
-        asked("ngram", num_speculative_tokens="4", prompt_lookup_min=2, prompt_lookup_max=4),
-        asked("ngram", k=3, num_speculative_tokens_per_batch_size=[[1, 8, 3], [9, 32, 0]]),
-        asked("suffix"),
+        plan("ngram"),
+        plan("ngram", k=3, disable_by_batch_size=8),
+        plan("ngram", k=3, a_key_of_tomorrow=True, use_heterogeneous_vocab=True),
+        plan("ngram", k=3, prompt_lookup_min=0, draft_tensor_parallel_size=-2),
+        plan("ngram", k=3, num_speculative_tokens_per_batch_size={"8": 3}),
+        plan("ngram", k=3),
+        plan("ngram", num_speculative_tokens="4", prompt_lookup_min=2, prompt_lookup_max=4),
+        plan("ngram", k=3, num_speculative_tokens_per_batch_size=[[1, 8, 3], [9, 32, 0]]),
+        plan("suffix"),
     ):
         assert refused(str(given.method), given) == []
-        found = vllm_rules.findings(str(given.method), TARGET, None, given)
+        found = methods.method_findings(str(given.method), TARGET, None, given)
         assert "vLLM checks the rest of the configuration at its start" in {e.text for e in found}
-    assert refused("draft_model", asked(k=3, tensor_parallel=2), DRAFT) == []
+    assert refused("draft_model", plan(k=3, tensor_parallel=2), DRAFT) == []
 
 
 def test_options_alone_need_no_k() -> None:
     """They are no command that would be started."""
-    assert refused("ngram", Asked(method="ngram")) == []
+    assert refused("ngram", ServerPlan(method="ngram")) == []
 
 
 def test_a_draft_on_one_gpu_of_several_is_a_doubt() -> None:
-    given = asked(k=3, tensor_parallel=4, draft_tensor_parallel_size=1)
-    found = vllm_rules.findings("draft_model", TARGET, candidate(1, config=LLAMA), given)
+    given = plan(k=3, tensor_parallel=4, draft_tensor_parallel_size=1)
+    found = methods.method_findings("draft_model", TARGET, candidate(1, config=LLAMA), given)
     assert any(e.level == "doubt" and "draft_tensor_parallel_size 1" in e.text for e in found)
 
 
@@ -225,18 +220,18 @@ def test_a_draft_on_one_gpu_of_several_is_a_doubt() -> None:
 def test_a_schedule_of_k_by_batch_size_has_its_limits(
     method: str, ranks: int, level: str, said: str
 ) -> None:
-    given = asked(
+    given = plan(
         method, k=3, data_parallel=ranks, num_speculative_tokens_per_batch_size=[[1, 8, 3]]
     )
-    (found,) = [e for e in vllm_rules.findings(method, TARGET, None, given) if said in e.text]
+    (found,) = [e for e in methods.method_findings(method, TARGET, None, given) if said in e.text]
     assert found.level == level
     assert ("48494" in found.reason) is (method == "mtp")
 
 
-def about_k(method: str, k: int, cost: float | Cost = 0.1, **given: Any) -> list[Finding]:
-    cost = cost if isinstance(cost, Cost) else Cost(cost)
-    table = expected.table(k, cost.steps)
-    return list(draft_tokens.findings(method, k, cost, table, Asked(k=k, **given)))
+def about_k(method: str, k: int, cost: float | DraftCost = 0.1, **given: Any) -> list[Finding]:
+    cost = cost if isinstance(cost, DraftCost) else DraftCost(cost)
+    table = [speedup.expected_speedup(rate, k, cost.steps) for rate in speedup.ACCEPTANCES]
+    return list(speedup.k_findings(method, k, cost, table, ServerPlan(k=k, **given)))
 
 
 @pytest.mark.parametrize(
@@ -256,7 +251,7 @@ def test_llama_cpp_stops_by_itself_and_prediction_layers_are_few() -> None:
 
 
 def test_a_k_beyond_any_use_is_wrong() -> None:
-    found = list(draft_tokens.findings("draft_model", 1024, Cost(0.1), (), Asked(k=10**400)))
+    found = list(speedup.k_findings("draft_model", 1024, DraftCost(0.1), (), ServerPlan(k=10**400)))
     assert found[0].level == "wrong"
     assert "is beyond any use: what follows is for 1,024" in found[0].text
     assert len(found[0].text) < 100
@@ -283,27 +278,31 @@ def test_reports_are_cited_for_what_they_say() -> None:
 def test_no_k_is_proposed_that_what_drafts_has_no_part_for() -> None:
     layered = candidate(80, config=DEEPSEEK | {"num_nextn_predict_layers": 2})
     medusa = candidate(0.5, config=MEDUSA)
-    assert draft_tokens.most_k("mtp", 2, layered, None) == 2
-    assert draft_tokens.most_k("mtp", 4, layered, None) == 0, "they run again"
-    assert draft_tokens.most_k("mtp", 1, candidate(80), None) == 0, "nothing is known of it"
-    assert draft_tokens.most_k("medusa", 3, TARGET, medusa) == 4
-    assert draft_tokens.most_k("medusa", 3, TARGET, None) == 0
-    assert draft_tokens.most_k("draft_model", 3, TARGET, None) == expected.MOST_TOKENS
+    assert speedup.largest_k("mtp", 2, layered, None) == 2
+    assert speedup.largest_k("mtp", 4, layered, None) == 0, "they run again"
+    assert speedup.largest_k("mtp", 1, candidate(80), None) == 0, "nothing is known of it"
+    assert speedup.largest_k("medusa", 3, TARGET, medusa) == 4
+    assert speedup.largest_k("medusa", 3, TARGET, None) == 0
+    assert speedup.largest_k("draft_model", 3, TARGET, None) == speedup.MOST_TOKENS
 
 
 @pytest.mark.parametrize("method", ["eagle3", "medusa", "mtp"])
 def test_the_size_in_the_name_of_a_head_is_that_of_its_target(method: str) -> None:
-    named = candidate(8, name="org/EAGLE-8B", told_by="its name")
-    cost = draft_tokens.draft_cost(method, 3, candidate(8), named, Asked())
-    assert cost == Cost(0.05, assumed=True)
-    assert draft_tokens.draft_cost("draft_model", 3, candidate(8), named, Asked()) == Cost(1)
+    named = candidate(8, name="org/EAGLE-8B", size_source="its name")
+    cost = speedup.draft_cost(method, 3, candidate(8), named, ServerPlan())
+    assert cost == DraftCost(0.05, assumed=True)
+    assert speedup.draft_cost("draft_model", 3, candidate(8), named, ServerPlan()) == DraftCost(1)
 
 
 def test_a_cost_that_is_assumed_is_not_cited_like_a_computed_one() -> None:
     """An unknown head's 0.05 is ours, not the paper's."""
     for cost, said, first in (
-        (Cost(0.05), "a draft token costs 0.05 times", "[L]"),
-        (Cost(0.05, assumed=True), "a draft token is assumed to cost 0.05 times", "an assumed"),
+        (DraftCost(0.05), "a draft token costs 0.05 times", "[L]"),
+        (
+            DraftCost(0.05, assumed=True),
+            "a draft token is assumed to cost 0.05 times",
+            "an assumed",
+        ),
     ):
         (found,) = [e for e in about_k("eagle3", 5, cost) if "break-even" in e.text]
         assert found.text.startswith(said)
@@ -313,18 +312,18 @@ def test_a_cost_that_is_assumed_is_not_cited_like_a_computed_one() -> None:
 
 def test_the_head_whose_cost_is_assumed_is_like_one_that_is_known() -> None:
     """EAGLE-3 for Llama 3.1 8B, as its config.json has it."""
-    head = architecture.read(EAGLE3, "head")
-    counted, target = count(head), count(shape("Llama-3.1-8B"))
+    head = read_architecture(EAGLE3, "head")
+    counted, target = count_parameters(head), count_parameters(shape("Llama-3.1-8B"))
     assert counted is not None
     assert target is not None
-    assert counted.total / target.total == pytest.approx(draft_tokens.HEAD_COST, abs=0.005)
+    assert counted.total / target.total == pytest.approx(speedup.HEAD_COST, abs=0.005)
 
 
 def test_what_drafting_costs() -> None:
     """Bytes of weights read, on the GPU that has most to read."""
 
     def cost(method: str, draft: Candidate | None, k: int = 5, **given: Any) -> float:
-        found = draft_tokens.draft_cost(method, k, candidate(70), draft, Asked(**given))
+        found = speedup.draft_cost(method, k, candidate(70), draft, ServerPlan(**given))
         assert not found.assumed
         return found.steps
 
@@ -337,7 +336,7 @@ def test_what_drafting_costs() -> None:
     )
     assert cost("medusa", candidate(7)) == pytest.approx(0.02), "one pass for all k"
     mixture = candidate(30, active=3_000_000_000)
-    found = draft_tokens.draft_cost("draft_model", 5, mixture, candidate(0.6), Asked())
+    found = speedup.draft_cost("draft_model", 5, mixture, candidate(0.6), ServerPlan())
     assert found.steps == pytest.approx(0.2)
 
 

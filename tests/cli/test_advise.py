@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from click.testing import Result
 
-from specwatch.advise.model import Advice
+from specwatch.advise.advice import Advice
 from specwatch.cli.advise_lines import lines
 from tests.advise.folders import WRITTEN, model
-from tests.advise.shapes import LLAMA
+from tests.advise.models import LLAMA
 
 Run = Callable[..., Result]
 SMALL = LLAMA | {
@@ -104,7 +104,7 @@ def test_a_name_on_the_hub_is_looked_for_in_its_cache(
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     unknown = advised(run, "--model", "org/model-70B", "--draft", "org/draft-7B")
-    assert said(unknown).count("its files are not here, so its size is read off its name") == 2
+    assert said(unknown).count("its files are not here, so its size is read from its name") == 2
     kept = tmp_path / "models--org--model-70B" / "snapshots"
     kept.mkdir(parents=True)
     pair[0].rename(kept / "abc")
@@ -173,7 +173,7 @@ def test_heads_are_shared_out_among_the_gpus_of_the_options(
 ) -> None:
     found = advised(run, "--model", pair[0], "--method", "ngram", "--gpus", 3, "--gpu-memory",
                     "80GB", code=1)  # fmt: skip
-    assert "the target's 4 attention heads cannot be shared out among 3 GPUs" in said(found)
+    assert "the target's 4 attention heads cannot be divided among 3 GPUs" in said(found)
 
 
 HUGE = ("30000000", "1000000000", "9" * 400)
@@ -240,10 +240,10 @@ USAGE: dict[str, tuple[list[object], str]] = {
     "a length": (["--", "vllm", "serve", "M", "--max-model-len", "9" * 400], "number of tokens"),
     "a folder": (["--model", "/no/such/model"], "no such file or folder"),
     "a method": (["--model", "70B", "--method", "medusas"], 'did you mean "medusa"'),
-    "a format": (["--model", "70B", "--quantization", "int5"], "is no format of weights"),
+    "a format": (["--model", "70B", "--quantization", "int5"], "is not a known format of weights"),
     "a command": (["--", "sleep", "1"], "COMMAND: how 'sleep' starts vLLM is not known"),
     "no model": (["--", "vllm", "serve"], "no target is named"),
-    "JSON": (["--", "vllm", "serve", "M", "-sc", "{"], "is no JSON object"),
+    "JSON": (["--", "vllm", "serve", "M", "-sc", "{"], "is not a JSON object"),
     "GPUs": (["--model", "8B", "--draft", "1B", "--gpus", "0"], "0 is not in the range"),
 }  # fmt: skip
 

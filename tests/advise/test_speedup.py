@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from specwatch.advise import expected
+from specwatch.advise import speedup
 from specwatch.core.acceptance import acceptance_rate, mean_acceptance_length
 from specwatch.model import Tally
 
@@ -15,31 +15,31 @@ def test_the_closed_form_of_the_paper() -> None:
     """tau = (1 - a^(k+1)) / (1 - a), equation 1."""
     for chance in (0.1, 0.5, 0.9, 0.99):
         for k in (1, 3, 7, 16):
-            assert expected.tokens_per_step(chance, k) == pytest.approx(
+            assert speedup.tokens_per_step(chance, k) == pytest.approx(
                 (1 - chance ** (k + 1)) / (1 - chance)
             )
-    assert expected.tokens_per_step(1.0, 5) == 6
-    assert expected.tokens_per_step(0.0, 5) == 1
+    assert speedup.tokens_per_step(1.0, 5) == 6
+    assert speedup.tokens_per_step(0.0, 5) == 1
 
 
 def test_it_takes_no_longer_for_more_draft_tokens() -> None:
-    found = expected.at(0.5, 10**15, 0.1)
+    found = speedup.expected_speedup(0.5, 10**15, 0.1)
     assert found.mean_length == pytest.approx(5e14)
 
 
 @pytest.mark.parametrize("most", [1, 4])
 def test_no_k_is_best_above_the_most_that_a_draft_has(most: int) -> None:
-    assert expected.at(0.9, 3, 0.01, most).best_k == most
-    assert expected.at(0.9, 3, 0.01, 0).best_k is None
+    assert speedup.expected_speedup(0.9, 3, 0.01, most).best_k == most
+    assert speedup.expected_speedup(0.9, 3, 0.01, 0).best_k is None
 
 
 @pytest.mark.parametrize("k", [1, 3, 5, 16])
-@pytest.mark.parametrize("acceptance", expected.ACCEPTANCES)
+@pytest.mark.parametrize("acceptance", speedup.ACCEPTANCES)
 def test_both_ways_to_tau_agree(acceptance: float, k: int) -> None:
     """1 + k alpha of the counts is what the chance at each position gives."""
-    found = expected.at(acceptance, k, 0.1)
+    found = speedup.expected_speedup(acceptance, k, 0.1)
     assert found.mean_length == pytest.approx(1 + k * acceptance)
-    assert expected.tokens_per_step(found.per_token, k) == pytest.approx(found.mean_length)
+    assert speedup.tokens_per_step(found.per_token, k) == pytest.approx(found.mean_length)
     assert found.speedup == pytest.approx(found.mean_length / (1 + 0.1 * k))
     if k == 1:
         assert found.per_token == pytest.approx(acceptance)
@@ -49,7 +49,7 @@ def test_both_ways_to_tau_agree(acceptance: float, k: int) -> None:
 
 def test_alpha_is_what_a_server_would_count() -> None:
     """Drafts whose tokens are kept with the chance found have this alpha and tau, as counted."""
-    found, k, chance = expected.at(0.6, 4, 0.1), 4, random.Random(1)
+    found, k, chance = speedup.expected_speedup(0.6, 4, 0.1), 4, random.Random(1)
     drafts, accepted = 40_000, 0
     for _ in range(drafts):
         for _ in range(k):
@@ -63,13 +63,13 @@ def test_alpha_is_what_a_server_would_count() -> None:
 
 def test_the_best_k_is_better_than_its_neighbours_and_grows_with_acceptance() -> None:
     ks = []
-    for acceptance in expected.ACCEPTANCES:
-        found = expected.at(acceptance, 5, 0.1)
+    for acceptance in speedup.ACCEPTANCES:
+        found = speedup.expected_speedup(acceptance, 5, 0.1)
         assert found.best_k is not None
         assert found.best_speedup is not None
         for other in (found.best_k - 1, found.best_k + 1):
-            if 1 <= other <= expected.MOST_TOKENS:
-                length = expected.tokens_per_step(found.per_token, other)
+            if 1 <= other <= speedup.MOST_TOKENS:
+                length = speedup.tokens_per_step(found.per_token, other)
                 assert length / (1 + 0.1 * other) <= found.best_speedup
         assert found.best_speedup >= found.speedup * (1 - 1e-12)
         ks.append(found.best_k)
@@ -78,13 +78,13 @@ def test_the_best_k_is_better_than_its_neighbours_and_grows_with_acceptance() ->
 
 
 def test_without_a_cost_more_is_never_worse_so_no_k_is_best() -> None:
-    assert expected.at(0.5, 5, 0.0).best_k is None
+    assert speedup.expected_speedup(0.5, 5, 0.0).best_k is None
 
 
 @pytest.mark.parametrize("cost", [0.01, 0.1, 0.4])
 @pytest.mark.parametrize("k", [1, 5, 12])
 def test_break_even_is_at_the_cost_of_a_draft_token(k: int, cost: float) -> None:
-    assert expected.acceptance_for(1, k, cost) == pytest.approx(cost)
-    for speedup in (1.0, 1.3):
-        alpha = expected.acceptance_for(speedup, k, cost)
-        assert (1 + k * alpha) / (1 + k * cost) == pytest.approx(speedup)
+    assert speedup.acceptance_for(1, k, cost) == pytest.approx(cost)
+    for gain in (1.0, 1.3):
+        alpha = speedup.acceptance_for(gain, k, cost)
+        assert (1 + k * alpha) / (1 + k * cost) == pytest.approx(gain)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from specwatch.advise.naming import family_in, format_in, plain_size, size_in
-from specwatch.advise.quantization import bits
+from specwatch.advise.formats import weight_bits
+from specwatch.advise.names import family_in, format_in, plain_size, size_in
 from specwatch.errors import ConfigError
 
 SIZES = {
@@ -60,7 +60,7 @@ def test_plain_sizes(text: str, size: tuple[float, float] | None) -> None:
 
 @pytest.mark.parametrize("text", ["0B", "0.0B", "0B-A0B", "30B-A0B", "3B-A30B"])
 def test_sizes_that_no_model_has_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{text} is no size of a model: expected"):
+    with pytest.raises(ConfigError, match=f"^{text} is not the size of a model: expected"):
         plain_size(text)
 
 
@@ -78,7 +78,7 @@ def test_sizes_that_no_model_has_are_refused(text: str) -> None:
 def test_formats_of_names(name: str, form: str | None) -> None:
     found = format_in(name)
     assert found == form
-    assert form is None or bits(form)
+    assert form is None or weight_bits(form)
 
 
 @pytest.mark.parametrize(

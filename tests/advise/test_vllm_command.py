@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise import command, speculators
-from specwatch.advise.asked import Asked
+from specwatch.advise.advice import ServerPlan, whole_number
+from specwatch.advise.vllm_command import read_vllm_command, with_own_speculation
 from specwatch.errors import CannotStrip, ConfigError
 
 
-def asked(line: str, file: str | None = None) -> Asked:
+def plan(line: str, file: str | None = None) -> ServerPlan:
     def read(path: str) -> str:
         if file is None:
             raise FileNotFoundError(2, "No such file or directory", path)
         return file
 
-    return command.asked(shlex.split(line), read_file=read)
+    return read_vllm_command(shlex.split(line), read_file=read)
 
 
 NGRAM = shlex.quote(json.dumps({"method": "ngram", "num_speculative_tokens": 5}))
@@ -50,13 +50,13 @@ SPELLINGS = {
 
 @pytest.mark.parametrize("line", SPELLINGS.values(), ids=SPELLINGS.keys())
 def test_every_spelling_of_speculation_is_understood(line: str) -> None:
-    found = asked(line)
+    found = plan(line)
     assert (found.target, found.method, found.k) == ("M", "ngram", 5)
-    assert found.written
+    assert found.from_command
 
 
 def test_sizes_are_read_in_every_spelling() -> None:
-    found = asked(
+    found = plan(
         "vllm serve M -tp 4 --pipeline_parallel_size=2 --gpu-mem 0.85 --max-model-len 32k"
         " --max-num-seqs 64 -q fp8 --kv-cache-dtype fp8_e4m3 --dtype float16 -dp 2"
     )
@@ -67,13 +67,13 @@ def test_sizes_are_read_in_every_spelling() -> None:
 
 
 def test_the_last_of_several_counts_and_auto_is_nothing_said() -> None:
-    found = asked("vllm serve M -tp 2 --tensor-parallel-size 4 --dtype auto --max-model-len auto")
+    found = plan("vllm serve M -tp 2 --tensor-parallel-size 4 --dtype auto --max-model-len auto")
     assert (found.tensor_parallel, found.dtype, found.context) == (4, None, None)
 
 
 def test_a_value_is_no_flag_of_its_own() -> None:
     """A key after a dot takes the next word, whatever it looks like."""
-    found = asked("vllm serve M -tp 2 --hf-overrides.x -tp 4 --served-model-name a b -- -tp 8")
+    found = plan("vllm serve M -tp 2 --hf-overrides.x -tp 4 --served-model-name a b -- -tp 8")
     assert found.tensor_parallel == 2
 
 
@@ -81,15 +81,15 @@ def test_the_config_file_is_read_and_the_command_line_wins() -> None:
     file = (
         "model: F\ntensor-parallel-size: 4\nspec-method: ngram\nspec-tokens: 3\nmax-model-len: 1k"
     )
-    found = asked("vllm serve --config c.yaml -tp 2", file)
+    found = plan("vllm serve --config c.yaml -tp 2", file)
     assert (found.target, found.tensor_parallel, found.context) == ("F", 2, 1000)
     assert (found.method, found.k) == ("ngram", 3)
     with pytest.raises(CannotStrip, match="cannot be read"):
-        asked("vllm serve M --config c.yaml")
+        plan("vllm serve M --config c.yaml")
 
 
 def test_keys_after_dots_replace_a_whole_configuration() -> None:
-    found = asked(f"vllm serve M -sc {NGRAM} --speculative-config.method suffix")
+    found = plan(f"vllm serve M -sc {NGRAM} --speculative-config.method suffix")
     assert (found.method, found.k) == ("suffix", None)
     assert [(e.level, e.reason) for e in found.findings] == [
         ("doubt", "lost: num_speculative_tokens")
@@ -97,12 +97,12 @@ def test_keys_after_dots_replace_a_whole_configuration() -> None:
 
 
 def test_keys_after_dots_nest_and_make_lists() -> None:
-    found = asked("vllm serve M --speculative-config.a.b 1 --speculative-config.c+ 1,x")
+    found = plan("vllm serve M --speculative-config.a.b 1 --speculative-config.c+ 1,x")
     assert found.speculation == {"a": {"b": 1}, "c": [1, "x"]}
 
 
 def test_what_is_said_twice_excludes_itself() -> None:
-    found = asked(f"vllm serve M --spec-method ngram -sc {NGRAM}")
+    found = plan(f"vllm serve M --spec-method ngram -sc {NGRAM}")
     assert [(e.level, e.text.partition(":")[0]) for e in found.findings] == [
         ("wrong", "--spec-method and method in --speculative-config exclude each other")
     ]
@@ -110,13 +110,13 @@ def test_what_is_said_twice_excludes_itself() -> None:
 
 @pytest.mark.parametrize("empty", ["{}", "null", ""])
 def test_an_empty_configuration_is_none_but_for_braces(empty: str) -> None:
-    found = asked(f"vllm serve M -sc {empty!r}")
+    found = plan(f"vllm serve M -sc {empty!r}")
     assert found.method is None
     assert [each.level for each in found.findings] == (["wrong"] if empty == "{}" else [])
 
 
 def test_flags_of_v0_are_told_as_such() -> None:
-    found = asked(
+    found = plan(
         "vllm serve M --speculative-model D --num-speculative-tokens 5 -tp 4"
         " --speculative-draft-tensor-parallel-size 1 --speculative-disable-by-batch-size 8"
         " --spec-decoding-acceptance-method typical_acceptance_sampler"
@@ -130,8 +130,8 @@ def test_flags_of_v0_are_told_as_such() -> None:
 
 
 WRONG = {
-    "no JSON": ("-sc '{method: ngram}'", "is no JSON object"),
-    "a list": ("-sc '[1]'", "is no JSON object"),
+    "no JSON": ("-sc '{method: ngram}'", "is not a JSON object"),
+    "a list": ("-sc '[1]'", "is not a JSON object"),
     "GPUs": ("-tp none", '--tensor-parallel-size "none" is not a whole number'),
     "no GPU": ("-tp 0", "is not a whole number of at least 1"),
     "a share": ("--gpu-memory-utilization 90", "is not a number above 0 and up to 1"),
@@ -146,14 +146,14 @@ WRONG = {
 @pytest.mark.parametrize(("flags", "said"), WRONG.values(), ids=WRONG.keys())
 def test_what_vllm_would_not_take_is_refused(flags: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        asked(f"vllm serve M {flags}".replace("-sc.", "--speculative-config."))
+        plan(f"vllm serve M {flags}".replace("-sc.", "--speculative-config."))
 
 
 def test_no_command_of_vllm_is_refused() -> None:
     with pytest.raises(CannotStrip, match="how 'sleep' starts vLLM is not known"):
-        asked("sleep 1")
+        plan("sleep 1")
     with pytest.raises(CannotStrip, match="starts vLLM 2 times"):
-        asked("sh -c 'vllm serve A; vllm serve B'")
+        plan("sh -c 'vllm serve A; vllm serve B'")
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_no_command_of_vllm_is_refused() -> None:
      ([5], None), ("9" * 30, None)],
 )  # fmt: skip
 def test_whole_numbers_are_taken_as_vllm_takes_them(value: Any, number: int | None) -> None:
-    assert command.whole(value) == number
+    assert whole_number(value) == number
 
 
 SPECULATORS = {
@@ -175,12 +175,12 @@ SPECULATORS = {
 
 
 def test_a_model_that_brings_its_own_speculation_is_taken_apart() -> None:
-    given = Asked(target="org/head", written=True)
-    found = speculators.unfolded(given, SPECULATORS, "org/head/config.json")
+    given = ServerPlan(target="org/head", from_command=True)
+    found = with_own_speculation(given, SPECULATORS, "org/head/config.json")
     assert (found.target, found.draft, found.method, found.k) == (
         "org/target-8B", "org/head", "eagle3", 3,
     )  # fmt: skip
     assert "brings its own speculation" in found.findings[0].text
-    assert speculators.unfolded(given, {}, "x") == given
+    assert with_own_speculation(given, {}, "x") == given
     with pytest.raises(ConfigError, match=r"has no verifier\.name_or_path"):
-        speculators.unfolded(given, {"speculators_config": {}}, "x")
+        with_own_speculation(given, {"speculators_config": {}}, "x")

@@ -6,20 +6,18 @@ from typing import Any
 
 import pytest
 
-from specwatch.advise.naming import plain_size
-from specwatch.advise.parameters import Parameters, count
-from specwatch.advise.quantization import (
-    FORMATS,
-    GGUF,
-    Usual,
-    bits,
-    first_told,
-    of_cache,
-    of_config,
+from specwatch.advise.formats import (
+    cache_bits,
+    declared_format,
+    first_with_bits,
+    usual_embedding,
+    weight_bits,
     weight_bytes,
 )
+from specwatch.advise.names import plain_size
+from specwatch.advise.parameters import Parameters, count_parameters
 from specwatch.errors import ConfigError
-from tests.advise.published import shape
+from tests.advise.models import shape
 
 
 @pytest.mark.parametrize(
@@ -32,15 +30,15 @@ from tests.advise.published import shape
     ],
 )  # fmt: skip
 def test_bits_of_a_weight(name: str, expected: float) -> None:
-    assert bits(name) == expected
+    assert weight_bits(name) == expected
 
 
 @pytest.mark.parametrize(
     ("name", "nearest"), [("awk", "awq"), ("Q4_KM", "Q4_K_M"), ("fb8", "fp8"), ("int5", "int")]
 )
 def test_an_unknown_format_is_refused_with_the_nearest(name: str, nearest: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^'{name}' is no format .*did you mean {nearest}"):
-        bits(name)
+    with pytest.raises(ConfigError, match=f"^'{name}' is not a known .*did you mean {nearest}"):
+        weight_bits(name)
 
 
 METHODS = (
@@ -61,35 +59,35 @@ CACHE_TYPES = (
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_of_vllm_is_known(name: str) -> None:
     """As QuantizationMethods of vLLM 0.32 lists them."""
-    found = bits(name)
+    found = weight_bits(name)
     assert found is None or 4 <= found < 9
 
 
 @pytest.mark.parametrize("name", CACHE_TYPES)
 def test_every_type_of_cache_of_vllm_is_known(name: str) -> None:
     """As CacheDType of vLLM 0.32 lists them."""
-    found = of_cache(name)
+    found = cache_bits(name)
     assert found is None or 3 < found <= 16
 
 
 def test_types_of_caches() -> None:
-    assert (of_cache("q8_0"), of_cache("f16"), of_cache("FP8")) == (8.5, 16, 8)
-    assert of_cache("nvfp4_ds_mla") is None
-    with pytest.raises(ConfigError, match=r"'fp9' is no type of a KV cache .*did you mean fp8"):
-        of_cache("fp9")
+    assert (cache_bits("q8_0"), cache_bits("f16"), cache_bits("FP8")) == (8.5, 16, 8)
+    assert cache_bits("nvfp4_ds_mla") is None
+    with pytest.raises(ConfigError, match=r"'fp9' is not a known type of .*did you mean fp8"):
+        cache_bits("fp9")
 
 
 def test_what_does_not_say_its_bits_gives_no_size() -> None:
-    assert bits("compressed-tensors") is None
-    assert weight_bytes(parameters("Llama-3.1-8B"), "quark") is None
-    assert first_told("compressed-tensors", "w4a16") == "w4a16"
-    assert first_told("quark", "brand_new") == "quark"
-    assert first_told(None, None) is None
+    assert weight_bits("compressed-tensors") is None
+    assert size(parameters("Llama-3.1-8B"), "quark") is None
+    assert first_with_bits("compressed-tensors", "w4a16") == "w4a16"
+    assert first_with_bits("quark", "brand_new") == "quark"
+    assert first_with_bits(None, None) is None
 
 
 def test_what_is_like_nothing_is_refused_without() -> None:
     with pytest.raises(ConfigError, match="expected one of") as raised:
-        bits("zzzzzz")
+        weight_bits("zzzzzz")
     assert "did you mean" not in str(raised.value)
 
 
@@ -112,7 +110,7 @@ def test_what_is_like_nothing_is_refused_without() -> None:
     ],
 )
 def test_what_a_config_declares(declared: Any, expected: str | None) -> None:
-    assert of_config({"quantization_config": declared}) == expected
+    assert declared_format({"quantization_config": declared}) == expected
 
 
 @pytest.mark.parametrize(
@@ -133,25 +131,34 @@ def test_what_compressed_tensors_declare(
 ) -> None:
     group = {"weights": weights, "input_activations": activations}
     declared = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
-    assert of_config({"quantization_config": declared}) == expected
+    assert declared_format({"quantization_config": declared}) == expected
 
 
 def test_no_declaration_is_no_format() -> None:
-    assert of_config({}) is None
+    assert declared_format({}) is None
 
 
 def parameters(name: str) -> Parameters:
-    found = count(shape(name))
+    found = count_parameters(shape(name))
     assert found is not None
     return found
+
+
+def size(model: Parameters, form: str) -> int | None:
+    return weight_bytes(form, model.total, model.embedding, model.routed)
+
+
+def usual_bytes(text: str, form: str) -> int | None:
+    plain = plain_size(text)
+    assert plain is not None
+    return weight_bytes(form, plain.total, usual_embedding(plain.active))
 
 
 def test_embeddings_stay_as_they_are_in_the_formats_of_vllm() -> None:
     llama = parameters("Llama-3.1-8B")
     embedding = 2 * 128256 * 4096
-    assert weight_bytes(llama, "bf16") == 2 * 8_030_261_248
-    assert weight_bytes(llama, "int8") == 8_030_261_248 + embedding
-    assert weight_bytes(llama, "int8", rest="fp32") == 8_030_261_248 + 3 * embedding
+    assert size(llama, "bf16") == 2 * llama.total
+    assert size(llama, "int8") == llama.total + embedding
 
 
 @pytest.mark.parametrize(
@@ -167,7 +174,7 @@ def test_embeddings_stay_as_they_are_in_the_formats_of_vllm() -> None:
 )
 def test_sizes_are_those_of_published_files(name: str, form: str, gigabytes: float) -> None:
     """Those of llama.cpp as its README has them; the others typed in, not downloaded."""
-    assert weight_bytes(parameters(name), form) / 1e9 == pytest.approx(gigabytes, rel=0.02)
+    assert (size(parameters(name), form) or 0) / 1e9 == pytest.approx(gigabytes, rel=0.02)
 
 
 @pytest.mark.parametrize("form", ["awq", "fp8"])
@@ -179,13 +186,12 @@ def test_sizes_are_those_of_published_files(name: str, form: str, gigabytes: flo
 )  # fmt: skip
 def test_a_size_alone_gives_about_what_the_config_gives(said: str, name: str, form: str) -> None:
     """Bits times parameters were 14 to 30 % less: embeddings and output head have 16 bits."""
-    size, exact = plain_size(said), weight_bytes(parameters(name), form)
-    assert size is not None
+    plain, exact = plain_size(said), size(parameters(name), form)
+    assert plain is not None
     assert exact is not None
-    usual = weight_bytes(Usual.of(size.total, size.active), form)
     # 1B is 1.24 billion, 7B 7.6: what a size is rounded to is not ours.
-    rounded = exact * size.total / parameters(name).total
-    assert usual == pytest.approx(rounded, rel=0.1)
+    rounded = exact * plain.total / parameters(name).total
+    assert usual_bytes(said, form) == pytest.approx(rounded, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -194,16 +200,15 @@ def test_a_size_alone_gives_about_what_the_config_gives(said: str, name: str, fo
 )
 def test_embeddings_of_the_largest_are_no_share_of_smaller_ones(said: str, embedding: int) -> None:
     """Llama 3.1 405B, DeepSeek-V3 and Kimi K2; a share as of 72B made 6 to 9 % more of them."""
-    size = plain_size(said)
-    assert size is not None
-    exact = (size.total * 4.15625 + embedding * (16 - 4.15625)) / 8
-    found = weight_bytes(Usual.of(size.total, size.active), "awq")
-    assert found == pytest.approx(exact, rel=0.015)
+    plain = plain_size(said)
+    assert plain is not None
+    exact = (plain.total * 4.15625 + embedding * (16 - 4.15625)) / 8
+    assert usual_bytes(said, "awq") == pytest.approx(exact, rel=0.015)
 
 
 def test_embeddings_are_no_more_than_all_of_a_model() -> None:
-    assert Usual.of(10**6, 10**6).embedding < 0.3 * 10**6
-    assert Usual.of(10**12, 10**12).embedding < 0.05 * 10**12
+    assert usual_embedding(10**6) < 0.3 * 10**6
+    assert usual_embedding(10**12) < 0.05 * 10**12
 
 
 @pytest.mark.parametrize(
@@ -216,11 +221,6 @@ def test_embeddings_are_no_more_than_all_of_a_model() -> None:
     ],
 )
 def test_smaller_groups_have_more_scales(declared: dict[str, Any], expected: float) -> None:
-    found = of_config({"quantization_config": declared})
+    found = declared_format({"quantization_config": declared})
     assert found is not None
-    assert bits(found) == expected
-
-
-def test_every_format_has_fewer_bits_than_what_it_replaces() -> None:
-    assert all(1 < each.bits <= 32 for each in FORMATS.values())
-    assert all(1 < each <= 32 for each in GGUF.values())
+    assert weight_bits(found) == expected
