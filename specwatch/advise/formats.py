@@ -85,10 +85,10 @@ def canonical_name(name: str) -> str:
         return lower
     if (upper := lower.upper()) in _GGUF_BITS:
         return upper
-    every = [*_VLLM_BITS, *_GGUF_BITS, *_OTHER_NAMES, *_BITS_IN_CHECKPOINT]
+    names = [*_VLLM_BITS, *_GGUF_BITS, *_OTHER_NAMES, *_BITS_IN_CHECKPOINT]
     raise ConfigError(
         f"{name!r} is not a known format of weights; expected one of {', '.join(_VLLM_BITS)}, or"
-        f" one of llama.cpp's such as Q4_K_M{_nearest(lower, every)}"
+        f" one of llama.cpp's such as Q4_K_M{_nearest(lower, names)}"
     )
 
 

@@ -174,8 +174,7 @@ def config_of_gguf(model: GgufModel) -> dict[str, Any]:
 
 
 def _set_latent_attention(config: dict[str, Any], family: str, keys: Mapping[str, Any]) -> None:
-    """MLA: the key length is that of the cached entry; that of a head stands under another key."""
-    config.pop("head_dim", None)
+    """MLA: the usual key length is that of the cached entry; a head has another key."""
     rotary = keys.get(f"{family}.rope.dimension_count")
     head, value = (
         keys.get(

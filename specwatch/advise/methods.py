@@ -83,11 +83,11 @@ def method_of(plan: ServerPlan, draft: Candidate | None) -> str | None:
         raise ConfigError(f"method {method!r} is not known; {hint}")
     if name is None or method not in (None, "draft_model"):
         return method
-    for part, found in (
+    for part, detected in (
         ("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"),
     ):  # fmt: skip
         if part in name.lower():
-            return found
+            return detected
     kind = None if draft is None or draft.architecture is None else draft.architecture.draft_kind
     return kind if kind in ("medusa", "mlp_speculator", "mtp") else "draft_model"
 
@@ -178,8 +178,8 @@ def _head(method: str, target: Candidate, draft: Candidate, k: int | None) -> It
     config: Mapping[str, Any] = {} if draft.files is None else draft.files.config
     width, target_width = shape.hidden_size, target.architecture.hidden_size
     if method in ("eagle3", "dflash", "dspark"):
-        told = config.get("target_hidden_size")
-        width = told if isinstance(told, int) else width
+        declared = config.get("target_hidden_size")
+        width = declared if isinstance(declared, int) else width
     if width != target_width:
         yield Finding(
             "method", "wrong",

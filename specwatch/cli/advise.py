@@ -54,7 +54,7 @@ def _mix(
     """Temperatures with their shares, which add up to 1."""
     if text is None:
         return ()
-    found: list[tuple[float, float]] = []
+    mix: list[tuple[float, float]] = []
     for part in text.split(","):
         match = _MIX.fullmatch(part.strip())
         try:
@@ -66,9 +66,9 @@ def _mix(
             raise click.BadParameter(
                 f"{quoted(part)} is no temperature; write 0.7, or a mix such as 0:60%,0.9:40%"
             )
-        found.append((temperature, share))
-    total = sum(share for _, share in found)
-    return tuple(sorted((temperature, share / total) for temperature, share in found))
+        mix.append((temperature, share))
+    total = sum(share for _, share in mix)
+    return tuple(sorted((temperature, share / total) for temperature, share in mix))
 
 
 @click.command(name="advise")
@@ -131,7 +131,7 @@ def command(as_json: bool, words: tuple[str, ...], **given: Any) -> None:
     target = models.target(plan)
     draft = models.draft(plan, plan.method)
     gpus, memory, findings = advise_models.gpus(plan, given["gpus"], given["gpu_memory"])
-    found = advise(
+    advice = advise(
         AdviceRequest(
             version=__version__,
             plan=plan if plan.gpus is not None else replace(plan, gpus=gpus),
@@ -143,8 +143,8 @@ def command(as_json: bool, words: tuple[str, ...], **given: Any) -> None:
             gpu_findings=findings,
         )
     )
-    _show(found, as_json=as_json)
-    raise SystemExit(0 if found.sound else 1)
+    _show(advice, as_json=as_json)
+    raise SystemExit(0 if advice.sound else 1)
 
 
 def _plan(words: tuple[str, ...], given: dict[str, Any]) -> ServerPlan:
@@ -192,8 +192,8 @@ def _encodable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {key: _encodable(each) for key, each in value.items()}
-    return [_encodable(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _show(advice: Advice, *, as_json: bool) -> None:

@@ -133,13 +133,13 @@ def _on_machine() -> list[int]:
     """Bytes of each GPU of this machine."""
     reader, now = GpuMemoryReader(), time.monotonic()
     reader.refresh(now)
-    found = []
+    totals = []
     for index in range(_MOST_GPUS):
         memory = reader.read([index], now)
         if memory is None:
             break
-        found.append(memory.total)
-    return found
+        totals.append(memory.total)
+    return totals
 
 
 def with_options(plan: ServerPlan, given: Mapping[str, object]) -> ServerPlan:
@@ -148,7 +148,7 @@ def with_options(plan: ServerPlan, given: Mapping[str, object]) -> ServerPlan:
     GPUs that are not counted are as many as the layers are shared out among.
     """
     options = {name: value for name, value in given.items() if value is not None}
-    found = replace(plan, **options)  # type: ignore[arg-type]
-    if "tensor_parallel" in options and "gpus" not in options and found.tensor_parallel:
-        return replace(found, gpus=found.tensor_parallel * found.pipeline_parallel)
-    return found
+    changed = replace(plan, **options)  # type: ignore[arg-type]
+    if "tensor_parallel" in options and "gpus" not in options and changed.tensor_parallel:
+        return replace(changed, gpus=changed.tensor_parallel * changed.pipeline_parallel)
+    return changed

@@ -134,6 +134,9 @@ PACKED: dict[str, tuple[dict[str, Any], dict[str, tuple[str, list[int], int]], i
          "q.weight.quant_state.bitsandbytes__nf4": ("U8", [80], 80)},
         1024,
     ),
+    "experts whose names say nothing": (
+        quantized("modelopt", quant_algo="NVFP4"), {"e.gate_up_proj": ("U8", [4, 8], 32)}, 64,
+    ),
     "maps of an EAGLE head": (
         {"vocab_size": 1},
         {"fc.weight": ("F16", [8, 8], 128), "d2t": ("I64", [4], 32), "t2d": ("BOOL", [8], 8)},

@@ -104,11 +104,18 @@ def test_equal_tokenizers_are_ok_with_what_was_compared() -> None:
 
 
 def test_spellings_of_other_versions_of_the_library_are_no_difference() -> None:
-    """Merges as texts or pairs, a sequence of one, another decoder."""
+    """Merges as texts or pairs, a sequence of one, another decoder, a token around."""
     document = fast()
     document["model"]["merges"] = [" ".join(merge) for merge in document["model"]["merges"]]
     document["normalizer"] = {"type": "Sequence", "normalizers": [document["normalizer"]]}
     document["decoder"] = {"type": "Fuse"}
+    token = "<|endoftext|>"
+    document["post_processor"] = {
+        "type": "TemplateProcessing", "pair": [],
+        "single": [{"SpecialToken": {"id": token, "type_id": 0}},
+                   {"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {token: {"id": token, "ids": [340], "tokens": [token]}},
+    }  # fmt: skip
     (finding,) = compare(tokenizer(fast()), tokenizer(document))
     assert finding.level == "ok"
 
@@ -234,6 +241,7 @@ def test_special_tokens_of_tiktoken_files_are_not_known_and_no_difference() -> N
         findings = compare(target, other)
         assert "the special tokens are not known from model/qwen.tiktoken" in findings[0].text
         assert not texts(findings, "ok", "wrong")
+        assert not any("differ" in finding.text for finding in findings)
 
 
 def test_a_folder_without_a_vocabulary_says_what_was_expected() -> None:
@@ -391,3 +399,9 @@ def test_a_vocabulary_of_gguf_needs_a_type_for_each_token() -> None:
         TokenizerFiles(where="m.gguf", gguf={"tokenizer.ggml.tokens": ["a", "b"]})
     )
     assert (plain.tokens, plain.added) == ({0: "a", 1: "b"}, None)
+    keys = {
+        "tokenizer.ggml.tokens": ["a", "<unused>", "[PAD2]"],
+        "tokenizer.ggml.token_type": [1, 5, 5],
+    }
+    padded = read_vocabulary(TokenizerFiles(where="m.gguf", gguf=keys))
+    assert (padded.tokens, padded.size) == ({0: "a", 1: "<unused>"}, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from click.testing import Result
 
 from specwatch.advise.advice import Advice
 from specwatch.cli.advise_lines import lines
-from tests.advise.folders import WRITTEN, model
+from tests.advise.folders import WRITTEN, model, safetensors
 from tests.advise.models import LLAMA
 
 Run = Callable[..., Result]
@@ -154,6 +155,29 @@ def test_what_json_cannot_have_is_spelt(run: Run, tmp_path: Path) -> None:
     found = advised(run, "--model", target, "--method", "ngram")
     assert found.target is not None
     assert found.target.name == "target\\udce4-8B"
+
+
+@pytest.mark.parametrize("library", ["tokenizers", "safetensors"])
+def test_a_missing_library_is_an_error_with_the_remedy(
+    run: Run,
+    pair: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    library: str,
+) -> None:
+    """Of a model in the hub's cache too, and none is needed for sizes and names."""
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    (pair[0] / "model.safetensors").write_bytes(safetensors({"a": ("BF16", [4], 8)}))
+    snapshots = tmp_path / "models--org--model-70B" / "snapshots"
+    snapshots.mkdir(parents=True)
+    pair[0].rename(snapshots / "abc")
+    done = run("advise", "--model", "org/model-70B", "--draft", pair[1])
+    assert done.exit_code == 2
+    message = " ".join(done.output.split())
+    assert f"needs the package {library}" in message
+    assert "-m pip install gguf safetensors sentencepiece tokenizers" in message
+    assert advised(run, "--model", "70B", "--draft", "org/draft-7B").sound
 
 
 def test_gpus_are_as_many_as_the_layers_are_shared_out_among(run: Run) -> None:
