@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from specwatch.advise.advice import Finding, Level, Memory, reported
-from specwatch.advise.architecture import Architecture, Layer, LayerKind
+from specwatch.advise.architecture import Architecture, Layer
 from specwatch.errors import ConfigError
 from specwatch.wording import figures
 
@@ -66,23 +66,26 @@ def kv_bytes(
     of equal length: the layers of a kind are rounded up to a multiple of the smallest number, and
     a state takes as much as a block of the widest layer.
     """
-    counts: Counter[tuple[LayerKind, int | None, float, float]] = Counter()
+    counts: Counter[tuple[Layer, int, float, float]] = Counter()
     widest: list[float] = []
     for model, parallel in models:
-        share = max(1, model.kv_heads // parallel) / max(model.kv_heads, 1) * bits / 8
+        heads = max(1, model.kv_heads // parallel)
+        share = heads / max(model.kv_heads, 1) * bits / 8
         for layer in model.layers:
             if layer.kind != "none":
+                # Layers of two models are of one kind where they keep the same on a GPU.
+                kind = Layer(layer.kind, window=layer.window)
                 state = (layer.state_bytes + draft_tokens * layer.draft_token_bytes) / parallel
-                counts[layer.kind, layer.window, layer.token_elements * share, state] += 1
+                counts[kind, heads, layer.token_elements * share, state] += 1
         widest.append(max((layer.token_elements * share for layer in model.layers), default=0.0))
     length = 1
-    if len({(kind, window) for kind, window, _, _ in counts}) > 1:
+    if len({kind for kind, _, _, _ in counts}) > 1:
         fewest, most = min(counts.values()), max(counts.values())
         length = most if most < 1.5 * fewest else fewest
     total = 0.0
-    for (kind, window, token_bytes, state), count in counts.items():
-        size = token_bytes * (tokens if window is None else min(tokens, window))
-        if kind == "linear":
+    for (kind, _, token_bytes, state), count in counts.items():
+        size = token_bytes * (tokens if kind.window is None else min(tokens, kind.window))
+        if kind.kind == "linear":
             size = state * (1 + draft_tokens) * max(widest) / (widest[0] or max(widest) or 1)
         total += math.ceil(count / length) * length * size
     return total

@@ -124,6 +124,25 @@ def test_layers_of_several_kinds_are_rounded_up_to_groups_of_equal_length() -> N
     assert kv_bytes([(gemma, 1)], 1000) == (12 * 256 + 2 * 1000) * 2 * 32 * 2
 
 
+IN_BLOCKS = [
+    ("gemma-3-4b-it", "gemma-3-1b-it", 32768, 1, 41_456),
+    ("gemma-3-4b-it", "gemma-3-1b-it", 32768, 8, 10_832),
+    ("gemma-2-27b", "gemma-2-2b", 8192, 2, 199_993),
+    ("Qwen3-Next-80B-A3B-Instruct", "Qwen3-0.6B", 2048, 1, 442_719),
+    ("Qwen3-Next-80B-A3B-Instruct", "Qwen3-0.6B", 262144, 4, 49_441),
+]
+
+
+@pytest.mark.parametrize(("target", "draft", "context", "gpus", "token_bytes"), IN_BLOCKS)
+def test_mixed_layers_take_what_the_blocks_of_vllm_take(
+    target: str, draft: str, context: int, gpus: int, token_bytes: int
+) -> None:
+    """Bytes of a token as vLLM 0.32's block pool (v1/core/kv_cache_utils.py) has it, with k = 5."""
+    models = [(footprint(shape(name)), gpus) for name in (target, draft)]
+    request = kv_bytes(models, context, draft_tokens=5)
+    assert request / context == pytest.approx(token_bytes, rel=0.1)
+
+
 def test_layers_that_read_the_cache_of_others_have_none() -> None:
     """Gemma 3n."""
     config = TINY | {"num_hidden_layers": 10, "num_kv_shared_layers": 4}
