@@ -14,7 +14,6 @@ from specwatch.advise.advise import AdviceRequest
 from specwatch.advise.candidate import Candidate, from_files, from_name, from_size
 from specwatch.advise.model_files import ModelFiles, Weights
 from specwatch.advise.names import plain_size
-from specwatch.errors import ConfigError
 from tests.advise.models import LLAMA, candidate
 
 GB = 10**9
@@ -44,35 +43,6 @@ def advise(target: Candidate, draft: Candidate | None = None, **given: Any) -> A
     )
 
 
-REPORTED = {
-    "BF16 and BF16 on 2 x 80": (None, None, 80, False),
-    "INT8 and BF16 on 2 x 80": ("int8", None, 80, True),
-    "INT8 and INT8 on 2 x 80": ("int8", "int8", 80, True),
-    "INT4 and BF16 on 2 x 80": ("int4", None, 80, True),
-    "INT4 and INT4 on 2 x 80": ("int4", "int4", 80, True),
-    "BF16 and BF16 on 2 x 141": (None, None, 141, True),
-}
-
-
-@pytest.mark.parametrize(
-    ("target", "draft", "memory", "sound"), REPORTED.values(), ids=REPORTED.keys()
-)
-def test_the_report_s_memory_table(
-    target: str | None, draft: str | None, memory: int, sound: bool
-) -> None:
-    """70B with 8B: 156 GB of weights leave nothing of 2 x 80 GB, the others leave enough [F]."""
-    found = advise(sized("70B", target), sized("8B", draft), gpus=2, gpu_memory=memory * GB, k=5)
-    assert found.sound == sound, found.findings
-    plan = found.memory
-    assert plan is not None
-    weights = 2 * (plan.target_weights + plan.draft_weights) / GB
-    expected = {None: 140, "int8": 70, "int4": 35}[target] + (
-        8 if draft == "int8" else 4 if draft == "int4" else 16
-    )
-    # Which counts no embeddings, of 16 bits in every format.
-    assert expected - 0.1 <= weights <= expected * 1.15
-
-
 def test_findings_come_gravest_first_and_name_their_sources() -> None:
     found = advise(
         sized("3B"), sized("2B"), gpus=1, gpu_memory=8 * GB, k=12, workload="creative",
@@ -91,12 +61,6 @@ def test_findings_come_gravest_first_and_name_their_sources() -> None:
         assert each.source, each
 
 
-def test_only_wrong_is_unsound() -> None:
-    doubtful = advise(sized("8B"), sized("1B"), k=5)
-    assert any(each.level == "doubt" for each in doubtful.findings)
-    assert doubtful.sound
-
-
 def test_it_is_what_its_schema_says() -> None:
     found = advise(candidate(8, name="T", config=LLAMA), sized("1B"), k=5, gpus=1,
                    gpu_memory=80 * GB)  # fmt: skip
@@ -113,22 +77,6 @@ def test_without_a_method_nothing_is_expected() -> None:
     assert found.expected == ()
     assert found.sound
     assert any("nothing will be drafted" in each.text for each in found.findings)
-
-
-def test_a_k_that_nobody_gave_is_said_to_be_taken() -> None:
-    found = advise(sized("70B"), sized("7B"))
-    assert found.k == 5
-    assert any(each.text == "k = 5 is taken for what follows, as none is given"
-               for each in found.findings)  # fmt: skip
-
-
-def test_lookups_have_no_tokenizer_and_cost_nothing() -> None:
-    found = advise(sized("70B"), method="ngram", k=4)
-    assert not [each for each in found.findings if each.topic == "tokenizer"]
-    assert found.draft_cost == 0
-    assert [each.speedup for each in found.expected] == [
-        each.mean_length for each in found.expected
-    ]
 
 
 def test_memory_needs_gpus_and_sizes() -> None:
@@ -195,24 +143,12 @@ def test_weights_take_what_they_are_served_in() -> None:
     assert 8.0e9 < eight < 9.5e9
 
 
-def test_the_count_of_the_headers_goes_before_that_of_the_shape() -> None:
-    found = from_files(stored(BF16=7_000_000_000), name="m")
-    assert (found.total, found.active, found.size_source) == (
-        7_000_000_000, 7_000_000_000, "the headers of its weights",
-    )  # fmt: skip
-
-
 def test_a_name_alone_is_marked_as_such() -> None:
     found = from_name("meta-llama/Llama-3.1-70B-Instruct")
     assert (found.total, found.weights, found.size_source) == (70 * GB, 140 * GB, "its name")
     assert "its size is read from its name" in found.findings[0].text
     mixture = from_name("mistralai/Mixtral-8x7B-v0.1")
     assert "at most 56B parameters" in mixture.findings[1].text
-
-
-def test_a_format_that_there_is_not_is_refused() -> None:
-    with pytest.raises(ConfigError, match="is not a known format of weights"):
-        sized("70B", "int5")
 
 
 def of(found: Advice, text: str) -> list[str]:

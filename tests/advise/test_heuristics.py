@@ -10,7 +10,6 @@ from specwatch.advise.advice import Finding, ServerPlan, Traffic
 from specwatch.advise.candidate import Candidate
 from specwatch.advise.heuristics import (
     median_temperature,
-    parameters_text,
     quantization_findings,
     size_findings,
     temperature_finding,
@@ -91,10 +90,6 @@ def test_a_draft_for_shorter_texts_is_noted() -> None:
     assert "note: the draft was trained for 4,096 tokens, the target for 131,072" in said
 
 
-def test_unknown_sizes_say_nothing() -> None:
-    assert list(size_findings(candidate(), candidate())) == []
-
-
 @pytest.mark.parametrize(
     ("quantization", "bits", "level"),
     [("awq", 4.4, "doubt"), ("Q4_K_M", 4.9, "doubt"), ("fp8", 8.2, "note"), ("w8a8", 8.2, "note")],
@@ -113,13 +108,6 @@ def test_a_quantized_draft_hardly_does() -> None:
     found = list(quantization_findings(candidate(70), candidate(8, bits=4.2, quantization="awq")))
     assert [each.level for each in found] == ["ok"]
     assert list(quantization_findings(candidate(70), candidate(8))) == []
-
-
-@pytest.mark.parametrize(
-    ("count", "said"), [(70_553_706_496, "70.6B"), (494e6, "494M"), (8_030, "8.03K")]
-)
-def test_sizes_in_words(count: float, said: str) -> None:
-    assert parameters_text(int(count)) == said
 
 
 def findings(
@@ -167,10 +155,6 @@ def test_each_hint_is_judged_as_reported(hints: dict[str, Any], level: str, said
     assert found.source.startswith("reported [")
 
 
-def test_nothing_said_is_nothing_judged() -> None:
-    assert findings() == []
-
-
 def test_temperatures_far_apart_share_one_verification() -> None:
     mixed = findings(temperatures=((0.0, 0.6), (1.0, 0.4)))
     assert [each.level for each in mixed] == ["ok", "doubt"]
@@ -212,11 +196,6 @@ def test_high_load_is_remedied_by_fewer_drafts_where_the_server_can() -> None:
     falls = ServerPlan(speculation={key: [[1, 8, 5]]})
     assert key not in only(plan=falls, saturated=True).remedy
     assert key not in only(plan=ServerPlan(server="llama.cpp"), saturated=True).remedy
-
-
-def test_the_report_s_sixteen_at_once_were_without_speculation() -> None:
-    """No difference at 16, as it was switched off there [T]: not that nothing was gained."""
-    assert "switched off from 16 on [T]" in only(concurrency=16).reason
 
 
 def test_long_contexts_need_the_memory_of_a_draft() -> None:

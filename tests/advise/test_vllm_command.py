@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specwatch.advise.advice import ServerPlan, whole_number
-from specwatch.advise.vllm_command import read_vllm_command, with_own_speculation
+from specwatch.advise.vllm_command import read_vllm_command
 from specwatch.errors import CannotStrip, ConfigError
 
 
@@ -149,13 +149,6 @@ def test_what_vllm_would_not_take_is_refused(flags: str, said: str) -> None:
         plan(f"vllm serve M {flags}".replace("-sc.", "--speculative-config."))
 
 
-def test_no_command_of_vllm_is_refused() -> None:
-    with pytest.raises(CannotStrip, match="how 'sleep' starts vLLM is not known"):
-        plan("sleep 1")
-    with pytest.raises(CannotStrip, match="starts vLLM 2 times"):
-        plan("sh -c 'vllm serve A; vllm serve B'")
-
-
 @pytest.mark.parametrize(
     ("value", "number"),
     [(5, 5), ("5", 5), (5.0, 5), (" 5 ", 5), ("-1", -1), ("five", None), (None, None), (2.5, None),
@@ -163,24 +156,3 @@ def test_no_command_of_vllm_is_refused() -> None:
 )  # fmt: skip
 def test_whole_numbers_are_taken_as_vllm_takes_them(value: Any, number: int | None) -> None:
     assert whole_number(value) == number
-
-
-SPECULATORS = {
-    "speculators_model_type": "eagle3",
-    "speculators_config": {
-        "verifier": {"name_or_path": "org/target-8B"},
-        "proposal_methods": [{"speculative_tokens": 3}],
-    },
-}
-
-
-def test_a_model_that_brings_its_own_speculation_is_taken_apart() -> None:
-    given = ServerPlan(target="org/head", from_command=True)
-    found = with_own_speculation(given, SPECULATORS, "org/head/config.json")
-    assert (found.target, found.draft, found.method, found.k) == (
-        "org/target-8B", "org/head", "eagle3", 3,
-    )  # fmt: skip
-    assert "brings its own speculation" in found.findings[0].text
-    assert with_own_speculation(given, {}, "x") == given
-    with pytest.raises(ConfigError, match=r"has no verifier\.name_or_path"):
-        with_own_speculation(given, {"speculators_config": {}}, "x")
