@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from specwatch.advise.advice import ServerPlan, whole_number
-from specwatch.advise.vllm_command import read_vllm_command
+from specwatch.advise.vllm_command import read_vllm_command, with_own_speculation
 from specwatch.errors import CannotStrip, ConfigError
 
 
@@ -156,3 +156,10 @@ def test_what_vllm_would_not_take_is_refused(flags: str, said: str) -> None:
 )  # fmt: skip
 def test_whole_numbers_are_taken_as_vllm_takes_them(value: Any, number: int | None) -> None:
     assert whole_number(value) == number
+
+
+def test_a_checkpoint_of_speculators_must_name_its_verifier() -> None:
+    given = ServerPlan(target="org/head")
+    assert with_own_speculation(given, {}, "x") == given
+    with pytest.raises(ConfigError, match=r"^x: speculators_config has no verifier\.name_or_path"):
+        with_own_speculation(given, {"speculators_config": {}}, "x")
