@@ -25,10 +25,10 @@ LAYERS = (
     ("guard",),
     ("store", "status", "wording"),
     ("alerts", "loadtest", "stripping"),
-    ("advice",),
+    ("advise",),
     ("generate", "report", "backfill"),
     ("actuators", "pages"),
-    ("web", "edges"),
+    ("web",),
     ("daemon",),
     ("cli",),
     ("__main__",),
@@ -42,7 +42,7 @@ ASIDE = {
 """Rooms beside the daemon, with all that they may import; only the top layer imports them."""
 
 EFFECTS = {
-    "__main__", "actuators", "cli", "config", "daemon", "edges", "runtime", "simulator", "store",
+    "__main__", "actuators", "advise", "cli", "config", "daemon", "runtime", "simulator", "store",
     "tap", "web",
     "alerts.client", "alerts.sender",
     "backfill.prometheus", "backfill.service",

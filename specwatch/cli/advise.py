@@ -13,11 +13,10 @@ import click
 import msgspec
 
 from specwatch import __version__
-from specwatch.advice import command as vllm_command
-from specwatch.advice import llama_command
-from specwatch.advice.advise import Request, advise
-from specwatch.advice.asked import Asked, Hints, Latency, Workload
-from specwatch.advice.model import Advice
+from specwatch.advise.advice import Advice, Latency, ServerPlan, Traffic, Workload
+from specwatch.advise.advise import AdviceRequest, advise
+from specwatch.advise.llama_command import read_llama_command, starts_llama
+from specwatch.advise.vllm_command import read_vllm_command
 from specwatch.cli import advise_models, options
 from specwatch.cli.advise_lines import lines
 from specwatch.cli.terminal import Terminal
@@ -55,7 +54,7 @@ def _mix(
     """Temperatures with their shares, which add up to 1."""
     if text is None:
         return ()
-    found: list[tuple[float, float]] = []
+    mix: list[tuple[float, float]] = []
     for part in text.split(","):
         match = _MIX.fullmatch(part.strip())
         try:
@@ -67,9 +66,9 @@ def _mix(
             raise click.BadParameter(
                 f"{quoted(part)} is no temperature; write 0.7, or a mix such as 0:60%,0.9:40%"
             )
-        found.append((temperature, share))
-    total = sum(share for _, share in found)
-    return tuple(sorted((temperature, share / total) for temperature, share in found))
+        mix.append((temperature, share))
+    total = sum(share for _, share in mix)
+    return tuple(sorted((temperature, share / total) for temperature, share in mix))
 
 
 @click.command(name="advise")
@@ -125,18 +124,18 @@ def command(as_json: bool, words: tuple[str, ...], **given: Any) -> None:
 
     Exit code 1 when something is wrong.
     """
-    asked = _asked(words, given)
-    hints = Hints(**{name: given[name] for name in Hints.__dataclass_fields__})
+    plan = _plan(words, given)
+    traffic = Traffic(**{name: given[name] for name in Traffic.__dataclass_fields__})
     models = advise_models.Models(os.environ, strict=not words)
-    asked = models.unfold(asked)
-    target = models.target(asked)
-    draft = models.draft(asked, asked.method)
-    gpus, memory, findings = advise_models.gpus(asked, given["gpus"], given["gpu_memory"])
-    found = advise(
-        Request(
+    plan = models.unfold(plan)
+    target = models.target(plan)
+    draft = models.draft(plan, plan.method)
+    gpus, memory, findings = advise_models.gpus(plan, given["gpus"], given["gpu_memory"])
+    advice = advise(
+        AdviceRequest(
             version=__version__,
-            asked=asked if asked.gpus is not None else replace(asked, gpus=gpus),
-            hints=hints,
+            plan=plan if plan.gpus is not None else replace(plan, gpus=gpus),
+            traffic=traffic,
             target=target,
             draft=draft,
             gpus=gpus,
@@ -144,11 +143,11 @@ def command(as_json: bool, words: tuple[str, ...], **given: Any) -> None:
             gpu_findings=findings,
         )
     )
-    _show(found, as_json=as_json)
-    raise SystemExit(0 if found.sound else 1)
+    _show(advice, as_json=as_json)
+    raise SystemExit(0 if advice.sound else 1)
 
 
-def _asked(words: tuple[str, ...], given: dict[str, Any]) -> Asked:
+def _plan(words: tuple[str, ...], given: dict[str, Any]) -> ServerPlan:
     """What the options ask, over what a command asks."""
     own = {
         "target": given["model"],
@@ -165,17 +164,17 @@ def _asked(words: tuple[str, ...], given: dict[str, Any]) -> Asked:
             raise click.UsageError(
                 "give --model and --draft, or a command after --: -- vllm serve ..."
             )
-        asked = Asked()
+        plan = ServerPlan()
     else:
-        asked = _read_command(words)
-    return advise_models.with_options(asked, own)
+        plan = _read_command(words)
+    return advise_models.with_options(plan, own)
 
 
-def _read_command(words: tuple[str, ...]) -> Asked:
+def _read_command(words: tuple[str, ...]) -> ServerPlan:
     try:
-        if llama_command.starts_llama(words):
-            return llama_command.asked(words)
-        return vllm_command.asked(words, read_file=_read)
+        if starts_llama(words):
+            return read_llama_command(words)
+        return read_vllm_command(words, read_file=_read)
     except CannotStrip as error:
         raise ConfigError(f"COMMAND: {error}") from error
 
@@ -193,8 +192,8 @@ def _encodable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {key: _encodable(each) for key, each in value.items()}
-    return [_encodable(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _encodable(item) for key, item in value.items()}
+    return [_encodable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _show(advice: Advice, *, as_json: bool) -> None:

@@ -6,10 +6,10 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from specwatch.advice.expected import MOST_TOKENS
-from specwatch.advice.model import LEVELS, Advice, Finding, Level, Memory, Model
-from specwatch.advice.naming import plain_size
-from specwatch.advice.pairing import size
+from specwatch.advise.advice import LEVELS, Advice, Finding, Level, Memory, Model
+from specwatch.advise.heuristics import parameters_text
+from specwatch.advise.names import plain_size
+from specwatch.advise.speedup import MOST_TOKENS
 from specwatch.wording import figures
 from specwatch.wording.text import clean
 
@@ -42,12 +42,12 @@ def lines(advice: Advice, width: int) -> Iterator[Line]:
     width = max(width, _NARROWEST)
     yield from _head(advice, width)
     for level in LEVELS:
-        found = [each for each in advice.findings if each.level == level]
-        if found:
+        findings = [finding for finding in advice.findings if finding.level == level]
+        if findings:
             yield ()
-            yield ((f"{_TITLES[level]} ({len(found)})", _STYLES[level]),)
-            for each in found:
-                yield from _finding(each, width)
+            yield ((f"{_TITLES[level]} ({len(findings)})", _STYLES[level]),)
+            for finding in findings:
+                yield from _finding(finding, width)
     if advice.memory is not None:
         yield ()
         yield from _memory(advice.memory, width)
@@ -57,8 +57,8 @@ def lines(advice: Advice, width: int) -> Iterator[Line]:
     if advice.sources:
         yield ()
         yield (("Sources", "bold"),)
-        for letter, said in advice.sources.items():
-            yield from _wrapped(f"[{letter}] {said}", width, 0, 4, "dim")
+        for letter, title in advice.sources.items():
+            yield from _wrapped(f"[{letter}] {title}", width, 0, 4, "dim")
     yield ()
     yield from _wrapped(_verdict(advice), width, 0, 0, "bold")
 
@@ -84,19 +84,22 @@ def _head(advice: Advice, width: int) -> Iterator[Line]:
 
 
 def _model(model: Model) -> str:
-    said = [model.name]
+    parts = [model.name]
     if model.parameters is not None and plain_size(model.name) is None:
         active = model.active_parameters
-        said.append(f"{size(model.parameters)}" + (f" ({size(active)} active)" if active else ""))
+        parts.append(
+            f"{parameters_text(model.parameters)}"
+            + (f" ({parameters_text(active)} active)" if active else "")
+        )
     if model.quantization is not None:
-        said.append(model.quantization)
+        parts.append(model.quantization)
     if model.weights is not None:
-        said.append(f"{_bytes(model.weights)} of weights")
+        parts.append(f"{_bytes(model.weights)} of weights")
     if model.kv_per_token:
-        said.append(f"{_bytes(model.kv_per_token)} of KV cache per token")
+        parts.append(f"{_bytes(model.kv_per_token)} of KV cache per token")
     if model.context is not None:
-        said.append(f"{model.context:,} tokens")
-    return ", ".join(said)
+        parts.append(f"{model.context:,} tokens")
+    return ", ".join(parts)
 
 
 def _finding(finding: Finding, width: int) -> Iterator[Line]:
@@ -158,19 +161,19 @@ def _expected(advice: Advice, width: int) -> Iterator[Line]:
         width, 0, 2, "bold",
     )  # fmt: skip
     columns = dict(_EXPECTED)
-    if all(each.best_k is None for each in advice.expected):
+    if all(row.best_k is None for row in advice.expected):
         del columns["best k"], columns["with it"]
     yield ((_row(list(columns), list(columns.values())), "dim"),)
-    for each in advice.expected:
+    for row in advice.expected:
         cells = [
-            f"{each.acceptance:.0%}",
-            f"{each.per_token:.0%}",
-            f"{each.mean_length:.2f}",
-            f"{each.speedup:.2f}x",
-            f"{each.best_k}+" if each.best_k == MOST_TOKENS else figures.number(each.best_k),
-            "" if each.best_speedup is None else f"{each.best_speedup:.2f}x",
+            f"{row.acceptance:.0%}",
+            f"{row.per_token:.0%}",
+            f"{row.mean_length:.2f}",
+            f"{row.speedup:.2f}x",
+            f"{row.best_k}+" if row.best_k == MOST_TOKENS else figures.number(row.best_k),
+            "" if row.best_speedup is None else f"{row.best_speedup:.2f}x",
         ]
-        style = "red" if each.speedup < 1 else ""
+        style = "red" if row.speedup < 1 else ""
         yield ((_row(cells[: len(columns)], list(columns.values())), style),)
     yield from _wrapped(
         "acceptance: accepted / draft tokens, as everywhere; per token: the chance at each position"

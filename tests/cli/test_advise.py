@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ import msgspec
 import pytest
 from click.testing import Result
 
-from specwatch.advice.model import Advice
+from specwatch.advise.advice import Advice
 from specwatch.cli.advise_lines import lines
-from tests.advice.folders import WRITTEN, model
-from tests.advice.shapes import LLAMA
+from tests.advise.folders import WRITTEN, model, safetensors
+from tests.advise.models import LLAMA
 
 Run = Callable[..., Result]
 SMALL = LLAMA | {
@@ -104,7 +105,7 @@ def test_a_name_on_the_hub_is_looked_for_in_its_cache(
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     unknown = advised(run, "--model", "org/model-70B", "--draft", "org/draft-7B")
-    assert said(unknown).count("its files are not here, so its size is read off its name") == 2
+    assert said(unknown).count("its files are not here, so its size is read from its name") == 2
     kept = tmp_path / "models--org--model-70B" / "snapshots"
     kept.mkdir(parents=True)
     pair[0].rename(kept / "abc")
@@ -156,6 +157,29 @@ def test_what_json_cannot_have_is_spelt(run: Run, tmp_path: Path) -> None:
     assert found.target.name == "target\\udce4-8B"
 
 
+@pytest.mark.parametrize("library", ["tokenizers", "safetensors"])
+def test_a_missing_library_is_an_error_with_the_remedy(
+    run: Run,
+    pair: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    library: str,
+) -> None:
+    """Of a model in the hub's cache too, and none is needed for sizes and names."""
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    (pair[0] / "model.safetensors").write_bytes(safetensors({"a": ("BF16", [4], 8)}))
+    snapshots = tmp_path / "models--org--model-70B" / "snapshots"
+    snapshots.mkdir(parents=True)
+    pair[0].rename(snapshots / "abc")
+    done = run("advise", "--model", "org/model-70B", "--draft", pair[1])
+    assert done.exit_code == 2
+    message = " ".join(done.output.split())
+    assert f"needs the package {library}" in message
+    assert "-m pip install gguf safetensors sentencepiece tokenizers" in message
+    assert advised(run, "--model", "70B", "--draft", "org/draft-7B").sound
+
+
 def test_gpus_are_as_many_as_the_layers_are_shared_out_among(run: Run) -> None:
     found = advised(run, "--model", "70B", "--draft", "7B", "--tensor-parallel", 4,
                     "--gpu-memory", "80GB")  # fmt: skip
@@ -173,7 +197,7 @@ def test_heads_are_shared_out_among_the_gpus_of_the_options(
 ) -> None:
     found = advised(run, "--model", pair[0], "--method", "ngram", "--gpus", 3, "--gpu-memory",
                     "80GB", code=1)  # fmt: skip
-    assert "the target's 4 attention heads cannot be shared out among 3 GPUs" in said(found)
+    assert "the target's 4 attention heads cannot be divided among 3 GPUs" in said(found)
 
 
 HUGE = ("30000000", "1000000000", "9" * 400)
@@ -240,10 +264,10 @@ USAGE: dict[str, tuple[list[object], str]] = {
     "a length": (["--", "vllm", "serve", "M", "--max-model-len", "9" * 400], "number of tokens"),
     "a folder": (["--model", "/no/such/model"], "no such file or folder"),
     "a method": (["--model", "70B", "--method", "medusas"], 'did you mean "medusa"'),
-    "a format": (["--model", "70B", "--quantization", "int5"], "is no format of weights"),
+    "a format": (["--model", "70B", "--quantization", "int5"], "is not a known format of weights"),
     "a command": (["--", "sleep", "1"], "COMMAND: how 'sleep' starts vLLM is not known"),
     "no model": (["--", "vllm", "serve"], "no target is named"),
-    "JSON": (["--", "vllm", "serve", "M", "-sc", "{"], "is no JSON object"),
+    "JSON": (["--", "vllm", "serve", "M", "-sc", "{"], "is not a JSON object"),
     "GPUs": (["--model", "8B", "--draft", "1B", "--gpus", "0"], "0 is not in the range"),
 }  # fmt: skip
 

@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from specwatch.advice import command
-from specwatch.advice.advise import Request, advise
-from specwatch.advice.asked import Hints
-from specwatch.advice.model import Advice
+from specwatch.advise.advice import Advice, Traffic
+from specwatch.advise.advise import AdviceRequest, advise
+from specwatch.advise.vllm_command import OPTIONS, read_vllm_command
 from specwatch.cli.advise_models import Models
 from specwatch.errors import ConfigError
 
@@ -60,10 +59,12 @@ def oracle(vllm_install: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def advised(words: Words) -> Advice:
     """What advise says of ``vllm serve WORDS``, as its command does."""
     models = Models({}, strict=False)
-    asked = command.asked(["vllm", "serve", *words])
-    target = models.target(asked)
-    draft = models.draft(asked, asked.method)
-    return advise(Request(version="", asked=asked, hints=Hints(), target=target, draft=draft))
+    plan = read_vllm_command(["vllm", "serve", *words])
+    target = models.target(plan)
+    draft = models.draft(plan, plan.method)
+    return advise(
+        AdviceRequest(version="", plan=plan, traffic=Traffic(), target=target, draft=draft)
+    )
 
 
 def structural(found: Advice) -> list[str]:
@@ -183,4 +184,4 @@ def random_line(chance: random.Random, models: Path) -> Words:
 
 
 def test_abbreviations_are_those_that_vllm_takes(oracle: Oracle) -> None:
-    assert oracle.ask({"flags": list(command.SIZES)}) == command.SIZES
+    assert oracle.ask({"flags": list(OPTIONS)}) == OPTIONS

@@ -1,0 +1,330 @@
+"""Which method will draft, what it needs, and what vLLM 0.32 is known to make of it.
+
+Everything else vLLM checks when it starts: its rules differ from version to version.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from specwatch.advise.advice import VLLM, Finding, Level, ServerPlan, reported, whole_number
+from specwatch.advise.architecture import class_names, is_eagle3
+from specwatch.advise.candidate import Candidate
+from specwatch.errors import ConfigError
+from specwatch.wording import figures
+
+KNOWN = (
+    "draft_model", "ngram", "ngram_gpu", "eagle", "eagle3", "medusa", "mtp", "suffix",
+    "mlp_speculator", "dflash", "dspark", "custom_class", "extract_hidden_states",
+)  # fmt: skip
+"""Methods of vLLM 0.32, but for the old names of ``mtp``; a later one may have others."""
+LOOKUPS = frozenset({"ngram", "ngram_gpu", "suffix"})
+"""Methods that draft from the text so far, at next to no cost."""
+HEADS = frozenset({"eagle", "eagle3", "medusa", "mlp_speculator", "dflash", "dspark"})
+"""Methods whose draft was trained for one target."""
+SCHEDULED = frozenset({"eagle", "eagle3", "dflash"})
+"""Methods with which, by vLLM's documentation, a schedule of k by batch size was tested."""
+_SYNCHRONOUS = frozenset({"suffix", "medusa", "mlp_speculator", "ngram", "custom_class"})
+"""Methods with which vLLM 0.32 cannot schedule the next step while one runs."""
+_WITHOUT_HEADS = frozenset({"medusa", "mlp_speculator", "mtp"})
+_MOST_LAYERS = 3
+"""Of a head whose configuration does not say that it is one."""
+_REPEATING = "output that repeats its input: summaries, retrieval, code edits, JSON"
+_NEEDS = {
+    "draft_model": (
+        "a smaller model with the same tokens, and memory for its weights and KV cache",
+        "any prompt", reported("TPF"),
+    ),
+    "ngram": (
+        "nothing: it looks the last tokens up in the prompt and the answer so far",
+        _REPEATING, reported("TPF"),
+    ),
+    "ngram_gpu": (
+        "nothing: it looks the last tokens up in the prompt and the answer so far",
+        _REPEATING, reported("TPF"),
+    ),
+    "suffix": (
+        "the package arctic-inference beside vLLM, which does not start without it",
+        "output that repeats its input, or earlier answers", VLLM,
+    ),
+    "eagle": ("a head trained for this very target", "any prompt", reported("TPF")),
+    "eagle3": ("a head trained for this very target", "any prompt", reported("TPF")),
+    "medusa": ("heads trained for this very target", "any prompt", reported("TPF")),
+    "mtp": (
+        "a target that was trained with layers for multi-token prediction, and brings them",
+        "any prompt", VLLM,
+    ),
+    "mlp_speculator": ("a speculator trained for this very target", "any prompt", VLLM),
+    "dflash": ("a draft trained for this very target", "any prompt", VLLM),
+    "dspark": ("a draft trained for this very target", "any prompt", VLLM),
+}  # fmt: skip
+"""What a method needs, what it is good for, and who says so."""
+
+
+def method_of(plan: ServerPlan, draft: Candidate | None) -> str | None:
+    """Tell which method will draft; None where nothing asks for any.
+
+    As ``SpeculativeConfig.__post_init__`` of vLLM 0.32: from the method, else the name of the draft
+    and its configuration. A command may name a method that is not known here; in an option of
+    advise that is a mistake: raises ConfigError.
+    """
+    method, name = plan.method, plan.draft
+    if method is None and name is None:
+        return "draft_model" if plan.speculation and plan.server == "vllm" else None
+    if method is None and name in ("ngram", "[ngram]"):
+        return "ngram"
+    if method is not None and method.endswith("_mtp"):
+        method = "mtp"
+    if method is not None and method not in KNOWN and not plan.from_command:
+        near = difflib.get_close_matches(method, KNOWN, n=1)
+        hint = f'did you mean "{near[0]}"?' if near else f"there are: {', '.join(KNOWN)}"
+        raise ConfigError(f"method {method!r} is not known; {hint}")
+    if name is None or method not in (None, "draft_model"):
+        return method
+    for part, detected in (
+        ("eagle-", "eagle"), ("eagle3", "eagle3"), ("dflash", "dflash"), ("dspark", "dspark"),
+    ):  # fmt: skip
+        if part in name.lower():
+            return detected
+    kind = None if draft is None or draft.architecture is None else draft.architecture.draft_kind
+    return kind if kind in ("medusa", "mlp_speculator", "mtp") else "draft_model"
+
+
+def method_findings(
+    method: str | None, target: Candidate, draft: Candidate | None, plan: ServerPlan
+) -> Iterator[Finding]:
+    """Yield what the method needs, and whether target, draft and server have it."""
+    if method is None:
+        yield Finding(
+            "method", "note", "no method and no draft: nothing will be drafted",
+            remedy="name a draft, or try --method ngram, which needs none",
+        )  # fmt: skip
+        return
+    if method not in KNOWN:
+        yield Finding(
+            "method", "doubt",
+            f"the method {method[:60]} is not known here: what it needs and costs is assumed",
+            "a later vLLM than 0.32 may have it", VLLM,
+            "see that it is spelled right; specwatch calibrate measures what it costs",
+        )  # fmt: skip
+    if method in _NEEDS:
+        need, use, source = _NEEDS[method]
+        level: Level = "doubt" if method == "suffix" else "note"
+        yield Finding("method", level, f"{method} needs {need}", f"good for {use}", source)
+    kind = draft.architecture.draft_kind if draft and draft.architecture else None
+    if method == "mtp":
+        yield from _mtp(target, draft, plan)
+    elif method == "mlp_speculator" and plan.server == "vllm":
+        yield Finding(
+            "method", "doubt",
+            "vLLM 0.32 takes mlp_speculator as a method, and then does not start",
+            "its V1 engine has nothing that drafts with one: it was the V0 engine's",
+            "vLLM 0.32, vllm/v1/worker/gpu_model_runner.py", "use an EAGLE head or a draft model",
+        )  # fmt: skip
+    if method in HEADS and draft is not None:
+        yield from _head(method, target, draft, plan.k)
+    elif method == "draft_model" and draft is not None and kind is not None:
+        yield Finding(
+            "method", "wrong", f"{draft.name} is not a model by itself but a head ({kind})",
+            "", "its config.json", f'set "method": "{kind}"',
+        )  # fmt: skip
+    elif draft is None and method in (*HEADS, "draft_model") and method != "dspark":
+        yield Finding(
+            "method", "wrong", f"{method} has no draft: the server does not start", "", VLLM,
+            'name one: --draft, or "model" in --speculative-config',
+        )  # fmt: skip
+    if plan.server == "vllm":
+        yield from _vllm(method, target, draft, plan)
+
+
+def _mtp(target: Candidate, draft: Candidate | None, plan: ServerPlan) -> Iterator[Finding]:
+    shape, k = (draft or target).architecture or target.architecture, plan.k
+    if target.architecture is None or shape is None or plan.draft or plan.server != "vllm":
+        return
+    layers = shape.mtp_layers
+    if not layers:
+        yield Finding(
+            "method", "doubt",
+            "the target's config.json names no layers for multi-token prediction",
+            "num_nextn_predict_layers (or its family's name for it) is missing or 0", VLLM,
+            "see whether this checkpoint has them: they are often left out when quantized; without"
+            " them use a draft model, an EAGLE head or n-gram lookup",
+        )  # fmt: skip
+    elif k is not None and k > layers and k % layers:
+        yield Finding(
+            "method", "doubt",
+            f"k = {k} is not a multiple of the target's {layers} layers for multi-token prediction:"
+            " vLLM 0.32 does not start",
+            "", VLLM, f"take {layers} or a multiple of it",
+        )  # fmt: skip
+    elif k is not None and k > layers:
+        brought = figures.counted(layers, "prediction layer")
+        yield Finding(
+            "method", "note", f"k = {k} runs the target's {brought} more than once for each step",
+            "later positions are accepted less often, as vLLM itself warns", VLLM,
+            f"compare with k = {layers}",
+        )  # fmt: skip
+    elif k is not None:
+        text = f"k = {k}: the target brings {figures.counted(layers, 'prediction layer')}"
+        yield Finding("method", "ok", text, source="the target's config.json")
+
+
+def _head(method: str, target: Candidate, draft: Candidate, k: int | None) -> Iterator[Finding]:
+    shape = draft.architecture
+    if target.architecture is None or shape is None:
+        return
+    config: Mapping[str, Any] = {} if draft.files is None else draft.files.config
+    width, target_width = shape.hidden_size, target.architecture.hidden_size
+    if method in ("eagle3", "dflash", "dspark"):
+        declared = config.get("target_hidden_size")
+        width = declared if isinstance(declared, int) else width
+    if width != target_width:
+        yield Finding(
+            "method", "wrong",
+            f"the head was made for a target of hidden size {width}, and this target's is"
+            f" {target_width}",
+            "it reads the target's hidden states, so it cannot be loaded beside another",
+            "their config.json", "take the head that was trained for this very target",
+        )  # fmt: skip
+    else:
+        text = f"the head fits the target's hidden size, {target_width}"
+        yield Finding("method", "ok", text, source="their config.json")
+    if method == "eagle" and is_eagle3(config):
+        yield Finding(
+            "method", "wrong", "the head is one of EAGLE-3, and the method is eagle",
+            "their layers differ, so its weights cannot be loaded", "the draft's config.json",
+            'set "method": "eagle3"',
+        )  # fmt: skip
+    elif method == "eagle3" and class_names(config) and not is_eagle3(config):
+        yield Finding(
+            "method", "doubt", "nothing in the head's config.json says that it is one of EAGLE-3",
+            "", "the draft's config.json", 'if it is an older one set "method": "eagle"',
+        )  # fmt: skip
+    if shape.draft_kind is None and len(shape.layers) > _MOST_LAYERS:
+        yield Finding(
+            "method", "doubt",
+            f"{draft.name} has {len(shape.layers)} layers: nothing says that it is a head",
+            "a head has one layer, or a few", "the draft's config.json",
+            'if it is a model by itself set "method": "draft_model"',
+        )  # fmt: skip
+    if method == "medusa" and shape.positions is not None and (k or 0) > shape.positions:
+        yield Finding(
+            "method", "wrong",
+            f"k = {k}, and there are {shape.positions} Medusa heads, one for each position", "",
+            "the draft's config.json", f"take k = {shape.positions} or less",
+        )  # fmt: skip
+
+
+def _vllm(
+    method: str, target: Candidate, draft: Candidate | None, plan: ServerPlan
+) -> Iterator[Finding]:
+    """What arithmetic tells of a configuration, and what vLLM 0.32 is known to make of it."""
+    given = plan.speculation.get("num_speculative_tokens", plan.k)
+    if given is not None and (whole_number(given) or 0) <= 0:
+        yield Finding(
+            "method", "wrong",
+            f"num_speculative_tokens {given!r:.60} is not a whole number above 0",
+            "", "arithmetic", "give one from 3 to 7",
+        )  # fmt: skip
+    if method in ("ngram", "ngram_gpu"):
+        least, most = (plan.speculation.get(f"prompt_lookup_{end}") for end in ("min", "max"))
+        if least is None and most is None:
+            yield Finding(
+                "k", "note", "matches of exactly 5 tokens are looked for, the default of vLLM 0.32",
+                "vLLM's own source calls that default arbitrary; shorter matches draft more often,"
+                " and are accepted less often",
+                VLLM, 'try "prompt_lookup_min": 2, "prompt_lookup_max": 4, and compare',
+            )  # fmt: skip
+        elif (whole_number(least) or 0) > (whole_number(most) or float("inf")):
+            text = f"prompt_lookup_min {least} is above prompt_lookup_max {most}"
+            yield Finding("method", "wrong", text, "", "arithmetic", "exchange them")
+    if method in _SYNCHRONOUS:
+        yield Finding(
+            "method", "note", f"with {method} vLLM 0.32 turns asynchronous scheduling off",
+            "a plain step gets a little slower by that, which a comparison should have in both of"
+            " its halves",
+            "vLLM 0.32, vllm/config/vllm.py",
+            "the method ngram_gpu keeps it on" if method == "ngram" else "",
+        )  # fmt: skip
+    yield from _attention_heads(method, target, draft, plan)
+    if method == "draft_model" and plan.draft_parallel == 1 and plan.parallel() > 1:
+        yield Finding(
+            "method", "doubt",
+            f"draft_tensor_parallel_size 1 beside a target on {plan.parallel()} GPUs",
+            "drafts usually ran so; of vLLM 0.32 the V1 model runner refuses it, as its ranks"
+            " collide, and the V2 model runner was not tried here",
+            "reported [F]; vLLM 0.32, vllm/v1/spec_decode/draft_model.py",
+            "leave it out where vLLM refuses it: the draft is then split like the target",
+        )  # fmt: skip
+    if plan.speculation.get("rejection_sample_method") == "synthetic":
+        yield Finding(
+            "method", "wrong",
+            "rejection_sample_method synthetic accepts drafts at random: its answers are garbage",
+            "", VLLM, "leave it out: it is for benchmarks",
+        )  # fmt: skip
+    yield Finding(
+        "method", "note",
+        "requests with min_p or logit_bias are refused by vLLM 0.32 while speculation is on",
+        source="vLLM 0.32, SamplingParams._validate_spec_decode",
+    )  # fmt: skip
+    if plan.speculation.get("num_speculative_tokens_per_batch_size"):
+        yield _schedule(method, plan)
+    if plan.from_command:
+        yield Finding(
+            "method", "note", "vLLM checks the rest of the configuration at its start",
+            "what it takes differs from version to version: it is not judged here",
+        )  # fmt: skip
+
+
+def _attention_heads(
+    method: str, target: Candidate, draft: Candidate | None, plan: ServerPlan
+) -> Iterator[Finding]:
+    """Yield whether attention heads can be divided among the GPUs."""
+    parallel, draft_parallel = plan.parallel(), plan.draft_parallel
+    sides = [("target", target, parallel)]
+    if draft is not None and method not in _WITHOUT_HEADS | LOOKUPS:
+        if draft_parallel == 1:
+            sides.append(("draft", draft, 1))
+        elif draft_parallel in (None, parallel):
+            sides.append(("draft", draft, parallel))
+    for name, model, gpus in sides:
+        heads = 0 if model.architecture is None else model.architecture.heads
+        if heads % gpus:
+            yield Finding(
+                "method", "wrong",
+                f"the {name}'s {heads} attention heads cannot be divided among {gpus} GPUs", "",
+                "arithmetic; known of vLLM 0.32, ModelConfig.verify_with_parallel_config",
+                f"use a number of GPUs that divides {heads}",
+            )  # fmt: skip
+
+
+def _schedule(method: str, plan: ServerPlan) -> Finding:
+    """What is known of a schedule of k by batch size."""
+    key = "num_speculative_tokens_per_batch_size"
+    if plan.data_parallel > 1:
+        return Finding(
+            "k", "doubt", f"{key} is ignored by vLLM 0.32 under data parallelism",
+            "ranks could choose different k, and wait for each other for ever",
+            "vLLM 0.32, vllm/config/vllm.py",
+            "k stays the same at any load: choose it for the highest",
+        )  # fmt: skip
+    if method not in SCHEDULED:
+        reports = (
+            "; crashes at graph capture (issue 48494) and large losses past the threshold (49548)"
+            " are reported"
+        )
+        return Finding(
+            "k", "doubt", f"{key} is not known to work with {method}",
+            f"tested were Eagle, Eagle-3 and DFlash{reports if method == 'mtp' else ''}",
+            "vLLM's documentation, dynamic_speculative_decoding.md",
+            "measure it first: specwatch bench compare; or keep a server of its own without"
+            " speculation for the highest load",
+        )  # fmt: skip
+    return Finding(
+        "k", "note", "a schedule with k = 0 is not off: with k = 0 the drafter still runs",
+        "one pass for each step keeps its KV cache",
+        "vLLM 0.32, vllm/v1/spec_decode/llm_base_proposer.py",
+        "measure it first: specwatch bench compare",
+    )  # fmt: skip

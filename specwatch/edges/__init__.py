@@ -1,1 +1,0 @@
-"""One outside resource a file: database, HTTP, systemd."""

@@ -1,0 +1,211 @@
+"""Formats of weights: bits per weight, and what a configuration declares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specwatch.advise.formats import (
+    cache_bits,
+    declared_format,
+    first_with_bits,
+    usual_embedding,
+    weight_bits,
+    weight_bytes,
+)
+from specwatch.advise.names import plain_size
+from specwatch.advise.parameters import Parameters, count_parameters
+from specwatch.errors import ConfigError
+from tests.advise.models import shape
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("bf16", 16), ("bfloat16", 16), ("fp16", 16), ("half", 16), ("fp32", 32), ("fp8", 8),
+        ("int8", 8), ("w8a8", 8), ("int4", 4), ("awq", 4.15625), ("gptq", 4.15625),
+        ("AWQ_Marlin", 4.15625), ("nvfp4", 4.5), ("mxfp4", 4.25), ("Q4_K_M", 4.8944),
+        ("q8_0", 8.5008), (" IQ4_XS ", 4.4597),
+    ],
+)  # fmt: skip
+def test_bits_of_a_weight(name: str, expected: float) -> None:
+    assert weight_bits(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("awk", "awq"), ("Q4_KM", "Q4_K_M"), ("fb8", "fp8"), ("int5", "int")]
+)
+def test_an_unknown_format_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+    with pytest.raises(ConfigError, match=f"^'{name}' is not a known .*did you mean {nearest}"):
+        weight_bits(name)
+
+
+METHODS = (
+    "awq", "auto_awq", "fp8", "fbgemm_fp8", "fp_quant", "modelopt", "modelopt_fp4",
+    "modelopt_mxfp8", "modelopt_mixed", "auto_gptq", "gptq", "gptq_marlin", "awq_marlin", "humming",
+    "compressed-tensors", "experts_int8", "quark", "moe_wna16", "torchao", "inc", "mxfp4",
+    "gpt_oss_mxfp4", "deepseek_v4_fp8", "online", "fp8_per_tensor", "fp8_per_block",
+    "fp8_per_channel", "int8_per_channel_weight_only", "nvfp4_per_token", "mxfp8",
+)  # fmt: skip
+CACHE_TYPES = (
+    "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "fp8_ds_mla", "nvfp4_ds_mla",
+    "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc",
+    "ultraquant_4bit", "int4_per_token_head", "int8_per_token_head", "fp8_per_token_head", "nvfp4",
+    "nvfp4_4over6",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_of_vllm_is_known(name: str) -> None:
+    """As QuantizationMethods of vLLM 0.32 lists them."""
+    found = weight_bits(name)
+    assert found is None or 4 <= found < 9
+
+
+@pytest.mark.parametrize("name", CACHE_TYPES)
+def test_every_type_of_cache_of_vllm_is_known(name: str) -> None:
+    """As CacheDType of vLLM 0.32 lists them."""
+    found = cache_bits(name)
+    assert found is None or 3 < found <= 16
+
+
+def test_types_of_caches() -> None:
+    assert (cache_bits("q8_0"), cache_bits("f16"), cache_bits("FP8")) == (8.5, 16, 8)
+    assert cache_bits("nvfp4_ds_mla") is None
+    with pytest.raises(ConfigError, match=r"'fp9' is not a known type of .*did you mean fp8"):
+        cache_bits("fp9")
+
+
+def test_what_does_not_say_its_bits_gives_no_size() -> None:
+    assert weight_bits("compressed-tensors") is None
+    assert size(parameters("Llama-3.1-8B"), "quark") is None
+    assert first_with_bits("compressed-tensors", "w4a16") == "w4a16"
+    assert first_with_bits("quark", "brand_new") == "quark"
+    assert first_with_bits(None, None) is None
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, "awq"),
+        ({"quant_method": "gptq", "bits": 4}, "gptq"),
+        ({"quant_method": "gptq", "bits": 8}, "gptq-int8"),
+        ({"quant_method": "fp8", "activation_scheme": "dynamic"}, "fp8"),
+        ({"quant_method": "fbgemm_fp8"}, "fp8"),
+        ({"quant_method": "mxfp4"}, "mxfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bnb-int4"),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "bnb-int8"),
+        ({"quant_method": "brand_new"}, "brand_new"),
+        ({}, None),
+        ("fp8", None),
+    ],
+)
+def test_what_a_config_declares(declared: Any, expected: str | None) -> None:
+    assert declared_format({"quantization_config": declared}) == expected
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "expected"),
+    [
+        ({"num_bits": 8, "type": "int"}, {"num_bits": 8}, "w8a8"),
+        ({"num_bits": 8, "type": "int"}, None, "int8"),
+        ({"num_bits": 8, "type": "float"}, {"num_bits": 8}, "fp8"),
+        ({"num_bits": 4, "type": "int", "group_size": 128}, None, "w4a16"),
+        ({"num_bits": 4, "type": "float", "group_size": 16}, None, "nvfp4"),
+        ({"num_bits": 4, "type": "float", "group_size": 32}, None, "mxfp4"),
+        ({"num_bits": 3}, None, "unknown"),
+        (None, None, "unknown"),
+    ],
+)
+def test_what_compressed_tensors_declare(
+    weights: dict[str, Any] | None, activations: dict[str, Any] | None, expected: str
+) -> None:
+    group = {"weights": weights, "input_activations": activations}
+    declared = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+    assert declared_format({"quantization_config": declared}) == expected
+
+
+def parameters(name: str) -> Parameters:
+    found = count_parameters(shape(name))
+    assert found is not None
+    return found
+
+
+def size(model: Parameters, form: str) -> int | None:
+    return weight_bytes(form, model.total, model.embedding, model.routed)
+
+
+def usual_bytes(text: str, form: str) -> int | None:
+    plain = plain_size(text)
+    assert plain is not None
+    return weight_bytes(form, plain.total, usual_embedding(plain.active))
+
+
+def test_embeddings_stay_as_they_are_in_the_formats_of_vllm() -> None:
+    llama = parameters("Llama-3.1-8B")
+    embedding = 2 * 128256 * 4096
+    assert size(llama, "bf16") == 2 * llama.total
+    assert size(llama, "int8") == llama.total + embedding
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "gigabytes"),
+    [
+        ("gpt-oss-20b", "mxfp4", 13.8),  # only experts; openai/gpt-oss-20b
+        ("gpt-oss-120b", "mxfp4", 65.2),
+        ("Qwen2.5-32B", "awq", 19.3),  # Qwen/Qwen2.5-32B-Instruct-AWQ
+        ("Qwen2.5-72B", "awq", 41.6),
+        ("Llama-3.1-8B", "Q4_K_M", 4.9),  # llama.cpp, tools/quantize/README.md
+        ("Llama-3.1-70B", "Q4_K_M", 43.1),
+    ],
+)
+def test_sizes_are_those_of_published_files(name: str, form: str, gigabytes: float) -> None:
+    """Those of llama.cpp as its README has them; the others typed in, not downloaded."""
+    assert (size(parameters(name), form) or 0) / 1e9 == pytest.approx(gigabytes, rel=0.02)
+
+
+@pytest.mark.parametrize("form", ["awq", "fp8"])
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [("0.6B", "Qwen3-0.6B"), ("1B", "Llama-3.2-1B"), ("3B", "Llama-3.2-3B"), ("7B", "Qwen2.5-7B"),
+     ("8B", "Llama-3.1-8B"), ("8B", "Qwen3-8B"), ("32B", "Qwen3-32B"), ("70B", "Llama-3.1-70B"),
+     ("72B", "Qwen2.5-72B"), ("30B-A3B", "Qwen3-30B-A3B"), ("20B-A3.6B", "gpt-oss-20b")],
+)  # fmt: skip
+def test_a_size_alone_gives_about_what_the_config_gives(said: str, name: str, form: str) -> None:
+    """Bits times parameters were 14 to 30 % less: embeddings and output head have 16 bits."""
+    plain, exact = plain_size(said), size(parameters(name), form)
+    assert plain is not None
+    assert exact is not None
+    # 1B is 1.24 billion, 7B 7.6: what a size is rounded to is not ours.
+    rounded = exact * plain.total / parameters(name).total
+    assert usual_bytes(said, form) == pytest.approx(rounded, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("said", "embedding"),
+    [("405B", 2 * 128_256 * 16_384), ("671B", 2 * 129_280 * 7168), ("1T", 2 * 163_840 * 7168)],
+)
+def test_embeddings_of_the_largest_are_no_share_of_smaller_ones(said: str, embedding: int) -> None:
+    """Llama 3.1 405B, DeepSeek-V3 and Kimi K2; a share as of 72B made 6 to 9 % more of them."""
+    plain = plain_size(said)
+    assert plain is not None
+    exact = (plain.total * 4.15625 + embedding * (16 - 4.15625)) / 8
+    assert usual_bytes(said, "awq") == pytest.approx(exact, rel=0.015)
+
+
+@pytest.mark.parametrize(
+    ("declared", "expected"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 64}, 4 + 20 / 64),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, 4 + 20 / 32),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, 4 + 20 / 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": {"a": 1}}, 4 + 20 / 128),
+    ],
+)
+def test_smaller_groups_have_more_scales(declared: dict[str, Any], expected: float) -> None:
+    found = declared_format({"quantization_config": declared})
+    assert found is not None
+    assert weight_bits(found) == expected

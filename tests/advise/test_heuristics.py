@@ -1,0 +1,204 @@
+"""Sizes, families and formats are judged as the reports judge them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from specwatch.advise.advice import Finding, ServerPlan, Traffic
+from specwatch.advise.candidate import Candidate
+from specwatch.advise.heuristics import (
+    median_temperature,
+    quantization_findings,
+    size_findings,
+    temperature_finding,
+    traffic_findings,
+)
+from tests.advise.models import LLAMA, candidate
+
+
+def ratio(target: float, draft: float) -> Finding:
+    found = size_findings(candidate(target), candidate(draft))
+    return next(each for each in found if each.text.startswith("size ratio"))
+
+
+PAIRS = {
+    "Llama-3.1 8B for 70B": (70.6, 8.03, "ok"),
+    "Qwen2.5 7B for 72B": (72.7, 7.6, "ok"),
+    "Qwen2.5 0.5B for 32B": (32.8, 0.494, "ok"),
+    "Qwen2.5 1.5B for 72B": (72.7, 1.54, "ok"),
+    "Llama-3.2 3B for 70B": (70.6, 3.2, "ok"),
+    "Llama-3.2 1B for 70B": (70.6, 1.24, "ok"),
+    "0.5B for 70B": (70.0, 0.5, "doubt"),
+    "0.1B for 70B": (70.0, 0.1, "doubt"),
+    "3B for 14B": (14.0, 3.2, "doubt"),
+    "8B for 8B": (8.0, 8.0, "wrong"),
+    "8B for 3B": (3.0, 8.0, "wrong"),
+}
+
+
+@pytest.mark.parametrize(("target", "draft", "level"), PAIRS.values(), ids=PAIRS.keys())
+def test_pairs_that_reports_name(target: float, draft: float, level: str) -> None:
+    found = ratio(target, draft)
+    assert found.level == level, found
+    assert found.source.startswith("arithmetic" if level == "wrong" else "reported [")
+
+
+@pytest.mark.parametrize(
+    ("billions", "level"),
+    [(0.5, "doubt"), (3.09, "doubt"), (8.03, "doubt"), (14.8, "ok"), (70.6, "ok")],
+)
+def test_small_targets_hardly_gain(billions: float, level: str) -> None:
+    (found,) = size_findings(candidate(billions), None)
+    assert found.level == level
+    assert ("never" in found.text) == (billions < 3.15)
+
+
+def texts(target: Candidate, draft: Candidate) -> str:
+    return "\n".join(f"{e.level}: {e.text}" for e in size_findings(target, draft))
+
+
+def test_very_small_and_dear_drafts() -> None:
+    assert "doubt: the draft has 270M parameters: drafts of 0.3B and below collapse" in texts(
+        candidate(30), candidate(0.27)
+    )
+    assert "note: the draft has 3.2B parameters: reports contradict" in texts(
+        candidate(70), candidate(3.2)
+    )
+    assert "the draft has" not in texts(candidate(32), candidate(0.5))
+
+
+def test_families_by_configuration_else_by_name() -> None:
+    named = candidate(70, name="meta-llama/Llama-3.1-70B")
+    other = candidate(0.5, name="Qwen/Qwen2.5-0.5B")
+    assert "doubt: different families: llama and qwen" in texts(named, other)
+    assert "ok: both are of the llama family" in texts(named, candidate(8, name="x", config=LLAMA))
+    assert "famil" not in texts(named, candidate(8, name="mine"))
+
+
+def test_a_mixture_of_experts_is_told_with_what_a_token_uses() -> None:
+    target = candidate(30, active=3_000_000_000)
+    assert "note: the target is a mixture of experts: a token uses 3B" in texts(
+        target, candidate(0.6)
+    )
+
+
+def test_a_draft_for_shorter_texts_is_noted() -> None:
+    short = LLAMA | {"max_position_embeddings": 4096}
+    said = texts(candidate(70, config=LLAMA), candidate(8, config=short))
+    assert "note: the draft was trained for 4,096 tokens, the target for 131,072" in said
+
+
+@pytest.mark.parametrize(
+    ("quantization", "bits", "level"),
+    [("awq", 4.4, "doubt"), ("Q4_K_M", 4.9, "doubt"), ("fp8", 8.2, "note"), ("w8a8", 8.2, "note")],
+)
+def test_a_quantized_target_hurts_acceptance(quantization: str, bits: float, level: str) -> None:
+    target = candidate(70, bits=bits, quantization=quantization)
+    first, *others = quantization_findings(target, candidate(8))
+    assert first.level == level
+    assert quantization in first.text
+    assert "5 points" in first.reason
+    assert [each.level for each in others] == ["note"], "the draft is not quantized"
+    assert others[0].source.startswith("arithmetic"), "no report says so"
+
+
+def test_a_quantized_draft_hardly_does() -> None:
+    found = list(quantization_findings(candidate(70), candidate(8, bits=4.2, quantization="awq")))
+    assert [each.level for each in found] == ["ok"]
+    assert list(quantization_findings(candidate(70), candidate(8))) == []
+
+
+def findings(
+    method: str = "draft_model", plan: ServerPlan | None = None, **traffic: Any
+) -> list[Finding]:
+    return list(traffic_findings(method, plan or ServerPlan(), Traffic(**traffic)))
+
+
+def only(method: str = "draft_model", plan: ServerPlan | None = None, **traffic: Any) -> Finding:
+    (found,) = findings(method, plan, **traffic)
+    return found
+
+
+JUDGED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "answers of 10 tokens": ({"output_tokens": 10}, "doubt", "barely gain"),
+    "answers of 40 tokens": ({"output_tokens": 40}, "doubt", "more than about 50"),
+    "answers of 300 tokens": ({"output_tokens": 300}, "ok", "long enough"),
+    "agents": ({"tool_calls": True}, "doubt", "TTFT rises by 30 to 80 ms"),
+    "agents with lookup": ({"method": "ngram", "tool_calls": True}, "note", "tool calls"),
+    "TTFT": ({"latency": "ttft"}, "doubt", "speculation improves TPOT only"),
+    "TPOT": ({"latency": "tpot"}, "ok", "what speculation improves"),
+    "throughput": ({"latency": "throughput"}, "note", "both ways"),
+    "creative text": ({"workload": "creative"}, "doubt", "40 to 50 %"),
+    "code": ({"workload": "code"}, "ok", "predictable"),
+    "summaries by lookup": (
+        {"method": "ngram", "workload": "summarization"}, "ok", "repeats its input",
+    ),
+    "chat by lookup": ({"method": "suffix", "workload": "chat"}, "doubt", "chat does little"),
+    "chat": ({"workload": "chat"}, "ok", "1.5 to 2.5 times"),
+    "cold": ({"temperatures": ((0.2, 1.0),)}, "ok", "median temperature 0.2"),
+    "at the bound": ({"temperatures": ((0.7, 1.0),)}, "note", "above 0.5"),
+    "hot": ({"temperatures": ((0.9, 1.0),)}, "doubt", "leave speculation off above 0.7"),
+    "saturated": ({"saturated": True}, "doubt", "leave it off"),
+    "2 at once": ({"concurrency": 2}, "ok", "moderate"),
+    "12 at once": ({"concurrency": 12}, "note", "2 to 8 for chat"),
+    "16 at once": ({"concurrency": 16}, "doubt", "2 to 8 for chat"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("hints", "level", "said"), JUDGED.values(), ids=JUDGED.keys())
+def test_each_hint_is_judged_as_reported(hints: dict[str, Any], level: str, said: str) -> None:
+    found = only(**hints)
+    assert (found.topic, found.level) == ("use", level)
+    assert said in found.text
+    assert found.source.startswith("reported [")
+
+
+def test_temperatures_far_apart_share_one_verification() -> None:
+    mixed = findings(temperatures=((0.0, 0.6), (1.0, 0.4)))
+    assert [each.level for each in mixed] == ["ok", "doubt"]
+    assert "P99 gets worse" in mixed[1].reason
+    near = findings(temperatures=((0.0, 0.6), (0.4, 0.4)))
+    few = findings(temperatures=((0.0, 0.95), (1.0, 0.05)))
+    assert len(near) == len(few) == 1
+
+
+@pytest.mark.parametrize(
+    ("mix", "median"),
+    [(((0.7, 1.0),), 0.7), (((0.0, 0.5), (0.9, 0.5)), 0.0), (((0.0, 0.4), (0.9, 0.6)), 0.9),
+     (((0.0, 0.3), (0.5, 0.3), (1.0, 0.4)), 0.5)],
+)  # fmt: skip
+def test_the_median_is_weighted(mix: tuple[tuple[float, float], ...], median: float) -> None:
+    assert median_temperature(mix) == median
+
+
+def test_the_shape_of_acceptance_over_temperature_is_the_report_s() -> None:
+    points = {0.0: 0.81, 0.4: 0.71, 0.8: 0.52, 1.0: 0.38, 1.5: 0.38, 0.2: 0.76}
+    for temperature, acceptance in points.items():
+        assert temperature_finding(temperature).reason.startswith(f"{acceptance:.0%} acceptance")
+
+
+def test_code_completion_wants_fewer_at_once_than_chat() -> None:
+    assert findings(workload="code", concurrency=4)[-1].level == "note"
+    assert findings(workload="chat", concurrency=4)[-1].level == "ok"
+
+
+def test_high_load_is_remedied_by_fewer_drafts_where_the_server_can() -> None:
+    key = "num_speculative_tokens_per_batch_size"
+    for method in ("eagle", "eagle3", "dflash"):
+        assert key in only(method, saturated=True).remedy
+    for method in ("draft_model", "mtp", "ngram"):
+        remedy = only(method, saturated=True).remedy
+        assert remedy.startswith("a server of its own without speculation")
+        assert key not in remedy, "not known to work"
+    assert key not in only("eagle3", plan=ServerPlan(data_parallel=2), saturated=True).remedy
+    falls = ServerPlan(speculation={key: [[1, 8, 5]]})
+    assert key not in only(plan=falls, saturated=True).remedy
+    assert key not in only(plan=ServerPlan(server="llama.cpp"), saturated=True).remedy
+
+
+def test_long_contexts_need_the_memory_of_a_draft() -> None:
+    found = only(plan=ServerPlan(context=65_536))
+    assert (found.level, found.source) == ("note", "reported [F] [T]")
+    assert findings(plan=ServerPlan(context=8192)) == []
