@@ -32,7 +32,7 @@ LAYERS = (
         "config",
     ),
     ("core", "guard"),
-    ("stripping", "codegen", "wording", "experiments", "advice"),
+    ("vllm_cli", "codegen", "wording", "experiments", "advice"),
     ("report", "charts"),
     ("pages",),
     ("serving",),
@@ -45,12 +45,12 @@ LAYERS = (
 
 ASIDE = {
     "tap": {"model", "names", "temperature"},
-    "simulated": {"errors", "model", "names", "core", "serving"},
+    "simulated": {"errors", "model", "names", "core", "serving", "vllm_cli"},
 }
 """Rooms beside the daemon, with all that they may import; only the top layer imports them."""
 
 PURE = {
-    "errors", "model", "names", "temperature", "measures", "core", "stripping", "codegen", "guard",
+    "errors", "model", "names", "temperature", "measures", "core", "vllm_cli", "codegen", "guard",
     "experiments", "advice", "wording", "charts", "report", "pages",
 }  # fmt: skip
 """Rooms that do no I/O and are told the time."""

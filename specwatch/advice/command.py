@@ -1,12 +1,10 @@
 """What a command that starts vLLM asks for, read as vLLM itself reads it.
 
-Sources: ``EngineArgs.add_cli_args`` and ``human_readable_int`` of vLLM 0.32; for flags about
-speculation :mod:`specwatch.stripping.flags`.
+Source: ``human_readable_int`` of vLLM 0.32; for its flags :mod:`specwatch.vllm_cli`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
@@ -16,42 +14,16 @@ from specwatch.advice.asked import Asked
 from specwatch.advice.model import Finding
 from specwatch.errors import ConfigError
 from specwatch.scalars import quoted
-from specwatch.stripping import Arguments, ReadFile, arguments
-from specwatch.stripping.flags import Found
-from specwatch.stripping.word import UNKNOWN
+from specwatch.vllm_cli import ReadFile, read_command
+from specwatch.vllm_cli.command import SHORTHANDS, Option, speculation_of
+from specwatch.vllm_cli.flags import SPECULATIVE_CONFIG as _CONFIG
+from specwatch.vllm_cli.wrappers import VARIABLE_MARK
 
-SIZES = {
-    "--tensor-parallel-size": "--te",
-    "--pipeline-parallel-size": "--pi",
-    "--data-parallel-size": "--data-parallel-size",
-    "--gpu-memory-utilization": "--gp",
-    "--max-model-len": "--max-m",
-    "--max-num-seqs": "--max-num-se",
-    "--quantization": "--quantization",
-    "--kv-cache-dtype": "--kv-cache-dtype",
-    "--dtype": "--dt",
-}
-"""Flags that take a value, with the shortest that vLLM 0.32 takes for them."""
-_ALIASES = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-q": "--quantization",
-    "--device-memory-utilization": "--gpu-memory-utilization",
-}
-_CONFIG = "--speculative-config"
-_SHORTHANDS = {"--spec-method": "method", "--spec-model": "model"}
-_SHORTHAND_TOKENS = "--spec-tokens"
-_OLD_KEYS = {
-    "--speculative-model": "model",
-    "--speculative-model-quantization": "quantization",
-    "--num-speculative-tokens": "num_speculative_tokens",
-    "--speculative-draft-tensor-parallel-size": "draft_tensor_parallel_size",
-    "-spec-draft-tp": "draft_tensor_parallel_size",
-    "--speculative-max-model-len": "max_model_len",
-    "--ngram-prompt-lookup-max": "prompt_lookup_max",
-    "--ngram-prompt-lookup-min": "prompt_lookup_min",
-}
+_SIZES = (
+    "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size",
+    "--gpu-memory-utilization", "--max-model-len", "--max-num-seqs", "--quantization",
+    "--kv-cache-dtype", "--dtype",
+)  # fmt: skip
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
 _MOST_TOKENS = 10**12
 _SCALE = {
@@ -66,9 +38,10 @@ def asked(command: Sequence[str], *, read_file: ReadFile | None = None) -> Asked
     Raises CannotStrip where its words cannot be told for sure, and ConfigError where vLLM would
     refuse a value.
     """
-    given = arguments(command, read_file=read_file)
-    sizes = _sizes(given.words)
-    speculation, findings = _speculation(given)
+    given = read_command(command).with_file(read_file)
+    values = {flag: given.value(flag) for flag in _SIZES}
+    sizes = {flag: value for flag, value in values.items() if value and VARIABLE_MARK not in value}
+    speculation, findings = _speculation(given.speculation)
     tensor_parallel = _count(sizes, "--tensor-parallel-size")
     pipeline_parallel = _count(sizes, "--pipeline-parallel-size") or 1
     draft = speculation.get("model")
@@ -103,115 +76,22 @@ def whole(value: object) -> int | None:
     return None
 
 
-def _sizes(words: Sequence[str]) -> dict[str, str]:
-    """The values of flags about sizes by their full names; the last of several counts."""
-    found: dict[str, str] = {}
-    at = 0
-    while at < len(words) and words[at] != "--":
-        head, equals, value = words[at].partition("=")
-        at += 1
-        if not head.startswith("-"):
-            continue
-        name = head.replace("_", "-") if head.startswith("--") else head
-        if "." in name:
-            at += not equals
-        elif flag := _full(name):
-            if not equals:
-                value = words[at] if at < len(words) else ""
-                at += 1
-            if value and UNKNOWN not in value:
-                found[flag] = value
-    return found
-
-
-def _full(name: str) -> str | None:
-    name = _ALIASES.get(name, name)
-    return next(
-        (
-            flag
-            for flag, least in SIZES.items()
-            if flag.startswith(name) and len(name) >= len(least)
-        ),
-        None,
-    )
-
-
-def _speculation(given: Arguments) -> tuple[dict[str, Any], list[Finding]]:
+def _speculation(options: Sequence[Option]) -> tuple[dict[str, Any], list[Finding]]:
     """The keys of the configuration as vLLM puts them together, and what is wrong with that."""
-    whole_config: dict[str, Any] = {}
-    dotted: dict[str, Any] = {}
-    shorthands: dict[str, tuple[str, Any]] = {}
-    old: dict[str, Any] = {}
+    given = speculation_of(options)
     findings: list[Finding] = []
-    for flag in given.speculation:
-        if flag.value is not None and UNKNOWN in flag.value:
-            raise ConfigError(f"{flag.flag}: its value is put together by a shell: write it out")
-        if flag.is_old:
-            old |= _old(flag)
-        elif flag.flag == _CONFIG and flag.key:
-            _nest(dotted, flag)
-        elif flag.flag == _CONFIG:
-            whole_config = _object(flag)
-        elif flag.is_set and flag.flag in _SHORTHANDS:
-            shorthands[_SHORTHANDS[flag.flag]] = (flag.flag, flag.value)
-        elif flag.is_set and flag.flag == _SHORTHAND_TOKENS:
-            shorthands["num_speculative_tokens"] = (flag.flag, flag.value)
-    if dotted and whole_config:
-        findings.append(_replaced(whole_config, dotted))
-    config = {key.replace("-", "_"): value for key, value in (dotted or whole_config).items()}
-    for key, (name, value) in shorthands.items():
-        if key in config:
-            findings.append(_twice(name, key))
-        config[key] = value
-    if old:
-        findings.extend(_gone(given.speculation))
-    elif not config and any(flag.flag == _CONFIG and flag.is_set for flag in given.speculation):
+    if given.dotted and given.whole:
+        findings.append(_replaced(given.whole, given.dotted))
+    findings += (
+        _twice(flag, key)
+        for flag, key in SHORTHANDS.items()
+        if key in given.shorthands and key in (given.dotted or given.whole)
+    )
+    if given.old:
+        findings.extend(_gone(options))
+    elif not given.config and any(o.is_set and o.is_of(_CONFIG) for o in options):
         findings.append(_empty())
-    return {**old, **config}, findings
-
-
-def _old(flag: Found) -> dict[str, Any]:
-    key = _OLD_KEYS.get(flag.flag)
-    if key is None or flag.value is None or not flag.is_set:
-        return {}
-    if key == "model" and flag.value == "[ngram]":
-        return {"method": "ngram", "model": "[ngram]"}
-    return {key: flag.value}
-
-
-def _nest(into: dict[str, Any], flag: Found) -> None:
-    *parents, last = flag.key.split(".")
-    for parent in parents:
-        into = into.setdefault(parent, {})
-        if not isinstance(into, dict):
-            raise ConfigError(f"{_CONFIG}.{flag.key}: {parent} has a value of its own already")
-    value = flag.value or ""
-    if last.endswith("+"):
-        into.setdefault(last[:-1], []).extend(map(_parsed, value.split(",")))
-    else:
-        into[last] = _parsed(value)
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _object(flag: Found) -> dict[str, Any]:
-    if not flag.is_set:
-        return {}
-    try:
-        found = json.loads(flag.value or "")
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise ConfigError(
-            f"{_CONFIG} {quoted(flag.value)} is no JSON object: write it like"
-            ' \'{"method": "ngram", "num_speculative_tokens": 5}\''
-        )
-    return found
+    return given.config, findings
 
 
 def _replaced(whole_config: Mapping[str, Any], dotted: Mapping[str, Any]) -> Finding:
@@ -246,8 +126,8 @@ def _twice(flag: str, key: str) -> Finding:
     )
 
 
-def _gone(found: Sequence[Found]) -> list[Finding]:
-    names = sorted({flag.flag for flag in found if flag.is_old})
+def _gone(options: Sequence[Option]) -> list[Finding]:
+    names = sorted({o.flag.name for o in options if o.flag is not None and o.flag.is_old})
     findings = [
         Finding(
             topic="method",
@@ -258,7 +138,8 @@ def _gone(found: Sequence[Found]) -> list[Finding]:
             remedy=f"write {_CONFIG} '{{...}}'; what follows takes them for its keys",
         )
     ]
-    method = next((f.value for f in found if f.flag == "--spec-decoding-acceptance-method"), None)
+    acceptance = "--spec-decoding-acceptance-method"
+    method = next((option.value for option in options if option.is_of(acceptance)), None)
     if method is not None and method != "rejection_sampler":
         findings.append(
             Finding(
@@ -275,7 +156,7 @@ def _gone(found: Sequence[Found]) -> list[Finding]:
 
 
 def _known(word: str | None) -> str | None:
-    return None if word is None or UNKNOWN in word else word
+    return None if word is None or VARIABLE_MARK in word else word
 
 
 def _not_auto(value: object) -> str | None:

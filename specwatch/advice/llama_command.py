@@ -15,9 +15,13 @@ from specwatch.advice.model import Finding
 from specwatch.advice.sources import LLAMA
 from specwatch.errors import ConfigError
 from specwatch.scalars import quoted
-from specwatch.stripping import shell
-from specwatch.stripping.programs import SHELLS
-from specwatch.stripping.word import UNKNOWN, program_of
+from specwatch.vllm_cli.wrappers import (
+    SHELLS,
+    VARIABLE_MARK,
+    program_of,
+    shell_text_place,
+    text_words,
+)
 
 _PROGRAMS = frozenset({"llama-server", "llama-server.exe", "llama-cli", "llama-speculative-simple"})
 _IMAGE = "llama.cpp:"
@@ -50,7 +54,10 @@ _ALL_LAYERS = 99
 
 
 def starts_llama(command: Sequence[str]) -> bool:
-    """Whether a command is one of llama.cpp, so that :func:`asked` can read it."""
+    """Whether a command is one of llama.cpp, so that :func:`asked` can read it.
+
+    Raises CannotStrip for a shell's text that is more than one plain command.
+    """
     return _own_words(command) is not None
 
 
@@ -91,10 +98,7 @@ def _own_words(command: Sequence[str]) -> list[str] | None:
         if "vllm" in program_of(word):
             return None
         if program_of(word) in SHELLS and len(words) > at + 2 and words[at + 1].endswith("c"):
-            for line in shell.commands(words[at + 2]):
-                inner = _own_words([each.value for each in line])
-                if inner is not None:
-                    return inner
+            return _own_words(text_words(words[shell_text_place(words, at)]))
         if program_of(word) in _PROGRAMS or _IMAGE in program_of(word):
             return words[at + 1 :]
     return None
@@ -114,7 +118,7 @@ def _values(words: Sequence[str]) -> dict[str, str]:
             continue
         if at + 1 == len(words):
             raise ConfigError(f"{word} has no value: give it one, or remove it")
-        if UNKNOWN not in words[at + 1]:
+        if VARIABLE_MARK not in words[at + 1]:
             found[name] = words[at + 1]
     return found
 

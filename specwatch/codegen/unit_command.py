@@ -16,7 +16,7 @@ from specwatch.codegen.systemd_variables import (
     unknown_in,
 )
 from specwatch.errors import CannotStrip
-from specwatch.stripping import Stripped
+from specwatch.vllm_cli import Stripped
 
 _PREFIXES = {
     "ignore-failure": "-", "no-env-expand": ":", "privileged": "+", "no-setuid": "!",

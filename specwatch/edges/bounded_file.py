@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import BinaryIO
 from specwatch.errors import ConfigError
 
 _MIB = 1024 * 1024
+_MOST_TEXT = _MIB
 
 
 @contextmanager
@@ -47,6 +49,21 @@ def read_file(path: Path, most: int) -> bytes | None:
     if len(data) > most:
         raise ConfigError(f"{path}: grows while it is read; expected a file at rest: try later")
     return data
+
+
+def read_text(path: str) -> str:
+    """The text of a file that a command or a unit names; UTF-8, at most 1 MiB. Raises OSError."""
+    # Without O_NONBLOCK a named pipe would be waited for.
+    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", path)
+        text = file.read(_MOST_TEXT + 1)
+    if len(text) > _MOST_TEXT:
+        raise OSError(errno.EFBIG, "is larger than 1 MiB", path)
+    try:
+        return text.decode()
+    except ValueError:
+        raise OSError(errno.EINVAL, "is no UTF-8 text", path) from None
 
 
 def cannot_read(path: Path, error: Exception) -> str:
