@@ -204,8 +204,10 @@ def _start(words: Sequence[str]) -> _Start | None:
             if following[1] == "serve":
                 return _Start(at + 3)
         elif _IN_ONE_WORD.search(word):
+            # The word may hold secrets.
             raise CannotStrip(
-                f"{spelt(word)} is one word: give the plain command, without quotes around it all"
+                f"`vllm serve` and its flags are one word after {spelt(''.join(words[:at][-1:]))}:"
+                " give the plain command, without quotes around it all"
             )
     return None
 
