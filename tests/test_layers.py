@@ -24,7 +24,7 @@ LAYERS = (
     ("rules",),
     ("guard",),
     ("store", "status", "wording"),
-    ("alerts", "loadtest", "stripping"),
+    ("alerts", "loadtest", "vllm_cli"),
     ("advise",),
     ("generate", "report", "backfill"),
     ("actuators", "pages"),
@@ -37,7 +37,7 @@ LAYERS = (
 
 ASIDE = {
     "tap": {"domain", "engines"},
-    "simulator": {"errors", "domain", "engines", "scrape", "runtime"},
+    "simulator": {"errors", "domain", "engines", "scrape", "runtime", "vllm_cli"},
 }
 """Rooms beside the daemon, with all that they may import; only the top layer imports them."""
 

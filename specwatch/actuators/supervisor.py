@@ -15,7 +15,8 @@ from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError
 from specwatch.guard.plan import Life, Service
-from specwatch.stripping import Stripped, strip
+from specwatch.runtime.text_file import read_text
+from specwatch.vllm_cli import Stripped, strip
 
 _log = structlog.get_logger("specwatch.supervisor")
 
@@ -26,7 +27,6 @@ _START_SECONDS = 30.0
 _GRACE_SECONDS = 10.0
 """How long vLLM has to end when we were killed: nobody would wait for its requests then."""
 _TICK_SECONDS = 1.0
-_LARGEST_FILE = 1 << 20
 
 
 class Backoff:
@@ -142,7 +142,7 @@ class Supervisor:
 
     def stripped(self) -> Stripped:
         """The command without speculation. Raises CannotStrip."""
-        return strip(self.command, read_file=_text_of)
+        return strip(self.command, read_file=read_text)
 
     def _begin(self, words: tuple[str, ...], mode: Mode) -> None:
         with self._changed:
@@ -272,12 +272,3 @@ def _how(status: int) -> str:
         return f"ended by {signal.Signals(-status).name}"
     except ValueError:
         return f"ended by signal {-status}"
-
-
-def _text_of(path: str) -> str:
-    """The text of a file that the command names. Raises OSError."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            return file.read(_LARGEST_FILE)
-    except ValueError as error:
-        raise OSError(f"{path} is no text: {error}") from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import glob
 import os
-import stat
 
 from specwatch.actuators.systemd_bus import LoadedUnit
 from specwatch.actuators.systemd_variables import (
@@ -15,8 +14,7 @@ from specwatch.actuators.systemd_variables import (
     without,
 )
 from specwatch.errors import ActuatorError
-
-_LARGEST_FILE = 1 << 20
+from specwatch.runtime.text_file import read_text
 
 
 def environment_of(
@@ -45,7 +43,7 @@ def _from_files(pattern: str, *, optional: bool) -> dict[str, str]:
     paths = sorted(glob.glob(pattern, include_hidden=False)) or [pattern]
     for path in paths:
         try:
-            found |= parse_environment_file(_text(path))
+            found |= parse_environment_file(read_text(path))
         except OSError as error:
             if not optional:
                 raise ActuatorError(f"EnvironmentFile={path}: {error.strerror}") from error
@@ -61,19 +59,4 @@ def config_file(unit: LoadedUnit, path: str) -> str:
     folder = unit.working_directory.lstrip("!-") or "/"
     if not os.path.isabs(path) and not os.path.isabs(folder):
         raise OSError(errno.EINVAL, f"WorkingDirectory={folder} is not known")
-    try:
-        return _text(os.path.join(folder, path))
-    except ValueError as error:
-        raise OSError(errno.EINVAL, str(error)) from error
-
-
-def _text(path: str) -> str:
-    """Raises OSError; ValueError for what is too large or no UTF-8."""
-    # Without O_NONBLOCK, a pipe would be waited for.
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("is no regular file")
-        text = file.read(_LARGEST_FILE + 1)
-    if len(text) > _LARGEST_FILE:
-        raise ValueError("is larger than 1 MiB")
-    return text.decode()
+    return read_text(os.path.join(folder, path))

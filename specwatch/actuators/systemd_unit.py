@@ -22,7 +22,7 @@ from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import FileChange, Life, Plan, Service
-from specwatch.stripping import Stripped, strip
+from specwatch.vllm_cli import Stripped, strip
 
 _WRONG_STATE = {
     "masked": "is masked; `systemctl unmask` it",

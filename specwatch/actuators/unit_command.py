@@ -16,7 +16,7 @@ from specwatch.actuators.systemd_variables import (
 )
 from specwatch.errors import CannotStrip
 from specwatch.generate.systemd import quoted
-from specwatch.stripping import Stripped
+from specwatch.vllm_cli import Stripped
 
 _PREFIXES = {
     "ignore-failure": "-", "no-env-expand": ":", "privileged": "+", "no-setuid": "!",

@@ -12,9 +12,13 @@ from typing import Any
 from specwatch.advise.advice import LLAMA, Finding, ServerPlan, whole_number
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
-from specwatch.stripping import shell
-from specwatch.stripping.programs import SHELLS
-from specwatch.stripping.word import UNKNOWN, program_of
+from specwatch.vllm_cli.wrappers import (
+    SHELLS,
+    VARIABLE_MARK,
+    program_of,
+    shell_text_place,
+    text_words,
+)
 
 _PROGRAMS = frozenset({"llama-server", "llama-server.exe", "llama-cli", "llama-speculative-simple"})
 _IMAGE = "llama.cpp:"
@@ -89,10 +93,7 @@ def _server_words(command: Sequence[str]) -> list[str] | None:
         if "vllm" in program:
             return None
         if program in SHELLS and len(words) > index + 2 and words[index + 1].endswith("c"):
-            for line in shell.commands(words[index + 2]):
-                inner = _server_words([part.value for part in line])
-                if inner is not None:
-                    return inner
+            return _server_words(text_words(words[shell_text_place(words, index)]))
         if program in _PROGRAMS or _IMAGE in program:
             return words[index + 1 :]
     return None
@@ -112,7 +113,7 @@ def _option_values(words: Sequence[str]) -> dict[str, str]:
             continue
         if index + 1 == len(words):
             raise ConfigError(f"{word} has no value: give it one, or remove it")
-        if UNKNOWN not in words[index + 1]:
+        if VARIABLE_MARK not in words[index + 1]:
             values[_NAMES[flag]] = words[index + 1]
     return values
 

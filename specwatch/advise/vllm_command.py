@@ -1,12 +1,10 @@
 """A command that starts vLLM, read as vLLM itself reads it.
 
-Sources: ``EngineArgs.add_cli_args`` and ``human_readable_int`` of vLLM 0.32; for flags about
-speculation :mod:`specwatch.stripping.flags`.
+Source: ``human_readable_int`` of vLLM 0.32; for its flags :mod:`specwatch.vllm_cli`.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,45 +14,16 @@ from typing import Any
 from specwatch.advise.advice import Finding, ServerPlan, whole_number
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
-from specwatch.stripping import Arguments, ReadFile, arguments
-from specwatch.stripping.flags import Found as SpeculationFlag
-from specwatch.stripping.word import UNKNOWN
+from specwatch.vllm_cli import ReadFile, read_command
+from specwatch.vllm_cli.command import SHORTHANDS, Option, speculation_of
+from specwatch.vllm_cli.flags import SPECULATIVE_CONFIG as _CONFIG
+from specwatch.vllm_cli.wrappers import VARIABLE_MARK
 
-OPTIONS = {
-    "--tensor-parallel-size": "--te",
-    "--pipeline-parallel-size": "--pi",
-    "--data-parallel-size": "--data-parallel-size",
-    "--gpu-memory-utilization": "--gp",
-    "--max-model-len": "--max-m",
-    "--max-num-seqs": "--max-num-se",
-    "--quantization": "--quantization",
-    "--kv-cache-dtype": "--kv-cache-dtype",
-    "--dtype": "--dt",
-}
-"""Flags that take a value, with the shortest that vLLM 0.32 takes for them."""
-_ALIASES = {
-    "-tp": "--tensor-parallel-size",
-    "-pp": "--pipeline-parallel-size",
-    "-dp": "--data-parallel-size",
-    "-q": "--quantization",
-    "--device-memory-utilization": "--gpu-memory-utilization",
-}
-_CONFIG = "--speculative-config"
-_SHORTHANDS = {
-    "--spec-method": "method",
-    "--spec-model": "model",
-    "--spec-tokens": "num_speculative_tokens",
-}
-_OLD_KEYS = {
-    "--speculative-model": "model",
-    "--speculative-model-quantization": "quantization",
-    "--num-speculative-tokens": "num_speculative_tokens",
-    "--speculative-draft-tensor-parallel-size": "draft_tensor_parallel_size",
-    "-spec-draft-tp": "draft_tensor_parallel_size",
-    "--speculative-max-model-len": "max_model_len",
-    "--ngram-prompt-lookup-max": "prompt_lookup_max",
-    "--ngram-prompt-lookup-min": "prompt_lookup_min",
-}
+_OPTIONS = (
+    "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size",
+    "--gpu-memory-utilization", "--max-model-len", "--max-num-seqs", "--quantization",
+    "--kv-cache-dtype", "--dtype",
+)  # fmt: skip
 _SPECULATORS = {"peagle": "eagle3", "dflash2": "dflash"}
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)([kKmMgGtT]?)")
 _MOST_TOKENS = 10**12
@@ -70,15 +39,19 @@ def read_vllm_command(command: Sequence[str], *, read_file: ReadFile | None = No
     Raises CannotStrip where its words are not certain, and ConfigError where vLLM would refuse a
     value.
     """
-    given = arguments(command, read_file=read_file)
-    values = _option_values(given.words)
-    speculation, findings = _speculation(given)
+    given = read_command(command).with_file(read_file)
+    values = {
+        name: value
+        for name in _OPTIONS
+        if (value := given.value(name)) and VARIABLE_MARK not in value
+    }
+    speculation, findings = _speculation(given.speculation)
     tensor_parallel = _count(values, "--tensor-parallel-size") or 1
     pipeline_parallel = _count(values, "--pipeline-parallel-size") or 1
     draft, method = speculation.get("model"), speculation.get("method")
     return ServerPlan(
         from_command=True,
-        target=None if given.model is None or UNKNOWN in given.model else given.model,
+        target=None if given.model is None or VARIABLE_MARK in given.model else given.model,
         draft=None if draft is None else str(draft),
         method=None if method is None else str(method),
         k=whole_number(speculation.get("num_speculative_tokens")),
@@ -98,140 +71,53 @@ def read_vllm_command(command: Sequence[str], *, read_file: ReadFile | None = No
     )
 
 
-def _option_values(words: Sequence[str]) -> dict[str, str]:
-    """The values of :data:`OPTIONS` by their full names; the last of several counts."""
-    values: dict[str, str] = {}
-    rest = iter(words)
-    for word in rest:
-        if word == "--":
-            break
-        head, equals, value = word.partition("=")
-        if not head.startswith("-"):
-            continue
-        name = head.replace("_", "-") if head.startswith("--") else head
-        name = _ALIASES.get(name, name)
-        flag = next(
-            (
-                flag
-                for flag, shortest in OPTIONS.items()
-                if flag.startswith(name) and len(name) >= len(shortest)
-            ),
-            None,
-        )
-        if not equals and (flag or "." in name):
-            value = next(rest, "")
-        if flag and value and UNKNOWN not in value:
-            values[flag] = value
-    return values
-
-
-def _speculation(given: Arguments) -> tuple[dict[str, Any], list[Finding]]:
+def _speculation(options: Sequence[Option]) -> tuple[dict[str, Any], list[Finding]]:
     """The configuration as vLLM puts it together, and what is wrong with how it is written."""
-    whole: dict[str, Any] = {}
-    dotted: dict[str, Any] = {}
-    shorthands: dict[str, tuple[str, Any]] = {}
-    old: dict[str, Any] = {}
-    for flag in given.speculation:
-        if flag.value is not None and UNKNOWN in flag.value:
-            raise ConfigError(f"{flag.flag}: its value is made by a shell: write it out")
-        if flag.is_old:
-            old |= _old_keys(flag)
-        elif flag.flag == _CONFIG and flag.key:
-            _set_dotted(dotted, flag)
-        elif flag.flag == _CONFIG:
-            whole = _json_config(flag)
-        elif flag.is_set and flag.flag in _SHORTHANDS:
-            shorthands[_SHORTHANDS[flag.flag]] = (flag.flag, flag.value)
+    given = speculation_of(options)
     findings: list[Finding] = []
     source = "vLLM 0.32, EngineArgs.create_speculative_config"
-    if dotted and whole:
-        lost = sorted(set(whole) - set(dotted))
+    if given.dotted and given.whole:
+        lost = sorted(set(given.whole) - set(given.dotted))
         findings.append(
             Finding(
                 "method", "doubt" if lost else "note",
-                f"keys such as {_CONFIG}.{next(iter(dotted))} replace the whole {_CONFIG}",
+                f"keys such as {_CONFIG}.{next(iter(given.dotted))} replace the whole {_CONFIG}",
                 f"lost: {', '.join(lost)}" if lost else "the keys repeat all that it has",
                 "vLLM 0.32, its FlexibleArgumentParser",
                 f"write one {_CONFIG} with all keys in it",
             )
         )  # fmt: skip
-    config = {key.replace("-", "_"): value for key, value in (dotted or whole).items()}
-    for key, (name, value) in shorthands.items():
-        if key in config:
+    for name, key in SHORTHANDS.items():
+        if key in given.shorthands and key in (given.dotted or given.whole):
             text = f"{name} and {key} in {_CONFIG} exclude each other: vLLM does not start"
             findings.append(Finding("method", "wrong", text, "", source, "leave one of them out"))
-        config[key] = value
-    if old:
-        findings.extend(_old_flags(given.speculation))
-    elif not config and any(flag.flag == _CONFIG and flag.is_set for flag in given.speculation):
+    if given.old:
+        findings.extend(_old_flags(options))
+    elif not given.config and any(option.is_set and option.is_of(_CONFIG) for option in options):
         findings.append(
             Finding(
                 "method", "wrong", f"{_CONFIG} is empty: vLLM does not start", "", source,
                 "name a method and num_speculative_tokens, or leave the flag out",
             )
         )  # fmt: skip
-    return {**old, **config}, findings
+    return given.config, findings
 
 
-def _old_keys(flag: SpeculationFlag) -> dict[str, Any]:
-    key = _OLD_KEYS.get(flag.flag)
-    if key is None or flag.value is None or not flag.is_set:
-        return {}
-    if key == "model" and flag.value == "[ngram]":
-        return {"method": "ngram", "model": "[ngram]"}
-    return {key: flag.value}
-
-
-def _set_dotted(config: dict[str, Any], flag: SpeculationFlag) -> None:
-    *parents, last = flag.key.split(".")
-    for parent in parents:
-        config = config.setdefault(parent, {})
-        if not isinstance(config, dict):
-            raise ConfigError(f"{_CONFIG}.{flag.key}: {parent} has a value of its own already")
-    value = flag.value or ""
-    if last.endswith("+"):
-        config.setdefault(last[:-1], []).extend(map(_json_or_text, value.split(",")))
-    else:
-        config[last] = _json_or_text(value)
-
-
-def _json_or_text(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
-def _json_config(flag: SpeculationFlag) -> dict[str, Any]:
-    if not flag.is_set:
-        return {}
-    try:
-        config = json.loads(flag.value or "")
-    except (ValueError, RecursionError):
-        config = None
-    if not isinstance(config, dict):
-        raise ConfigError(
-            f"{_CONFIG} {quoted(flag.value)} is not a JSON object: write it like"
-            ' \'{"method": "ngram", "num_speculative_tokens": 5}\''
-        )
-    return config
-
-
-def _old_flags(flags: Sequence[SpeculationFlag]) -> Iterator[Finding]:
-    names = sorted({flag.flag for flag in flags if flag.is_old})
+def _old_flags(options: Sequence[Option]) -> Iterator[Finding]:
+    names = sorted({option.flag.name for option in options if option.flag and option.flag.is_old})
     yield Finding(
         "method", "doubt", f"only vLLM up to 0.8.2 knows {', '.join(names)}",
         "they went with the V0 engine: vLLM from 0.8.3 on does not start with them",
         "vLLM 0.8.3, its command line",
         f"write {_CONFIG} '{{...}}'; what follows takes them for its keys",
     )  # fmt: skip
-    for flag in flags:
-        if flag.flag == "--spec-decoding-acceptance-method" and flag.value not in (
+    for option in options:
+        if option.is_of("--spec-decoding-acceptance-method") and option.value not in (
             None, "rejection_sampler",
         ):  # fmt: skip
             yield Finding(
                 "method", "doubt",
-                f"the acceptance method {flag.value} changes what the model says",
+                f"the acceptance method {option.value} changes what the model says",
                 "it accepts tokens that are merely likely: quality for speed; rejection sampling"
                 " leaves the distribution as it is",
                 "reported [T]", "leave the flag out: rejection_sampler is the default",

@@ -6,7 +6,6 @@ import math
 import os
 import re
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -22,8 +21,8 @@ from specwatch.cli.advise_lines import lines
 from specwatch.cli.terminal import Terminal
 from specwatch.domain.units import parse_ratio, parse_size, quoted
 from specwatch.errors import CannotStrip, ConfigError
+from specwatch.runtime.text_file import read_text
 
-_LARGEST_FILE = 1 << 20
 _LARGEST_GPU = 10**15
 _WHOLE = click.IntRange(min=1, max=10**9)
 _MIX = re.compile(r"(?P<temperature>[0-9.]+)(?::(?P<share>[0-9.]+%?))?")
@@ -174,17 +173,9 @@ def _read_command(words: tuple[str, ...]) -> ServerPlan:
     try:
         if starts_llama(words):
             return read_llama_command(words)
-        return read_vllm_command(words, read_file=_read)
+        return read_vllm_command(words, read_file=read_text)
     except CannotStrip as error:
         raise ConfigError(f"COMMAND: {error}") from error
-
-
-def _read(path: str) -> str:
-    with Path(path).open("rb") as file:
-        content = file.read(_LARGEST_FILE + 1)
-    if len(content) > _LARGEST_FILE:
-        raise OSError(0, f"larger than {_LARGEST_FILE} bytes", path)
-    return content.decode("utf-8")
 
 
 def _encodable(value: Any) -> Any:

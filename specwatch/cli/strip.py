@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import click
 
 from specwatch.cli import options
 from specwatch.cli.shell import for_a_shell, for_json
 from specwatch.errors import CannotStrip, ConfigError
-from specwatch.stripping import strip
+from specwatch.runtime.text_file import read_text
+from specwatch.vllm_cli import strip
 from specwatch.wording.text import clean_lines
-
-_LARGEST_FILE = 1 << 20
 
 
 @click.command(name="strip")
@@ -22,9 +20,9 @@ _LARGEST_FILE = 1 << 20
 def command(as_json: bool, words: tuple[str, ...]) -> None:
     """Print COMMAND, which starts vLLM, without speculation; all else stays word for word.
 
-    Every spelling of every version is found, also through wrappers such as env, sh -c, numactl or
-    docker run, and in a --config FILE, whose other settings are then written out as flags. What was
-    removed goes to standard error.
+    Every spelling of every version is found, also after wrappers such as env, numactl or uv run, in
+    docker run or sh -c 'exec ...', and in a --config FILE, whose other settings are then written
+    out as flags. What was removed goes to standard error.
 
     A model that brings its own speculation is refused where its config.json can be read; one on a
     hub is not looked at.
@@ -34,7 +32,7 @@ def command(as_json: bool, words: tuple[str, ...]) -> None:
     if not words:
         raise click.UsageError("give the command that starts vLLM: -- vllm serve ...")
     try:
-        stripped = strip(words, read_file=_read)
+        stripped = strip(words, read_file=read_text)
     except CannotStrip as error:
         raise ConfigError(f"COMMAND: {error}") from error
     if as_json:
@@ -51,11 +49,3 @@ def command(as_json: bool, words: tuple[str, ...]) -> None:
     click.echo(clean_lines(f"removed: {removed}" if removed else "nothing to remove"), err=True)
     for note in stripped.notes:
         click.echo(clean_lines(note), err=True)
-
-
-def _read(path: str) -> str:
-    with Path(path).open("rb") as file:
-        content = file.read(_LARGEST_FILE + 1)
-    if len(content) > _LARGEST_FILE:
-        raise OSError(0, f"larger than {_LARGEST_FILE} bytes", path)
-    return content.decode("utf-8")

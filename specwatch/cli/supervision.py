@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import structlog
-import yaml
 
 from specwatch.cli import options
 from specwatch.config.loading import Config, Target
 from specwatch.config.service import SupervisedService
 from specwatch.domain.model import Mode
 from specwatch.domain.units import is_loopback, local_url, server_address
-from specwatch.errors import ConfigError, StoreError
-from specwatch.generate import serve_command
+from specwatch.errors import CannotStrip, ConfigError, StoreError
+from specwatch.runtime.text_file import read_text
+from specwatch.vllm_cli import read_command
 from specwatch.wording.text import shown
 
 _log = structlog.get_logger("specwatch.run")
 
-_FLAGS = {"--host": "--ho", "--port": "--por", "--uds": "--ud", "--ssl-keyfile": "--ssl-k"}
-"""Where vLLM serves, each with the shortest spelling of it that vLLM 0.32 still understands."""
+_FLAGS = ("--host", "--port", "--uds", "--ssl-keyfile")
+"""Where vLLM serves."""
 _DEFAULT_PORT = "8000"
 _ELSEWHERE = frozenset({"docker", "nerdctl", "kubectl", "systemctl", "systemd-run"})
 """Programs that have another process start vLLM: it would not be ours to end."""
-_LARGEST_FILE = 1 << 20
 DATABASE_SECONDS = 30.0
 """How long the database is waited for before vLLM is started as its owner wrote it."""
 _AGAIN_SECONDS = 1.0
@@ -146,13 +145,15 @@ def _refuse_another_server(target: Target, command: Sequence[str]) -> None:
 def _served_by(command: Sequence[str]) -> dict[str, Any]:
     """Where a command serves, as keys of a target. Raises ConfigError."""
     try:
-        read = serve_command.read(command)
-        said = {**_said_in(_file_of(read.config_file)), **_said_in(read.words)}
-    except ValueError as error:
-        reason = str(error).removesuffix("; add the flags by hand")
+        given = read_command(command)
+        if given.location.elsewhere is not None:
+            raise CannotStrip(f"{given.location.elsewhere} runs vLLM somewhere else")
+        arguments = given.with_file(read_text)
+    except CannotStrip as error:
         raise ConfigError(
-            f"COMMAND: {reason}, so where it serves is not known; add --target URL before the --"
+            f"COMMAND: {error}; where it serves is not known: add --target URL before the --"
         ) from None
+    said = {flag: arguments.value(flag) or "" for flag in _FLAGS if arguments.given(flag)}
     if "--uds" in said:
         raise ConfigError(
             f"COMMAND: it serves on a socket file, --uds {shown(said['--uds'])}, which specwatch"
@@ -167,33 +168,3 @@ def _served_by(command: Sequence[str]) -> dict[str, Any]:
         return {"url": url}
     # The certificate names the server's public name. Nothing is between us and our own child.
     return {"url": url.replace("http://", "https://", 1), "insecure_skip_verify": True}
-
-
-def _said_in(words: Sequence[str]) -> dict[str, str]:
-    """The last value of each of our flags."""
-    said = {}
-    for at, word in enumerate(words):
-        spelling, equals, value = word.partition("=")
-        if word == "--":
-            break
-        spelling = spelling.replace("_", "-")
-        for flag, shortest in _FLAGS.items():
-            if flag.startswith(spelling) and spelling.startswith(shortest):
-                said[flag] = value if equals else "".join(words[at + 1 : at + 2])
-    return said
-
-
-def _file_of(path: str | None) -> Sequence[str]:
-    """The flags in the file that ``vllm serve --config`` reads. Raises ValueError."""
-    if path is None:
-        return ()
-    try:
-        with open(path, "rb") as file:
-            content = yaml.safe_load(file.read(_LARGEST_FILE))
-    except OSError as error:
-        raise ValueError(f"cannot read {shown(path)}: {error.strerror}") from None
-    except yaml.YAMLError:
-        raise ValueError(f"{shown(path)} is no YAML") from None
-    if not isinstance(content, Mapping):
-        raise ValueError(f"{shown(path)} is no mapping of flags to values")
-    return serve_command.read_config(content).words

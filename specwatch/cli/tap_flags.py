@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -12,25 +11,24 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 import click
-import yaml
 
 from specwatch.cli import options
 from specwatch.cli.shell import for_a_shell, for_json
 from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.domain.units import parse_engine_url
-from specwatch.errors import ConfigError, SpecwatchError
-from specwatch.generate import serve_command
+from specwatch.errors import CannotStrip, ConfigError, SpecwatchError
 from specwatch.generate import tap as tap_flags
-from specwatch.generate.serve_command import ServeCommand
 from specwatch.generate.tap import Advice, Version
+from specwatch.runtime.text_file import read_text
 from specwatch.scrape import engine_info
 from specwatch.scrape.page_client import PageClient
 from specwatch.tap import settings
+from specwatch.vllm_cli import read_command
+from specwatch.vllm_cli.command import Arguments, ServeCommand
 from specwatch.wording.text import clean_lines, shown
 
 _TIMEOUT = 5.0
 _LARGEST_ANSWER = 1 << 20
-_LARGEST_CONFIG = 1 << 20
 _WHY = {
     settings.BUCKETS: "Upper ends of the temperature buckets. Give the daemon the same, as"
     " temperature_buckets.",
@@ -79,19 +77,19 @@ def command(
     version = _version(vllm_version, target)
     environment = _environment(buckets, remove_metrics)
     try:
-        given = serve_command.read(words) if words else None
-        config, problem = _config_of(given)
+        given = read_command(words) if words else None
+        arguments, problem = _arguments_of(given)
         advice = tap_flags.advise(
             version,
             environment=environment,
             timings=timings,
             removes_metrics=remove_metrics,
             command=given,
-            config=config,
+            arguments=arguments,
             unread=problem,
         )
         drop_in = tap_flags.drop_in(advice, _install()) if systemd else None
-    except ValueError as error:
+    except (CannotStrip, ValueError) as error:
         raise ConfigError(f"COMMAND: {error}") from None
     if as_json:
         options.print_json(_as_json(advice, drop_in))
@@ -168,20 +166,14 @@ def _environment(buckets: str | None, remove_metrics: bool) -> dict[str, str]:
     return environment
 
 
-def _config_of(given: ServeCommand | None) -> tuple[ServeCommand | None, str | None]:
-    """What the file says that a command names with ``--config``; else why it cannot be told."""
-    if given is None or given.config_file is None:
+def _arguments_of(given: ServeCommand | None) -> tuple[Arguments | None, str | None]:
+    """What a command says together with its ``--config`` file; else why that cannot be read."""
+    if given is None:
         return None, None
     try:
-        with Path(given.config_file).open("rb") as file:
-            content = yaml.safe_load(file.read(_LARGEST_CONFIG))
-    except OSError as error:
-        return None, f"{shown(given.config_file)}: {error.strerror}"
-    except (ValueError, yaml.YAMLError):
-        return None, f"{shown(given.config_file)}: no YAML"
-    if not isinstance(content, Mapping):
-        return None, f"{shown(given.config_file)}: no mapping of flags to values"
-    return serve_command.read_config(content), None
+        return given.with_file(read_text), None
+    except CannotStrip as error:
+        return given.arguments, str(error)
 
 
 def _as_json(advice: Advice, drop_in: str | None) -> dict[str, Any]:
@@ -214,7 +206,9 @@ def _show(advice: Advice) -> None:
         _section("", note, indent="")
     if advice.command is not None:
         click.echo("The whole command:\n")
-        click.echo(f"  {clean_lines(for_a_shell(_words(advice.command)))}")
+        click.echo(
+            f"  {clean_lines(for_a_shell([*advice.command.assignments, *advice.command.words]))}"
+        )
 
 
 def _section(title: str, text: str, indent: str = "      ") -> None:
@@ -223,7 +217,3 @@ def _section(title: str, text: str, indent: str = "      ") -> None:
     if text:
         click.echo(click.wrap_text(text, 80, indent, indent))
     click.echo()
-
-
-def _words(command: ServeCommand) -> list[str]:
-    return [*(f"{name}={value}" for name, value in command.environment.items()), *command.words]

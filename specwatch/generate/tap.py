@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from specwatch.generate.serve_command import MIDDLEWARE, RECORD, TIMINGS, ServeCommand
+from specwatch.errors import ConfigError
 from specwatch.generate.systemd import exec_start, quoted
+from specwatch.vllm_cli import ServeCommand, with_flags
+from specwatch.vllm_cli.command import Arguments, speculation_of
+from specwatch.vllm_cli.flags import MIDDLEWARE, RECORD, TIMINGS
 
 TAP = "specwatch.tap.Tap"
 INSTALL_CHECK = 'python -c "import specwatch.tap"'
@@ -106,31 +109,39 @@ def advise(
     timings: bool = False,
     removes_metrics: bool = False,
     command: ServeCommand | None = None,
-    config: ServeCommand | None = None,
+    arguments: Arguments | None = None,
     unread: str | None = None,
 ) -> Advice:
     """What a vLLM of this version needs; None when the version is not known.
 
     ``environment`` holds the tap's own settings, of which ``removes_metrics`` is one; ``timings``
-    asks vLLM for those of responses that are not streamed. ``command`` is what starts vLLM now,
-    ``config`` what its ``--config`` file says: nothing is added that they have already.
-    ``unread`` says why that file could not be read.
+    asks vLLM for those of responses that are not streamed. ``command`` is what starts vLLM now, and
+    ``arguments`` are its own with those of its ``--config`` file: nothing is added that is among
+    them already. ``unread`` says why that file could not be read. Raises CannotStrip where flags
+    cannot be added to the command.
     """
-    given = [each for each in (command, config) if each is not None]
-    speculates = not given or any(each.speculates for each in given)
+    if command is not None and arguments is None:
+        arguments = command.arguments
+    speculating = arguments is None or _speculates(arguments)
     flags = [Flag(MIDDLEWARE, TAP, _WHY_MIDDLEWARE)]
-    if _may(version, _RECORDS_SINCE) and speculates:
+    if _may(version, _RECORDS_SINCE) and speculating:
         flags.append(Flag(RECORD, "summary", _WHY_RECORD))
     if _may(version, _TIMINGS_SINCE) and timings:
         flags.append(Flag(TIMINGS, None, _WHY_TIMINGS))
-    notes = _notes(version, flags, speculates=speculates, timings=timings, given=bool(given))
+    notes = _notes(
+        version, flags, speculates=speculating, timings=timings, given=arguments is not None
+    )
     if unread is not None:
         notes.append(f"What the --config file says could not be seen here ({unread}).")
     if any(flag.flag == RECORD for flag in flags) and not removes_metrics:
         notes.append(_RECORD_SEEN)
-    missing = tuple(flag for flag in flags if not any(_has(each, flag) for each in given))
-    changed = None if command is None else _changed(command, missing, environment)
-    return Advice(missing, environment, changed, tuple(notes))
+    missing = tuple(flag for flag in flags if arguments is None or not _has(arguments, flag))
+    if command is not None:
+        command = with_flags(command, [(flag.flag, flag.value) for flag in missing])
+        variables = {**command.environment, **environment}
+        assignments = tuple(f"{name}={value}" for name, value in variables.items())
+        command = replace(command, assignments=assignments)
+    return Advice(missing, environment, command, tuple(notes))
 
 
 def drop_in(advice: Advice, install: str) -> str:
@@ -182,21 +193,15 @@ def _may(version: Version | None, since: Version) -> bool:
     return version is None or version >= since
 
 
-def _has(command: ServeCommand, flag: Flag) -> bool:
+def _speculates(arguments: Arguments) -> bool:
+    try:
+        return bool(speculation_of(arguments.options).config)
+    except ConfigError:
+        return True  # something is asked for; what, vLLM will say
+
+
+def _has(arguments: Arguments, flag: Flag) -> bool:
+    values = [option.value for option in arguments.given(flag.flag)]
     if flag.flag == MIDDLEWARE:
-        return TAP in command.middleware
-    if flag.flag == RECORD:
-        return command.record not in (None, "none")
-    return command.timings
-
-
-def _changed(
-    command: ServeCommand, flags: tuple[Flag, ...], environment: Mapping[str, str]
-) -> ServeCommand:
-    for flag in flags:
-        if flag.flag == MIDDLEWARE:
-            # Innermost: it then sees what vLLM says, not what other middleware makes of it.
-            command = command.with_middleware(TAP)
-        else:
-            command = command.with_flag(flag.flag, flag.value)
-    return command.with_environment(environment)
+        return TAP in values
+    return bool(values) and values[-1] != "none"

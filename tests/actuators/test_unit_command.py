@@ -9,7 +9,7 @@ import pytest
 from specwatch.actuators.drop_in import DropIn
 from specwatch.actuators.unit_command import UnitCommand, rewritten
 from specwatch.errors import CannotStrip
-from specwatch.stripping import Stripped
+from specwatch.vllm_cli import Stripped
 
 VALUES = {
     "MODEL": "m1", "EMPTY": "", "HOME": None, "BOTH": "-x SPEC -y $Z", "ONLY": "SPEC",

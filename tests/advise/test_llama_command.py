@@ -24,7 +24,7 @@ SPELLINGS = {
     "older": "./build/bin/llama-server -m T.gguf --model-draft D.gguf --draft-max 16",
     "oldest": "llama-server -m T.gguf -md D.gguf --draft 16",
     "a wrapper": "env GGML=1 nice -n 5 /opt/llama-server -m T.gguf -md D.gguf --draft-n 16",
-    "a shell": "sh -c 'cd /m; exec llama-server -m T.gguf -md D.gguf --draft-max 16'",
+    "a shell": "sh -c 'exec llama-server -m T.gguf -md D.gguf --draft-max 16'",
     "a container": "docker run ghcr.io/ggml-org/llama.cpp:server -m T.gguf -md D.gguf --draft 16",
 }
 

@@ -265,7 +265,7 @@ USAGE: dict[str, tuple[list[object], str]] = {
     "a folder": (["--model", "/no/such/model"], "no such file or folder"),
     "a method": (["--model", "70B", "--method", "medusas"], 'did you mean "medusa"'),
     "a format": (["--model", "70B", "--quantization", "int5"], "is not a known format of weights"),
-    "a command": (["--", "sleep", "1"], "COMMAND: how 'sleep' starts vLLM is not known"),
+    "a command": (["--", "sleep", "1"], "COMMAND: there is no `vllm serve` in the command"),
     "no model": (["--", "vllm", "serve"], "no target is named"),
     "JSON": (["--", "vllm", "serve", "M", "-sc", "{"], "is not a JSON object"),
     "GPUs": (["--model", "8B", "--draft", "1B", "--gpus", "0"], "0 is not in the range"),

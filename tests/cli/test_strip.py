@@ -78,7 +78,7 @@ def test_a_config_file_that_cannot_be_read_is_refused(
     ("line", "why"),
     [
         ("-- vllm serve M $ARGS", "COMMAND: '$ARGS' may stand for several words"),
-        ("-- kubectl exec p -- vllm serve M", "COMMAND: kubectl runs it in a pod"),
+        ("-- sh -c 'vllm serve M | tee log'", "give the plain command"),
         ("", "give the command that starts vLLM"),
     ],
 )

@@ -77,8 +77,8 @@ def test_the_file_of_the_command_counts_less_than_its_flags(tmp_path: Path) -> N
         ((*SERVE, "--port", "http"), "--port http is no port"),
         ((*SERVE, "--port", "0"), "--port 0 is no port"),
         ((*SERVE, "--port"), "--port  is no port"),
-        ((*SERVE, "--config", "/none.yml"), "cannot read /none.yml"),
-        (("sh", "-c", "vllm serve m"), "add --target URL before the --"),
+        ((*SERVE, "--config", "/none.yml"), "/none.yml' may hold speculation and cannot be read"),
+        (("sh", "-c", "cd /m; vllm serve m"), "add --target URL before the --"),
         (("./start-vllm",), "there is no `vllm serve` in the command"),
         (("API_KEY=secret", *SERVE), "put env before it"),
         (("docker", "run", "--gpus", "all", "vllm/vllm-openai"), "would outlive specwatch"),
@@ -94,7 +94,7 @@ def test_a_command_that_tells_no_address_is_two(run: Run, words: list[str], said
 
 
 def test_a_target_may_be_named_for_what_cannot_be_read(run: Run) -> None:
-    words = ("sh", "-c", "exec vllm serve m")
+    words = ("sh", "-c", "cd /m; exec vllm serve m")
     (target,) = configured(words, targets=["http://h:1"]).targets
     assert (target.url, isinstance(target.service, SupervisedService)) == ("http://h:1", True)
     done = run("run", "--target", "http://h:1", "--target", "http://h:2", "--", *words)

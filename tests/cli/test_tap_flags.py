@@ -205,7 +205,8 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: str | None,
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        (["--", "bash", "-c", "vllm serve M"], "bash starts vLLM here"),
+        (["--", "bash", "-c", "cd /m; vllm serve M"], "give the plain command"),
+        (["--", "docker", "run", "vllm/vllm-openai", "M"], "docker starts vLLM in a container"),
         (["--", "vllm", "bench"], "no `vllm serve`"),
         (["--systemd", "--", "vllm", "serve", "M"], "full path"),
         (["--systemd"], "--systemd needs the command"),

@@ -17,9 +17,10 @@ import pytest
 
 from specwatch.advise.advice import Advice, Traffic
 from specwatch.advise.advise import AdviceRequest, advise
-from specwatch.advise.vllm_command import OPTIONS, read_vllm_command
+from specwatch.advise.vllm_command import read_vllm_command
 from specwatch.cli.advise_models import Models
 from specwatch.errors import ConfigError
+from specwatch.vllm_cli.flags import FLAGS, resolve
 
 LINES = 200
 Words = list[str]
@@ -184,4 +185,9 @@ def random_line(chance: random.Random, models: Path) -> Words:
 
 
 def test_abbreviations_are_those_that_vllm_takes(oracle: Oracle) -> None:
-    assert oracle.ask({"flags": list(OPTIONS)}) == OPTIONS
+    names = ["--tensor-parallel-size", "--max-model-len", "--max-num-seqs", "--quantization",
+             "--gpu-memory-utilization", "--kv-cache-dtype", "--spec-model", "--port"]  # fmt: skip
+    for name, shortest in oracle.ask({"flags": names}).items():
+        assert resolve(shortest) is FLAGS[name]
+        shorter = None if shortest == name else resolve(shortest[:-1])
+        assert shorter is not FLAGS[name]

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from specwatch.errors import CannotStrip
-from specwatch.stripping import flags, strip
+from specwatch.vllm_cli import strip
+from specwatch.vllm_cli.flags import FLAGS, resolve
 from tests.e2e.serve_lines import Line, lines
 
 LINES = 2000
+OLD = {"--cuda-graph-sizes", "--prompt-adapters", "--pooling-returned-token-ids"}
+"""Flags of the table that only versions before this one have."""
 MAY_REFUSE = ("would become a value", "false means", "names a model, and")
 """Reasons to refuse lines that are as vLLM wants them, but could be read in two ways."""
 STARTS = {
@@ -83,14 +86,18 @@ def test_vllm_reads_the_stripped_line_as_the_original_without_speculation(
     assert outcomes["not stripped"] < LINES / 20, outcomes
 
 
-def test_all_flags_that_take_several_values_are_known(oracle: Oracle) -> None:
-    """Else a word behind removed ones could become their value unnoticed."""
+def test_the_table_has_the_flags_of_this_vllm(oracle: Oracle) -> None:
+    """With all their names and the number of their values: abbreviations follow from that."""
+    nargs: dict[Any, str] = {None: "1", 0: "0", "?": "?", "+": "+", "*": "+"}
     for action in oracle.actions:
-        for flag in action["flags"]:
-            if action["nargs"] in ("+", "*") and flag.startswith("--"):
-                assert flags._takes_more(flag, 1), flag
-            if action["nargs"] == "?":
-                assert flags._takes_more(flag, 0), flag
+        for spelling in action["flags"]:
+            flag = FLAGS.get(spelling)
+            assert flag is not None, spelling
+            assert flag.nargs == nargs[action["nargs"]], spelling
+    known = {spelling for action in oracle.actions for spelling in action["flags"]}
+    assert resolve("--enable-exp") is FLAGS["-ep"]
+    gone = {f.name for f in FLAGS.values() if not f.speculation and f.name not in known}
+    assert gone - OLD == {"--config", "--model"}
 
 
 def _read(path: str) -> str:

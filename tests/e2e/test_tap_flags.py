@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.generate import serve_command, tap
+from specwatch.generate import tap
+from specwatch.vllm_cli import read_command
+from specwatch.vllm_cli.flags import MIDDLEWARE, RECORD, TIMINGS
 from tests.lab.systemd_machine import SystemdMachine
 
 UNIT = "specwatch-tap-flags.service"
@@ -54,7 +56,7 @@ FLAGS = (
 
 
 def advised(*words: str, environment: dict[str, str] | None = None) -> tap.Advice:
-    command = serve_command.read(words)
+    command = read_command(words)
     return tap.advise((0, 32), environment=environment or {}, timings=True, command=command)
 
 
@@ -81,7 +83,7 @@ def test_systemd_starts_just_the_words_of_the_drop_in(systemd_machine: SystemdMa
 
 def test_vllm_reads_its_command_line_as_we_do_and_takes_the_flags(vllm_install: Path) -> None:
     """In every spelling: before, what we found in it; afterwards, what we added."""
-    commands = [serve_command.read(["vllm", "serve", *shlex.split(flags)]) for flags in FLAGS]
+    commands = [read_command(["vllm", "serve", *shlex.split(flags)]) for flags in FLAGS]
     changed = [advised(*command.words).command for command in commands]
     lines = [command.words[2:] for command in (*commands, *changed) if command is not None]
     done = subprocess.run(
@@ -94,13 +96,14 @@ def test_vllm_reads_its_command_line_as_we_do_and_takes_the_flags(vllm_install: 
     for flags, command, before, after in zip(
         FLAGS, commands, found[: len(FLAGS)], found[len(FLAGS) :], strict=True
     ):
-        middleware, level, timings, speculates = before
-        assert list(command.middleware) == middleware, flags
-        assert (command.record or "none") == level, flags
-        assert (command.timings, command.speculates) == (timings, speculates), flags
+        middleware, level, timings, speculation = before
+        arguments = command.arguments
+        assert [option.value for option in arguments.given(MIDDLEWARE)] == middleware, flags
+        assert (arguments.value(RECORD) or "none") == level, flags
+        assert bool(arguments.given(TIMINGS)) == timings, flags
         assert after[0] == [tap.TAP, *middleware], flags
-        records = level if level != "none" or not speculates else "summary"
-        assert after[1:] == [records, True, speculates], flags
+        records = level if level != "none" or not speculation else "summary"
+        assert after[1:] == [records, True, speculation], flags
 
 
 @pytest.mark.parametrize("flags", FLAGS)

@@ -6,15 +6,17 @@ import shlex
 
 import pytest
 
-from specwatch.generate import serve_command, tap
-from specwatch.generate.serve_command import MIDDLEWARE, RECORD, TIMINGS, ServeCommand
+from specwatch.generate import tap
+from specwatch.vllm_cli import ServeCommand, read_command
+from specwatch.vllm_cli.flags import MIDDLEWARE, RECORD, TIMINGS
 
 INSTALL = "pip install --no-deps /srv/specwatch"
 SPECULATING = "vllm serve M -sc.method ngram"
+SHELL_PUTS_IN = "sh -c 'vllm serve M -sc \"$SPECULATION\"'"
 
 
 def read(line: str) -> ServeCommand:
-    return serve_command.read(shlex.split(line))
+    return read_command(shlex.split(line))
 
 
 def added(advice: tap.Advice) -> list[str]:
@@ -85,17 +87,23 @@ def test_the_notes_say_what_holds(version: tuple[int, int] | None, words: str) -
     assert words not in " ".join(sure.notes)
 
 
-def test_a_command_without_speculation_gets_no_record_flag() -> None:
+@pytest.mark.parametrize("flags", ["", "-sc null", "-sc {}", "--spec-method=None", "-- -sc x"])
+def test_a_command_without_speculation_gets_no_record_flag(flags: str) -> None:
     """vLLM would not start with it."""
-    advice = tap.advise((0, 32), environment={}, command=read("vllm serve M"))
+    advice = tap.advise((0, 32), environment={}, command=read(f"vllm serve M {flags}"))
     assert added(advice) == [MIDDLEWARE]
     assert "no speculation" in " ".join(advice.notes)
 
 
+@pytest.mark.parametrize("line", [SHELL_PUTS_IN, "vllm serve M -sc x", "vllm serve M --spec-to=3"])
+def test_what_asks_for_speculation_in_any_way_gets_it(line: str) -> None:
+    assert added(tap.advise((0, 32), environment={}, command=read(line))) == [MIDDLEWARE, RECORD]
+
+
 def test_speculation_in_the_file_counts() -> None:
     command = read("vllm serve M --config f.yml")
-    config = serve_command.read_config({"spec-method": "ngram"})
-    assert added(tap.advise((0, 32), environment={}, command=command, config=config)) == [
+    arguments = command.with_file(lambda _: "spec-method: ngram")
+    assert added(tap.advise((0, 32), environment={}, command=command, arguments=arguments)) == [
         MIDDLEWARE, RECORD,
     ]  # fmt: skip
     unread = tap.advise((0, 32), environment={}, command=command, unread="f.yml: gone")
@@ -121,9 +129,10 @@ def test_what_is_there_already_is_not_added_again(flags: str) -> None:
 
 
 def test_what_the_file_has_is_not_added_again() -> None:
-    config = serve_command.read_config({"middleware": tap.TAP, "enable-per-request-metrics": True})
+    text = f"middleware: {tap.TAP}\nenable-per-request-metrics: true\n"
     command = read(f"{SPECULATING} --config f.yml")
-    advice = tap.advise((0, 32), environment={}, timings=True, command=command, config=config)
+    arguments = command.with_file(lambda _: text)
+    advice = tap.advise((0, 32), environment={}, timings=True, command=command, arguments=arguments)
     assert added(advice) == [RECORD]
 
 
@@ -138,7 +147,7 @@ def test_records_that_are_switched_off_are_switched_on() -> None:
     command = read(f"{SPECULATING} --per-request-spec-decode-metrics none")
     advice = tap.advise((0, 32), environment={}, command=command)
     assert advice.command is not None
-    assert advice.command.record == "summary"
+    assert advice.command.arguments.value(RECORD) == "summary"
 
 
 def test_a_drop_in_replaces_the_command_and_says_why() -> None:

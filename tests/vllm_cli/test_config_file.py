@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from specwatch.errors import CannotStrip
-from specwatch.stripping import Stripped, strip
+from specwatch.vllm_cli import Stripped, strip
 
 FILE = """
 port: 80
@@ -117,7 +117,7 @@ def test_a_file_that_names_a_file_has_no_effect_before_nor_after() -> None:
             "versions of vLLM differ",
         ),
         ("env -C /srv vllm serve M --config f.yaml", "port: 1", "give its full path"),
-        ("sh -c 'cd /srv; vllm serve M --config f.yaml'", "port: 1", "give its full path"),
+        ("env -C /srv sh -c 'vllm serve M --config f.yaml'", "port: 1", "give its full path"),
         ("sh -c 'vllm serve M --config \"$FILE\"'", "port: 1", "cannot be read from here"),
         ("docker run vllm/vllm-openai M --config f.yaml", "port: 1", "cannot be read from here"),
     ],

@@ -13,43 +13,39 @@ from typing import Any
 import yaml
 
 from specwatch.errors import CannotStrip
-from specwatch.stripping.word import UNKNOWN, spelt
+from specwatch.vllm_cli.flags import CONFIG_FILE, MODEL
+from specwatch.vllm_cli.wrappers import VARIABLE_MARK, spelt
 
 ReadFile = Callable[[str], str]
 """Gives the text of a file; raises OSError or KeyError where it cannot be read."""
 
-FLAG = "--config"
-"""Just this spelling is read: ``--config=FILE`` is accepted by vLLM, and ignored."""
-_MODEL = "--model"
-
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """The file that is named at ``at``, with its ``words``, which come at ``goes_to``.
+    """The file that is named at the place ``named_at``; vLLM reads its ``words`` at ``goes_to``.
 
     ``negative`` are the keys that are set to false.
     """
 
     path: str
-    at: int
+    named_at: int
     goes_to: int
     words: tuple[str, ...]
     negative: tuple[str, ...]
 
     def merged(self, words: Sequence[str]) -> tuple[list[str], list[int | None]]:
         """The words of the command as vLLM reads them, and the place that each had in it."""
-        outside = [place for place in range(len(words)) if place not in (self.at, self.at + 1)]
-        places: list[int | None] = list(outside[: self.goes_to])
-        places += [None] * len(self.words)
-        places += outside[self.goes_to :]
+        outside = [p for p in range(len(words)) if p not in (self.named_at, self.named_at + 1)]
+        places: list[int | None] = [*outside]
+        places[self.goes_to : self.goes_to] = [None] * len(self.words)
         merged = [words[place] for place in outside]
         merged[self.goes_to : self.goes_to] = self.words
         return merged, places
 
-    def written_out(self, kept: Sequence[str], model: str | None, serve: bool) -> tuple[str, ...]:
-        """What ``kept`` of its words is on the command line itself.
+    def written_out(self, kept: Sequence[str], model: str | None, *, serve: bool) -> list[str]:
+        """What stands for ``kept`` of its words on the command line, of which ``model`` is.
 
-        ``model`` is that of the command line. Raises CannotStrip where versions of vLLM differ.
+        Raises CannotStrip where versions of vLLM differ.
         """
         if self.negative and not serve:
             raise CannotStrip(
@@ -57,31 +53,29 @@ class ConfigFile:
                 " there: remove the key, or move speculation from the file to the command line"
             )
         words = list(kept)
-        for at, word in enumerate(words):
-            if word == FLAG:
-                words[at : at + 2] = [f"{FLAG}={words[at + 1]}"]
-        if serve and _MODEL in words:
-            at = words.index(_MODEL)
+        if CONFIG_FILE in words:
+            # A file that a file names is not read by vLLM; with = it is accepted, and not read.
+            at = words.index(CONFIG_FILE)
+            words[at : at + 2] = [f"{CONFIG_FILE}={words[at + 1]}"]
+        if serve and MODEL in words:
+            at = words.index(MODEL)
             own = words[at + 1 : at + 2]
             del words[at : at + 2]
             words = words if model is not None else own + words
-        return tuple(words)
-
-    def names_model(self) -> bool:
-        """Whether it names the model."""
-        return _MODEL in self.words
+        return words
 
 
 def find(words: Sequence[str], read_file: ReadFile | None) -> ConfigFile | None:
     """The file that the words of vLLM name; None where they name none.
 
-    Raises CannotStrip when it cannot be read.
+    Only ``--config FILE`` counts: vLLM accepts ``--config=FILE``, and does not read it. Raises
+    CannotStrip when the file cannot be read.
     """
-    if FLAG not in words:
+    if CONFIG_FILE not in words:
         return None
-    at = words.index(FLAG)
-    if FLAG in words[at + 1 :] or at + 1 == len(words):
-        raise CannotStrip(f"{FLAG} takes one file, once: vLLM would refuse the command")
+    at = words.index(CONFIG_FILE)
+    if CONFIG_FILE in words[at + 1 :] or at + 1 == len(words):
+        raise CannotStrip(f"{CONFIG_FILE} takes one file, once: vLLM would refuse the command")
     path = words[at + 1]
     content = _content(path, read_file)
     negative = tuple(key for key, value in content.items() if value is False)
@@ -90,22 +84,23 @@ def find(words: Sequence[str], read_file: ReadFile | None) -> ConfigFile | None:
 
 
 def _content(path: str, read_file: ReadFile | None) -> Mapping[str, Any]:
-    if read_file is None or UNKNOWN in path:
+    named = f"{CONFIG_FILE} {spelt(path)}"
+    if read_file is None or VARIABLE_MARK in path:
         raise CannotStrip(
-            f"{FLAG} {spelt(path)} may hold speculation and cannot be read from here: write its"
-            " settings out as flags"
+            f"{named} may hold speculation and cannot be read from here: write its settings out as"
+            " flags"
         )
     try:
         content = yaml.safe_load(read_file(path))
     except (OSError, KeyError, UnicodeDecodeError) as error:
         raise CannotStrip(
-            f"{FLAG} {spelt(path)} may hold speculation and cannot be read:"
+            f"{named} may hold speculation and cannot be read:"
             f" {getattr(error, 'strerror', None) or error}"
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise CannotStrip(f"{FLAG} {spelt(path)} is no YAML") from error
+        raise CannotStrip(f"{named} is no YAML") from error
     if not isinstance(content, Mapping) or not all(isinstance(key, str) for key in content):
-        raise CannotStrip(f"{FLAG} {spelt(path)} is no mapping of flags to values")
+        raise CannotStrip(f"{named} is no mapping of flags to values")
     return content
 
 

@@ -1,0 +1,177 @@
+"""A command that starts vLLM without its speculation, or with more flags; other words stay."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+
+from specwatch.errors import CannotStrip, ConfigError
+from specwatch.vllm_cli.command import (
+    Arguments,
+    Option,
+    ServeCommand,
+    read_command,
+    speculation_of,
+)
+from specwatch.vllm_cli.config_file import ReadFile
+from specwatch.vllm_cli.flags import MIDDLEWARE, MODEL, is_switch
+from specwatch.vllm_cli.wrappers import VARIABLE_MARK, spelt
+
+_NOT_ACCELERATION = "extract_hidden_states"
+_VARIABLE = re.compile(r"\$\{[^}]*\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Stripped:
+    """A command without speculation; one that had none is as it was, and ``removed`` is empty.
+
+    ``removed`` are the words that asked for speculation, on the line or in its ``--config`` file;
+    ``notes`` are sentences about what else changed. ``inlined``: words of that file stand on the
+    line now.
+    """
+
+    command: tuple[str, ...]
+    removed: tuple[str, ...]
+    notes: tuple[str, ...]
+    inlined: bool = False
+
+
+def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Stripped:
+    """Remove speculation from the words of a command that starts vLLM; all others stay.
+
+    ``read_file`` gives the text of the file that ``--config`` names, and of the model's
+    ``config.json``; without it no file can be seen. Raises CannotStrip with the reason and the
+    remedy where the result would not be sure.
+    """
+    given = read_command(command)
+    arguments = given.with_file(read_file)
+    notes = _notes_on_model(arguments.model, given.reader(read_file))
+    options = arguments.speculation
+    if not speculates(options):
+        return Stripped(tuple(command), (), notes)
+    if not any(o.is_set and arguments.places[o.start] is None for o in options):
+        options = [o for o in options if arguments.places[o.start] is not None]
+    gone = {place for option in options for place in range(option.start, option.stop)}
+    _refuse_captured(arguments, gone)
+    removed = tuple(arguments.words[place].replace(VARIABLE_MARK, "$...") for place in sorted(gone))
+    dropped = {p for place in gone if (p := arguments.places[place]) is not None}
+    file = arguments.file
+    if file is None or all(arguments.places[place] is not None for place in gone):
+        changed = given.location.changed(dropped, {})
+        return Stripped((*given.assignments, *changed), removed, notes)
+    own, serve = given.arguments, given.location.serve
+    if serve and MODEL in file.words and (doubtful := _doubtful_model(own)):
+        raise CannotStrip(
+            f"{file.path} names a model, and {spelt(doubtful)} may be another: put the model"
+            " directly after `vllm serve`"
+        )
+    kept = [
+        word
+        for place, word in enumerate(arguments.words)
+        if arguments.places[place] is None and place not in gone
+    ]
+    changed = given.location.changed(
+        dropped | {file.named_at, file.named_at + 1},
+        {file.goes_to: file.written_out(kept, own.model, serve=serve)},
+    )
+    note = (
+        f"{file.path} holds speculation: its other settings stand on the command line instead, and"
+        " what is changed in the file later is not seen"
+    )
+    return Stripped((*given.assignments, *changed), removed, (*notes, note), inlined=True)
+
+
+def speculates(options: Sequence[Option]) -> bool:
+    """Whether options about speculation ask for it together, or for what only goes with it.
+
+    ``extract_hidden_states`` goes by the same flags and is no acceleration.
+    """
+    try:
+        method = speculation_of(options).config.get("method")
+    except ConfigError:
+        method = None  # vLLM would not start with it: it goes too
+    return any(option.is_set for option in options) and method != _NOT_ACCELERATION
+
+
+def with_flags(command: ServeCommand, flags: Sequence[tuple[str, str | None]]) -> ServeCommand:
+    """The command with more flags, the last words of vLLM; None is the value of one without.
+
+    ``--middleware`` goes before others of its kind: the first is the innermost, and sees what vLLM
+    says, not what other middleware makes of it. Raises CannotStrip.
+    """
+    location, arguments = command.location, command.arguments
+    if location.elsewhere is not None:
+        raise CannotStrip(
+            f"{location.elsewhere} starts vLLM in a container: install specwatch in its image, and"
+            " add the flags at the end of what the container runs"
+        )
+    for word in location.words:
+        if _VARIABLE.fullmatch(word):
+            raise CannotStrip(f"{word} stands for a word that is not known: write it out")
+    end = location.words.index("--") if "--" in location.words else len(location.words)
+    first = next((option.start for option in arguments.given(MIDDLEWARE)), end)
+    inserted: dict[int, list[str]] = {}
+    for flag, value in flags:
+        words = inserted.setdefault(first if flag == MIDDLEWARE else end, [])
+        words += (flag,) if value is None else (flag, value)
+    return read_command([*command.assignments, *location.changed(set(), inserted)])
+
+
+def _refuse_captured(arguments: Arguments, gone: Set[int]) -> None:
+    """Raise CannotStrip when a word would become the value of another flag without those gone."""
+    for place in arguments.positionals:
+        if place - 1 not in gone:
+            continue
+        before = max((o for o in arguments.options if o.stop <= place and o.start not in gone),
+                     key=lambda o: o.stop, default=None)  # fmt: skip
+        if before is None or before.joined or before.key:
+            continue
+        if any(p not in gone for p in range(before.stop, place)):
+            continue
+        unknown = "0" if is_switch(before.spelling) else "+"
+        nargs = unknown if before.flag is None else before.flag.nargs
+        if nargs == "+" or (nargs == "?" and not before.values):
+            raise CannotStrip(
+                f"{spelt(arguments.words[place])} would become a value of {before.spelling} without"
+                " the flags between them: put it directly after `vllm serve`"
+            )
+
+
+def _doubtful_model(arguments: Arguments) -> str | None:
+    """The word that may be the model, or a value of the flag before it that is not known here."""
+    for place in arguments.positionals:
+        if any(o.stop == place and o.flag is None for o in arguments.options):
+            return arguments.words[place]
+    return None
+
+
+def _notes_on_model(model: str | None, read_file: ReadFile | None) -> tuple[str, ...]:
+    """What a person should know of a model; raises CannotStrip when it brings speculation.
+
+    vLLM serves the verifier of a checkpoint of speculators, with it, whatever the flags say.
+    Source: ``maybe_override_with_speculators`` of vLLM.
+    """
+    if model is None or VARIABLE_MARK in model or read_file is None:
+        return ()
+    path = f"{model.rstrip('/')}/config.json"
+    try:
+        text = read_file(path)
+    except (FileNotFoundError, NotADirectoryError, KeyError):
+        return ()  # It is on a hub, most likely.
+    except OSError as error:
+        return (f"whether the model brings speculation is not known: {path}: {error.strerror}",)
+    try:
+        speculators = json.loads(text).get("speculators_config")
+    except (ValueError, AttributeError) as error:
+        raise CannotStrip(f"{path} is not the configuration of a model") from error
+    if speculators is None:
+        return ()
+    verifier = speculators.get("verifier") if isinstance(speculators, dict) else None
+    name = verifier.get("name_or_path") if isinstance(verifier, dict) else None
+    raise CannotStrip(
+        f"the model {spelt(model)} brings its own speculation: serve its verifier"
+        f" {'(named in its config.json)' if name is None else spelt(str(name))} instead, with"
+        f" --served-model-name {model}"
+    )

@@ -1,0 +1,283 @@
+"""Where vLLM's own words begin in a command line: behind env, numactl, sh -c or docker run.
+
+Whatever starts vLLM, all words after ``vllm serve`` are vLLM's. Only what a shell or a container
+gets has to be looked into. Of a shell's text just one plain command is read: words, quotes and
+``"$NAME"``. Sources: "Shell Command Language" of POSIX.1-2017, sections 2.2 and 2.3; the reference
+of ``docker container run`` (Docker 28), podman-run(1) (Podman 5).
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from specwatch.errors import CannotStrip
+
+SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
+VARIABLE_MARK = "\0"
+"""Stands in a word for the value of a shell's variable; no word of a program can hold it."""
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+_VLLM = re.compile(r"vllm(@.*)?")
+_SERVER_MODULES = frozenset(
+    {"vllm.entrypoints.openai.api_server", "vllm.entrypoints.launchers.api_server.entry"}
+)
+_COMMAND_MODULES = frozenset({"vllm", "vllm.entrypoints.cli.main"})
+_MODULE_OPTION = re.compile(r"-[A-Za-z]*m|--module")
+_IN_ONE_WORD = re.compile(r"vllm\S*\s+serve\b|-m\s+vllm")
+
+_SAME_FOLDER = re.compile(
+    r"env|exec|nohup|nice|ionice|numactl|taskset|chrt|stdbuf|timeout|setsid"
+    r"|(ba|da|a|k|z)?sh|(python|pypy)[\d.]*|vllm"
+)
+"""Programs that start another one where they are, unless they are told a folder."""
+_OTHER_FOLDER = re.compile(r"-C|--chdir")
+_ENGINES = frozenset({"docker", "podman", "nerdctl"})
+_ELSEWHERE = _ENGINES | {
+    "kubectl", "oc", "ssh", "chroot", "nsenter", "apptainer", "singularity", "srun",
+}  # fmt: skip
+_RUN_WITH_VALUE = (
+    "--name -e --env --env-file --gpus --device -v --volume --mount --tmpfs -p --publish --ipc"
+    " --shm-size --network --net --ulimit --runtime --restart -u --user -w --workdir --entrypoint"
+    " -h --hostname -l --label --log-driver --log-opt -m --memory --memory-swap --cpus -c"
+    " --cpu-shares --cpuset-cpus --cpuset-mems --cap-add --cap-drop --security-opt --group-add"
+    " --pull --platform --add-host --dns --pid --userns --stop-timeout --stop-signal --pod"
+)
+_RUN_SWITCHES = (
+    "-d --detach -i --interactive -t --tty --rm --init --privileged --read-only -P --publish-all"
+    " --no-healthcheck -q --quiet --replace --sig-proxy --oom-kill-disable"
+)
+_INTERPRETER = re.compile(r"(python|pypy)[\d.]*")
+
+_TEXT_OPTION = re.compile(r"-[a-z]*c")
+_TAKES_NAME = frozenset({"-o", "+o", "-O", "+O"})
+_SEPARATOR = re.compile(r"(?:\\\n)*[ \t](?:[ \t]|\\\n)*")
+_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
+_TEXT_WORD = re.compile(
+    r"""(?: [^\s'"\\$`;&|<>(){}*?\[\]#!]       # no character that a shell means something by
+          | \\[^\n]
+          | '[^']*'
+          | "(?: [^"\\$`] | \\["\\] | \$[A-Za-z_]\w* | \$\{[A-Za-z_]\w*\} )*"
+        )+""",
+    re.VERBOSE,
+)
+
+
+class _TextWord(NamedTuple):
+    """A word in a shell's text, as the program gets it, and where it stands."""
+
+    value: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """vLLM's own words in a command; ``serve``: they are those of ``vllm serve``, not its module's.
+
+    ``elsewhere`` is the program that runs vLLM in another file system, if one does.
+    ``relative_paths``: a relative path means for vLLM what it means for the command.
+    """
+
+    command: tuple[str, ...]
+    words: tuple[str, ...]
+    serve: bool
+    elsewhere: str | None
+    relative_paths: bool
+    start: int
+    """Of vLLM's own words, among those of the command or of the text in it."""
+    text_at: int | None = None
+    """The place of the one word that is a text for a shell."""
+
+    def changed(self, dropped: Set[int], inserted: Mapping[int, Sequence[str]]) -> tuple[str, ...]:
+        """The command without some of vLLM's words, by place, and with others before a place."""
+        if self.text_at is None:
+            own: list[str] = []
+            for place in range(len(self.words) + 1):
+                own += inserted.get(place, ())
+                if place < len(self.words) and place not in dropped:
+                    own.append(self.words[place])
+            return (*self.command[: self.start], *own)
+        text = self.command[self.text_at]
+        words = _text_words(text)
+        pieces = [
+            (words[at - 1].end, words[at].end, "") for at in (self.start + p for p in dropped)
+        ]
+        for place, added in inserted.items():
+            end = words[self.start + place - 1].end
+            pieces.append((end, end, " " + shlex.join(added) if added else ""))
+        for start, end, new in sorted(pieces, reverse=True):
+            text = text[:start] + new + text[end:]
+        return (*self.command[: self.text_at], text, *self.command[self.text_at + 1 :])
+
+
+def locate(command: Sequence[str]) -> Location:
+    """Where vLLM's own words are. Raises CannotStrip where that is not sure."""
+    found = _start(command)
+    if found is None:
+        raise CannotStrip("there is no `vllm serve` in the command: give the one that starts vLLM")
+    words, before = command, command[: found.at]
+    if found.text_at is not None:
+        words = text_words(command[found.text_at])
+        before = [*command[: found.text_at], *words[: found.at]]
+    programs = [program_of(word) for word in before if not _ASSIGNMENT.fullmatch(word)]
+    return Location(
+        command=tuple(command),
+        words=tuple(words[found.at :]),
+        serve=found.serve,
+        elsewhere=next((name for name in programs if name in _ELSEWHERE), None),
+        relative_paths=all(map(_SAME_FOLDER.fullmatch, programs[:1]))
+        and not any(map(_OTHER_FOLDER.match, before)),
+        start=found.at,
+        text_at=found.text_at,
+    )
+
+
+def shell_text_place(words: Sequence[str], at: int) -> int:
+    """The place of the text that the shell at the place ``at`` runs: ``sh -c TEXT``.
+
+    Raises CannotStrip where it runs a script.
+    """
+    for option in range(at + 1, len(words) - 1):
+        if _TEXT_OPTION.fullmatch(words[option]):
+            return option + 1
+        if not words[option].startswith(("-", "+")) and words[option - 1] not in _TAKES_NAME:
+            break
+    raise CannotStrip(
+        f"{program_of(words[at])} starts vLLM from a script of its own: give the plain command that"
+        " it runs"
+    )
+
+
+def text_words(text: str) -> list[str]:
+    """The words of the one plain command that a shell's text is.
+
+    Raises CannotStrip where it is more than that.
+    """
+    return [word.value for word in _text_words(text)]
+
+
+def program_of(word: str) -> str:
+    """The name of a program without its folder."""
+    return word.rpartition("/")[2]
+
+
+def spelt(word: str) -> str:
+    """A word for a message."""
+    return repr(word.replace(VARIABLE_MARK, "$..."))
+
+
+class _Start(NamedTuple):
+    """The place of vLLM's first own word: in the command, or in the text at ``text_at``."""
+
+    at: int
+    serve: bool = True
+    text_at: int | None = None
+
+    def after(self, count: int) -> _Start:
+        """The same in a command that has so many words before."""
+        if self.text_at is None:
+            return self._replace(at=self.at + count)
+        return self._replace(text_at=self.text_at + count)
+
+
+def _start(words: Sequence[str]) -> _Start | None:
+    for at, word in enumerate(words):
+        following = [*words[at + 1 : at + 3], "", ""]
+        program = program_of(word)
+        if _ASSIGNMENT.fullmatch(word):
+            continue
+        if program in SHELLS:
+            return _start_in_shell(words, shell_text_place(words, at))
+        if program in _ENGINES and following[0] == "run":
+            return _start_in_container(words, at + 2)
+        if program in _ENGINES and following[:2] == ["container", "run"]:
+            return _start_in_container(words, at + 3)
+        if _VLLM.fullmatch(program) and following[0] == "serve":
+            return _Start(at + 2)
+        if _MODULE_OPTION.fullmatch(word) and following[0] in _SERVER_MODULES:
+            return _Start(at + 2, serve=False)
+        if _MODULE_OPTION.fullmatch(word) and following[0] in _COMMAND_MODULES:
+            if following[1] == "serve":
+                return _Start(at + 3)
+        elif _IN_ONE_WORD.search(word):
+            # The word may hold secrets.
+            raise CannotStrip(
+                f"`vllm serve` and its flags are one word after {spelt(''.join(words[:at][-1:]))}:"
+                " give the plain command, without quotes around it all"
+            )
+    return None
+
+
+def _start_in_shell(words: Sequence[str], text_at: int) -> _Start | None:
+    start = _start(text_words(words[text_at]))
+    if start is not None and start.text_at is not None:
+        raise CannotStrip("a shell starts another shell: give the plain command that that one runs")
+    return start and start._replace(text_at=text_at)
+
+
+def _start_in_container(words: Sequence[str], options_at: int) -> _Start | None:
+    image, entrypoint = _image(words, options_at)
+    arguments = words[image + 1 :]
+    first = arguments[0] if arguments else ""
+    if entrypoint:
+        start = _start([entrypoint, *arguments])
+        return start and start.after(image)
+    is_vllm = entrypoint is None and "vllm" in words[image]
+    if entrypoint is None and (first.startswith("-") or (is_vllm and not arguments)):
+        return _Start(image + 1)
+    if entrypoint is None and first == "serve":
+        return _Start(image + 2)
+    start = _start(arguments)
+    # Else the first argument of vLLM's own image is the model.
+    if start is None and is_vllm and not _INTERPRETER.fullmatch(first):
+        return _Start(image + 1)
+    return start and start.after(image + 1)
+
+
+def _image(words: Sequence[str], at: int) -> tuple[int, str | None]:
+    """The place of the image after ``docker run``, and the ``--entrypoint`` before it."""
+    entrypoint = None
+    while at < len(words) and words[at].startswith("-"):
+        option, equals, value = words[at].partition("=")
+        if not option.startswith("--"):
+            # Several letters, of which the last may have a value: -it, -itp 80:80, -eA=b.
+            letters = words[at][1:].lstrip("ditPq")
+            option, value = f"-{letters[:1]}", letters[1:]
+            equals = value
+        at += 1
+        if option in ("-", *_RUN_SWITCHES.split()):
+            continue
+        if not (equals and option.startswith("--")) and option not in _RUN_WITH_VALUE.split():
+            raise CannotStrip(
+                f"whether {option} of docker run takes a value is not known here: write it as"
+                " --NAME=VALUE, or leave it out"
+            )
+        if not equals:
+            value = "".join(words[at : at + 1])
+            at += 1
+        if option == "--entrypoint":
+            entrypoint = value
+    if at >= len(words):
+        raise CannotStrip("docker run names no image: give the whole command")
+    return at, entrypoint
+
+
+def _text_words(text: str) -> list[_TextWord]:
+    words: list[_TextWord] = []
+    at = len(text) - len(text.lstrip())
+    while text[at:].strip():
+        word = _TEXT_WORD.match(text, at)
+        if word is None:
+            raise CannotStrip(
+                f"{text[at]!r} in the text for a shell is more than one plain command: give the"
+                ' plain command that starts vLLM; a variable is read as "$NAME" in double quotes'
+            )
+        value = shlex.split(_VARIABLE.sub(VARIABLE_MARK, word[0]))[0]
+        words.append(_TextWord(value, word.start(), word.end()))
+        separator = _SEPARATOR.match(text, word.end())
+        at = separator.end() if separator else word.end()
+    return words

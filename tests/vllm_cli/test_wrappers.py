@@ -1,0 +1,105 @@
+"""vLLM's words are found behind whatever starts it, or the command is refused."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from specwatch.errors import CannotStrip
+from specwatch.vllm_cli import strip
+
+FLAGS = " --port 1 --spec-method ngram --seed 2"
+
+STARTS = [
+    "vllm serve M",
+    "A=b C='d e' /opt/vllm/bin/vllm serve M",
+    "python3.12 -u -X dev -m vllm.entrypoints.openai.api_server --model M",
+    "/opt/bin/python -um vllm.entrypoints.cli.main serve M",
+    "python -m vllm serve M",
+    "env -i -u HOME --unset=X -C /srv A=b C=/bin/sh /bin/vllm serve M",
+    "exec -a name vllm serve M",
+    "numactl --cpunodebind=0 --membind 0 -l -- vllm serve M",
+    "nice -10 taskset -c 0-3 vllm serve M",
+    "sudo -nu vllm -- env A=b nice vllm serve M",
+    "uv run -m vllm.entrypoints.openai.api_server --model M",
+    "uvx --from vllm==0.32 vllm@0.32.0 serve M",
+    "conda run --no-capture-output -n spec vllm serve M",
+    "systemd-run -tGp A=b -E C=d --uid 5 numactl -m0 vllm serve M",
+    "docker exec -it c vllm serve M",
+    "docker run vllm/vllm-openai --model M",
+    "docker run vllm/vllm-openai:v0.11.0 M",
+    "docker run registry:5000/vllm/cuda@sha256:1 serve M",
+    "docker run --rm -itp 80:80 --gpus all --ipc=host -v /a:/b -eA=b --shm-size 1g"
+    " --name vllm --ulimit memlock=-1 --mystery=x vllm/vllm-openai --model M",
+    "docker container run -d --entrypoint vllm image serve M",
+    "docker run --entrypoint python3 image -m vllm.entrypoints.openai.api_server --model M",
+    "docker run --entrypoint '' image env A=b vllm serve M",
+    "podman run --replace --device nvidia.com/gpu=all --name=x image vllm serve M",
+    "sudo nerdctl run --init my/image --model M",
+]
+
+
+def words(*texts: str) -> list[str]:
+    return shlex.split(" ".join(texts))
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_everything_before_vllm_stays(start: str) -> None:
+    stripped = strip(words(start, FLAGS))
+    assert list(stripped.command) == words(start, "--port 1 --seed 2")
+    assert stripped.removed == ("--spec-method", "ngram")
+    assert strip(stripped.command).removed == ()
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize(
+    "shell",
+    [
+        ["sh", "-c"],
+        ["nice", "/bin/bash", "-o", "pipefail", "-lc"],
+        ["docker", "run", "--entrypoint", "bash", "image", "-c"],
+        ["docker", "run", "image", "sh", "-c"],
+    ],
+)
+def test_in_a_shell_too(shell: list[str], start: str) -> None:
+    stripped = strip([*shell, f"exec {start}{FLAGS}", "name", "argument"])
+    assert stripped.command == (*shell, f"exec {start} --port 1 --seed 2", "name", "argument")
+
+
+def test_what_docker_is_told_is_not_vllms() -> None:
+    line = "docker run -e --spec-method --name vllm -l serve vllm/vllm-openai --model M"
+    assert strip(words(line)).removed == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("", "there is no `vllm serve`"),
+        ("A=b", "there is no `vllm serve`"),
+        ("vllm chat M", "there is no `vllm serve`"),
+        ("python -m vllm bench", "there is no `vllm serve`"),
+        ("python start.py", "there is no `vllm serve`"),
+        ("docker compose up", "there is no `vllm serve`"),
+        ("docker run image start --spec-method ngram", "there is no `vllm serve`"),
+        ("docker run vllm/vllm-openai python start.py", "there is no `vllm serve`"),
+        ("'vllm serve M'", "give the plain command"),
+        ("env -S 'vllm serve M'", "give the plain command"),
+        ("fish -c 'vllm serve M'", "give the plain command"),
+        ("bash start.sh vllm serve M", "a script of its own: give the plain command"),
+        ("bash -c", "a script of its own"),
+        ("docker run -it", "names no image"),
+        ("docker run --mystery x vllm/vllm-openai M", "--mystery of docker run takes a value"),
+        ("docker run -Z x vllm/vllm-openai M", "-Z of docker run takes a value"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused(line: str, why: str) -> None:
+    with pytest.raises(CannotStrip, match=why):
+        strip(words(line))
+
+
+def test_a_refusal_does_not_quote_a_whole_command() -> None:
+    """Half of it may be secrets."""
+    with pytest.raises(CannotStrip) as refusal:
+        strip(["env", "-S", "vllm serve M --api-key sk-0123456789"])
+    assert "sk-" not in str(refusal.value)
