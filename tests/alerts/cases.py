@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from specwatch.generate.alerts import exported_groups
-from specwatch.generate.alerts.rule import Alert
+from specwatch.generate.alerts.rules import Alert
 from specwatch.guard.state import Cause, Phase
 from tests.alerts.fault import Fault
 from tests.alerts.faults import FAULTS, GREEDY, WARM

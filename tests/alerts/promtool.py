@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specwatch.generate.alerts.files import render
-from specwatch.generate.alerts.rule import Alert, Group, Recording
+from specwatch.generate.alerts.rules import Alert, Group, Recording, render
 from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL, address
 
 _LONG = 1440
