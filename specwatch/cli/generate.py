@@ -99,7 +99,7 @@ def systemd(folder: Path, executable: str, config: str, gpu: bool, check: bool) 
 def dashboards(folder: Path, runbook_url: str, check: bool) -> None:
     """Write Grafana dashboards, and the files that provision them."""
     from specwatch.generate.dashboards import dashboards as all_dashboards
-    from specwatch.generate.provisioning import provisioning
+    from specwatch.generate.dashboards import provisioning
 
     files = {**all_dashboards(runbook_url=runbook_url), **provisioning()}
     _write(folder, files, check=check)

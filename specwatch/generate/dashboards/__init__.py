@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from specwatch.generate.dashboards import fleet, guard, overview, stock, temperatures
 from specwatch.generate.dashboards.links import FLEET, GUARD, OVERVIEW, STOCK, TEMPERATURE, links
+from specwatch.generate.environment import render
 from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL
 
 _BUILDERS = {
@@ -18,3 +19,11 @@ _BUILDERS = {
 def dashboards(*, runbook_url: str = DEFAULT_RUNBOOK_URL) -> Mapping[str, str]:
     """JSON of every dashboard by file name, with links to the runbook at that address."""
     return {board.file: build(links(board, runbook_url)) for board, build in _BUILDERS.items()}
+
+
+def provisioning() -> Mapping[str, str]:
+    """Files by which Grafana finds its data source and the dashboards when it starts, by path."""
+    return {
+        "provisioning/datasources/specwatch.yml": render("grafana_datasource.yml"),
+        "provisioning/dashboards/specwatch.yml": render("grafana_dashboards.yml"),
+    }
