@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping, Sequence
 
-from specwatch.generate.dashboards.panels import ShownAs
+from specwatch.generate.dashboards.panels import Mappings
 from specwatch.guard.state import Phase
 
 _COLORS = {
@@ -19,9 +20,14 @@ _COLORS = {
     Phase.ROLLING_BACK: "red",
     Phase.HELD: "dark-red",
 }
-GUARD_STATES = tuple(
-    ShownAs(number, phase.replace("_", " "), _COLORS[phase]) for number, phase in enumerate(Phase)
-)
+_GUARD_STATES: dict[float | str | None, Sequence[str]] = {
+    number: (phase.replace("_", " "), _COLORS[phase]) for number, phase in enumerate(Phase)
+}
+MAPPINGS: Mapping[str, Mappings] = {
+    "GUARD_STATES": _GUARD_STATES,
+    "GUARD_STATES_OR_NONE": {**_GUARD_STATES, None: ("no guard", "gray")},
+}
+"""By the name that stands for them in our YAML files."""
 
 
 def guard_state(selector: str) -> str:
