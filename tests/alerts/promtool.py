@@ -53,6 +53,27 @@ class Calm:
     at: Sequence[int]
 
 
+@dataclass(frozen=True)
+class Fault:
+    """What is unlike a healthy world: series that change, or are gone.
+
+    ``traffic`` says that idle traffic silences it, ``speculation`` that speculation being off does.
+    ``spare`` are metrics of its expression whose absence does not.
+    """
+
+    alert: str
+    changes: Mapping[str, Value]
+    told: Sequence[Told]
+    at: int = 60
+    traffic: bool = False
+    speculation: bool = False
+    spare: frozenset[str] = frozenset()
+    begins: int = 0
+    """The minute from which on its expression holds."""
+    ordered: bool = False
+    """Whether it is silent while a person keeps speculation off."""
+
+
 def series(name: str, **labels: str) -> str:
     """A selector; its order is fixed, so that one series has one."""
     said = ",".join(f"{key}={json.dumps(labels[key])}" for key in sorted(labels))
