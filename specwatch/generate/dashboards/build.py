@@ -1,4 +1,10 @@
-"""A dashboard from its YAML file: panels by grafanalib, JSON that Grafana 10 to 13 take as is."""
+"""A dashboard from its YAML file: panels by grafanalib, JSON that Grafana 10 to 13 take as is.
+
+A file has the ``description`` of the dashboard, its ``variables``, ``selectors`` that stand for
+matchers in queries, and ``bands`` of panels below one another, as :class:`.layout.Band` has them.
+The first key of a panel is its kind, a function of :mod:`.panels`, with the title; the others are
+the function's arguments. What stands between ``<<`` and ``>>`` in a text is filled in.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +17,7 @@ from grafanalib import core
 
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.generate.dashboards import panels
-from specwatch.generate.dashboards.layout import Band, arrange
+from specwatch.generate.dashboards.layout import COLUMNS, Band, arrange
 from specwatch.generate.dashboards.links import Board
 from specwatch.generate.dashboards.panels import Panel
 from specwatch.generate.dashboards.queries import MAPPINGS, accepted_lengths, guard_state
@@ -75,7 +81,11 @@ def _document(name: str) -> Any:
 
 
 def _band(fields: dict[str, Any], values: dict[str, Any]) -> Band:
-    placed = [_panel(dict(panel), values) for panel in fields["panels"]]
+    """A band, whose panels share its width equally where they have none of their own."""
+    share = COLUMNS // len(fields["panels"])
+    placed = [
+        _panel({**panel, "width": panel.get("width", share)}, values) for panel in fields["panels"]
+    ]
     return Band(**{"title": None, **fields, "panels": placed})
 
 

@@ -49,7 +49,7 @@ def timeseries(
     *,
     unit: str,
     thresholds: Thresholds = _NONE,
-    minimum: float | None = None,
+    minimum: float | None = 0,
     maximum: float | None = None,
     decimals: int | None = None,
     stack: bool = False,
@@ -118,7 +118,7 @@ def heatmap(
     queries: Sequence[Query],
     *,
     unit: str,
-    minimum: float | None = None,
+    minimum: float | None = 0,
     maximum: float | None = None,
 ) -> Panel:
     """One row a series, in the order of the queries; its value is the colour."""
