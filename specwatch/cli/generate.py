@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import click
 
 from specwatch.cli import options
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
 from specwatch.generate import units as systemd_units
-from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

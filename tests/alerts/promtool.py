@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from specwatch.alerts.runbook import address
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL
 from specwatch.generate.alerts.rules import Alert, Group, Recording, render
-from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL, address
 
 _LONG = 1440
 """Minutes of a case from which on its rules are evaluated less often, to save time."""

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL
 from specwatch.config.rules import Slo
 from specwatch.generate.alerts import objectives, stock_groups
 from specwatch.generate.alerts.rules import render
-from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL
 from specwatch.guard.state import Cause
 from specwatch.scrape.exposition import PageReader
 from tests.alerts.promtool import Case, Told, Value, World, name_of, series, write

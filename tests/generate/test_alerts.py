@@ -14,7 +14,9 @@ import yaml
 from click.testing import CliRunner
 
 from specwatch.alerts import firing as own
+from specwatch.alerts.runbook import anchor
 from specwatch.cli import group as cli
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL
 from specwatch.config.rules import DEFAULT_RULES
 from specwatch.generate.alerts import (
     alert_files,
@@ -24,7 +26,7 @@ from specwatch.generate.alerts import (
     sent_sections,
 )
 from specwatch.generate.alerts.rules import Alert, Group, Recording, render
-from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL, Section, anchor, markdown
+from specwatch.generate.runbook import Section, markdown
 from tests.generate.boards import boards, everything
 from tests.generate.test_dashboard_queries import exist, labels_of, parsed, problems
 

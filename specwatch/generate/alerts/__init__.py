@@ -7,13 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import yaml
 
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL
 from specwatch.config.rules import DEFAULT_RULES, Slo
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.generate import environment
 from specwatch.generate.alerts import objectives
 from specwatch.generate.alerts.objectives import SAMPLE_SLOS
 from specwatch.generate.alerts.rules import GENERATED, Group, load, render
-from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL, Section, markdown
+from specwatch.generate.runbook import Section, markdown
 from specwatch.guard.state import Cause, Phase
 from specwatch.scrape.coverage import LOW_COVERAGE
 

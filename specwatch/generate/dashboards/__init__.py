@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL
 from specwatch.generate.dashboards.build import build
 from specwatch.generate.dashboards.links import BOARDS, links
 from specwatch.generate.environment import render
-from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL
 
 
 def dashboards(*, runbook_url: str = DEFAULT_RUNBOOK_URL) -> Mapping[str, str]:
