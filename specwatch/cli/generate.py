@@ -15,7 +15,7 @@ from specwatch.cli import options
 from specwatch.config.guard import DEFAULT_RUNBOOK_URL
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
-from specwatch.generate import units as systemd_units
+from specwatch.generate import systemd as systemd_units
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
