@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-SUFFIXES = (".py", ".mako", ".typed", ".j2")
+SUFFIXES = (
+    ".py", ".mako", ".typed", ".j2", ".yml", ".conf", ".service", ".socket", ".timer", ".sysusers",
+)  # fmt: skip
 PAGE = ROOT / "tests/data/vllm-0.32-draft-k4.2.prom"
 
 

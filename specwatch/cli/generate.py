@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 import click
 
 from specwatch.cli import options
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
-from specwatch.generate import units as systemd_units
-from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL
+from specwatch.generate import systemd as systemd_units
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -99,7 +99,7 @@ def systemd(folder: Path, executable: str, config: str, gpu: bool, check: bool) 
 def dashboards(folder: Path, runbook_url: str, check: bool) -> None:
     """Write Grafana dashboards, and the files that provision them."""
     from specwatch.generate.dashboards import dashboards as all_dashboards
-    from specwatch.generate.provisioning import provisioning
+    from specwatch.generate.dashboards import provisioning
 
     files = {**all_dashboards(runbook_url=runbook_url), **provisioning()}
     _write(folder, files, check=check)

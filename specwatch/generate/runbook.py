@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from specwatch.alerts.runbook import address, anchor
-from specwatch.config.guard import DEFAULT_RUNBOOK_URL
-
-__all__ = [
-    "DEFAULT_RUNBOOK_URL", "INTRODUCTION", "PARTS", "TITLE", "Section", "address", "anchor",
-    "markdown",
-]  # fmt: skip
-
 TITLE = "Runbook of specwatch"
 INTRODUCTION = (
     "One section an alert. Commands are to be run where the daemon runs, so that they find its"
@@ -37,8 +29,8 @@ PARTS = (("What it means", "meaning"), ("What to look at", "look"), ("What to do
 def markdown(sections: Iterable[Section]) -> str:
     """The sections as a Markdown page."""
     lines = [f"# {TITLE}", "", INTRODUCTION, ""]
-    for each in sections:
-        lines += [f"## {each.name}", "", f"Severity: {each.severity}.", ""]
-        for words, field in PARTS:
-            lines += [f"**{words}.** {getattr(each, field)}", ""]
+    for section in sections:
+        lines += [f"## {section.name}", "", f"Severity: {section.severity}.", ""]
+        for heading, field in PARTS:
+            lines += [f"**{heading}.** {getattr(section, field)}", ""]
     return "\n".join(lines)

@@ -89,11 +89,13 @@ def application(
         encode, content_type = choose_encoder(request.headers.get("accept", ""))
         return Response(encode(metrics), media_type=content_type)
 
-    runbook = runbook_page.page(runbook_sections()).encode()
+    @functools.cache
+    def runbook() -> bytes:
+        return runbook_page.page(runbook_sections()).encode()
 
     def advice(_: Request) -> Response:
         """The runbook: a section for each alert."""
-        return _respond(runbook, 200, runbook_page.MEDIA_TYPE, policy=runbook_page.POLICY)
+        return _respond(runbook(), 200, runbook_page.MEDIA_TYPE, policy=runbook_page.POLICY)
 
     def healthz(_: Request) -> Response:
         """200 while every target is scraped in time, else 503; `stuck` names those that are not."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from specwatch.generate.runbook import INTRODUCTION, PARTS, TITLE, Section, anchor
+from specwatch.alerts.runbook import anchor
+from specwatch.generate.runbook import INTRODUCTION, PARTS, TITLE, Section
 
 MEDIA_TYPE = "text/html"
 POLICY = (

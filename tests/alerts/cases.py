@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from specwatch.generate.alerts import exported_groups
-from specwatch.generate.alerts.rule import Alert
+from specwatch.generate.alerts.rules import Alert
 from specwatch.guard.state import Cause, Phase
-from tests.alerts.fault import Fault
 from tests.alerts.faults import FAULTS, GREEDY, WARM
-from tests.alerts.promtool import Calm, Case, Told, Value, World, minutes, name_of
+from tests.alerts.promtool import Calm, Case, Fault, Told, Value, World, minutes, name_of
 from tests.alerts.worlds import (
     DAYS,
     MODEL,

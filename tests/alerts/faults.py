@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from specwatch.guard.state import Cause, Phase
-from tests.alerts.fault import Fault
-from tests.alerts.faults_itself import ITSELF
-from tests.alerts.promtool import Told
+from tests.alerts.promtool import Fault, Told
+from tests.alerts.self_monitoring_faults import SELF_MONITORING
 from tests.alerts.worlds import (
     BUCKETS,
     DAYS,
@@ -310,4 +309,4 @@ _GUARD = (
     ),
 )
 
-FAULTS: tuple[Fault, ...] = (*_SPEEDS, *_BREACHES, *_BURNS, *_GUARD, *ITSELF)
+FAULTS: tuple[Fault, ...] = (*_SPEEDS, *_BREACHES, *_BURNS, *_GUARD, *SELF_MONITORING)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specwatch.generate.alerts.files import render
-from specwatch.generate.alerts.rule import Alert, Group, Recording
-from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL, address
+from specwatch.alerts.runbook import address
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL
+from specwatch.generate.alerts.rules import Alert, Group, Recording, render
 
 _LONG = 1440
 """Minutes of a case from which on its rules are evaluated less often, to save time."""
@@ -52,6 +52,27 @@ class Calm:
     says: str
     world: World
     at: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is unlike a healthy world: series that change, or are gone.
+
+    ``traffic`` says that idle traffic silences it, ``speculation`` that speculation being off does.
+    ``spare`` are metrics of its expression whose absence does not.
+    """
+
+    alert: str
+    changes: Mapping[str, Value]
+    told: Sequence[Told]
+    at: int = 60
+    traffic: bool = False
+    speculation: bool = False
+    spare: frozenset[str] = frozenset()
+    begins: int = 0
+    """The minute from which on its expression holds."""
+    ordered: bool = False
+    """Whether it is silent while a person keeps speculation off."""
 
 
 def series(name: str, **labels: str) -> str:

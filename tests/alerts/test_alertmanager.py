@@ -13,9 +13,8 @@ import yaml
 
 from specwatch.alerts import firing as own
 from specwatch.config.rules import DEFAULT_RULES
-from specwatch.generate.alerts import alertmanager, exported_groups, stock
-from specwatch.generate.alerts.rule import Group
-from specwatch.generate.alerts.slo import SAMPLE_SLOS
+from specwatch.generate.alerts import alertmanager_sample, exported_groups, stock_groups
+from specwatch.generate.alerts.rules import Group
 
 OWN = {own.RULE, own.SWITCHED_OFF, own.BLOCKED, own.FAILED}
 """Alerts that the daemon tells by itself."""
@@ -27,7 +26,7 @@ _MATCHER = re.compile(r'(\w+)(=~|!~|!=|=)"(.*)"')
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("sample") / "alertmanager.yml"
-    file.write_text(alertmanager.sample())
+    file.write_text(alertmanager_sample())
     return file
 
 
@@ -49,7 +48,7 @@ def test_alertmanager_takes_it(sample: Path) -> None:
 
 def test_alertmanager_takes_it_with_what_is_off_in_it(sample: Path, tmp_path: Path) -> None:
     """Who removes the marks of its last lines gets what ``across_servers`` gives."""
-    whole = alertmanager.sample(across_servers=True)
+    whole = alertmanager_sample(across_servers=True)
     assert sample.read_text().replace("\n#:", "\n") == whole != sample.read_text()
     file = tmp_path / "alertmanager.yml"
     file.write_text(whole)
@@ -72,7 +71,7 @@ def test_the_severity_says_whom_an_alert_reaches(
 def test_every_severity_has_a_route() -> None:
     matched = {
         value
-        for route in yaml.safe_load(alertmanager.sample())["route"]["routes"]
+        for route in yaml.safe_load(alertmanager_sample())["route"]["routes"]
         for label, _, value in map(_parts, route["matchers"])
         if label == "severity"
     }
@@ -182,11 +181,11 @@ def label_of(rule: dict[str, list[str]], label: str) -> str:
 
 
 def _groups() -> list[Group]:
-    return [*exported_groups(), *stock.groups(SAMPLE_SLOS)]
+    return [*exported_groups(), *stock_groups()]
 
 
 def _rules(*, across_servers: bool = False) -> list[dict[str, list[str]]]:
-    text = alertmanager.sample(across_servers=across_servers)
+    text = alertmanager_sample(across_servers=across_servers)
     found: list[dict[str, list[str]]] = yaml.safe_load(text)["inhibit_rules"]
     return found
 

@@ -9,11 +9,11 @@ import pytest
 
 from specwatch.alerts.alert import Alert
 from specwatch.alerts.firing import BLOCKED, FAILED, RULE, SWITCHED_OFF, alerts_of
+from specwatch.alerts.runbook import anchor
 from specwatch.config import loading
 from specwatch.daemon.alert_service import Paging
 from specwatch.domain.model import Mode
 from specwatch.generate.alerts import runbook_sections
-from specwatch.generate.runbook import anchor
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
 from specwatch.guard.status import GuardStatus
 from tests.web.decided import BREACHED, decided

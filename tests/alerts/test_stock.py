@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL
 from specwatch.config.rules import Slo
-from specwatch.generate.alerts import stock, stock_slo
-from specwatch.generate.alerts.files import render
-from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL
+from specwatch.generate.alerts import objectives, stock_groups
+from specwatch.generate.alerts.rules import render
 from specwatch.guard.state import Cause
 from specwatch.scrape.exposition import PageReader
 from tests.alerts.promtool import Case, Told, Value, World, name_of, series, write
@@ -318,7 +318,7 @@ def slo_burn() -> Iterator[Case]:
 CASES = [
     *low_acceptance(), *garbage(), *kv_squeeze(), *gone(), *tail_widening(), *slo_burn(),
 ]  # fmt: skip
-GROUPS = stock.groups(SLOS)
+GROUPS = stock_groups(SLOS)
 ALERTS = [alert for group in GROUPS for alert in group.alerts]
 NAMES = sorted({alert.name for alert in ALERTS})
 
@@ -355,7 +355,7 @@ def test_the_bounds_are_those_of_vllm() -> None:
     """Of a real page: no bound is missing, and none is made up."""
     page = Path(__file__).parents[1] / "data" / "vllm-0.32-draft-k4.3.prom"
     samples = PageReader().read(page.read_bytes())
-    for metric, known in stock_slo.HISTOGRAMS.items():
+    for metric, known in objectives.HISTOGRAMS.items():
         bounds = {
             float(each.key) for each in samples if (each.quantity, each.part) == (metric, "bucket")
         }
@@ -369,7 +369,7 @@ def test_what_is_not_measured_as_configured_is_noted() -> None:
         Slo(name="c", metric="tpot", threshold="2m", objective="99%"),
         Slo(name="d", metric="ttft", threshold="500ms", objective="90%"),
     )
-    assert stock.notes(odd) == (
+    assert tuple(objectives.notes(odd)) == (
         "objective a: 600ms is no bound of vLLM's histogram: only what is slower than 750ms counts"
         " as slow; 500ms or 750ms would be exact",
         "objective b: 200ms is no bound of vLLM's histogram: only what is slower than 300ms counts"
@@ -379,15 +379,15 @@ def test_what_is_not_measured_as_configured_is_noted() -> None:
         "objective d: 0.9 leaves so much that it cannot be used up 14.4 times too fast: there is no"
         " alert on that",
     )
-    (group,) = stock_slo.groups(odd)
+    (group,) = objectives.groups(odd)
     assert {alert.labels["slo"] for alert in group.alerts} == {"a", "b", "d"}
-    assert list(stock_slo.groups(odd[2:3])) == []
+    assert objectives.groups(odd[2:3]) == ()
 
 
-@given(st.sampled_from(sorted(stock_slo.HISTOGRAMS)), st.integers(1, 3_000_000))
+@given(st.sampled_from(sorted(objectives.HISTOGRAMS)), st.integers(1, 3_000_000))
 def test_no_objective_is_held_to_a_stricter_threshold(metric: str, milliseconds: int) -> None:
     slo = Slo(name="a", metric=metric, threshold=f"{milliseconds}ms", objective="99%")
-    bound = stock_slo.bound_of(slo)
+    bound = objectives.bound_of(slo)
     assert bound is None or bound >= slo.threshold
 
 
@@ -397,7 +397,7 @@ ODD_NAMES = ('{"a\\b"}', "{{ $value }}", "}} {{{ {{", "`x`", "it's 99%")
 def test_an_objective_may_have_any_name(tmp_path: Path) -> None:
     """What has a meaning in expressions or templates is text, and its alert fires under it."""
     slos = [Slo(name=each, metric="ttft", threshold="500ms", objective="99%") for each in ODD_NAMES]
-    groups = [*stock_slo.groups(slos)]
+    groups = objectives.groups(slos)
     alerts = {each.labels["slo"]: each for group in groups for each in group.alerts}
     cases = [
         {
@@ -436,4 +436,5 @@ def _burning_fast(slo: str) -> dict[str, dict[str, str]]:
 
 
 def test_an_objective_on_a_bound_needs_no_note() -> None:
-    assert stock.notes([Slo(name="e", metric="e2e", threshold="1s", objective="99%")]) == ()
+    on_a_bound = Slo(name="e", metric="e2e", threshold="1s", objective="99%")
+    assert list(objectives.notes([on_a_bound])) == []

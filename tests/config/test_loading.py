@@ -20,7 +20,7 @@ from specwatch.config.loading import (
 )
 from specwatch.domain.model import PageLimits
 from specwatch.errors import ConfigError
-from specwatch.generate.units import units
+from specwatch.generate.systemd import units
 
 DATA = Path(__file__).parents[1] / "data" / "config"
 

@@ -25,8 +25,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from specwatch.domain.model import Batch, Environment, Moment
-from specwatch.generate.alerts import alert_files
-from specwatch.generate.alerts import alertmanager as alertmanager_yml
+from specwatch.generate.alerts import alert_files, alertmanager_sample
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.window_builder import Watch
 from specwatch.store.packing import pack_batch
@@ -436,7 +435,7 @@ def test_the_sample_inhibits_what_it_says_and_nothing_of_another(
             expected[case] = "suppressed" if reaches else "active"
         posted.append({**of_server(target, 100 + model, "third"), "case": f"{target} alone"})
         expected[f"{target} alone"] = "active"
-    sample = alertmanager_yml.sample(across_servers=across_servers)
+    sample = alertmanager_sample(across_servers=across_servers)
     with RunningAlertmanager(tmp_path, sample) as alertmanager:
         url = alertmanager.url + "/api/v2/alerts"
         assert post(url, [{"labels": labels} for labels in posted]) == 200

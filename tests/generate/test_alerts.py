@@ -14,13 +14,19 @@ import yaml
 from click.testing import CliRunner
 
 from specwatch.alerts import firing as own
+from specwatch.alerts.runbook import anchor
 from specwatch.cli import group as cli
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL
 from specwatch.config.rules import DEFAULT_RULES
-from specwatch.generate.alerts import alert_files, exported_groups, runbook_sections
-from specwatch.generate.alerts.files import render, runbook, sections
-from specwatch.generate.alerts.rule import Alert, Group, Recording
-from specwatch.generate.alerts.sent import SECTIONS
-from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL, Section, anchor
+from specwatch.generate.alerts import (
+    alert_files,
+    exported_groups,
+    runbook_sections,
+    sections,
+    sent_sections,
+)
+from specwatch.generate.alerts.rules import Alert, Group, Recording, render
+from specwatch.generate.runbook import Section, markdown
 from tests.generate.boards import boards, everything
 from tests.generate.test_dashboard_queries import exist, labels_of, parsed, problems
 
@@ -196,7 +202,7 @@ def test_every_command_that_is_named_exists_with_its_options(command: str) -> No
 
 def test_every_dashboard_and_panel_that_is_named_exists() -> None:
     titles = {title for board in boards().values() for title in _titles(board)}
-    advice = (*sections(exported_groups()), *SECTIONS)
+    advice = (*sections(exported_groups()), *sent_sections())
     texts = [text for each in advice for text in (each.look, each.do)]
     named = {found for text in texts for found in re.findall(r'"([^"]*)"', text)}
     assert len(named) > 10
@@ -249,7 +255,7 @@ def test_a_rule_file_has_each_rule_as_it_is() -> None:
 def test_alerts_of_one_name_share_a_section_and_must_say_the_same() -> None:
     both = [Group("g", (alert(severity="critical"), alert()))]
     assert sections(both) == (Section("ItBurns", "critical or warning", "M.", "L.", "D."),)
-    text = runbook(sections(both))
+    text = markdown(sections(both))
     assert "## ItBurns\n\nSeverity: critical or warning.\n\n**What it means.** M." in text
     with pytest.raises(ValueError, match="ItBurns: alerts of one name share one section"):
         sections([Group("g", (alert(), alert(do="Something else.")))])

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from specwatch.generate.dashboards.links import FLEET, GUARD, OVERVIEW, STOCK, TEMPERATURE, Board
-from specwatch.generate.dashboards.stock_queries import accepted_lengths
+from specwatch.generate.dashboards.queries import accepted_lengths
 from tests.generate.boards import Json, boards, everything, queries, shown
 
 OURS = [OVERVIEW, TEMPERATURE, FLEET, GUARD]
@@ -90,7 +90,7 @@ def test_older_names_of_vllm_stand_behind_the_newer() -> None:
 
 
 def test_accepted_lengths_are_differences_of_positions() -> None:
-    none, one, two = accepted_lengths(2).split("\n")[1:-1]
+    none, one, two = accepted_lengths('x="y"', 2).split("\n")[1:-1]
     assert re.findall(r'position="(\d+)"|(drafts)', none) == [("", "drafts"), ("0", "")]
     assert re.findall(r'position="(\d+)"', one) == ["0", "1", "0"]
     assert re.findall(r'position="(\d+)"', two) == ["1", "2", "1"]

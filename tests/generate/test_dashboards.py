@@ -16,11 +16,10 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 from grafanalib import core
 
 import specwatch
-from specwatch.generate.dashboards import dashboards
+from specwatch.generate.dashboards import dashboards, provisioning
 from specwatch.generate.dashboards.layout import Band, arrange
 from specwatch.generate.dashboards.links import BOARDS, FLEET, OVERVIEW, TEMPERATURE, Board
 from specwatch.generate.dashboards.panels import text
-from specwatch.generate.provisioning import provisioning
 from tests.generate.boards import Json, boards, everything, shown, variables_in
 
 FOLDER = Path(__file__).parents[2] / "dashboards"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import yaml
 
-from specwatch.generate.provisioning import provisioning
+from specwatch.generate.dashboards import provisioning
 
 FILES = {path: yaml.safe_load(text) for path, text in provisioning().items()}
 

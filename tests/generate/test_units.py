@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.generate.units import units
+from specwatch.generate.systemd import units
 
 FOLDER = Path(__file__).parents[2] / "systemd"
 

@@ -8,8 +8,9 @@ from html.parser import HTMLParser
 
 import pytest
 
+from specwatch.alerts.runbook import anchor
 from specwatch.generate.alerts import runbook_sections
-from specwatch.generate.runbook import Section, anchor
+from specwatch.generate.runbook import Section
 from specwatch.web.runbook_page import page
 from tests.web.statuses import Surface, serving
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from specwatch.config.rules import Slo
-from specwatch.generate.alerts import alertmanager, guarding, itself, sent, slo, speculation, stock
-from specwatch.generate.alerts.files import render, runbook, sections
-from specwatch.generate.alerts.rule import Group
-from specwatch.generate.alerts.slo import SAMPLE_SLOS
-from specwatch.generate.runbook import DEFAULT_RUNBOOK_URL, Section
+import yaml
 
-__all__ = [
-    "DEFAULT_JOB", "SAMPLE_SLOS", "alert_files", "exported_groups", "runbook_sections",
-]  # fmt: skip
+from specwatch.config.guard import DEFAULT_RUNBOOK_URL
+from specwatch.config.rules import DEFAULT_RULES, Slo
+from specwatch.domain.breakeven import DRAFT_COST_RATIO
+from specwatch.generate import environment
+from specwatch.generate.alerts import objectives
+from specwatch.generate.alerts.objectives import SAMPLE_SLOS
+from specwatch.generate.alerts.rules import GENERATED, Group, load, render
+from specwatch.generate.runbook import Section, markdown
+from specwatch.guard.state import Cause, Phase
+from specwatch.scrape.coverage import LOW_COVERAGE
 
 DEFAULT_JOB = "specwatch"
 """The job of Prometheus that scrapes the daemon."""
@@ -35,25 +38,71 @@ def alert_files(
     slos: Sequence[Slo] = SAMPLE_SLOS,
 ) -> Mapping[str, str]:
     """The files by name. ``job`` is the scrape job of the daemon, ``slos`` those for vLLM's own."""
-    exported, stocked = exported_groups(job), stock.groups(slos)
-    noted = "\n".join([_STOCK, *stock.notes(slos)])
+    exported, stock = exported_groups(job), stock_groups(slos)
+    stock_header = "\n".join([_STOCK, *objectives.notes(slos)])
     return {
         "specwatch.rules.yml": render(exported, runbook_url=runbook_url, header=_EXPORTED),
-        "vllm.rules.yml": render(stocked, runbook_url=runbook_url, header=noted),
-        "alertmanager.yml": alertmanager.sample(),
-        "RUNBOOK.md": runbook(_sections(exported, stocked)),
+        "vllm.rules.yml": render(stock, runbook_url=runbook_url, header=stock_header),
+        "alertmanager.yml": alertmanager_sample(),
+        "RUNBOOK.md": f"<!-- {GENERATED} -->\n\n{markdown(_all_sections(exported, stock))}",
     }
 
 
 def exported_groups(job: str = DEFAULT_JOB) -> tuple[Group, ...]:
     """The rules on what the daemon exports."""
-    return (speculation.group(), slo.group(), guarding.group(), itself.group(job))
+    return load(
+        "specwatch_rules.yml",
+        job=json.dumps(job, ensure_ascii=False),
+        Phase=Phase,
+        Cause=Cause,
+        LOW_COVERAGE=LOW_COVERAGE,
+        DEFAULT_RULES="|".join(rule.name for rule in DEFAULT_RULES),
+        BURNS=[burn._asdict() for burn in objectives.BURNS],
+        **objectives.LEAST,
+    )
+
+
+def stock_groups(slos: Sequence[Slo] = SAMPLE_SLOS) -> tuple[Group, ...]:
+    """The rules on what vLLM itself exports."""
+    groups = load("vllm_rules.yml", DRAFT_COST_RATIO=DRAFT_COST_RATIO)
+    return (*groups, *objectives.groups(slos))
+
+
+def alertmanager_sample(*, across_servers: bool = False) -> str:
+    """A sample of Alertmanager's configuration for all alerts, those of the daemon's own too.
+
+    ``across_servers`` is with the rules that are commented out in it.
+    """
+    return environment.render("alertmanager.yml", across_servers=across_servers)
 
 
 def runbook_sections() -> tuple[Section, ...]:
     """The runbook of all alerts."""
-    return _sections(exported_groups(), stock.groups(SAMPLE_SLOS))
+    return _all_sections(exported_groups(), stock_groups())
 
 
-def _sections(exported: Iterable[Group], stocked: Iterable[Group]) -> tuple[Section, ...]:
-    return (*sections(exported), *sent.SECTIONS, *sections(stocked))
+def sent_sections() -> tuple[Section, ...]:
+    """The runbook of the alerts that the daemon sends to Alertmanager by itself."""
+    entries = yaml.safe_load(environment.source("sent_alerts.yml"))
+    return tuple(Section(**entry) for entry in entries)
+
+
+def sections(groups: Iterable[Group]) -> tuple[Section, ...]:
+    """One section for each name of an alert.
+
+    Raises ValueError where alerts of one name do not say the same.
+    """
+    by_name: dict[str, Section] = {}
+    for alert in (alert for group in groups for alert in group.alerts):
+        section = Section(alert.name, alert.severity, alert.meaning, alert.look, alert.do)
+        known = by_name.setdefault(alert.name, section)
+        if known._replace(severity=alert.severity) != section:
+            raise ValueError(f"{alert.name}: alerts of one name share one section of the runbook")
+        if alert.severity not in known.severity.split(" or "):
+            severity = f"{known.severity} or {alert.severity}"
+            by_name[alert.name] = known._replace(severity=severity)
+    return tuple(by_name.values())
+
+
+def _all_sections(exported: Iterable[Group], stock: Iterable[Group]) -> tuple[Section, ...]:
+    return (*sections(exported), *sent_sections(), *sections(stock))

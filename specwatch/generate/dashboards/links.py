@@ -53,12 +53,3 @@ def _link(board: Board, other: Board) -> Any:
         uri=other.url if suits else f"{other.url}?{_SAME_SOURCE}",
         keepTime=True, includeVars=suits, tooltip=f"Open {other.title}",
     )  # fmt: skip
-
-
-def to_board(board: Board, **variables: str) -> str:
-    """A link in a table: the dashboard with variables taken from columns by their shown names."""
-    chosen = [
-        f'var-{name}=${{__data.fields["{column}"]:percentencode}}'
-        for name, column in variables.items()
-    ]
-    return f"{board.url}?" + "&".join([*chosen, _SAME_SOURCE, "${__url_time_range}"])

@@ -1,15 +1,14 @@
 """Panels as Grafana 10 to 13 have them: what grafanalib lacks, in one place.
 
-Every function returns a panel of grafanalib without an id and a place; :mod:`.layout` gives both,
-and :mod:`.lean` removes what only older releases of Grafana know.
+Every function returns a panel of grafanalib without an id and a place, which :mod:`.layout` gives.
+Their arguments are what the keys of a panel in our YAML files hold.
 """
 
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from grafanalib import core
 
@@ -17,60 +16,30 @@ DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 Panel = Any
 """A panel of grafanalib, which has no types."""
-Override = dict[str, Any]
-"""How one series or column differs from the rest of its panel."""
-Thresholds = Sequence[tuple[float | None, str]]
+Query = str | Mapping[str, str]
+"""An expression, or one with its legend as the key; its letter is that of its place, from "A"."""
+Thresholds = Mapping[float | None, str]
 """From which value on a named colour of Grafana holds; None is the colour below all of them."""
+Mappings = Mapping[float | str | None, Sequence[str]]
+"""The words and the colour in which a value is shown; None is "no data"."""
+_NONE: Mapping[Any, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Query:
-    """One query of a panel; its letter is that of its place, "A" for the first."""
-
-    expr: str
-    legend: str = ""
-    instant: bool = False
-    format: Literal["time_series", "table", "heatmap"] = "time_series"
-
-    def target(self, ref: str) -> dict[str, Any]:
-        """As it stands in the panel."""
-        return {
-            "refId": ref,
-            "datasource": DATA_SOURCE,
-            "editorMode": "code",
-            "expr": self.expr,
-            "format": self.format,
-            "instant": self.instant,
-            "range": not self.instant,
-            "legendFormat": self.legend,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class ShownAs:
-    """A value that is shown as words; None is "no data"."""
-
-    value: float | str | None
-    text: str
-    color: str
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table.
-
-    ``field`` is a label, or the letter of the query whose values are shown; ``link`` is a URL in
-    which ``${__data.fields.NAME}`` stands for another column of the row, by its shown name.
-    """
-
-    name: str
-    field: str
-    unit: str = "string"
-    thresholds: Thresholds = ()
-    link: str = ""
-    mappings: Sequence[ShownAs] = ()
-    decimals: int | None = None
-    width: int | None = None
+def target(
+    ref: str, query: Query, *, instant: bool = False, format_: str = "time_series"
+) -> dict[str, Any]:
+    """A query as it stands in a panel; ``ref`` is its letter."""
+    ((legend, expr),) = [("", query)] if isinstance(query, str) else query.items()
+    return {
+        "refId": ref,
+        "datasource": DATA_SOURCE,
+        "editorMode": "code",
+        "expr": expr,
+        "format": format_,
+        "instant": instant,
+        "range": not instant,
+        "legendFormat": legend,
+    }
 
 
 def timeseries(
@@ -79,17 +48,20 @@ def timeseries(
     queries: Sequence[Query],
     *,
     unit: str,
-    thresholds: Thresholds = (),
-    minimum: float | None = None,
+    thresholds: Thresholds = _NONE,
+    minimum: float | None = 0,
     maximum: float | None = None,
     decimals: int | None = None,
     stack: bool = False,
     fill: int = 0,
-    overrides: Sequence[Override] = (),
+    styles: Sequence[Mapping[str, Any]] = (),
     legend_values: Sequence[str] = ("lastNotNull",),
     points: bool = False,
 ) -> Panel:
-    """Lines over time; each threshold above the first is drawn as a dashed line."""
+    """Lines over time; each threshold above the first is drawn as a dashed line.
+
+    ``styles`` are arguments of :func:`_style`, for a series each.
+    """
     return core.TimeSeries(
         **_common(title, description, queries, thresholds),
         unit=unit,
@@ -104,7 +76,7 @@ def timeseries(
         legendCalcs=list(legend_values),
         tooltipMode="multi",
         tooltipSort="desc",
-        overrides=list(overrides),
+        overrides=[_style(**series) for series in styles],
         extraJson={
             # grafanalib takes whole numbers only for bounds, and does not know showLegend.
             "fieldConfig": {"defaults": {"min": minimum, "max": maximum}},
@@ -119,15 +91,15 @@ def stat(
     queries: Sequence[Query],
     *,
     unit: str,
-    thresholds: Thresholds = (),
-    mappings: Sequence[ShownAs] = (),
+    thresholds: Thresholds = _NONE,
+    mappings: Mappings = _NONE,
     decimals: int | None = None,
     text_mode: str = "auto",
     color_mode: str = "value",
 ) -> Panel:
     """The value of each series now, in large type; "no data" once it is no longer exported."""
     return core.Stat(
-        **_common(title, description, _instant(queries), thresholds),
+        **_common(title, description, queries, thresholds, instant=True),
         format=unit,
         decimals=decimals,
         color={"mode": "thresholds"},
@@ -146,7 +118,7 @@ def heatmap(
     queries: Sequence[Query],
     *,
     unit: str,
-    minimum: float | None = None,
+    minimum: float | None = 0,
     maximum: float | None = None,
 ) -> Panel:
     """One row a series, in the order of the queries; its value is the colour."""
@@ -179,18 +151,18 @@ def heatmap(
         "scaleDistribution": {"type": "linear"},
     }
     return core.Heatmap(
-        **_common(title, description, queries, ()),
+        **_common(title, description, queries),
         options=options,
         extraJson={"fieldConfig": {"defaults": {"unit": unit, "custom": custom}, "overrides": []}},
     )
 
 
 def state_timeline(
-    title: str, description: str, queries: Sequence[Query], *, mappings: Sequence[ShownAs]
+    title: str, description: str, queries: Sequence[Query], *, mappings: Mappings
 ) -> Panel:
     """A band a series, coloured by its state."""
     return core.StateTimeline(
-        **_common(title, description, queries, ()),
+        **_common(title, description, queries),
         mappings=_mappings(mappings),
         showValue="auto",
         extraJson={
@@ -205,28 +177,27 @@ def table(
     description: str,
     queries: Sequence[Query],
     *,
-    columns: Sequence[Column],
+    columns: Sequence[Mapping[str, Any]],
     sort_by: str | None = None,
     sort_descending: bool = False,
 ) -> Panel:
     """A row a label set, from instant queries that must all have the same labels.
 
-    Fields that are no column are hidden; ``sort_by`` is the shown name of one.
+    ``columns`` are arguments of :func:`_column`. Fields that are no column are hidden; ``sort_by``
+    is the shown name of one.
     """
-    many = len(queries) > 1
-    fields = {_field(each.field, many): each for each in columns}
-    tables = [replace(each, format="table") for each in _instant(queries)]
+    fields = {_field(column["field"], len(queries)): column["name"] for column in columns}
     organize = {
         "excludeByName": {},
         "indexByName": {field: index for index, field in enumerate(fields)},
-        "renameByName": {field: each.name for field, each in fields.items()},
+        "renameByName": fields,
     }
     # A Grafana that is asked to sort by nothing is content with an empty list.
     order = [] if sort_by is None else [{"displayName": sort_by, "desc": sort_descending}]
     return core.Table(
-        **_common(title, description, tables, ()),
+        **_common(title, description, queries, instant=True, format_="table"),
         unit="none",
-        overrides=[_of_column(each) for each in columns],
+        overrides=[_column(**column) for column in columns],
         transformations=[
             {"id": "merge", "options": {}},
             {"id": "filterFieldsByName", "options": {"include": {"names": list(fields)}}},
@@ -244,9 +215,9 @@ def table(
 def bar_chart(title: str, description: str, queries: Sequence[Query], *, unit: str) -> Panel:
     """A bar a series, by the last value."""
     return core.BarChart(
-        **_common(title, description, _instant(queries), ()),
+        **_common(title, description, queries, instant=True),
         showValue="auto",
-        thresholdSteps=_steps(()),
+        thresholdSteps=_steps(_NONE),
         tooltipMode="single",
         legendCalcs=[],
         transformations=[
@@ -277,7 +248,7 @@ def row(title: str, *, collapsed: bool = False, repeat: str = "") -> Panel:
     return core.RowPanel(title=title, collapsed=collapsed, repeat=repeated, maxDataPoints=None)
 
 
-def style(
+def _style(
     name: str,
     *,
     regex: bool = False,
@@ -287,7 +258,7 @@ def style(
     fill_below: str = "",
     unit: str = "",
     right_axis: bool = False,
-) -> Override:
+) -> dict[str, Any]:
     """How the series of this legend looks; ``fill_below`` fills down to the series of that name."""
     properties: list[dict[str, Any]] = []
     if color:
@@ -308,7 +279,13 @@ def style(
 
 
 def _common(
-    title: str, description: str, queries: Sequence[Query], thresholds: Thresholds
+    title: str,
+    description: str,
+    queries: Sequence[Query],
+    thresholds: Thresholds = _NONE,
+    *,
+    instant: bool = False,
+    format_: str = "time_series",
 ) -> dict[str, Any]:
     return {
         "title": title,
@@ -316,62 +293,72 @@ def _common(
         "dataSource": DATA_SOURCE,
         "maxDataPoints": None,
         "targets": [
-            each.target(letter)
-            for letter, each in zip(string.ascii_uppercase, queries, strict=False)
+            target(letter, query, instant=instant, format_=format_)
+            for letter, query in zip(string.ascii_uppercase, queries, strict=False)
         ],
         "thresholds": _steps(thresholds),
     }
 
 
-def _instant(queries: Sequence[Query]) -> list[Query]:
-    return [replace(each, instant=True) for each in queries]
-
-
 def _steps(thresholds: Thresholds) -> list[dict[str, Any]]:
-    steps = list(thresholds)
-    if not steps or steps[0][0] is not None:
-        steps.insert(0, (None, "text"))
-    return [{"color": color, "value": value} for value, color in steps]
+    steps = thresholds if None in thresholds else {None: "text", **thresholds}
+    return [{"color": color, "value": value} for value, color in steps.items()]
 
 
-def _mappings(mappings: Sequence[ShownAs]) -> list[dict[str, Any]]:
+def _mappings(mappings: Mappings) -> list[dict[str, Any]]:
     values: dict[str, Any] = {}
     special: list[dict[str, Any]] = []
-    for index, each in enumerate(mappings):
-        shown = {"text": each.text, "color": each.color, "index": index}
-        if each.value is None:
+    for index, (value, (words, color)) in enumerate(mappings.items()):
+        shown = {"text": words, "color": color, "index": index}
+        if value is None:
             special.append({"type": "special", "options": {"match": "null+nan", "result": shown}})
         else:
-            key = each.value if isinstance(each.value, str) else f"{each.value:g}"
-            values[key] = shown
+            values[value if isinstance(value, str) else f"{value:g}"] = shown
     return ([{"type": "value", "options": values}] if values else []) + special
 
 
-def _field(field: str, many: bool) -> str:
+def _field(field: str, queries: int) -> str:
     if len(field) == 1 and field in string.ascii_uppercase:
-        return f"Value #{field}" if many else "Value"
+        return f"Value #{field}" if queries > 1 else "Value"
     return field
 
 
-def _of_column(column: Column) -> Override:
-    properties: list[dict[str, Any]] = [{"id": "unit", "value": column.unit}]
-    if column.thresholds:
-        steps = {"mode": "absolute", "steps": _steps(column.thresholds)}
+def _column(
+    name: str,
+    field: str,
+    *,
+    unit: str = "string",
+    thresholds: Thresholds = _NONE,
+    link: str = "",
+    mappings: Mappings = _NONE,
+    decimals: int | None = None,
+    width: int | None = None,
+) -> dict[str, Any]:
+    """A column of a table.
+
+    ``field`` is a label, or the letter of the query whose values are shown; ``link`` is a URL in
+    which ``${__data.fields.NAME}`` stands for another column of the row, by its shown name.
+    """
+    properties: list[dict[str, Any]] = [{"id": "unit", "value": unit}]
+    if thresholds:
+        steps = {"mode": "absolute", "steps": _steps(thresholds)}
         properties.append({"id": "thresholds", "value": steps})
-    if column.mappings:
-        properties.append({"id": "mappings", "value": _mappings(column.mappings)})
-    if column.thresholds or column.mappings:
+    if mappings:
+        properties.append({"id": "mappings", "value": _mappings(mappings)})
+    if thresholds or mappings:
         properties.append({"id": "color", "value": {"mode": "thresholds"}})
         properties.append({"id": "custom.cellOptions", "value": {"type": "color-text"}})
-    if column.decimals is not None:
-        properties.append({"id": "decimals", "value": column.decimals})
-    if column.width is not None:
-        properties.append({"id": "custom.width", "value": column.width})
-    if column.link:
-        links = [{"title": column.name, "url": column.link, "targetBlank": False}]
+    if decimals is not None:
+        properties.append({"id": "decimals", "value": decimals})
+    if width is not None:
+        properties.append({"id": "custom.width", "value": width})
+    if link:
+        links = [{"title": name, "url": link, "targetBlank": False}]
         properties.append({"id": "links", "value": links})
-    return _override(column.name, properties)
+    return _override(name, properties)
 
 
-def _override(name: str, properties: list[dict[str, Any]], matcher: str = "byName") -> Override:
+def _override(
+    name: str, properties: list[dict[str, Any]], matcher: str = "byName"
+) -> dict[str, Any]:
     return {"matcher": {"id": matcher, "options": name}, "properties": properties}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from tests.alerts.fault import Fault
-from tests.alerts.promtool import Told
+from tests.alerts.promtool import Fault, Told
 from tests.alerts.worlds import MODEL, TARGET, of, watched
 
 WHERE = {"job": "specwatch", "instance": "watch:9469"}
 
-ITSELF = (
+SELF_MONITORING = (
     Fault(
         "SpecwatchDown",
         {of("up"): "1x9 0x300", watched(): "1x9 stale"},
