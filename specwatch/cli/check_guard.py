@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from specwatch.alerts.client import AlertPost, PostError
-from specwatch.cli import guard_plan, plan_words
+from specwatch.cli import guard_output, guard_store
 from specwatch.config.guard import Alertmanager
 from specwatch.config.loading import Config
 from specwatch.config.service import SupervisedService
@@ -21,7 +21,7 @@ _MOST_NAMED = 3
 
 def service(target: Target) -> dict[str, Any]:
     """What the guard would do to a target with a service, or why it could not."""
-    what = f"guard of {target.name}, {guard_plan.of_what(target)}"
+    what = f"guard of {target.name}, {guard_output.service_name(target)}"
     if isinstance(target.service, SupervisedService):
         detail = (
             "restarted by `specwatch run -- COMMAND`; `specwatch strip -- COMMAND` shows what would"
@@ -29,10 +29,10 @@ def service(target: Target) -> dict[str, Any]:
         )
         return {"what": what, "ok": True, "detail": detail}
     try:
-        plan = guard_plan.planned(target)
+        plan = guard_store.plan_of(target)
     except ActuatorError as error:
         return {"what": what, "ok": False, "detail": str(error)}
-    return {"what": what, "ok": True, "detail": plan_words.summary(plan)}
+    return {"what": what, "ok": True, "detail": guard_output.plan_summary(plan)}
 
 
 def alertmanager(section: Alertmanager, url: str) -> dict[str, Any]:

@@ -33,6 +33,10 @@ class Group(click.Group):
             click.echo("interrupted", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
 
+    def list_commands(self, _: click.Context) -> list[str]:
+        """In the order in which they were defined."""
+        return list(self.commands)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

@@ -101,6 +101,11 @@ def loaded(file: Path | None) -> loading.Config | None:
     return load(file) if file is not None or has_default_file() else None
 
 
+def configured(database: str | None, file: Path | None) -> loading.Config | None:
+    """The same; None also where a database was named in place of a configuration."""
+    return None if database is not None and file is None else loaded(file)
+
+
 def has_default_file() -> bool:
     """Whether there is a configuration in the usual place, or may be: what this user may not look
     for is not gone, and cannot be read when it is."""

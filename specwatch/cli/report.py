@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from specwatch.cli import guard_books, options
+from specwatch.cli import options
 from specwatch.cli.output_file import require_writable, write
 from specwatch.config.loading import Config
 from specwatch.domain.units import quoted
@@ -94,7 +94,7 @@ def command(
     form = _agreed("json" if as_json else form, output, "--json" if as_json else f"--format {form}")
     if output is not None:
         require_writable(output)
-    loaded = guard_books.configured(database, file)
+    loaded = options.configured(database, file)
     with _progress() as progress:
         report = made(
             options.database_url(database, file),

@@ -157,7 +157,7 @@ def _show_store(terminal: Any, store: dict[str, Any], now: float) -> None:
 
 
 def _show_target(terminal: Any, target: dict[str, Any], now: float) -> None:
-    from specwatch.cli.guard_words import target_lines as guard_lines
+    from specwatch.cli.guard_output import target_lines as guard_lines
     from specwatch.cli.tables import recent_lines, trouble_lines
 
     version = f"  engine {shown(target['engine_version'])}" if target["engine_version"] else ""
