@@ -42,7 +42,7 @@ def command(file: Path | None, url: str | None, timeout: float, as_json: bool) -
         whole = True
     else:
         whole = _show(found)
-    from specwatch.cli.decision_lines import in_breach
+    from specwatch.cli.tables import in_breach
 
     failing = any(
         target["failure"] or target.get("not_shown") or in_breach(target) or _held(target)
