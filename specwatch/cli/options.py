@@ -197,6 +197,11 @@ def _listen(text: str) -> loading.ListenAddress:
         raise ConfigError(f"--listen: {error}") from None
 
 
+def no_color() -> bool:
+    """Whether the user wants no colours (https://no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
+
+
 def print_json(value: Any) -> None:
     """Print a value as indented JSON: UTF-8 whatever the terminal's encoding, and clean."""
     click.echo(clean_json(msgspec.json.format(msgspec.json.encode(value), indent=2)))

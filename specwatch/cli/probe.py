@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specwatch import __version__
-from specwatch.cli import load_options, load_process, load_sources, options, output_file
+from specwatch.cli import load_process, load_sources, options, output_file
 from specwatch.cli.load_sources import Asked, TooLittle, numbers, opened_store
 from specwatch.errors import ConfigError, StoreError
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     "--output", "-o", type=click.Path(path_type=Path), metavar="FILE",
     help="Write the result as JSON.",
 )  # fmt: skip
-@load_options.workload
+@load_sources.workload
 @options.database_option
 @options.file_option
 @options.json_option
