@@ -11,7 +11,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from specwatch import __version__
 from specwatch.cli import options, output_file
@@ -128,7 +127,7 @@ def finish(
     if found.run.broken_off is not None:
         problems.append(found.run.broken_off)
     for bench in found.benches:
-        problems += failures(bench.levels)
+        problems += _failures(bench.levels)
     if isinstance(main, Comparison) and main.verdict == "do_not":
         problems.append(f"verdict: {main.sentence}")
     if problems:
@@ -140,7 +139,7 @@ def keep(found: Experiment, *, output: Path | None, plot: Path | None) -> list[s
     problems = []
     try:
         if output is not None:
-            output_file.write(output, text_of(found))
+            output_file.write(output, output_file.json_text(found))
     except ConfigError as error:
         problems.append(f"measured, but not written: {error}")
     if plot is None:
@@ -197,12 +196,7 @@ def show(experiments: Sequence[Experiment], more: Iterable[str] = (), *, as_json
         terminal.line(said)
 
 
-def text_of(experiment: Experiment) -> str:
-    """A result as a file has it."""
-    return msgspec.json.format(msgspec.json.encode(experiment), indent=2).decode() + "\n"
-
-
-def failures(levels: Iterable[Level]) -> list[str]:
+def _failures(levels: Iterable[Level]) -> list[str]:
     """Levels of which nothing, or little, can be told."""
     return [
         f"{_name(each)}: {note}" for each in levels for note in each.notes if "failed" in note

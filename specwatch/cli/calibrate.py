@@ -293,7 +293,6 @@ def _finish(
         from specwatch.cli.terminal import Terminal
 
         terminal = Terminal()
-        for line, style in calibration_tables.report_lines(report):
-            terminal.line((line, style))
+        terminal.lines(calibration_tables.report_lines(report))
     if problems:
         raise TooLittle("\n".join(problems))

@@ -200,9 +200,8 @@ def _finish(probe: Probe, sweep: Sweep, store: Store | None, given: Mapping[str,
         except StoreError as error:
             problems.append(f"measured, but not stored: {error}")
     if given["output"] is not None:
-        text = msgspec.json.format(msgspec.json.encode(probe), indent=2).decode() + "\n"
         try:
-            output_file.write(given["output"], text)
+            output_file.write(given["output"], output_file.json_text(probe))
         except ConfigError as error:
             problems.append(f"measured, but not written: {error}")
     if given["as_json"]:

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from specwatch.cli import options
-from specwatch.cli.output_file import require_writable, write
+from specwatch.cli.output_file import json_text, require_writable, write
 from specwatch.config.loading import Config
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
@@ -156,9 +156,7 @@ def made(
 def rendered(report: Report, form: str) -> str:
     """A report in one of :data:`FORMATS`; as text it has no colours and 80 columns."""
     if form == "json":
-        import msgspec
-
-        return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+        return json_text(report)
     if form == "md":
         from specwatch.report.markdown import markdown
 
