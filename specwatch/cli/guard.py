@@ -47,11 +47,6 @@ def command() -> None:
 _target_argument = click.argument("target", required=False, metavar="[TARGET]")
 
 
-def _store_options(command: _Command) -> _Command:
-    """``--config``, ``--database`` and ``--json``."""
-    return options.file_option(options.database_option(options.json_option(command)))
-
-
 def _person(_: click.Context, __: click.Parameter, text: str | None) -> str:
     if text is None:
         text = os.environ.get("SUDO_USER")
@@ -93,7 +88,7 @@ def _waiting_options(command: _Command) -> _Command:
 
 @command.command(short_help="where the guard of each target is, and what it waits for")
 @_target_argument
-@_store_options
+@options.store_options
 def status(target: str | None, file: Path | None, database: str | None, as_json: bool) -> None:
     """Show where the guard of each target is, or that of TARGET, and what it waits for.
 
@@ -121,7 +116,7 @@ def status(target: str | None, file: Path | None, database: str | None, as_json:
 
 @command.command(short_help="what switching speculation off would run, write and cost")
 @_target_argument
-@_store_options
+@options.store_options
 def plan(target: str | None, file: Path | None, database: str | None, as_json: bool) -> None:
     """Show what switching speculation off would run and write for TARGET, and what it would cost.
 
@@ -169,7 +164,7 @@ def _configured_target(config: Config, name: str | None) -> Target:
 )  # fmt: skip
 @_reason_option
 @_by_option
-@_store_options
+@options.store_options
 def pause(
     target: str | None,
     seconds: float,
@@ -216,7 +211,7 @@ def _under_way(state: GuardState) -> str:
 @command.command(short_help="end a pause, or a hold")
 @_target_argument
 @_by_option
-@_store_options
+@options.store_options
 def resume(
     target: str | None, by: str, file: Path | None, database: str | None, as_json: bool
 ) -> None:
@@ -257,7 +252,7 @@ def resume(
 @_waiting_options
 @_reason_option
 @_by_option
-@_store_options
+@options.store_options
 def disable(
     target: str | None,
     seconds: float | None,
@@ -288,7 +283,7 @@ def disable(
 @_waiting_options
 @_reason_option
 @_by_option
-@_store_options
+@options.store_options
 def enable(
     target: str | None,
     no_wait: bool,
@@ -321,7 +316,7 @@ def enable(
     "--limit", default=200, show_default=True, type=click.IntRange(1, 100_000), metavar="N",
     help="The newest so many.",
 )  # fmt: skip
-@_store_options
+@options.store_options
 def history(
     target: str | None,
     since: float,
@@ -349,7 +344,7 @@ def history(
 @command.command(short_help="an incident with the numbers that led to each step")
 @click.argument("incident", metavar="INCIDENT|latest")
 @click.option("--target", metavar="NAME", help="The latest of this target.")
-@_store_options
+@options.store_options
 def explain(
     incident: str, target: str | None, file: Path | None, database: str | None, as_json: bool
 ) -> None:

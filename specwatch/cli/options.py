@@ -93,6 +93,11 @@ def database_option(command: _Command) -> _Command:
     )(command)
 
 
+def store_options(command: _Command) -> _Command:
+    """``--config``, ``--database`` and ``--json``."""
+    return file_option(database_option(json_option(command)))
+
+
 def loaded(file: Path | None) -> loading.Config | None:
     """The configuration in a file, or that in its usual place; None where there is neither.
 
