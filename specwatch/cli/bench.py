@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from specwatch import __version__
-from specwatch.cli import commands, load_options, load_process, load_sources, options
+from specwatch.cli import commands, load_process, load_sources, options
 from specwatch.cli.load_sources import (
     Asked,
     TooLittle,
@@ -80,8 +80,8 @@ _OTHER_FILES = 64
     "--plot", type=click.Path(path_type=Path), metavar="FILE",
     help="With --baseline: draw the speedup, as .svg or .png.",
 )  # fmt: skip
-@load_options.loads
-@load_options.workload
+@load_sources.loads
+@load_sources.workload
 @options.database_option
 @options.file_option
 @options.json_option

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from specwatch import __version__
-from specwatch.cli import bench_plot, options, output_file
+from specwatch.cli import options, output_file
 from specwatch.cli.bench_tables import bench_lines, comparison_lines
 from specwatch.cli.load_sources import TooLittle
 from specwatch.cli.terminal import Terminal
@@ -22,11 +23,19 @@ from specwatch.domain.model import Mode, load_bin_label
 from specwatch.errors import ConfigError, StoreError
 from specwatch.loadtest import calibration
 from specwatch.loadtest.compare import compare, uncompared, with_benches
+from specwatch.report.charts.speedup_by_concurrency import speedup_by_concurrency
 from specwatch.wording.text import clean
 
 if TYPE_CHECKING:
     from specwatch.cli.bench_run import BenchRun, Measured
     from specwatch.store.repository import Store
+
+_WIDTH = 1200
+"""Pixels."""
+_FONTS = "DejaVu Sans"
+"""What stands in for the system's own font, which has no name that a renderer knows."""
+_FORMATS = (".svg", ".png")
+_XML = '<?xml version="1.0" encoding="UTF-8"?>\n'
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +100,11 @@ def require_outputs(output: Path | None, plot: Path | None) -> None:
     if output is not None:
         output_file.require_writable(output)
     if plot is not None:
-        bench_plot.require(plot)
+        if plot.suffix.lower() not in _FORMATS:
+            raise ConfigError(f"--plot {plot}: give a name that ends with .svg or .png")
+        output_file.require_writable(plot, "--plot")
+        if plot.suffix.lower() == ".png":
+            _renderer()
 
 
 def finish(
@@ -114,7 +127,7 @@ def finish(
     if found.run.broken_off is not None:
         problems.append(found.run.broken_off)
     for bench in found.benches:
-        problems += failures(bench.levels)
+        problems += _failures(bench.levels)
     if isinstance(main, Comparison) and main.verdict == "do_not":
         problems.append(f"verdict: {main.sentence}")
     if problems:
@@ -126,16 +139,16 @@ def keep(found: Experiment, *, output: Path | None, plot: Path | None) -> list[s
     problems = []
     try:
         if output is not None:
-            output_file.write(output, text_of(found))
+            output_file.write(output, output_file.json_text(found))
     except ConfigError as error:
         problems.append(f"measured, but not written: {error}")
     if plot is None:
         return problems
-    if not isinstance(found, Comparison) or not bench_plot.drawable(found):
+    if not isinstance(found, Comparison) or not _drawable(found):
         click.echo(f"note: nothing to draw in {clean(str(plot))}: no speedup is known", err=True)
         return problems
     try:
-        bench_plot.write(plot, found)
+        _draw(plot, found)
     except ConfigError as error:
         problems.append(f"measured, but not drawn: {error}")
     return problems
@@ -183,12 +196,7 @@ def show(experiments: Sequence[Experiment], more: Iterable[str] = (), *, as_json
         terminal.line(said)
 
 
-def text_of(experiment: Experiment) -> str:
-    """A result as a file has it."""
-    return msgspec.json.format(msgspec.json.encode(experiment), indent=2).decode() + "\n"
-
-
-def failures(levels: Iterable[Level]) -> list[str]:
+def _failures(levels: Iterable[Level]) -> list[str]:
     """Levels of which nothing, or little, can be told."""
     return [
         f"{_name(each)}: {note}" for each in levels for note in each.notes if "failed" in note
@@ -199,3 +207,42 @@ def _name(level: Level) -> str:
     if level.concurrency is not None:
         return f"concurrency {level.concurrency}"
     return f"rate {level.rate:g}/s"
+
+
+def _drawable(comparison: Comparison) -> bool:
+    """Whether a speedup is known at any load."""
+    return any(level.speedup is not None and level.speedup.value > 0 for level in comparison.levels)
+
+
+def _draw(path: Path, comparison: Comparison) -> None:
+    """Draw the speedup into a file. Raises ConfigError where it cannot be written."""
+    drawn = speedup_by_concurrency(comparison.levels, comparison.crossing, rising=comparison.rising)
+    if path.suffix.lower() == ".svg":
+        output_file.write(path, _XML + _on_white(drawn) + "\n", "--plot")
+        return
+    resvg = _renderer()
+    data = resvg.svg_to_bytes(
+        svg_string=drawn,
+        background="#ffffff",
+        width=_WIDTH,
+        font_family=_FONTS,
+        sans_serif_family=_FONTS,
+    )
+    output_file.write(path, bytes(data), "--plot")
+
+
+def _on_white(drawn: str) -> str:
+    """With a ground of its own: the page that shows the file may be dark."""
+    opened, rest = drawn.split(">", 1)
+    return f'{opened}><rect width="100%" height="100%" fill="#ffffff"/>{rest}'
+
+
+def _renderer() -> ModuleType:
+    try:
+        import resvg_py
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "--plot: a PNG needs the package resvg-py; install it:"
+            f" {sys.executable} -m pip install resvg-py, or write an .svg"
+        ) from None
+    return resvg_py

@@ -14,7 +14,6 @@ from specwatch import __version__
 from specwatch.cli import (
     calibration_sources,
     calibration_tables,
-    load_options,
     load_process,
     load_sources,
     options,
@@ -77,8 +76,8 @@ _BUILT_IN = (
     help="How long to measure each concurrency on each server, all lengths of prompts together.",
 )  # fmt: skip
 @click.option("--shared", is_flag=True, help="Store although others used the server meanwhile.")
-@load_options.loads
-@load_options.sending
+@load_sources.loads
+@load_sources.sending
 @options.database_option
 @options.file_option
 @options.json_option
@@ -294,7 +293,6 @@ def _finish(
         from specwatch.cli.terminal import Terminal
 
         terminal = Terminal()
-        for line, style in calibration_tables.report_lines(report):
-            terminal.line((line, style))
+        terminal.lines(calibration_tables.report_lines(report))
     if problems:
         raise TooLittle("\n".join(problems))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import io
+import sys
 from collections.abc import Mapping
 from typing import IO, Any
 
 import click
 
-from specwatch.cli.output import spell_unknown_characters
 from specwatch.errors import ConfigError, SpecwatchError
 from specwatch.wording.text import clean_lines
 
@@ -22,7 +23,9 @@ class Group(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; errors of ours become messages without a traceback."""
-        spell_unknown_characters()
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # What its encoding lacks is spelt, as on standard error, and raises nothing.
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             return super().invoke(ctx)
         except ConfigError as error:
@@ -32,6 +35,10 @@ class Group(click.Group):
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        """In the order in which they were defined."""
+        return list(self.commands)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,10 +25,6 @@ _MOST_SHOWN = 50
 """Rows that are named; --json names all."""
 
 
-def _database_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    return options.file_option(options.database_option(options.json_option(command)))
-
-
 @click.group(name="db", cls=commands.Group)
 def command() -> None:
     """Look after the database.
@@ -39,7 +35,7 @@ def command() -> None:
 
 
 @command.command()
-@_database_options
+@options.store_options
 def upgrade(file: Path | None, database: str | None, as_json: bool) -> None:
     """Create the tables, or bring them to this version.
 
@@ -62,7 +58,7 @@ def upgrade(file: Path | None, database: str | None, as_json: bool) -> None:
 
 
 @command.command()
-@_database_options
+@options.store_options
 def current(file: Path | None, database: str | None, as_json: bool) -> None:
     """Show the revision, the size and the number of rows."""
     from specwatch.store import schema
@@ -93,7 +89,7 @@ def current(file: Path | None, database: str | None, as_json: bool) -> None:
 
 
 @command.command()
-@_database_options
+@options.store_options
 @click.option("--minutes", metavar="DURATION", help="Keep minutes this long, e.g. 14d.")
 @click.option("--hours", metavar="DURATION", help="Keep hours this long, e.g. 400d.")
 def prune(
@@ -124,7 +120,7 @@ def prune(
 
 
 @command.command()
-@_database_options
+@options.store_options
 def check(file: Path | None, database: str | None, as_json: bool) -> None:
     """Look for damage: what SQLite finds wrong with its file, and rows that cannot be decoded.
 
@@ -157,7 +153,7 @@ def check(file: Path | None, database: str | None, as_json: bool) -> None:
 
 
 @command.command()
-@_database_options
+@options.store_options
 def repair(file: Path | None, database: str | None, as_json: bool) -> None:
     """Move rows that cannot be decoded into the table damaged_rows; nothing is deleted.
 

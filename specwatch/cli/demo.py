@@ -18,7 +18,6 @@ from rich.table import Table
 from rich.text import Text
 
 from specwatch.cli import options
-from specwatch.cli.output import no_color
 from specwatch.config.loading import from_targets
 from specwatch.daemon.daemon import Daemon
 from specwatch.domain import acceptance, buckets, histogram, merge
@@ -99,7 +98,7 @@ def command(duration: float, as_json: bool) -> None:
     """
     if not 15 <= duration <= 240:
         raise click.UsageError(f"--duration {duration:g}: expected 15 to 240 seconds")
-    console = Console(stderr=as_json, highlight=False, no_color=no_color() or None)
+    console = Console(stderr=as_json, highlight=False, no_color=options.no_color() or None)
     with tempfile.TemporaryDirectory(prefix="specwatch-demo-") as folder:
         report = _Demo(duration, console, Path(folder)).run()
     if as_json:

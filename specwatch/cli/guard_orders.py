@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from time import monotonic, sleep, time
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from specwatch.cli import guard_books, guard_words, options
-from specwatch.domain.model import Mode
+from specwatch.cli import guard_output, guard_store, options
 from specwatch.domain.units import format_duration
 from specwatch.errors import StoreUnavailable
 from specwatch.guard import orders
@@ -30,28 +29,6 @@ _ALONE_SECONDS = 60.0
 _MOST_STEPS = 200
 """Steps that are looked through for those since the order."""
 _REFUSED = "; refused: "
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def waiting_options(command: _Command) -> _Command:
-    """``--no-wait`` and ``--timeout``."""
-    timeout = click.option(
-        "--timeout", default="30m", show_default=True, callback=options.duration,
-        metavar="DURATION", help="How long to follow what is done.",
-    )  # fmt: skip
-    no_wait = click.option(
-        "--no-wait", is_flag=True, help="End once the daemon has begun, or refused."
-    )
-    return no_wait(timeout(command))
-
-
-class Wish(NamedTuple):
-    """What a person wants; ``seconds`` is how long speculation stays off, None for ever."""
-
-    goal: Mode
-    by: str
-    why: str = ""
-    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +40,13 @@ class Ending:
 
 
 def carry_out(
-    book: GuardBook, target: str | None, wish: Wish, *, timeout: float | None, as_json: bool
+    book: GuardBook, target: str | None, order: Order, *, timeout: float | None, as_json: bool
 ) -> None:
     """Place an order and follow it for so many seconds, None for until the daemon has begun; exits
     with 1 where it is not done."""
-    entry = guard_books.chosen(book, target)
-    now = time()
-    until = None if wish.seconds is None else now + wish.seconds
-    order = Order(wish.goal, wish.by, now, wish.why, until)
+    entry = guard_store.chosen(book, target)
     course = Course(book, entry.state.target, entry.version, order)
-    course.place(now)
+    course.place()
     unattended = entry.left <= 0
     if unattended:
         ending = Ending(None, "no daemon guards it now; the order stays until one does")
@@ -93,7 +67,7 @@ def carry_out(
             }
         )
     else:
-        _say(course, ending, placed_only=unattended or timeout is None)
+        _print_ending(course, ending, placed_only=unattended or timeout is None)
     if ending.reached is False or unattended or (ending.reached is None and timeout is not None):
         raise click.exceptions.Exit(1)
 
@@ -112,16 +86,16 @@ class Course:
         self._book = book
         self._version = version
 
-    def place(self, now: float) -> None:
+    def place(self) -> None:
         """Store the order."""
         order = self.order
         self.state = self._book.change(
             self.target,
             lambda state: orders.order(
-                state, order.goal, by=order.by, now=now, why=order.why, until=order.until
+                state, order.goal, by=order.by, now=order.at, why=order.why, until=order.until
             ),
-            now,
-            by=guard_books.DAEMON,
+            order.at,
+            by=guard_store.ACTOR,
         )
 
     def look(self) -> Iterator[StepRecord]:
@@ -133,8 +107,8 @@ class Course:
             self.alone_since = None
         if entry is None or entry.version == self._version:
             return
-        found = self._book.history(target=self.target, limit=_MOST_STEPS)
-        new = [step for step in found if self._version < step.version <= entry.version]
+        newest = self._book.history(target=self.target, limit=_MOST_STEPS)
+        new = [step for step in newest if self._version < step.version <= entry.version]
         self.state, self._version = entry.state, entry.version
         self.steps += sorted(new, key=lambda step: step.version)
         yield from self.steps[len(self.steps) - len(new) :]
@@ -164,7 +138,7 @@ def _answered(course: Course, daemon: str, *, as_json: bool) -> Ending:
     """What the daemon says first: whether it refuses at once, or has begun."""
     end = monotonic() + _ANSWER_SECONDS
     while True:
-        if _looked(course, silent=as_json) is None and course.ending is not None:
+        if _print_new_steps(course, silent=as_json) is None and course.ending is not None:
             return course.ending
         if course.state.order is None:
             return Ending(None, f"{daemon} has begun")
@@ -178,7 +152,7 @@ def _followed(course: Course, timeout: float, *, as_json: bool) -> Ending:
     end = monotonic() + timeout
     try:
         while True:
-            failure = _looked(course, silent=as_json)
+            failure = _print_new_steps(course, silent=as_json)
             if failure is None and course.ending is not None:
                 return course.ending
             alone = course.alone_since
@@ -194,14 +168,12 @@ def _followed(course: Course, timeout: float, *, as_json: bool) -> Ending:
     return Ending(None, f"not done within {format_duration(timeout)}; {_stays(course)}")
 
 
-def _looked(course: Course, *, silent: bool) -> StoreUnavailable | None:
-    """Tell what is new; the error, where the database cannot be read: what is under way goes on."""
-    from specwatch.cli.terminal import Terminal
-
+def _print_new_steps(course: Course, *, silent: bool) -> StoreUnavailable | None:
+    """Print what is new; the error where the database cannot be read: what is under way goes on."""
     try:
         for step in course.look():
             if not silent:
-                Terminal().line(*guard_words.step_line(asdict(step)))
+                guard_output.print_steps([asdict(step)], bare=True)
     except StoreUnavailable as error:
         return error
     return None
@@ -213,9 +185,9 @@ def _stays(course: Course) -> str:
     return f"the guard is {phase(course.state.phase)}, and is left to it"
 
 
-def _say(course: Course, ending: Ending, *, placed_only: bool) -> None:
+def _print_ending(course: Course, ending: Ending, *, placed_only: bool) -> None:
     if placed_only:
-        order = ordered(msgspec.to_builtins(course.order), guard_words.moment)
+        order = ordered(msgspec.to_builtins(course.order), guard_output.moment)
         click.echo(shown(order, LONGEST_SENTENCE))
     click.echo(f"{shown(course.target)}: {shown(ending.reason, LONGEST_SENTENCE)}")
     if ending.reached is None:

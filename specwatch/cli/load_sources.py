@@ -1,4 +1,4 @@
-"""Which server is put under load and with what: targets, credentials, prompts, the database."""
+"""Options of commands that send requests, and what they select: server, prompts, database."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -21,7 +21,7 @@ from specwatch.config.target import Target
 from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError, SpecwatchError, StoreError
-from specwatch.loadtest.prompts import PROMPTS
+from specwatch.loadtest.prompts import LEAST_TOKENS, OUTPUT_TOKENS, PROMPTS
 
 if TYPE_CHECKING:
     from specwatch.store.repository import Store
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _MOST = 100_000
 _LARGEST_FILE = 1 << 28
 _LARGEST_DATA = 1 << 30
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class TooLittle(SpecwatchError):
@@ -197,3 +198,61 @@ def numbers(kind: Callable[[str], Any], least: float, example: str) -> Callable[
         return tuple(sorted(found))
 
     return parse
+
+
+_LENGTH = (
+    click.option(
+        "--max-tokens", type=click.IntRange(min=LEAST_TOKENS), default=OUTPUT_TOKENS,
+        show_default=True, metavar="N", help="Tokens of each answer.",
+    ),
+)  # fmt: skip
+_SENDING = (
+    click.option(
+        "--prompts", type=click.Path(path_type=Path), metavar="FILE",
+        help="Prompts of your own, one a line; JSON strings may hold line feeds.",
+    ),
+    click.option(
+        "--endpoint", type=click.Choice(["chat", "completions"]), default="chat",
+        show_default=True,
+        help="Which API to use; completions for a model without a chat template.",
+    ),
+    click.option(
+        "--seed", type=int, default=0, show_default=True, help="Of everything that is drawn."
+    ),
+    click.option(
+        "--bearer-token-file", type=click.Path(path_type=Path), metavar="FILE",
+        help="Holds the API key of the server.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Measure and print; store nothing."),
+)  # fmt: skip
+_LOADS = (
+    click.option(
+        "--warm-up", default="5s", show_default=True, callback=options.duration, metavar="TIME",
+        help="How long to warm up before each load.",
+    ),
+    click.option(
+        "--temperature", "temperatures", metavar="T,T,...", callback=numbers(float, 0, "0,0.7,1"),
+        default="0,0.7", show_default=True, help="Sampling temperatures, equally often.",
+    ),
+)  # fmt: skip
+
+
+def workload(command: _Command) -> _Command:
+    """The options of :func:`sending`, and ``--max-tokens``."""
+    return _applied((*_LENGTH, *_SENDING), command)
+
+
+def sending(command: _Command) -> _Command:
+    """``--prompts``, ``--endpoint``, ``--seed``, ``--bearer-token-file``, and ``--dry-run``."""
+    return _applied(_SENDING, command)
+
+
+def loads(command: _Command) -> _Command:
+    """``--warm-up`` and ``--temperature``, of sweeps over loads."""
+    return _applied(_LOADS, command)
+
+
+def _applied(options_: tuple[Callable[[Any], Any], ...], command: _Command) -> _Command:
+    for option in reversed(options_):
+        command = option(command)
+    return command

@@ -93,12 +93,22 @@ def database_option(command: _Command) -> _Command:
     )(command)
 
 
+def store_options(command: _Command) -> _Command:
+    """``--config``, ``--database`` and ``--json``."""
+    return file_option(database_option(json_option(command)))
+
+
 def loaded(file: Path | None) -> loading.Config | None:
     """The configuration in a file, or that in its usual place; None where there is neither.
 
     Raises ConfigError.
     """
     return load(file) if file is not None or has_default_file() else None
+
+
+def configured(database: str | None, file: Path | None) -> loading.Config | None:
+    """The same; None also where a database was named in place of a configuration."""
+    return None if database is not None and file is None else loaded(file)
 
 
 def has_default_file() -> bool:
@@ -190,6 +200,11 @@ def _listen(text: str) -> loading.ListenAddress:
         return parse_listen(text)
     except ValueError as error:
         raise ConfigError(f"--listen: {error}") from None
+
+
+def no_color() -> bool:
+    """Whether the user wants no colours (https://no-color.org)."""
+    return bool(os.environ.get("NO_COLOR"))
 
 
 def print_json(value: Any) -> None:

@@ -6,6 +6,8 @@ import os
 import tempfile
 from pathlib import Path
 
+import msgspec
+
 from specwatch.errors import ConfigError
 from specwatch.wording.text import clean_lines
 
@@ -44,6 +46,11 @@ def write(path: Path, content: str | bytes, option: str = OUTPUT) -> None:
                 raise
     except OSError as error:
         raise _unwritable(path, str(error.strerror), option) from error
+
+
+def json_text(value: object) -> str:
+    """A value as the JSON files of specwatch have it."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
 
 
 def _mode_of(path: Path) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specwatch import __version__
-from specwatch.cli import load_options, load_process, load_sources, options, output_file
+from specwatch.cli import load_process, load_sources, options, output_file
 from specwatch.cli.load_sources import Asked, TooLittle, numbers, opened_store
 from specwatch.errors import ConfigError, StoreError
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     "--output", "-o", type=click.Path(path_type=Path), metavar="FILE",
     help="Write the result as JSON.",
 )  # fmt: skip
-@load_options.workload
+@load_sources.workload
 @options.database_option
 @options.file_option
 @options.json_option
@@ -200,9 +200,8 @@ def _finish(probe: Probe, sweep: Sweep, store: Store | None, given: Mapping[str,
         except StoreError as error:
             problems.append(f"measured, but not stored: {error}")
     if given["output"] is not None:
-        text = msgspec.json.format(msgspec.json.encode(probe), indent=2).decode() + "\n"
         try:
-            output_file.write(given["output"], text)
+            output_file.write(given["output"], output_file.json_text(probe))
         except ConfigError as error:
             problems.append(f"measured, but not written: {error}")
     if given["as_json"]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from specwatch.cli import guard_books, options
-from specwatch.cli.output_file import require_writable, write
+from specwatch.cli import options
+from specwatch.cli.output_file import json_text, require_writable, write
 from specwatch.config.loading import Config
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
@@ -94,7 +94,7 @@ def command(
     form = _agreed("json" if as_json else form, output, "--json" if as_json else f"--format {form}")
     if output is not None:
         require_writable(output)
-    loaded = guard_books.configured(database, file)
+    loaded = options.configured(database, file)
     with _progress() as progress:
         report = made(
             options.database_url(database, file),
@@ -156,9 +156,7 @@ def made(
 def rendered(report: Report, form: str) -> str:
     """A report in one of :data:`FORMATS`; as text it has no colours and 80 columns."""
     if form == "json":
-        import msgspec
-
-        return msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
+        return json_text(report)
     if form == "md":
         from specwatch.report.markdown import markdown
 

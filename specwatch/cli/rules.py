@@ -2,18 +2,197 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
-from specwatch.cli import commands
+from specwatch.cli import commands, options
+from specwatch.config.loading import Config
+from specwatch.config.rules import Rule, Rules
+from specwatch.config.rules.condition import nearest
+from specwatch.domain.model import HOUR
+from specwatch.domain.units import quoted
+from specwatch.errors import SpecwatchError
+from specwatch.wording import rules as rule_words
+from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
-_COMMANDS = {
-    "list": "the rules that apply, in words",
-    "test": "replay the stored history: when would each rule have fired?",
-}
+if TYPE_CHECKING:
+    from specwatch.store.readers import Reader
 
-
-@click.group(
-    name="rules", cls=commands.LazyGroup, summaries=_COMMANDS, modules="specwatch.cli.rules_"
+_ACTIONS = {"alert": "alerts", "disable": "asks to switch speculation off"}
+_EXPLORATIONS = (
+    "the explorations of guard.explore are not replayed: when one is due follows from what the"
+    " restarts before took, and from what earlier ones would have measured, which is not known"
 )
+
+
+@click.group(name="rules", cls=commands.Group)
 def command() -> None:
     """The rules by which speculation is judged."""
+
+
+@command.command("list", short_help="the rules that apply, in words")
+@options.file_option
+@options.json_option
+def list_rules(file: Path | None, as_json: bool) -> None:
+    """Show the rules that apply: when they fire and clear, for whom, and what then.
+
+    Without a configuration these are the defaults.
+    """
+    loaded = options.loaded(file)
+    rules, own = _rules_of(loaded), () if loaded is None else loaded.rules.extra
+    if as_json:
+        options.print_json(
+            [{"default": rule not in own, **rule.model_dump(mode="json")} for rule in rules]
+        )
+        return
+    from specwatch.cli.terminal import Terminal
+
+    terminal = Terminal()
+    for number, rule in enumerate(rules):
+        if number:
+            terminal.line("")
+        terminal.lines(_lines(rule, ", yours" if rule in own else ""))
+
+
+@command.command("test", short_help="replay the stored history: when would each rule have fired?")
+@options.file_option
+@options.database_option
+@click.option(
+    "--since", default="7d", show_default=True, callback=options.moment, metavar="WHEN",
+    help=options.WHEN,
+)  # fmt: skip
+@click.option(
+    "--until", callback=options.moment, metavar="WHEN", help="The same; now when not given."
+)
+@click.option("--target", metavar="NAME", help="Only this target.")
+@click.option("--rule", "name", metavar="NAME", help="Only this rule.")
+@options.json_option
+def test_rules(
+    file: Path | None,
+    database: str | None,
+    since: float,
+    until: float | None,
+    target: str | None,
+    name: str | None,
+    as_json: bool,
+) -> None:
+    """Replay the stored minutes through the rules: when would each have fired?
+
+    Compared is with the baselines as they are stored today. A daemon that ran all the time would
+    have found the same, but for what it did about it: nothing is done here. What the guard would
+    have done, its explorations included, is not replayed.
+
+    Exit code 1 when a rule would have fired, 0 when none would have.
+    """
+    from specwatch.cli import rules_replay
+    from specwatch.cli.terminal import Terminal
+    from specwatch.store.readers import Reader
+
+    now = time.time()
+    until = now if until is None else until
+    if since >= until:
+        raise click.UsageError("--since is not before --until; give an earlier time")
+    loaded = options.loaded(file)
+    rules = _chosen(_rules_of(loaded), name)
+    reader = Reader.of(options.database_url(database, file))
+    try:
+        replays = []
+        for watched in _targets(reader, target):
+            with _progress(shown(watched), since, until) as progress:
+                replay = rules_replay.replay(
+                    reader, loaded, watched, rules, since=since, until=until, progress=progress
+                )
+            if replay is not None:
+                replays.append(replay)
+        if not replays:
+            raise SpecwatchError(_nothing(reader, since, until))
+    finally:
+        reader.close()
+    explores = loaded is not None and loaded.guard.mode != "off" and loaded.guard.explore.budget
+    notes = [_EXPLORATIONS] if explores else []
+    fired = any(replay.fired for replay in replays)
+    if as_json:
+        targets = [replay.as_json(now) for replay in replays]
+        options.print_json({"fired": fired, "targets": targets, "notes": notes})
+    else:
+        terminal = Terminal()
+        for number, replay in enumerate(replays):
+            if number:
+                terminal.line("")
+            terminal.lines(rules_replay.lines(replay, now))
+        for note in notes:
+            terminal.line("")
+            terminal.lines(wrapped(f"note: {note}", "yellow"))
+    if fired:
+        raise click.exceptions.Exit(1)
+
+
+def _chosen(rules: Sequence[Rule], name: str | None) -> Sequence[Rule]:
+    if name is None:
+        return rules
+    known = [rule.name for rule in rules]
+    if name not in known:
+        raise click.BadParameter(
+            f"there is no rule {quoted(name)}; {nearest(name, known)}", param_hint="--rule"
+        )
+    return [rule for rule in rules if rule.name == name]
+
+
+def _targets(reader: Reader, target: str | None) -> list[str]:
+    known = sorted({watched.target for watched in reader.targets()})
+    if target is None:
+        return known
+    if target not in known:
+        raise click.BadParameter(
+            f"no target {quoted(target)} was ever watched; {nearest(target, known)}",
+            param_hint="--target",
+        )
+    return [target]
+
+
+@contextmanager
+def _progress(label: str, since: float, until: float) -> Iterator[Callable[[float], None]]:
+    """A bar on a terminal; elsewhere nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    seconds = int(until - since)
+    with click.progressbar(length=seconds, label=label, file=sys.stderr) as bar:
+
+        def advance(reached: float) -> None:
+            bar.update(max(0, int(reached - since) - bar.pos))
+
+        yield advance
+
+
+def _nothing(reader: Reader, since: float, until: float) -> str:
+    from specwatch.cli.rules_replay import moment
+
+    span = f"from {moment(since)} to {moment(until)}"
+    hours = reader.windows(since=since, until=until, length=HOUR, limit=1)
+    if next(hours, None) is not None:
+        return f"only hours are stored {span}, and rules judge minutes; give a later --since"
+    return f"no minutes are stored {span}; `specwatch db current` shows what there is"
+
+
+def _rules_of(loaded: Config | None) -> tuple[Rule, ...]:
+    """The rules of a configuration, or the defaults."""
+    return Rules().effective() if loaded is None else loaded.effective_rules()
+
+
+def _lines(rule: Rule, origin: str) -> Iterator[tuple[str, str]]:
+    yield rule.name, "bold"
+    yield f"  {rule.severity}, {_ACTIONS[rule.action]}{origin}", ""
+    if rule.summary:
+        yield from wrapped(f"  {shown(rule.summary, LONGEST_SENTENCE)}")
+    yield from wrapped(f"  fires: {rule_words.conditions(rule)}")
+    yield from wrapped(f"  clears: {rule_words.clearing(rule)}")
+    for name, text in (("needs", rule_words.traffic(rule)), ("only", rule_words.scope(rule))):
+        if text is not None:
+            yield from wrapped(f"  {name}: {shown(text, LONGEST_SENTENCE)}")

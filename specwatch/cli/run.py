@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from specwatch.cli import options
-from specwatch.cli.output import no_color
 from specwatch.config.loading import Config
 from specwatch.errors import ActuatorError, ConfigError
 
@@ -66,7 +65,9 @@ def command(
         return supervision.configured(file, targets, words, database=database, listen=listen)
 
     def log(config: Config) -> None:
-        logs.configure(config.log.level, log_format or config.log.format, no_color=no_color())
+        logs.configure(
+            config.log.level, log_format or config.log.format, no_color=options.no_color()
+        )
 
     config = configured()
     log(config)

@@ -151,8 +151,7 @@ def _show_model(terminal: Any, model: dict[str, Any]) -> None:
     ]
     terminal.line(", ".join(fact for fact in facts if figures.UNKNOWN not in fact.split()))
     if model["speculation"] == "unknown":
-        for line, style in wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow"):
-            terminal.line((line, style))
+        terminal.lines(wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow"))
     if model["speculation"] == "on":
         _show_acceptance(terminal, model)
     latencies = {"TTFT": "ttft", "TPOT": "tpot", "inter-token": "inter_token"}
@@ -164,12 +163,10 @@ def _show_model(terminal: Any, model: dict[str, Any]) -> None:
     if model["tap"]:
         from specwatch.cli.tables import bucket_lines, coverage_lines
 
-        for line, style in coverage_lines(model["tap"]):
-            terminal.line((line, style))
+        terminal.lines(coverage_lines(model["tap"]))
         if model["tap"]["failures"]:
             terminal.line((f"tap failed: {figures.number(model['tap']['failures'])}", "red"))
-        for line, style in bucket_lines(model["temperatures"]):
-            terminal.line((line, style))
+        terminal.lines(bucket_lines(model["temperatures"]))
 
 
 def _show_acceptance(terminal: Any, model: dict[str, Any]) -> None:

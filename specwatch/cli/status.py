@@ -42,7 +42,7 @@ def command(file: Path | None, url: str | None, timeout: float, as_json: bool) -
         whole = True
     else:
         whole = _show(found)
-    from specwatch.cli.decision_lines import in_breach
+    from specwatch.cli.tables import in_breach
 
     failing = any(
         target["failure"] or target.get("not_shown") or in_breach(target) or _held(target)
@@ -132,8 +132,7 @@ def _show(found: dict[str, Any]) -> bool:
             whole = False
             said = f"{type(error).__name__}: {error}"
             rest = f"the rest cannot be shown, for a defect of specwatch: {said}; see --json"
-            for line, style in wrapped(rest, "red"):
-                terminal.line((line, style))
+            terminal.lines(wrapped(rest, "red"))
     return whole
 
 
@@ -144,8 +143,7 @@ def _show_store(terminal: Any, store: dict[str, Any], now: float) -> None:
         facts += f", {figures.number(store['dropped'])} given up"
     if store.get("damaged"):
         said = figures.damaged_rows(store["damaged"], store["last_damaged"])
-        for line, style in wrapped(said, "red"):
-            terminal.line((line, style))
+        terminal.lines(wrapped(said, "red"))
     if store["error"] or store["queued"]:
         facts += f", {figures.number(store['queued'])} waiting"
     if not store["error"]:
@@ -157,7 +155,7 @@ def _show_store(terminal: Any, store: dict[str, Any], now: float) -> None:
 
 
 def _show_target(terminal: Any, target: dict[str, Any], now: float) -> None:
-    from specwatch.cli.guard_words import target_lines as guard_lines
+    from specwatch.cli.guard_output import target_lines as guard_lines
     from specwatch.cli.tables import recent_lines, trouble_lines
 
     version = f"  engine {shown(target['engine_version'])}" if target["engine_version"] else ""
@@ -166,8 +164,7 @@ def _show_target(terminal: Any, target: dict[str, Any], now: float) -> None:
     for model in target.get("not_shown", ()):
         what = f"model {shown(model)}" if model else "some of it"
         said = f"{what} cannot be shown, for a defect of specwatch: see the daemon's log"
-        for line, style in wrapped(said, "red"):
-            terminal.line((line, style))
+        terminal.lines(wrapped(said, "red"))
     failure = target["failure"]
     if failure:
         since = figures.span(now - failure["since"])
@@ -186,7 +183,5 @@ def _show_target(terminal: Any, target: dict[str, Any], now: float) -> None:
         since = figures.span(now - proxy["failure"]["since"])
         detail = shown(proxy["failure"]["detail"], LONGEST_SENTENCE)
         terminal.line((f"proxy failing for {since}: {detail}", "red"))
-    for line, style in [*guard_lines(target["guard"], now), *trouble_lines(target["tap"])]:
-        terminal.line((line, style))
-    for line, style in recent_lines(target, now):
-        terminal.line((line, style))
+    terminal.lines([*guard_lines(target["guard"], now), *trouble_lines(target["tap"])])
+    terminal.lines(recent_lines(target, now))

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any
 
-from specwatch.cli.decision_lines import pay_lines, rule_lines, slo_lines
 from specwatch.cli.terminal import row
 from specwatch.domain import buckets
 from specwatch.domain.model import ALL_TEMPERATURES, METHODS
 from specwatch.scrape.coverage import leading_reasons, share_derived
-from specwatch.wording import figures
+from specwatch.wording import figures, speculation
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
+
+Lines = Iterator[tuple[str, str]]
+"""Texts and their styles."""
 
 _COLUMNS = {
     "temp": 9, "acceptance": 10, "tok/step": 8, "requests": 8, "TTFT p50": 8, "p99": 7,
@@ -28,9 +30,19 @@ _BUCKET_COLUMNS = {
 """Headers and widths; with a space between them, 80 columns."""
 _MEASURED_COLUMNS = ["faster" if name == "length" else name for name in _BUCKET_COLUMNS]
 _LEAST_DERIVED = 0.005
+_MOST_PENDING = 5
+_URGENT = ("critical", "warning")
 
 
-def recent_lines(target: dict[str, Any], now: float) -> Iterator[tuple[str, str]]:
+def in_breach(target: dict[str, Any]) -> bool:
+    """Whether a rule of which somebody has to know is in breach."""
+    return any(
+        finding["verdict"] == "breach" and finding["severity"] in _URGENT
+        for finding in target["decision"]["findings"]
+    )
+
+
+def recent_lines(target: dict[str, Any], now: float) -> Lines:
     """Yield lines and their styles for the last minutes of a target as the API gives it.
 
     ``now`` is the Unix time of the daemon.
@@ -63,21 +75,19 @@ def recent_lines(target: dict[str, Any], now: float) -> Iterator[tuple[str, str]
 
 def _decision(
     model: str, target: dict[str, Any], window: dict[str, Any] | None, now: float
-) -> Iterator[tuple[str, str]]:
+) -> Lines:
     """Whether speculation pays for a model, and what the rules and objectives say of it."""
     found = target["decision"]
     if target["models"].get(model) == "unknown":
         yield from wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
     if target["models"].get(model) != "off":
-        yield from pay_lines(found["models"].get(model), window)
-    yield from rule_lines([one for one in found["findings"] if one["model_name"] == model], now)
+        yield from _pay_lines(found["models"].get(model), window)
+    yield from _rule_lines([one for one in found["findings"] if one["model_name"] == model], now)
     slos = (one for one in found["slos"] if one["model_name"] == model)
-    yield from slo_lines(slos, found["goodput"].get(model, {}))
+    yield from _slo_lines(slos, found["goodput"].get(model, {}))
 
 
-def _model(
-    model: str, mode: str | None, windows: list[dict[str, Any]]
-) -> Iterator[tuple[str, str]]:
+def _model(model: str, mode: str | None, windows: list[dict[str, Any]]) -> Lines:
     yield shown(model), "bold"
     first = windows[0]
     facts = [
@@ -110,9 +120,7 @@ def _line(cells: list[str]) -> str:
     return row([f"{cells[0]:{widths[0]}}", *right], "  ")
 
 
-def _tap(
-    model: str, target: dict[str, Any], windows: list[dict[str, Any]]
-) -> Iterator[tuple[str, str]]:
+def _tap(model: str, target: dict[str, Any], windows: list[dict[str, Any]]) -> Lines:
     """What is known by temperature, and how well."""
     tap = target["tap"]
     seen = tap["models"].get(model)
@@ -136,14 +144,14 @@ def _tap(
     yield from bucket_lines(sorted(shares, key=lambda one: buckets.order_of(one["temperature"])))
 
 
-def trouble_lines(tap: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def trouble_lines(tap: dict[str, Any]) -> Lines:
     """Yield lines about what is wrong with the tap of a target as a whole."""
     for one in tap["trouble"]:
         if not one["model_name"]:
             yield f"tap: {shown(one['text'], LONGEST_SENTENCE)}", "red"
 
 
-def coverage_lines(seen: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def coverage_lines(seen: dict[str, Any]) -> Lines:
     """Yield lines about how much a tap saw of a model, and what it could not."""
     who = shown(seen["source"])
     if seen["coverage"] is None:
@@ -164,7 +172,7 @@ def _speedups(known: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
     return {} if known is None else {each["temperature"]: each for each in known["buckets"]}
 
 
-def bucket_lines(rows: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def bucket_lines(rows: list[dict[str, Any]]) -> Lines:
     """Yield a table of temperature buckets: a header, then one line each.
 
     ``P10/50/90 %`` are quantiles of single requests' acceptance; TTFT and TPOT stand for P50.
@@ -202,3 +210,41 @@ def _bucket_line(cells: list[str]) -> str:
     widths = list(_BUCKET_COLUMNS.values())
     right = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
     return row([f"{cells[0]:{widths[0]}}", *right])
+
+
+def _pay_lines(known: dict[str, Any] | None, window: dict[str, Any] | None) -> Lines:
+    """Yield the speedup of a model and its break-even line at the load of a window.
+
+    Both as the API gives them; nothing where nothing was generated with speculation.
+    """
+    if known is None or (known["speedup"] is None and not known["minutes"]):
+        return
+    yield from wrapped(speculation.speedup(known))
+    yield from wrapped(speculation.break_even(known, window))
+    best = speculation.best_k(known)
+    if best is not None:
+        yield from wrapped(best)
+
+
+def _rule_lines(findings: list[dict[str, Any]], now: float) -> Lines:
+    """Yield what the rules say of one model: breaches, what may become one, and how many pass."""
+    breaches = [finding for finding in findings if finding["verdict"] == "breach"]
+    for finding in sorted(breaches, key=lambda one: one["since"]):
+        style = "red" if finding["severity"] in _URGENT else "yellow"
+        yield from wrapped(f"breach: {speculation.confirmed(finding, now)}", style)
+    for finding in list(filter(speculation.may_become, findings))[:_MOST_PENDING]:
+        yield from wrapped(f"pending: {speculation.pending(finding, now)}", "dim")
+    if findings:
+        yield f"rules: {speculation.counts(findings)}", "dim"
+
+
+def _slo_lines(slos: Iterable[dict[str, Any]], goodput: dict[str, Any]) -> Lines:
+    """Yield the objectives of one model that had requests, and its goodput."""
+    for slo in slos:
+        sentence = speculation.objective(slo)
+        if sentence is not None:
+            style = "red" if slo["budget_left"] < 0 else ""
+            yield from wrapped(f"objective {shown(slo['name'])}: {sentence}", style)
+    met = speculation.goodput(goodput)
+    if met is not None:
+        yield from wrapped(f"goodput: {met}")

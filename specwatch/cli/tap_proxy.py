@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from specwatch.cli import options
-from specwatch.cli.output import no_color
 from specwatch.domain.temperature import DEFAULT_EDGES, checked_edges
 from specwatch.domain.units import parse_engine_url, parse_listen, parse_size
 from specwatch.errors import ConfigError
@@ -107,7 +106,7 @@ def command(
         url, address = parse_engine_url(upstream), parse_listen(listen)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    logs.configure("info", log_format, no_color=no_color())
+    logs.configure("info", log_format, no_color=options.no_color())
     logging.getLogger("uvicorn.error").addFilter(_is_news)
     app = _application(
         url,

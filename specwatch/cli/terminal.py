@@ -36,6 +36,11 @@ class Terminal:
         text.rstrip()
         self._console.print(text, soft_wrap=not self._console.is_terminal)
 
+    def lines(self, lines: Iterable[tuple[str, str]]) -> None:
+        """Print lines of a text and its style each."""
+        for line in lines:
+            self.line(line)
+
 
 def row(cells: Iterable[str], gap: str = " ") -> str:
     """Cells of a table, padded, as a line; on a terminal that is too narrow without the last ones,

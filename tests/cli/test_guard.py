@@ -536,7 +536,7 @@ def test_what_cannot_be_planned_is_one_with_the_reason(
 
 
 def test_a_plan_has_both_commands_and_its_files_as_a_diff() -> None:
-    from specwatch.cli import plan_words
+    from specwatch.cli import guard_output
 
     plan = Plan(
         ("vllm", "serve", "a b", "-sc", "{}"),
@@ -548,7 +548,7 @@ def test_a_plan_has_both_commands_and_its_files_as_a_diff() -> None:
         ("restart it",),
         ("look twice",),
     )
-    said = [line for line, _ in plan_words.lines(plan)]
+    said = [line for line, _ in guard_output.plan_lines(plan)]
     assert said == [
         "the command now", "  vllm serve 'a b' -sc '{}'",
         "the command without speculation", "  vllm serve 'a b'", "  removed: -sc '{}'",
@@ -556,7 +556,7 @@ def test_a_plan_has_both_commands_and_its_files_as_a_diff() -> None:
         "--- /etc/y.conf", "+++ /dev/null", "@@ -1 +0,0 @@", "-old",
         "steps", "  1. restart it", "note: look twice",
     ]  # fmt: skip
-    assert plan_words.summary(plan) == "without -sc '{}'; restart it; look twice"
+    assert guard_output.plan_summary(plan) == "without -sc '{}'; restart it; look twice"
 
 
 def guarded(**changes: Any) -> Any:

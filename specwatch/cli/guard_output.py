@@ -1,0 +1,388 @@
+"""The guard in words: states, steps, incidents, plans and costs, in lines of 80 columns."""
+
+from __future__ import annotations
+
+import difflib
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from specwatch.config.guard import Guard
+from specwatch.config.service import SystemdService
+from specwatch.config.target import Target
+from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE
+from specwatch.domain.units import format_duration
+from specwatch.guard.plan import FileChange, Plan
+from specwatch.wording import figures
+from specwatch.wording.guard import Json, notes, phase, sentence, standing, trial
+from specwatch.wording.rules import amount
+from specwatch.wording.text import (
+    LONGEST_NAME,
+    LONGEST_SENTENCE,
+    MOST_COLUMNS,
+    clean,
+    shown,
+    wrapped,
+)
+
+if TYPE_CHECKING:
+    from specwatch.store.guard_records import Entry
+
+Line = tuple[str, str]
+"""Text and style."""
+
+_STYLES = {
+    "held": "red", "rolling_back": "red", "suspect": "yellow", "confirmed": "yellow",
+    "draining": "yellow", "restarting": "yellow", "verifying": "yellow", "trial": "yellow",
+}  # fmt: skip
+_NOTES = {"wrong": "red", "waiting": ""}
+"""The styles of notes on it; of all others yellow."""
+_TABLE = {
+    "target": 20, "state": 12, "for": 7, "wanted": 6, "guarded by": 12, "trial": 7, "actions": 7,
+}  # fmt: skip
+"""Headers and widths; with a space between them, 77 columns."""
+_READINGS = {"metric": 27, "value": 8, "interval": 18, "fires": 13}
+_SPEEDUPS = {"": 27, "value": 8, "interval": 18, "over": 8}
+"""Headers and widths; with two spaces between them and an indent of four, 76 columns."""
+_NAMES = {
+    "speedup": "measured speedup",
+    "speedup_before": "speedup that it had before",
+    "predicted_speedup": "speedup predicted for now",
+}
+_NOWHERE = "/dev/null"
+_DIFF_STYLES = {"-": "red", "+": "green", "@": "cyan"}
+
+
+def moment(time: float) -> str:
+    """A Unix time as the clock on the wall shows it: ``2026-11-19 14:33:05``."""
+    return f"{datetime.fromtimestamp(time, UTC).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def style(name: str) -> str:
+    """The style of a phase."""
+    return _STYLES.get(name, "")
+
+
+def details(state: Json, now: float) -> Iterator[Line]:
+    """Yield what is waited for or wrong, a pause, and an order that is not done yet."""
+    for note, kind in notes(state, now, moment):
+        yield from wrapped(f"  {note}", _NOTES.get(kind, "yellow"))
+
+
+def target_lines(guard: Json | None, now: float) -> Iterator[Line]:
+    """Yield lines on the guard of one target, as the daemon's API gives it; None is no guard."""
+    if guard is None:
+        return
+    state = guard["state"]
+    yield from wrapped(f"guard: {standing(guard, now)}", style(state["phase"]) if state else "")
+    if state is not None:
+        yield from details(state, now)
+    if guard["error"]:
+        yield from wrapped(f"guard failing: {shown(guard['error'], LONGEST_SENTENCE)}", "red")
+
+
+def status_row(entry: Entry, policy: Guard | None, now: float) -> dict[str, Any]:
+    """A guard as ``guard status --json`` has it."""
+    state = entry.state
+    return {
+        "target": state.target,
+        "daemon": entry.daemon if entry.left > 0 else "",
+        "actions_today": len(state.acted(now)),
+        "max_actions_per_day": policy and policy.max_actions_per_day,
+        "trial_in": None if state.rearm_at is None else max(state.rearm_at - now, 0.0),
+        "state": msgspec.to_builtins(state),
+    }
+
+
+def print_status(rows: Sequence[Json], policy: Guard | None, now: float) -> None:
+    """Print a table of guards, each with its details."""
+    from specwatch.cli.terminal import Terminal
+
+    terminal = Terminal()
+    if policy is not None and policy.mode != "act":
+        terminal.line(f"guard.mode is {policy.mode}: of its own accord the guard restarts nothing")
+    terminal.lines(_table(rows, now))
+
+
+def print_steps(steps: Sequence[Json], *, limit: int | None = None, bare: bool = False) -> None:
+    """Print steps, oldest first; with their targets, where those are several, and incidents.
+
+    ``bare`` leaves incidents out; ``limit`` is how many were asked for, where there are more.
+    """
+    from specwatch.cli.terminal import Terminal
+
+    terminal = Terminal()
+    if limit is not None:
+        terminal.line((f"the last {limit} steps; more with --limit", "dim"))
+    several = len({step["target"] for step in steps}) > 1
+    for step in steps:
+        terminal.line(*_step_line(step, target=several, incident=not bare))
+
+
+def print_incident(story: Json, now: float) -> None:
+    """Print an incident as ``guard explain --json`` has it."""
+    from specwatch.cli.terminal import Terminal
+
+    terminal = Terminal()
+    for parts in _story_lines(story, now):
+        terminal.line(*parts)
+
+
+def print_plan(target: Target, plan: Plan, cost: Json) -> None:
+    """Print what switching speculation off would do and cost."""
+    from specwatch.cli.terminal import Terminal
+
+    terminal = Terminal()
+    terminal.line((shown(target.name), "bold underline"), f"  {clean(service_name(target))}")
+    terminal.lines((shown(line, 100 * LONGEST_SENTENCE), style) for line, style in plan_lines(plan))
+    terminal.lines(_cost_lines(cost))
+
+
+def service_name(target: Target) -> str:
+    """The service of a target in a few words."""
+    service = target.service
+    if isinstance(service, SystemdService):
+        user = " of the user" if service.scope == "user" else ""
+        return f"unit {service.unit}{user}"
+    return "no service" if service is None else f"{service.kind} service"
+
+
+def _table(guards: Sequence[Json], now: float) -> Iterator[Line]:
+    """Yield a table of guards as ``guard status --json`` has them: a line each, and details."""
+    yield _row(list(_TABLE)), "dim"
+    for guard in guards:
+        state, name = guard["state"], shown(guard["target"])
+        if len(name) > _TABLE["target"]:
+            yield name, ""
+            name = ""
+        yield _row([name, *_cells(guard, state, now)]), style(state["phase"])
+        if not guard["daemon"]:
+            yield "  no daemon guards it now: what is stored is what was known last", "red"
+        yield from details(state, now)
+        incident = state["incident"]
+        if incident is not None:
+            yield f"  specwatch guard explain {shown(incident['id'])}", "dim"
+
+
+def _cells(guard: Json, state: Json, now: float) -> list[str]:
+    most = "" if guard["max_actions_per_day"] is None else f" of {guard['max_actions_per_day']}"
+    return [
+        phase(state["phase"]),
+        figures.span(now - state["since"]),
+        state["goal"] or figures.UNKNOWN,
+        shown(guard["daemon"], _TABLE["guarded by"]) or "nobody",
+        figures.UNKNOWN if guard["trial_in"] is None else trial(state, now),
+        f"{guard['actions_today']}{most}",
+    ]
+
+
+def _step_line(step: Json, *, target: bool = False, incident: bool = False) -> Sequence[Line]:
+    """One step as parts of a line, with its target and incident where those are to be told."""
+    whose = f"{shown(step['target'])}  " if target else ""
+    which = f"  [{shown(step['incident'])}]" if incident and step["incident"] else ""
+    changed = step["phase"] != step["phase_before"]
+    return (
+        (f"{moment(step['at'])}  {whose}", ""),
+        (f"{phase(step['phase']):12}  ", style(step["phase"]) if changed else "dim"),
+        (shown(step["reason"], LONGEST_SENTENCE), ""),
+        (which, "dim"),
+    )
+
+
+def _story_lines(story: Json, now: float) -> Iterator[Sequence[Line]]:
+    """Yield lines, each as its parts, for an incident as ``guard explain --json`` has it."""
+    steps = story["steps"]
+    yield ((f"{shown(story['incident'])} of {shown(story['target'])}", "bold underline"),)
+    began = moment(story["began"])
+    if story["ended"] is None:
+        yield ((f"began {began}, and is not over", ""),)
+        state = story["state"]
+        yield ((f"now {sentence(state, now)}", style(state["phase"])),)
+        yield from ((line,) for line in details(state, now))
+    else:
+        lasted = figures.span(story["ended"] - story["began"])
+        yield ((f"began {began}, over after {lasted}", ""),)
+    yield (("", ""),)
+    for step in steps:
+        yield from _step_parts(step)
+        yield from ((line,) for line in _numbers(step["inputs"]))
+
+
+def _step_parts(step: Json) -> Iterator[Sequence[Line]]:
+    """When, into which phase, and why: in a line where it has room, else in several."""
+    time = f"{moment(step['at'])}  "
+    changed = step["phase"] != step["phase_before"]
+    styled = f"bold {style(step['phase'])}" if changed else "dim"
+    title = f"{phase(step['phase']):12}"
+    reason = shown(step["reason"], LONGEST_SENTENCE)
+    if len(time) + len(title) + 2 + len(reason) <= MOST_COLUMNS:
+        yield (time, ""), (title, styled), (f"  {reason}", "")
+    else:
+        yield (time, ""), (title, styled)
+        yield from ((line,) for line in wrapped(f"    {reason}"))
+
+
+def _numbers(inputs: Json) -> Iterator[Line]:
+    """Yield what is known of the numbers behind a step."""
+    rest = dict(inputs)
+    if "readings" in rest and "rule" in rest:
+        yield from _finding_lines(rest)
+        return
+    speedups = {
+        name: value
+        for name, value in rest.items()
+        if isinstance(value, Mapping) and value.keys() >= {"value", "lower", "upper", "samples"}
+    }
+    if speedups:
+        yield _indented_row(list(_SPEEDUPS), _SPEEDUPS), "dim"
+    for name, value in speedups.items():
+        minutes = figures.span(value["samples"] * MINUTE)
+        between = f"{value['lower']:.2f} to {value['upper']:.2f}"
+        cells = [_NAMES.get(name, shown(name)), f"{value['value']:.2f}", between, minutes]
+        yield _indented_row(cells, _SPEEDUPS), ""
+        del rest[name]
+    if isinstance(before := rest.pop("speedup_before", None), float):
+        yield f"    {before:.2f} was the speedup by the earlier baseline", ""
+    if isinstance(slower := rest.pop("slowdown", None), float):
+        yield f"    {slower:.2f} times as long as it says takes serving without speculation", ""
+    if "requests" in rest:
+        count = rest.pop("requests")
+        yield f"    {figures.counted(count, 'request')} ran or waited then", ""
+    if "seconds" in rest:
+        away = figures.seconds(rest.pop("seconds"))
+        yield f"    {away} from the restart until it was healthy", ""
+    for name, value in rest.items():
+        yield f"    {shown(name)}: {shown(str(value), LONGEST_NAME)}", ""
+
+
+def _finding_lines(finding: Json) -> Iterator[Line]:
+    where = f"model {shown(finding['model_name'])}"
+    if finding["temperature"] != ALL_TEMPERATURES:
+        where += f", temperature {shown(finding['temperature'])}"
+    summary = clean(finding.get("summary") or "")
+    yield from wrapped(f"    {where}{f': {summary}' if summary else ''}")
+    if finding.get("since") is not None:
+        yield f"    in breach since {moment(finding['since'])}", ""
+    if not finding["readings"]:
+        return
+    yield _indented_row(list(_READINGS), _READINGS), "dim"
+    for reading in finding["readings"]:
+        yield from _reading_lines(reading)
+
+
+def _reading_lines(reading: Json) -> Iterator[Line]:
+    metric = shown(reading["metric"])
+    low, high = (amount(metric, reading[name]) for name in ("lower", "upper"))
+    between = figures.UNKNOWN if reading["lower"] is None else f"{low} to {high}"
+    side, line = (
+        ("below", reading["below"]) if reading["above"] is None else ("above", reading["above"])
+    )
+    fires = f"{side} {amount(metric, line)}"
+    yield _indented_row([metric, amount(metric, reading["value"]), between, fires], _READINGS), ""
+    facts = [f"over {figures.span(reading['window'])}"]
+    for name in ("drafts", "requests"):
+        if reading[name]:
+            facts.append(figures.counted(reading[name], name.removesuffix("s")))
+    facts += [str(reading[name]) for name in ("basis", "missing", "note") if reading[name]]
+    yield from wrapped(f"      {shown(', '.join(facts), LONGEST_SENTENCE)}", "dim")
+
+
+def plan_lines(plan: Plan) -> Iterator[Line]:
+    """Yield commands, files and steps; commands and files are not wrapped, to be copied."""
+    if plan.before:
+        yield "the command now", "bold"
+        yield f"  {clean(shlex.join(plan.before))}", ""
+    if plan.after:
+        yield "the command without speculation", "bold"
+        yield f"  {clean(shlex.join(plan.after))}", ""
+        removed, added = _words_changed(plan)
+        for title, words, style in (("removed", removed, "red"), ("added", added, "green")):
+            if words:
+                yield f"  {title}: {clean(shlex.join(words))}", style
+    for change in plan.files:
+        yield from _diff(change)
+    yield "steps", "bold"
+    for number, step in enumerate(plan.steps, 1):
+        yield from wrapped(f"  {number}. {step}")
+    for note in plan.notes:
+        yield from wrapped(f"note: {note}", "yellow")
+
+
+def _diff(change: FileChange) -> Iterator[Line]:
+    """Yield a change of a file as a unified diff; nothing where there is none."""
+    old, new = (text.splitlines() if text else [] for text in (change.before, change.after))
+    source = _NOWHERE if change.before is None else change.path
+    result = _NOWHERE if change.after is None else change.path
+    for number, line in enumerate(difflib.unified_diff(old, new, source, result, lineterm="")):
+        yield clean(line), "bold" if number < 2 else _DIFF_STYLES.get(line[:1], "")
+
+
+def _words_changed(plan: Plan) -> tuple[Sequence[str], Sequence[str]]:
+    """The words that go from the command, and those that come."""
+    removed: list[str] = []
+    added: list[str] = []
+    matcher = difflib.SequenceMatcher(None, plan.before, plan.after, autojunk=False)
+    for kind, start, end, new, new_end in matcher.get_opcodes():
+        if kind != "equal":
+            removed += plan.before[start:end]
+            added += plan.after[new:new_end]
+    return removed, added
+
+
+def plan_summary(plan: Plan) -> str:
+    """A sentence: what goes from the command, and the steps."""
+    clauses = []
+    removed, added = _words_changed(plan) if plan.after else ((), ())
+    if removed:
+        clauses.append(f"without {shlex.join(removed)}")
+    if added:
+        clauses.append(f"with {shlex.join(added)}")
+    return "; ".join([*clauses, *plan.steps, *plan.notes])
+
+
+def _cost_lines(cost: Json) -> Iterator[Line]:
+    """Yield lines and their styles for what it would cost."""
+    yield "cost", "bold"
+    count = cost["restarts_measured"]
+    basis = f"the median of {figures.counted(count, 'restart')}" if count else "assumed"
+    seconds = figures.span(cost["restart_seconds"])
+    drain = format_duration(cost["drain_seconds"])
+    yield from wrapped(f"  {seconds} without service, {basis}, after draining for at most {drain}")
+    if cost["requests"] is not None:
+        yield f"  {figures.counted(cost['requests'], 'request')} running or waiting now", ""
+    for model in cost["models"]:
+        yield from wrapped(f"  {_saving(model, cost['restart_seconds'])}")
+    for note in cost["notes"]:
+        yield from wrapped(f"  {shown(note, LONGEST_SENTENCE)}", "dim")
+
+
+def _saving(model: Json, restart: float) -> str:
+    speedup, saved = model["speedup"], model["saves_seconds_per_hour"]
+    name = shown(model["model_name"])
+    if saved is None:
+        return f"{name}: what it would save is not known: the speedup is assumed, not measured"
+    why = f"the speedup is {speedup['value']:.2f}"
+    why += f" ({speedup['lower']:.2f} to {speedup['upper']:.2f})"
+    change = f"{name}: what takes an hour now would take {figures.span(abs(saved['value']))}"
+    if saved["value"] <= 0:
+        return f"{change} longer, as {why}"
+    paid = figures.span(restart / saved["value"] * HOUR)
+    return f"{change} less, as {why}; the restart is paid for after {paid}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    from specwatch.cli.terminal import row
+
+    texts = (f"{cell:{width}}" for cell, width in zip(cells, _TABLE.values(), strict=True))
+    return row(texts).rstrip()
+
+
+def _indented_row(cells: Sequence[str], columns: Mapping[str, int]) -> str:
+    from specwatch.cli.terminal import row
+
+    widths = list(columns.values())
+    right = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
+    return row([f"    {cells[0]:{widths[0]}}", *right], "  ")

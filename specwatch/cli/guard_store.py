@@ -1,0 +1,158 @@
+"""What the commands of the guard read and compute: guards in the database, plans, and costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from specwatch.cli import options, status
+from specwatch.config.loading import Config
+from specwatch.config.rules.condition import nearest
+from specwatch.config.service import SupervisedService
+from specwatch.config.target import Target
+from specwatch.domain.model import HOUR
+from specwatch.domain.units import quoted
+from specwatch.errors import ActuatorError, NoAnswer, SpecwatchError, StoreError
+from specwatch.guard.plan import Plan
+from specwatch.guard.state import GuardState
+
+if TYPE_CHECKING:
+    from specwatch.store.guard_records import Entry, GuardBook
+
+Json = dict[str, Any]
+ACTOR = "specwatch guard"
+"""What the database records for a step of these commands, in place of a daemon."""
+_ANSWER_SECONDS = 3.0
+"""How long a daemon has to answer."""
+
+
+@contextmanager
+def opened(database: str | None, file: Path | None) -> Iterator[GuardBook]:
+    """The guards in the database that the options name; reading them leaves no trace there."""
+    from specwatch.store.guard_records import GuardBook
+    from specwatch.store.repository import Store
+
+    store = Store(options.database_url(database, file), daemon=ACTOR)
+    try:
+        yield GuardBook(store)
+    finally:
+        store.close(time.time())
+
+
+def guards(book: GuardBook, config: Config | None) -> dict[str, Entry]:
+    """Every guard by target: configured ones first, in their order."""
+    entries = {entry.state.target: entry for entry in book.look().values()}
+    order = [target.name for target in config.targets] if config else []
+    known = [name for name in order if name in entries]
+    return {name: entries[name] for name in [*known, *sorted(set(entries) - set(known))]}
+
+
+def chosen(book: GuardBook, target: str | None, config: Config | None = None) -> Entry:
+    """The guard of a target, or the only one; a usage error where that is not one."""
+    entries = guards(book, config)
+    if target is None and len(entries) == 1:
+        return next(iter(entries.values()))
+    configured = [] if config is None else [known.name for known in config.targets]
+    if not entries or (target not in entries and target in configured):
+        raise unguarded(target)
+    if target is None:
+        raise click.UsageError(f"which target? give one of {', '.join(entries)}")
+    if target not in entries:
+        raise click.BadParameter(
+            f"no target {quoted(target)} was ever guarded; {nearest(target, entries)}",
+            param_hint="TARGET",
+        )
+    return entries[target]
+
+
+def unguarded(target: str | None) -> SpecwatchError:
+    """The error about a target that no daemon has guarded yet."""
+    return SpecwatchError(
+        f"no daemon has guarded {target or 'any target'} yet: none runs with this database, or it"
+        " runs with guard.mode off"
+    )
+
+
+def plan_of(target: Target) -> Plan:
+    """What the guard would do to a target. Raises ActuatorError."""
+    from specwatch.actuators.registry import actuator_of
+
+    if isinstance(target.service, SupervisedService):
+        raise ActuatorError(
+            "it is a child of `specwatch run -- COMMAND`, which alone knows the command;"
+            " `specwatch strip -- COMMAND` shows what would be run"
+        )
+    actuator = actuator_of(target)
+    if actuator is None:
+        raise ActuatorError(
+            "it has no service, so that nobody knows how to restart it; add it to the target in the"
+            " configuration, like service: {kind: systemd, unit: vllm.service}"
+        )
+    try:
+        return actuator.plan()
+    finally:
+        actuator.close()
+
+
+def cost_of(config: Config, target: Target) -> Json:
+    """What restarting a target now would cost; None for what is not known, and why in notes."""
+    notes: list[str] = []
+    state = _stored_state(config, target.name, notes)
+    live = _live_status(config, target.name, notes)
+    return {
+        "restart_seconds": state.restart_cost(config.guard.restart_cost),
+        "restarts_measured": len(state.costs),
+        "drain_seconds": config.guard.drain_timeout,
+        "requests": live.get("load"),
+        "models": [
+            _saving(name, model["speedup"])
+            for name, model in sorted(live.get("decision", {}).get("models", {}).items())
+            if model["speedup"] is not None
+        ],
+        "notes": notes,
+    }
+
+
+def _stored_state(config: Config, name: str, notes: list[str]) -> GuardState:
+    from specwatch.store.guard_records import GuardBook
+    from specwatch.store.repository import Store
+
+    store = Store(config.database.connect_url(), daemon=ACTOR)
+    try:
+        entry = GuardBook(store).look(name).get(name)
+    except StoreError as error:
+        notes.append(f"earlier restarts are not known: {error}")
+        return GuardState(name)
+    finally:
+        store.close(0.0)  # which notes nothing, where nothing was written
+    return GuardState(name) if entry is None else entry.state
+
+
+def _live_status(config: Config, name: str, notes: list[str]) -> Json:
+    """What the daemon knows of the target now."""
+    url = status.url_of(config)
+    try:
+        targets = status.ask(url, _ANSWER_SECONDS)["targets"] if url else []
+    except NoAnswer as error:
+        notes.append(f"requests and speedup are not known: {error}")
+        return {}
+    for target in targets:
+        if target["name"] == name:
+            live: Json = target
+            return live
+    notes.append("requests and speedup are not known: no daemon that watches it was found")
+    return {}
+
+
+def _saving(model: str, speedup: Json) -> Json:
+    """Seconds saved in an hour of work: what takes an hour with speculation takes S without."""
+    saving = None
+    if speedup["basis"] == "measured":
+        names = {"value": "value", "lower": "upper", "upper": "lower"}
+        saving = {name: (1 - speedup[source]) * HOUR for name, source in names.items()}
+    return {"model_name": model, "speedup": speedup, "saves_seconds_per_hour": saving}
