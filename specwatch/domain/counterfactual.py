@@ -173,7 +173,8 @@ class Counterfactual:
         memory.update(
             (start, row) for start, row in found.items() if start < settled and start not in memory
         )
-        for start in [start for start in memory if start < ordered[0].start]:
+        oldest = ordered[0].start if ordered else math.inf
+        for start in [start for start in memory if start < oldest]:
             del memory[start]
         return rows
 

@@ -51,7 +51,7 @@ class CounterTracker:
         counters = {s: v for s, v in samples.items() if s.quantity not in GAUGES}
         start = process_start(samples)
         if self.last is None:
-            check(counters, _LARGEST)
+            check(counters, LARGEST)
             self.last, self.process_start = counters, start
             return Increments({}, restarted=False)
         known = start is not None and self.process_start is not None
@@ -64,7 +64,7 @@ class CounterTracker:
         if increments is None or (not known and _bucket_fell(increments, counters)):
             increments, restarted = counters, True
         if restarted:
-            check(counters, _LARGEST)
+            check(counters, LARGEST)
         elif any(series not in counters for series in self.last):
             counters = self._with_missing(counters)
         self.last = counters
@@ -91,7 +91,7 @@ def process_start(samples: Mapping[Series, float]) -> float | None:
 _ROUNDING = 1e-9
 """How far, as a share of itself, a sum may fall through rounding alone."""
 
-_LARGEST = 2.0**62
+LARGEST = 2.0**62
 """No server counts that far; what does would neither add up nor fit into a database."""
 
 _PROCESS_START = Series("process_start", "", "", "", "")
@@ -105,8 +105,8 @@ def _subtract(
     fell = False
     for series, value in counters.items():
         increment = value - last.get(series, 0.0)
-        if not (increment >= 0.0 and value < _LARGEST):
-            check({series: value}, _LARGEST)
+        if not (increment >= 0.0 and value < LARGEST):
+            check({series: value}, LARGEST)
             noise = math.inf if same_process else _ROUNDING * abs(last.get(series, 0.0))
             fell = fell or series.part != "sum" or -increment > noise
         increments[series] = increment
@@ -144,7 +144,7 @@ def _bounds_changed(counters: Mapping[Series, float], last: Mapping[Series, floa
     )
 
 
-def check(counters: Mapping[Series, float], largest: float = 2 * _LARGEST) -> None:
+def check(counters: Mapping[Series, float], largest: float = 2 * LARGEST) -> None:
     """Raise PageError(``not_a_number``) for a value that no counter can have.
 
     Increments that were added up may exceed the largest counter, by rounding.

@@ -9,7 +9,9 @@ text format and of OpenMetrics (https://prometheus.io/docs/instrumenting/exposit
 
 from __future__ import annotations
 
+import codecs
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator
 
@@ -25,6 +27,8 @@ _OVERHEAD = 500
 """Bytes that a remembered series takes besides the text of its labels."""
 _HEADS_REMEMBERED = 5_000
 _LONGEST_HEAD = 200
+_ROOM = 4096
+"""Bytes that the name, the value and the exemplar of a sample may take."""
 _LARGE = 1 << 20
 """Bytes of a page from which on the lines that may be ours are picked out before it is read."""
 
@@ -153,14 +157,24 @@ class PageReader:
     def _picked(self, page: bytes) -> Iterator[re.Match[bytes]]:
         """Yield the lines that may be ours, each with the line feed before it."""
         most = self._limits.sample_limit
+        longest = _longest_line(self._limits)
         found = _OURS_ON_PAGE.finditer(b"\n" + page)
-        if not most:
-            yield from found
-            return
-        yield from itertools.islice(found, most)
+        for line in itertools.islice(found, most or None):
+            if line.end() - line.start(1) > longest:
+                raise self._too_long(line, page)
+            yield line
         more = sum(1 for _ in found)
         if more:
             raise self._too_many(most + more)
+
+    def _too_long(self, line: re.Match[bytes], page: bytes) -> PageError:
+        start = line.string[line.start(1) : line.start(1) + 100].decode("utf-8", "replace")
+        return PageError(
+            ScrapeReason.LABEL_VALUE_LENGTH_LIMIT,
+            f"line {_number(page, line)}: {_excerpt(start)} has {line.end() - line.start(1)} bytes:"
+            f" expected at most {_longest_line(self._limits)}, as of {self._limits.label_limit}"
+            " labels at their longest; if it should be longer, raise label_value_length_limit",
+        )
 
     def _too_many(self, count: int) -> PageError:
         return PageError(
@@ -216,7 +230,11 @@ class PageReader:
             if label is None:
                 raise ValueError(f'cannot read {_excerpt(line)}: expected LABEL="VALUE"')
             if label[1] is None:
+                if name:
+                    raise ValueError(f"{_excerpt(name)} has another name among its labels")
                 name = label[2]  # a quoted metric name: {"vllm:...", model_name="..."}
+            elif label[1] in labels:
+                raise ValueError(f"the label {_excerpt(label[1])} of {_excerpt(name)} stands twice")
             else:
                 labels[label[1]] = self._label_value(name, label[1], label[2])
             most = self._limits.label_limit
@@ -258,6 +276,18 @@ class PageReader:
         )
 
 
+def _longest_line(limits: PageLimits) -> float:
+    """Bytes of a sample with as many and as long labels as may be, and room for its value.
+
+    Each byte of a label's value may be escaped. What is longer is not looked at: text takes up to
+    four times the memory of its bytes, and is copied where it is taken apart.
+    """
+    _, labels, name, value = limits
+    if not (labels and name and value):
+        return math.inf
+    return labels * (name + 2 * value + len('="", ')) + _ROOM
+
+
 _OTHER_DOCUMENTS = (b"<", b"[", b'"')
 """What HTML and most JSON begin with; a metrics page may begin with a brace."""
 _OURS = b""
@@ -276,8 +306,10 @@ def _learn_head(head: bytes) -> bytes:
 
 def _check_encoding(page: bytes) -> None:
     """Raise PageError for a page that is no text: of one with our samples they alone matter."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
     try:
-        page.decode("utf-8")
+        for start in range(0, len(page), _LARGE):
+            decoder.decode(page[start : start + _LARGE])
     except UnicodeDecodeError as error:
         raise PageError(ScrapeReason.NOT_METRICS, f"the page is not UTF-8: {error}") from error
 

@@ -147,12 +147,12 @@ def without_v0_totals(samples: Mapping[Series, float]) -> dict[Series, float]:
 def sampled(samples: Mapping[Series, float]) -> Sampled:
     """The gauges of one model: requests added over engines, usage the highest of them.
 
-    What is NaN, infinite or negative counts as not said.
+    What is NaN, negative, or as large as no count can be, counts as not said.
     """
     values: dict[str, float] = {}
     for series, value in samples.items():
         quantity = series.quantity
-        if quantity not in GAUGES or not 0.0 <= value < math.inf:
+        if quantity not in GAUGES or not 0.0 <= value < counters.LARGEST:
             continue
         if quantity in values:
             take_maximum = quantity in TAKE_MAXIMUM

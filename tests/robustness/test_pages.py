@@ -1,5 +1,9 @@
 """Damaged metrics pages harm nothing but their own scrape."""
 
+import pytest
+
+from specwatch.daemon.target_guard import Guardian
+from specwatch.rules.judge import Judge
 from tests.robustness.pages import MUTATIONS, DamagedPages, run
 from tests.worlds.world import START
 
@@ -18,3 +22,14 @@ def test_the_campaign_damages_pages_in_all_ways() -> None:
         world.page(START + look * world.interval)
 
     assert set(world.done) == set(MUTATIONS)
+
+
+@pytest.mark.parametrize("where", [(Judge, "observe"), (Guardian, "turn")])
+def test_a_defect_is_found_with_its_traceback(
+    where: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(*where, failing)
+    assert "in failing\n" in run(30, seed=3).defects[0]

@@ -8,6 +8,7 @@ import pytest
 
 from specwatch.domain.breakeven import assess
 from specwatch.domain.model import HOUR, MINUTE, Mode
+from specwatch.domain.speedup import NOTHING
 from specwatch.rules.model_record import Dossier
 from tests.domain.minutes import measurements, off, on
 from tests.domain.samples import START, baseline, evidence, minute, minutes, tally
@@ -105,3 +106,12 @@ def test_minutes_are_compared_one_by_one_whatever_they_are_kept_as() -> None:
     assert (found.samples, found.missing) == (12, None)
     assert found.speedup is not None
     assert found.speedup.value == pytest.approx(1.25)
+
+
+def test_a_server_may_come_back_without_speculation_after_hours_of_silence() -> None:
+    known = Dossier("chat", "tiny", HOUR, ())
+    known.compare_with(measurements([off(at) for at in range(10)]), max_age=10 * HOUR)
+    for sample in [*(on(at) for at in range(100, 130)), off(400), off(401)]:
+        assert known.history.add(sample)
+        found = known.examine(sample.start + sample.length).assessment(HOUR)
+    assert found.missing == NOTHING

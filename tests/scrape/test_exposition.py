@@ -282,9 +282,21 @@ def test_a_label_that_another_server_may_have_is_refused_all_the_same():
         PageReader(PageLimits(label_value_length_limit=4)).read(line)
 
 
-@pytest.mark.parametrize("value", [b"x" * 4_000_000, b"\\n" * 2_000_000, b"\xc3\xa9" * 2_000_000])
-def test_a_label_of_megabytes_takes_no_more_memory_than_it_is_long(value):
-    page = SAMPLE[:-2].encode() + value + b'"} 1\n'
+EMOJI = "\N{GRINNING FACE}".encode()
+HUGE = {
+    "label": b'a="' + b"x" * 4_000_000 + b'"} 1',
+    "escapes": b'a="' + b"\\n" * 2_000_000 + b'"} 1',
+    "wide characters": b'a="' + b"x" * 4_000_000 + EMOJI + b'"} 1',
+    "label that does not end": b'a="' + b"x" * 4_000_000 + EMOJI,
+    "label's name": b"x" * 4_000_000 + b'="1"} 1',
+    "value": b"} " + b"1" * 4_000_000 + EMOJI,
+    "same label again and again": b'a="",' * 800_000 + b"} 1",
+}
+
+
+@pytest.mark.parametrize("rest", HUGE.values(), ids=HUGE.keys())
+def test_a_sample_of_megabytes_is_refused_before_it_is_copied(rest):
+    page = b"vllm:num_requests_running{" + rest + b"\n"
     tracemalloc.start()
     try:
         with pytest.raises(PageError, match="label_value_length_limit"):
@@ -292,7 +304,38 @@ def test_a_label_of_megabytes_takes_no_more_memory_than_it_is_long(value):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 8 * len(page)
+    assert peak < 1.2 * len(page)
+
+
+def test_a_foreign_page_of_wide_characters_takes_no_more_memory_than_it_is_long():
+    page = b"x" * 4_000_000 + EMOJI + b" 1\n"
+    tracemalloc.start()
+    try:
+        assert PageReader().read(page) == {}
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * len(page)
+
+
+def test_a_large_page_may_have_a_sample_with_all_that_the_limits_allow():
+    labels = ",".join(f'{number:a>256}="{chr(92) * 4096}"' for number in range(128))
+    foreign = 'node_load{a="1"} 1\n' * 60_000
+    page = f"{foreign}vllm:num_requests_running{{{labels}}} 1\n"
+    assert list(PageReader().read(page.encode()).values()) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        ('vllm:num_requests_running{a="1",a="2"} 1', "'a' of 'vllm:num_requests_running' stands"),
+        ('vllm:num_requests_running{"vllm:num_requests_waiting"} 1', "another name"),
+    ],
+)
+def test_a_label_or_a_name_that_stands_twice_is_malformed(sample, words):
+    with pytest.raises(PageError, match=words) as caught:
+        PageReader().read(f"{sample}\n".encode())
+    assert caught.value.reason == "malformed"
 
 
 def test_a_number_that_only_python_reads_is_refused():

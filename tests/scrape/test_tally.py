@@ -171,7 +171,7 @@ def test_gauges_of_engines_add_up_and_usage_is_that_of_the_fullest():
     assert tally.sampled(only(text)) == tally.Sampled(7, 11, 1.5, None)
 
 
-@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1"])
+@pytest.mark.parametrize("value", ["NaN", "+Inf", "-Inf", "-1", "1e308", "1e19"])
 def test_a_gauge_that_makes_no_sense_is_not_said(value):
     text = page(
         gauge("vllm:num_requests_running", float(value), **LABELS),

@@ -1,0 +1,99 @@
+"""Daemons that are killed (SIGKILL) at random moments beside a server under load lose no count.
+
+``python -m tests.robustness.kills --count 100`` runs the long campaign, with ``--postgres`` on a
+Postgres of its own in place of SQLite.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from specwatch.daemon.daemon import Daemon
+from specwatch.simulator.server import SimulatedServer
+from specwatch.simulator.workload import SimulatedRequest
+from tests.daemon.running import FAST, Running, config_of, counts, scraped, stored, total, work
+from tests.daemon.test_process import Process
+from tests.fixtures import target_of
+from tests.postgres import PostgresServer, find_programs
+
+LONGEST = 2.0
+"""Seconds after its start in which a daemon is killed."""
+
+
+class Outcome(NamedTuple):
+    """What the server counted, and what the database has of it after the last daemon."""
+
+    counted: dict[str, Any]
+    stored: dict[str, Any]
+
+
+def run(database: str, folder: Path, count: int, seed: int) -> Outcome:
+    """Start and kill so many daemons on a database, which is a URL; the last one ends in order."""
+    rng = random.Random(seed)
+    with SimulatedServer(FAST) as server:
+        target = target_of(server.url, interval=0.05)
+        settings = [f"database: '{database}'", "listen: 127.0.0.1:0", "daemon: d", "targets:"]
+        target_line = f"  - {{name: {target.name}, url: '{server.url}', interval: 1s}}"
+        (folder / "c.yml").write_text("\n".join([*settings, target_line, ""]))
+
+        def look() -> None:
+            with Running(Daemon(config_of(database, [target]), environ={})) as daemon:
+                scraped(daemon, 2)
+
+        look()
+        for number in range(count):
+            daemon = Process(folder)
+            try:
+                daemon.wait_for("started")
+                with server.synced() as engine:
+                    for _ in range(50):
+                        engine.submit(SimulatedRequest(rng.randrange(1, 90), rng.randrange(1, 500)))
+                time.sleep(rng.uniform(0.0, LONGEST))
+            finally:
+                daemon.end(signal.SIGKILL)
+            if sys.stderr.isatty():
+                print(
+                    f"\r\033[K{number + 1} of {count} killed", end="", file=sys.stderr, flush=True
+                )
+        work(server)
+        look()
+        with server.synced() as engine:
+            return Outcome(counts(engine.tally()), counts(total(stored(database))))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--postgres", action="store_true")
+    asked = parser.parse_args()
+    postgres = None
+    folder = Path(tempfile.mkdtemp(prefix="specwatch-kills-"))
+    try:
+        url = f"sqlite:///{folder}/d.db"
+        if asked.postgres:
+            programs = find_programs()
+            if programs is None:
+                sys.exit("no Postgres server is installed (Debian: apt install postgresql)")
+            (folder / "postgres").mkdir()
+            folder.chmod(0o755)
+            postgres = PostgresServer(programs, folder / "postgres")
+            postgres.start()
+            url = postgres.new_url()
+        outcome = run(url, folder, asked.count, asked.seed)
+    finally:
+        if postgres is not None:
+            postgres.stop(signal.SIGQUIT)
+        shutil.rmtree(folder)
+    requests = outcome.counted["requests"]
+    print(f"{asked.count} killed, {sum(requests.values())} requests counted")
+    print("nothing lost" if outcome.stored == outcome.counted else f"not the same: {outcome}")
+    sys.exit(outcome.stored != outcome.counted)
