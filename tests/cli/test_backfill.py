@@ -12,9 +12,9 @@ import pytest
 from click.testing import Result
 from rich.console import Console
 
+from specwatch.backfill import prometheus as api
 from specwatch.backfill.prometheus_targets import Source
 from specwatch.backfill.service import Backfill, Filled, Span
-from specwatch.backfill.service import prometheus as api
 from specwatch.cli.backfill_progress import Progress
 from specwatch.domain.model import HOUR, Batch, Cursor, Window
 from specwatch.errors import NoAnswer, StoreUnavailable

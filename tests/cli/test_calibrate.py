@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from click.testing import CliRunner
 from rich.console import Console
 from starlette.responses import PlainTextResponse
@@ -26,6 +28,7 @@ from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedTraffic
 from specwatch.store.readers import Reader
 from tests.cli.conftest import Run
+from tests.hostile import wait_for
 from tests.simulated_load import COSTS, K, in_virtual_time, server, settings
 
 DATA = Path(__file__).parents[1] / "data" / "bench"
@@ -255,9 +258,16 @@ def test_a_database_that_cannot_be_written_is_refused_before_any_request(
     assert len(off.engine.log) == before
 
 
+def _running(url: str) -> float:
+    page = requests.get(f"{url}/metrics", timeout=20).text
+    return sum(map(float, re.findall(r"^vllm:num_requests_running{.*} (.*)$", page, re.M)))
+
+
 def test_a_server_in_use_is_refused_unless_that_is_meant(run: Run, database: str) -> None:
-    traffic = SimulatedTraffic(concurrency=1)
+    traffic = SimulatedTraffic(concurrency=4)
     with server(traffic=traffic) as busy:
+        # The page is of the last step that ended, as that of vLLM is: at first of none.
+        wait_for(lambda: _running(busy.url) > 0)
         arguments = ("calibrate", "--off", busy.url, "--concurrency", 2, "--database", database)
         refused = run(*arguments, *QUICK)
         assert refused.exit_code == 2

@@ -115,7 +115,7 @@ def test_what_restarts_took_before_and_how_soon_traffic_rests_counts() -> None:
             {"actions": (NOW - 86399, NOW - 7000)}, {}, {"max_actions_per_day": 2},
             "2 actions within a day: guard.max_actions_per_day are used up",
         ),
-        ({"elsewhere": NOW - HOUR + 1}, {}, {}, "another tool switched speculation not"),
+        ({"elsewhere": NOW - HOUR + 1}, {}, {}, "another tool switched speculation recently"),
         ({}, {"service": None, "service_error": "masked"}, {}, "cannot be switched: masked"),
         ({}, {"service": None}, {}, "the server's manager was not asked yet"),
         ({}, {"service": replace(UP, life=Life.DOWN)}, {}, "the server is not up"),

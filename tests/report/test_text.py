@@ -219,8 +219,8 @@ def test_a_schedule_comes_with_what_it_needs_and_promises_nothing() -> None:
     model = sample.full().targets[0]
     slight = msgspec.structs.replace(model.what_if, now=0.95, without_drafts=0.91)
     text = " ".join(_only(what_if=slight).split())
-    assert "a schedule is no remedy: with 0 draft tokens the drafter still runs" in text
-    assert "per_batch_size" not in text.partition("a schedule is no remedy")[2]
+    assert "a schedule does not help: with 0 draft tokens the drafter still runs" in text
+    assert "per_batch_size" not in text.partition("a schedule does not help")[2]
     assert "this is 0.19.1" in " ".join(_only(engine_version="0.19.1").split())
 
 

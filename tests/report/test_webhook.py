@@ -79,7 +79,7 @@ def test_hostile_names_cannot_call_anybody(hook: Receiver) -> None:
     [
         (500, True, "answered 500 (no hook ***); it may be well again later"),
         (429, True, "answered 429 (no hook ***); it may be well again later"),
-        (404, False, "answered 404 (no hook ***); there is no such webhook: make another"),
+        (404, False, "answered 404 (no hook ***); the webhook does not exist; create one"),
         (403, False, "answered 403 (no hook ***); the webhook is not allowed any more"),
         (302, False, "answered 302; a redirect is not followed"),
     ],
