@@ -238,8 +238,10 @@ def test_the_tap_brings_nothing_that_vllm_has_not(vllm_install: Path, tap: objec
     ours = {module for module in modules if module.startswith("specwatch.")}
     inner = {module for module in ours if not module.startswith("specwatch.tap")}
     assert inner <= {
+        "specwatch.domain",
         "specwatch.domain.model",
-        "specwatch.engines.families",
         "specwatch.domain.temperature",
+        "specwatch.engines",
+        "specwatch.engines.families",
     }
     assert not {"sqlalchemy", "alembic", "apscheduler", "structlog", "pydantic"} & set(modules)
