@@ -251,7 +251,7 @@ HOSTILE: dict[str, tuple[dict[str, object], str]] = {
     ),
     "an interrupted download": (
         {"model.safetensors": struct.pack("<Q", len(HEADER)) + HEADER + b"1234"},
-        "model.safetensors: cannot be read (Error while deserializing header: incomplete metadata",
+        "model.safetensors: cannot be read (Error while deserializing header: ",
     ),
     "a tensor that ends before it begins": (
         {"model.safetensors": safetensors({"a": ("F16", [4], -8)})}, "model.safetensors: cannot",
