@@ -188,7 +188,8 @@ def test_gzip_is_unpacked(serve: Serve, client_of: ClientOf, packed: bytes) -> N
             "truncated", "broke off", id="a chunk that is none",
         ),
         pytest.param(
-            body(gzip.compress(PAGE, mtime=0)[:-20], GZIP), "truncated", "broke off", id="half a gzip",
+            body(gzip.compress(PAGE, mtime=0)[:-20], GZIP), "truncated", "broke off",
+            id="half a gzip",
         ),
         pytest.param(
             body(b"a 1\n", GZIP), "malformed", "no gzip", id="gzip that is none",
