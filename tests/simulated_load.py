@@ -20,11 +20,12 @@ from prometheus_client import CollectorRegistry
 
 from specwatch.cli import bench_run, load_server, probe_run
 from specwatch.domain.model import Series
+from specwatch.engines.acceptance import Acceptance, Record
 from specwatch.loadtest.calibration import Engine, Meter, counted_of, engine_of
 from specwatch.loadtest.closed_loop import ClosedLoop
 from specwatch.loadtest.fixed_load import FixedLoad
 from specwatch.loadtest.open_loop import OpenLoop
-from specwatch.loadtest.requests import Acceptance, Answer, Ask
+from specwatch.loadtest.requests import Answer, Ask
 from specwatch.scrape.exposition import PageReader
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
@@ -173,10 +174,8 @@ class VirtualClient:
     def _record(self, found: SimulatedSequence) -> Acceptance | None:
         if self._engine.speculation is None or self._engine.settings.record == "none":
             return None
-        return Acceptance(
-            found.drafts, found.draft_tokens, found.accepted_tokens,
-            tuple(found.accepted_histogram),
-        )  # fmt: skip
+        record = Record(found.draft_tokens, acceptance_histogram=list(found.accepted_histogram))
+        return record.acceptance()
 
 
 class VirtualServer(load_server.Server):

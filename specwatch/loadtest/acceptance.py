@@ -16,8 +16,8 @@ from specwatch.domain.acceptance import accepted_length_histogram
 from specwatch.domain.experiments import Acceptance, Estimate
 from specwatch.domain.interval import CONFIDENCE, LEAST_SAMPLES, Interval
 from specwatch.domain.model import Tally
+from specwatch.engines.acceptance import Acceptance as Record
 from specwatch.loadtest.common import estimate_of
-from specwatch.loadtest.requests import Acceptance as Record
 from specwatch.loadtest.resampling import Pair, ratio_interval
 
 
@@ -52,7 +52,7 @@ class Part:
             record.drafts,
             record.draft_tokens,
             record.accepted_tokens,
-            record.accepted_lengths or None,
+            record.accepted_lengths,
             frozenset(prompts),
         )
 

@@ -15,8 +15,9 @@ from typing import Any, Self
 import aiohttp
 
 from specwatch import __version__
+from specwatch.engines.acceptance import Acceptance
 from specwatch.loadtest import stream_events
-from specwatch.loadtest.requests import Acceptance, Answer, Ask, ErrorKind
+from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 
 CHAT, COMPLETIONS = "chat", "completions"
 _PATHS = {CHAT: "/v1/chat/completions", COMPLETIONS: "/v1/completions"}

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from specwatch.engines.acceptance import Acceptance
+
 
 class ErrorKind(enum.StrEnum):
     """Why a request has no whole answer: the closed set of what errors are counted by."""
@@ -41,17 +43,6 @@ class Ask:
     """None leaves it to the server's default."""
     messages: tuple[Mapping[str, str], ...] = ()
     """A conversation, in place of the prompt; of the chat endpoint."""
-
-
-@dataclass(frozen=True, slots=True)
-class Acceptance:
-    """The server's own record of how the speculation of one request went."""
-
-    drafts: int
-    draft_tokens: int
-    accepted_tokens: int
-    accepted_lengths: tuple[int, ...] = ()
-    """Number of drafts that had 0, 1, .. k tokens accepted, where the record says."""
 
 
 @dataclass(frozen=True, slots=True)

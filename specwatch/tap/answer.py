@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from itertools import accumulate
 from typing import Any
 
 import msgspec
+
+from specwatch.engines.acceptance import Acceptance, Metrics, Timings, acceptance_of
 
 FINISH_REASONS = {
     # OpenAI's, as vLLM gives them.
@@ -25,80 +26,6 @@ FINISH_REASONS = {
 
 OTHER = "other"
 _NOT_YET = ("in_progress", "queued")
-
-
-class Acceptance(msgspec.Struct, frozen=True):
-    """What became of one request's drafts; ``method`` is a key of ``model.METHODS``.
-
-    ``accepted_per_position`` is None where only the total is known.
-    """
-
-    method: str
-    drafts: int
-    draft_tokens: int
-    accepted_tokens: int
-    accepted_per_position: tuple[int, ...] | None = None
-
-
-class Record(msgspec.Struct, gc=False):
-    """vLLM's own record (``metrics.speculative_decoding``)."""
-
-    acceptance_histogram: list[int]
-    num_draft_tokens: int
-    num_spec_steps: int | None = None
-
-    def acceptance(self) -> Acceptance | None:
-        """None where the numbers contradict one another."""
-        lengths = self.acceptance_histogram
-        at_least = tuple(accumulate(reversed(lengths[1:])))[::-1]
-        drafts, accepted = sum(lengths), sum(at_least)
-        sound = min(lengths, default=0) >= 0 and accepted <= self.num_draft_tokens
-        if not sound or self.num_spec_steps not in (None, drafts):
-            return None
-        return Acceptance("record", drafts, self.num_draft_tokens, accepted, at_least)
-
-
-class Metrics(msgspec.Struct, gc=False):
-    """``metrics`` of a response; times are in milliseconds."""
-
-    time_to_first_token_ms: float | None = None
-    queue_time_ms: float | None = None
-    mean_itl_ms: float | None = None
-    speculative_decoding: Record | None = None
-
-    @property
-    def ttft(self) -> float | None:
-        """In seconds, with the time in the queue, as the server's own histogram has it."""
-        if self.time_to_first_token_ms is None:
-            return None
-        return _seconds(self.time_to_first_token_ms + (self.queue_time_ms or 0.0))
-
-    @property
-    def tpot(self) -> float | None:
-        """In seconds."""
-        return _seconds(self.mean_itl_ms)
-
-
-class Timings(msgspec.Struct, gc=False):
-    """``timings`` of llama.cpp; times are in milliseconds."""
-
-    prompt_ms: float | None = None
-    predicted_n: int | None = None
-    predicted_ms: float | None = None
-    draft_n: int | None = None
-    draft_n_accepted: int | None = None
-
-    def acceptance(self) -> Acceptance | None:
-        """None where nothing was drafted or the numbers contradict one another.
-
-        Each step yields the accepted tokens and one more, the first token comes of the prompt; so
-        there were as many steps as tokens after the first that were not drafted.
-        """
-        drafted, accepted = self.draft_n, self.draft_n_accepted
-        if drafted is None or accepted is None or not 0 <= accepted <= drafted:
-            return None
-        steps = max(0, (self.predicted_n or 0) - 1 - accepted)
-        return Acceptance("timings", steps, drafted, accepted)
 
 
 class Usage(msgspec.Struct, gc=False):
@@ -216,9 +143,7 @@ class Answer(msgspec.Struct, gc=False):
     @property
     def acceptance(self) -> Acceptance | None:
         """The record, where there is one that can be believed."""
-        if self.metrics is not None and self.metrics.speculative_decoding is not None:
-            return self.metrics.speculative_decoding.acceptance()
-        return self.timings.acceptance() if self.timings is not None else None
+        return acceptance_of(self.metrics, self.timings)
 
 
 _ANSWER = msgspec.json.Decoder(Answer)
@@ -280,8 +205,3 @@ def read_end(tail: bytes) -> Answer | None:
     said = (members.pop(name, None) for name in _ENDS)
     reason = next((end for end in said if isinstance(end, str)), None)
     return read(msgspec.json.encode({**members, "choices": [{"finish_reason": reason}]}))
-
-
-def _seconds(milliseconds: float | None) -> float | None:
-    """A time that a server gave; None for what cannot be one."""
-    return None if milliseconds is None or milliseconds < 0 else milliseconds / 1000

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from specwatch.engines import families
-from specwatch.tap.answer import Acceptance
+from specwatch.engines.acceptance import Acceptance
 from specwatch.tap.outcome import Outcome
 
 STAGES = ("request", "response", "count")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from specwatch.tap.answer import OTHER, Acceptance, Answer
+from specwatch.engines.acceptance import Acceptance
+from specwatch.tap.answer import OTHER, Answer
 from specwatch.tap.asked import OPENAI, Asked
 from specwatch.tap.facts import Endpoint, Facts
 from specwatch.tap.stream import StreamReader

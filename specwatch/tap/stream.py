@@ -7,8 +7,9 @@ one of the only choice. That chunk waits for the one after it, which the server 
 
 from __future__ import annotations
 
+from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer
-from specwatch.tap.answer import Acceptance, Answer
+from specwatch.tap.answer import Answer
 from specwatch.tap.asked import OPENAI
 from specwatch.tap.events import Splitter, data_of, is_one_line
 from specwatch.tap.facts import Endpoint

@@ -10,9 +10,10 @@ import pytest
 
 from specwatch.domain.experiments import Level
 from specwatch.domain.model import Environment, Mode, Series, Tally
+from specwatch.engines.acceptance import Acceptance
 from specwatch.loadtest.bench import Load, Stretch, answered_well, level, written
 from specwatch.loadtest.calibration import Block, Engine, Look, Stage
-from specwatch.loadtest.requests import Acceptance, Answer, Ask, ErrorKind, Prompt
+from specwatch.loadtest.requests import Answer, Ask, ErrorKind, Prompt
 
 FULL = 21
 ENGINE = Engine("tiny", "tiny", Mode.ON, Environment("0.32.0", "abc-4"))
@@ -233,7 +234,10 @@ def test_an_answer_that_does_not_tell_its_tokens_is_unreadable() -> None:
 def test_acceptance_comes_from_the_records_where_the_page_counts_none() -> None:
     """As with llama.cpp, whose page does not tell that it speculates."""
     stage = Stage(ENGINE, 2)
-    stage.answers = [replace(answer(12.0), acceptance=Acceptance(10, 40, 30)), answer(13.0)]
+    stage.answers = [
+        replace(answer(12.0), acceptance=Acceptance("record", 10, 40, 30)),
+        answer(13.0),
+    ]
     found = level(LOAD, stage, [stretch([answer(12.0)])], turns=False).acceptance
     assert found is not None
     assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (10, 40, 30)

@@ -15,8 +15,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from specwatch.engines.acceptance import Acceptance
 from specwatch.loadtest.client import LoadClient
-from specwatch.loadtest.requests import Acceptance, Answer, Ask, ErrorKind
+from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.runtime.http_server import HttpServer
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.server import SimulatedServer
@@ -106,6 +107,7 @@ def test_an_answer_is_timed_counted_and_has_its_record(
     found = answer.acceptance
     assert found is not None
     assert found.draft_tokens == 4 * found.drafts
+    assert found.accepted_lengths is not None
     assert sum(found.accepted_lengths) == found.drafts
     assert sum(kept * n for kept, n in enumerate(found.accepted_lengths)) == found.accepted_tokens
 
@@ -219,13 +221,13 @@ def test_llama_cpp_without_a_record_has_none(serve: Serve) -> None:
 def test_llama_cpp_tells_steps_by_its_tokens(serve: Serve) -> None:
     """Of 20 tokens the first is the prompt's, and 12 were accepted: 7 steps."""
     found = send(serve(streamed(piece("a"), {**USAGE, "timings": TIMINGS})))
-    assert found.acceptance == Acceptance(7, 28, 12)
+    assert found.acceptance == Acceptance("timings", 7, 28, 12)
 
 
 def test_a_record_that_tells_no_lengths_is_taken(serve: Serve) -> None:
     metrics = {"metrics": {"speculative_decoding": RECORD}}
     found = send(serve(streamed(piece("a"), {**USAGE, **metrics})))
-    assert found.acceptance == Acceptance(2, 8, 3)
+    assert found.acceptance == Acceptance("record", 2, 8, 3)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +238,6 @@ def test_a_record_that_tells_no_lengths_is_taken(serve: Serve) -> None:
         {"usage": {"completion_tokens": -5}},
         {"usage": {"completion_tokens": 5, "prompt_tokens": 2.5}},
         {**USAGE, "metrics": {"speculative_decoding": {**RECORD, "num_draft_tokens": "8"}}},
-        {**USAGE, "metrics": {"speculative_decoding": {**RECORD, "num_spec_steps": -2}}},
         {**USAGE, "metrics": {"speculative_decoding": {**RECORD, "acceptance_histogram": [None]}}},
         {**USAGE, "timings": {**TIMINGS, "draft_n": "28"}},
         {**USAGE, "timings": [28]},
@@ -255,7 +256,9 @@ def test_what_is_no_count_makes_an_answer_unreadable(serve: Serve, last: object)
 @pytest.mark.parametrize(
     "more",
     [
+        {"metrics": {"speculative_decoding": {**RECORD, "num_spec_steps": -2}}},
         {"metrics": {"speculative_decoding": {**RECORD, "num_accepted_draft_tokens": 9}}},
+        {"metrics": {"speculative_decoding": {**RECORD, "acceptance_histogram": [0, 1, 1, 0, -1]}}},
         {"metrics": {"speculative_decoding": {**RECORD, "acceptance_histogram": [1, 0, 1]}}},
         {"timings": {**TIMINGS, "draft_n_accepted": 29}},
     ],

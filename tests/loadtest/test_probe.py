@@ -13,6 +13,7 @@ from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
 from specwatch.domain.experiments import Distribution
 from specwatch.domain.model import Environment, Histogram, Mode, Series, Tally
 from specwatch.domain.model import load_bin as load_bin_of
+from specwatch.engines.acceptance import Acceptance as Record
 from specwatch.loadtest import other_traffic
 from specwatch.loadtest.acceptance import Part, acceptance_of, length_interval, rate_interval
 from specwatch.loadtest.acceptance import drawn as together
@@ -29,7 +30,6 @@ from specwatch.loadtest.probe import (
     shortfall_of,
     temperatures_of,
 )
-from specwatch.loadtest.requests import Acceptance as Record
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 
 K = 4
@@ -167,7 +167,7 @@ def test_a_quantile_needs_a_value_beyond_it(
 
 def test_counters_and_records_make_the_same_part() -> None:
     whole = Tally(drafts=3, draft_tokens=12, accepted_tokens=7, accepted_per_position=(3, 2, 1, 1))
-    record = Record(3, 12, 7, (0, 1, 1, 0, 1))
+    record = Record("record", 3, 12, 7, (3, 2, 1, 1))
     assert Part.of_counters(whole) == Part.of_record(record)
     assert Part.of_counters(Tally(drafts=3)) is None
 

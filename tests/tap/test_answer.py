@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer
-from specwatch.tap.answer import FINISH_REASONS, Acceptance, Answer
+from specwatch.tap.answer import FINISH_REASONS, Answer
 
 
 def read(**members: Any) -> Answer:

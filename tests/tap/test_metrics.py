@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from specwatch.domain import histogram
 from specwatch.domain.model import METHODS, Series
 from specwatch.engines import families
+from specwatch.engines.acceptance import Acceptance
 from specwatch.rules import summary
 from specwatch.scrape.exposition import PageReader
-from specwatch.tap.answer import Acceptance
 from specwatch.tap.metrics import BOUNDS, STAGES, Counters
 from specwatch.tap.outcome import Outcome
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain import model
+from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer
-from specwatch.tap.answer import Acceptance
 from specwatch.tap.asked import Asked
 from specwatch.tap.facts import Endpoint, Facts
 from specwatch.tap.outcome import Outcome, Seen

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.tap.answer import Acceptance
+from specwatch.engines.acceptance import Acceptance
 from specwatch.tap.events import LONGEST_EVENT
 from specwatch.tap.facts import Endpoint
 from specwatch.tap.stream import StreamReader

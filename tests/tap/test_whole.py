@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer, whole
-from specwatch.tap.answer import Acceptance, Answer
+from specwatch.tap.answer import Answer
 from specwatch.tap.whole import TAIL, WholeReader
 from tests.tap.streams import DATA, RECORD, chunked, some_text
 

@@ -1,0 +1,109 @@
+"""What a response of an engine says about the drafts of its own request."""
+
+from __future__ import annotations
+
+from itertools import accumulate, pairwise
+
+import msgspec
+
+
+class Acceptance(msgspec.Struct, frozen=True):
+    """What became of one request's drafts; ``method`` is a key of ``model.METHODS``.
+
+    ``accepted_per_position`` is None where only the total is known.
+    """
+
+    method: str
+    drafts: int
+    draft_tokens: int
+    accepted_tokens: int
+    accepted_per_position: tuple[int, ...] | None = None
+
+    @property
+    def accepted_lengths(self) -> tuple[int, ...] | None:
+        """Number of drafts that had 0, 1, .. k tokens accepted."""
+        if self.accepted_per_position is None:
+            return None
+        return tuple(a - b for a, b in pairwise((self.drafts, *self.accepted_per_position, 0)))
+
+
+class Record(msgspec.Struct, gc=False):
+    """vLLM's own record (``metrics.speculative_decoding``)."""
+
+    num_draft_tokens: int
+    num_spec_steps: int | None = None
+    num_accepted_draft_tokens: int | None = None
+    acceptance_histogram: list[int] | None = None
+
+    def acceptance(self) -> Acceptance | None:
+        """None where the numbers contradict one another, or the steps are not told."""
+        drafts, accepted, at_least = self.num_spec_steps, self.num_accepted_draft_tokens, None
+        lengths = self.acceptance_histogram
+        if lengths is not None:
+            at_least = tuple(accumulate(reversed(lengths[1:])))[::-1]
+            counted = sum(lengths), sum(at_least)
+            if min(lengths, default=0) < 0 or drafts not in (None, counted[0]):
+                return None
+            if accepted not in (None, counted[1]):
+                return None
+            drafts, accepted = counted
+        if drafts is None or accepted is None or drafts < 0:
+            return None
+        if not 0 <= accepted <= self.num_draft_tokens:
+            return None
+        return Acceptance("record", drafts, self.num_draft_tokens, accepted, at_least)
+
+
+class Metrics(msgspec.Struct, gc=False):
+    """``metrics`` of a response of vLLM; times are in milliseconds."""
+
+    time_to_first_token_ms: float | None = None
+    queue_time_ms: float | None = None
+    mean_itl_ms: float | None = None
+    speculative_decoding: Record | None = None
+
+    @property
+    def ttft(self) -> float | None:
+        """In seconds, with the time in the queue, as the server's own histogram has it."""
+        if self.time_to_first_token_ms is None:
+            return None
+        return _seconds(self.time_to_first_token_ms + (self.queue_time_ms or 0.0))
+
+    @property
+    def tpot(self) -> float | None:
+        """In seconds."""
+        return _seconds(self.mean_itl_ms)
+
+
+class Timings(msgspec.Struct, gc=False):
+    """``timings`` of a response of llama.cpp; times are in milliseconds."""
+
+    prompt_ms: float | None = None
+    predicted_n: int | None = None
+    predicted_ms: float | None = None
+    draft_n: int | None = None
+    draft_n_accepted: int | None = None
+
+    def acceptance(self) -> Acceptance | None:
+        """None where nothing was drafted or the numbers contradict one another.
+
+        Each step yields the accepted tokens and one more, the first token comes of the prompt; so
+        there were as many steps as tokens after the first that were not drafted.
+        """
+        drafted, accepted = self.draft_n, self.draft_n_accepted
+        if drafted is None or accepted is None or not 0 <= accepted <= drafted:
+            return None
+        steps = max(0, (self.predicted_n or 0) - 1 - accepted)
+        return Acceptance("timings", steps, drafted, accepted)
+
+
+def acceptance_of(metrics: Metrics | None, timings: Timings | None) -> Acceptance | None:
+    """What either part of a response tells, where it can be believed."""
+    if metrics is not None and metrics.speculative_decoding is not None:
+        return metrics.speculative_decoding.acceptance()
+    return None if timings is None else timings.acceptance()
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    """A time that a server gave; None for what cannot be one."""
+    return None if milliseconds is None or milliseconds < 0 else milliseconds / 1000
