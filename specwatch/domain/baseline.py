@@ -57,7 +57,7 @@ class Point(NamedTuple):
     firsts: float | None = None
     first_seconds: float = 0.0
     prompt_tokens: float = 0.0
-    population: float = 0.0
+    arrival_load: float = 0.0
     prompt: float | None = None
     output: float | None = None
 
@@ -88,7 +88,7 @@ class Point(NamedTuple):
         if not self.firsts:
             return None
         return Observation(
-            self.at, self.population, self.first_seconds, self.firsts, self.prompt_tokens,
+            self.at, self.arrival_load, self.first_seconds, self.firsts, self.prompt_tokens,
             length=self.length,
         )  # fmt: skip
 
@@ -353,7 +353,16 @@ def point_of(sample: Sample) -> Point | None:
     at = float(sample.start + sample.length)
     found = Point(at, concurrency, pace.seconds, pace.tokens, pace.by_token, float(sample.length))
     asked = sample.requests
-    return found if asked is None else Point(*found[:6], *asked)
+    if asked is None:
+        return found
+    return found._replace(
+        firsts=asked.firsts,
+        first_seconds=asked.first_seconds,
+        prompt_tokens=asked.prompt_tokens,
+        arrival_load=asked.arrival_load,
+        prompt=asked.prompt,
+        output=asked.output,
+    )
 
 
 def _measurement(

@@ -205,7 +205,7 @@ class Counterfactual:
         if asked is not None and minute.pace.by_token and firsts:
             # Fewer minutes tell of first tokens than of others.
             first = firsts.predict(
-                asked.population, float(asked.firsts), asked.prompt_tokens, nearest=True
+                asked.arrival_load, float(asked.firsts), asked.prompt_tokens, nearest=True
             )
             if first is None:
                 same = self._at_demand(minute)

@@ -46,12 +46,18 @@ class Requests(NamedTuple):
     are those that had to be computed; ``population`` is the mean of requests that ran or waited
     while any ran; ``prompt`` and ``output`` are mean lengths in tokens, None where no request
     tells.
+
+    ``arrival_load`` is how many there are when one arrives, itself included. Requests that come at
+    random find the mean over all time before them (R. W. Wolff, *Poisson Arrivals See Time
+    Averages*, 1982); those of a closed loop of clients find the other clients' (M. Reiser and
+    S. S. Lavenberg, *Mean-Value Analysis of Closed Multichain Queuing Networks*, 1980).
     """
 
     firsts: int
     first_seconds: float
     prompt_tokens: float
     population: float
+    arrival_load: float
     prompt: float | None
     output: float | None
 
@@ -82,6 +88,8 @@ class Sample:
     buckets: Mapping[str, Tally] = field(default_factory=dict)
     coverage: float | None = None
     sound: bool = True
+    closed_loop: bool = False
+    """Whether its requests were sent by a constant number of clients."""
     usual: SentLengths | None = None
     """Lengths of its requests that are known without counting: they stand in where none began or
     ended in it."""
@@ -108,6 +116,8 @@ class Sample:
     def requests(self) -> Requests | None:
         """What its requests were like and waited for; None where the server does not say."""
         found = requests_of(self.tally, self.gauges)
+        if found is not None and self.closed_loop:
+            found = found._replace(arrival_load=found.population)
         if found is None or self.usual is None:
             return found
         outputs = self.tally.output_length
@@ -125,13 +135,15 @@ def requests_of(counted: Tally, gauges: Gauges) -> Requests | None:
     hits = min(counted.prefix_cache_hits or 0, counted.prompt_tokens)
     outputs = counted.output_length
     output = outputs.sum / outputs.count if outputs is not None and outputs.count else None
+    present = gauges.running_seconds + gauges.waiting_seconds
     if output is None and firsts and counted.generation_tokens is not None:
         output = counted.generation_tokens / firsts
     return Requests(
         firsts=firsts,
         first_seconds=counted.ttft.sum,
         prompt_tokens=float(counted.prompt_tokens - hits),
-        population=(gauges.running_seconds + gauges.waiting_seconds) / gauges.busy_seconds,
+        population=present / gauges.busy_seconds,
+        arrival_load=1.0 + present / max(gauges.sampled_seconds, gauges.busy_seconds),
         prompt=counted.prompt_tokens / firsts if firsts else None,
         output=output,
     )

@@ -229,6 +229,7 @@ class Slice:
             ),
             environment=engine.environment,
             buckets=self.buckets,
+            closed_loop=True,
             usual=self.usual,
         )
 

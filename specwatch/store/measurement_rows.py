@@ -29,7 +29,9 @@ _Packed = tuple[
 
 
 class _Point(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """As :class:`specwatch.domain.baseline.Point`; rows of earlier versions end after five."""
+    """As :class:`specwatch.domain.baseline.Point`; rows of earlier versions end after five, or
+    after ``output``: those of traffic have requests at a time where others have those on arrival.
+    """
 
     at: Finite
     concurrency: Finite
@@ -40,9 +42,10 @@ class _Point(msgspec.Struct, frozen=True, gc=False, array_like=True):
     firsts: Finite | None = None
     first_seconds: Finite = 0.0
     prompt_tokens: Finite = 0.0
-    population: Finite = 0.0
+    arrival_load: Finite = 0.0
     prompt: Finite | None = None
     output: Finite | None = None
+    on_arrival: bool = False
 
 
 class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -117,7 +120,7 @@ def _key(one: Measurement) -> tuple[str, str, str, str, int, str]:
 def _pack(one: Measurement) -> bytes:
     return _ENCODER.encode(
         _Data(
-            tuple(_Point(*each) for each in one.points),
+            tuple(_Point(*each, on_arrival=True) for each in one.points),
             _packed(one.ttft),
             _packed(one.tpot),
             one.points_behind,
@@ -127,6 +130,14 @@ def _pack(one: Measurement) -> bytes:
 
 def _packed(one: Histogram | None) -> _Packed | None:
     return None if one is None else (one.bounds, one.counts, one.sum, one.coarsened)
+
+
+def _point(stored: _Point, origin: Origin) -> Point:
+    *values, on_arrival = msgspec.structs.astuple(stored)
+    point = Point(*values)
+    if on_arrival or origin is not Origin.WINDOWS:
+        return point
+    return point._replace(arrival_load=point.arrival_load + 1.0)
 
 
 def measurement_of(row: sa.Row[Any]) -> Measurement:
@@ -141,7 +152,7 @@ def measurement_of(row: sa.Row[Any]) -> Measurement:
         ),
         row.load_bin,
         Origin(row.origin),
-        tuple(Point(*msgspec.structs.astuple(each)) for each in data.points),
+        tuple(_point(each, Origin(row.origin)) for each in data.points),
         None if data.ttft is None else Histogram(*data.ttft),
         None if data.tpot is None else Histogram(*data.tpot),
         data.points_behind,

@@ -158,7 +158,7 @@ def test_every_point_tells_its_conditions(production: tuple[str, Result]) -> Non
             assert point.firsts
             assert point.prompt_tokens == pytest.approx(point.firsts * (point.prompt or 0.0))
             assert point.output == pytest.approx(40, rel=0.1)
-            assert point.population == pytest.approx(point.concurrency, rel=0.2)
+            assert point.arrival_load == pytest.approx(point.concurrency, rel=0.2)
 
 
 def test_each_round_has_every_length_and_its_order_changes(

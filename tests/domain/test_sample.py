@@ -175,3 +175,15 @@ def test_only_what_decisions_read_is_kept():
     )  # fmt: skip
     (sample,) = samples_of([window(tally=tally)])
     assert sample.tally == Tally(inter_token=Histogram((), (12,), 9.0), requests={"stop": 3})
+
+
+def test_a_request_finds_the_mean_of_all_time_or_the_other_clients():
+    """Half of the time nobody asks, and three run for the rest: one that comes finds 1.5."""
+    tally = Tally(prompt_tokens=60, ttft=Histogram((0.1,), (4, 0), 0.2))
+    gauges = Gauges(sampled_seconds=60.0, busy_seconds=30.0, running_seconds=90.0)
+    (sample,) = samples_of([window(tally=tally, gauges=gauges)])
+    assert sample.requests is not None
+    assert (sample.requests.population, sample.requests.arrival_load) == (3.0, 2.5)
+    closed = replace(sample, closed_loop=True)
+    assert closed.requests is not None
+    assert closed.requests.arrival_load == 3.0

@@ -113,7 +113,7 @@ def test_a_slice_tells_its_conditions() -> None:
         assert (point.firsts, point.first_seconds) == (2, pytest.approx(0.1))
         assert point.prompt_tokens == 40, "what the prefix cache held was not computed"
         assert (point.prompt, point.output) == (30.0, 50.0)
-        assert point.population == pytest.approx(2.0)
+        assert point.arrival_load == pytest.approx(2.0)
 
 
 def test_lengths_of_what_was_sent_stand_in_where_no_request_began_or_ended() -> None:

@@ -81,7 +81,7 @@ def run(
 
 def test_all_requests_are_sent_however_long_others_take_and_are_waited_for() -> None:
     arrivals = [0.01 * at for at in range(20)]
-    client = Fake(latency=0.3)
+    client = Fake(latency=1.0)
     block = run(client, arrivals)
     assert client.asked == [f"prompt {at}" for at in range(20)]
     assert len(block.answers) == 20

@@ -6,7 +6,9 @@ import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
+import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,7 +22,9 @@ from specwatch.domain.baseline import (
 )
 from specwatch.domain.model import HOUR, Histogram
 from specwatch.errors import StoreUnavailable
+from specwatch.store.database import Database
 from specwatch.store.repository import Store
+from specwatch.store.schema import baselines
 from tests.fixtures import OpenStore
 from tests.store.examples import T0, histograms
 
@@ -193,3 +197,21 @@ def test_a_database_that_is_not_there_has_none(store: Store, url: str) -> None:
             Store(f"{url}.absent", daemon="d").measurements()
     else:
         assert store.measurements() == []
+
+
+@pytest.mark.parametrize(("origin", "load"), [(Origin.WINDOWS, 3.0), (Origin.CALIBRATION, 2.0)])
+def test_points_of_earlier_versions_have_the_load_on_arrival(
+    store: Store, url: str, origin: Origin, load: float
+) -> None:
+    """Traffic was stored with the requests at a time, to which the one that arrives is added."""
+    point = Point(float(T0), 2.0, 3.0, 100.0, firsts=4.0, arrival_load=2.0)
+    store.write_measurements([Measurement(KEY, 1, origin, (point,))], T0)
+    database = Database(url)
+    with database.writing() as connection:
+        data = connection.execute(sa.select(baselines.c.data)).scalar_one()
+        points, *rest = msgspec.msgpack.decode(bytes(data))
+        without_mark = msgspec.msgpack.encode([[each[:12] for each in points], *rest])
+        connection.execute(baselines.update().values(data=without_mark))
+    database.dispose()
+    (found,) = store.measurements()
+    assert [each.arrival_load for each in found.points] == [load]
