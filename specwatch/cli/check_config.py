@@ -25,6 +25,7 @@ from specwatch.domain.buckets import order_of
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.model import Environment, Series
 from specwatch.domain.units import format_duration
+from specwatch.engines.families import ENGINE_TITLES
 from specwatch.errors import ConfigError, SpecwatchError
 from specwatch.guard.foresight import VERIFIABLE, WARM_UP
 from specwatch.guard.switching import MOST_VERIFY
@@ -228,7 +229,7 @@ def _target(target: Target, edges: Sequence[float]) -> Json:
     except SpecwatchError as error:
         return _failed(what, error)
     if not models:
-        detail = "neither vLLM nor llama.cpp answers there"
+        detail = f"it is not {ENGINE_TITLES} that answers there"
         if tally.parts_of(samples).tap:
             detail = str(no_engine(tally.parts_of(samples)))
         return _failed(what, detail)

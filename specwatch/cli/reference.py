@@ -25,7 +25,7 @@ from specwatch.config import loading
 from specwatch.config.rules import DEFAULT_RULES, Rule
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.config.sections import Section
-from specwatch.engines import families
+from specwatch.engines.tap import TAP
 from specwatch.status import DaemonStatus, StoreStatus
 from specwatch.web import api, exporter
 from specwatch.wording import rules as rule_words
@@ -210,7 +210,7 @@ def _metrics() -> Iterator[str]:
                 _labels((*(("model_name", "temperature") * each.by_temperature), each.label)),
                 each.help,
             )
-            for each in families.TAP
+            for each in TAP
         ),
     )
 

@@ -19,6 +19,7 @@ from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.merge import merge_tallies
 from specwatch.domain.model import Environment, Gauges, Mode, Series, Tally
 from specwatch.domain.sample import Sample, SentLengths
+from specwatch.engines.families import ENGINE_TITLES
 from specwatch.errors import ConfigError, PageError, ScrapeReason
 from specwatch.loadtest.requests import Answer
 from specwatch.scrape import tally
@@ -86,8 +87,8 @@ def engine_of(
     parts = tally.parts_of(samples)
     if not parts.models:
         raise ConfigError(
-            f"{where} has a metrics page, but neither of vLLM nor of llama.cpp; give the URL of the"
-            " engine itself"
+            f"{where} has a metrics page, but not of {ENGINE_TITLES}; give the URL of the engine"
+            " itself"
         )
     names = {name or (served[0] if served else ""): name for name in parts.models}
     if model is None and len(names) > 1:

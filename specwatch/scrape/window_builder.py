@@ -30,7 +30,7 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
-from specwatch.engines.families import GAUGES
+from specwatch.engines.families import ENGINE_TITLES, GAUGES
 from specwatch.errors import NO_ANSWER, PageError, ScrapeReason
 from specwatch.scrape import tally
 from specwatch.scrape.counted import Counted
@@ -499,7 +499,7 @@ def no_engine(page: tally.Parts) -> PageError:
             " server's as its url"
         )
     else:
-        said = "a metrics page, but neither of vLLM nor of llama.cpp"
+        said = f"a metrics page, but not of {ENGINE_TITLES}"
     return PageError(ScrapeReason.NO_ENGINE, said)
 
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from specwatch.engines import families
 from specwatch.engines.acceptance import Acceptance
+from specwatch.engines.base import Family
+from specwatch.engines.tap import TAP
 from specwatch.tap.outcome import Outcome
 
 STAGES = ("request", "response", "count")
@@ -43,8 +44,8 @@ class Counters:
     def __init__(self, registry: CollectorRegistry) -> None:
         """Raises ValueError when the registry has them already."""
         self._families = _Families(
-            {f.quantity: _counter(f, registry) for f in families.TAP if f.kind == "counter"},
-            {f.quantity: _histogram(f, registry) for f in families.TAP if f.kind == "histogram"},
+            {f.quantity: _counter(f, registry) for f in TAP if f.kind == "counter"},
+            {f.quantity: _histogram(f, registry) for f in TAP if f.kind == "histogram"},
         )
         self._buckets: dict[tuple[str, str], _Bucket] = {}
         # None so far: the sign on a page that a tap is there.
@@ -106,11 +107,11 @@ class _Bucket:
             self._histogram("request_acceptance").observe(rate)
 
 
-def _counter(family: families.Family, registry: CollectorRegistry) -> Counter:
+def _counter(family: Family, registry: CollectorRegistry) -> Counter:
     return Counter(family.exposed, family.help, _labels(family), registry=registry)
 
 
-def _histogram(family: families.Family, registry: CollectorRegistry) -> Histogram:
+def _histogram(family: Family, registry: CollectorRegistry) -> Histogram:
     return Histogram(
         family.exposed,
         family.help,
@@ -120,6 +121,6 @@ def _histogram(family: families.Family, registry: CollectorRegistry) -> Histogra
     )
 
 
-def _labels(family: families.Family) -> list[str]:
+def _labels(family: Family) -> list[str]:
     by_temperature = ["model_name", "temperature"] if family.by_temperature else []
     return [*by_temperature, *([family.label] if family.label else [])]

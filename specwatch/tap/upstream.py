@@ -14,6 +14,9 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
+from specwatch.engines.families import ENGINES
+from specwatch.engines.llamacpp import LLAMACPP
+from specwatch.engines.vllm import VLLM
 from specwatch.tap.facts import Endpoint, Facts, Scope
 
 EVERY = 30.0
@@ -26,12 +29,14 @@ _PATIENCE = 5.0
 _FOR_NOW = frozenset({408, 425, 429, 500, 502, 503, 504})
 """Statuses that pass; any other says that there is no such page, or not for us."""
 _LARGEST_PAGE = 16 << 20
+_ENGINES = {engine.name: engine for engine in ENGINES}
+_NAMES = "|".join(_ENGINES).encode()
 _POSITION = re.compile(
-    rb"^(vllm|llamacpp):spec_decode_num_accepted_tokens_per_pos(?:_total)?"
+    rb"^(" + _NAMES + rb"):spec_decode_num_accepted_tokens_per_pos(?:_total)?"
     rb'\{[^}\n]*\bposition="(\d+)"',
     re.MULTILINE,
 )
-_ENGINE = re.compile(rb"^(vllm|llamacpp):", re.MULTILINE)
+_ENGINE = re.compile(rb"^(" + _NAMES + rb"):", re.MULTILINE)
 _MODEL_NAME = re.compile(rb'^vllm:\w+\{(?:[^}\n]*,)?model_name="((?:[^"\\\n]|\\.)*)"', re.MULTILINE)
 _ESCAPED = re.compile(r"\\(.)")
 _log = logging.getLogger("specwatch.tap")
@@ -100,12 +105,12 @@ class _Pages:
 
     @property
     def engine(self) -> str | None:
-        """``vllm``, ``llamacpp`` or None for any other."""
-        if self.base is not None and self.base.owned_by in ("vllm", "llamacpp"):
+        """The name of the engine, None for one that is not known."""
+        if self.base is not None and self.base.owned_by in _ENGINES:
             return self.base.owned_by
         if self.metrics is not None and self.metrics.engine is not None:
             return self.metrics.engine
-        return "llamacpp" if self.props is not None else None
+        return LLAMACPP.name if self.props is not None else None
 
     def is_of_another_server(self, before: _Pages) -> bool:
         """Whether there is another engine or model than before; each page tells by itself."""
@@ -217,7 +222,7 @@ class Upstream:
         models = _read(await self._page(session, "models", "/v1/models", missing), Models)
         page = await self._page(session, "metrics", "/metrics", missing)
         pages = _Pages(models, _metrics(page) if page else None)
-        if pages.engine != "vllm":
+        if pages.engine != VLLM.name:
             props = _read(await self._page(session, "props", "/props", missing), Props)
             pages = replace(pages, props=props)
         return replace(pages, missing=frozenset(missing))
@@ -256,7 +261,7 @@ class Upstream:
             name,
             default_temperature=temperature,
             draft_tokens=None if metrics is None else metrics.draft_tokens,
-            asks_nothing=pages.engine != "vllm",
+            asks_nothing=pages.engine != VLLM.name,
         )
 
 
@@ -301,5 +306,6 @@ def _metrics(page: bytes) -> _Metrics:
     engine = None if found is None else found[1].decode()
     # k: as many as there are positions. llama.cpp shows them only once it has drafted.
     positions = {position[2] for position in _POSITION.finditer(page)}
-    draft_tokens = len(positions) or (0 if engine == "vllm" else None)
+    off = 0 if engine is not None and _ENGINES[engine].shows_speculation else None
+    draft_tokens = len(positions) or off
     return _Metrics(engine, _model_name(page), draft_tokens)

@@ -243,7 +243,7 @@ def test_a_page_of_something_else_is_refused(run: Run, web: Callable[..., str]) 
     url = web("/metrics", lambda _: PlainTextResponse("# TYPE up gauge\nup 1\n"))
     done = run("calibrate", "--off", url, "--dry-run")
     assert done.exit_code == 2
-    assert "neither of vLLM nor of llama.cpp" in done.stderr
+    assert "not of vLLM or llama.cpp" in done.stderr
 
 
 def test_a_database_that_cannot_be_written_is_refused_before_any_request(

@@ -290,7 +290,7 @@ def test_a_place_that_is_not_ours_to_write_is_found_now(
 def test_a_page_without_an_engine_is_one(run: Run, surface: Surface) -> None:
     done = run("check-config", "--target", surface.url)
     assert done.exit_code == 1
-    assert "neither vLLM nor llama.cpp answers there" in done.stdout
+    assert "it is not vLLM or llama.cpp that answers there" in done.stdout
 
 
 def test_secrets_are_not_shown(run: Run, tmp_path: Path, vllm: str) -> None:

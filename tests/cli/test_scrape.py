@@ -193,8 +193,8 @@ def test_what_had_to_be_left_out_is_said_beside_the_answer(run: Run) -> None:
     [
         (b"", "empty"),
         (b"<html></html>\n", "metrics page"),
-        (b"up 1\n", "neither of vLLM nor of llama.cpp"),
-        (b"process_start_time_seconds 1\n", "neither of vLLM nor of llama.cpp"),
+        (b"up 1\n", "not of vLLM or llama.cpp"),
+        (b"process_start_time_seconds 1\n", "not of vLLM or llama.cpp"),
         (CAPTURE.read_bytes()[:-10], "middle of a line"),
         (gzip.compress(CAPTURE.read_bytes(), mtime=0)[:-100], "breaks off"),
         (gzip.compress(CAPTURE.read_bytes(), mtime=0)[:50] + b"x" * 500, "gzip"),
@@ -224,7 +224,7 @@ def test_a_server_that_cannot_be_read_is_a_no(run: Run, surface: Surface) -> Non
     assert "nothing listens" in done.stderr
     done = run("scrape", surface.url)  # our own page is that of no engine
     assert done.exit_code == 1
-    assert "neither of vLLM nor of llama.cpp" in done.stderr
+    assert "not of vLLM or llama.cpp" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_a_page_without_an_engine_is_a_failed_scrape(page_):
     observation = watch.observe(page_, at(6))
     assert observation.error is not None
     assert observation.error.reason is ScrapeReason.NO_ENGINE
-    assert "neither of vLLM nor of llama.cpp" in str(observation.error)
+    assert "not of vLLM or llama.cpp" in str(observation.error)
     watch.observe(server(12), at(11))
     window = only_window(watch)
     assert (window.scrapes_ok, window.scrapes_failed, window.restarts) == (2, 1, 0)

@@ -13,8 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from specwatch.domain import histogram
 from specwatch.domain.model import METHODS, Series
-from specwatch.engines import families
 from specwatch.engines.acceptance import Acceptance
+from specwatch.engines.tap import TAP
 from specwatch.rules import summary
 from specwatch.scrape.exposition import PageReader
 from specwatch.tap.metrics import BOUNDS, STAGES, Counters
@@ -110,15 +110,15 @@ def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
     counters.count("tiny", "0", ALL)
     counters.count("tiny", "0", Outcome(uncovered="several"))
     collected = {family.name: family for family in registry.collect()}
-    assert set(collected) == {family.exposed for family in families.TAP}
-    for known in families.TAP:
+    assert set(collected) == {family.exposed for family in TAP}
+    for known in TAP:
         found = collected[known.exposed]
         assert (found.type, found.documentation) == (known.kind, known.help)
         expected = {"model_name", "temperature"} if known.by_temperature else set()
         expected |= {known.label} if known.label else set()
         for sample in found.samples:
             assert set(sample.labels) - {"le"} == expected
-    assert {series.quantity for series in page(registry)} == {f.quantity for f in families.TAP}
+    assert {series.quantity for series in page(registry)} == {f.quantity for f in TAP}
 
 
 def test_every_way_to_know_has_a_name() -> None:

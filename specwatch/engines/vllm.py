@@ -1,0 +1,67 @@
+"""vLLM 0.6 to 0.33.
+
+Sources: the metric definitions in vLLM's sources (``vllm/engine/metrics.py`` of V0,
+``vllm/v1/metrics`` and ``vllm/v1/spec_decode/metrics.py`` of V1).
+"""
+
+from __future__ import annotations
+
+from specwatch.engines.base import Ask, Engine, Family, Identity, text_of
+
+_FAMILIES = (
+    # Speculation, V1: 0.8.3 has the tokens, 0.8.5 adds drafts and positions.
+    Family("vllm:spec_decode_num_drafts", "counter", "drafts"),
+    Family("vllm:spec_decode_num_draft_tokens", "counter", "draft_tokens"),
+    Family("vllm:spec_decode_num_accepted_tokens", "counter", "accepted_tokens"),
+    Family(
+        "vllm:spec_decode_num_accepted_tokens_per_pos",
+        "counter",
+        "accepted_per_position",
+        "position",
+    ),
+    # Speculation, V0 (to 0.9.2): its counters are incremented by running totals and mean nothing;
+    # the gauges are cumulative since start.
+    Family("vllm:spec_decode_draft_acceptance_rate", "gauge", "lifetime_acceptance_rate"),
+    # Latency.
+    Family("vllm:time_to_first_token_seconds", "histogram", "ttft"),
+    Family("vllm:request_time_per_output_token_seconds", "histogram", "tpot"),
+    Family("vllm:inter_token_latency_seconds", "histogram", "inter_token"),
+    Family("vllm:time_per_output_token_seconds", "histogram", "inter_token_old"),
+    Family("vllm:e2e_request_latency_seconds", "histogram", "e2e"),
+    Family("vllm:request_decode_time_seconds", "histogram", "decode_time"),
+    # Requests and tokens.
+    Family("vllm:request_generation_tokens", "histogram", "output_length"),
+    Family("vllm:request_success", "counter", "requests", "finished_reason"),
+    Family("vllm:prompt_tokens", "counter", "prompt_tokens"),
+    Family("vllm:generation_tokens", "counter", "generation_tokens"),
+    Family("vllm:num_preemptions", "counter", "preemptions"),
+    # Load and cache.
+    Family("vllm:num_requests_running", "gauge", "running"),
+    Family("vllm:num_requests_waiting", "gauge", "waiting"),
+    Family("vllm:kv_cache_usage_perc", "gauge", "kv_cache_usage"),
+    Family("vllm:gpu_cache_usage_perc", "gauge", "kv_cache_usage_old"),
+    Family("vllm:prefix_cache_queries", "counter", "prefix_cache_queries"),
+    Family("vllm:prefix_cache_hits", "counter", "prefix_cache_hits"),
+    Family("vllm:gpu_prefix_cache_queries", "counter", "prefix_cache_queries_old"),
+    Family("vllm:gpu_prefix_cache_hits", "counter", "prefix_cache_hits_old"),
+    Family("vllm:cache_config_info", "gauge", "cache_config", "*"),
+)
+
+
+def _identify(ask: Ask) -> Identity:
+    return Identity(text_of(ask("/version"), "version"))
+
+
+VLLM = Engine(
+    "vllm",
+    "vLLM",
+    _FAMILIES,
+    _identify,
+    shows_speculation=True,
+    superseded={
+        "inter_token_old": "inter_token",
+        "kv_cache_usage_old": "kv_cache_usage",
+        "prefix_cache_queries_old": "prefix_cache_queries",
+        "prefix_cache_hits_old": "prefix_cache_hits",
+    },
+)
