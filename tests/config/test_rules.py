@@ -42,7 +42,8 @@ def test_whatever_disables_asks_for_traffic_and_is_sure() -> None:
     certain for somebody who looks every minute."""
     for rule in DEFAULT_RULES:
         if rule.action == "disable":
-            assert rule.min_drafts >= 100
+            assert rule.min_requests >= 10
+            assert not rule.min_drafts, "a drafter that finds nothing may slow every step"
             metrics = {each.metric for each in rule.conditions}
             assert metrics <= {"speedup_ratio", "speedup_ratio_unadjusted"}
 
@@ -150,13 +151,13 @@ def test_amounts_are_written_as_they_are_read(amount: float, unit: str) -> None:
 
 def test_the_rules_by_which_the_guard_acts_take_their_time() -> None:
     acting = {
-        rule.name: (rule.window, rule.for_, rule.clear_for, rule.min_drafts)
+        rule.name: (rule.window, rule.for_, rule.clear_for, rule.min_requests)
         for rule in DEFAULT_RULES
         if rule.action == "disable"
     }
     assert acting == {
-        "net-negative": (3600, 0, 300, 100),
-        "net-negative-unexplained": (3600, 2700, 300, 100),
+        "net-negative": (3600, 0, 300, 10),
+        "net-negative-unexplained": (3600, 2700, 300, 10),
     }
     for rule in DEFAULT_RULES:
         if rule.name in acting:

@@ -166,8 +166,10 @@ class MetricsPage:
         engine.flush()
         counts: Counts = engine.counts
         values: list[float] = []
-        if engine.k:
-            drafts, kept = _drafts_and_kept(counts.steps_by_kept)
+        if engine.positions:
+            drafts, kept = 0, [0] * engine.positions
+            if engine.k:
+                drafts, kept = _drafts_and_kept(counts.steps_by_kept)
             values += (drafts, drafts * engine.k, sum(kept), *kept)
         values += (
             engine.shown_running,
@@ -216,13 +218,13 @@ def _template(engine: Engine, process_start: float) -> str:
         _head("process_start_time_seconds", "gauge"),
         f"process_start_time_seconds {process_start!r}\n",
     ]
-    if engine.k:
+    if engine.positions:
         name = "vllm:spec_decode_num_"
         for counter in ("drafts_total", "draft_tokens_total", "accepted_tokens_total"):
             parts += (_head(name + counter, "counter"), f"{name}{counter}{{{_ENGINE}}} %d.0\n")
         name += "accepted_tokens_per_pos_total"
         parts.append(_head(name, "counter"))
-        parts += (f'{name}{{{_ENGINE},position="{i}"}} %d.0\n' for i in range(engine.k))
+        parts += (f'{name}{{{_ENGINE},position="{i}"}} %d.0\n' for i in range(engine.positions))
     for name, kind, value in (
         ("vllm:num_requests_running", "gauge", "%d.0"),
         ("vllm:num_requests_waiting", "gauge", "%d.0"),

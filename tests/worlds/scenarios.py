@@ -122,6 +122,16 @@ def barely_loses(seed: int) -> World:
     return ServedWorld("barely_loses", constant(_regime(0.644)), seed)
 
 
+def seldom_drafts(seed: int) -> World:
+    """N-grams that never repeat: nothing is proposed, and still every step is slower (0.74).
+
+    As vLLM does it, which schedules the next step while one runs only without n-grams.
+    """
+    costs = replace(COSTS, factor_on=1.35)
+    regime = replace(_regime(1.0, costs=costs), proposes=False)
+    return ServedWorld("seldom_drafts", constant(regime), seed)
+
+
 def oscillation(seed: int) -> World:
     """1.05 and 0.95 by turns of an hour."""
     return ServedWorld("oscillation", cycle([(1, _regime(0.718)), (1, _regime(0.624))]), seed)
@@ -334,6 +344,7 @@ SCENARIOS: dict[str, Callable[[int], World]] = {
         even,
         barely,
         barely_loses,
+        seldom_drafts,
         oscillation,
         load,
         temperature,

@@ -108,7 +108,8 @@ class Engine:
         self._next_draw = 0
         self.time = start
         regime: Regime = conditions.at(start)[0]
-        self.k = regime.k if speculation else 0
+        self.positions = regime.k if speculation else 0
+        self.k = self.positions if regime.proposes else 0
         self.speculation = speculation
         machine: Machine = regime.machine
         self._machine = machine

@@ -59,7 +59,7 @@ def test_pages_of_every_scenario_are_read(name: str) -> None:
     world = SCENARIOS[name](1)
     assert world.name == name
     values = [totals(page) for page in pages(world, 0.5) if page is not None]
-    assert values[-1]["drafts", "", ""] > 0
+    assert (values[-1]["drafts", "", ""] > 0) is (name != "seldom_drafts")
     for before, after in itertools.pairwise(values):
         for key in before:
             if key[0] not in {"running", "waiting", "kv_cache_usage"}:

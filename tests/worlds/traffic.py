@@ -87,6 +87,8 @@ class Regime:
     machine: Machine = Machine()
     k: int = 4
     noise: Noise | None = None
+    proposes: bool = True
+    """False of a drafter that finds nothing to propose: n-grams of text that never repeats."""
 
 
 Schedule = Callable[[float], tuple[Regime, float]]

@@ -11,7 +11,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         name="net-negative",
         summary="Speculation makes this server slower than it is without",
         conditions=(Condition(metric="speedup_ratio", below=1, clear=1.02),),
-        window="1h", for_="0s", clear_for="5m", min_drafts=100,
+        window="1h", for_="0s", clear_for="5m", min_requests=10,
         severity="critical", action="disable",
     ),
     Rule(
@@ -19,7 +19,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         summary="Every step has become slower, and with speculation the server is slower than"
         " without was",
         conditions=(Condition(metric="speedup_ratio_unadjusted", below=1, clear=1.02),),
-        window="1h", for_="45m", clear_for="5m", min_drafts=100, action="disable",
+        window="1h", for_="45m", clear_for="5m", min_requests=10, action="disable",
     ),
     Rule(
         name="low-acceptance",
@@ -40,7 +40,7 @@ DEFAULT_RULES: tuple[Rule, ...] = (
         name="not-worth-it",
         summary="Speculation gains less than 30 %",
         conditions=(Condition(metric="speedup_ratio", below=1.3),),
-        window="1h", for_="1d", min_drafts=500, severity="info",
+        window="1h", for_="1d", min_requests=50, severity="info",
     ),
     *(
         Rule(
