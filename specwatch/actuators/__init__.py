@@ -6,9 +6,14 @@ server was, or may have been, touched.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from specwatch.config.service import CommandService, SystemdService
+from specwatch.config.target import Target
 from specwatch.guard.plan import Plan, Service
+
+if TYPE_CHECKING:
+    from specwatch.actuators.supervisor import Supervisor
 
 
 class Actuator(Protocol):
@@ -32,3 +37,24 @@ class Actuator(Protocol):
 
     def close(self) -> None:
         """Let go of connections; the server stays as it is."""
+
+
+def actuator_of(target: Target, supervisor: Supervisor | None = None) -> Actuator | None:
+    """That which its ``service`` asks for.
+
+    None for a target without a service, or one that another process supervises.
+    """
+    service = target.service
+    if isinstance(service, SystemdService):
+        from specwatch.actuators.systemd import SystemdActuator
+
+        return SystemdActuator(service)
+    if isinstance(service, CommandService):
+        from specwatch.actuators.command import CommandActuator
+
+        return CommandActuator(service, target.name)
+    if service is None or supervisor is None:
+        return None
+    from specwatch.actuators.supervised import SupervisedActuator
+
+    return SupervisedActuator(supervisor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from specwatch.config.masking import masked
 from specwatch.config.service import CommandService
@@ -16,6 +16,17 @@ from specwatch.runtime.child_process import Finished, environment_for, printable
 
 _MODES = {"on": Mode.ON, "off": Mode.OFF}
 _LIFE_UNKNOWN = "whether vLLM's process is there is not known: commands do not tell"
+
+
+def run_hook(words: Sequence[str], *, timeout: float, environment: Mapping[str, str]) -> None:
+    """Run a hook to its end, ``timeout`` seconds at most; it may be run again.
+
+    ``environment`` says why it runs, as ``child_process.environment_for`` makes it. Raises
+    ActuatorError when it fails; ``retry`` is set, for the server itself was not touched.
+    """
+    failure = run_command(words, timeout=timeout, environment=environment).failure
+    if failure is not None:
+        raise ActuatorError(f"the hook {failure}", retry=True)
 
 
 class CommandActuator:

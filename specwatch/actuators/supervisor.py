@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from specwatch.actuators.leashed import Event, Leashed
+from specwatch.actuators.held_process import Event, HeldProcess
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError
@@ -79,7 +79,7 @@ class Supervisor:
         self._then: Callable[[], None] = lambda: None
         self._give_up_at: float | None = None
         self._thread: threading.Thread | None = None
-        self._life: Leashed | None = None
+        self._life: HeldProcess | None = None
         self._running = False
         self._problem: str | None = None
         self._last_end = ""
@@ -196,7 +196,7 @@ class Supervisor:
         """One life, and the wait after it; whether there is to be another."""
         begun = time.monotonic()
         with self._changed:
-            life = self._life = self._leashed() if self._wanted else None
+            life = self._life = self._start() if self._wanted else None
         if life is not None:
             self._attend(life, begun)
         with self._changed:
@@ -212,14 +212,14 @@ class Supervisor:
                 self._changed.notify_all()
             return self._wanted
 
-    def _leashed(self) -> Leashed | None:
+    def _start(self) -> HeldProcess | None:
         try:
-            return Leashed(self._words, environ=self._environ, grace=_GRACE_SECONDS)
+            return HeldProcess(self._words, environ=self._environ, grace=_GRACE_SECONDS)
         except OSError as error:
             self._failed(error.errno)
             return None
 
-    def _attend(self, life: Leashed, begun: float) -> None:
+    def _attend(self, life: HeldProcess, begun: float) -> None:
         """Listen until it and all that it started have ended."""
         heard = False
         for event in life.events(_TICK_SECONDS):
@@ -234,7 +234,7 @@ class Supervisor:
             elif not complete:
                 self._ended("ended because the process that holds it was killed", begun)
 
-    def _hear(self, event: Event, life: Leashed, begun: float) -> None:
+    def _hear(self, event: Event, life: HeldProcess, begun: float) -> None:
         if event.verb == "started":
             self._running, self._problem = True, None
             self._detail = f"before: {self._last_end}" if self._last_end else ""

@@ -27,6 +27,16 @@ class Alert:
         return tuple(sorted(self.labels.items()))
 
 
+def runbook_anchor(name: str) -> str:
+    """The fragment of a section's address, as renderers of Markdown make it of a heading."""
+    return name.lower()
+
+
+def runbook_address(runbook_url: str, name: str) -> str:
+    """Where the section of an alert is found."""
+    return f"{runbook_url}#{runbook_anchor(name)}"
+
+
 def posted(
     alert: Alert,
     *,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from specwatch.alerts.alert import Alert
-from specwatch.alerts.runbook import address
+from specwatch.alerts.alert import Alert, runbook_address
 from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.domain.units import format_duration
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
@@ -29,7 +28,7 @@ def alerts_of(target: TargetStatus, runbook_url: str) -> list[Alert]:
 
 
 def _with_runbook(alert: Alert, runbook_url: str) -> Alert:
-    where = address(runbook_url, alert.labels["alertname"])
+    where = runbook_address(runbook_url, alert.labels["alertname"])
     return replace(alert, annotations={**alert.annotations, "runbook_url": where})
 
 

@@ -80,7 +80,7 @@ def unguarded(target: str | None) -> SpecwatchError:
 
 def plan_of(target: Target) -> Plan:
     """What the guard would do to a target. Raises ActuatorError."""
-    from specwatch.actuators.registry import actuator_of
+    from specwatch.actuators import actuator_of
 
     if isinstance(target.service, SupervisedService):
         raise ActuatorError(

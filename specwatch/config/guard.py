@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import re
 from collections.abc import Mapping
@@ -49,12 +50,13 @@ SHORT_TRIAL = 90.0
 """Seconds that a trial of something bad costs: it is found within minutes."""
 
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+_DAYS: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 
 
 class Maintenance(Section):
     """A time of day."""
 
-    days: tuple[Day, ...] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+    days: tuple[Day, ...] = _DAYS
     """Days on which it begins."""
     from_: str = Field(alias="from", examples=["02:00"])
     """Begin, as `HH:MM`."""
@@ -62,6 +64,22 @@ class Maintenance(Section):
     """End, as `HH:MM`; where it is not later than `from` it is of the next day."""
     timezone: str = Field(default="UTC", validate_default=True)
     """Time zone of both."""
+
+    def contains(self, now: float) -> bool:
+        """Whether it holds ``now`` (Unix seconds), by the wall clock of its time zone."""
+        # UTC needs no database of time zones, which a small machine may lack.
+        zone = datetime.UTC if self.timezone == "UTC" else ZoneInfo(self.timezone)
+        local = datetime.datetime.fromtimestamp(now, zone)
+        begin = datetime.time.fromisoformat(self.from_)
+        end = datetime.time.fromisoformat(self.to)
+        time, weekday = local.time(), local.weekday()
+        if begin < end:
+            return begin <= time < end and _DAYS[weekday] in self.days
+        begun = time >= begin and _DAYS[weekday] in self.days
+        return begun or (time < end and _DAYS[weekday - 1] in self.days)
+
+    def __str__(self) -> str:
+        return f"{self.from_} to {self.to} {self.timezone}"
 
     @field_validator("from_", "to")
     @classmethod
@@ -104,6 +122,16 @@ class Windows(Section):
     """The guard acts only in these times. Default: always."""
     forbid: tuple[Maintenance, ...] = ()
     """The guard does not act in these times, whether allowed or not."""
+
+    def closed(self, now: float) -> str:
+        """Why the guard does not act at ``now`` (Unix seconds); empty where it may."""
+        for time in self.forbid:
+            if time.contains(now):
+                return f"not acting: {time} is excluded by guard.windows"
+        if self.allow and not any(time.contains(now) for time in self.allow):
+            times = ", ".join(map(str, self.allow))
+            return f"not acting: guard.windows allows it only from {times}"
+        return ""
 
 
 class Hooks(Section):

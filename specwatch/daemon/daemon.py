@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from specwatch import __version__
-from specwatch.actuators.registry import actuator_of
+from specwatch.actuators import actuator_of
 from specwatch.config.loading import Config
 from specwatch.config.target import Target
 from specwatch.daemon.alert_service import Paging

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import structlog
 
 from specwatch.actuators import Actuator
-from specwatch.actuators.hooks import run_hook
+from specwatch.actuators.command import run_hook
 from specwatch.config.guard import Guard
 from specwatch.config.target import Target
 from specwatch.daemon.guard_measurements import Survey
@@ -22,9 +22,8 @@ from specwatch.guard.findings import found_by, unmeasured
 from specwatch.guard.machine import Effect
 from specwatch.guard.observation import Outcome, Seen
 from specwatch.guard.plan import Service
-from specwatch.guard.state import CALM, GuardState, Phase
+from specwatch.guard.state import CALM, GuardState, Phase, Step
 from specwatch.guard.status import no_actions
-from specwatch.guard.step import Step
 from specwatch.rules.decisions import TargetDecision
 from specwatch.status import TargetStatus
 from specwatch.store.guard_records import Entry, GuardBook, Lost, alike

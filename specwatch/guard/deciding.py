@@ -11,11 +11,9 @@ from specwatch.config.guard import SHORT_TRIAL, Guard
 from specwatch.domain.model import HOUR, Mode
 from specwatch.domain.prediction import worth_it
 from specwatch.domain.units import format_duration
-from specwatch.guard.calendar import closed
 from specwatch.guard.observation import Breach, Seen
 from specwatch.guard.plan import Life
-from specwatch.guard.state import Cause, GuardState, Incident, Phase
-from specwatch.guard.step import Step, said_of, to, wait
+from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step, said_of, to, wait
 
 _GAIN_LASTS = float(HOUR)
 """Seconds that traffic may be expected to stay as it is, where a gain is predicted for it."""
@@ -224,9 +222,9 @@ def blocked(state: GuardState, seen: Seen, policy: Guard) -> str:
         return f"switching off did not help the last time: the guard rests for {left} more"
     if state.elsewhere is not None and seen.now - state.elsewhere < policy.respect:
         return "another tool switched speculation recently"
-    shut = closed(policy.windows, seen.now)
-    if shut:
-        return f"the guard may act {shut}" if shut.startswith("only") else f"the guard may {shut}"
+    closed = policy.windows.closed(seen.now)
+    if closed:
+        return closed
     if len(acted) >= policy.max_actions_per_day:
         return f"{len(acted)} actions within a day: guard.max_actions_per_day are used up"
     if acted and seen.now - acted[-1] < policy.cooldown:

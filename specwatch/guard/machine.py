@@ -20,8 +20,7 @@ from specwatch.config.guard import Guard
 from specwatch.domain.model import Mode
 from specwatch.guard import deciding, switching
 from specwatch.guard.observation import Seen
-from specwatch.guard.state import CALM, GuardState, Phase
-from specwatch.guard.step import Step
+from specwatch.guard.state import CALM, GuardState, Phase, Step
 
 _PATIENCE = 60.0
 """Seconds that putting a server back waits for its manager to come to rest."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from specwatch.domain.model import HOUR, Mode
-from specwatch.guard.state import GuardState, Order, Pause, Phase
-from specwatch.guard.step import Step, to
+from specwatch.guard.state import GuardState, Order, Pause, Phase, Step, to
 
 _LEAST_DELAY = float(HOUR)
 

@@ -9,8 +9,7 @@ from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.guard.observation import Seen
 from specwatch.guard.plan import Life
-from specwatch.guard.state import Cause, GuardState, Phase
-from specwatch.guard.step import Step, said_of, to, wait
+from specwatch.guard.state import Cause, GuardState, Phase, Step, said_of, to, wait
 
 MOST_DEATHS = 3
 """Deaths after a restart until it has failed."""

@@ -11,8 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from specwatch.errors import StoreError, StoreUnavailable
-from specwatch.guard.state import GuardState, Phase
-from specwatch.guard.step import Step
+from specwatch.guard.state import GuardState, Phase, Step
 from specwatch.store import damage
 from specwatch.store.packing import storable
 from specwatch.store.schema import guard_steps, guards

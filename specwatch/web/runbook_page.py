@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from specwatch.alerts.runbook import anchor
+from specwatch.alerts.alert import runbook_anchor
 from specwatch.generate.runbook import INTRODUCTION, PARTS, TITLE, Section
 
 MEDIA_TYPE = "text/html"
@@ -32,7 +32,7 @@ def page(sections: Iterable[Section]) -> str:
     """The page as HTML, in the reader's dark or light; whatever is in a section is text."""
     sections = list(sections)
     listed = "\n".join(
-        f'<li><a href="#{escape(anchor(each.name))}">{escape(each.name)}</a></li>'
+        f'<li><a href="#{escape(runbook_anchor(each.name))}">{escape(each.name)}</a></li>'
         for each in sections
     )
     return f"""\
@@ -59,7 +59,7 @@ def page(sections: Iterable[Section]) -> str:
 
 
 def _section(each: Section) -> str:
-    at, name = escape(anchor(each.name)), escape(each.name)
+    at, name = escape(runbook_anchor(each.name)), escape(each.name)
     parts = "".join(
         f"<h3>{escape(words)}</h3>\n<p>{_text(getattr(each, field))}</p>\n"
         for words, field in PARTS

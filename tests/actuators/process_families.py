@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from specwatch.actuators import leash
+from specwatch.actuators import process_holder
 from tests.hostile import wait_for
 
 FAMILY = """\
@@ -55,7 +55,7 @@ def born(folder: Path) -> list[int]:
 
 def alive(pids: list[int]) -> list[int]:
     """Those that still run."""
-    found = [leash.process(pid) for pid in pids]
+    found = [process_holder.process(pid) for pid in pids]
     return [each.pid for each in found if each is not None and not each.gone]
 
 
@@ -65,14 +65,16 @@ _others: set[int] = set()
 def leave_others_out() -> None:
     """What other tests of this process have started, such as a database, is none of ours."""
     _others.clear()
-    _others.update(each.pid for each in leash.descendants({os.getpid()}, leash.processes()))
+    _others.update(
+        each.pid for each in process_holder.descendants({os.getpid()}, process_holder.processes())
+    )
 
 
 def descendants() -> list[int]:
     """All processes below this one, but for those that other tests have started."""
-    processes = leash.processes()
-    theirs = _others | {each.pid for each in leash.descendants(_others, processes)}
-    below = leash.descendants({os.getpid()}, processes)
+    processes = process_holder.processes()
+    theirs = _others | {each.pid for each in process_holder.descendants(_others, processes)}
+    below = process_holder.descendants({os.getpid()}, processes)
     return [each.pid for each in below if not each.gone and each.pid not in theirs]
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from specwatch.actuators import Actuator
-from specwatch.actuators.command import CommandActuator
-from specwatch.actuators.hooks import run_hook
+from specwatch.actuators.command import CommandActuator, run_hook
 from specwatch.config.service import CommandService
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.actuators import Actuator, leash
+from specwatch.actuators import Actuator, process_holder
 from specwatch.actuators import supervisor as supervisor_module
 from specwatch.actuators.supervised import SupervisedActuator
 from specwatch.actuators.supervisor import Backoff, Supervisor
@@ -164,11 +164,11 @@ def test_what_hangs_at_sigterm_is_killed_in_time(supervise: Supervise, tmp_path:
     assert supervisor.status().detail == "ended by SIGKILL"
 
 
-def test_its_leash_killed_all_ends_and_starts_again(supervise: Supervise, tmp_path: Path) -> None:
+def test_its_holder_killed_all_ends_and_starts_again(supervise: Supervise, tmp_path: Path) -> None:
     supervisor = supervise(SPECULATING)
     supervisor.start(Mode.ON)
     starts(tmp_path, 1)
-    found = leash.process(program(supervisor))
+    found = process_holder.process(program(supervisor))
     assert found is not None
     os.kill(found.parent, signal.SIGKILL)
     starts(tmp_path, 2)
@@ -194,7 +194,7 @@ def test_asked_to_stop_it_ends_and_starts_nothing_more(supervise: Supervise) -> 
     assert descendants() == []
 
 
-def test_a_leash_that_hangs_holds_up_nothing(
+def test_a_holder_that_hangs_holds_up_nothing(
     supervise: Supervise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits is told that it was not in time, and all of it ends nevertheless."""
@@ -203,7 +203,7 @@ def test_a_leash_that_hangs_holds_up_nothing(
     told: list[bool] = []
     supervisor = supervise(["sleep", "600"], stop_timeout=0.1)
     supervisor.start(Mode.ON)
-    found = leash.process(program(supervisor))
+    found = process_holder.process(program(supervisor))
     assert found is not None
     os.kill(found.parent, signal.SIGSTOP)
     with pytest.raises(ActuatorError, match="did not end within 100ms, nor by SIGKILL") as caught:

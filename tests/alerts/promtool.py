@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from specwatch.alerts.runbook import address
+from specwatch.alerts.alert import runbook_address
 from specwatch.config.guard import DEFAULT_RUNBOOK_URL
 from specwatch.generate.alerts.rules import Alert, Group, Recording, render
 
@@ -207,6 +207,6 @@ def _expected(told: Told, case: Case, named: Sequence[Alert]) -> dict[str, Any]:
         "exp_annotations": {
             "summary": summary,
             "description": told.description,
-            "runbook_url": address(DEFAULT_RUNBOOK_URL, alert.name),
+            "runbook_url": runbook_address(DEFAULT_RUNBOOK_URL, alert.name),
         },
     }

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.alerts.alert import Alert
+from specwatch.alerts.alert import Alert, runbook_anchor
 from specwatch.alerts.firing import BLOCKED, FAILED, RULE, SWITCHED_OFF, alerts_of
-from specwatch.alerts.runbook import anchor
 from specwatch.config import loading
 from specwatch.daemon.alert_service import Paging
 from specwatch.domain.model import Mode
@@ -43,7 +42,9 @@ def test_each_alert_links_to_its_section(name: str, alerts: list[Alert]) -> None
     assert alert.labels["alertname"] == name
     url, _, fragment = alert.annotations["runbook_url"].partition("#")
     assert url == BOOK
-    assert [fragment] == [anchor(each.name) for each in runbook_sections() if each.name == name]
+    assert [fragment] == [
+        runbook_anchor(each.name) for each in runbook_sections() if each.name == name
+    ]
 
 
 def test_where_the_runbook_is_makes_no_other_alert() -> None:

@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specwatch.guard.state import GuardState
-from specwatch.guard.step import Step
+from specwatch.guard.state import GuardState, Step
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store
 

@@ -15,8 +15,7 @@ from specwatch.config.loading import Config
 from specwatch.config.service import SupervisedService
 from specwatch.domain.model import Mode
 from specwatch.errors import StoreUnavailable
-from specwatch.guard.state import Phase
-from specwatch.guard.step import Step
+from specwatch.guard.state import Phase, Step
 from specwatch.store import creation
 from specwatch.store.guard_records import GuardBook
 from specwatch.store.repository import Store

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.actuators import leash
+from specwatch.actuators import process_holder
 from specwatch.actuators.supervisor import Supervisor
 from specwatch.domain.model import Mode
 from specwatch.guard.plan import Life
@@ -102,7 +102,9 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 def below(process: Specwatch) -> list[int]:
     """All processes that it has, and those that these have."""
-    return [each.pid for each in leash.descendants({process.pid}, leash.processes())]
+    return [
+        each.pid for each in process_holder.descendants({process.pid}, process_holder.processes())
+    ]
 
 
 def gone(pids: list[int]) -> None:
@@ -113,7 +115,7 @@ def test_killed_it_leaves_nothing_of_vllm(run: Run, spawning: Served) -> None:
     process = run(command=spawning.command)
     assert spawning.speculates()
     pids = below(process)
-    assert len(pids) >= 3, "the leash, the server, its engine"
+    assert len(pids) >= 3, "the holder, the server, its engine"
     process.kill()
     gone(pids)
     assert not spawning.healthy()

@@ -13,8 +13,7 @@ from specwatch.daemon.target_guard import Guardian, World
 from specwatch.domain.model import Objective
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.foresight import Trial, Verification
-from specwatch.guard.state import GuardState, Phase
-from specwatch.guard.step import Step
+from specwatch.guard.state import GuardState, Phase, Step
 from specwatch.store.guard_records import Entry, GuardBook
 from specwatch.store.repository import Store
 from tests.guard.simulated_server import SimulatedServer

@@ -12,8 +12,7 @@ from specwatch.guard import machine, orders
 from specwatch.guard.foresight import Verification
 from specwatch.guard.observation import Seen
 from specwatch.guard.plan import Life, Service
-from specwatch.guard.state import DAY, Cause, GuardState, Incident, Phase
-from specwatch.guard.step import Step
+from specwatch.guard.state import DAY, Cause, GuardState, Incident, Phase, Step
 from tests.guard.test_machine import NOW, UP, about, seen
 
 POLICY = Guard.model_validate(

@@ -15,7 +15,6 @@ from specwatch.config.guard import Guard, Maintenance, Rearm, Windows
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import HOUR, Mode
 from specwatch.guard import machine, orders
-from specwatch.guard.calendar import closed, inside
 from specwatch.guard.foresight import Trial
 from specwatch.guard.observation import Breach, Outcome, Seen
 from specwatch.guard.plan import Life, Service
@@ -393,12 +392,16 @@ NIGHT, BERLIN = ("22:00", "02:00"), "Europe/Berlin"
 def test_a_window_is_of_its_time_zones_wall_clock(
     one: Maintenance, now: float, expected: bool
 ) -> None:
-    assert inside(one, now) is expected
+    assert one.contains(now) is expected
 
 
 def test_what_is_forbidden_wins_over_what_is_allowed() -> None:
     windows = Windows(allow=(window("01:00", "05:00"),), forbid=(window("02:00", "03:00"),))
-    assert closed(windows, at("2026-07-01 01:30")) == ""
-    assert closed(windows, at("2026-07-01 02:30")) == "not in the forbidden time 02:00 to 03:00 UTC"
-    assert closed(windows, at("2026-07-01 06:00")) == "only in the allowed time 01:00 to 05:00 UTC"
-    assert closed(Windows(), at("2026-07-01 06:00")) == ""
+    assert windows.closed(at("2026-07-01 01:30")) == ""
+    assert windows.closed(at("2026-07-01 02:30")) == (
+        "not acting: 02:00 to 03:00 UTC is excluded by guard.windows"
+    )
+    assert windows.closed(at("2026-07-01 06:00")) == (
+        "not acting: guard.windows allows it only from 01:00 to 05:00 UTC"
+    )
+    assert Windows().closed(at("2026-07-01 06:00")) == ""

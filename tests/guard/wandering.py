@@ -14,13 +14,11 @@ from specwatch.config.guard import Guard, Hooks, Maintenance, Rearm, Windows
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
 from specwatch.guard import machine, orders
-from specwatch.guard.calendar import closed
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.machine import Effect
 from specwatch.guard.observation import Breach, Outcome, Seen
 from specwatch.guard.plan import Life, Service
-from specwatch.guard.state import CALM, DAY, Cause, GuardState, Phase
-from specwatch.guard.step import Step
+from specwatch.guard.state import CALM, DAY, Cause, GuardState, Phase, Step
 
 START = 1_800_000_000.0
 _PACES = (1.0, 2.0, 2.0, 2.0, 5.0, 30.0, 300.0, 3600.0)
@@ -214,7 +212,7 @@ class Wandering:
             assert before.phase is Phase.TRIAL
             return
         policy, now = self.policy, self.now
-        assert not closed(policy.windows, now)
+        assert not policy.windows.closed(now)
         if cause(after) is Cause.EXPLORATION:
             assert before.phase is Phase.OBSERVING
         else:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from specwatch.guard.state import GuardState
-from specwatch.guard.step import Step
+from specwatch.guard.state import GuardState, Step
 from specwatch.report.incidents import incidents, seconds_off
 from specwatch.report.sources import GuardStep
 from tests.guard.wandering import Wandering

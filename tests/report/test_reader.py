@@ -11,7 +11,7 @@ import pytest
 from specwatch.config.loading import Config, from_targets
 from specwatch.domain.model import HOUR, MINUTE, Objective
 from specwatch.errors import ConfigError, StoreUnavailable
-from specwatch.guard.step import Step
+from specwatch.guard.state import Step
 from specwatch.report import reader
 from specwatch.report.model import Report
 from specwatch.report.reader import period, read_report

@@ -28,8 +28,7 @@ from specwatch.daemon.rule_service import Judging
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
 from specwatch.domain.model import HOUR, MINUTE, Batch, Histogram, Mode, Moment
 from specwatch.errors import StoreError, StoreMalformed
-from specwatch.guard.state import Phase
-from specwatch.guard.step import Step
+from specwatch.guard.state import Phase, Step
 from specwatch.pages.report_html import report_html
 from specwatch.report.reader import read_report
 from specwatch.report.text import plain

@@ -15,8 +15,7 @@ from specwatch.daemon.recorder import Recorder
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
 from specwatch.domain.model import HOUR, MINUTE, Batch, Moment
 from specwatch.errors import DamagedRow, StoreMalformed
-from specwatch.guard.state import GuardState, Phase
-from specwatch.guard.step import Step
+from specwatch.guard.state import GuardState, Phase, Step
 from specwatch.report.reader import read_report
 from specwatch.report.text import plain
 from specwatch.rules.decisions import Decision

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from specwatch.domain.model import HOUR, Mode
 from specwatch.errors import StoreUnavailable
 from specwatch.guard import orders
-from specwatch.guard.state import Cause, GuardState, Incident, Phase
-from specwatch.guard.step import Step
+from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step
 from specwatch.store.guard_records import Entry, GuardBook, Lost
 from specwatch.store.repository import Store
 from specwatch.store.schema import guards

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from specwatch.alerts.runbook import anchor
+from specwatch.alerts.alert import runbook_anchor
 from specwatch.generate.alerts import runbook_sections
 from specwatch.generate.runbook import Section
 from specwatch.web.runbook_page import page
@@ -52,7 +52,7 @@ def test_it_is_a_page_with_all_sections_under_their_anchors(surface: Surface) ->
     assert {"default-src 'none'", "frame-ancestors 'none'"} <= set(policy.split("; "))
     read = _Read(answer.body.decode())
     anchors = [found["id"] for tag, found in read.elements if tag == "section"]
-    assert anchors == [anchor(each.name) for each in runbook_sections()]
+    assert anchors == [runbook_anchor(each.name) for each in runbook_sections()]
     for each in runbook_sections():
         assert each.do.replace("`", "") in read.text
 

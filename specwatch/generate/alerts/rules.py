@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import yaml
 
-from specwatch.alerts.runbook import address
+from specwatch.alerts.alert import runbook_address
 from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.generate.environment import render_text, source
 
@@ -164,7 +164,7 @@ def _plain_rule(rule: Alert | Recording, runbook_url: str) -> dict[str, Any]:
         "annotations": {
             "summary": rule.summary,
             "description": rule.description,
-            "runbook_url": address(runbook_url, rule.name),
+            "runbook_url": runbook_address(runbook_url, rule.name),
         },
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""One life of a program that is held on a leash, seen from who holds it."""
+"""One life of a program that is kept by a process holder, seen from specwatch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from specwatch.actuators import leash
+from specwatch.actuators import process_holder
 
 MARK = "SPECWATCH_LEASH"
-"""Variable in the environment of all that a leash holds: how it is found without the leash."""
+"""Variable in the environment of all that a holder holds: how it is found without the holder."""
 _TO_SPECWATCH_ONLY = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"})
 _LOOK_SECONDS = 0.1
 
@@ -29,7 +29,7 @@ class Event(NamedTuple):
     number: int = 0
 
 
-class Leashed:
+class HeldProcess:
     """A program of its own session that ends with all its descendants when this process ends.
 
     It has our environment, standard output and standard error, and no standard input.
@@ -43,10 +43,10 @@ class Leashed:
         grace: float,
         sweep: float = 5.0,
     ) -> None:
-        """``grace`` is how many seconds it has to end when we are killed, or the leash is;
+        """``grace`` is how many seconds it has to end when we are killed, or the holder is;
         ``sweep`` how many what it leaves behind has, from SIGTERM to SIGKILL.
 
-        Raises OSError when there can be no leash. Whether the program starts is an event.
+        Raises OSError when there can be no holder. Whether the program starts is an event.
         """
         self._token = secrets.token_hex(8)
         self._grace = grace
@@ -55,8 +55,8 @@ class Leashed:
         given = {name: value for name, value in environ.items() if name not in _TO_SPECWATCH_ONLY}
         numbers = map(str, (theirs.fileno(), grace, sweep))
         try:
-            self._leash = subprocess.Popen(  # noqa: S603
-                [sys.executable, "-I", "-S", leash.__file__, *numbers],
+            self._holder = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-I", "-S", process_holder.__file__, *numbers],
                 env={**given, MARK: self._token},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -87,12 +87,12 @@ class Leashed:
         self._send(b"kill\n")
 
     def abandon(self) -> None:
-        """Kill the leash, which does not do its part: :meth:`finish` then does it at once."""
+        """Kill the holder, which does not do its part: :meth:`finish` then does it at once."""
         self._grace = 0.0
-        self._leash.kill()
+        self._holder.kill()
 
     def events(self, tick: float) -> Iterator[Event]:
-        """What happens, until the leash has ended; an empty event after each ``tick`` seconds."""
+        """What happens, until the holder has ended; an empty event after each ``tick`` seconds."""
         self._socket.settimeout(tick)
         unread = b""
         while True:
@@ -109,12 +109,12 @@ class Leashed:
             yield from map(self._event, lines)
 
     def finish(self) -> bool:
-        """Let go after the last event, when all has ended; False when the leash was killed.
+        """Let go after the last event, when all has ended; False when the holder was killed.
 
         Then what it held is ended here.
         """
         self._socket.close()
-        if self._leash.wait() == 0:
+        if self._holder.wait() == 0:
             return True
         self._sweep()
         return False
@@ -132,27 +132,27 @@ class Leashed:
             self._socket.sendall(data)
 
     def _sweep(self) -> None:
-        """End what a leash left behind that was killed: its program was told by the kernel."""
+        """End what a holder left behind that was killed: its program was told by the kernel."""
         kill_at = time.monotonic() + self._grace
         asked: set[tuple[int, int]] = set()
         while held := self._held():
             late = time.monotonic() >= kill_at
             for each in held:
                 if late:
-                    leash.send(each, signal.SIGKILL)
+                    process_holder.send(each, signal.SIGKILL)
                 elif (each.pid, each.started) not in asked and each.pid != self._session:
                     asked.add((each.pid, each.started))
-                    leash.send(each, signal.SIGTERM)
+                    process_holder.send(each, signal.SIGTERM)
             time.sleep(_LOOK_SECONDS)
 
-    def _held(self) -> list[leash.Process]:
+    def _held(self) -> list[process_holder.Process]:
         """Whatever is in the program's session, or has our mark, and the descendants of those."""
-        alive = leash.processes()
+        alive = process_holder.processes()
         roots = {each.pid for each in alive.values() if self._is_ours(each)}
-        found = [alive[pid] for pid in roots] + leash.descendants(roots, alive)
+        found = [alive[pid] for pid in roots] + process_holder.descendants(roots, alive)
         return [each for each in found if not each.gone]
 
-    def _is_ours(self, process: leash.Process) -> bool:
+    def _is_ours(self, process: process_holder.Process) -> bool:
         if process.session == self._session:
             return True
         try:

@@ -20,7 +20,7 @@ import sys
 import time
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
-_NAME = b"specwatch-leash"
+_NAME = b"specwatch-hold"
 _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 _SWEEPING_MS = 100
 _KILLING_MS = 50
@@ -85,7 +85,7 @@ def send(to: Process, number: int) -> None:
             return
 
 
-class Leash:
+class ProcessHolder:
     """Holds one program until nothing of it is left."""
 
     def __init__(self, control: int, *, grace: float, sweep: float) -> None:
@@ -232,7 +232,7 @@ def _become(words: list[bytes], libc: ctypes.CDLL, parent: int, report: int) -> 
     """Turn this child into the program; never returns."""
     try:
         os.setsid()
-        # Should the leash be killed, the program is told.
+        # Should the holder be killed, the program is told.
         libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(_NEVER_STARTED)
@@ -264,7 +264,7 @@ def main(arguments: list[str]) -> None:
     """Hold what the socket names."""
     control, grace, sweep = arguments
     os.set_inheritable(int(control), False)
-    Leash(int(control), grace=float(grace), sweep=float(sweep)).hold()
+    ProcessHolder(int(control), grace=float(grace), sweep=float(sweep)).hold()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a leash holds: it passes on what it should, and nothing of it is ever left."""
+"""What a holder holds: it passes on what it should, and nothing of it is ever left."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.actuators import leash
-from specwatch.actuators.leashed import MARK, Event, Leashed
+from specwatch.actuators import process_holder
+from specwatch.actuators.held_process import MARK, Event, HeldProcess
 from tests.actuators.process_families import alive, born, descendants, family, python
 from tests.hostile import wait_for
 
@@ -23,18 +23,18 @@ pytestmark = pytest.mark.usefixtures("only_ours")
 SLEEP = python("import time; time.sleep(600)")
 HOLDER = """\
 import sys, time
-from specwatch.actuators.leashed import Leashed
-life = Leashed(sys.argv[2:], environ={}, grace=float(sys.argv[1]))
+from specwatch.actuators.held_process import HeldProcess
+life = HeldProcess(sys.argv[2:], environ={}, grace=float(sys.argv[1]))
 for event in life.events(1.0):
     print(event.number, file=sys.stderr, flush=True)
 """
 
 
-def held(words: Sequence[str], *, grace: float = 30.0, sweep: float = 30.0) -> Leashed:
-    return Leashed(words, environ=os.environ, grace=grace, sweep=sweep)
+def held(words: Sequence[str], *, grace: float = 30.0, sweep: float = 30.0) -> HeldProcess:
+    return HeldProcess(words, environ=os.environ, grace=grace, sweep=sweep)
 
 
-def started(life: Leashed) -> tuple[int, Iterator[Event]]:
+def started(life: HeldProcess) -> tuple[int, Iterator[Event]]:
     """The program's number, and the events that follow."""
     events = life.events(60.0)
     event = next(events)
@@ -42,7 +42,7 @@ def started(life: Leashed) -> tuple[int, Iterator[Event]]:
     return event.number, events
 
 
-def finished(life: Leashed, events: Iterator[Event]) -> list[Event]:
+def finished(life: HeldProcess, events: Iterator[Event]) -> list[Event]:
     """The last events of a life that ended with all that it had."""
     last = []
     for event in events:
@@ -53,8 +53,8 @@ def finished(life: Leashed, events: Iterator[Event]) -> list[Event]:
     return last
 
 
-def leash_of(program: int) -> int:
-    found = leash.process(program)
+def holder_of(program: int) -> int:
+    found = process_holder.process(program)
     assert found is not None
     return found.parent
 
@@ -96,7 +96,7 @@ def test_it_does_not_ignore_what_python_ignores(capfd: pytest.CaptureFixture[str
 
 def test_its_environment_is_what_was_given_and_a_mark(capfd: pytest.CaptureFixture[str]) -> None:
     code = "import os; print(sorted(os.environ))"
-    life = Leashed(python(code), environ={"LC_ALL": "C", "WATCHDOG_USEC": "1"}, grace=30.0)
+    life = HeldProcess(python(code), environ={"LC_ALL": "C", "WATCHDOG_USEC": "1"}, grace=30.0)
     _, events = started(life)
     finished(life, events)
     assert capfd.readouterr().out == f"{['LC_ALL', MARK]}\n"
@@ -137,10 +137,10 @@ while True:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_to_the_leash_goes_to_the_program(number: signal.Signals) -> None:
+def test_a_signal_to_the_holder_goes_to_the_program(number: signal.Signals) -> None:
     life = held(["sleep", "600"])
     program, events = started(life)
-    os.kill(leash_of(program), number)
+    os.kill(holder_of(program), number)
     assert finished(life, events) == [Event("ended", -number)]
 
 
@@ -169,10 +169,10 @@ def test_what_a_program_leaves_behind_ends_with_it() -> None:
     assert finished(life, events) == [Event("ended", -signal.SIGKILL)]
 
 
-def test_when_the_holder_is_killed_a_stubborn_family_is_ended(tmp_path: Path) -> None:
+def test_when_its_owner_is_killed_a_stubborn_family_is_ended(tmp_path: Path) -> None:
     with holder(family(tmp_path), grace=0.2) as process:
         pids = born(tmp_path)
-        above = leash_of(pids[-1])
+        above = holder_of(pids[-1])
         process.kill()
         wait_for(lambda: not alive([*pids, above]))
 
@@ -181,17 +181,17 @@ def test_when_the_holder_is_killed_a_flood_that_nobody_reads_is_ended() -> None:
     with holder(["yes"], grace=600.0) as process:
         assert process.stderr is not None
         program = int(process.stderr.readline())
-        above = leash_of(program)
+        above = holder_of(program)
         process.kill()
         wait_for(lambda: not alive([program, above]))
 
 
-def test_when_the_leash_is_killed_a_stubborn_family_is_ended(tmp_path: Path) -> None:
+def test_when_the_holder_is_killed_a_stubborn_family_is_ended(tmp_path: Path) -> None:
     """By its holder, who knows its session and its mark."""
     life = held(family(tmp_path), grace=0.2)
     program, events = started(life)
     pids = born(tmp_path)
-    os.kill(leash_of(program), signal.SIGKILL)
+    os.kill(holder_of(program), signal.SIGKILL)
     assert list(events) == []
     assert not life.finish()
     assert alive(pids) == []
@@ -201,7 +201,7 @@ def test_when_both_are_killed_the_program_is_told() -> None:
     with holder(SLEEP, grace=600.0) as process:
         assert process.stderr is not None
         program = int(process.stderr.readline())
-        above = leash_of(program)
+        above = holder_of(program)
         os.kill(process.pid, signal.SIGSTOP)
         os.kill(above, signal.SIGKILL)
         process.kill()
