@@ -15,7 +15,7 @@ from specwatch.guard.plan import Life, Plan, Service
 from specwatch.runtime.child_process import Finished, environment_for, printable, run_command
 
 _MODES = {"on": Mode.ON, "off": Mode.OFF}
-_LIFE_UNKNOWN = "whether vLLM's process is there is not known: commands do not tell"
+_LIFE_UNKNOWN = "whether vLLM's process runs is not known: commands do not report it"
 
 
 def run_hook(words: Sequence[str], *, timeout: float, environment: Mapping[str, str]) -> None:
@@ -51,7 +51,7 @@ class CommandActuator:
         notes = ["specwatch cannot see what these commands do"]
         if self._service.status is None:
             notes.append(
-                "there is no status command, so specwatch cannot see how vLLM is configured to"
+                "without a status command specwatch cannot see how vLLM is configured to"
                 " start; set service.status"
             )
         return Plan(
@@ -69,7 +69,9 @@ class CommandActuator:
         """What the status command prints; the mode is None where there is no such command."""
         words = self._service.status
         if words is None:
-            detail = f"how it is set to start is not known: no status command; {_LIFE_UNKNOWN}"
+            detail = (
+                f"how it is set to start is not known without a status command; {_LIFE_UNKNOWN}"
+            )
             return Service(Life.UP, None, None, detail)
         finished = self._run(words, "status")
         if finished.failure is not None:

@@ -59,7 +59,7 @@ def read_llama_command(command: Sequence[str]) -> ServerPlan:
     """Read a command that starts llama-server. Raises ConfigError."""
     words = _server_words(command)
     if words is None:
-        raise ConfigError("there is no llama-server in the command: give the one that starts it")
+        raise ConfigError("the command does not start llama-server: give the one that does")
     given = _option_values(words)
     methods = _methods(given)
     slots = _positive(given, "slots") or 1

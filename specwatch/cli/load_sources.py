@@ -130,7 +130,7 @@ def prompts(file: Path | None) -> tuple[str, ...]:
             found.append(str(json.loads(line)))
         except ValueError as error:
             raise ConfigError(
-                f"--prompts: {file}:{number}: begins with a quote and is no JSON string ({error});"
+                f"--prompts: {file}:{number}: begins with a quote and is not JSON string ({error});"
                 " end the quote, or leave it out"
             ) from None
     if not found:

@@ -440,7 +440,7 @@ class Daemon:
 
     def _read_configuration(self) -> Config:
         if self._reload is None:
-            raise ConfigError("no configuration file was given, so there is nothing to reload")
+            raise ConfigError("no configuration file was given: nothing to reload")
         return self._reload()
 
     def _take_over(self, config: Config) -> None:

@@ -102,7 +102,7 @@ def merge_windows(windows: Sequence[Window], *, start: int, length: int) -> Wind
     windows of different series.
     """
     if not windows:
-        raise ValueError("there is no sum of no windows")
+        raise ValueError("at least one window is required")
     ordered = sorted(windows, key=lambda window: window.start)
     last = ordered[-1]
     if any(window.series != last.series for window in ordered):

@@ -68,5 +68,5 @@ def is_plain_path(path: str) -> bool:
 def _spelt(character: str) -> str:
     if character in _SPELT or character.isprintable():
         return _SPELT.get(character, character)
-    # A byte that is no UTF-8 arrives as half of a surrogate pair.
+    # A byte that is not UTF-8 arrives as half of a surrogate pair.
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))

@@ -96,7 +96,7 @@ def version_of(text: str) -> Version | None:
     """
     found = re.match(r"v?(\d+)\.(\d+)(?=$|[^0-9])", text)
     if found is None:
-        raise ValueError(f"{text!r} is no version of vLLM; expected one like 0.29.0")
+        raise ValueError(f"{text!r} is not a version of vLLM; expected one like 0.29.0")
     if re.match(r"v?0\.[01]\.dev", text):  # built from a checkout without tags
         return None
     return int(found[1]), int(found[2])

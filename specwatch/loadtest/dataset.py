@@ -107,9 +107,9 @@ def _entries(data: bytes, where: str) -> Sequence[msgspec.Raw]:
         if data.startswith(b"["):
             return msgspec.json.decode(data, type=list[msgspec.Raw])
     except msgspec.DecodeError as error:
-        raise ConfigError(f"{where} is no JSON ({error}); {_EXPECTED}") from None
+        raise ConfigError(f"{where} is not JSON ({error}); {_EXPECTED}") from None
     if not data.startswith(b"{"):
-        raise ConfigError(f"{where} is no JSON; {_EXPECTED} (lines of text: --prompts FILE)")
+        raise ConfigError(f"{where} is not JSON; {_EXPECTED} (lines of text: --prompts FILE)")
     lines = [line for line in data.split(b"\n") if line.strip()]
     if lines[0].strip() == b"{":
         raise ConfigError(f"{where} is one JSON object of many lines; {_EXPECTED}")

@@ -103,7 +103,7 @@ def _documents(text: str, where: str) -> list[dict[str, Any]]:
             try:
                 whole = [json.loads(line) for line in text.splitlines() if line.strip()]
             except ValueError:
-                raise ConfigError(f"{where} is no JSON ({error}); {_BOTH}") from None
+                raise ConfigError(f"{where} is not JSON ({error}); {_BOTH}") from None
     except RecursionError:
         raise ConfigError(f"{where} is JSON too deep for a result; {_BOTH}") from None
     if not whole or not all(isinstance(each, dict) for each in whole):

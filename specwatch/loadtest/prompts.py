@@ -94,7 +94,7 @@ def endless(prompts: Sequence[_Prompt], seed: int | str) -> Iterator[_Prompt]:
     Raises ValueError for none.
     """
     if not prompts:
-        raise ValueError("there are no prompts")
+        raise ValueError("no prompts were given")
     order = random.Random(seed)
     while True:
         yield from order.sample(prompts, len(prompts))

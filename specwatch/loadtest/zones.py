@@ -8,7 +8,7 @@ from specwatch.domain.experiments import Estimate, Line, ProbeTemperature, Zone
 from specwatch.wording import figures
 
 LABELS: dict[Zone, str] = {
-    "wins": "wins", "near": "near the line", "loses": "loses", "unknown": "cannot be told",
+    "wins": "wins", "near": "near the line", "loses": "loses", "unknown": "not clear",
 }  # fmt: skip
 """What people read, best first."""
 

@@ -135,7 +135,7 @@ def _pager_state(pager: PagerStatus, now: float) -> str:
         return f"failing for {figures.span(now - pager.failing_since)}: {why}"
     if pager.last_success is None:
         return "nothing sent yet"
-    said = f"told {figures.span(now - pager.last_success)} ago"
+    said = f"last sent {figures.span(now - pager.last_success)} ago"
     return f"{said}, has a change still to be sent" if pager.behind else said
 
 

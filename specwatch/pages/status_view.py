@@ -210,9 +210,9 @@ def _recent(target: TargetStatus, model: str) -> Window | None:
 def _answer(target: TargetStatus, model: str, status: DaemonStatus) -> Answer:
     silent = unread(target, status.stuck, status.now)
     if silent == math.inf:
-        return Answer("not_read", "The target was not read yet, so nothing can be said.")
+        return Answer("not_read", "The target has not been read yet.")
     if silent is not None:
-        said = "The target cannot be read, so nothing can be said of now."
+        said = "The target cannot be read, so its present state is not known."
         return Answer("not_read", said, f"not read for {figures.span(silent)}")
     known = target.decision.models.get(model)
     found = None if known is None else decisions.model(known, status.now)

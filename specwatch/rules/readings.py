@@ -240,7 +240,7 @@ def _against_baseline(metric: str, *ranks: str) -> Callable[[_Asked], Reading]:
         if ratio is None:
             return _none("beyond the last bound of the histogram", "measured")
         interval, open_ended = ratio
-        note = "the upper limit is greater than told" if open_ended else None
+        note = "the upper limit is greater than shown" if open_ended else None
         return Reading(interval.value, interval, basis="measured", note=note, open_ended=open_ended)
 
     return reader

@@ -66,7 +66,7 @@ class Finished:
 
     def _last_words(self) -> str:
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
-        return f"it said last: {printable(lines[-1])}" if lines else "it said nothing"
+        return f"its last output: {printable(lines[-1])}" if lines else "it wrote nothing"
 
 
 def printable(text: str) -> str:

@@ -40,7 +40,7 @@ class GpuMemoryReader:
             self.absent = f"NVML: {error}"
             self._found = ()
             return
-        self.absent = None if count else "there is no GPU"
+        self.absent = None if count else "no GPU was found"
         self._found = tuple(self._one(index) for index in range(count))
         self._found_at = now
 

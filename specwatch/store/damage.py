@@ -203,7 +203,7 @@ def _require_text(name: str, value: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{name} is no UTF-8") from None
+        raise ValueError(f"{name} is not UTF-8") from None
 
 
 def _key(table: sa.Table, row: Any) -> dict[str, object]:

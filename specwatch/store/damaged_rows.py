@@ -132,7 +132,7 @@ def _window_decoder(connection: sa.Connection, table: sa.Table) -> Decode:
     def decode(row: Any) -> None:
         damage.require_types(table, row._fields, row)
         if row.series_id not in series:
-            raise ValueError(f"series_id is {row.series_id}, and there is no such series")
+            raise ValueError(f"series_id is {row.series_id}, which does not exist")
         columns = tuple(row._mapping[name] for name in COLUMNS)
         window = assemble(_NO_SERIES, row.start, 0, contents(row.context_id), columns)
         _ = window.load_bin

@@ -155,8 +155,8 @@ class Database:
     def _on_sqlite_connect(self, connection: sqlite3.Connection, _: object) -> None:
         # The driver's own BEGIN comes too late for a write lock: ours is sent by the begin event.
         connection.isolation_level = None
-        # The driver refuses all rows of a query for one text that is no UTF-8: `require_types` does
-        # it row by row.
+        # The driver refuses all rows of a query for one text that is not UTF-8: `require_types`
+        # does it row by row.
         connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
         connection.execute(f"PRAGMA foreign_keys={'OFF' if self._migrating else 'ON'}")
         connection.execute("PRAGMA synchronous=NORMAL")

@@ -184,7 +184,7 @@ def application(
             return _json({"error": "a defect of specwatch; its log says which"}, 500)
         if error.status_code == 404:
             known = ", ".join(pages)
-            said = f"there is no {request.url.path[:100]}; there are {known}"
+            said = f"{request.url.path[:100]} does not exist; what does: {known}"
         else:
             said = f"{error.detail}: {request.method} is not answered here, only GET and HEAD"
         answer = _json({"error": said}, error.status_code)

@@ -155,7 +155,7 @@ def _verdicts(targets: Sequence[TargetStatus], share: int) -> Iterator[Metric]:
     )
     value = GaugeMetricFamily(
         "specwatch_rule_value",
-        "The metric that a rule is best told by, as the rule sees it and in its own unit.",
+        "The metric that represents a rule best, as the rule sees it and in its own unit.",
         labels=("rule", *_SERIES, "metric"),
     )
     threshold = GaugeMetricFamily(

@@ -81,7 +81,7 @@ def answer(known: dict[str, Any] | None, mode: str | None) -> tuple[str, str]:
     if found is None and mode == "unknown":
         return "unknown", f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}"
     if known is None or (found is None and not known["minutes"]):
-        said = "Nothing was generated with speculation in the last hour, so nothing can be said."
+        said = "Nothing was generated with speculation in the last hour."
         return "no_traffic", said
     rests_on = speedup(known)
     if found is None or not known["current"]:

@@ -120,7 +120,7 @@ def test_a_failed_command_may_have_changed_the_server_and_says_its_last_words(
     switch = script("echo first; echo 'no such unit' >&2; echo; exit 3")
     error = failure(lambda: actuator(switch).disable("7"))
     assert error.changed
-    assert str(error) == f"`{switch} off` exited with status 3; it said last: no such unit"
+    assert str(error) == f"`{switch} off` exited with status 3; its last output: no such unit"
     (entry,) = events(log, "command_ended")
     assert (entry["log_level"], entry["status"]) == ("warning", 3)
     assert (entry["target"], entry["action"], entry["incident"]) == ("chat-70b", "disable", "7")
@@ -130,7 +130,7 @@ def test_a_failed_command_may_have_changed_the_server_and_says_its_last_words(
 def test_a_command_that_was_killed_or_said_nothing_is_described(script: Script) -> None:
     switch = script("kill -9 $$")
     error = failure(lambda: actuator(switch).enable("7"))
-    assert str(error) == f"`{switch} on` was ended by SIGKILL; it said nothing"
+    assert str(error) == f"`{switch} on` was ended by SIGKILL; it wrote nothing"
 
 
 def test_what_a_command_says_is_bounded_and_safe_to_show(script: Script, log: Log) -> None:
@@ -139,7 +139,7 @@ def test_what_a_command_says_is_bounded_and_safe_to_show(script: Script, log: Lo
         " echo; printf '\\033[2Jend\\377%0999d\\n' 0; exit 1"
     )
     error = failure(lambda: actuator(switch).disable("7"))
-    assert "it said last: ?[2Jend\ufffd0000" in str(error)
+    assert "its last output: ?[2Jend\ufffd0000" in str(error)
     assert len(str(error)) < 500
     (entry,) = events(log, "command_ended")
     assert len(entry["output"]) == child_process.KEPT - entry["output"].count("\ufffd") + 1
@@ -165,7 +165,9 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(
     )
     error = failure(lambda: actuator(switch, timeout=LONG_ENOUGH).disable("7"))
     assert error.changed
-    assert str(error) == f"`{switch} off` took longer than 1s and was ended; it said last: tidied"
+    assert str(error) == (
+        f"`{switch} off` took longer than 1s and was ended; its last output: tidied"
+    )
     assert not alive(int((tmp_path / "child").read_text()))
 
 
@@ -234,7 +236,7 @@ def test_the_first_word_of_the_status_is_the_mode(
         return
     service = hand.status()
     assert (service.life, service.mode, service.instance) == (Life.UP, mode, None)
-    assert "process is there is not known" in service.detail
+    assert "process runs is not known" in service.detail
 
 
 @pytest.mark.parametrize(
@@ -243,7 +245,7 @@ def test_the_first_word_of_the_status_is_the_mode(
         ("echo enabled", 'printed "enabled"; a status command prints on or off first'),
         ("true", "printed nothing; a status command prints on or off first"),
         ("echo on >&2", "printed nothing; a status command prints on or off first"),
-        ("echo on; exit 1", "exited with status 1; it said last: on"),
+        ("echo on; exit 1", "exited with status 1; its last output: on"),
     ],
 )
 def test_a_status_that_says_neither_is_an_error(script: Script, lines: str, found: str) -> None:
@@ -256,7 +258,7 @@ def test_a_status_that_says_neither_is_an_error(script: Script, lines: str, foun
 def test_without_a_status_command_nothing_is_claimed(script: Script) -> None:
     service = actuator(script("exit 1")).status()
     assert (service.life, service.mode, service.instance) == (Life.UP, None, None)
-    assert "no status command" in service.detail
+    assert "without a status command" in service.detail
 
 
 def test_a_plan_names_the_commands_and_runs_none(script: Script, tmp_path: Path) -> None:
@@ -270,7 +272,7 @@ def test_a_plan_names_the_commands_and_runs_none(script: Script, tmp_path: Path)
         f"to undo it, run `{switch} on`, for 1m30s at most",
     )
     assert (plan.before, plan.after, plan.files) == ((), (), ())
-    assert any("no status command" in note for note in plan.notes)
+    assert any("without a status command" in note for note in plan.notes)
     assert not (tmp_path / "ran").exists()
 
 
@@ -294,5 +296,7 @@ def test_a_hook_is_run_the_same_way(script: Script, tmp_path: Path) -> None:
 def test_a_hook_that_fails_may_be_tried_again(script: Script) -> None:
     hook = script("echo balancer is away; exit 2")
     error = failure(lambda: run_hook([hook], timeout=20, environment={}))
-    assert str(error) == f"the hook `{hook}` exited with status 2; it said last: balancer is away"
+    assert str(error) == (
+        f"the hook `{hook}` exited with status 2; its last output: balancer is away"
+    )
     assert (error.retry, error.changed) == (True, False)

@@ -299,7 +299,9 @@ def slo_burn() -> Iterator[Case]:
     for form in ("1", "1.0"):
         world = {**without(HEALTHY, E2E), **slow(E2E, form, 0.5)}
         yield Case(f"a bound stored as {form}", world, name, 60, burning("one", end, "50%", fast))
-    odd = "the time per output token was above 75ms (for 60ms, which is no bound of the histogram)"
+    odd = (
+        "the time per output token was above 75ms (for 60ms, which is not a bound of the histogram)"
+    )
     yield Case("a bound above the threshold", lasting({**HEALTHY, **slow(TPOT, "0.075", 0.7)}),
                name, 300, burning("odd", odd, "70%", six))  # fmt: skip
     between = observed(TPOT, {"0.05": 0.3, "0.075": 1})
@@ -370,14 +372,14 @@ def test_what_is_not_measured_as_configured_is_noted() -> None:
         Slo(name="d", metric="ttft", threshold="500ms", objective="90%"),
     )
     assert tuple(objectives.notes(odd)) == (
-        "objective a: 600ms is no bound of vLLM's histogram: only what is slower than 750ms counts"
-        " as slow; 500ms or 750ms would be exact",
-        "objective b: 200ms is no bound of vLLM's histogram: only what is slower than 300ms counts"
-        " as slow; 300ms would be exact",
-        "objective c: 2m is above the last bound of vLLM's histogram (1m20s): there are no alerts"
-        " on it here",
-        "objective d: 0.9 leaves so much that it cannot be used up 14.4 times too fast: there is no"
-        " alert on that",
+        "objective a: 600ms is not a bound of vLLM's histogram: only what is slower than 750ms"
+        " counts as slow; 500ms or 750ms would be exact",
+        "objective b: 200ms is not a bound of vLLM's histogram: only what is slower than 300ms"
+        " counts as slow; 300ms would be exact",
+        "objective c: 2m is above the last bound of vLLM's histogram (1m20s): it has no"
+        " alerts here",
+        "objective d: with 0.9 the error budget cannot burn 14.4 times too fast, so there is no"
+        " alert for that rate",
     )
     (group,) = objectives.groups(odd)
     assert {alert.labels["slo"] for alert in group.alerts} == {"a", "b", "d"}

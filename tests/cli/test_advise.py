@@ -150,7 +150,7 @@ def test_a_name_that_can_be_no_path_is_a_name(run: Run, name: str) -> None:
 
 
 def test_what_json_cannot_have_is_spelt(run: Run, tmp_path: Path) -> None:
-    """Lone surrogates, from a config.json and from a path that is no UTF-8."""
+    """Lone surrogates, from a config.json and from a path that is not UTF-8."""
     target = folder(tmp_path / "target\udce4-8B", model_type="\ud800x")
     found = advised(run, "--model", target, "--method", "ngram")
     assert found.target is not None

@@ -332,7 +332,7 @@ def test_own_prompts_are_sent(
     (tmp_path / "prompts").write_text('fine\n"two\n')
     done = run("calibrate", "--off", off.url, *arguments)
     assert done.exit_code == 2
-    assert "prompts:2: begins with a quote and is no JSON string" in done.stderr
+    assert "prompts:2: begins with a quote and is not JSON string" in done.stderr
 
 
 def test_interrupted_it_stops_its_requests_and_stores_nothing(

@@ -80,7 +80,7 @@ def test_only_line_feeds_end_a_prompt(tmp_path: Path) -> None:
     file.write_bytes('one\r\n\n"a\u2028b\\nc"\n d\u0085e\x0bf\x0cg \n'.encode())
     assert prompts(file) == ("one", "a\u2028b\nc", " d\u0085e\x0bf\x0cg ")
     file.write_text('fine\n\n"never ends\n')
-    with pytest.raises(ConfigError, match=":3: begins with a quote and is no JSON string"):
+    with pytest.raises(ConfigError, match=":3: begins with a quote and is not JSON string"):
         prompts(file)
     file.write_text(" \r\n\n")
     with pytest.raises(ConfigError, match="is empty"):

@@ -135,7 +135,7 @@ def test_without_any_acceptance_there_are_latencies_still() -> None:
     )
     text = "\n".join(lines(probe(ASSUMED, bare)))
     assert "180 ms" in text
-    assert "cannot be told at 0.5" in text
+    assert "not clear at 0.5" in text
     assert "█" not in text
 
 

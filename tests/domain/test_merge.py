@@ -190,5 +190,5 @@ def test_what_does_not_add_up_is_refused():
     other = replace(mine, series=SeriesId("d", "t", "other"))
     with pytest.raises(ValueError, match="different series"):
         merge_windows([mine, other], start=0, length=HOUR)
-    with pytest.raises(ValueError, match="no windows"):
+    with pytest.raises(ValueError, match="at least one window"):
         merge_windows([], start=0, length=HOUR)

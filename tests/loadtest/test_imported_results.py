@@ -180,7 +180,7 @@ def test_what_cannot_be_a_baseline_is_refused_with_its_reason(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("Successful requests: 40", r"r.json is no JSON .*; expected the JSON that"),
+        ("Successful requests: 40", r"r.json is not JSON .*; expected the JSON that"),
         ("[" * 100_000, "r.json is JSON too deep for a result; expected the JSON that"),
     ],
 )

@@ -31,7 +31,7 @@ def test_a_probe_has_the_acceptance_and_zone_of_each_temperature_and_the_line() 
     assert headline(found) == (
         "2026-11-02 12:00 UTC, probe at temperatures 0, 0.7, 1.3, 4 requests at a time."
         " Break-even at load 3-4, measured: 58.0% (55.0-61.0); wins at 0; near the line at 0.7;"
-        " cannot be told at 1.3."
+        " not clear at 1.3."
     )
 
 

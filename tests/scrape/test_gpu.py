@@ -115,4 +115,4 @@ def test_a_machine_without_gpu_or_library_is_quietly_without(
     assert reader.absent == "the gpu extra (nvidia-ml-py) is not installed"
     monkeypatch.setitem(sys.modules, "pynvml", Driver())
     reader.refresh(0.0)
-    assert (reader.read(None, 0.0), reader.absent) == (None, "there is no GPU")
+    assert (reader.read(None, 0.0), reader.absent) == (None, "no GPU was found")

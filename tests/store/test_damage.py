@@ -251,7 +251,7 @@ class TestSqlite:
     def test_a_text_that_is_none_hides_no_other(self, filled: Store, url: str) -> None:
         write(url, "UPDATE verdicts SET rule = CAST(x'ff80' AS TEXT) WHERE target = 'chat'")
         assert [each.target for each in filled.verdicts(**FOREVER)] == ["code"]
-        assert filled.set_aside(NOW)[0].reason == "rule is no UTF-8"
+        assert filled.set_aside(NOW)[0].reason == "rule is not UTF-8"
         assert check(url).sound
 
     @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_windows_of_a_series_that_is_lost_are_set_aside(url: str, sqlite_file: P
     damage_page(sqlite_file, page_of(sqlite_file, "series"))
     done = repair(url, NOW)
     assert (done.left, len(done.moved)) == ([], MINUTES)
-    assert "there is no such series" in done.moved[0].reason
+    assert "which does not exist" in done.moved[0].reason
     assert check(url).sound
 
 

@@ -143,7 +143,7 @@ class Answer(NamedTuple):
 
 
 def _no_constant(name: str) -> None:
-    raise AssertionError(f"{name} is no JSON")
+    raise AssertionError(f"{name} is not JSON")
 
 
 class Surface:

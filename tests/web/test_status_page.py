@@ -171,7 +171,7 @@ def test_the_answer_comes_first_and_says_what_it_rests_on(surface: Surface) -> N
         ({}, "Nothing was generated with speculation in the last hour"),
         ({"models": {"llama": Mode.UNKNOWN}}, "It is not known whether the server speculates."),
         ({"models": {"llama": Mode.UNKNOWN}}, "speculation is unknown for 1 model"),
-        ({"last_success": None, "recent": (), "models": {}}, "The target was not read yet"),
+        ({"last_success": None, "recent": (), "models": {}}, "The target has not been read yet"),
     ],
 )
 def test_it_says_plainly_what_is_not_known(
@@ -309,7 +309,7 @@ def test_a_target_that_cannot_be_read_does_not_look_alive(surface: Surface, stuc
     surface.windows = hour
     text = read(surface).text
     assert "Watching 1 target: 1 is not read." in text
-    assert text.count("not read for 10 min The target cannot be read, so nothing") == 2
+    assert text.count("not read for 10 min The target cannot be read, so its") == 2
     row = text[text.index("chat not read") : text.index("By temperature")]
     assert " llama - - - - " in row
     assert "speculation loses" not in text
@@ -341,7 +341,7 @@ def test_a_target_that_was_never_read_is_not_one_without_traffic(
 ) -> None:
     surface.status = daemon(target(last_success=None, recent=(), models=models))
     text = read(surface).text
-    assert "chat not read The target was not read yet" in text
+    assert "chat not read The target has not been read yet" in text
     assert "no traffic" not in text
 
 

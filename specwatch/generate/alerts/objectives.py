@@ -102,21 +102,21 @@ def notes(slos: Sequence[Slo]) -> Iterator[str]:
         if bound is None:
             yield (
                 f"{where} is above the last bound of vLLM's histogram"
-                f" ({format_duration(bounds[-1])}): there are no alerts on it here"
+                f" ({format_duration(bounds[-1])}): it has no alerts here"
             )
             continue
         if bound != slo.threshold:
             below = [format_duration(lower) for lower in bounds if lower < bound][-1:]
             exact = " or ".join([*below, format_duration(bound)])
             yield (
-                f"{where} is no bound of vLLM's histogram: only what is slower than"
+                f"{where} is not a bound of vLLM's histogram: only what is slower than"
                 f" {format_duration(bound)} counts as slow; {exact} would be exact"
             )
         for burn in BURNS:
             if not _can_burn(slo, burn):
                 yield (
-                    f"objective {slo.name}: {slo.objective:.6g} leaves so much that it cannot be"
-                    f" used up {burn.factor:g} times too fast: there is no alert on that"
+                    f"objective {slo.name}: with {slo.objective:.6g} the error budget cannot burn"
+                    f" {burn.factor:g} times too fast, so there is no alert for that rate"
                 )
 
 
@@ -145,7 +145,8 @@ def _can_burn(slo: Slo, burn: Burn) -> bool:
 def _burn_values(slo: Slo, bound: float, burn: Burn) -> dict[str, object]:
     threshold = format_duration(bound)
     if bound != slo.threshold:
-        threshold += f" (for {format_duration(slo.threshold)}, which is no bound of the histogram)"
+        asked = format_duration(slo.threshold)
+        threshold += f" (for {asked}, which is not a bound of the histogram)"
     return {
         **burn._asdict(),
         "factor": f"{burn.factor:g}",
