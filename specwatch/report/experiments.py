@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from specwatch.domain import experiments as measured
 from specwatch.loadtest.zones import by_zone, line_sentence
-from specwatch.report.charts.scale import finite
 from specwatch.report.model import Experiment, MeasuredLoad, ProbedTemperature, Ratio
 from specwatch.wording import figures
+from specwatch.wording.figures import finite
 from specwatch.wording.moments import moment
 from specwatch.wording.text import shown
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from specwatch.report.model import ModelReport, Report
-from specwatch.report.told import OUTCOMES
+from specwatch.report.sections.answer import OUTCOMES
 from specwatch.wording.figures import counted
 from specwatch.wording.moments import moment
 from specwatch.wording.text import LONGEST_SENTENCE, shown

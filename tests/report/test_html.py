@@ -201,7 +201,7 @@ def test_what_was_measured_on_purpose_has_its_sentence_and_its_figures(full: Ele
     ) in text
     assert "And 2 older experiments of this period." in text
     assert table_of(full, "Comparison of 2026-11-04 07:00 UTC")[-1] == [
-        "32", "0.86x (0.81 to 0.91)", "1.49k", "1.73k", "do not",
+        "32", "0.86x (0.81 to 0.91)", "1.49k", "1.73k", "-", "-", "do not",
     ]  # fmt: skip
     assert table_of(full, "Probe of")[-1] == [
         "0.7", "41.8% (39.1 to 44.7)", "near the line", "1.01x (0.97 to 1.05)",

@@ -16,11 +16,11 @@ from specwatch.report.charts.frame import (
     legend,
     levels,
 )
-from specwatch.report.charts.scale import Scale, finite, known, moment, ticks
+from specwatch.report.charts.scale import Scale, known, moment, ticks
 from specwatch.report.charts.style import INK
 from specwatch.report.charts.svg import document, sentence
 from specwatch.report.model import AcceptancePoint, Series
-from specwatch.wording.figures import percent
+from specwatch.wording.figures import finite, percent
 from specwatch.wording.text import shown
 
 _MOST = 6

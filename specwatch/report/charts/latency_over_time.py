@@ -17,11 +17,11 @@ from specwatch.report.charts.frame import (
     legend,
     levels,
 )
-from specwatch.report.charts.scale import Scale, finite, logarithmic_ticks, moment, ticks
+from specwatch.report.charts.scale import Scale, logarithmic_ticks, moment, ticks
 from specwatch.report.charts.style import GREY
 from specwatch.report.charts.svg import document, sentence
 from specwatch.report.model import LatencyPoint, Series
-from specwatch.wording.figures import bounded, seconds
+from specwatch.wording.figures import bounded, finite, seconds
 from specwatch.wording.text import shown
 
 Metric = Literal["ttft", "tpot"]

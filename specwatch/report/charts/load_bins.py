@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from specwatch.report.charts.frame import AXIS, LEFT, LINE, RIGHT, TOP, WIDTH, Field, levels
-from specwatch.report.charts.scale import Scale, finite, known, ticks
+from specwatch.report.charts.scale import Scale, known, ticks
 from specwatch.report.charts.style import FILLS, INK, STROKES
 from specwatch.report.charts.svg import (
     SIZE,
@@ -21,6 +21,7 @@ from specwatch.report.charts.svg import (
     words,
 )
 from specwatch.report.model import Load, Ratio
+from specwatch.wording.figures import finite
 from specwatch.wording.text import shown
 
 _BOTTOM = 186.0

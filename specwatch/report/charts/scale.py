@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-HUGE = 1e15
-"""Numbers from here on are none: nothing that is measured here is as large."""
+from specwatch.wording.figures import finite
+
 _HOUR, _DAY = 3600, 86400
 _STEPS_OF_TIME = (
     60, 120, 300, 600, 900, 1800, _HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR,
@@ -16,12 +16,6 @@ _STEPS_OF_TIME = (
 )  # fmt: skip
 _MONDAY = 4 * _DAY
 """The first Monday after the epoch: longer steps begin on one."""
-
-
-def finite(value: float | None) -> float | None:
-    """The number, or None where it is none, infinite or beyond :data:`HUGE`."""
-    # No comparison with what is no number is true.
-    return float(value) if value is not None and -HUGE < value < HUGE else None
 
 
 def known(values: Iterable[float | None]) -> list[float]:

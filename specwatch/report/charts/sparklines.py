@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from specwatch.report.charts.scale import Scale, finite, known
+from specwatch.report.charts.scale import Scale, known
 from specwatch.report.charts.style import FILLS, STROKES
 from specwatch.report.charts.svg import Point, dot, element, lines
+from specwatch.wording.figures import finite
 
 WIDTH, HEIGHT = 120, 28
 _EDGE = 3.0

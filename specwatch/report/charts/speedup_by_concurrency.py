@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from specwatch.domain.experiments import LEAST_SPEEDUP, ComparedLevel, Estimate, Verdict
 from specwatch.report.charts.frame import AXIS, LEFT, LINE, RIGHT, TOP, WIDTH, Field, levels
-from specwatch.report.charts.scale import Scale, finite, ticks
+from specwatch.report.charts.scale import Scale, ticks
 from specwatch.report.charts.style import FILLS, GREY, INK, STROKES
 from specwatch.report.charts.svg import (
     SIZE,
@@ -19,6 +19,7 @@ from specwatch.report.charts.svg import (
     text_width,
     words,
 )
+from specwatch.wording.figures import finite
 
 _BOTTOM = 206.0
 _GREATEST = 100.0

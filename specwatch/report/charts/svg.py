@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from specwatch.report.charts.scale import finite
+from specwatch.wording.figures import finite
 from specwatch.wording.text import shown
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
