@@ -7,7 +7,7 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from specwatch.report.charts.style import STYLE
+from specwatch.report.charts import STYLE
 from specwatch.wording import figures, moments
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
