@@ -140,7 +140,7 @@ def _beside(
     rows = np.flatnonzero(chosen)
     label = {id_: each.series.temperature for id_, each in members.items()}
     counted = (columns.drafts, columns.draft_tokens, columns.accepted_tokens)
-    drafted = zip(*(np.maximum(each[rows], 0).tolist() for each in counted), strict=True)
+    drafted = zip(*(np.maximum(sample[rows], 0).tolist() for sample in counted), strict=True)
     found: dict[int, dict[str, Drafted]] = {}
     for row, beside, counts in zip(rows.tolist(), whole[rows].tolist(), drafted, strict=True):
         add_drafted(found.setdefault(beside, {}), label[ids[row]], counts)

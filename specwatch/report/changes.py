@@ -71,7 +71,7 @@ def changes(
     ``baseline_of`` gives what a server of that environment is compared with; an empty baseline
     leaves the speedups unknown. Speculation switched off or on is no change.
     """
-    begun = [each for each in windows if each.start < until]
+    begun = [window for window in windows if window.start < until]
     switches = list(_switches(begun))
     ends = [float("-inf"), *(each.at for each in switches), float("inf")]
     told = [
@@ -95,7 +95,7 @@ def _switches(windows: Iterable[Window]) -> Iterator[_Switch]:
 
     One that is there for a part of two hours at most, and then gone again, is no change.
     """
-    wholes = [each for each in windows if each.series.temperature == ALL_TEMPERATURES]
+    wholes = [window for window in windows if window.series.temperature == ALL_TEMPERATURES]
     start = attrgetter("start")
     slots = [list(group) for _, group in groupby(sorted(wholes, key=start), key=start)]
     known = _Server()
@@ -114,12 +114,16 @@ def _switches(windows: Iterable[Window]) -> Iterator[_Switch]:
 
 
 def _those(windows: Iterable[Window], server: _Server) -> list[Window]:
-    return [each for each in windows if _Server.of(each.environment).is_like(server)]
+    return [window for window in windows if _Server.of(window.environment).is_like(server)]
 
 
 def _within(windows: Iterable[Window], since: float, until: float, server: _Server) -> list[Sample]:
     """What one server did between two times, with the windows that reach over them."""
-    near = (each for each in windows if since < each.start + each.length and each.start < until)
+    near = (
+        window
+        for window in windows
+        if since < window.start + window.length and window.start < until
+    )
     return samples_of(_those(near, server))
 
 
@@ -140,7 +144,7 @@ def _what(before: _Server, after: _Server) -> str:
 
 def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> Side:
     """With speculation only, but for the hours: of all that was watched."""
-    ran = [each for each in samples if each.mode is Mode.ON]
+    ran = [sample for sample in samples if sample.mode is Mode.ON]
     whole = Tally(**sum_fields((each.tally for each in ran), _FIELDS))
     tpot = whole.tpot
     found = {

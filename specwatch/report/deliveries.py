@@ -25,7 +25,7 @@ from specwatch.status import DeliveryStatus
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 if TYPE_CHECKING:
-    from specwatch.report.letter import Letter  # of which the daemon has no need
+    from specwatch.report.outgoing import Outgoing  # of which the daemon has no need
 
 BOOK = "deliveries.json"
 DELAYS = (10.0, 30.0, 80.0)
@@ -93,7 +93,7 @@ class Book(Struct, kw_only=True):
 class Channel(Protocol):
     """A way to people."""
 
-    def send(self, letter: Letter, done: Sequence[str]) -> None:
+    def send(self, outgoing: Outgoing, done: Sequence[str]) -> None:
         """Send to all but those who are ``done``; raises DeliveryError or ConfigError."""
 
 
@@ -193,7 +193,7 @@ class Reports:
 
 
 def deliver(
-    letter: Letter,
+    outgoing: Outgoing,
     entry: Entry,
     channels: Mapping[str, Channel],
     *,
@@ -215,7 +215,7 @@ def deliver(
         waiting = [
             name
             for name in waiting
-            if _attempt(letter, channels[name], sent[name], keep=keep, now=now)
+            if _attempt(outgoing, channels[name], sent[name], keep=keep, now=now)
         ]
         if not waiting or delay is None:
             break
@@ -224,7 +224,7 @@ def deliver(
 
 
 def _attempt(
-    letter: Letter,
+    outgoing: Outgoing,
     channel: Channel,
     sent: Sent,
     *,
@@ -235,7 +235,7 @@ def _attempt(
     sent.attempts += 1
     sent.later = False
     try:
-        channel.send(letter, sent.done)
+        channel.send(outgoing, sent.done)
     except DeliveryError as error:
         sent.unanswered += error.sent
         sent.error, sent.later = str(error), error.retry and not sent.unconfirmed
@@ -288,8 +288,8 @@ def _statuses(book: Book) -> Iterator[DeliveryStatus]:
     if newest is None:
         return
     for name, sent in newest.channels.items():
-        before = [each.channels[name].delivered_at for each in book.reports
-                  if name in each.channels]  # fmt: skip
+        before = [entry.channels[name].delivered_at for entry in book.reports
+                  if name in entry.channels]  # fmt: skip
         last = max((at for at in before if at is not None), default=None)
         error = newest.error or sent.error
         if error is not None and sent.unconfirmed:

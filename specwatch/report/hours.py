@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -78,32 +78,6 @@ def members_by_target(reader: Reader) -> dict[str, dict[int, Member]]:
             row.pruned_until,
         )
     return found
-
-
-@overload
-def hours_of(
-    reader: Reader,
-    members: Mapping[int, Member],
-    since: float,
-    until: float,
-    *,
-    without: Without = _nothing,
-    contents: dict[int, str] | None = None,
-    summed: None = None,
-) -> Iterator[Window]: ...
-
-
-@overload
-def hours_of(
-    reader: Reader,
-    members: Mapping[int, Member],
-    since: float,
-    until: float,
-    *,
-    without: Without = _nothing,
-    contents: dict[int, str] | None = None,
-    summed: Summed,
-) -> Iterator[Recorded]: ...
 
 
 def hours_of(
@@ -203,9 +177,9 @@ def _settled(found: Mapping[_Key, Window]) -> Iterator[Window]:
     for _, group in groupby(ordered, key=_WHAT):
         windows = list(group)
         scrapes: dict[str, int] = {}
-        for each in windows:
-            daemon = each.series.daemon
-            scrapes[daemon] = scrapes.get(daemon, 0) + each.scrapes_ok
+        for window in windows:
+            daemon = window.series.daemon
+            scrapes[daemon] = scrapes.get(daemon, 0) + window.scrapes_ok
         best = min(scrapes, key=lambda name: (-scrapes[name], name))
         yield from (each for each in windows if each.series.daemon == best)
 

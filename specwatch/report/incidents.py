@@ -1,14 +1,16 @@
-"""Incidents of the guard: why it acted, or did not, and how each ended."""
+"""Incidents of the guard, and breaches of rules: why it acted, or did not, and how each ended."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from specwatch.guard.state import Phase
-from specwatch.report.model import Incident, Step
+from specwatch.report.model import Breach, Incident, Step
 from specwatch.report.sources import GuardStep
+from specwatch.rules.decisions import Decision
 from specwatch.wording import figures, speculation
 from specwatch.wording.moments import moment
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
@@ -29,14 +31,18 @@ def incidents(steps: Iterable[GuardStep], since: float, until: float) -> tuple[I
     ``steps`` are those of one target, in any order: of an incident all that is to be told of it.
     ``seconds_off`` is of the period alone, until the end of it where speculation is still off.
     """
-    ordered = sorted((each for each in steps if each.at < until), key=lambda each: each.at)
+    ordered = sorted((step for step in steps if step.at < until), key=lambda each: each.at)
     found = (_incident(stretch, since, until) for stretch in _stretches(ordered))
     return tuple(each for each in found if each.ended is None or each.ended >= since)
 
 
 def seconds_off(incidents: Iterable[Incident], *, ordered: bool) -> float:
     """Seconds of the period without speculation by order of a person, or else by the guard."""
-    return sum(each.seconds_off for each in incidents if (each.ordered_by is not None) is ordered)
+    return sum(
+        incident.seconds_off
+        for incident in incidents
+        if (incident.ordered_by is not None) is ordered
+    )
 
 
 class _Stretch(NamedTuple):
@@ -91,8 +97,8 @@ def _incident(found: _Stretch, since: float, until: float) -> Incident:
         cause=_cause(found.steps),
         outcome=_outcome(found, ended),
         steps=tuple(
-            Step(at=each.at, phase=shown(each.phase), reason=shown(each.reason, LONGEST_SENTENCE))
-            for each in found.steps
+            Step(at=step.at, phase=shown(step.phase), reason=shown(step.reason, LONGEST_SENTENCE))
+            for step in found.steps
         ),
         seconds_off=sum(max(min(end, until) - max(begin, since), 0.0) for begin, end in found.away),
         ordered_by=None if person is None else shown(str(person)),
@@ -120,7 +126,7 @@ def _finding(inputs: Mapping[str, Any]) -> str | None:
 
 
 def _outcome(found: _Stretch, ended: float | None) -> str:
-    acted = any(each.phase in _ACTING for each in found.steps)
+    acted = any(step.phase in _ACTING for step in found.steps)
     if not acted:
         return _looked_on(found.steps, ended)
     if ended is None:
@@ -130,7 +136,7 @@ def _outcome(found: _Stretch, ended: float | None) -> str:
 
 def _looked_on(steps: Sequence[GuardStep], ended: float | None) -> str:
     """Of an incident about which nothing was done."""
-    waited = [each.reason for each in steps if each.phase == Phase.CONFIRMED]
+    waited = [step.reason for step in steps if step.phase == Phase.CONFIRMED]
     why = waited[-1] if len(waited) > 1 else ""
     if why.startswith(_MODE):
         said = f"{WOULD_HAVE}: {why.partition(':')[0]}"
@@ -156,7 +162,7 @@ def _going_on(found: _Stretch) -> str:
 
 def _over(found: _Stretch, ended: float) -> str:
     last = found.steps[-1]
-    rolled = next((each for each in found.steps if each.phase == Phase.ROLLING_BACK), None)
+    rolled = next((step for step in found.steps if step.phase == Phase.ROLLING_BACK), None)
     said = last.reason
     if last.phase not in _OVER:
         said = f"until {moment(ended)}"
@@ -188,12 +194,69 @@ def _off_since(found: _Stretch) -> str:
 def _entered(steps: Sequence[GuardStep]) -> GuardStep:
     """The step that led into the last phase."""
     found = steps[-1]
-    for each in reversed(steps):
-        if each.phase != found.phase:
+    for step in reversed(steps):
+        if step.phase != found.phase:
             break
-        found = each
+        found = step
     return found
 
 
 def _cut(said: str) -> str:
     return shown(said, LONGEST_SENTENCE)
+
+
+def breaches(
+    decisions: Iterable[Decision], model_name: str, since: float, until: float
+) -> tuple[Breach, ...]:
+    """The breaches of one model that lie in ``since`` to ``until`` (Unix seconds), or reach in.
+
+    ``decisions`` are changes of verdicts in any order, of all models; one that began the last
+    breach before ``since`` has to be among them for it to be known. What several daemons found at
+    once counts once. The longest come first.
+    """
+    scopes: dict[tuple[str, str], dict[str, list[Decision]]] = {}
+    for decision in sorted(decisions, key=attrgetter("at")):
+        if decision.model_name == model_name and decision.at < until:
+            daemons = scopes.setdefault((decision.rule, decision.temperature), {})
+            daemons.setdefault(decision.daemon, []).append(decision)
+    found = []
+    for (rule, temperature), daemons in scopes.items():
+        spans = _merged(span for changes in daemons.values() for span in _spans(changes, until))
+        inside = [span for span in spans if span[1] > since]
+        if not inside:
+            continue
+        begun = [each for own in daemons.values() for each in own if each.verdict == "breach"]
+        found.append(
+            Breach(
+                rule=rule,
+                temperature=temperature,
+                severity=max(begun, key=attrgetter("at")).severity,
+                count=len(inside),
+                seconds=sum(end - max(begin, since) for begin, end in inside),
+                last=inside[-1][0],
+            )
+        )
+    return tuple(sorted(found, key=lambda each: (-each.seconds, each.rule, each.temperature)))
+
+
+def _spans(changes: Sequence[Decision], until: float) -> list[tuple[float, float]]:
+    """Begin and end of each breach of one scope and daemon; the last may last on."""
+    found: list[tuple[float, float]] = []
+    began: float | None = None
+    for change in changes:
+        if change.verdict == "breach":
+            began = change.at if began is None else began
+        elif began is not None:
+            found.append((began, change.at))
+            began = None
+    return found if began is None else [*found, (began, until)]
+
+
+def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    found: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if found and begin < found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((begin, end))
+    return found

@@ -18,8 +18,7 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.domain.sample import Pace, Requests, Sample, completed, pace_of, requests_of
-from specwatch.report.slices import Place, Slice
-from specwatch.report.sources import Drafted
+from specwatch.report.sources import Drafted, Place, Slice
 
 _Any = TypeVar("_Any")
 _LONGEST = 1.5
@@ -90,8 +89,8 @@ class Ledger:
 
     def take(self, slices: Iterable[Slice]) -> None:
         """Add slices of the period, or of the one before."""
-        for each in slices:
-            self._add(each)
+        for piece in slices:
+            self._add(piece)
 
     def cells(self) -> list[Cell]:
         """All that was added, what servers do not count taken from their temperatures."""
@@ -200,9 +199,9 @@ def _sample(kind: Kind, minutes: Sequence[Minute]) -> Sample:
     seconds = sum(each.pace.seconds for each in minutes)
     tokens = sum(each.pace.tokens for each in minutes)
     timed = Histogram((), (round(tokens),), seconds)
-    asked = [each.requests for each in minutes if each.requests is not None]
+    asked = [minute.requests for minute in minutes if minute.requests is not None]
     firsts = sum(each.firsts for each in asked) if len(asked) == len(minutes) else 0
-    prompts = sum((each.prompt or 0.0) * each.firsts for each in asked)
+    prompts = sum((requests.prompt or 0.0) * requests.firsts for requests in asked)
     computed = sum(each.prompt_tokens for each in asked)
     outputs = sum((each.output or 0.0) * each.firsts for each in asked)
     waiting = sum(
@@ -246,7 +245,7 @@ def _total(counts: Iterable[int | None]) -> int | None:
 
 
 def _positions(minutes: Iterable[Minute]) -> tuple[int, ...] | None:
-    known = [each.positions for each in minutes if each.positions is not None]
+    known = [minute.positions for minute in minutes if minute.positions is not None]
     return tuple(map(sum, zip_longest(*known, fillvalue=0))) if known else None
 
 

@@ -36,8 +36,8 @@ def loads(cells: Sequence[Cell], measured: Speedups) -> tuple[Load, ...]:
         bin_: Tally(**sum_fields((each.all for each in inside), _COUNTED))
         for bin_, inside in ran.items()
     }
-    tokens = sum(each.generation_tokens or 0 for each in counted.values())
-    found = {each.load_bin: each for each in measured.assessment.bins}
+    tokens = sum(sample.generation_tokens or 0 for sample in counted.values())
+    found = {load.load_bin: load for load in measured.assessment.bins}
     rows = []
     for bin_ in sorted(ran):
         inside, line = ran[bin_], found.get(bin_)
@@ -66,7 +66,7 @@ def crossing(rows: Sequence[Load]) -> Crossing | None:
     Between the two loads about it the logarithm of the speedup is taken to be linear in that of
     the running requests. None where speculation pays at the highest load, or nowhere.
     """
-    known = [(each.running, each.speedup.value) for each in rows if each.speedup is not None]
+    known = [(row.running, row.speedup.value) for row in rows if row.speedup is not None]
     for (low, above), (high, below) in reversed(list(itertools.pairwise(known))):
         if below >= 1.0:
             return None
@@ -100,9 +100,9 @@ def what_if(
             label = load_bin_label(sample.load_bin)
             seconds[label] = seconds.get(label, 0.0) + sample.pace.seconds
     known = {
-        each.load: (seconds[each.load], each.speedup)
-        for each in rows
-        if each.speedup is not None and seconds.get(each.load)
+        row.load: (seconds[row.load], row.speedup)
+        for row in rows
+        if row.speedup is not None and seconds.get(row.load)
     }
     lost = losing((load, speedup) for load, (_, speedup) in known.items())
     if not lost:
@@ -144,7 +144,7 @@ def _setting(losing: str, k: int) -> tuple[tuple[int, int, int], ...]:
 def present_k(cells: Sequence[Cell], measured: Speedups) -> int | None:
     """Draft tokens of every draft now; None where that varies, or the server does not say."""
     newest = [
-        each.all for each in cells if each.place.now and each.place.environment == measured.present
+        cell.all for cell in cells if cell.place.now and cell.place.environment == measured.present
     ]
     return acceptance.fixed_draft_length(sum_tallies(newest))
 

@@ -42,9 +42,9 @@ def needs(version: str | None) -> str:
     return f"needs {since}{this}, {alone}; {_TESTED}"
 
 
-def setting(found: WhatIf) -> str:
+def setting(what_if: WhatIf) -> str:
     """``"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 256, 0]]``."""
-    parts = ", ".join(f"[{first}, {last}, {k}]" for first, last, k in found.setting)
+    parts = ", ".join(f"[{first}, {last}, {k}]" for first, last, k in what_if.setting)
     return f'"num_speculative_tokens_per_batch_size": [{parts}]'
 
 
@@ -72,7 +72,7 @@ def limit(found: WhatIf) -> int:
 def unmeasured(model: ModelReport, found: WhatIf) -> list[str]:
     """The loads that keep speculation although nobody measured what it does there."""
     measured = {
-        each.load for each in model.loads if each.speedup and each.speedup.basis == "measured"
+        load.load for load in model.loads if load.speedup and load.speedup.basis == "measured"
     }
     ran = {each.load for each in model.loads}
     return [each for each in found.loads if each in ran and each not in measured]

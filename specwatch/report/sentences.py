@@ -132,7 +132,7 @@ def _temperatures(labels: Sequence[str]) -> str:
     if not labels:
         return ""
     noun = "temperature" if len(labels) == 1 else "temperatures"
-    return f"at {noun} {_listed([shown(each) for each in labels])}"
+    return f"at {noun} {_listed([shown(label) for label in labels])}"
 
 
 def _loads(labels: Sequence[str]) -> str:
@@ -146,7 +146,7 @@ def _joined(labels: Sequence[str]) -> list[str]:
     """Load bins with neighbours as one: ``1-16``, ``33 or more``."""
     order = {load_bin_label(at): at for at in range(len(LOAD_BINS))}
     known = sorted(order[each] for each in labels if each in order)
-    found = [shown(each) for each in labels if each not in order]
+    found = [shown(label) for label in labels if label not in order]
     runs: list[list[int]] = []
     for at in known:
         if runs and runs[-1][-1] == at - 1:
@@ -191,11 +191,11 @@ def _advice(report: ModelReport) -> Iterator[str]:
 
 
 def _held(report: ModelReport) -> Iterator[str]:
-    for each in report.incidents:
-        if each.ended is None and each.steps and each.steps[-1].phase == "held":
+    for incident in report.incidents:
+        if incident.ended is None and incident.steps and incident.steps[-1].phase == "held":
             yield (
-                f"The guard is held since {moment(each.steps[-1].at)}: look at the server"
-                f" (`specwatch guard explain {shown(each.id)}`), then"
+                f"The guard is held since {moment(incident.steps[-1].at)}: look at the server"
+                f" (`specwatch guard explain {shown(incident.id)}`), then"
                 f" `specwatch guard resume {shown(report.target)}`."
             )
             return
@@ -228,7 +228,7 @@ def _measuring(report: ModelReport) -> Iterator[str]:
         yield "Wait for more traffic, or report on a longer period."
         return
     unmeasured = sorted(
-        (each for each in report.loads if each.speedup is None), key=lambda each: -each.share
+        (load for load in report.loads if load.speedup is None), key=lambda each: -each.share
     )
     loads = sorted({max(round(each.running), 1) for each in unmeasured[:_MOST_LOADS]})
     at = f" --concurrency {','.join(map(str, loads))}" if "load" in missing and loads else ""
@@ -244,9 +244,9 @@ def _useless(report: ModelReport) -> bool:
     """Whether it could not pay if drafts cost nothing; a measurement that says it pays wins."""
     length = next(
         (
-            each.acceptance.mean_length
-            for each in report.temperatures
-            if each.temperature == ALL_TEMPERATURES
+            bucket.acceptance.mean_length
+            for bucket in report.temperatures
+            if bucket.temperature == ALL_TEMPERATURES
         ),
         None,
     )
@@ -283,30 +283,30 @@ def _gain_of_k(report: ModelReport) -> float:
     return best / now if now > 0 and best / now > worth and best > worth else 1.0
 
 
-def _restricted(report: ModelReport, found: WhatIf) -> str:
-    most = schedule.limit(found)
+def _restricted(report: ModelReport, what_if: WhatIf) -> str:
+    most = schedule.limit(what_if)
     said = (
-        f"Speculation loses above {most} running requests, {figures.percent(found.share)} of the"
+        f"Speculation loses above {most} running requests, {figures.percent(what_if.share)} of the"
         " time: send what is above to a server of its own without speculation, or switch it off"
         f" while that lasts (`specwatch guard disable {shown(report.target)}`)."
     )
-    if not schedule.stops_the_loss(found):
-        return f"{said} A schedule by batch size does not help: {schedule.expected(found)}."
+    if not schedule.stops_the_loss(what_if):
+        return f"{said} A schedule by batch size does not help: {schedule.expected(what_if)}."
     said += (
-        f" Or measure `{schedule.setting(found)}` in the speculative configuration"
+        f" Or measure `{schedule.setting(what_if)}` in the speculative configuration"
         f" ({schedule.needs(report.engine_version)}) with `specwatch bench` before you keep it:"
-        f" {schedule.expected(found)}."
+        f" {schedule.expected(what_if)}."
     )
-    unmeasured = schedule.unmeasured(report, found)
+    unmeasured = schedule.unmeasured(report, what_if)
     if unmeasured:
         said += f" It drafts on {_loads(unmeasured)} too, where nothing was measured."
     return said
 
 
-def _drafting(found: BestK) -> str:
-    now, best = found.speedups[min(found.now, len(found.speedups) - 1)], found.speedups[found.k]
+def _drafting(best: BestK) -> str:
+    now, then = best.speedups[min(best.now, len(best.speedups) - 1)], best.speedups[best.k]
     return (
-        f"Set `num_speculative_tokens` to {found.k} (now {found.now}): a speedup of {best:.2f}x per"
+        f"Set `num_speculative_tokens` to {best.k} (now {best.now}): a speedup of {then:.2f}x per"
         f" token is predicted in place of {now:.2f}x; off is 1.00x."
     )
 
@@ -315,7 +315,9 @@ def _routing(report: ModelReport) -> Iterator[str]:
     labels = report.answer.losing_temperatures
     if not labels or report.answer.outcome in ("loses", "off"):
         return
-    share = sum(each.share or 0.0 for each in report.temperatures if each.temperature in labels)
+    share = sum(
+        bucket.share or 0.0 for bucket in report.temperatures if bucket.temperature in labels
+    )
     if share >= _FEW_REQUESTS:
         yield (
             f"Send requests {_temperatures(labels)} ({share:.0%} of all) to a server without"
@@ -334,7 +336,7 @@ def _guarding(report: ModelReport) -> Iterator[str]:
 
 def _missed(report: ModelReport) -> int:
     """Incidents about which only the mode of the guard kept it from doing something."""
-    return sum(each.outcome.startswith(WOULD_HAVE) for each in report.incidents)
+    return sum(incident.outcome.startswith(WOULD_HAVE) for incident in report.incidents)
 
 
 def _times(count: int) -> str:

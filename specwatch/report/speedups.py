@@ -116,9 +116,9 @@ class Speedups:
         return tuple(said)
 
 
-def ratio(found: Interval) -> Ratio:
+def ratio(interval: Interval) -> Ratio:
     """As reports have it."""
-    return Ratio(value=found.value, lower=found.lower, upper=found.upper)
+    return Ratio(value=interval.value, lower=interval.lower, upper=interval.upper)
 
 
 def speedups(
@@ -137,10 +137,10 @@ def speedups(
     Where the store has no measurement of a load the windows without speculation are one.
     """
     samples = ledger.samples(_STRETCHES)
-    known = [each for each in stored if each.key.model_name == ledger.name]
+    known = [measurement for measurement in stored if measurement.key.model_name == ledger.name]
     own = _own(ledger, cells, target, known, (now - max_age, now + HOUR))
     baseline = Chosen([*known, *own], now, max_age)
-    environments = {each.environment for each in samples}
+    environments = {sample.environment for sample in samples}
     assessment = breakeven.assess(samples, baseline, objective=objective, given_loads=True)
     if assessment.measured and len({e.fingerprint for e in environments}) > 1:
         # The others may have had another number of draft tokens.
@@ -161,7 +161,7 @@ def speedups(
 
 def _assumed(cells: Sequence[Cell], draft_cost_ratio: float) -> float | None:
     counted = [
-        each.all for each in cells if each.place.now and each.all.accepted_tokens is not None
+        cell.all for cell in cells if cell.place.now and cell.all.accepted_tokens is not None
     ]
     return breakeven.assumed_speedup(sum_tallies(counted), draft_cost_ratio)
 
@@ -179,10 +179,10 @@ def _own(
     """
     oldest, newest = span
     kept = {
-        (each.key, each.load_bin)
-        for each in stored
-        if each.origin is Origin.WINDOWS
-        and sum(oldest <= point.at <= newest for point in each.points) >= LEAST_SAMPLES
+        (measurement.key, measurement.load_bin)
+        for measurement in stored
+        if measurement.origin is Origin.WINDOWS
+        and sum(oldest <= point.at <= newest for point in measurement.points) >= LEAST_SAMPLES
     }
     points: dict[tuple[BaselineKey, int], list[Point]] = {}
     for (mode, bin_, environment, _, _), minutes in ledger.minutes.items():
@@ -192,25 +192,25 @@ def _own(
         if mode is Mode.OFF and (key, bin_) not in kept:
             points.setdefault((key, bin_), []).extend(
                 Point(
-                    float(each.start + each.length),
-                    each.running / each.busy,
-                    each.pace.seconds,
-                    each.pace.tokens,
-                    each.pace.by_token,
-                    float(each.length),
-                    *(each.requests or ()),
+                    float(minute.start + minute.length),
+                    minute.running / minute.busy,
+                    minute.pace.seconds,
+                    minute.pace.tokens,
+                    minute.pace.by_token,
+                    float(minute.length),
+                    *(minute.requests or ()),
                 )
-                for each in minutes
+                for minute in minutes
             )
     found = []
     for (key, bin_), own in points.items():
         off = [
-            each.all
-            for each in cells
-            if each.place.mode is Mode.OFF
-            and each.place.load_bin == bin_
-            and each.place.environment.engine_version == key.engine_version
-            and each.place.environment.configuration == key.configuration
+            cell.all
+            for cell in cells
+            if cell.place.mode is Mode.OFF
+            and cell.place.load_bin == bin_
+            and cell.place.environment.engine_version == key.engine_version
+            and cell.place.environment.configuration == key.configuration
         ]
         found.append(
             Measurement(
@@ -228,6 +228,6 @@ def _own(
 
 def _until(one: Measurement, end: float) -> Measurement:
     """Without points of after a time."""
-    if all(each.at <= end for each in one.points):
+    if all(point.at <= end for point in one.points):
         return one
     return replace(one, points=tuple(each for each in one.points if each.at <= end))

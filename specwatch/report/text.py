@@ -81,7 +81,7 @@ def _part(part: Part, model: ModelReport, width: int, bar: str) -> Iterator[Line
 
 def _accepted_lengths(model: ModelReport, width: int, bar: str) -> Iterator[Line]:
     """How many tokens of a draft were accepted, over all temperatures, as bars."""
-    whole = [each for each in model.temperatures if each.temperature == ALL_TEMPERATURES]
+    whole = [bucket for bucket in model.temperatures if bucket.temperature == ALL_TEMPERATURES]
     counts = whole[0].acceptance.histogram if whole else None
     if counts and sum(counts) > 0 and len(counts) <= _MOST_LENGTHS:
         shares = [count / sum(counts) for count in counts]

@@ -9,7 +9,7 @@ import pytest
 from specwatch.domain.model import HOUR, Histogram, Mode, Window
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.report.ledger import Ledger, stretches
-from specwatch.report.slices import slices_of
+from specwatch.report.sources import slices_of
 from tests.report.history import SINCE, counted, flat, hour
 
 OUTPUTS = Histogram((), (100,), 10_000.0)

@@ -39,7 +39,7 @@ def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") ->
 
     A sentence where no histogram is known.
     """
-    found = [(each.temperature, _shares(each.acceptance.histogram)) for each in temperatures]
+    found = [(bucket.temperature, _shares(bucket.acceptance.histogram)) for bucket in temperatures]
     drawn_ = [(label, shares) for label, shares in found if shares]
     if len(drawn_) == 2 and drawn_[0][0] == "all":
         drawn_ = drawn_[1:]  # the only bucket is all of it

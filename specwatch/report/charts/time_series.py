@@ -52,7 +52,7 @@ def acceptance(series: Series, since: float, until: float, prefix: str = "accept
     entries = []
     for number, (label, points) in enumerate(chosen):
         ink = Ink(INK, 0, 2.4) if label == _ALL else Ink(number, number)
-        places = ((each.start + series.step / 2, finite(each.rate)) for each in points)
+        places = ((point.start + series.step / 2, finite(point.rate)) for point in points)
         drawn.append(ink.drawn(broken(places, 1.5 * series.step, field)))
         entries.append((ink, shown(label, _NAME)))
     listed, bottom = legend(entries, _BOTTOM + 36)
@@ -79,12 +79,12 @@ def _chosen(
 
 
 def _rates(points: Sequence[AcceptancePoint]) -> list[float]:
-    return known(each.rate for each in points)
+    return known(point.rate for point in points)
 
 
 def _told_rates(label: str, points: Sequence[AcceptancePoint]) -> str:
     rates = _rates(points)
-    drafts = sum(each.drafts for each in points if finite(each.rate) is not None)
+    drafts = sum(point.drafts for point in points if finite(point.rate) is not None)
     whole = sum(each.drafts * (finite(each.rate) or 0.0) for each in points)
     mean = whole / drafts if drafts > 0 else sum(rates) / len(rates)
     name = "all temperatures" if label == _ALL else f"temperature {shown(label)}"
@@ -173,7 +173,7 @@ def _lines(series: Series, metric: Metric) -> Iterator[_Line]:
             line = _Line(
                 mode,
                 name,
-                [(each.start + series.step / 2, _positive(read(each))) for each in points],
+                [(point.start + series.step / 2, _positive(read(point))) for point in points],
                 any(f"{metric}_{name.lower()}" in each.beyond for each in points),
             )
             if line.values:

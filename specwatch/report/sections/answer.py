@@ -45,7 +45,7 @@ def overview(report: Report) -> Table:
             saved = layout.hours(answer.gpu_hours_saved, "GPU h")
         else:
             saved = layout.hours(answer.hours_saved, "server h")
-        whole = [each for each in model.temperatures if each.temperature == ALL_TEMPERATURES]
+        whole = [bucket for bucket in model.temperatures if bucket.temperature == ALL_TEMPERATURES]
         rows.append(
             (
                 Cell(

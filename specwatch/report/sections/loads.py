@@ -157,9 +157,9 @@ def experiments(model: ModelReport) -> Section | None:
     return Section("Measured on purpose", parts) if model.experiments else None
 
 
-def _measured(found: Experiment) -> Table:
-    when = moment(found.at)
-    if found.temperatures:
+def _measured(experiment: Experiment) -> Table:
+    when = moment(experiment.at)
+    if experiment.temperatures:
         return table(
             f"Probe of {when}: acceptance by temperature",
             "*Temperature=Temp|Acceptance|*Against break-even=Break-even|Speedup",
@@ -170,10 +170,10 @@ def _measured(found: Experiment) -> Table:
                     Cell(zones.LABELS[one.zone], style=_ZONES.get(one.zone, "")),
                     layout.ratio(one.speedup),
                 )
-                for one in found.temperatures
+                for one in experiment.temperatures
             ],
         )
-    if found.kind == "comparison":
+    if experiment.kind == "comparison":
         return table(
             f"Comparison of {when}: with speculation against without, by load",
             "*Load|Speedup|Tokens/s with=Tok/s|Tokens/s without=Tok/s off"
@@ -190,7 +190,7 @@ def _measured(found: Experiment) -> Table:
                     if one.verdict is None
                     else Cell(verdicts.LABELS[one.verdict], style=_VERDICTS.get(one.verdict, "")),
                 )
-                for one in found.loads
+                for one in experiment.loads
             ],
         )
     return table(
@@ -203,14 +203,14 @@ def _measured(found: Experiment) -> Table:
                 figures.number(one.per_user, 1),
                 figures.seconds(one.tpot_p99),
             )
-            for one in found.loads
+            for one in experiment.loads
         ],
     )
 
 
-def _load(found: MeasuredLoad) -> str:
+def _load(measured_load: MeasuredLoad) -> str:
     """``16`` clients, or ``4/s``; ``16, in part`` of one that was broken off."""
-    rate = finite(found.rate)
-    known = found.concurrency is not None or rate is None
-    load = figures.number(found.concurrency) if known else f"{rate:g}/s"
-    return load if found.complete else f"{load}, in part"
+    rate = finite(measured_load.rate)
+    known = measured_load.concurrency is not None or rate is None
+    load = figures.number(measured_load.concurrency) if known else f"{rate:g}/s"
+    return load if measured_load.complete else f"{load}, in part"

@@ -1,15 +1,61 @@
-"""Did speculation pay: the answer that the rest of the report explains."""
+"""Did speculation pay, and how much there was to do: the answer that the rest explains."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, UNKNOWN_TEMPERATURE, Mode, load_bin_label
+from specwatch.domain.model import (
+    ALL_TEMPERATURES,
+    HOUR,
+    UNKNOWN_TEMPERATURE,
+    Mode,
+    load_bin_label,
+)
 from specwatch.report.ledger import Cell
 from specwatch.report.loads import losing, winning
 from specwatch.report.model import Amount, Answer, Load, Outcome, Ratio, Temperature, Traffic
 from specwatch.report.speedups import Speedups
 from specwatch.wording.speculation import MODE_NOT_KNOWN
+
+_ENOUGH = 0.9
+"""The time watched in the period before, by that in this one, from which their amounts compare."""
+
+
+def traffic(cells: Sequence[Cell]) -> Traffic:
+    """Of all temperatures; the figures of the period before are None where it was not
+    watched nearly as long."""
+    now = [cell for cell in cells if cell.place.now]
+    before = [each for each in cells if not each.place.now and each.observed]
+    if sum(each.observed for each in before) < _ENOUGH * sum(each.observed for each in now):
+        before = []
+    observed = {mode: _seconds(now, mode, busy=False) for mode in Mode}
+    return Traffic(
+        requests=_requests(now),
+        prompt_tokens=sum(each.all.prompt_tokens or 0 for each in now),
+        generation_tokens=_generated(now),
+        seconds_on=observed[Mode.ON],
+        seconds_off=observed[Mode.OFF],
+        seconds_mixed=observed[Mode.MIXED],
+        seconds_unknown=observed[Mode.UNKNOWN],
+        busy_on=_seconds(now, Mode.ON, busy=True),
+        busy_off=_seconds(now, Mode.OFF, busy=True),
+        requests_before=_requests(before) if before else None,
+        generation_tokens_before=_generated(before) if before else None,
+    )
+
+
+def _requests(cells: Sequence[Cell]) -> int:
+    return sum(sum(cell.all.requests.values()) for cell in cells)
+
+
+def _generated(cells: Sequence[Cell]) -> int:
+    return sum(cell.all.generation_tokens or 0 for cell in cells)
+
+
+def _seconds(cells: Sequence[Cell], mode: Mode, *, busy: bool) -> float:
+    inside = [cell for cell in cells if cell.place.mode is mode]
+    return sum(each.busy if busy else each.observed for each in inside)
+
 
 WORTH_IT = 1.3
 """The speedup below which a draft model is hardly worth its memory."""
@@ -25,11 +71,11 @@ def answer(
 ) -> Answer:
     """All of it but the sentences, which are left empty."""
     by_temperature = [
-        (each.temperature, each.speedup)
-        for each in temperatures
-        if each.temperature not in (ALL_TEMPERATURES, UNKNOWN_TEMPERATURE)
+        (bucket.temperature, bucket.speedup)
+        for bucket in temperatures
+        if bucket.temperature not in (ALL_TEMPERATURES, UNKNOWN_TEMPERATURE)
     ]
-    by_load = [(each.load, each.speedup) for each in loads]
+    by_load = [(load.load, load.speedup) for load in loads]
     ran = _ran(cells)
     speedup = measured.overall if ran else None
     hours = _saved(speedup, loads, _measured(cells, measured))
@@ -61,9 +107,9 @@ def _any_traffic(traffic: Traffic) -> bool:
 def _ran(cells: Sequence[Cell]) -> bool:
     """Whether anything was served with speculation."""
     return any(
-        each.all.drafts or (each.all.generation_tokens and each.place.mode is Mode.ON)
-        for each in cells
-        if each.place.now
+        cell.all.drafts or (cell.all.generation_tokens and cell.place.mode is Mode.ON)
+        for cell in cells
+        if cell.place.now
     )
 
 
@@ -104,7 +150,7 @@ def _saved(
     """
     if speedup is None or speedup.lower is None or speedup.upper is None:
         return None
-    known = [(busy.get(each.load, 0.0), each.speedup) for each in loads if each.speedup is not None]
+    known = [(busy.get(load.load, 0.0), load.speedup) for load in loads if load.speedup is not None]
     measured = [
         (seconds / HOUR, found.value, found.lower, found.upper)
         for seconds, found in known or [(sum(busy.values()), speedup)]

@@ -1,21 +1,30 @@
-"""A mail server over SMTP: it takes the report for each of its readers, or says why not."""
+"""How reports are sent: by a mail server, to each of its readers, and to webhooks."""
 
 from __future__ import annotations
 
+import io
+import json
 import smtplib
 import socket
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from email.message import EmailMessage
 from email.policy import SMTP
 from email.utils import format_datetime
+from urllib.parse import urlsplit
 
-from specwatch.config.report import Email, mailbox
+import requests
+import urllib3
+
+from specwatch import __version__
+from specwatch.config.report import Email, Webhook, mailbox
+from specwatch.domain.units import host_port, server_address
 from specwatch.errors import ConfigError, DeliveryError
-from specwatch.report.letter import Letter
-from specwatch.runtime.posting import chain, masked
+from specwatch.report.outgoing import Outgoing
+from specwatch.runtime.posting import SHOWN, TlsAdapter, chain, masked, root, secrets_in
+from specwatch.runtime.tls import context_for
 from specwatch.wording.text import shown
 
 _MOST_NAMED = 3
@@ -25,26 +34,26 @@ _LONG_LINES = SMTP.clone(max_line_length=200)
 _Refused = Mapping[str, tuple[int, bytes]]
 
 
-def message_of(letter: Letter, section: Email) -> EmailMessage:
+def message_of(outgoing: Outgoing, section: Email) -> EmailMessage:
     """The report as text and as HTML, of which a mail program shows the better that it can.
 
     What stands in its headers is one line whatever models are called: ``email`` sees to it.
     """
-    plain = all(text.isascii() for text in (letter.subject, section.from_, *section.to))
+    plain = all(text.isascii() for text in (outgoing.subject, section.from_, *section.to))
     # A subject of more than 78 characters would begin with an empty line; encoded words must.
     message = EmailMessage(_LONG_LINES if plain else SMTP)
     sender = mailbox(section.from_)
     message["From"] = sender
     message["To"] = [mailbox(each) for each in section.to]
-    message["Subject"] = letter.subject
-    message["Date"] = format_datetime(datetime.fromtimestamp(letter.made, UTC))
-    message["Message-ID"] = f"<{letter.id}@{sender.domain}>"
+    message["Subject"] = outgoing.subject
+    message["Date"] = format_datetime(datetime.fromtimestamp(outgoing.made, UTC))
+    message["Message-ID"] = f"<{outgoing.id}@{sender.domain}>"
     message["Auto-Submitted"] = "auto-generated"
-    message.set_content(_sendable(letter.text))
-    message.add_alternative(_sendable(letter.html), subtype="html")
+    message.set_content(_sendable(outgoing.text))
+    message.add_alternative(_sendable(outgoing.html), subtype="html")
     if section.attach:
         message.add_attachment(
-            _sendable(letter.html), subtype="html", filename=f"{letter.name}.html"
+            _sendable(outgoing.html), subtype="html", filename=f"{outgoing.name}.html"
         )
     return message
 
@@ -63,13 +72,13 @@ class Mail:
         """The URL of the server, which holds no secret."""
         return self._section.smtp
 
-    def send(self, letter: Letter, done: Sequence[str]) -> None:
+    def send(self, outgoing: Outgoing, done: Sequence[str]) -> None:
         """Send to all but those who are ``done``; raises DeliveryError or ConfigError."""
         addresses = [mailbox(each).addr_spec for each in self._section.to]
-        waiting = [each for each in addresses if each not in done]
+        waiting = [address for address in addresses if address not in done]
         if not waiting:
             return
-        message = message_of(letter, self._section)
+        message = message_of(outgoing, self._section)
         sender = mailbox(self._section.from_).addr_spec
         with self._failures(), self._session(self._section.timeout) as session:
             refused = session.send_message(message, from_addr=sender, to_addrs=waiting)
@@ -214,3 +223,132 @@ class Mail:
 def _sendable(text: str) -> str:
     """Text that any charset of mail can hold."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+_HINTS = {
+    400: "; it does not understand the report: is kind right?",
+    401: "; give credentials: bearer_token_file or basic_auth",
+    403: "; the webhook is not allowed any more, or never was: make another",
+    404: "; the webhook does not exist; create one and configure its URL",
+    410: "; the webhook was removed: make another, and put its address into the configuration",
+    413: "; the report is too large for it: use kind slack, or fewer targets",
+}
+_LATER = (408, 425, 429)
+
+
+class Hook:
+    """Posts to the address of a section; as a channel of reports.
+
+    Proxies and credentials of the process's environment are not used.
+    """
+
+    def __init__(self, section: Webhook) -> None:
+        self._section = section
+
+    def send(self, outgoing: Outgoing, done: Sequence[str]) -> None:
+        """Post the report; raises DeliveryError or ConfigError."""
+        url, headers = self._section.address(), self._section.request_headers()
+        tls = context_for(self._section, url, f"report.webhooks ({self._section.name})")
+        body = io.BytesIO(self._body(outgoing))
+        # By which a program knows what it has already.
+        known = {"Idempotency-Key": outgoing.id, "X-Specwatch-Delivery": outgoing.id}
+        try:
+            self._post(url, {**known, **headers}, tls, body)
+        except (requests.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as e:
+            error = self._failure(e, url, headers)
+            # What timed out before, such as a connection, left some of it unread.
+            error.sent = _is_timeout(e) and 0 < len(body.getbuffer()) == body.tell()
+            raise error from None  # the cause may hold a secret
+
+    def probe(self, timeout: float) -> str:
+        """Connect, and post nothing.
+
+        Returns a sentence on what was found; raises DeliveryError or ConfigError.
+        """
+        url = self._section.address()
+        headers = self._section.request_headers()
+        tls = context_for(self._section, url, f"report.webhooks ({self._section.name})")
+        host, port = server_address(url)
+        try:
+            with closing(
+                socket.create_connection((host, port), min(timeout, self._section.timeout))
+            ) as plain:
+                if tls is not None:
+                    tls.wrap_socket(plain, server_hostname=host).close()
+        except OSError as error:
+            raise self._failure(error, url, headers) from None
+        return "it can be reached; nothing was posted"
+
+    def _body(self, outgoing: Outgoing) -> bytes:
+        if self._section.kind == "json":
+            return outgoing.json
+        return json.dumps({"text": outgoing.chat}).encode()
+
+    def _post(
+        self, url: str, headers: Mapping[str, str], tls: ssl.SSLContext | None, body: io.BytesIO
+    ) -> None:
+        own = {"Content-Type": "application/json", "User-Agent": f"specwatch/{__version__}"}
+        with requests.Session() as session:
+            session.trust_env = False
+            if tls is not None:
+                session.mount("https://", TlsAdapter(tls))
+            with session.post(
+                url,
+                data=body,
+                headers={**own, "Accept-Encoding": "identity", **headers},
+                timeout=self._section.timeout,
+                verify=not self._section.insecure_skip_verify,
+                allow_redirects=False,
+                stream=True,  # an answer may be of any size
+            ) as response:
+                if not 200 <= response.status_code < 300:
+                    raise self._refusal(response, url, headers)
+
+    def _refusal(
+        self, response: requests.Response, url: str, headers: Mapping[str, str]
+    ) -> DeliveryError:
+        status = response.status_code
+        said = response.raw.read(SHOWN * 4).decode("utf-8", "replace")
+        quoted = f" ({masked(said, _secrets(url, headers))})" if said.strip() else ""
+        retry = status in _LATER or status >= 500
+        hint = _HINTS.get(status, "; it may be well again later" if retry else "")
+        if 300 <= status < 400:
+            hint = "; a redirect is not followed, give the address that it leads to"
+        return DeliveryError(f"{_shown(url)} answered {status}{quoted}{hint}", retry=retry)
+
+    def _failure(self, error: Exception, url: str, headers: Mapping[str, str]) -> DeliveryError:
+        where, said = _shown(url), masked(str(root(error)), _secrets(url, headers))
+        causes = list(chain(error))
+        if _is_timeout(error):
+            detail = f"{where} did not answer within {self._section.timeout:g} s; is it hung, or"
+            return DeliveryError(f"{detail} behind a firewall?", retry=True)
+        if any(isinstance(each, requests.exceptions.SSLError | ssl.SSLError) for each in causes):
+            detail = f"no secure connection to {where}: {said}; name the authority in ca_file, or"
+            return DeliveryError(f"{detail} the host as its certificate does", retry=False)
+        if any(isinstance(each, ConnectionRefusedError) for each in causes):
+            return DeliveryError(f"nothing listens at {where}; is it up, on this port?", retry=True)
+        if any(isinstance(each, ValueError) for each in causes[:1]):
+            return DeliveryError(
+                f"{where} cannot be posted to: {said}; correct its address and headers", retry=False
+            )
+        detail = f"cannot reach {where}: {said}; check its host name and the network"
+        return DeliveryError(detail, retry=True)
+
+
+def _is_timeout(error: Exception) -> bool:
+    return any(isinstance(each, requests.Timeout | TimeoutError) for each in chain(error))
+
+
+def _shown(url: str) -> str:
+    """The server only: who knows the rest may post."""
+    parts = urlsplit(url)
+    host, port = server_address(url)
+    return f"{parts.scheme}://{host_port(host, port) if parts.port else host}"
+
+
+def _secrets(url: str, headers: Mapping[str, str]) -> Iterable[str]:
+    parts = urlsplit(url)
+    pieces = [piece for piece in parts.path.split("/") if len(piece) >= 8]
+    rest = f"{parts.path}?{parts.query}" if parts.query else parts.path
+    return {url, *(each for each in (rest, parts.path, parts.query) if len(each) > 1), *pieces,
+            *secrets_in(headers.values())}  # fmt: skip

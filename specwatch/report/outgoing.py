@@ -21,7 +21,7 @@ _LONGEST_SUBJECT = 78
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class Outgoing:
     """A report that is ready to be sent; ``name`` is that of its files, ``made`` a Unix time."""
 
     name: str
@@ -64,7 +64,7 @@ def answer(report: Report, longest: int = _LONGEST_SUBJECT_NAME) -> str:
         return f"speculation pays on {pays} and loses on {loses} of {whole}"
     if pays or loses:
         return f"speculation {'pays' if pays else 'loses'} on {pays or loses} of {whole}"
-    outcomes = {each.answer.outcome for each in models}
+    outcomes = {model.answer.outcome for model in models}
     if len(outcomes) == 1:
         return f"speculation {OUTCOMES[outcomes.pop()].verb} on {whole}"
     return f"no gain was measured on {whole}"
