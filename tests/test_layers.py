@@ -240,7 +240,7 @@ PLANTED = {
     "a pure module that imports one with effects": (
         "report/a.py",
         "from specwatch.report.channels import send",
-        "report.mail",
+        "report.channels",
     ),
     "a pure module that imports the store": (
         "report/a.py",
@@ -307,7 +307,7 @@ ALLOWED = {
         "from specwatch.config.loading import Config",
     ),
     "a module with effects in a pure room": (
-        "report/mail.py",
+        "report/channels.py",
         "from specwatch.runtime import tls\nimport smtplib, time",
     ),
     "the store on the domain": ("store/a.py", "from specwatch.domain import merge\nimport time"),

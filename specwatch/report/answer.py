@@ -25,13 +25,13 @@ def traffic(cells: Sequence[Cell]) -> Traffic:
     """Of all temperatures; the figures of the period before are None where it was not
     watched nearly as long."""
     now = [cell for cell in cells if cell.place.now]
-    before = [each for each in cells if not each.place.now and each.observed]
-    if sum(each.observed for each in before) < _ENOUGH * sum(each.observed for each in now):
+    before = [cell for cell in cells if not cell.place.now and cell.observed]
+    if sum(cell.observed for cell in before) < _ENOUGH * sum(cell.observed for cell in now):
         before = []
     observed = {mode: _seconds(now, mode, busy=False) for mode in Mode}
     return Traffic(
         requests=_requests(now),
-        prompt_tokens=sum(each.all.prompt_tokens or 0 for each in now),
+        prompt_tokens=sum(cell.all.prompt_tokens or 0 for cell in now),
         generation_tokens=_generated(now),
         seconds_on=observed[Mode.ON],
         seconds_off=observed[Mode.OFF],
@@ -54,7 +54,7 @@ def _generated(cells: Sequence[Cell]) -> int:
 
 def _seconds(cells: Sequence[Cell], mode: Mode, *, busy: bool) -> float:
     inside = [cell for cell in cells if cell.place.mode is mode]
-    return sum(each.busy if busy else each.observed for each in inside)
+    return sum(cell.busy if busy else cell.observed for cell in inside)
 
 
 WORTH_IT = 1.3

@@ -104,7 +104,7 @@ class BucketSums:
         added = of_bucket | (complete & long_ago & ~now)
         alone = np.where(added, -1, np.arange(len(rows)))
         alike = (now, keys.series, keys.context, keys.load_bin, columns.mode)
-        first, group = numbered([alone, *(np.where(added, each, 0) for each in alike)])
+        first, group = numbered([alone, *(np.where(added, column, 0) for column in alike)])
         last = np.zeros(len(first), np.int64)
         last[group] = np.arange(len(rows))
         groups = []
@@ -114,17 +114,17 @@ class BucketSums:
             start, id_, context, _, mode = rows[at][:5]
             own = (before if over else unused)[id_]
             groups.append(Group(members[id_].series, start, MODES[mode], shared[context], own))
-        found: list[Recorded] = []
+        summed: list[Recorded] = []
         beside = _beside(members, ids, whole, of_bucket & now, columns)
         windows = sums(columns, group, groups)
         for number, at in enumerate(last.tolist()):
             window = windows[number]
             if of_bucket[at]:
-                found.append(_of_bucket(window, windows[group[whole[at]]]))
+                summed.append(_of_bucket(window, windows[group[whole[at]]]))
             else:
                 drafted = beside.get(at)
-                found.append(window if drafted is None else Beside(window.start, window, drafted))
-        return found
+                summed.append(window if drafted is None else Beside(window.start, window, drafted))
+        return summed
 
 
 def _beside(
@@ -162,7 +162,7 @@ def _wholes(
 
     model = {id_: each.series.model_name for id_, each in members.items()}
     models = list(dict.fromkeys(model.values()))
-    environments = list(dict.fromkeys(each.environment for each in shared.values()))
+    environments = list(dict.fromkeys(context.environment for context in shared.values()))
     of_series = {id_: models.index(name) for id_, name in model.items()}
     of_context = {id_: environments.index(each.environment) for id_, each in shared.items()}
     of_all = {id_ for id_, each in members.items() if each.series.temperature == ALL_TEMPERATURES}

@@ -214,12 +214,12 @@ def _report(
         experiments=experiments,
         more_experiments=left_out,
     )
-    said = msgspec.structs.replace(
+    text = msgspec.structs.replace(
         found.answer,
         sentence=sentence(found),
         recommendation=recommendation(found),
     )
-    return msgspec.structs.replace(found, answer=said)
+    return msgspec.structs.replace(found, answer=text)
 
 
 def _with(found: Health, caveats: Sequence[str], damaged: int) -> Health:
@@ -235,4 +235,4 @@ def _by_model(windows: Sequence[Recorded]) -> Iterator[tuple[str, Sequence[Recor
         if len(names) == 1:
             yield name, windows
         else:
-            yield name, [each for each in windows if model_of(each) == name]
+            yield name, [window for window in windows if model_of(window) == name]

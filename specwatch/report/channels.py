@@ -44,7 +44,7 @@ def message_of(outgoing: Outgoing, section: Email) -> EmailMessage:
     message = EmailMessage(_LONG_LINES if plain else SMTP)
     sender = mailbox(section.from_)
     message["From"] = sender
-    message["To"] = [mailbox(each) for each in section.to]
+    message["To"] = [mailbox(address) for address in section.to]
     message["Subject"] = outgoing.subject
     message["Date"] = format_datetime(datetime.fromtimestamp(outgoing.made, UTC))
     message["Message-ID"] = f"<{outgoing.id}@{sender.domain}>"
@@ -74,7 +74,7 @@ class Mail:
 
     def send(self, outgoing: Outgoing, done: Sequence[str]) -> None:
         """Send to all but those who are ``done``; raises DeliveryError or ConfigError."""
-        addresses = [mailbox(each).addr_spec for each in self._section.to]
+        addresses = [mailbox(address).addr_spec for address in self._section.to]
         waiting = [address for address in addresses if address not in done]
         if not waiting:
             return
@@ -83,7 +83,7 @@ class Mail:
         with self._failures(), self._session(self._section.timeout) as session:
             refused = session.send_message(message, from_addr=sender, to_addrs=waiting)
         if refused:
-            taken = tuple(each for each in waiting if each not in refused)
+            taken = tuple(address for address in waiting if address not in refused)
             raise self._not_for(refused, taken)
 
     def probe(self, timeout: float) -> str:
@@ -93,9 +93,9 @@ class Mail:
         """
         with self._failures(), self._session(min(timeout, self._section.timeout)) as session:
             encrypted = isinstance(session.sock, ssl.SSLSocket)
-        said = "encrypted" if encrypted else "not encrypted"
+        text = "encrypted" if encrypted else "not encrypted"
         login = "" if self._section.username is None else ", takes the password"
-        return f"it answers, {said}{login}"
+        return f"it answers, {text}{login}"
 
     @contextmanager
     def _session(self, timeout: float) -> Iterator[smtplib.SMTP]:
@@ -175,7 +175,7 @@ class Mail:
             raise self._failure(error) from None
 
     def _refusal(self, error: smtplib.SMTPResponseException) -> DeliveryError:
-        said = f"{error.smtp_code} {self._said(error.smtp_error)}".strip()
+        text = f"{error.smtp_code} {self._said(error.smtp_error)}".strip()
         what = {
             smtplib.SMTPAuthenticationError: "does not let us in",
             smtplib.SMTPSenderRefused: f"takes no mail from {self._section.from_}",
@@ -187,29 +187,29 @@ class Mail:
         }.get(type(error), "; ask its administrator")
         # Codes from 500 mean that the same will be refused again: RFC 5321, 4.2.1.
         retry = not 500 <= error.smtp_code < 600
-        return DeliveryError(f"{self._section.smtp} {what} ({said}){remedy}", retry=retry)
+        return DeliveryError(f"{self._section.smtp} {what} ({text}){remedy}", retry=retry)
 
     def _failure(self, error: Exception) -> DeliveryError:
-        url, said = self._section.smtp, self._said(str(error))
-        if any(isinstance(each, TimeoutError) for each in chain(error)):
+        url, text = self._section.smtp, self._said(str(error))
+        if any(isinstance(cause, TimeoutError) for cause in chain(error)):
             seconds = f"{self._section.timeout:g} s"
             detail = f"{url} did not answer within {seconds}; is a firewall between, or is this"
             return DeliveryError(f"{detail} a port for smtps://?", retry=True)
         if isinstance(error, ssl.SSLError):
-            detail = f"no secure connection to {url}: {said}; name the authority in ca_file, and"
+            detail = f"no secure connection to {url}: {text}; name the authority in ca_file, and"
             return DeliveryError(f"{detail} the host as its certificate does", retry=False)
         if isinstance(error, ConnectionRefusedError):
             detail = f"nothing listens at {url}; is the mail server up, on this port?"
             return DeliveryError(detail, retry=True)
         if isinstance(error, smtplib.SMTPNotSupportedError):
-            detail = f"{url} cannot do what is asked of it: {said}"
+            detail = f"{url} cannot do what is asked of it: {text}"
             return DeliveryError(f"{detail}; leave out username, or name another", retry=False)
         if isinstance(error, smtplib.SMTPServerDisconnected):
-            return DeliveryError(f"{url} closed the connection: {said}; see its log", retry=True)
+            return DeliveryError(f"{url} closed the connection: {text}; see its log", retry=True)
         if isinstance(error, socket.gaierror):
-            detail = f"cannot find {self._section.server.host}: {said}"
+            detail = f"cannot find {self._section.server.host}: {text}"
             return DeliveryError(f"{detail}; correct report.email.smtp", retry=True)
-        detail = f"cannot reach {url}: {said}; check its host name and the network"
+        detail = f"cannot reach {url}: {text}; check its host name and the network"
         return DeliveryError(detail, retry=True)
 
     def _said(self, text: bytes | str) -> str:
@@ -308,8 +308,8 @@ class Hook:
         self, response: requests.Response, url: str, headers: Mapping[str, str]
     ) -> DeliveryError:
         status = response.status_code
-        said = response.raw.read(SHOWN * 4).decode("utf-8", "replace")
-        quoted = f" ({masked(said, _secrets(url, headers))})" if said.strip() else ""
+        text = response.raw.read(SHOWN * 4).decode("utf-8", "replace")
+        quoted = f" ({masked(text, _secrets(url, headers))})" if text.strip() else ""
         retry = status in _LATER or status >= 500
         hint = _HINTS.get(status, "; it may be well again later" if retry else "")
         if 300 <= status < 400:
@@ -317,26 +317,26 @@ class Hook:
         return DeliveryError(f"{_shown(url)} answered {status}{quoted}{hint}", retry=retry)
 
     def _failure(self, error: Exception, url: str, headers: Mapping[str, str]) -> DeliveryError:
-        where, said = _shown(url), masked(str(root(error)), _secrets(url, headers))
+        where, text = _shown(url), masked(str(root(error)), _secrets(url, headers))
         causes = list(chain(error))
         if _is_timeout(error):
             detail = f"{where} did not answer within {self._section.timeout:g} s; is it hung, or"
             return DeliveryError(f"{detail} behind a firewall?", retry=True)
-        if any(isinstance(each, requests.exceptions.SSLError | ssl.SSLError) for each in causes):
-            detail = f"no secure connection to {where}: {said}; name the authority in ca_file, or"
+        if any(isinstance(cause, requests.exceptions.SSLError | ssl.SSLError) for cause in causes):
+            detail = f"no secure connection to {where}: {text}; name the authority in ca_file, or"
             return DeliveryError(f"{detail} the host as its certificate does", retry=False)
-        if any(isinstance(each, ConnectionRefusedError) for each in causes):
+        if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
             return DeliveryError(f"nothing listens at {where}; is it up, on this port?", retry=True)
-        if any(isinstance(each, ValueError) for each in causes[:1]):
+        if any(isinstance(cause, ValueError) for cause in causes[:1]):
             return DeliveryError(
-                f"{where} cannot be posted to: {said}; correct its address and headers", retry=False
+                f"{where} cannot be posted to: {text}; correct its address and headers", retry=False
             )
-        detail = f"cannot reach {where}: {said}; check its host name and the network"
+        detail = f"cannot reach {where}: {text}; check its host name and the network"
         return DeliveryError(detail, retry=True)
 
 
 def _is_timeout(error: Exception) -> bool:
-    return any(isinstance(each, requests.Timeout | TimeoutError) for each in chain(error))
+    return any(isinstance(cause, requests.Timeout | TimeoutError) for cause in chain(error))
 
 
 def _shown(url: str) -> str:

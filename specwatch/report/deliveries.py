@@ -119,8 +119,8 @@ class Reports:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                said = f"another process is delivering the reports in {self.folder}; let it end"
-                raise DeliveryError(said, retry=True) from None
+                text = f"another process is delivering the reports in {self.folder}; let it end"
+                raise DeliveryError(text, retry=True) from None
             yield self.book()
         finally:
             os.close(descriptor)
@@ -176,7 +176,7 @@ class Reports:
 
     def forget(self, book: Book, before: float) -> None:
         """Remove reports that were made before a Unix time, but never the newest."""
-        for entry in [each for each in book.reports[:-1] if each.made < before]:
+        for entry in [entry for entry in book.reports[:-1] if entry.made < before]:
             self.drop(book, entry)
 
     def drop(self, book: Book, entry: Entry) -> None:
@@ -273,7 +273,7 @@ class Watched:
         found = self._read[2]
         if isinstance(found, str):
             return tuple(DeliveryStatus(name, True, None, found) for name in section.channels)
-        return tuple(each for each in _statuses(found) if each.channel in section.channels)
+        return tuple(status for status in _statuses(found) if status.channel in section.channels)
 
 
 def _book_or_error(folder: Path) -> Book | str:
@@ -294,5 +294,5 @@ def _statuses(book: Book) -> Iterator[DeliveryStatus]:
         error = newest.error or sent.error
         if error is not None and sent.unconfirmed:
             error = f"sent, never confirmed: {error}"
-        said = None if error is None else shown(error, LONGEST_SENTENCE)
-        yield DeliveryStatus(name, sent.missing, last, said)
+        text = None if error is None else shown(error, LONGEST_SENTENCE)
+        yield DeliveryStatus(name, sent.missing, last, text)

@@ -19,8 +19,8 @@ _Load = measured.Level | measured.ComparedLevel | MeasuredLoad
 
 def newest(found: Sequence[measured.Experiment]) -> tuple[tuple[Experiment, ...], int]:
     """Of experiments, which come oldest first, the newest and how many others there are."""
-    told = tuple(experiment(each) for each in reversed(found[-MOST:]))
-    return told, len(found) - len(told)
+    text = tuple(experiment(each) for each in reversed(found[-MOST:]))
+    return text, len(found) - len(text)
 
 
 def notes(
@@ -28,8 +28,8 @@ def notes(
 ) -> tuple[str, ...]:
     """What is said of the experiments of a model that was not watched."""
     of = f"{shown(target)}, {shown(model_name)}"
-    said = tuple(f"{of}: {headline(each)}" for each in told)
-    return (*said, f"{of}: {others(left_out)}") if left_out else said
+    text = tuple(f"{of}: {headline(each)}" for each in told)
+    return (*text, f"{of}: {others(left_out)}") if left_out else text
 
 
 def headline(found: Experiment) -> str:
@@ -53,7 +53,7 @@ def experiment(found: measured.Experiment) -> Experiment:
 
 
 def _probe(probe: measured.Probe) -> Experiment:
-    said = "; ".join([line_sentence(probe.line), *by_zone(probe.temperatures).values()])
+    text = "; ".join([line_sentence(probe.line), *by_zone(probe.temperatures).values()])
     at_once = figures.counted(probe.concurrency, "request")
     return Experiment(
         at=probe.ended,
@@ -61,7 +61,7 @@ def _probe(probe: measured.Probe) -> Experiment:
         complete=probe.complete,
         speculation=probe.subject.mode == "on",
         asked=f"at {_temperatures(probe.workload)}, {at_once} at a time",
-        sentence=f"{said[:1].upper()}{said[1:]}.",
+        sentence=f"{text[:1].upper()}{text[1:]}.",
         temperatures=tuple(
             ProbedTemperature(
                 temperature=bucket.temperature,
@@ -81,17 +81,17 @@ def _bench(bench: measured.Bench) -> Experiment:
     # A part of a load says less than a whole one.
     best = max(bench.levels, key=lambda each: (each.complete, each.throughput), default=None)
     how = "with" if bench.subject.mode == "on" else "without"
-    said = "Nothing was measured."
+    text = "Nothing was measured."
     if best is not None:
         most = figures.compact(best.throughput)
-        said = f"At most {most} tokens a second, at {_loads([best])}."
+        text = f"At most {most} tokens a second, at {_loads([best])}."
     return Experiment(
         at=bench.ended,
         kind="bench",
         complete=bench.complete,
         speculation=bench.subject.mode == "on",
         asked=f"{how} speculation{_where(bench.levels)}, {_temperatures(bench.workload)}",
-        sentence=said,
+        sentence=text,
         loads=tuple(
             MeasuredLoad(
                 concurrency=level.concurrency,
@@ -150,8 +150,8 @@ def _line(line: measured.Line) -> Ratio:
 
 
 def _temperatures(work: measured.Workload) -> str:
-    said = ", ".join("default" if bucket is None else f"{bucket:g}" for bucket in work.temperatures)
-    return f"temperature {said}" if len(work.temperatures) == 1 else f"temperatures {said}"
+    text = ", ".join("default" if bucket is None else f"{bucket:g}" for bucket in work.temperatures)
+    return f"temperature {text}" if len(work.temperatures) == 1 else f"temperatures {text}"
 
 
 def _where(levels: Sequence[_Load]) -> str:
@@ -160,7 +160,7 @@ def _where(levels: Sequence[_Load]) -> str:
 
 def _loads(levels: Sequence[_Load]) -> str:
     closed = [str(level.concurrency) for level in levels if level.concurrency is not None]
-    rates = [finite(each.rate) for each in levels if each.concurrency is None]
-    opened = [figures.UNKNOWN if each is None else f"{each:g}" for each in rates]
-    said = [f"concurrency {', '.join(closed)}"] if closed else []
-    return " and ".join([*said, *([f"{', '.join(opened)} requests a second"] if opened else [])])
+    rates = [finite(level.rate) for level in levels if level.concurrency is None]
+    opened = [figures.UNKNOWN if rate is None else f"{rate:g}" for rate in rates]
+    text = [f"concurrency {', '.join(closed)}"] if closed else []
+    return " and ".join([*text, *([f"{', '.join(opened)} requests a second"] if opened else [])])

@@ -61,23 +61,23 @@ def health(windows: Sequence[Window], since: float, until: float) -> Health:
     """
     inside = [window for window in windows if since <= window.start < until]
     wholes = [cell for cell in inside if cell.series.temperature == ALL_TEMPERATURES]
-    parts = [each for each in inside if each.series.temperature != ALL_TEMPERATURES]
-    first = min((each.start for each in windows if each.start < until), default=until)
+    parts = [cell for cell in inside if cell.series.temperature != ALL_TEMPERATURES]
+    first = min((window.start for window in windows if window.start < until), default=until)
     begin = min(max(since, first), until)
     slots = _slots(wholes)
     gaps = sorted(_gaps(slots, begin, until), key=lambda gap: (gap.start - gap.end, gap.start))
     down = min(sum(slot.down for slot in slots), until - begin)
-    observed = sum(each.length - each.missing for each in slots) - down
+    observed = sum(slot.length - slot.missing for slot in slots) - down
     found = Health(
         expected=until - begin,
         observed=min(observed, until - begin - down),
         down=down,
-        scrapes_ok=sum(each.scrapes_ok for each in wholes),
-        scrapes_failed=sum(each.scrapes_failed for each in wholes),
-        restarts=sum(each.restarts for each in wholes),
+        scrapes_ok=sum(window.scrapes_ok for window in wholes),
+        scrapes_failed=sum(window.scrapes_failed for window in wholes),
+        restarts=sum(window.restarts for window in wholes),
         coverage=_coverage(wholes, parts),
         source=_source(wholes, parts),
-        uncovered=dict(sum_fields((each.tally for each in parts), ["uncovered"])["uncovered"]),
+        uncovered=dict(sum_fields((window.tally for window in parts), ["uncovered"])["uncovered"]),
         gap_count=len(gaps),
         gaps=tuple(gaps[:MOST_GAPS]),
     )
@@ -124,7 +124,9 @@ def _coverage(wholes: Sequence[Window], parts: Sequence[Window]) -> float | None
     if not server or not parts:
         return None
     known = sum(
-        each.tally.drafts or 0 for each in parts if each.series.temperature != UNKNOWN_TEMPERATURE
+        window.tally.drafts or 0
+        for window in parts
+        if window.series.temperature != UNKNOWN_TEMPERATURE
     )
     # A record comes at the end of its request, so that what was under way may count twice.
     return min(known / server, 1.0)
@@ -168,8 +170,10 @@ def _counting(found: Health, wholes: Sequence[Window], parts: Sequence[Window]) 
                 " `specwatch tap flags` shows what to add to the server's command"
             )
     elif found.coverage < 1 - _MUCH:
-        yield _uncovered(found, _first(parts), _first(each for each in wholes if each.tally.drafts))
-    records = sum_fields((each.tally for each in parts), ["records"])["records"]
+        yield _uncovered(
+            found, _first(parts), _first(window for window in wholes if window.tally.drafts)
+        )
+    records = sum_fields((window.tally for window in parts), ["records"])["records"]
     derived = share_derived(records)
     if derived > _MUCH:
         yield (
@@ -186,7 +190,10 @@ def _counting(found: Health, wholes: Sequence[Window], parts: Sequence[Window]) 
 
 def _coarsened(metric: str, wholes: Sequence[Window]) -> bool:
     seen = [each for whole in wholes if (each := getattr(whole.tally, metric)) is not None]
-    return any(histogram.coarsened for histogram in seen) or len({each.bounds for each in seen}) > 1
+    return (
+        any(histogram.coarsened for histogram in seen)
+        or len({histogram.bounds for histogram in seen}) > 1
+    )
 
 
 def _uncovered(found: Health, known: int, drafted: int) -> str:
@@ -194,14 +201,14 @@ def _uncovered(found: Health, known: int, drafted: int) -> str:
     drafts."""
     share = 1 - (found.coverage or 0.0)
     much = "more than half" if share > 1 - LOW_COVERAGE else f"{share:.0%}"
-    said = f"{much} of the drafts have no temperature"
+    text = f"{much} of the drafts have no temperature"
     reasons = leading_reasons(found.uncovered)
     if reasons:
         named = ", ".join(f"{count:,} ({reason})" for count, reason in reasons)
-        said += f"; requests not covered: {named}"
+        text += f"; requests not covered: {named}"
     if known > drafted:
-        return f"{said}; none is known before {moment(known)}"
-    return said if reasons else f"{said}; does all traffic pass through the tap?"
+        return f"{text}; none is known before {moment(known)}"
+    return text if reasons else f"{text}; does all traffic pass through the tap?"
 
 
 def _first(windows: Iterable[Window]) -> int:

@@ -106,8 +106,8 @@ def hours_of(
     first = min(member.first_start for member in members.values())
     at = max(_hour(_up(since) + HOUR - 1), _hour(first))
     end = min(_up(until), 1 + max(member.last_start for member in members.values()))
-    pending = [each for each in members.values() if each.pending]
-    rolled = min((_hour(each.rolled_until) for each in pending), default=end)
+    pending = [member for member in members.values() if member.pending]
+    rolled = min((_hour(member.rolled_until) for member in pending), default=end)
     contents = {} if contents is None else contents
     while at < end:
         # What is rolled up of all series is read in long strides.
@@ -136,7 +136,7 @@ def _between(
     if summed is not None and not minutes and len({m.series.daemon for m in members.values()}) == 1:
         yield from summed(stored, members, contents, reader.damage)
         return
-    if any(at < each.rolled_until for each in late.values()):
+    if any(at < member.rolled_until for member in late.values()):
         minutes = [row for row in minutes if row[0] >= late[row[1]].rolled_until]
     # What is stored of an hour counts only where its minutes are not all there to be added up.
     rebuilt = {
@@ -181,7 +181,7 @@ def _settled(found: Mapping[_Key, Window]) -> Iterator[Window]:
             daemon = window.series.daemon
             scrapes[daemon] = scrapes.get(daemon, 0) + window.scrapes_ok
         best = min(scrapes, key=lambda name: (-scrapes[name], name))
-        yield from (each for each in windows if each.series.daemon == best)
+        yield from (window for window in windows if window.series.daemon == best)
 
 
 def _rows(

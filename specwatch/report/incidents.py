@@ -19,8 +19,6 @@ _OVER = frozenset({Phase.OBSERVING, Phase.SUSPECT})
 _AWAY = frozenset({Phase.RESTARTING, Phase.VERIFYING, Phase.DISABLED, Phase.ROLLING_BACK})
 """Phases in which nothing is speculated, or the server is not there."""
 _ACTING = frozenset({Phase.DRAINING, *_AWAY, Phase.TRIAL, Phase.HELD})
-WOULD_HAVE = "would have acted"
-"""How the outcome of an incident begins about which nothing was done only because of the mode."""
 _MODE = "guard.mode is "
 """How the reason begins for which the guard does nothing but look."""
 
@@ -58,9 +56,9 @@ def _stretches(steps: Sequence[GuardStep]) -> Iterator[_Stretch]:
     """Yield each incident, by its first step."""
     away = dict(_away(steps))
     by_id: dict[str, list[int]] = {}
-    for at, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if step.incident:
-            by_id.setdefault(step.incident, []).append(at)
+            by_id.setdefault(step.incident, []).append(index)
     for places in by_id.values():
         after = steps[places[-1] + 1] if places[-1] + 1 < len(steps) else None
         yield _Stretch(
@@ -72,7 +70,7 @@ def _away(steps: Sequence[GuardStep]) -> Iterator[tuple[int, tuple[float, float]
     """Yield which steps were followed by time without speculation, and that time."""
     settled = bool(steps) and steps[0].phase_before == Phase.DISABLED
     ends = [*(later.at for _, later in pairwise(steps)), float("inf")]
-    for at, (step, end) in enumerate(zip(steps, ends, strict=False)):
+    for index, (step, end) in enumerate(zip(steps, ends, strict=False)):
         off = step.phase in _AWAY
         if step.phase in (Phase.DRAINING, Phase.HELD):
             # It serves as before: it waits, or was put back. Else the server was stopped by hand.
@@ -81,7 +79,7 @@ def _away(steps: Sequence[GuardStep]) -> Iterator[tuple[int, tuple[float, float]
         if step.phase not in (Phase.RESTARTING, Phase.VERIFYING, Phase.ROLLING_BACK):
             settled = off
         if off:
-            yield at, (step.at, end)
+            yield index, (step.at, end)
 
 
 def _incident(found: _Stretch, since: float, until: float) -> Incident:
@@ -96,6 +94,7 @@ def _incident(found: _Stretch, since: float, until: float) -> Incident:
         ended=ended,
         cause=_cause(found.steps),
         outcome=_outcome(found, ended),
+        would_have_acted=_would_have_acted(found.steps),
         steps=tuple(
             Step(at=step.at, phase=shown(step.phase), reason=shown(step.reason, LONGEST_SENTENCE))
             for step in found.steps
@@ -108,9 +107,9 @@ def _incident(found: _Stretch, since: float, until: float) -> Incident:
 def _cause(steps: Sequence[GuardStep]) -> str:
     """The rule and its reading where one led to it, else what the first step says."""
     for step in steps:
-        said = _finding(step.inputs)
-        if said is not None:
-            return said
+        text = _finding(step.inputs)
+        if text is not None:
+            return text
     return shown(steps[0].reason, LONGEST_SENTENCE)
 
 
@@ -118,11 +117,11 @@ def _finding(inputs: Mapping[str, Any]) -> str | None:
     if not {"rule", "temperature", "leading"} <= inputs.keys():
         return None
     try:
-        said = speculation.breach(dict(inputs))
+        text = speculation.breach(dict(inputs))
     except (KeyError, TypeError, ValueError):  # what another version wrote
         return f"the rule {shown(str(inputs['rule']))}"
     summary = clean(str(inputs.get("summary") or ""))[:LONGEST_SENTENCE]
-    return f"{summary} ({said})" if summary else said
+    return f"{summary} ({text})" if summary else text
 
 
 def _outcome(found: _Stretch, ended: float | None) -> str:
@@ -136,15 +135,25 @@ def _outcome(found: _Stretch, ended: float | None) -> str:
 
 def _looked_on(steps: Sequence[GuardStep], ended: float | None) -> str:
     """Of an incident about which nothing was done."""
-    waited = [step.reason for step in steps if step.phase == Phase.CONFIRMED]
-    why = waited[-1] if len(waited) > 1 else ""
-    if why.startswith(_MODE):
-        said = f"{WOULD_HAVE}: {why.partition(':')[0]}"
-    else:
-        said = f"nothing was done: {why}" if why else "nothing was done"
+    why = _waited_for(steps)
+    text = f"nothing was done: {why}" if why else "nothing was done"
+    if _would_have_acted(steps):
+        text = f"would have acted: {why.partition(':')[0]}"
     if ended is None:
-        return _cut(f"{said}; still in breach")
-    return _cut(f"{said}; over after {figures.span(ended - steps[0].at)}: {steps[-1].reason}")
+        return _cut(f"{text}; still in breach")
+    return _cut(f"{text}; over after {figures.span(ended - steps[0].at)}: {steps[-1].reason}")
+
+
+def _would_have_acted(steps: Sequence[GuardStep]) -> bool:
+    """Whether only the mode of the guard kept it from doing something."""
+    acted = any(step.phase in _ACTING for step in steps)
+    return not acted and _waited_for(steps).startswith(_MODE)
+
+
+def _waited_for(steps: Sequence[GuardStep]) -> str:
+    """Why nothing was done after the breach was confirmed."""
+    waited = [step.reason for step in steps if step.phase == Phase.CONFIRMED]
+    return waited[-1] if len(waited) > 1 else ""
 
 
 def _going_on(found: _Stretch) -> str:
@@ -163,20 +172,20 @@ def _going_on(found: _Stretch) -> str:
 def _over(found: _Stretch, ended: float) -> str:
     last = found.steps[-1]
     rolled = next((step for step in found.steps if step.phase == Phase.ROLLING_BACK), None)
-    said = last.reason
+    text = last.reason
     if last.phase not in _OVER:
-        said = f"until {moment(ended)}"
+        text = f"until {moment(ended)}"
         if found.after is not None:
-            said += f", when {found.after.reason}"
+            text += f", when {found.after.reason}"
         if last.phase == Phase.DISABLED:
-            said = f"speculation was off {said}"
+            text = f"speculation was off {text}"
     elif last.phase_before in (Phase.TRIAL, Phase.VERIFYING):
-        said = f"switched on again: {said}"
+        text = f"switched on again: {text}"
     if rolled is not None:
-        said = f"rolled back: {rolled.reason}; {said}"
-    elif any(each.phase == Phase.HELD for each in found.steps):
-        said = f"held; {said}"
-    return _cut(said)
+        text = f"rolled back: {rolled.reason}; {text}"
+    elif any(step.phase == Phase.HELD for step in found.steps):
+        text = f"held; {text}"
+    return _cut(text)
 
 
 def _off_since(found: _Stretch) -> str:
@@ -193,12 +202,12 @@ def _off_since(found: _Stretch) -> str:
 
 def _entered(steps: Sequence[GuardStep]) -> GuardStep:
     """The step that led into the last phase."""
-    found = steps[-1]
+    entered = steps[-1]
     for step in reversed(steps):
-        if step.phase != found.phase:
+        if step.phase != entered.phase:
             break
-        found = step
-    return found
+        entered = step
+    return entered
 
 
 def _cut(said: str) -> str:
@@ -225,7 +234,9 @@ def breaches(
         inside = [span for span in spans if span[1] > since]
         if not inside:
             continue
-        begun = [each for own in daemons.values() for each in own if each.verdict == "breach"]
+        begun = [
+            decision for own in daemons.values() for decision in own if decision.verdict == "breach"
+        ]
         found.append(
             Breach(
                 rule=rule,
@@ -253,10 +264,10 @@ def _spans(changes: Sequence[Decision], until: float) -> list[tuple[float, float
 
 
 def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    found: list[tuple[float, float]] = []
+    merged: list[tuple[float, float]] = []
     for begin, end in sorted(spans):
-        if found and begin < found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if merged and begin < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
         else:
-            found.append((begin, end))
-    return found
+            merged.append((begin, end))
+    return merged

@@ -142,7 +142,7 @@ class Ledger:
             return
         counted = window.tally
         if place.silent and any(place.silent):
-            counted = completed(counted, [each.tally for each in one.parts])
+            counted = completed(counted, [window.tally for window in one.parts])
         pace = pace_of(counted)
         if pace is None:
             return
@@ -178,7 +178,7 @@ def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
     another.
     """
     count = min(len(ordered), most)
-    ends = [len(ordered) * at // count for at in range(count + 1)] if count else []
+    ends = [len(ordered) * index // count for index in range(count + 1)] if count else []
     return [ordered[begin:end] for begin, end in pairwise(ends)]
 
 
@@ -196,29 +196,31 @@ def _sound(window: Window) -> bool:
 def _sample(kind: Kind, minutes: Sequence[Minute]) -> Sample:
     mode, _, environment, by_token, counts = kind
     first, last = minutes[0], minutes[-1]
-    seconds = sum(each.pace.seconds for each in minutes)
-    tokens = sum(each.pace.tokens for each in minutes)
+    seconds = sum(minute.pace.seconds for minute in minutes)
+    tokens = sum(minute.pace.tokens for minute in minutes)
     timed = Histogram((), (round(tokens),), seconds)
     asked = [minute.requests for minute in minutes if minute.requests is not None]
-    firsts = sum(each.firsts for each in asked) if len(asked) == len(minutes) else 0
+    firsts = sum(requests.firsts for requests in asked) if len(asked) == len(minutes) else 0
     prompts = sum((requests.prompt or 0.0) * requests.firsts for requests in asked)
-    computed = sum(each.prompt_tokens for each in asked)
-    outputs = sum((each.output or 0.0) * each.firsts for each in asked)
+    computed = sum(requests.prompt_tokens for requests in asked)
+    outputs = sum((requests.output or 0.0) * requests.firsts for requests in asked)
     waiting = sum(
-        each.requests.population * each.busy - each.running
-        for each in minutes
-        if each.requests is not None
+        minute.requests.population * minute.busy - minute.running
+        for minute in minutes
+        if minute.requests is not None
     )
     counted = Tally(
-        drafts=_total(each.drafts for each in minutes) if counts else None,
-        draft_tokens=_total(each.draft_tokens for each in minutes),
-        accepted_tokens=_total(each.accepted_tokens for each in minutes),
+        drafts=_total(minute.drafts for minute in minutes) if counts else None,
+        draft_tokens=_total(minute.draft_tokens for minute in minutes),
+        accepted_tokens=_total(minute.accepted_tokens for minute in minutes),
         accepted_per_position=_positions(minutes),
         generation_tokens=round(tokens) + firsts if by_token else None,
         prompt_tokens=round(prompts) if firsts else None,
         prefix_cache_hits=round(prompts - computed) if firsts else None,
         ttft=(
-            Histogram((), (firsts,), sum(each.first_seconds for each in asked)) if firsts else None
+            Histogram((), (firsts,), sum(requests.first_seconds for requests in asked))
+            if firsts
+            else None
         ),
         output_length=Histogram((), (firsts,), outputs) if firsts else None,
         inter_token=timed if by_token else None,
@@ -230,8 +232,8 @@ def _sample(kind: Kind, minutes: Sequence[Minute]) -> Sample:
         mode=mode,
         tally=counted,
         gauges=Gauges(
-            busy_seconds=sum(each.busy for each in minutes),
-            running_seconds=sum(each.running for each in minutes),
+            busy_seconds=sum(minute.busy for minute in minutes),
+            running_seconds=sum(minute.running for minute in minutes),
             waiting_seconds=max(waiting, 0.0) if firsts else 0.0,
         ),
         environment=environment,

@@ -38,9 +38,9 @@ def objectives(
     book = SloBook(slos)
     for sample in counted:
         book.add(sample.start, sample.length, sample.tally, sample.watched)
-    end = max([until, *(each.start + each.length for each in counted)])
+    end = max([until, *(sample.start + sample.length for sample in counted)])
     left = {found.slo.name: found.budget_left for found in book.statuses("", end)}
-    inside = [each for each in counted if each.start >= since]
+    inside = [sample for sample in counted if sample.start >= since]
     return tuple(_objective(slo, inside, left[slo.name]) for slo in slos)
 
 
@@ -125,15 +125,15 @@ def _worst(hours: dict[int, Requests]) -> WorstHour | None:
 def _counted(slos: Sequence[Slo], windows: Iterable[Window], until: float) -> Iterator[_Counted]:
     """Yield what was counted, by start; what the server does not count is from its buckets."""
     metrics = {slo.metric for slo in slos}
-    begun = [each for each in windows if each.start < until]
+    begun = [window for window in windows if window.start < until]
     if all(
-        each.series.temperature == ALL_TEMPERATURES
-        and all(getattr(each.tally, metric) is not None for metric in metrics)
-        for each in begun
+        window.series.temperature == ALL_TEMPERATURES
+        and all(getattr(window.tally, metric) is not None for metric in metrics)
+        for window in begun
     ):
         for window in sorted(begun, key=lambda each: each.start):
             watched = window.observed_seconds + window.down_seconds
             yield _Counted(window.start, window.length, window.mode, window.tally, watched)
         return
-    for each in samples_of(begun):
-        yield _Counted(each.start, each.length, each.mode, each.tally, each.watched)
+    for sample in samples_of(begun):
+        yield _Counted(sample.start, sample.length, sample.mode, sample.tally, sample.watched)

@@ -53,12 +53,12 @@ def answer(report: Report, longest: int = _LONGEST_SUBJECT_NAME) -> str:
     models = report.targets
     if not models:
         return "nothing was watched"
-    pays = sum(each.answer.outcome in ("pays", "not_worth_it") for each in models)
-    loses = sum(each.answer.outcome == "loses" for each in models)
+    pays = sum(model.answer.outcome in ("pays", "not_worth_it") for model in models)
+    loses = sum(model.answer.outcome == "loses" for model in models)
     if len(models) == 1:
         verb = OUTCOMES[models[0].answer.outcome].verb
         return f"speculation {verb} on {_name(models[0], longest)}"
-    unit = "target" if len({each.target for each in models}) == len(models) else "model"
+    unit = "target" if len({model.target for model in models}) == len(models) else "model"
     whole = counted(len(models), unit)
     if pays and loses:
         return f"speculation pays on {pays} and loses on {loses} of {whole}"
@@ -81,8 +81,8 @@ def subject(template: str, report: Report) -> str:
     if over <= 0 or len(report.targets) != 1:
         return found
     longest = len(_name(report.targets[0], _LONGEST_SUBJECT_NAME)) - over
-    said = answer(report, max(longest, _LEAST_SUBJECT_NAME))
-    return template.format(answer=said, date=ends)
+    text = answer(report, max(longest, _LEAST_SUBJECT_NAME))
+    return template.format(answer=text, date=ends)
 
 
 def chat(report: Report) -> str:
@@ -91,12 +91,12 @@ def chat(report: Report) -> str:
     lines = [f"*specwatch: {_escaped(answer(report))}*", period]
     length, models = sum(map(len, lines)) + 100, list(report.targets)
     for index, model in enumerate(models):
-        said = _said(model)
-        length += len(said) + 2
+        text = _said(model)
+        length += len(text) + 2
         if length > LONGEST_CHAT:
             lines.append(f"\n... and {counted(len(models) - index, 'more answer')}")
             break
-        lines.append(f"\n{said}")
+        lines.append(f"\n{text}")
     lines += [f"\n_{_escaped(shown(note, LONGEST_SENTENCE))}_" for note in report.notes[:3]]
     return "\n".join(lines)
 

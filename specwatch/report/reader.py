@@ -221,9 +221,9 @@ class _Reading:
         """Whether a short time is all that is asked for or known, and its minutes are there."""
         known = members.values()
         first = max(before, min((one.first_start for one in known), default=before))
-        last = min(self._until, max((each.last_start for each in known), default=0) + MINUTE)
+        last = min(self._until, max((one.last_start for one in known), default=0) + MINUTE)
         short = self._until - self._since <= SHORT or last - first <= SHORT
-        return short and all(each.pruned_until <= first for each in known)
+        return short and all(one.pruned_until <= first for one in known)
 
 
 def _chosen(
@@ -241,19 +241,19 @@ def _chosen(
 
 def _measured(reader: Reader, since: float, until: float) -> dict[str, dict[str, list[Experiment]]]:
     """What was measured on purpose, by target and model as they are stored, oldest first."""
-    found: dict[str, dict[str, list[Experiment]]] = {}
+    measured: dict[str, dict[str, list[Experiment]]] = {}
     for experiment in reader.experiments(since, until):
         subject = subject_of(experiment.experiment)
-        models = found.setdefault(storable(subject.target), {})
+        models = measured.setdefault(storable(subject.target), {})
         models.setdefault(storable(subject.model_name), []).append(experiment.experiment)
-    return found
+    return measured
 
 
 def _unwatched(
     name: str, experiments: Mapping[str, Sequence[Experiment]], made: Iterable[ModelReport]
 ) -> Iterator[str]:
     """What is told of experiments with models that have no report of their own."""
-    reported = {each.model_name for each in made}
+    reported = {model.model_name for model in made}
     for model_name in sorted(set(experiments) - reported):
         yield from told_of(name, model_name, *newest(experiments[model_name]))
 

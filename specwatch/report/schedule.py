@@ -24,9 +24,9 @@ Support = Literal["yes", "old", "unknown"]
 
 def support(version: str | None) -> Support:
     """Whether an engine has the setting."""
-    said = version or ""
-    found = _VLLM.match(said)
-    if found is None or _UNTAGGED.match(said):
+    text = version or ""
+    found = _VLLM.match(text)
+    if found is None or _UNTAGGED.match(text):
         return "unknown"
     return "yes" if (int(found[1]), int(found[2])) >= _SINCE else "old"
 
@@ -55,11 +55,11 @@ def stops_the_loss(found: WhatIf) -> bool:
 
 def expected(found: WhatIf) -> str:
     """What the drafter that still runs leaves of the gain, as half a sentence."""
-    said = "with 0 draft tokens the drafter still runs, which is slower than off"
+    text = "with 0 draft tokens the drafter still runs, which is slower than off"
     if found.now is None or found.without_drafts is None:
-        return said
+        return text
     return (
-        f"{said}: at most {found.without_drafts:.2f}x of it by the assumed draft cost, and"
+        f"{text}: at most {found.without_drafts:.2f}x of it by the assumed draft cost, and"
         f" {found.now:.2f}x is measured now"
     )
 
@@ -74,5 +74,5 @@ def unmeasured(model: ModelReport, found: WhatIf) -> list[str]:
     measured = {
         load.load for load in model.loads if load.speedup and load.speedup.basis == "measured"
     }
-    ran = {each.load for each in model.loads}
-    return [each for each in found.loads if each in ran and each not in measured]
+    ran = {load.load for load in model.loads}
+    return [load for load in found.loads if load in ran and load not in measured]

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, load_bin_label
 from specwatch.domain.speedup import NO_BASELINE, mended_by_calibration
 from specwatch.report import schedule
-from specwatch.report.incidents import WOULD_HAVE
 from specwatch.report.loads import LEAST_GAIN
 from specwatch.report.model import Answer, BestK, ModelReport, WhatIf
 from specwatch.wording import figures
@@ -37,8 +36,8 @@ _MOST_LOADS = 3
 
 def sentence(report: ModelReport) -> str:
     """Did speculation pay: the answer first, then for what it does and for what it does not."""
-    said = [_answer(report), *_where(report.answer)]
-    return " ".join(each for each in said if each)
+    text = [_answer(report), *_where(report.answer)]
+    return " ".join(each for each in text if each)
 
 
 def recommendation(report: ModelReport) -> str:
@@ -94,7 +93,7 @@ def _saved(answer: Answer) -> str:
 
 
 def _off(report: ModelReport, name: str) -> str:
-    said = f"Speculation was off all the time for {name}"
+    text = f"Speculation was off all the time for {name}"
     why = [
         f"{figures.span(seconds)} of it by {whom}"
         for seconds, whom in (
@@ -103,18 +102,18 @@ def _off(report: ModelReport, name: str) -> str:
         )
         if seconds
     ]
-    return ", ".join([said, *why]) + "."
+    return ", ".join([text, *why]) + "."
 
 
 def _unknown(answer: Answer, name: str) -> str:
-    said = f"Not known yet whether speculation pays for {name}"
+    text = f"Not known yet whether speculation pays for {name}"
     if answer.missing:
         there = "there is " if answer.missing.startswith(NO_BASELINE) else ""
         there = "it is " if answer.missing == MODE_NOT_KNOWN else there
-        said += f": {there}{shown(answer.missing, LONGEST_SENTENCE)}"
+        text += f": {there}{shown(answer.missing, LONGEST_SENTENCE)}"
     if answer.speedup is not None:
-        said += f"; a speedup of about {answer.speedup.value:.1f}x is assumed"
-    return f"{said}."
+        text += f"; a speedup of about {answer.speedup.value:.1f}x is assumed"
+    return f"{text}."
 
 
 def _where(answer: Answer) -> Iterator[str]:
@@ -144,8 +143,8 @@ def _loads(labels: Sequence[str]) -> str:
 
 def _joined(labels: Sequence[str]) -> list[str]:
     """Load bins with neighbours as one: ``1-16``, ``33 or more``."""
-    order = {load_bin_label(at): at for at in range(len(LOAD_BINS))}
-    known = sorted(order[each] for each in labels if each in order)
+    order = {load_bin_label(index): index for index in range(len(LOAD_BINS))}
+    known = sorted(order[label] for label in labels if label in order)
     found = [shown(label) for label in labels if label not in order]
     runs: list[list[int]] = []
     for at in known:
@@ -230,7 +229,7 @@ def _measuring(report: ModelReport) -> Iterator[str]:
     unmeasured = sorted(
         (load for load in report.loads if load.speedup is None), key=lambda each: -each.share
     )
-    loads = sorted({max(round(each.running), 1) for each in unmeasured[:_MOST_LOADS]})
+    loads = sorted({max(round(load.running), 1) for load in unmeasured[:_MOST_LOADS]})
     at = f" --concurrency {','.join(map(str, loads))}" if "load" in missing and loads else ""
     whose = shlex.quote(shown(report.target))
     yield (
@@ -266,8 +265,8 @@ def _switching(report: ModelReport) -> Iterator[str]:
     if report.best_k is not None and _gain_of_k(report) > 1.0:
         yield _drafting(report.best_k)
     elif report.answer.outcome == "loses":
-        said = f"Switch speculation off: `specwatch guard disable {shown(report.target)}`"
-        yield f"{said}." if _missed(report) else f"{said}, or let the guard (`guard.mode: act`)."
+        text = f"Switch speculation off: `specwatch guard disable {shown(report.target)}`"
+        yield f"{text}." if _missed(report) else f"{text}, or let the guard (`guard.mode: act`)."
     elif found is not None and found.setting and found.share > WORTH_A_SETTING:
         yield _restricted(report, found)
 
@@ -285,22 +284,22 @@ def _gain_of_k(report: ModelReport) -> float:
 
 def _restricted(report: ModelReport, what_if: WhatIf) -> str:
     most = schedule.limit(what_if)
-    said = (
+    text = (
         f"Speculation loses above {most} running requests, {figures.percent(what_if.share)} of the"
         " time: send what is above to a server of its own without speculation, or switch it off"
         f" while that lasts (`specwatch guard disable {shown(report.target)}`)."
     )
     if not schedule.stops_the_loss(what_if):
-        return f"{said} A schedule by batch size does not help: {schedule.expected(what_if)}."
-    said += (
+        return f"{text} A schedule by batch size does not help: {schedule.expected(what_if)}."
+    text += (
         f" Or measure `{schedule.setting(what_if)}` in the speculative configuration"
         f" ({schedule.needs(report.engine_version)}) with `specwatch bench` before you keep it:"
         f" {schedule.expected(what_if)}."
     )
     unmeasured = schedule.unmeasured(report, what_if)
     if unmeasured:
-        said += f" It drafts on {_loads(unmeasured)} too, where nothing was measured."
-    return said
+        text += f" It drafts on {_loads(unmeasured)} too, where nothing was measured."
+    return text
 
 
 def _drafting(best: BestK) -> str:
@@ -336,7 +335,7 @@ def _guarding(report: ModelReport) -> Iterator[str]:
 
 def _missed(report: ModelReport) -> int:
     """Incidents about which only the mode of the guard kept it from doing something."""
-    return sum(incident.outcome.startswith(WOULD_HAVE) for incident in report.incidents)
+    return sum(incident.would_have_acted for incident in report.incidents)
 
 
 def _times(count: int) -> str:

@@ -80,21 +80,21 @@ class Plots:
 
 def _drafted(slices: Iterable[Slice]) -> dict[str, Drafted]:
     """By temperature, where there are drafts."""
-    found: dict[str, Drafted] = {}
+    drafted: dict[str, Drafted] = {}
     for piece in slices:
         for window in piece.wholes:
             counted = window.tally
             _count(
-                found,
+                drafted,
                 ALL_TEMPERATURES,
                 (counted.drafts or 0, counted.draft_tokens or 0, counted.accepted_tokens or 0),
             )
         silent = piece.wholes and piece.wholes[0].tally.drafts is None
         for label, counts in piece.drafted.items():
-            _count(found, label, counts)
+            _count(drafted, label, counts)
             if silent:
-                _count(found, ALL_TEMPERATURES, counts)
-    return found
+                _count(drafted, ALL_TEMPERATURES, counts)
+    return drafted
 
 
 def _count(found: dict[str, Drafted], label: str, counts: Drafted) -> None:
@@ -137,5 +137,5 @@ def _quantiles(slices: Iterable[Slice], metric: str) -> Sequence[Quantile] | Non
 
 def _asked(one: Slice) -> Sequence[Window]:
     """The windows that count the requests of all temperatures."""
-    said = any(window.tally.requests for window in one.wholes)
-    return one.wholes if said or not one.wholes else one.parts
+    text = any(window.tally.requests for window in one.wholes)
+    return one.wholes if text or not one.wholes else one.parts

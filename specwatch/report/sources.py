@@ -184,7 +184,7 @@ def _bin_of(window: Window) -> int | None:
 
 
 def _silent(window: Window) -> tuple[bool, ...]:
-    return tuple(each is None for each in _SAID(window.tally))
+    return tuple(count is None for count in _SAID(window.tally))
 
 
 def _drafted(part: Window) -> Mapping[str, Drafted]:

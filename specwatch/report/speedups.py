@@ -45,8 +45,8 @@ class Chosen:
 
     def __call__(self, environment: Environment) -> Baseline:
         """What windows of that environment are compared with."""
-        found = self._found.get(environment)
-        if found is None:
+        call__ = self._found.get(environment)
+        if call__ is None:
             chosen = self._chosen(self._past, environment)
             # What was measured later is better than nothing, load by load.
             later = self._chosen(self._known, environment)
@@ -57,8 +57,8 @@ class Chosen:
                     {**later.own, **chosen.own},
                     others=later.others + chosen.others,
                 )
-            found = self._found[environment] = chosen
-        return found
+            call__ = self._found[environment] = chosen
+        return call__
 
     def _chosen(self, among: Sequence[Measurement], environment: Environment) -> Baseline:
         return baselines.choose(among, environment, now=self._now, max_age=self._max_age)
@@ -99,21 +99,21 @@ class Speedups:
     @property
     def caveats(self) -> tuple[str, ...]:
         """What a measured speedup is not of, where that is more than a little."""
-        said: list[str] = []
+        text: list[str] = []
         unknown = 1 - self.assessment.covered
         if self.assessment.speedup is None:
             return ()
         if self.later:
-            said.append(
+            text.append(
                 "some of what is compared with was measured after this period, as there was"
                 " nothing before"
             )
         if unknown >= _LITTLE:
-            said.append(
+            text.append(
                 f"{unknown:.0%} of the tokens came at loads or with prompts that the baseline does"
                 " not know: the speedup and the hours saved are those of the others."
             )
-        return tuple(said)
+        return tuple(text)
 
 
 def ratio(interval: Interval) -> Ratio:
@@ -144,7 +144,7 @@ def speedups(
     assessment = breakeven.assess(samples, baseline, objective=objective, given_loads=True)
     if assessment.measured and len({e.fingerprint for e in environments}) > 1:
         # The others may have had another number of draft tokens.
-        newest = [each for each in samples if each.environment == ledger.present]
+        newest = [sample for sample in samples if sample.environment == ledger.present]
         present = breakeven.assess(newest, baseline, objective=objective)
         assessment = replace(
             assessment, best_k=present.best_k, best_k_unknown=present.best_k_unknown
@@ -218,8 +218,8 @@ def _own(
                 bin_,
                 Origin.WINDOWS,
                 tuple(sorted(own)[-MOST_POINTS:]),
-                summed(each.ttft for each in off),
-                summed(each.tpot for each in off),
+                summed(cell.ttft for cell in off),
+                summed(cell.tpot for cell in off),
                 len(own),
             )
         )
@@ -230,4 +230,4 @@ def _until(one: Measurement, end: float) -> Measurement:
     """Without points of after a time."""
     if all(point.at <= end for point in one.points):
         return one
-    return replace(one, points=tuple(each for each in one.points if each.at <= end))
+    return replace(one, points=tuple(point for point in one.points if point.at <= end))

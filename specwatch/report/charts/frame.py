@@ -39,7 +39,7 @@ _MONDAY = 4 * _DAY
 
 def known(values: Iterable[float | None]) -> list[float]:
     """The finite ones."""
-    return [each for each in map(finite, values) if each is not None]
+    return [value for value in map(finite, values) if value is not None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def moments(since: float, until: float, most: int = 7) -> list[tuple[float, str]
     if finite(since) is None or finite(until) is None:
         return []
     span = max(until - since, 1.0)
-    step = next((each for each in _STEPS_OF_TIME if span / each <= most), _STEPS_OF_TIME[-1])
+    step = next((step for step in _STEPS_OF_TIME if span / step <= most), _STEPS_OF_TIME[-1])
     origin = _MONDAY if step > _DAY else 0
     number = math.ceil((since - origin) / step)
     found: list[tuple[float, str]] = []

@@ -58,10 +58,10 @@ def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") ->
         content += _bars(shares, down, left, wide)
         content.append(words(shown(label, _NAME), left, top - 7, font_weight=600))
     height = math.ceil(len(drawn_) / _IN_A_ROW) * row
-    told = "; ".join(_told(label, shares) for label, shares in drawn_)
+    text = "; ".join(_told(label, shares) for label, shares in drawn_)
     return document(
         prefix, (WIDTH, round(height + 4)),
-        "Share of drafts by the number of tokens accepted, by temperature", f"{told}.", content,
+        "Share of drafts by the number of tokens accepted, by temperature", f"{text}.", content,
     )  # fmt: skip
 
 

@@ -93,7 +93,7 @@ def speedup_by_load(
         x = field.across.at(crossed)
         tops = (down.end - 14, down.end - 5)
         drawn += _crossing(x, tops, bottom, f"loses from {running:.0f}", _LOSES.colour, 110)
-    told = []
+    texts = []
     for number, (load, ratio, value) in enumerate(bins):
         x, bounds = field.across.at(number + 0.5), _bounds(ratio)
         measured = ratio.basis == "measured"
@@ -104,7 +104,7 @@ def speedup_by_load(
         text = "-" if share is None else f"{share:.0%}"
         drawn.append(words(text, x, bottom + 5 + SIZE + LINE, "middle"))
         basis = "" if measured else f", {shown(ratio.basis)}"
-        told.append(f"at {shown(load.load)} running {figure}x{_interval(bounds)}{basis}")
+        texts.append(f"at {shown(load.load)} running {figure}x{_interval(bounds)}{basis}")
     below = bottom + 3 * LINE + 2
     there = {_look(ratio) for _, ratio, _ in bins}
     lines, end = _lines([("break-even", INK, "6 3", 22.0)], below + LINE)
@@ -118,7 +118,7 @@ def speedup_by_load(
     where = "" if running is None else f" It crosses 1 at about {running:.0f} running."
     return document(
         prefix, (WIDTH, round(below + LINE + 8)), "Speedup by load, and the break-even line at 1",
-        f"{'; '.join(told)}.{where}", drawn,
+        f"{'; '.join(texts)}.{where}", drawn,
     )  # fmt: skip
 
 
@@ -166,12 +166,12 @@ def speedup_by_concurrency(
             x, top, text = across.at(crossed), down.at(1.0), f"{what} from {crossed:.3g}"
             drawn += _crossing(x, (top, bottom - 6), bottom, text, look.colour, 130)
             drawn.append(dot((x, top), 3.0, **FILLS[look.colour]))
-    told, labels, free = [], [], 0.0
+    texts, labels, free = [], [], 0.0
     for load, speedup, verdict in points:
         x, bounds, figure = across.at(load), _bounds(speedup), f"{_figure(speedup.value)}x"
         value = min(speedup.value, _GREATEST)
         drawn += _point(down, x, value, bounds, figure, _VERDICTS[verdict], **_HALO)
-        told.append(f"at {load:g} {axis} {figure}{_interval(bounds)}")
+        texts.append(f"at {load:g} {axis} {figure}{_interval(bounds)}")
         labels.append(rule((x, bottom), (x, bottom + 4), **AXIS))
         half = text_width(f"{load:g}") / 2
         if x - half >= free:  # one that has no room is left out
@@ -194,7 +194,7 @@ def speedup_by_concurrency(
     return document(
         prefix, (WIDTH, round(below + 2 * LINE + 10)),
         f"Speedup by {axis}, with the lines at 1 and {LEAST_SPEEDUP:g}",
-        f"{'; '.join(told)}.{where}", drawn,
+        f"{'; '.join(texts)}.{where}", drawn,
     )  # fmt: skip
 
 

@@ -64,13 +64,13 @@ def element(name: str, content: str | None = None, /, **attributes: object) -> s
 
     None leaves an attribute out. The content is markup already.
     """
-    said = []
+    text = []
     for key, value in attributes.items():
         if value is None:
             continue
         known = place(value) if isinstance(value, float) else str(value)
-        said.append(f' {key.rstrip("_").replace("_", "-")}="{escape(known)}"')
-    opened = f"<{name}{''.join(said)}"
+        text.append(f' {key.rstrip("_").replace("_", "-")}="{escape(known)}"')
+    opened = f"<{name}{''.join(text)}"
     return f"{opened}/>" if content is None else f"{opened}>{content}</{name}>"
 
 
@@ -117,11 +117,11 @@ def document(
     """
     width, height = size
     id_ = re.sub(r"[^A-Za-z0-9_-]+", "-", prefix)[:80] or "chart"
-    told = element("title", escape(title), id=f"{id_}-title") + element(
+    text = element("title", escape(title), id=f"{id_}-title") + element(
         "desc", escape(description), id=f"{id_}-desc"
     )
     return element(
-        "svg", told + "".join(content), xmlns="http://www.w3.org/2000/svg", class_="chart",
+        "svg", text + "".join(content), xmlns="http://www.w3.org/2000/svg", class_="chart",
         viewBox=f"0 0 {width} {height}", width="100%", role="img",
         aria_labelledby=f"{id_}-title {id_}-desc", font_family=FONT, font_size=SIZE,
     )  # fmt: skip

@@ -57,9 +57,9 @@ def acceptance(series: Series, since: float, until: float, prefix: str = "accept
         entries.append((ink, shown(label, _NAME)))
     listed, bottom = legend(entries, _BOTTOM + 36)
     title = "Acceptance rate over time, by temperature"
-    told = "; ".join(_told_rates(label, points) for label, points in chosen)
+    text = "; ".join(_told_rates(label, points) for label, points in chosen)
     between = f"{moment(since)} to {moment(until)} UTC"
-    return document(prefix, (WIDTH, round(bottom)), title, f"{between}. {told}.", [*drawn, listed])
+    return document(prefix, (WIDTH, round(bottom)), title, f"{between}. {text}.", [*drawn, listed])
 
 
 def _chosen(
@@ -85,7 +85,7 @@ def _rates(points: Sequence[AcceptancePoint]) -> list[float]:
 def _told_rates(label: str, points: Sequence[AcceptancePoint]) -> str:
     rates = _rates(points)
     drafts = sum(point.drafts for point in points if finite(point.rate) is not None)
-    whole = sum(each.drafts * (finite(each.rate) or 0.0) for each in points)
+    whole = sum(point.drafts * (finite(point.rate) or 0.0) for point in points)
     mean = whole / drafts if drafts > 0 else sum(rates) / len(rates)
     name = "all temperatures" if label == _ALL else f"temperature {shown(label)}"
     return f"{name}: {percent(mean)} on average, {percent(min(rates))} to {percent(max(rates))}"
@@ -150,13 +150,13 @@ def latency(
         for line in found
     ]
     listed, bottom = legend(entries, _BOTTOM + 36)
-    told = "; ".join(_told(line) for line in found)
+    text = "; ".join(_told(line) for line in found)
     scale = " The scale is logarithmic." if down.logarithmic else ""
     between = f"{moment(since)} to {moment(until)} UTC"
     return document(
         prefix, (WIDTH, round(bottom)),
         f"{_NAMES[metric]} over time, with speculation on and off",
-        f"{between}. {told}.{scale}", [*drawn, listed],
+        f"{between}. {text}.{scale}", [*drawn, listed],
     )  # fmt: skip
 
 
@@ -168,13 +168,13 @@ def _lines(series: Series, metric: Metric) -> Iterator[_Line]:
         else {"P50": lambda each: each.tpot_p50, "P99": lambda each: each.tpot_p99}
     )
     for mode in _MODES:
-        points: Sequence[LatencyPoint] = [each for each in series.latency if each.mode == mode]
+        points: Sequence[LatencyPoint] = [point for point in series.latency if point.mode == mode]
         for name, read in readers.items():
             line = _Line(
                 mode,
                 name,
                 [(point.start + series.step / 2, _positive(read(point))) for point in points],
-                any(f"{metric}_{name.lower()}" in each.beyond for each in points),
+                any(f"{metric}_{name.lower()}" in point.beyond for point in points),
             )
             if line.values:
                 yield line

@@ -132,9 +132,9 @@ def _latency(title: str, rows: Sequence[tuple[str, Latency]]) -> Iterator[Part]:
         missing.append("a baseline")
     for which in ("P50", "P95", "P99"):
         columns += [which, f"{which} off=?{which} off"] if off else [which]
-    told = f", against {' and '.join(against)}" if against else ""
+    text = f", against {' and '.join(against)}" if against else ""
     yield table(
-        f"{title} with speculation{told}",
+        f"{title} with speculation{text}",
         "|".join(columns),
         [
             (
