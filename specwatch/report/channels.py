@@ -191,26 +191,12 @@ class Mail:
 
     def _failure(self, error: Exception) -> DeliveryError:
         url, text = self._section.smtp, self._said(str(error))
-        if any(isinstance(cause, TimeoutError) for cause in chain(error)):
-            seconds = f"{self._section.timeout:g} s"
-            detail = f"{url} did not answer within {seconds}; is a firewall between, or is this"
-            return DeliveryError(f"{detail} a port for smtps://?", retry=True)
-        if isinstance(error, ssl.SSLError):
-            detail = f"no secure connection to {url}: {text}; name the authority in ca_file, and"
-            return DeliveryError(f"{detail} the host as its certificate does", retry=False)
-        if isinstance(error, ConnectionRefusedError):
-            detail = f"nothing listens at {url}; is the mail server up, on this port?"
-            return DeliveryError(detail, retry=True)
         if isinstance(error, smtplib.SMTPNotSupportedError):
             detail = f"{url} cannot do what is asked of it: {text}"
             return DeliveryError(f"{detail}; leave out username, or name another", retry=False)
-        if isinstance(error, smtplib.SMTPServerDisconnected):
+        if isinstance(error, smtplib.SMTPServerDisconnected) and not _is_timeout(error):
             return DeliveryError(f"{url} closed the connection: {text}; see its log", retry=True)
-        if isinstance(error, socket.gaierror):
-            detail = f"cannot find {self._section.server.host}: {text}"
-            return DeliveryError(f"{detail}; correct report.email.smtp", retry=True)
-        detail = f"cannot reach {url}: {text}; check its host name and the network"
-        return DeliveryError(detail, retry=True)
+        return _unreachable(error, url, text, self._section.timeout)
 
     def _said(self, text: bytes | str) -> str:
         plain = text if isinstance(text, str) else text.decode("utf-8", "replace")
@@ -318,21 +304,25 @@ class Hook:
 
     def _failure(self, error: Exception, url: str, headers: Mapping[str, str]) -> DeliveryError:
         where, text = _shown(url), masked(str(root(error)), _secrets(url, headers))
-        causes = list(chain(error))
-        if _is_timeout(error):
-            detail = f"{where} did not answer within {self._section.timeout:g} s; is it hung, or"
-            return DeliveryError(f"{detail} behind a firewall?", retry=True)
-        if any(isinstance(cause, requests.exceptions.SSLError | ssl.SSLError) for cause in causes):
-            detail = f"no secure connection to {where}: {text}; name the authority in ca_file, or"
-            return DeliveryError(f"{detail} the host as its certificate does", retry=False)
-        if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
-            return DeliveryError(f"nothing listens at {where}; is it up, on this port?", retry=True)
-        if any(isinstance(cause, ValueError) for cause in causes[:1]):
-            return DeliveryError(
-                f"{where} cannot be posted to: {text}; correct its address and headers", retry=False
-            )
-        detail = f"cannot reach {where}: {text}; check its host name and the network"
-        return DeliveryError(detail, retry=True)
+        if isinstance(error, ValueError) and not isinstance(error, ssl.SSLError):
+            detail = f"{where} cannot be posted to: {text}; correct its address and headers"
+            return DeliveryError(detail, retry=False)
+        return _unreachable(error, where, text, self._section.timeout)
+
+
+def _unreachable(error: Exception, where: str, text: str, timeout: float) -> DeliveryError:
+    """Why a server was not reached, of which ``text`` is the error's own words, and what to do."""
+    causes = list(chain(error))
+    if _is_timeout(error):
+        detail = f"{where} did not answer within {timeout:g} s; is it hung, behind a firewall, or"
+        return DeliveryError(f"{detail} of another protocol on this port?", retry=True)
+    if any(isinstance(cause, requests.exceptions.SSLError | ssl.SSLError) for cause in causes):
+        detail = f"no secure connection to {where}: {text}; name the authority in ca_file, or the"
+        return DeliveryError(f"{detail} host as its certificate does", retry=False)
+    if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+        return DeliveryError(f"nothing listens at {where}; is it up, on this port?", retry=True)
+    detail = f"cannot reach {where}: {text}; check its host name and the network"
+    return DeliveryError(detail, retry=True)
 
 
 def _is_timeout(error: Exception) -> bool:

@@ -213,7 +213,7 @@ def deaf() -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("server", "said"),
-    [(nobody, "nothing listens at smtp://"), (deaf, "did not answer within 0.2 s; is a firewall")],
+    [(nobody, "nothing listens at smtp://"), (deaf, "did not answer within 0.2 s; is it hung")],
 )
 def test_a_server_that_is_not_there_may_be_later(
     outgoing: Outgoing, server: Any, said: str

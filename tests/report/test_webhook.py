@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from pydantic import SecretStr
 
 from specwatch.config.report import Webhook
 from specwatch.errors import DeliveryError
@@ -169,3 +170,14 @@ def test_a_probe_posts_nothing(hook: Receiver) -> None:
     with pytest.raises(DeliveryError, match="nothing listens at"):
         of(f"http://127.0.0.1:{free_port()}/").probe(2)
     assert hook.posted == []
+
+
+def test_a_header_that_cannot_be_sent_is_not_tried_again(
+    outgoing: Outgoing, hook: Receiver
+) -> None:
+    section = Webhook.model_validate({"url": hook.url})
+    broken = section.model_copy(update={"headers": {"X-Scope": SecretStr("ops\n")}})
+    error = refused(Hook(broken), outgoing)
+    assert "cannot be posted to: " in str(error)
+    assert str(error).endswith("; correct its address and headers")
+    assert (error.retry, hook.posted) == (False, [])
