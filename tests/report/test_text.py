@@ -8,10 +8,9 @@ from functools import partial
 import msgspec
 import pytest
 
-from specwatch.report import columns, layout
+from specwatch.report import columns
 from specwatch.report.columns import Bar, Cell, Line
-from specwatch.report.markdown import markdown
-from specwatch.report.model import Bounds, Latency, Quantiles, Ratio, Report, WhatIf
+from specwatch.report.model import Report
 from specwatch.report.text import lines, plain
 from tests.report import sample
 
@@ -48,23 +47,6 @@ def test_the_answer_of_each_target_comes_before_its_tables() -> None:
     assert places[1] < text.index("Temp Requests Share") < places[2]
 
 
-def test_goodput_is_told_by_mode_and_not_as_a_comparison() -> None:
-    text = plain(sample.full())
-    table = text[text.index("Goodput: requests that met") :].splitlines()
-    assert [each.split() for each in table[2:5]] == [
-        ["on", "or", "off", "284,310", "98.7%", "to", "98.8%", "0.471", "0.465", "to", "0.466"],
-        ["on", "251,400", "99.2%", "to", "99.3%", "0.473", "0.469", "to", "0.470"],
-        ["off", "32,910", "95.1%", "0.457", "0.434"],
-    ]
-    assert "With and without speculation the load was not equal" in " ".join(text.split())
-
-
-def test_time_that_the_server_was_down_is_told_apart_from_time_not_watched() -> None:
-    text = plain(sample.down())
-    assert "Time watched: 66.0% of 168.0 h\nTime that the server was down: 31.0%" in text
-    assert "Time that was not watched: 3.0% of 168.0 h\n" in text
-
-
 def test_several_targets_are_summed_up_first_and_a_single_one_is_not() -> None:
     report = sample.full()
     (header,) = [text for text in plain(report).split("\n") if text.startswith("Target ")]
@@ -88,23 +70,6 @@ def test_tables_are_aligned_and_changes_are_those_of_means_on_the_period_before(
     header, whole = text[text.index("Temp        Mean") :].split("\n")[:2]
     end = header.index("Vs before") + len("Vs before")
     assert whole[:end].endswith(" 220 ms       -4%")
-
-
-def test_a_quantile_is_told_as_the_bucket_that_it_lies_in() -> None:
-    """And nothing of how it changed: one that just crossed a bound would seem to by a lot."""
-    (whole, *_) = sample.full().targets[0].temperatures
-    off = Quantiles(count=9, mean=0.0207, p50=0.0174, p95=0.024, p99=0.0248, buckets=WITHIN)
-    on = msgspec.structs.replace(off, mean=0.0102, p50=0.0171)
-    row = msgspec.structs.replace(whole, tpot=Latency(on=on, off=off))
-    assert "10.2 ms -51% 10 to 25 ms 10 to 25 ms 10 to 25 ms" in _only(temperatures=(row,))
-    table = markdown(_one(temperatures=(row,)))
-    assert r"| all | 10.2 ms | \-51% | 10 to 25 ms | 10 to 25 ms | 10 to 25 ms |" in table
-
-
-WITHIN = {
-    **dict.fromkeys(("p50", "p95"), Bounds(lower=0.01, upper=0.025)),
-    "p99": Bounds(lower=0.024, upper=0.025),
-}
 
 
 def test_what_loses_is_red_and_what_pays_green() -> None:
@@ -172,77 +137,6 @@ def test_paragraphs_are_wrapped(text: str, width: int, expected: list[str]) -> N
 def test_wide_characters_are_cut_by_their_columns() -> None:
     assert columns.cut("日本語日本語", 7) == "日本..."
     assert columns.cut("abc", 3) == "abc"
-
-
-def test_an_assumed_ratio_shows_no_interval() -> None:
-    assert layout.ratio(Ratio(value=1.38, basis="assumed"))[:2] == ("about 1.4x, assumed", "~1.4")
-    measured = layout.ratio(Ratio(value=1.618, lower=1.5, upper=1.72))
-    assert measured == ("1.62x (1.50 to 1.72)", "1.62 (1.50-1.72)", "good", "")
-    assert layout.ratio(None).text == "-"
-
-
-def test_a_quantile_beyond_the_last_bound_says_so() -> None:
-    found = Quantiles(count=9, mean=0.1, p50=0.1, p95=0.2, p99=0.39, beyond=("p99",))
-    assert [layout.quantile(found, which) for which in ("p50", "p99")] == ["100 ms", "> 0.39 s"]
-
-
-def _one(**changed: object) -> Report:
-    (model, *_) = sample.full().targets
-    return msgspec.structs.replace(
-        sample.full(), targets=(msgspec.structs.replace(model, **changed),)
-    )
-
-
-def _only(**changed: object) -> str:
-    return " ".join(plain(_one(**changed), 200).split())
-
-
-def test_a_change_of_what_lies_beyond_the_last_bound_is_not_known() -> None:
-    (model, *_) = sample.full().targets
-    (whole, *_) = model.temperatures
-    slow = Quantiles(count=9, mean=7.0, p50=5.0, p95=5.0, p99=5.0, beyond=("p50", "p95", "p99"))
-    fast = Quantiles(count=9, mean=0.1, p50=0.1, p95=0.1, p99=0.1)
-    latency = Latency(on=slow, before=fast)
-    text = _only(temperatures=(msgspec.structs.replace(whole, ttft=latency, tpot=latency),))
-    assert "all 7.00 s 70x > 5 s > 5 s > 5 s" in text
-
-
-def test_a_line_that_cannot_be_reached_is_told_in_words() -> None:
-    (model, *_) = sample.full().targets
-    load = model.loads[0]
-    texts = [
-        _only(loads=(msgspec.structs.replace(load, break_even_acceptance=Ratio(value=value)),))
-        for value in (-0.108, 1.37)
-    ]
-    assert " any " in texts[0]
-    assert "-10.8%" not in texts[0]
-    assert " out of reach " in texts[1]
-
-
-def test_where_every_load_loses_the_text_says_to_switch_it_off() -> None:
-    text = _only(what_if=WhatIf(loads=(), setting=(), share=1.0, gain=1.25))
-    assert "It pays at no load that was measured, so switch it off" in text
-    assert "done 1.25x as fast as it was" in text
-    assert "per_batch_size" not in text.partition("Draft tokens, and what if")[2]
-
-
-def test_a_schedule_comes_with_what_it_needs_and_promises_nothing() -> None:
-    text = _only()
-    assert "it needs vLLM 0.24 or later" in text
-    assert "It loses above 32 running requests, 11.0% of the measured time" in text
-    assert "with 0 draft tokens the drafter still runs" in text
-    assert "tested by vLLM with Eagle, Eagle-3 and DFlash only" in text
-    model = sample.full().targets[0]
-    slight = msgspec.structs.replace(model.what_if, now=0.95, without_drafts=0.91)
-    text = _only(what_if=slight)
-    assert "A schedule by batch size does not: with 0 draft tokens the drafter still runs" in text
-    assert "per_batch_size" not in text.partition("A schedule by batch size does not")[2]
-    assert "this is 0.19.1" in _only(engine_version="0.19.1")
-
-
-def test_a_best_k_that_is_not_known_says_why() -> None:
-    text = _only(best_k=None, best_k_unknown="varying_length")
-    assert "draft tokens is not known: drafts vary in length" in text
 
 
 def test_what_was_measured_on_purpose_has_its_figures_and_coloured_verdicts() -> None:
