@@ -109,7 +109,6 @@ ROWS = {
         "losing-bucket", ">1", "warning", "9", "27 h", "2026-11-08 22:53 UTC",
     ]),
     "Before and after 2026-11-05 07:00 UTC": (1, ["Acceptance", "58.3%", "59.4%", "+1.1"]),
-    "How well it was watched": (4, ["Looks at the server", "117,310, and 212 that failed"]),
     "Requests whose acceptance": (2, ["the client went away before the end", "1,873"]),
 }  # fmt: skip
 
@@ -173,6 +172,16 @@ def test_what_is_not_there_is_one_sentence(sentence: str) -> None:
     model = sample.partial().targets[0]
     assert sentence in told(model)
     assert sentence not in told(PAYS)
+
+
+def test_health_has_what_was_watched_and_where_temperatures_come_from() -> None:
+    assert table(PAYS, "How well it was watched")[4:] == [
+        ["Looks at the server", "117,310, and 212 that failed"],
+        ["Restarts of the server", "3"],
+        ["Temperatures come from", "the tap inside vLLM"],
+        ["Drafts whose temperature is known", "97.3%"],
+        ["Gaps", "3, the longest: 2026-11-05 02:00 UTC for 5 h; 2026-11-06 05:00 UTC for 4 min"],
+    ]
 
 
 def test_warnings_are_told_before_the_figures_of_health() -> None:
@@ -241,6 +250,21 @@ def test_an_assumed_ratio_shows_no_interval() -> None:
     measured = layout.ratio(Ratio(value=1.618, lower=1.5, upper=1.72))
     assert measured == ("1.62x (1.50 to 1.72)", "1.62 (1.50-1.72)", "good", "")
     assert layout.ratio(None).text == "-"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "style"),
+    [
+        (Ratio(value=0.9, lower=0.8, upper=0.99), "bad"),
+        (Ratio(value=0.9, lower=0.8, upper=1.01), ""),
+        (Ratio(value=1.2, lower=1.01, upper=1.3), "good"),
+        (Ratio(value=1.2, lower=1.01, upper=1.3, basis="assumed"), ""),
+    ],
+)
+def test_a_speedup_is_coloured_where_its_whole_interval_is_on_one_side(
+    ratio: Ratio, style: str
+) -> None:
+    assert layout.ratio(ratio).style == style
 
 
 def test_where_every_load_loses_it_is_to_be_switched_off() -> None:
