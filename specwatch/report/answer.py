@@ -15,7 +15,7 @@ from specwatch.report.ledger import Cell
 from specwatch.report.loads import losing, winning
 from specwatch.report.model import Amount, Answer, Load, Outcome, Ratio, Temperature, Traffic
 from specwatch.report.speedups import Speedups
-from specwatch.wording.speculation import MODE_NOT_KNOWN
+from specwatch.wording.speculation import MODE_NOT_KNOWN, WORTH_IT
 
 _ENOUGH = 0.9
 """The time watched in the period before, by that in this one, from which their amounts compare."""
@@ -28,7 +28,10 @@ def traffic(cells: Sequence[Cell]) -> Traffic:
     before = [cell for cell in cells if not cell.place.now and cell.observed]
     if sum(cell.observed for cell in before) < _ENOUGH * sum(cell.observed for cell in now):
         before = []
-    observed = {mode: _seconds(now, mode, busy=False) for mode in Mode}
+    observed, busy = dict.fromkeys(Mode, 0.0), dict.fromkeys(Mode, 0.0)
+    for cell in now:
+        observed[cell.place.mode] += cell.observed
+        busy[cell.place.mode] += cell.busy
     return Traffic(
         requests=_requests(now),
         prompt_tokens=sum(cell.all.prompt_tokens or 0 for cell in now),
@@ -37,8 +40,8 @@ def traffic(cells: Sequence[Cell]) -> Traffic:
         seconds_off=observed[Mode.OFF],
         seconds_mixed=observed[Mode.MIXED],
         seconds_unknown=observed[Mode.UNKNOWN],
-        busy_on=_seconds(now, Mode.ON, busy=True),
-        busy_off=_seconds(now, Mode.OFF, busy=True),
+        busy_on=busy[Mode.ON],
+        busy_off=busy[Mode.OFF],
         requests_before=_requests(before) if before else None,
         generation_tokens_before=_generated(before) if before else None,
     )
@@ -50,15 +53,6 @@ def _requests(cells: Sequence[Cell]) -> int:
 
 def _generated(cells: Sequence[Cell]) -> int:
     return sum(cell.all.generation_tokens or 0 for cell in cells)
-
-
-def _seconds(cells: Sequence[Cell], mode: Mode, *, busy: bool) -> float:
-    inside = [cell for cell in cells if cell.place.mode is mode]
-    return sum(cell.busy if busy else cell.observed for cell in inside)
-
-
-WORTH_IT = 1.3
-"""The speedup below which a draft model is hardly worth its memory."""
 
 
 def answer(
@@ -79,7 +73,8 @@ def answer(
     ran = _ran(cells)
     speedup = measured.overall if ran else None
     hours = _saved(speedup, loads, _measured(cells, measured))
-    outcome = _outcome(speedup, ran=ran, any_traffic=_any_traffic(traffic))
+    counted = (traffic.requests, traffic.generation_tokens, traffic.busy_on, traffic.busy_off)
+    outcome = _outcome(speedup, ran=ran, any_traffic=any(counted))
     served = {e.place.mode for e in cells if e.place.now and e.all.generation_tokens}
     undecided = outcome == "off" and Mode.UNKNOWN in served and Mode.OFF not in served
     return Answer(
@@ -97,11 +92,6 @@ def answer(
         winning_loads=winning(by_load),
         losing_loads=losing(by_load),
     )
-
-
-def _any_traffic(traffic: Traffic) -> bool:
-    busy = traffic.busy_on or traffic.busy_off
-    return bool(traffic.requests or traffic.generation_tokens or busy)
 
 
 def _ran(cells: Sequence[Cell]) -> bool:

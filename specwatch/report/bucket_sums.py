@@ -120,7 +120,13 @@ class BucketSums:
         for number, at in enumerate(last.tolist()):
             window = windows[number]
             if of_bucket[at]:
-                summed.append(_of_bucket(window, windows[group[whole[at]]]))
+                # What was sampled is of the last window of all temperatures beside it.
+                beside_it = windows[group[whole[at]]]
+                mode, gauges, environment = beside_it.mode, beside_it.gauges, beside_it.environment
+                summed.append(
+                    Window(window.series, window.start, HOUR, mode, window.tally, gauges,
+                           environment, window.source)
+                )  # fmt: skip
             else:
                 drafted = beside.get(at)
                 summed.append(window if drafted is None else Beside(window.start, window, drafted))
@@ -182,17 +188,3 @@ def _wholes(
     found = np.full(len(first), -1)
     found[place[complete]] = np.flatnonzero(complete)
     return np.where(all_temperatures, -1, found[place]), complete
-
-
-def _of_bucket(window: Window, whole: Window) -> Window:
-    """A sum of a bucket beside the last window of all temperatures: what was sampled is of that."""
-    return Window(
-        window.series,
-        window.start,
-        HOUR,
-        whole.mode,
-        window.tally,
-        whole.gauges,
-        whole.environment,
-        window.source,
-    )

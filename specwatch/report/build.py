@@ -32,7 +32,7 @@ _OF_HEALTH = ("drafts", "records", "uncovered")
 """Fields of the tally of a temperature that tell how much a tap sees."""
 
 
-class Kept:
+class KeptWindows:
     """Of one model: the windows of all temperatures, and of each where they say what the server
     does not. What a tap sees is kept in sums: a month of it would fill the memory."""
 
@@ -78,11 +78,9 @@ class Kept:
     @property
     def may_have_changed(self) -> bool:
         """Whether there was another server at times, and not only one that did not speculate."""
-        plain = {
-            (environment.engine_version, environment.configuration)
-            for environment in self._environments
-        }
-        drafting = {e.fingerprint for e in self._environments if _drafts(e)}
+        plain = {(one.engine_version, one.configuration) for one in self._environments}
+        prints = {one.fingerprint or "" for one in self._environments}
+        drafting = {print_ for print_ in prints if print_.partition("-")[2] not in ("", "0")}
         return len(plain) > 1 or len(drafting) > 1
 
     def _see(self, part: Window) -> None:
@@ -101,16 +99,12 @@ def _summed(tallies: Iterable[Tally]) -> Tally:
     return Tally(**sum_fields(tallies, _OF_HEALTH))
 
 
-def _drafts(environment: Environment) -> bool:
-    return (environment.fingerprint or "").partition("-")[2] not in ("", "0")
-
-
 class _Model(NamedTuple):
     """Of one model: its sums, its points, and the windows that are looked at again."""
 
     ledger: Ledger
     plots: Plots
-    kept: Kept
+    kept: KeptWindows
 
 
 def build(sources: Sources, since: float, until: float) -> tuple[ModelReport, ...]:
@@ -152,7 +146,7 @@ def _read(sources: Sources, since: float, until: float) -> dict[str, _Model]:
         for name, own in _by_model(list(windows)):
             model = models.get(name)
             if model is None:
-                model = models[name] = _Model(Ledger(name), Plots(since, until), Kept())
+                model = models[name] = _Model(Ledger(name), Plots(since, until), KeptWindows())
             slices = list(slices_of(own, now=now))
             model.kept.take(slices, now=now)
             if start >= 2 * since - until:

@@ -67,6 +67,8 @@ def health(windows: Sequence[Window], since: float, until: float) -> Health:
     slots = _slots(wholes)
     gaps = sorted(_gaps(slots, begin, until), key=lambda gap: (gap.start - gap.end, gap.start))
     down = min(sum(slot.down for slot in slots), until - begin)
+    # Of which temperatures come now; without any, all.
+    last = max(parts or wholes, key=attrgetter("start"), default=None)
     observed = sum(slot.length - slot.missing for slot in slots) - down
     found = Health(
         expected=until - begin,
@@ -76,7 +78,7 @@ def health(windows: Sequence[Window], since: float, until: float) -> Health:
         scrapes_failed=sum(window.scrapes_failed for window in wholes),
         restarts=sum(window.restarts for window in wholes),
         coverage=_coverage(wholes, parts),
-        source=_source(wholes, parts),
+        source=None if last is None else str(last.source),
         uncovered=dict(sum_fields((window.tally for window in parts), ["uncovered"])["uncovered"]),
         gap_count=len(gaps),
         gaps=tuple(gaps[:MOST_GAPS]),
@@ -130,12 +132,6 @@ def _coverage(wholes: Sequence[Window], parts: Sequence[Window]) -> float | None
     )
     # A record comes at the end of its request, so that what was under way may count twice.
     return min(known / server, 1.0)
-
-
-def _source(wholes: Sequence[Window], parts: Sequence[Window]) -> str | None:
-    """Where temperatures come from now; without any, where all comes from."""
-    last = max(parts or wholes, key=attrgetter("start"), default=None)
-    return None if last is None else str(last.source)
 
 
 def _watching(health: Health, late: float | None) -> Iterator[str]:

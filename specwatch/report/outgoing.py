@@ -102,27 +102,16 @@ def chat(report: Report) -> str:
 
 
 def _said(model: ModelReport) -> str:
-    parts = [f"*{_escaped(_whole_name(model))}*", _escaped(_cut(model.answer.sentence))]
-    if model.answer.recommendation:
-        parts.append(_escaped(_cut(model.answer.recommendation)))
-    return "\n".join(parts)
-
-
-def _whole_name(model: ModelReport) -> str:
-    return " ".join(_unstyled(f"{shown(model.target)}, {shown(model.model_name)}").split())
+    # Without the characters that would end what is bold.
+    name = f"{shown(model.target)}, {shown(model.model_name)}"
+    name = " ".join(name.translate(dict.fromkeys(map(ord, "*`"), "'")).split())
+    texts = (model.answer.sentence, model.answer.recommendation)
+    lines = [_escaped(shown(text, 3 * LONGEST_SENTENCE)) for text in texts if text]
+    return "\n".join([f"*{_escaped(name)}*", *lines])
 
 
 def _name(model: ModelReport, longest: int) -> str:
     return " ".join(shown(model.target, longest).split())
-
-
-def _cut(sentence: str) -> str:
-    return shown(sentence, 3 * LONGEST_SENTENCE)
-
-
-def _unstyled(text: str) -> str:
-    """Without the characters that would end what is bold."""
-    return text.translate(dict.fromkeys(map(ord, "*`"), "'"))
 
 
 def _escaped(text: str) -> str:

@@ -85,7 +85,11 @@ def read_report(
             found += made
             members = known.get(name, {})
             expected = name in configured or targets is not None
-            if not made and known and (expected or _watched(members, since, until)):
+            watched = any(
+                member.last_start >= since and member.first_start < until
+                for member in members.values()
+            )
+            if not made and known and (expected or watched):
                 notes.append(_missing(name, members, since))
             notes += _unwatched(name, measured.get(name, {}), made)
     progress(len(names), len(names), "")
@@ -172,7 +176,8 @@ class _Reading:
                 if step.at < self._until
             ],
             slos=self._slos,
-            gpus=_gpus(target),
+            # None where the configuration leaves them to the driver.
+            gpus=len(target.gpus) if target and isinstance(target.gpus, tuple) else None,
             draft_cost_ratio=DRAFT_COST_RATIO if target is None else target.draft_cost_ratio,
             objective=Objective.E2E if target is None else target.objective,
             max_age=self._max_age,
@@ -258,12 +263,6 @@ def _unwatched(
         yield from told_of(name, model_name, *newest(experiments[model_name]))
 
 
-def _watched(members: Mapping[int, Member], since: float, until: float) -> bool:
-    return any(
-        member.last_start >= since and member.first_start < until for member in members.values()
-    )
-
-
 def _missing(name: str, members: Mapping[int, Member], since: float) -> str:
     """Why a target has no report."""
     named = shown(name)
@@ -273,8 +272,3 @@ def _missing(name: str, members: Mapping[int, Member], since: float) -> str:
     if last <= since:
         return f"{named}: not watched in this period; last seen {moment(last)}"
     return f"{named}: not watched in this period"
-
-
-def _gpus(target: Target | None) -> int | None:
-    """How many GPUs the configuration lists; None where it leaves them to the driver."""
-    return len(target.gpus) if target is not None and isinstance(target.gpus, tuple) else None

@@ -326,9 +326,10 @@ def _routing(report: ModelReport) -> Iterator[str]:
 
 def _guarding(report: ModelReport) -> Iterator[str]:
     missed = _missed(report)
+    times = "once" if missed == 1 else f"{missed} times"
     if missed and report.answer.outcome in ("loses", "even"):
         yield (
-            f"The guard only looks on, and would have acted {_times(missed)}: set `guard.mode` to"
+            f"The guard only looks on, and would have acted {times}: set `guard.mode` to"
             " `act` to have it switch speculation by itself."
         )
 
@@ -336,10 +337,6 @@ def _guarding(report: ModelReport) -> Iterator[str]:
 def _missed(report: ModelReport) -> int:
     """Incidents about which only the mode of the guard kept it from doing something."""
     return sum(incident.would_have_acted for incident in report.incidents)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
 
 
 def _no_advice(report: ModelReport) -> str:
