@@ -65,6 +65,7 @@ class Minute(NamedTuple):
     draft_tokens: int | None
     accepted_tokens: int | None
     positions: tuple[int, ...] | None
+    sampled: float
     busy: float
     running: float
     buckets: Mapping[str, Drafted]
@@ -160,6 +161,7 @@ class Ledger:
                 counted.draft_tokens,
                 counted.accepted_tokens,
                 counted.accepted_per_position,
+                window.gauges.sampled_seconds,
                 window.gauges.busy_seconds,
                 window.gauges.running_seconds,
                 buckets,
@@ -232,6 +234,7 @@ def _sample(kind: Kind, minutes: Sequence[Minute]) -> Sample:
         mode=mode,
         tally=counted,
         gauges=Gauges(
+            sampled_seconds=sum(minute.sampled for minute in minutes),
             busy_seconds=sum(minute.busy for minute in minutes),
             running_seconds=sum(minute.running for minute in minutes),
             waiting_seconds=max(waiting, 0.0) if firsts else 0.0,

@@ -191,14 +191,12 @@ def _own(
         )
         if mode is Mode.OFF and (key, bin_) not in kept:
             points.setdefault((key, bin_), []).extend(
-                Point(
+                baselines.point_at(
                     float(minute.start + minute.length),
                     minute.running / minute.busy,
-                    minute.pace.seconds,
-                    minute.pace.tokens,
-                    minute.pace.by_token,
+                    minute.pace,
                     float(minute.length),
-                    *(minute.requests or ()),
+                    minute.requests,
                 )
                 for minute in minutes
             )

@@ -36,7 +36,7 @@ def test_a_stretch_adds_up_what_its_windows_took_and_were_asked_for() -> None:
     """Of alike windows it is the sum in all that is counted, and the same in all that is a mean."""
     whole = counted(output_length=OUTPUTS, prefix_cache_hits=300)
     windows = [
-        replace(each, gauges=replace(each.gauges, waiting_seconds=600.0))
+        replace(each, gauges=replace(each.gauges, waiting_seconds=600.0, sampled_seconds=7200.0))
         for each in flat(hour(at, whole) for at in range(3))
     ]
     (found,) = samples(windows)
