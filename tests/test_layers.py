@@ -48,7 +48,7 @@ EFFECTS = {
     "backfill.prometheus", "backfill.service",
     "loadtest.client", "loadtest.closed_loop", "loadtest.fixed_load", "loadtest.ledger",
     "loadtest.open_loop", "loadtest.stream_events",
-    "report.deliveries", "report.mail", "report.reader", "report.webhook",
+    "report.channels", "report.deliveries", "report.reader",
     "report.bucket_sums", "report.hours",
     "scrape.engine_info", "scrape.gpu", "scrape.page_client",
 }  # fmt: skip
@@ -239,8 +239,8 @@ PLANTED = {
     "generated files that know the web": ("generate/a.py", "import specwatch.web.api", "web"),
     "a pure module that imports one with effects": (
         "report/a.py",
-        "from specwatch.report.mail import send",
-        "report.mail",
+        "from specwatch.report.channels import send",
+        "report.channels",
     ),
     "a pure module that imports the store": (
         "report/a.py",
@@ -307,7 +307,7 @@ ALLOWED = {
         "from specwatch.config.loading import Config",
     ),
     "a module with effects in a pure room": (
-        "report/mail.py",
+        "report/channels.py",
         "from specwatch.runtime import tls\nimport smtplib, time",
     ),
     "the store on the domain": ("store/a.py", "from specwatch.domain import merge\nimport time"),

@@ -23,7 +23,7 @@ from specwatch.domain.model import Mode, load_bin_label
 from specwatch.errors import ConfigError, StoreError
 from specwatch.loadtest import calibration
 from specwatch.loadtest.compare import compare, uncompared, with_benches
-from specwatch.report.charts.speedup_by_concurrency import speedup_by_concurrency
+from specwatch.report.charts import speedup_by_concurrency
 from specwatch.wording.text import clean
 
 if TYPE_CHECKING:

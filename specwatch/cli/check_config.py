@@ -29,8 +29,7 @@ from specwatch.engines.families import ENGINE_TITLES
 from specwatch.errors import ConfigError, SpecwatchError
 from specwatch.guard.foresight import VERIFIABLE, WARM_UP
 from specwatch.guard.switching import MOST_VERIFY
-from specwatch.report.mail import Mail
-from specwatch.report.webhook import Hook
+from specwatch.report.channels import Hook, Mail
 from specwatch.rules import summary
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape import tally

@@ -20,10 +20,9 @@ from specwatch.config.loading import Config
 from specwatch.config.report import EMAIL, Delivery
 from specwatch.domain.model import HOUR
 from specwatch.errors import ConfigError, DeliveryError
-from specwatch.report import letter as letters
 from specwatch.report.deliveries import Book, Channel, Entry, Reports, Sent, deliver
-from specwatch.report.letter import Letter
 from specwatch.report.model import Report
+from specwatch.report.outgoing import Outgoing, chat, subject
 from specwatch.wording.figures import span
 from specwatch.wording.moments import moment
 from specwatch.wording.text import clean
@@ -122,17 +121,17 @@ def delivered(config: Config, section: Delivery, by: Means, *, retry: bool = Fal
         if entry is None or not (retry or _is_of_today(entry, by.now())):
             entry = _made(config, section, by, reports, book)
         report, data = _read(reports, entry)
-        letter = Letter(
+        outgoing = Outgoing(
             name=entry.name,
             made=entry.made,
             subject=_subject(section, report),
             text=by.markdown(report),
             html=by.html(report),
-            chat=letters.chat(report),
+            chat=chat(report),
             json=data,
         )
         deliver(
-            letter,
+            outgoing,
             entry,
             _channels(section, by),
             keep=lambda: reports.keep(book),
@@ -200,12 +199,11 @@ def _read(reports: Reports, entry: Entry) -> tuple[Report, bytes]:
 
 def _subject(section: Delivery, report: Report) -> str:
     template = "{answer}" if section.email is None else section.email.subject
-    return letters.subject(template, report)
+    return subject(template, report)
 
 
 def _channels(section: Delivery, by: Means) -> dict[str, Channel]:
-    from specwatch.report.mail import Mail
-    from specwatch.report.webhook import Hook
+    from specwatch.report.channels import Hook, Mail
 
     found: dict[str, Channel] = {}
     if section.email is not None:

@@ -15,7 +15,7 @@ from specwatch.domain.cost import LEAST_POINTS, CostModel, Observation
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.model import MINUTE, Environment, Histogram, Mode
 from specwatch.domain.noise import Noise
-from specwatch.domain.sample import Sample
+from specwatch.domain.sample import Pace, Requests, Sample
 
 MAX_AGE = 30 * 86400.0
 """Seconds after which a measurement says nothing of today, unless configured otherwise."""
@@ -351,8 +351,14 @@ def point_of(sample: Sample) -> Point | None:
     if pace is None or concurrency is None:
         return None
     at = float(sample.start + sample.length)
-    found = Point(at, concurrency, pace.seconds, pace.tokens, pace.by_token, float(sample.length))
-    asked = sample.requests
+    return point_at(at, concurrency, pace, float(sample.length), sample.requests)
+
+
+def point_at(
+    at: float, concurrency: float, pace: Pace, length: float, asked: Requests | None
+) -> Point:
+    """The point of a stretch that ended ``at`` and took ``length`` seconds."""
+    found = Point(at, concurrency, pace.seconds, pace.tokens, pace.by_token, length)
     if asked is None:
         return found
     return found._replace(

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from specwatch.report.charts.scale import finite
-from specwatch.report.charts.style import STYLE
+from specwatch.report.charts import STYLE
 from specwatch.wording import figures, moments
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
 
@@ -21,9 +20,9 @@ def render(template: str, **values: Any) -> str:
     """The template of that name in ``templates``, with these values.
 
     Text in values is escaped unless it is ``markupsafe.Markup``. Filters are the functions of
-    :mod:`specwatch.wording.figures`, of which numbers that are none get ``-``, and ``shown``,
-    ``sentence`` and ``clean`` for foreign text, ``moment`` for Unix times in UTC, ``coded`` for
-    sentences in which what stands between backticks is code.
+    :mod:`specwatch.wording.figures`, ``shown``, ``sentence`` and ``clean`` for foreign text,
+    ``moment`` for Unix times in UTC, and ``coded`` for sentences in which what stands between
+    backticks is code.
     """
     return _environment().get_template(template).render(**values)
 
@@ -66,25 +65,14 @@ def coded(sentences: str) -> Markup:
     )
 
 
-def _number(function: Callable[..., str]) -> Callable[..., str]:
-    """The function, for numbers from anywhere."""
-
-    @functools.wraps(function)
-    def of(value: float | None, *arguments: Any) -> str:
-        known = finite(value)
-        return figures.UNKNOWN if known is None else function(known, *arguments)
-
-    return of
-
-
 def _sentence(text: str) -> str:
     return shown(text, LONGEST_SENTENCE)
 
 
 FILTERS: dict[str, Callable[..., str]] = {
     **{
-        each.__name__: _number(each)
-        for each in (
+        function.__name__: function
+        for function in (
             figures.number, figures.compact, figures.percent, figures.seconds, figures.span,
             figures.counted, moments.moment,
         )

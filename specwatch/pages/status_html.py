@@ -14,8 +14,7 @@ from specwatch.pages import status_health, status_view
 from specwatch.pages.environment import render
 from specwatch.pages.status_changes import Change
 from specwatch.pages.status_view import Hours
-from specwatch.report.charts import sparkline
-from specwatch.report.charts.style import STYLE
+from specwatch.report.charts import STYLE, sparkline
 from specwatch.rules.last_hour import Points
 from specwatch.status import DaemonStatus
 from specwatch.wording import figures, moments

@@ -104,7 +104,7 @@ class BucketSums:
         added = of_bucket | (complete & long_ago & ~now)
         alone = np.where(added, -1, np.arange(len(rows)))
         alike = (now, keys.series, keys.context, keys.load_bin, columns.mode)
-        first, group = numbered([alone, *(np.where(added, each, 0) for each in alike)])
+        first, group = numbered([alone, *(np.where(added, column, 0) for column in alike)])
         last = np.zeros(len(first), np.int64)
         last[group] = np.arange(len(rows))
         groups = []
@@ -114,17 +114,23 @@ class BucketSums:
             start, id_, context, _, mode = rows[at][:5]
             own = (before if over else unused)[id_]
             groups.append(Group(members[id_].series, start, MODES[mode], shared[context], own))
-        found: list[Recorded] = []
+        summed: list[Recorded] = []
         beside = _beside(members, ids, whole, of_bucket & now, columns)
         windows = sums(columns, group, groups)
         for number, at in enumerate(last.tolist()):
             window = windows[number]
             if of_bucket[at]:
-                found.append(_of_bucket(window, windows[group[whole[at]]]))
+                # What was sampled is of the last window of all temperatures beside it.
+                beside_it = windows[group[whole[at]]]
+                mode, gauges, environment = beside_it.mode, beside_it.gauges, beside_it.environment
+                summed.append(
+                    Window(window.series, window.start, HOUR, mode, window.tally, gauges,
+                           environment, window.source)
+                )  # fmt: skip
             else:
                 drafted = beside.get(at)
-                found.append(window if drafted is None else Beside(window.start, window, drafted))
-        return found
+                summed.append(window if drafted is None else Beside(window.start, window, drafted))
+        return summed
 
 
 def _beside(
@@ -140,7 +146,7 @@ def _beside(
     rows = np.flatnonzero(chosen)
     label = {id_: each.series.temperature for id_, each in members.items()}
     counted = (columns.drafts, columns.draft_tokens, columns.accepted_tokens)
-    drafted = zip(*(np.maximum(each[rows], 0).tolist() for each in counted), strict=True)
+    drafted = zip(*(np.maximum(sample[rows], 0).tolist() for sample in counted), strict=True)
     found: dict[int, dict[str, Drafted]] = {}
     for row, beside, counts in zip(rows.tolist(), whole[rows].tolist(), drafted, strict=True):
         add_drafted(found.setdefault(beside, {}), label[ids[row]], counts)
@@ -162,7 +168,7 @@ def _wholes(
 
     model = {id_: each.series.model_name for id_, each in members.items()}
     models = list(dict.fromkeys(model.values()))
-    environments = list(dict.fromkeys(each.environment for each in shared.values()))
+    environments = list(dict.fromkeys(context.environment for context in shared.values()))
     of_series = {id_: models.index(name) for id_, name in model.items()}
     of_context = {id_: environments.index(each.environment) for id_, each in shared.items()}
     of_all = {id_ for id_, each in members.items() if each.series.temperature == ALL_TEMPERATURES}
@@ -182,17 +188,3 @@ def _wholes(
     found = np.full(len(first), -1)
     found[place[complete]] = np.flatnonzero(complete)
     return np.where(all_temperatures, -1, found[place]), complete
-
-
-def _of_bucket(window: Window, whole: Window) -> Window:
-    """A sum of a bucket beside the last window of all temperatures: what was sampled is of that."""
-    return Window(
-        window.series,
-        window.start,
-        HOUR,
-        whole.mode,
-        window.tally,
-        whole.gauges,
-        whole.environment,
-        window.source,
-    )

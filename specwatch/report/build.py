@@ -2,32 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import NamedTuple
 
 import msgspec
 
-from specwatch.report.answers import answer
-from specwatch.report.breaches import breaches
+from specwatch.domain.merge import sum_fields
+from specwatch.domain.model import Environment, Tally, Window
+from specwatch.report.answer import answer, traffic
 from specwatch.report.changes import changes
 from specwatch.report.experiments import newest
 from specwatch.report.health import health
-from specwatch.report.incidents import incidents, seconds_off
-from specwatch.report.kept import Kept
-from specwatch.report.ledger import Ledger
+from specwatch.report.incidents import breaches, incidents, seconds_off
+from specwatch.report.ledger import MOST_AT_ONCE, Ledger
 from specwatch.report.loads import best_k, crossing, loads, present_k, what_if
 from specwatch.report.model import Health, ModelReport
 from specwatch.report.objectives import goodput, objectives
 from specwatch.report.sentences import recommendation, sentence
 from specwatch.report.series import Plots
-from specwatch.report.slices import slices_of
-from specwatch.report.sources import Recorded, Sources, model_of
+from specwatch.report.sources import Recorded, Slice, Sources, model_of, slices_of
 from specwatch.report.speedups import speedups
 from specwatch.report.temperatures import temperatures
-from specwatch.report.traffic import traffic
 from specwatch.wording import figures
+
+_OF_HEALTH = ("drafts", "records", "uncovered")
+"""Fields of the tally of a temperature that tell how much a tap sees."""
+
+
+class KeptWindows:
+    """Of one model: the windows of all temperatures, and of each where they say what the server
+    does not. What a tap sees is kept in sums: a month of it would fill the memory."""
+
+    def __init__(self) -> None:
+        self.windows: list[Window] = []
+        self._environments: set[Environment] = set()
+        self._first: dict[str, int] = {}
+        self._last: dict[str, Window] = {}
+        self._seen: dict[str, list[Tally]] = {}
+
+    def take(self, slices: Iterable[Slice], *, now: bool) -> None:
+        """Add slices; ``now`` are those of the period."""
+        for piece in slices:
+            self._environments.add(piece.place.environment)
+            self.windows += piece.wholes
+            if piece.place.silent is not None and any(piece.place.silent):
+                self.windows += piece.parts
+            elif now:
+                for part in piece.parts:
+                    self._see(part)
+                if not piece.drafted.keys() <= self._first.keys():
+                    self._first = dict.fromkeys(piece.drafted, piece.start) | self._first
+
+    def span(self, since: float) -> tuple[float, float] | None:
+        """From when to when there were windows of the period that begins at ``since`` (Unix
+        seconds); None where all that is known is what a tap saw."""
+        first = next((window.start for window in self.windows if window.start >= since), None)
+        return None if first is None else (first, self.windows[-1].start + self.windows[-1].length)
+
+    @property
+    def seen(self) -> list[Window]:
+        """What a tap saw in the period beside the windows: of each temperature the last window,
+        with the tally of all, and one without a tally where the first was."""
+        return [
+            window
+            for label, tallies in self._seen.items()
+            for window in (
+                replace(self._last[label], start=self._first[label], tally=Tally()),
+                replace(self._last[label], tally=_summed(tallies)),
+            )
+        ]
+
+    @property
+    def may_have_changed(self) -> bool:
+        """Whether there was another server at times, and not only one that did not speculate."""
+        plain = {(one.engine_version, one.configuration) for one in self._environments}
+        prints = {one.fingerprint or "" for one in self._environments}
+        drafting = {print_ for print_ in prints if print_.partition("-")[2] not in ("", "0")}
+        return len(plain) > 1 or len(drafting) > 1
+
+    def _see(self, part: Window) -> None:
+        label = part.series.temperature
+        self._last[label] = part
+        seen = self._seen.get(label)
+        if seen is None:
+            self._seen[label] = [part.tally]
+        elif len(seen) < MOST_AT_ONCE:
+            seen.append(part.tally)
+        else:
+            self._seen[label] = [_summed(seen), part.tally]
+
+
+def _summed(tallies: Iterable[Tally]) -> Tally:
+    return Tally(**sum_fields(tallies, _OF_HEALTH))
 
 
 class _Model(NamedTuple):
@@ -35,7 +104,7 @@ class _Model(NamedTuple):
 
     ledger: Ledger
     plots: Plots
-    kept: Kept
+    kept: KeptWindows
 
 
 def build(sources: Sources, since: float, until: float) -> tuple[ModelReport, ...]:
@@ -77,7 +146,7 @@ def _read(sources: Sources, since: float, until: float) -> dict[str, _Model]:
         for name, own in _by_model(list(windows)):
             model = models.get(name)
             if model is None:
-                model = models[name] = _Model(Ledger(name), Plots(since, until), Kept())
+                model = models[name] = _Model(Ledger(name), Plots(since, until), KeptWindows())
             slices = list(slices_of(own, now=now))
             model.kept.take(slices, now=now)
             if start >= 2 * since - until:
@@ -139,12 +208,12 @@ def _report(
         experiments=experiments,
         more_experiments=left_out,
     )
-    said = msgspec.structs.replace(
+    text = msgspec.structs.replace(
         found.answer,
         sentence=sentence(found),
         recommendation=recommendation(found),
     )
-    return msgspec.structs.replace(found, answer=said)
+    return msgspec.structs.replace(found, answer=text)
 
 
 def _with(found: Health, caveats: Sequence[str], damaged: int) -> Health:
@@ -155,9 +224,9 @@ def _with(found: Health, caveats: Sequence[str], damaged: int) -> Health:
 
 
 def _by_model(windows: Sequence[Recorded]) -> Iterator[tuple[str, Sequence[Recorded]]]:
-    names = {model_of(each) for each in windows}
+    names = {model_of(window) for window in windows}
     for name in names:
         if len(names) == 1:
             yield name, windows
         else:
-            yield name, [each for each in windows if model_of(each) == name]
+            yield name, [window for window in windows if model_of(window) == name]

@@ -71,10 +71,10 @@ def changes(
     ``baseline_of`` gives what a server of that environment is compared with; an empty baseline
     leaves the speedups unknown. Speculation switched off or on is no change.
     """
-    begun = [each for each in windows if each.start < until]
+    begun = [window for window in windows if window.start < until]
     switches = list(_switches(begun))
-    ends = [float("-inf"), *(each.at for each in switches), float("inf")]
-    told = [
+    ends = [float("-inf"), *(switch.at for switch in switches), float("inf")]
+    text = [
         (switch, max(before, switch.at - SIDE), min(after, switch.at + SIDE))
         for switch, before, after in zip(switches, ends[:-2], ends[2:], strict=True)
         if since <= switch.at < until
@@ -86,7 +86,7 @@ def changes(
             before=_side(_within(begun, begin, switch.at, switch.before), baseline_of),
             after=_side(_within(begun, switch.at, end, switch.after), baseline_of),
         )
-        for switch, begin, end in told[-MOST_CHANGES:]
+        for switch, begin, end in text[-MOST_CHANGES:]
     )
 
 
@@ -95,7 +95,7 @@ def _switches(windows: Iterable[Window]) -> Iterator[_Switch]:
 
     One that is there for a part of two hours at most, and then gone again, is no change.
     """
-    wholes = [each for each in windows if each.series.temperature == ALL_TEMPERATURES]
+    wholes = [window for window in windows if window.series.temperature == ALL_TEMPERATURES]
     start = attrgetter("start")
     slots = [list(group) for _, group in groupby(sorted(wholes, key=start), key=start)]
     known = _Server()
@@ -105,43 +105,47 @@ def _switches(windows: Iterable[Window]) -> Iterator[_Switch]:
             known = known.updated(_Server.of(each.environment))
         if len(same) == len(slot) or (same and _those(following, known)):
             continue
-        stayed = sum(each.gauges.sampled_seconds for each in same)
+        stayed = sum(window.gauges.sampled_seconds for window in same)
         at = slot[0].start + min(stayed, float(slot[0].length))
-        others = [_Server.of(each.environment) for each in slot if each not in same]
-        last = next((each for each in others if _those(following, each)), others[-1])
+        others = [_Server.of(window.environment) for window in slot if window not in same]
+        last = next((window for window in others if _those(following, window)), others[-1])
         yield _Switch(at, known, known.updated(last))
         known = known.updated(last)
 
 
 def _those(windows: Iterable[Window], server: _Server) -> list[Window]:
-    return [each for each in windows if _Server.of(each.environment).is_like(server)]
+    return [window for window in windows if _Server.of(window.environment).is_like(server)]
 
 
 def _within(windows: Iterable[Window], since: float, until: float, server: _Server) -> list[Sample]:
     """What one server did between two times, with the windows that reach over them."""
-    near = (each for each in windows if since < each.start + each.length and each.start < until)
+    near = (
+        window
+        for window in windows
+        if since < window.start + window.length and window.start < until
+    )
     return samples_of(_those(near, server))
 
 
 def _what(before: _Server, after: _Server) -> str:
     """``vLLM 0.31.0 -> 0.32.0, k 4 -> 5, configuration``."""
-    said = []
+    text = []
     if after.version != before.version:
         versions = [shown(each.version or "", _LONGEST_VERSION) for each in (before, after)]
         # llama.cpp counts its builds: b4567.
-        engine = "vLLM" if all(each[:1].isdigit() for each in versions) else "version"
-        said.append(f"{engine} {versions[0]} -> {versions[1]}")
+        engine = "vLLM" if all(version[:1].isdigit() for version in versions) else "version"
+        text.append(f"{engine} {versions[0]} -> {versions[1]}")
     if after.k != before.k:
-        said.append(f"k {shown(before.k or '?')} -> {shown(after.k or '?')}")
+        text.append(f"k {shown(before.k or '?')} -> {shown(after.k or '?')}")
     if after.configuration != before.configuration:
-        said.append("configuration")
-    return ", ".join(said)
+        text.append("configuration")
+    return ", ".join(text)
 
 
 def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> Side:
     """With speculation only, but for the hours: of all that was watched."""
-    ran = [each for each in samples if each.mode is Mode.ON]
-    whole = Tally(**sum_fields((each.tally for each in ran), _FIELDS))
+    ran = [sample for sample in samples if sample.mode is Mode.ON]
+    whole = Tally(**sum_fields((sample.tally for sample in ran), _FIELDS))
     tpot = whole.tpot
     found = {
         name: None if tpot is None else histogram.quantile(tpot, q)
@@ -149,7 +153,7 @@ def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> Side:
     }
     p50, p99 = (None if each is None else each.value for each in found.values())
     return Side(
-        hours=sum(each.gauges.sampled_seconds for each in samples) / HOUR,
+        hours=sum(sample.gauges.sampled_seconds for sample in samples) / HOUR,
         acceptance_rate=acceptance_rate(whole),
         mean_length=mean_acceptance_length(whole),
         tpot_mean=None if tpot is None else histogram.mean(tpot),

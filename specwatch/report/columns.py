@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from specwatch.wording.text import clean
@@ -37,7 +37,7 @@ def columns(text: str) -> int:
     """How many columns of a terminal clean text takes, at most."""
     if text.isascii():
         return len(text)
-    return sum(2 if unicodedata.east_asian_width(each) in _WIDE else 1 for each in text)
+    return sum(2 if unicodedata.east_asian_width(character) in _WIDE else 1 for character in text)
 
 
 def cut(text: str, most: int) -> str:
@@ -60,20 +60,15 @@ def wrapped(text: str, width: int, *, indent: int = 0) -> Iterator[str]:
     for word in text.split():
         while columns(line) + begun + columns(word) > width:
             if not begun:  # it is longer than a line
-                head = _head(word, width - columns(line))
+                head = word
+                while len(head) > 1 and columns(head) > width - columns(line):
+                    head = head[:-1]
                 line, word = line + head, word[len(head) :]
             yield line
             line, begun = lead + " " * indent, False
         line, begun = f"{line} {word}" if begun else line + word, True
     if begun:
         yield line
-
-
-def _head(word: str, most: int) -> str:
-    """As much of a word as fits, at least a character."""
-    while len(word) > 1 and columns(word) > most:
-        word = word[:-1]
-    return word
 
 
 def table(
@@ -83,63 +78,59 @@ def table(
     *,
     bars: Sequence[Bar] = (),
     bar: str = "#",
-    full: float = 0.0,
+    optional: Collection[int] = (),
 ) -> Iterator[Line]:
     """Yield a header and a line for each row, no wider than ``width``.
 
-    ``bar`` is what bars are made of, ``full`` the least that one of the whole length stands for.
-    Where they do not fit the first column gives way, and then the last ones are left out. Columns
-    in which nothing is known are left out as well.
+    ``bar`` is what bars are made of. Where they do not fit those that are ``optional`` are left
+    out, then the bars, then the first column gives way, and the last ones are left out. Columns in
+    which nothing is known are left out as well, and such as have no header.
     """
-    shown = [at for at in range(len(headers)) if not at or any(_known(row[at]) for row in rows)]
-    sizes = {
-        at: max(columns(headers[at]), *(columns(row[at].text) for row in rows)) for at in shown
-    }
-    while len(shown) > 1 and sum(sizes[at] + 1 for at in shown[1:]) + _LEAST_FIRST > width:
-        del sizes[shown.pop()]
-    sizes[0] = min(sizes[0], width - sum(sizes[at] + 1 for at in shown[1:]))
-    used = sum(sizes.values()) + len(shown)
-    room = min(width - used, _MOST_BAR)
-    yield ((_row([Cell(header) for header in headers], shown, sizes)[0][0], "dim"),)
-    longest = max([full, *map(_size, bars)])
-    for index, row in enumerate(rows):
-        line = list(_row(row, shown, sizes))
-        if bars and room >= _LEAST_BAR:
-            line += _bar(bars[index], longest, room, bar)
+    kept = [
+        i
+        for i, header in enumerate(headers)
+        if header and (not i or any(row[i].text not in ("", "-") for row in rows))
+    ]
+    sizes = {i: max(columns(headers[i]), *(columns(row[i].text) for row in rows)) for i in kept}
+    spare = [i for i in kept if i in optional]
+    least_bar = _LEAST_BAR if bars else -1
+    while spare and sum(sizes[i] + 1 for i in kept) + least_bar > width:
+        kept.remove(spare.pop())
+    while len(kept) > 1 and sum(sizes[i] + 1 for i in kept[1:]) + _LEAST_FIRST > width:
+        kept.pop()
+    sizes[0] = min(sizes[0], width - sum(sizes[i] + 1 for i in kept[1:]))
+    yield ((_row([Cell(header) for header in headers], kept, sizes)[0][0], "dim"),)
+    room = min(width - sum(sizes[i] + 1 for i in kept), _MOST_BAR)
+    longest = max((max(one.value or 0.0, one.mark or 0.0) for one in bars), default=0.0)
+    for number, row in enumerate(rows):
+        line = _row(row, kept, sizes)
+        if longest and room >= _LEAST_BAR:
+            line += _bar(bars[number], (room - 1) / longest, bar)
         yield tuple(line)
 
 
-def _known(cell: Cell) -> bool:
-    return cell.text not in ("", "-")
-
-
-def _row(row: Sequence[Cell], shown: Sequence[int], sizes: dict[int, int]) -> list[Part]:
+def _row(row: Sequence[Cell], kept: Sequence[int], sizes: dict[int, int]) -> list[Part]:
     """Neighbours of one style are one part."""
     parts: list[Part] = []
-    for at in shown:
-        text = cut(row[at].text, sizes[at])
-        space = " " * (sizes[at] - columns(text))
-        piece = f" {space}{text}" if at else text + space
-        if parts and parts[-1][1] == row[at].style:
-            parts[-1] = (parts[-1][0] + piece, row[at].style)
+    for i in kept:
+        text = cut(row[i].text, sizes[i])
+        space = " " * (sizes[i] - columns(text))
+        piece = f" {space}{text}" if i else text + space
+        if parts and parts[-1][1] == row[i].style:
+            parts[-1] = (parts[-1][0] + piece, row[i].style)
         else:
-            parts.append((piece, row[at].style))
+            parts.append((piece, row[i].style))
     return parts
 
 
-def _size(one: Bar) -> float:
-    return max(one.value or 0.0, one.mark or 0.0)
-
-
-def _bar(one: Bar, longest: float, room: int, mark: str) -> Iterator[Part]:
-    if one.value is None or not longest:
+def _bar(one: Bar, scale: float, character: str) -> Iterator[Part]:
+    if one.value is None:
         return
-    scale = (room - 1) / longest
-    drawn = mark * round(one.value * scale)
+    drawn = character * round(one.value * scale)
     if one.mark is None:
         yield f" {drawn}", one.style
         return
-    at = round(one.mark * scale)
-    yield f" {drawn[:at]:{at}}", one.style
+    place = round(one.mark * scale)
+    yield f" {drawn[:place]:{place}}", one.style
     yield "|", ""
-    yield drawn[at + 1 :], one.style
+    yield drawn[place + 1 :], one.style

@@ -25,7 +25,7 @@ from specwatch.status import DeliveryStatus
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 if TYPE_CHECKING:
-    from specwatch.report.letter import Letter  # of which the daemon has no need
+    from specwatch.report.outgoing import Outgoing  # of which the daemon has no need
 
 BOOK = "deliveries.json"
 DELAYS = (10.0, 30.0, 80.0)
@@ -93,7 +93,7 @@ class Book(Struct, kw_only=True):
 class Channel(Protocol):
     """A way to people."""
 
-    def send(self, letter: Letter, done: Sequence[str]) -> None:
+    def send(self, outgoing: Outgoing, done: Sequence[str]) -> None:
         """Send to all but those who are ``done``; raises DeliveryError or ConfigError."""
 
 
@@ -119,8 +119,8 @@ class Reports:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                said = f"another process is delivering the reports in {self.folder}; let it end"
-                raise DeliveryError(said, retry=True) from None
+                text = f"another process is delivering the reports in {self.folder}; let it end"
+                raise DeliveryError(text, retry=True) from None
             yield self.book()
         finally:
             os.close(descriptor)
@@ -176,7 +176,7 @@ class Reports:
 
     def forget(self, book: Book, before: float) -> None:
         """Remove reports that were made before a Unix time, but never the newest."""
-        for entry in [each for each in book.reports[:-1] if each.made < before]:
+        for entry in [entry for entry in book.reports[:-1] if entry.made < before]:
             self.drop(book, entry)
 
     def drop(self, book: Book, entry: Entry) -> None:
@@ -193,7 +193,7 @@ class Reports:
 
 
 def deliver(
-    letter: Letter,
+    outgoing: Outgoing,
     entry: Entry,
     channels: Mapping[str, Channel],
     *,
@@ -215,7 +215,7 @@ def deliver(
         waiting = [
             name
             for name in waiting
-            if _attempt(letter, channels[name], sent[name], keep=keep, now=now)
+            if _attempt(outgoing, channels[name], sent[name], keep=keep, now=now)
         ]
         if not waiting or delay is None:
             break
@@ -224,7 +224,7 @@ def deliver(
 
 
 def _attempt(
-    letter: Letter,
+    outgoing: Outgoing,
     channel: Channel,
     sent: Sent,
     *,
@@ -235,7 +235,7 @@ def _attempt(
     sent.attempts += 1
     sent.later = False
     try:
-        channel.send(letter, sent.done)
+        channel.send(outgoing, sent.done)
     except DeliveryError as error:
         sent.unanswered += error.sent
         sent.error, sent.later = str(error), error.retry and not sent.unconfirmed
@@ -273,7 +273,7 @@ class Watched:
         found = self._read[2]
         if isinstance(found, str):
             return tuple(DeliveryStatus(name, True, None, found) for name in section.channels)
-        return tuple(each for each in _statuses(found) if each.channel in section.channels)
+        return tuple(status for status in _statuses(found) if status.channel in section.channels)
 
 
 def _book_or_error(folder: Path) -> Book | str:
@@ -288,11 +288,11 @@ def _statuses(book: Book) -> Iterator[DeliveryStatus]:
     if newest is None:
         return
     for name, sent in newest.channels.items():
-        before = [each.channels[name].delivered_at for each in book.reports
-                  if name in each.channels]  # fmt: skip
+        before = [entry.channels[name].delivered_at for entry in book.reports
+                  if name in entry.channels]  # fmt: skip
         last = max((at for at in before if at is not None), default=None)
         error = newest.error or sent.error
         if error is not None and sent.unconfirmed:
             error = f"sent, never confirmed: {error}"
-        said = None if error is None else shown(error, LONGEST_SENTENCE)
-        yield DeliveryStatus(name, sent.missing, last, said)
+        text = None if error is None else shown(error, LONGEST_SENTENCE)
+        yield DeliveryStatus(name, sent.missing, last, text)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from specwatch.domain import experiments as measured
 from specwatch.loadtest.zones import by_zone, line_sentence
-from specwatch.report.charts.scale import finite
 from specwatch.report.model import Experiment, MeasuredLoad, ProbedTemperature, Ratio
 from specwatch.wording import figures
+from specwatch.wording.figures import finite
 from specwatch.wording.moments import moment
 from specwatch.wording.text import shown
 
@@ -19,8 +19,8 @@ _Load = measured.Level | measured.ComparedLevel | MeasuredLoad
 
 def newest(found: Sequence[measured.Experiment]) -> tuple[tuple[Experiment, ...], int]:
     """Of experiments, which come oldest first, the newest and how many others there are."""
-    told = tuple(experiment(each) for each in reversed(found[-MOST:]))
-    return told, len(found) - len(told)
+    text = tuple(experiment(each) for each in reversed(found[-MOST:]))
+    return text, len(found) - len(text)
 
 
 def notes(
@@ -28,13 +28,13 @@ def notes(
 ) -> tuple[str, ...]:
     """What is said of the experiments of a model that was not watched."""
     of = f"{shown(target)}, {shown(model_name)}"
-    said = tuple(f"{of}: {headline(each)}" for each in told)
-    return (*said, f"{of}: {others(left_out)}") if left_out else said
+    text = tuple(f"{of}: {headline(each)}" for each in told)
+    return (*text, f"{of}: {others(left_out)}") if left_out else text
 
 
 def headline(found: Experiment) -> str:
     """An experiment in a sentence or two."""
-    where = _where([each for each in found.loads if not each.complete])
+    where = _where([load for load in found.loads if not load.complete])
     until = f", broken off{where}: what follows is what was measured until then"
     partly = "" if found.complete else until
     return f"{moment(found.at)}, {found.kind} {found.asked}{partly}. {found.sentence}"
@@ -52,104 +52,106 @@ def experiment(found: measured.Experiment) -> Experiment:
     return _bench(found) if isinstance(found, measured.Bench) else _comparison(found)
 
 
-def _probe(found: measured.Probe) -> Experiment:
-    said = "; ".join([line_sentence(found.line), *by_zone(found.temperatures).values()])
-    at_once = figures.counted(found.concurrency, "request")
+def _probe(probe: measured.Probe) -> Experiment:
+    text = "; ".join([line_sentence(probe.line), *by_zone(probe.temperatures).values()])
+    at_once = figures.counted(probe.concurrency, "request")
     return Experiment(
-        at=found.ended,
+        at=probe.ended,
         kind="probe",
-        complete=found.complete,
-        speculation=found.subject.mode == "on",
-        asked=f"at {_temperatures(found.workload)}, {at_once} at a time",
-        sentence=f"{said[:1].upper()}{said[1:]}.",
+        complete=probe.complete,
+        speculation=probe.subject.mode == "on",
+        asked=f"at {_temperatures(probe.workload)}, {at_once} at a time",
+        sentence=f"{text[:1].upper()}{text[1:]}.",
         temperatures=tuple(
             ProbedTemperature(
-                temperature=each.temperature,
-                acceptance_rate=None if each.acceptance is None else _ratio(each.acceptance.rate),
-                zone=each.zone,
-                speedup=_ratio(each.speedup),
+                temperature=bucket.temperature,
+                acceptance_rate=None
+                if bucket.acceptance is None
+                else _ratio(bucket.acceptance.rate),
+                zone=bucket.zone,
+                speedup=_ratio(bucket.speedup),
             )
-            for each in found.temperatures
+            for bucket in probe.temperatures
         ),
-        break_even_acceptance=_line(found.line),
+        break_even_acceptance=_line(probe.line),
     )
 
 
-def _bench(found: measured.Bench) -> Experiment:
+def _bench(bench: measured.Bench) -> Experiment:
     # A part of a load says less than a whole one.
-    best = max(found.levels, key=lambda each: (each.complete, each.throughput), default=None)
-    how = "with" if found.subject.mode == "on" else "without"
-    said = "Nothing was measured."
+    best = max(bench.levels, key=lambda each: (each.complete, each.throughput), default=None)
+    how = "with" if bench.subject.mode == "on" else "without"
+    text = "Nothing was measured."
     if best is not None:
         most = figures.compact(best.throughput)
-        said = f"At most {most} tokens a second, at {_loads([best])}."
+        text = f"At most {most} tokens a second, at {_loads([best])}."
     return Experiment(
-        at=found.ended,
+        at=bench.ended,
         kind="bench",
-        complete=found.complete,
-        speculation=found.subject.mode == "on",
-        asked=f"{how} speculation{_where(found.levels)}, {_temperatures(found.workload)}",
-        sentence=said,
+        complete=bench.complete,
+        speculation=bench.subject.mode == "on",
+        asked=f"{how} speculation{_where(bench.levels)}, {_temperatures(bench.workload)}",
+        sentence=text,
         loads=tuple(
             MeasuredLoad(
-                concurrency=each.concurrency,
-                rate=each.rate,
-                throughput=each.throughput,
-                per_user=None if each.per_user is None else each.per_user.p50,
-                tpot_p99=None if each.tpot is None else each.tpot.p99,
-                complete=each.complete,
+                concurrency=level.concurrency,
+                rate=level.rate,
+                throughput=level.throughput,
+                per_user=None if level.per_user is None else level.per_user.p50,
+                tpot_p99=None if level.tpot is None else level.tpot.p99,
+                complete=level.complete,
             )
-            for each in found.levels
+            for level in bench.levels
         ),
     )
 
 
-def _comparison(found: measured.Comparison) -> Experiment:
+def _comparison(comparison: measured.Comparison) -> Experiment:
     return Experiment(
-        at=found.ended,
+        at=comparison.ended,
         kind="comparison",
-        complete=found.complete,
+        complete=comparison.complete,
         speculation=True,
-        asked=f"with and without speculation{_where(found.levels)},"
-        f" {_temperatures(found.workload)}",
-        sentence=found.sentence,
+        asked=f"with and without speculation{_where(comparison.levels)},"
+        f" {_temperatures(comparison.workload)}",
+        sentence=comparison.sentence,
         loads=tuple(
             MeasuredLoad(
-                concurrency=each.concurrency,
-                rate=each.rate,
-                throughput=each.throughput_on,
-                per_user=each.per_user_on,
-                tpot_p99=each.tpot_p99_on,
-                throughput_off=each.throughput_off,
-                speedup=_ratio(each.speedup),
-                verdict=each.verdict,
+                concurrency=level.concurrency,
+                rate=level.rate,
+                throughput=level.throughput_on,
+                per_user=level.per_user_on,
+                tpot_p99=level.tpot_p99_on,
+                throughput_off=level.throughput_off,
+                speedup=_ratio(level.speedup),
+                verdict=level.verdict,
             )
-            for each in found.levels
+            for level in comparison.levels
         ),
-        speedup=_ratio(found.speedup),
-        crossing=found.crossing,
-        verdict=found.verdict,
+        speedup=_ratio(comparison.speedup),
+        crossing=comparison.crossing,
+        verdict=comparison.verdict,
     )
 
 
-def _ratio(found: measured.Estimate | None) -> Ratio | None:
-    if found is None:
+def _ratio(estimate: measured.Estimate | None) -> Ratio | None:
+    if estimate is None:
         return None
-    return Ratio(value=found.value, lower=found.lower, upper=found.upper)
+    return Ratio(value=estimate.value, lower=estimate.lower, upper=estimate.upper)
 
 
-def _line(found: measured.Line) -> Ratio:
-    if found.basis == "assumed":
+def _line(line: measured.Line) -> Ratio:
+    if line.basis == "assumed":
         # Its ends are no interval: they are what people call near the line.
-        return Ratio(value=found.acceptance.value, basis="assumed")
+        return Ratio(value=line.acceptance.value, basis="assumed")
     return Ratio(
-        value=found.acceptance.value, lower=found.acceptance.lower, upper=found.acceptance.upper
+        value=line.acceptance.value, lower=line.acceptance.lower, upper=line.acceptance.upper
     )
 
 
 def _temperatures(work: measured.Workload) -> str:
-    said = ", ".join("default" if each is None else f"{each:g}" for each in work.temperatures)
-    return f"temperature {said}" if len(work.temperatures) == 1 else f"temperatures {said}"
+    text = ", ".join("default" if bucket is None else f"{bucket:g}" for bucket in work.temperatures)
+    return f"temperature {text}" if len(work.temperatures) == 1 else f"temperatures {text}"
 
 
 def _where(levels: Sequence[_Load]) -> str:
@@ -157,8 +159,8 @@ def _where(levels: Sequence[_Load]) -> str:
 
 
 def _loads(levels: Sequence[_Load]) -> str:
-    closed = [str(each.concurrency) for each in levels if each.concurrency is not None]
-    rates = [finite(each.rate) for each in levels if each.concurrency is None]
-    opened = [figures.UNKNOWN if each is None else f"{each:g}" for each in rates]
-    said = [f"concurrency {', '.join(closed)}"] if closed else []
-    return " and ".join([*said, *([f"{', '.join(opened)} requests a second"] if opened else [])])
+    closed = [str(level.concurrency) for level in levels if level.concurrency is not None]
+    rates = [finite(level.rate) for level in levels if level.concurrency is None]
+    opened = [figures.UNKNOWN if rate is None else f"{rate:g}" for rate in rates]
+    text = [f"concurrency {', '.join(closed)}"] if closed else []
+    return " and ".join([*text, *([f"{', '.join(opened)} requests a second"] if opened else [])])

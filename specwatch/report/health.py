@@ -59,25 +59,27 @@ def health(windows: Sequence[Window], since: float, until: float) -> Health:
     ``windows`` are hours or minutes of it, of all temperatures and from before, too: what nobody
     watched before the first of them all is no gap, for there was nothing to watch.
     """
-    inside = [each for each in windows if since <= each.start < until]
-    wholes = [each for each in inside if each.series.temperature == ALL_TEMPERATURES]
-    parts = [each for each in inside if each.series.temperature != ALL_TEMPERATURES]
-    first = min((each.start for each in windows if each.start < until), default=until)
+    inside = [window for window in windows if since <= window.start < until]
+    wholes = [cell for cell in inside if cell.series.temperature == ALL_TEMPERATURES]
+    parts = [cell for cell in inside if cell.series.temperature != ALL_TEMPERATURES]
+    first = min((window.start for window in windows if window.start < until), default=until)
     begin = min(max(since, first), until)
     slots = _slots(wholes)
     gaps = sorted(_gaps(slots, begin, until), key=lambda gap: (gap.start - gap.end, gap.start))
-    down = min(sum(each.down for each in slots), until - begin)
-    observed = sum(each.length - each.missing for each in slots) - down
+    down = min(sum(slot.down for slot in slots), until - begin)
+    # Of which temperatures come now; without any, all.
+    last = max(parts or wholes, key=attrgetter("start"), default=None)
+    observed = sum(slot.length - slot.missing for slot in slots) - down
     found = Health(
         expected=until - begin,
         observed=min(observed, until - begin - down),
         down=down,
-        scrapes_ok=sum(each.scrapes_ok for each in wholes),
-        scrapes_failed=sum(each.scrapes_failed for each in wholes),
-        restarts=sum(each.restarts for each in wholes),
+        scrapes_ok=sum(window.scrapes_ok for window in wholes),
+        scrapes_failed=sum(window.scrapes_failed for window in wholes),
+        restarts=sum(window.restarts for window in wholes),
         coverage=_coverage(wholes, parts),
-        source=_source(wholes, parts),
-        uncovered=dict(sum_fields((each.tally for each in parts), ["uncovered"])["uncovered"]),
+        source=None if last is None else str(last.source),
+        uncovered=dict(sum_fields((window.tally for window in parts), ["uncovered"])["uncovered"]),
         gap_count=len(gaps),
         gaps=tuple(gaps[:MOST_GAPS]),
     )
@@ -89,10 +91,10 @@ def health(windows: Sequence[Window], since: float, until: float) -> Health:
 def _slots(wholes: Sequence[Window]) -> list[_Slot]:
     """By start. Of an hour there may be several windows, of several daemons even."""
     seconds: dict[tuple[int, int], list[float]] = {}
-    for each in wholes:
-        found = seconds.setdefault((each.start, each.length), [0.0, 0.0])
-        found[0] += each.observed_seconds
-        found[1] += each.down_seconds
+    for window in wholes:
+        found = seconds.setdefault((window.start, window.length), [0.0, 0.0])
+        found[0] += window.observed_seconds
+        found[1] += window.down_seconds
     return [
         _Slot(start, length, *(part * min(1.0, length / max(sum(found), 1.0)) for part in found))
         for (start, length), found in sorted(seconds.items())
@@ -120,56 +122,54 @@ def _gaps(slots: Sequence[_Slot], begin: float, until: float) -> Iterator[Gap]:
 
 def _coverage(wholes: Sequence[Window], parts: Sequence[Window]) -> float | None:
     """Share of the drafts that the server counted whose temperature is known."""
-    server = sum(each.tally.drafts or 0 for each in wholes)
+    server = sum(window.tally.drafts or 0 for window in wholes)
     if not server or not parts:
         return None
     known = sum(
-        each.tally.drafts or 0 for each in parts if each.series.temperature != UNKNOWN_TEMPERATURE
+        window.tally.drafts or 0
+        for window in parts
+        if window.series.temperature != UNKNOWN_TEMPERATURE
     )
     # A record comes at the end of its request, so that what was under way may count twice.
     return min(known / server, 1.0)
 
 
-def _source(wholes: Sequence[Window], parts: Sequence[Window]) -> str | None:
-    """Where temperatures come from now; without any, where all comes from."""
-    last = max(parts or wholes, key=attrgetter("start"), default=None)
-    return None if last is None else str(last.source)
-
-
-def _watching(found: Health, late: float | None) -> Iterator[str]:
-    if not found.expected:
+def _watching(health: Health, late: float | None) -> Iterator[str]:
+    if not health.expected:
         yield "it was not watched at all"
         return
     if late is not None:
         yield f"it is watched since {moment(late)} only"
-    down = found.down / found.expected
+    down = health.down / health.expected
     if down > _MUCH:
-        restarts = figures.counted(found.restarts, "restart")
+        restarts = figures.counted(health.restarts, "restart")
         yield (
             f"the server was down for {down:.0%} of the time"
-            f" ({figures.span(found.down)}; {restarts})"
+            f" ({figures.span(health.down)}; {restarts})"
         )
-    missed = found.expected - found.observed - found.down
-    if missed > _MUCH * found.expected:
+    missed = health.expected - health.observed - health.down
+    if missed > _MUCH * health.expected:
         yield (
-            f"{missed / found.expected:.0%} of the time was not watched"
+            f"{missed / health.expected:.0%} of the time was not watched"
             f" ({figures.span(missed)}): what was served then is not in here"
         )
-    looks = found.scrapes_ok + found.scrapes_failed
-    if found.scrapes_failed > (_MUCH + down) * looks:
-        yield f"{found.scrapes_failed / looks:.0%} of the looks at the server failed"
+    looks = health.scrapes_ok + health.scrapes_failed
+    if health.scrapes_failed > (_MUCH + down) * looks:
+        yield f"{health.scrapes_failed / looks:.0%} of the looks at the server failed"
 
 
 def _counting(found: Health, wholes: Sequence[Window], parts: Sequence[Window]) -> Iterator[str]:
     if found.coverage is None:
-        if any(each.tally.drafts for each in wholes):
+        if any(window.tally.drafts for window in wholes):
             yield (
                 "temperatures are not known: nothing but the server's own counters was read;"
                 " `specwatch tap flags` shows what to add to the server's command"
             )
     elif found.coverage < 1 - _MUCH:
-        yield _uncovered(found, _first(parts), _first(each for each in wholes if each.tally.drafts))
-    records = sum_fields((each.tally for each in parts), ["records"])["records"]
+        yield _uncovered(
+            found, _first(parts), _first(window for window in wholes if window.tally.drafts)
+        )
+    records = sum_fields((window.tally for window in parts), ["records"])["records"]
     derived = share_derived(records)
     if derived > _MUCH:
         yield (
@@ -186,7 +186,10 @@ def _counting(found: Health, wholes: Sequence[Window], parts: Sequence[Window]) 
 
 def _coarsened(metric: str, wholes: Sequence[Window]) -> bool:
     seen = [each for whole in wholes if (each := getattr(whole.tally, metric)) is not None]
-    return any(each.coarsened for each in seen) or len({each.bounds for each in seen}) > 1
+    return (
+        any(histogram.coarsened for histogram in seen)
+        or len({histogram.bounds for histogram in seen}) > 1
+    )
 
 
 def _uncovered(found: Health, known: int, drafted: int) -> str:
@@ -194,15 +197,15 @@ def _uncovered(found: Health, known: int, drafted: int) -> str:
     drafts."""
     share = 1 - (found.coverage or 0.0)
     much = "more than half" if share > 1 - LOW_COVERAGE else f"{share:.0%}"
-    said = f"{much} of the drafts have no temperature"
+    text = f"{much} of the drafts have no temperature"
     reasons = leading_reasons(found.uncovered)
     if reasons:
         named = ", ".join(f"{count:,} ({reason})" for count, reason in reasons)
-        said += f"; requests not covered: {named}"
+        text += f"; requests not covered: {named}"
     if known > drafted:
-        return f"{said}; none is known before {moment(known)}"
-    return said if reasons else f"{said}; does all traffic pass through the tap?"
+        return f"{text}; none is known before {moment(known)}"
+    return text if reasons else f"{text}; does all traffic pass through the tap?"
 
 
 def _first(windows: Iterable[Window]) -> int:
-    return min(each.start for each in windows)
+    return min(window.start for window in windows)

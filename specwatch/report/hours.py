@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
@@ -80,32 +80,6 @@ def members_by_target(reader: Reader) -> dict[str, dict[int, Member]]:
     return found
 
 
-@overload
-def hours_of(
-    reader: Reader,
-    members: Mapping[int, Member],
-    since: float,
-    until: float,
-    *,
-    without: Without = _nothing,
-    contents: dict[int, str] | None = None,
-    summed: None = None,
-) -> Iterator[Window]: ...
-
-
-@overload
-def hours_of(
-    reader: Reader,
-    members: Mapping[int, Member],
-    since: float,
-    until: float,
-    *,
-    without: Without = _nothing,
-    contents: dict[int, str] | None = None,
-    summed: Summed,
-) -> Iterator[Recorded]: ...
-
-
 def hours_of(
     reader: Reader,
     members: Mapping[int, Member],
@@ -132,8 +106,8 @@ def hours_of(
     first = min(member.first_start for member in members.values())
     at = max(_hour(_up(since) + HOUR - 1), _hour(first))
     end = min(_up(until), 1 + max(member.last_start for member in members.values()))
-    pending = [each for each in members.values() if each.pending]
-    rolled = min((_hour(each.rolled_until) for each in pending), default=end)
+    pending = [member for member in members.values() if member.pending]
+    rolled = min((_hour(member.rolled_until) for member in pending), default=end)
     contents = {} if contents is None else contents
     while at < end:
         # What is rolled up of all series is read in long strides.
@@ -162,7 +136,7 @@ def _between(
     if summed is not None and not minutes and len({m.series.daemon for m in members.values()}) == 1:
         yield from summed(stored, members, contents, reader.damage)
         return
-    if any(at < each.rolled_until for each in late.values()):
+    if any(at < member.rolled_until for member in late.values()):
         minutes = [row for row in minutes if row[0] >= late[row[1]].rolled_until]
     # What is stored of an hour counts only where its minutes are not all there to be added up.
     rebuilt = {
@@ -203,11 +177,11 @@ def _settled(found: Mapping[_Key, Window]) -> Iterator[Window]:
     for _, group in groupby(ordered, key=_WHAT):
         windows = list(group)
         scrapes: dict[str, int] = {}
-        for each in windows:
-            daemon = each.series.daemon
-            scrapes[daemon] = scrapes.get(daemon, 0) + each.scrapes_ok
+        for window in windows:
+            daemon = window.series.daemon
+            scrapes[daemon] = scrapes.get(daemon, 0) + window.scrapes_ok
         best = min(scrapes, key=lambda name: (-scrapes[name], name))
-        yield from (each for each in windows if each.series.daemon == best)
+        yield from (window for window in windows if window.series.daemon == best)
 
 
 def _rows(

@@ -1,14 +1,16 @@
-"""Incidents of the guard: why it acted, or did not, and how each ended."""
+"""Incidents of the guard, and breaches of rules: why it acted, or did not, and how each ended."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from specwatch.guard.state import Phase
-from specwatch.report.model import Incident, Step
+from specwatch.report.model import Breach, Incident, Step
 from specwatch.report.sources import GuardStep
+from specwatch.rules.decisions import Decision
 from specwatch.wording import figures, speculation
 from specwatch.wording.moments import moment
 from specwatch.wording.text import LONGEST_SENTENCE, clean, shown
@@ -17,8 +19,6 @@ _OVER = frozenset({Phase.OBSERVING, Phase.SUSPECT})
 _AWAY = frozenset({Phase.RESTARTING, Phase.VERIFYING, Phase.DISABLED, Phase.ROLLING_BACK})
 """Phases in which nothing is speculated, or the server is not there."""
 _ACTING = frozenset({Phase.DRAINING, *_AWAY, Phase.TRIAL, Phase.HELD})
-WOULD_HAVE = "would have acted"
-"""How the outcome of an incident begins about which nothing was done only because of the mode."""
 _MODE = "guard.mode is "
 """How the reason begins for which the guard does nothing but look."""
 
@@ -29,14 +29,18 @@ def incidents(steps: Iterable[GuardStep], since: float, until: float) -> tuple[I
     ``steps`` are those of one target, in any order: of an incident all that is to be told of it.
     ``seconds_off`` is of the period alone, until the end of it where speculation is still off.
     """
-    ordered = sorted((each for each in steps if each.at < until), key=lambda each: each.at)
+    ordered = sorted((step for step in steps if step.at < until), key=lambda each: each.at)
     found = (_incident(stretch, since, until) for stretch in _stretches(ordered))
     return tuple(each for each in found if each.ended is None or each.ended >= since)
 
 
 def seconds_off(incidents: Iterable[Incident], *, ordered: bool) -> float:
     """Seconds of the period without speculation by order of a person, or else by the guard."""
-    return sum(each.seconds_off for each in incidents if (each.ordered_by is not None) is ordered)
+    return sum(
+        incident.seconds_off
+        for incident in incidents
+        if (incident.ordered_by is not None) is ordered
+    )
 
 
 class _Stretch(NamedTuple):
@@ -52,9 +56,9 @@ def _stretches(steps: Sequence[GuardStep]) -> Iterator[_Stretch]:
     """Yield each incident, by its first step."""
     away = dict(_away(steps))
     by_id: dict[str, list[int]] = {}
-    for at, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if step.incident:
-            by_id.setdefault(step.incident, []).append(at)
+            by_id.setdefault(step.incident, []).append(index)
     for places in by_id.values():
         after = steps[places[-1] + 1] if places[-1] + 1 < len(steps) else None
         yield _Stretch(
@@ -66,7 +70,7 @@ def _away(steps: Sequence[GuardStep]) -> Iterator[tuple[int, tuple[float, float]
     """Yield which steps were followed by time without speculation, and that time."""
     settled = bool(steps) and steps[0].phase_before == Phase.DISABLED
     ends = [*(later.at for _, later in pairwise(steps)), float("inf")]
-    for at, (step, end) in enumerate(zip(steps, ends, strict=False)):
+    for index, (step, end) in enumerate(zip(steps, ends, strict=False)):
         off = step.phase in _AWAY
         if step.phase in (Phase.DRAINING, Phase.HELD):
             # It serves as before: it waits, or was put back. Else the server was stopped by hand.
@@ -75,7 +79,7 @@ def _away(steps: Sequence[GuardStep]) -> Iterator[tuple[int, tuple[float, float]
         if step.phase not in (Phase.RESTARTING, Phase.VERIFYING, Phase.ROLLING_BACK):
             settled = off
         if off:
-            yield at, (step.at, end)
+            yield index, (step.at, end)
 
 
 def _incident(found: _Stretch, since: float, until: float) -> Incident:
@@ -90,9 +94,10 @@ def _incident(found: _Stretch, since: float, until: float) -> Incident:
         ended=ended,
         cause=_cause(found.steps),
         outcome=_outcome(found, ended),
+        would_have_acted=_would_have_acted(found.steps),
         steps=tuple(
-            Step(at=each.at, phase=shown(each.phase), reason=shown(each.reason, LONGEST_SENTENCE))
-            for each in found.steps
+            Step(at=step.at, phase=shown(step.phase), reason=shown(step.reason, LONGEST_SENTENCE))
+            for step in found.steps
         ),
         seconds_off=sum(max(min(end, until) - max(begin, since), 0.0) for begin, end in found.away),
         ordered_by=None if person is None else shown(str(person)),
@@ -102,9 +107,9 @@ def _incident(found: _Stretch, since: float, until: float) -> Incident:
 def _cause(steps: Sequence[GuardStep]) -> str:
     """The rule and its reading where one led to it, else what the first step says."""
     for step in steps:
-        said = _finding(step.inputs)
-        if said is not None:
-            return said
+        text = _finding(step.inputs)
+        if text is not None:
+            return text
     return shown(steps[0].reason, LONGEST_SENTENCE)
 
 
@@ -112,15 +117,15 @@ def _finding(inputs: Mapping[str, Any]) -> str | None:
     if not {"rule", "temperature", "leading"} <= inputs.keys():
         return None
     try:
-        said = speculation.breach(dict(inputs))
+        text = speculation.breach(dict(inputs))
     except (KeyError, TypeError, ValueError):  # what another version wrote
         return f"the rule {shown(str(inputs['rule']))}"
     summary = clean(str(inputs.get("summary") or ""))[:LONGEST_SENTENCE]
-    return f"{summary} ({said})" if summary else said
+    return f"{summary} ({text})" if summary else text
 
 
 def _outcome(found: _Stretch, ended: float | None) -> str:
-    acted = any(each.phase in _ACTING for each in found.steps)
+    acted = any(step.phase in _ACTING for step in found.steps)
     if not acted:
         return _looked_on(found.steps, ended)
     if ended is None:
@@ -130,15 +135,25 @@ def _outcome(found: _Stretch, ended: float | None) -> str:
 
 def _looked_on(steps: Sequence[GuardStep], ended: float | None) -> str:
     """Of an incident about which nothing was done."""
-    waited = [each.reason for each in steps if each.phase == Phase.CONFIRMED]
-    why = waited[-1] if len(waited) > 1 else ""
-    if why.startswith(_MODE):
-        said = f"{WOULD_HAVE}: {why.partition(':')[0]}"
-    else:
-        said = f"nothing was done: {why}" if why else "nothing was done"
+    why = _waited_for(steps)
+    text = f"nothing was done: {why}" if why else "nothing was done"
+    if _would_have_acted(steps):
+        text = f"would have acted: {why.partition(':')[0]}"
     if ended is None:
-        return _cut(f"{said}; still in breach")
-    return _cut(f"{said}; over after {figures.span(ended - steps[0].at)}: {steps[-1].reason}")
+        return _cut(f"{text}; still in breach")
+    return _cut(f"{text}; over after {figures.span(ended - steps[0].at)}: {steps[-1].reason}")
+
+
+def _would_have_acted(steps: Sequence[GuardStep]) -> bool:
+    """Whether only the mode of the guard kept it from doing something."""
+    acted = any(step.phase in _ACTING for step in steps)
+    return not acted and _waited_for(steps).startswith(_MODE)
+
+
+def _waited_for(steps: Sequence[GuardStep]) -> str:
+    """Why nothing was done after the breach was confirmed."""
+    waited = [step.reason for step in steps if step.phase == Phase.CONFIRMED]
+    return waited[-1] if len(waited) > 1 else ""
 
 
 def _going_on(found: _Stretch) -> str:
@@ -156,21 +171,21 @@ def _going_on(found: _Stretch) -> str:
 
 def _over(found: _Stretch, ended: float) -> str:
     last = found.steps[-1]
-    rolled = next((each for each in found.steps if each.phase == Phase.ROLLING_BACK), None)
-    said = last.reason
+    rolled = next((step for step in found.steps if step.phase == Phase.ROLLING_BACK), None)
+    text = last.reason
     if last.phase not in _OVER:
-        said = f"until {moment(ended)}"
+        text = f"until {moment(ended)}"
         if found.after is not None:
-            said += f", when {found.after.reason}"
+            text += f", when {found.after.reason}"
         if last.phase == Phase.DISABLED:
-            said = f"speculation was off {said}"
+            text = f"speculation was off {text}"
     elif last.phase_before in (Phase.TRIAL, Phase.VERIFYING):
-        said = f"switched on again: {said}"
+        text = f"switched on again: {text}"
     if rolled is not None:
-        said = f"rolled back: {rolled.reason}; {said}"
-    elif any(each.phase == Phase.HELD for each in found.steps):
-        said = f"held; {said}"
-    return _cut(said)
+        text = f"rolled back: {rolled.reason}; {text}"
+    elif any(step.phase == Phase.HELD for step in found.steps):
+        text = f"held; {text}"
+    return _cut(text)
 
 
 def _off_since(found: _Stretch) -> str:
@@ -187,13 +202,72 @@ def _off_since(found: _Stretch) -> str:
 
 def _entered(steps: Sequence[GuardStep]) -> GuardStep:
     """The step that led into the last phase."""
-    found = steps[-1]
-    for each in reversed(steps):
-        if each.phase != found.phase:
+    entered = steps[-1]
+    for step in reversed(steps):
+        if step.phase != entered.phase:
             break
-        found = each
-    return found
+        entered = step
+    return entered
 
 
 def _cut(said: str) -> str:
     return shown(said, LONGEST_SENTENCE)
+
+
+def breaches(
+    decisions: Iterable[Decision], model_name: str, since: float, until: float
+) -> tuple[Breach, ...]:
+    """The breaches of one model that lie in ``since`` to ``until`` (Unix seconds), or reach in.
+
+    ``decisions`` are changes of verdicts in any order, of all models; one that began the last
+    breach before ``since`` has to be among them for it to be known. What several daemons found at
+    once counts once. The longest come first.
+    """
+    scopes: dict[tuple[str, str], dict[str, list[Decision]]] = {}
+    for decision in sorted(decisions, key=attrgetter("at")):
+        if decision.model_name == model_name and decision.at < until:
+            daemons = scopes.setdefault((decision.rule, decision.temperature), {})
+            daemons.setdefault(decision.daemon, []).append(decision)
+    found = []
+    for (rule, temperature), daemons in scopes.items():
+        spans = _merged(span for changes in daemons.values() for span in _spans(changes, until))
+        inside = [span for span in spans if span[1] > since]
+        if not inside:
+            continue
+        begun = [
+            decision for own in daemons.values() for decision in own if decision.verdict == "breach"
+        ]
+        found.append(
+            Breach(
+                rule=rule,
+                temperature=temperature,
+                severity=max(begun, key=attrgetter("at")).severity,
+                count=len(inside),
+                seconds=sum(end - max(begin, since) for begin, end in inside),
+                last=inside[-1][0],
+            )
+        )
+    return tuple(sorted(found, key=lambda each: (-each.seconds, each.rule, each.temperature)))
+
+
+def _spans(changes: Sequence[Decision], until: float) -> list[tuple[float, float]]:
+    """Begin and end of each breach of one scope and daemon; the last may last on."""
+    found: list[tuple[float, float]] = []
+    began: float | None = None
+    for change in changes:
+        if change.verdict == "breach":
+            began = change.at if began is None else began
+        elif began is not None:
+            found.append((began, change.at))
+            began = None
+    return found if began is None else [*found, (began, until)]
+
+
+def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    merged: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if merged and begin < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((begin, end))
+    return merged

@@ -72,4 +72,4 @@ def mixed(measured: Mapping[_Load, Histogram], requests: Mapping[_Load, int]) ->
 
 def summed(histograms: Iterable[Histogram | None]) -> Histogram | None:
     """Added up; None of none."""
-    return histogram.merge_all(each for each in histograms if each is not None)
+    return histogram.merge_all(histogram for histogram in histograms if histogram is not None)

@@ -18,8 +18,7 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.domain.sample import Pace, Requests, Sample, completed, pace_of, requests_of
-from specwatch.report.slices import Place, Slice
-from specwatch.report.sources import Drafted
+from specwatch.report.sources import Drafted, Place, Slice
 
 _Any = TypeVar("_Any")
 _LONGEST = 1.5
@@ -66,6 +65,7 @@ class Minute(NamedTuple):
     draft_tokens: int | None
     accepted_tokens: int | None
     positions: tuple[int, ...] | None
+    sampled: float
     busy: float
     running: float
     buckets: Mapping[str, Drafted]
@@ -90,8 +90,8 @@ class Ledger:
 
     def take(self, slices: Iterable[Slice]) -> None:
         """Add slices of the period, or of the one before."""
-        for each in slices:
-            self._add(each)
+        for piece in slices:
+            self._add(piece)
 
     def cells(self) -> list[Cell]:
         """All that was added, what servers do not count taken from their temperatures."""
@@ -143,7 +143,7 @@ class Ledger:
             return
         counted = window.tally
         if place.silent and any(place.silent):
-            counted = completed(counted, [each.tally for each in one.parts])
+            counted = completed(counted, [window.tally for window in one.parts])
         pace = pace_of(counted)
         if pace is None:
             return
@@ -161,6 +161,7 @@ class Ledger:
                 counted.draft_tokens,
                 counted.accepted_tokens,
                 counted.accepted_per_position,
+                window.gauges.sampled_seconds,
                 window.gauges.busy_seconds,
                 window.gauges.running_seconds,
                 buckets,
@@ -179,7 +180,7 @@ def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
     another.
     """
     count = min(len(ordered), most)
-    ends = [len(ordered) * at // count for at in range(count + 1)] if count else []
+    ends = [len(ordered) * index // count for index in range(count + 1)] if count else []
     return [ordered[begin:end] for begin, end in pairwise(ends)]
 
 
@@ -197,29 +198,31 @@ def _sound(window: Window) -> bool:
 def _sample(kind: Kind, minutes: Sequence[Minute]) -> Sample:
     mode, _, environment, by_token, counts = kind
     first, last = minutes[0], minutes[-1]
-    seconds = sum(each.pace.seconds for each in minutes)
-    tokens = sum(each.pace.tokens for each in minutes)
+    seconds = sum(minute.pace.seconds for minute in minutes)
+    tokens = sum(minute.pace.tokens for minute in minutes)
     timed = Histogram((), (round(tokens),), seconds)
-    asked = [each.requests for each in minutes if each.requests is not None]
-    firsts = sum(each.firsts for each in asked) if len(asked) == len(minutes) else 0
-    prompts = sum((each.prompt or 0.0) * each.firsts for each in asked)
-    computed = sum(each.prompt_tokens for each in asked)
-    outputs = sum((each.output or 0.0) * each.firsts for each in asked)
+    asked = [minute.requests for minute in minutes if minute.requests is not None]
+    firsts = sum(requests.firsts for requests in asked) if len(asked) == len(minutes) else 0
+    prompts = sum((requests.prompt or 0.0) * requests.firsts for requests in asked)
+    computed = sum(requests.prompt_tokens for requests in asked)
+    outputs = sum((requests.output or 0.0) * requests.firsts for requests in asked)
     waiting = sum(
-        each.requests.population * each.busy - each.running
-        for each in minutes
-        if each.requests is not None
+        minute.requests.population * minute.busy - minute.running
+        for minute in minutes
+        if minute.requests is not None
     )
     counted = Tally(
-        drafts=_total(each.drafts for each in minutes) if counts else None,
-        draft_tokens=_total(each.draft_tokens for each in minutes),
-        accepted_tokens=_total(each.accepted_tokens for each in minutes),
+        drafts=_total(minute.drafts for minute in minutes) if counts else None,
+        draft_tokens=_total(minute.draft_tokens for minute in minutes),
+        accepted_tokens=_total(minute.accepted_tokens for minute in minutes),
         accepted_per_position=_positions(minutes),
         generation_tokens=round(tokens) + firsts if by_token else None,
         prompt_tokens=round(prompts) if firsts else None,
         prefix_cache_hits=round(prompts - computed) if firsts else None,
         ttft=(
-            Histogram((), (firsts,), sum(each.first_seconds for each in asked)) if firsts else None
+            Histogram((), (firsts,), sum(requests.first_seconds for requests in asked))
+            if firsts
+            else None
         ),
         output_length=Histogram((), (firsts,), outputs) if firsts else None,
         inter_token=timed if by_token else None,
@@ -231,8 +234,9 @@ def _sample(kind: Kind, minutes: Sequence[Minute]) -> Sample:
         mode=mode,
         tally=counted,
         gauges=Gauges(
-            busy_seconds=sum(each.busy for each in minutes),
-            running_seconds=sum(each.running for each in minutes),
+            sampled_seconds=sum(minute.sampled for minute in minutes),
+            busy_seconds=sum(minute.busy for minute in minutes),
+            running_seconds=sum(minute.running for minute in minutes),
             waiting_seconds=max(waiting, 0.0) if firsts else 0.0,
         ),
         environment=environment,
@@ -246,7 +250,7 @@ def _total(counts: Iterable[int | None]) -> int | None:
 
 
 def _positions(minutes: Iterable[Minute]) -> tuple[int, ...] | None:
-    known = [each.positions for each in minutes if each.positions is not None]
+    known = [minute.positions for minute in minutes if minute.positions is not None]
     return tuple(map(sum, zip_longest(*known, fillvalue=0))) if known else None
 
 

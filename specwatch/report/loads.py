@@ -33,22 +33,22 @@ def loads(cells: Sequence[Cell], measured: Speedups) -> tuple[Load, ...]:
         if cell.place.now and cell.place.mode is Mode.ON and bin_ is not None and cell.busy:
             ran.setdefault(bin_, []).append(cell)
     counted = {
-        bin_: Tally(**sum_fields((each.all for each in inside), _COUNTED))
+        bin_: Tally(**sum_fields((cell.all for cell in inside), _COUNTED))
         for bin_, inside in ran.items()
     }
-    tokens = sum(each.generation_tokens or 0 for each in counted.values())
-    found = {each.load_bin: each for each in measured.assessment.bins}
+    tokens = sum(sample.generation_tokens or 0 for sample in counted.values())
+    found = {load.load_bin: load for load in measured.assessment.bins}
     rows = []
     for bin_ in sorted(ran):
         inside, line = ran[bin_], found.get(bin_)
-        busy = sum(each.busy for each in inside)
-        now = [(each, each.all.tpot) for each in inside if each.all.tpot is not None]
+        busy = sum(cell.busy for cell in inside)
+        now = [(cell, cell.all.tpot) for cell in inside if cell.all.tpot is not None]
         rows.append(
             Load(
                 load=load_bin_label(bin_),
                 share=(counted[bin_].generation_tokens or 0) / tokens if tokens else 0.0,
                 busy=busy,
-                running=sum(each.running for each in inside) / busy,
+                running=sum(cell.running for cell in inside) / busy,
                 acceptance_rate=acceptance.acceptance_rate(counted[bin_]),
                 speedup=None if line is None else ratio(line.speedup),
                 step_cost=None if line is None else ratio(line.step_cost),
@@ -66,7 +66,7 @@ def crossing(rows: Sequence[Load]) -> Crossing | None:
     Between the two loads about it the logarithm of the speedup is taken to be linear in that of
     the running requests. None where speculation pays at the highest load, or nowhere.
     """
-    known = [(each.running, each.speedup.value) for each in rows if each.speedup is not None]
+    known = [(row.running, row.speedup.value) for row in rows if row.speedup is not None]
     for (low, above), (high, below) in reversed(list(itertools.pairwise(known))):
         if below >= 1.0:
             return None
@@ -100,15 +100,15 @@ def what_if(
             label = load_bin_label(sample.load_bin)
             seconds[label] = seconds.get(label, 0.0) + sample.pace.seconds
     known = {
-        each.load: (seconds[each.load], each.speedup)
-        for each in rows
-        if each.speedup is not None and seconds.get(each.load)
+        row.load: (seconds[row.load], row.speedup)
+        for row in rows
+        if row.speedup is not None and seconds.get(row.load)
     }
     lost = losing((load, speedup) for load, (_, speedup) in known.items())
     if not lost:
         return None
     took = sum(each for each, _ in known.values())
-    share = sum(known[each][0] for each in lost) / took
+    share = sum(known[load][0] for load in lost) / took
     paying = set(winning((load, speedup) for load, (_, speedup) in known.items()))
     if not paying or yields_too_little(measured.samples):
         plain = sum(each * speedup.value for each, speedup in known.values())
@@ -116,12 +116,12 @@ def what_if(
         return off if plain < took else None
     above = list(itertools.takewhile(lambda each: each.load in lost, reversed(rows)))
     kept = rows[: len(rows) - len(above)]
-    if not above or not k or not paying & {each.load for each in kept}:
+    if not above or not k or not paying & {load.load for load in kept}:
         return None
-    of_these = [known[each.load] for each in above]
+    of_these = [known[load.load] for load in above]
     spent = sum(seconds for seconds, _ in of_these)
     return WhatIf(
-        loads=tuple(each.load for each in kept),
+        loads=tuple(load.load for load in kept),
         setting=_setting(above[-1].load, k),
         share=spent / took,
         now=sum(seconds * speedup.value for seconds, speedup in of_these) / spent,
@@ -137,14 +137,16 @@ def yields_too_little(samples: Iterable[Sample]) -> bool:
 
 def _setting(losing: str, k: int) -> tuple[tuple[int, int, int], ...]:
     """``k`` draft tokens below a load bin, and none from there on."""
-    begin = next(first for at, (first, _) in enumerate(LOAD_BINS) if load_bin_label(at) == losing)
+    begin = next(
+        first for index, (first, _) in enumerate(LOAD_BINS) if load_bin_label(index) == losing
+    )
     return (1, begin - 1, k), (begin, max(LARGEST_BATCH, begin), 0)
 
 
 def present_k(cells: Sequence[Cell], measured: Speedups) -> int | None:
     """Draft tokens of every draft now; None where that varies, or the server does not say."""
     newest = [
-        each.all for each in cells if each.place.now and each.place.environment == measured.present
+        cell.all for cell in cells if cell.place.now and cell.place.environment == measured.present
     ]
     return acceptance.fixed_draft_length(sum_tallies(newest))
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from specwatch.report import told
-from specwatch.report.letter import answer
+from specwatch.report.layout import Listing, Part, Sentence, Table, sentence
 from specwatch.report.model import ModelReport, Report
-from specwatch.report.told import Part, Table, cells
+from specwatch.report.outgoing import answer
+from specwatch.report.sections import sections
+from specwatch.report.sections.answer import OUTCOMES, overview
+from specwatch.wording import figures
+from specwatch.wording.moments import moment
+from specwatch.wording.text import shown
 
 _SPECIAL = re.compile(r"([\\`*{}\[\]()#+!|<>~&@:$^=-]|(?<![^\W_])_|_(?![^\W_]))")
 _PLAIN = re.compile(r"(?:[^\W_]|[ ,.;%/'\"?>:()+-]|(?<=[^\W_])_(?=[^\W_]))*")
@@ -21,64 +25,57 @@ def markdown(report: Report) -> str:
 
 
 def _blocks(report: Report) -> Iterator[str]:
-    said = answer(report)
-    yield f"# {_text(said[:1].upper() + said[1:])}"
+    title = answer(report)
+    yield f"# {_text(title[:1].upper() + title[1:])}"
     yield (
-        f"{cells.moment(report.since)} to {cells.moment(report.until)}"
-        f" ({cells.span(report.until - report.since)}), compared with as long before."
+        f"{moment(report.since)} to {moment(report.until)}"
+        f" ({figures.span(report.until - report.since)}), compared with as long before."
     )
     if report.notes:
-        yield _listed([cells.sentence(each) for each in report.notes])
+        yield _listed([sentence(note) for note in report.notes])
     if len(report.targets) > 1:
-        yield from _table(told.overview(report))
+        yield from _table(overview(report))
     if not report.targets:
         yield "No server was watched in this period."
-    for each in report.targets:
-        yield from _model(each)
-    made = (
-        f"Made {cells.moment(report.generated)} by specwatch {_text(cells.name(report.version))}."
-    )
+    for model in report.targets:
+        yield from _model(model)
+    made = f"Made {moment(report.generated)} by specwatch {_text(shown(report.version))}."
     yield "---"
     yield f"{made} Intervals are of 95 %; what is assumed and not measured says so."
 
 
 def _model(model: ModelReport) -> Iterator[str]:
-    yield f"## {_text(cells.name(model.target))}, {_text(cells.name(model.model_name))}"
-    yield f"**{_text(told.outcome(model))}**: {_coded(cells.sentence(model.answer.sentence))}"
-    yield f"**What to do:** {_coded(cells.sentence(model.answer.recommendation))}"
-    for section in told.sections(model):
+    outcome = _text(OUTCOMES[model.answer.outcome].alone)
+    yield f"## {_text(shown(model.target))}, {_text(shown(model.model_name))}"
+    yield f"**{outcome}**: {_coded(sentence(model.answer.sentence))}"
+    yield f"**What to do:** {_coded(sentence(model.answer.recommendation))}"
+    for section in sections(model):
         yield f"### {section.title}"
         for part in section.parts:
             yield from _part(part)
 
 
 def _part(part: Part) -> Iterator[str]:
-    if isinstance(part, told.Sentence):
+    if isinstance(part, Sentence):
         yield _coded(part.text)
-    elif isinstance(part, told.Listing):
+    elif isinstance(part, Listing):
         yield _listed(part.items)
-    elif isinstance(part, told.Table):
+    elif isinstance(part, Table):
         yield from _table(part)
 
 
 def _listed(items: Sequence[str]) -> str:
-    return "\n".join(f"* {_coded(each)}" for each in items)
+    return "\n".join(f"* {_coded(item)}" for item in items)
 
 
-def _table(found: Table) -> Iterator[str]:
-    yield f"{_text(found.caption)}:"
-    rules = ["---:" if kind == "number" else "---" for kind in found.kinds]
-    yield "\n".join(
-        [
-            _row([_text(each) for each in found.columns]),
-            _row(rules),
-            *(_row([_coded(cell) for cell in row]) for row in found.rows),
-        ]
-    )
-
-
-def _row(cells_: Sequence[str]) -> str:
-    return f"| {' | '.join(cells_)} |"
+def _table(table: Table) -> Iterator[str]:
+    yield f"{_text(table.caption)}:"
+    rows = [
+        [_text(column.name) for column in table.columns],
+        ["---:" if column.kind == "number" else "---" for column in table.columns],
+        *([_coded(cell.text) for cell in row] for row in table.rows),
+    ]
+    yield "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _coded(text: str) -> str:

@@ -248,6 +248,7 @@ class Incident(Struct, frozen=True, kw_only=True):
     """An incident of the guard; ``ended`` is None while it lasts.
 
     ``ordered_by`` is the person whose order it carries out, None where the guard acted by itself.
+    ``would_have_acted`` is whether only ``guard.mode`` kept it from that.
     """
 
     id: str
@@ -258,6 +259,7 @@ class Incident(Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...]
     seconds_off: float = 0.0
     ordered_by: str | None = None
+    would_have_acted: bool = False
 
 
 class Breach(Struct, frozen=True, kw_only=True):

@@ -36,11 +36,11 @@ def objectives(
         return ()
     counted = list(_counted(slos, windows, until))
     book = SloBook(slos)
-    for each in counted:
-        book.add(each.start, each.length, each.tally, each.watched)
-    end = max([until, *(each.start + each.length for each in counted)])
+    for sample in counted:
+        book.add(sample.start, sample.length, sample.tally, sample.watched)
+    end = max([until, *(sample.start + sample.length for sample in counted)])
     left = {found.slo.name: found.budget_left for found in book.statuses("", end)}
-    inside = [each for each in counted if each.start >= since]
+    inside = [sample for sample in counted if sample.start >= since]
     return tuple(_objective(slo, inside, left[slo.name]) for slo in slos)
 
 
@@ -57,9 +57,9 @@ def goodput(
         return ()
     nothing = (Requests(),) * len(slos)
     sums = dict.fromkeys(Mode, nothing)
-    for each in _counted(slos, (window for window in windows if window.start >= since), until):
-        found = (requests_of(slo, each.tally, each.watched) for slo in slos)
-        sums[each.mode] = tuple(a.plus(b) for a, b in zip(sums[each.mode], found, strict=True))
+    for sample in _counted(slos, (window for window in windows if window.start >= since), until):
+        found = (requests_of(slo, sample.tally, sample.watched) for slo in slos)
+        sums[sample.mode] = tuple(a.plus(b) for a, b in zip(sums[sample.mode], found, strict=True))
     whole = tuple(
         Requests(*map(math.fsum, zip(*parts, strict=True)))
         for parts in zip(*sums.values(), strict=True)
@@ -72,14 +72,14 @@ def goodput(
     return (of_all, *by_mode) if all(each.requests for each in by_mode) else (of_all,)
 
 
-def _goodput(mode: Literal["all", "on", "off"], found: core.Goodput) -> Goodput:
+def _goodput(mode: Literal["all", "on", "off"], goodput: core.Goodput) -> Goodput:
     return Goodput(
         mode=mode,
-        requests=found.requests,
-        watched=found.watched,
-        offered=found.rate(found.requests),
-        met=_bounds(found, found.watched),
-        share=_bounds(found, found.requests),
+        requests=goodput.requests,
+        watched=goodput.watched,
+        offered=goodput.rate(goodput.requests),
+        met=_bounds(goodput, goodput.watched),
+        share=_bounds(goodput, goodput.requests),
     )
 
 
@@ -91,9 +91,9 @@ def _bounds(found: core.Goodput, by: float) -> Bounds | None:
 
 def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> Objective:
     hours: dict[int, Requests] = {}
-    for each in inside:
-        hour = each.start - each.start % HOUR
-        found = requests_of(slo, each.tally, each.watched)
+    for cell in inside:
+        hour = cell.start - cell.start % HOUR
+        found = requests_of(slo, cell.tally, cell.watched)
         hours[hour] = hours.get(hour, Requests()).plus(found)
     whole = Requests()
     for part in hours.values():
@@ -125,15 +125,15 @@ def _worst(hours: dict[int, Requests]) -> WorstHour | None:
 def _counted(slos: Sequence[Slo], windows: Iterable[Window], until: float) -> Iterator[_Counted]:
     """Yield what was counted, by start; what the server does not count is from its buckets."""
     metrics = {slo.metric for slo in slos}
-    begun = [each for each in windows if each.start < until]
+    begun = [window for window in windows if window.start < until]
     if all(
-        each.series.temperature == ALL_TEMPERATURES
-        and all(getattr(each.tally, metric) is not None for metric in metrics)
-        for each in begun
+        window.series.temperature == ALL_TEMPERATURES
+        and all(getattr(window.tally, metric) is not None for metric in metrics)
+        for window in begun
     ):
         for window in sorted(begun, key=lambda each: each.start):
             watched = window.observed_seconds + window.down_seconds
             yield _Counted(window.start, window.length, window.mode, window.tally, watched)
         return
-    for each in samples_of(begun):
-        yield _Counted(each.start, each.length, each.mode, each.tally, each.watched)
+    for sample in samples_of(begun):
+        yield _Counted(sample.start, sample.length, sample.mode, sample.tally, sample.watched)

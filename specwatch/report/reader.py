@@ -63,7 +63,7 @@ def read_report(
     configured = {target.name: target for target in config.targets} if config else {}
     set_up = reader.is_set_up()
     known = members_by_target(reader) if set_up else {}
-    starts = (each.first_start for members in known.values() for each in members.values())
+    starts = (member.first_start for members in known.values() for member in members.values())
     # No history is a short one: what was just measured on purpose is told at once.
     since, until = period(since, until, now, first=min(starts, default=now))
     measured = _measured(reader, since, until) if set_up else {}
@@ -85,7 +85,11 @@ def read_report(
             found += made
             members = known.get(name, {})
             expected = name in configured or targets is not None
-            if not made and known and (expected or _watched(members, since, until)):
+            watched = any(
+                member.last_start >= since and member.first_start < until
+                for member in members.values()
+            )
+            if not made and known and (expected or watched):
                 notes.append(_missing(name, members, since))
             notes += _unwatched(name, measured.get(name, {}), made)
     progress(len(names), len(names), "")
@@ -166,13 +170,14 @@ class _Reading:
             decisions=decisions,
             steps=[
                 GuardStep(
-                    each.at, each.incident, each.phase_before, each.phase, each.reason, each.inputs
+                    step.at, step.incident, step.phase_before, step.phase, step.reason, step.inputs
                 )
-                for each in reversed(steps)
-                if each.at < self._until
+                for step in reversed(steps)
+                if step.at < self._until
             ],
             slos=self._slos,
-            gpus=_gpus(target),
+            # None where the configuration leaves them to the driver.
+            gpus=len(target.gpus) if target and isinstance(target.gpus, tuple) else None,
             draft_cost_ratio=DRAFT_COST_RATIO if target is None else target.draft_cost_ratio,
             objective=Objective.E2E if target is None else target.objective,
             max_age=self._max_age,
@@ -220,10 +225,10 @@ class _Reading:
     def _by_minutes(self, members: Mapping[int, Member], before: float) -> bool:
         """Whether a short time is all that is asked for or known, and its minutes are there."""
         known = members.values()
-        first = max(before, min((each.first_start for each in known), default=before))
-        last = min(self._until, max((each.last_start for each in known), default=0) + MINUTE)
+        first = max(before, min((one.first_start for one in known), default=before))
+        last = min(self._until, max((one.last_start for one in known), default=0) + MINUTE)
         short = self._until - self._since <= SHORT or last - first <= SHORT
-        return short and all(each.pruned_until <= first for each in known)
+        return short and all(one.pruned_until <= first for one in known)
 
 
 def _chosen(
@@ -241,25 +246,21 @@ def _chosen(
 
 def _measured(reader: Reader, since: float, until: float) -> dict[str, dict[str, list[Experiment]]]:
     """What was measured on purpose, by target and model as they are stored, oldest first."""
-    found: dict[str, dict[str, list[Experiment]]] = {}
-    for each in reader.experiments(since, until):
-        subject = subject_of(each.experiment)
-        models = found.setdefault(storable(subject.target), {})
-        models.setdefault(storable(subject.model_name), []).append(each.experiment)
-    return found
+    measured: dict[str, dict[str, list[Experiment]]] = {}
+    for experiment in reader.experiments(since, until):
+        subject = subject_of(experiment.experiment)
+        models = measured.setdefault(storable(subject.target), {})
+        models.setdefault(storable(subject.model_name), []).append(experiment.experiment)
+    return measured
 
 
 def _unwatched(
     name: str, experiments: Mapping[str, Sequence[Experiment]], made: Iterable[ModelReport]
 ) -> Iterator[str]:
     """What is told of experiments with models that have no report of their own."""
-    reported = {each.model_name for each in made}
+    reported = {model.model_name for model in made}
     for model_name in sorted(set(experiments) - reported):
         yield from told_of(name, model_name, *newest(experiments[model_name]))
-
-
-def _watched(members: Mapping[int, Member], since: float, until: float) -> bool:
-    return any(each.last_start >= since and each.first_start < until for each in members.values())
 
 
 def _missing(name: str, members: Mapping[int, Member], since: float) -> str:
@@ -267,12 +268,7 @@ def _missing(name: str, members: Mapping[int, Member], since: float) -> str:
     named = shown(name)
     if not members:
         return f"{named}: never watched yet"
-    last = max(each.last_start for each in members.values()) + MINUTE
+    last = max(member.last_start for member in members.values()) + MINUTE
     if last <= since:
         return f"{named}: not watched in this period; last seen {moment(last)}"
     return f"{named}: not watched in this period"
-
-
-def _gpus(target: Target | None) -> int | None:
-    """How many GPUs the configuration lists; None where it leaves them to the driver."""
-    return len(target.gpus) if target is not None and isinstance(target.gpus, tuple) else None

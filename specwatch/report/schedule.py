@@ -24,9 +24,9 @@ Support = Literal["yes", "old", "unknown"]
 
 def support(version: str | None) -> Support:
     """Whether an engine has the setting."""
-    said = version or ""
-    found = _VLLM.match(said)
-    if found is None or _UNTAGGED.match(said):
+    text = version or ""
+    found = _VLLM.match(text)
+    if found is None or _UNTAGGED.match(text):
         return "unknown"
     return "yes" if (int(found[1]), int(found[2])) >= _SINCE else "old"
 
@@ -42,9 +42,9 @@ def needs(version: str | None) -> str:
     return f"needs {since}{this}, {alone}; {_TESTED}"
 
 
-def setting(found: WhatIf) -> str:
+def setting(what_if: WhatIf) -> str:
     """``"num_speculative_tokens_per_batch_size": [[1, 8, 4], [9, 256, 0]]``."""
-    parts = ", ".join(f"[{first}, {last}, {k}]" for first, last, k in found.setting)
+    parts = ", ".join(f"[{first}, {last}, {k}]" for first, last, k in what_if.setting)
     return f'"num_speculative_tokens_per_batch_size": [{parts}]'
 
 
@@ -55,11 +55,11 @@ def stops_the_loss(found: WhatIf) -> bool:
 
 def expected(found: WhatIf) -> str:
     """What the drafter that still runs leaves of the gain, as half a sentence."""
-    said = "with 0 draft tokens the drafter still runs, which is slower than off"
+    text = "with 0 draft tokens the drafter still runs, which is slower than off"
     if found.now is None or found.without_drafts is None:
-        return said
+        return text
     return (
-        f"{said}: at most {found.without_drafts:.2f}x of it by the assumed draft cost, and"
+        f"{text}: at most {found.without_drafts:.2f}x of it by the assumed draft cost, and"
         f" {found.now:.2f}x is measured now"
     )
 
@@ -72,7 +72,7 @@ def limit(found: WhatIf) -> int:
 def unmeasured(model: ModelReport, found: WhatIf) -> list[str]:
     """The loads that keep speculation although nobody measured what it does there."""
     measured = {
-        each.load for each in model.loads if each.speedup and each.speedup.basis == "measured"
+        load.load for load in model.loads if load.speedup and load.speedup.basis == "measured"
     }
-    ran = {each.load for each in model.loads}
-    return [each for each in found.loads if each in ran and each not in measured]
+    ran = {load.load for load in model.loads}
+    return [load for load in found.loads if load in ran and load not in measured]

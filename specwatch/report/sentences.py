@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, load_bin_label
 from specwatch.domain.speedup import NO_BASELINE, mended_by_calibration
 from specwatch.report import schedule
-from specwatch.report.incidents import WOULD_HAVE
 from specwatch.report.loads import LEAST_GAIN
 from specwatch.report.model import Answer, BestK, ModelReport, WhatIf
 from specwatch.wording import figures
@@ -37,8 +36,8 @@ _MOST_LOADS = 3
 
 def sentence(report: ModelReport) -> str:
     """Did speculation pay: the answer first, then for what it does and for what it does not."""
-    said = [_answer(report), *_where(report.answer)]
-    return " ".join(each for each in said if each)
+    text = [_answer(report), *_where(report.answer)]
+    return " ".join(each for each in text if each)
 
 
 def recommendation(report: ModelReport) -> str:
@@ -94,7 +93,7 @@ def _saved(answer: Answer) -> str:
 
 
 def _off(report: ModelReport, name: str) -> str:
-    said = f"Speculation was off all the time for {name}"
+    text = f"Speculation was off all the time for {name}"
     why = [
         f"{figures.span(seconds)} of it by {whom}"
         for seconds, whom in (
@@ -103,18 +102,18 @@ def _off(report: ModelReport, name: str) -> str:
         )
         if seconds
     ]
-    return ", ".join([said, *why]) + "."
+    return ", ".join([text, *why]) + "."
 
 
 def _unknown(answer: Answer, name: str) -> str:
-    said = f"Not known yet whether speculation pays for {name}"
+    text = f"Not known yet whether speculation pays for {name}"
     if answer.missing:
         there = "there is " if answer.missing.startswith(NO_BASELINE) else ""
         there = "it is " if answer.missing == MODE_NOT_KNOWN else there
-        said += f": {there}{shown(answer.missing, LONGEST_SENTENCE)}"
+        text += f": {there}{shown(answer.missing, LONGEST_SENTENCE)}"
     if answer.speedup is not None:
-        said += f"; a speedup of about {answer.speedup.value:.1f}x is assumed"
-    return f"{said}."
+        text += f"; a speedup of about {answer.speedup.value:.1f}x is assumed"
+    return f"{text}."
 
 
 def _where(answer: Answer) -> Iterator[str]:
@@ -132,7 +131,7 @@ def _temperatures(labels: Sequence[str]) -> str:
     if not labels:
         return ""
     noun = "temperature" if len(labels) == 1 else "temperatures"
-    return f"at {noun} {_listed([shown(each) for each in labels])}"
+    return f"at {noun} {_listed([shown(label) for label in labels])}"
 
 
 def _loads(labels: Sequence[str]) -> str:
@@ -144,9 +143,9 @@ def _loads(labels: Sequence[str]) -> str:
 
 def _joined(labels: Sequence[str]) -> list[str]:
     """Load bins with neighbours as one: ``1-16``, ``33 or more``."""
-    order = {load_bin_label(at): at for at in range(len(LOAD_BINS))}
-    known = sorted(order[each] for each in labels if each in order)
-    found = [shown(each) for each in labels if each not in order]
+    order = {load_bin_label(index): index for index in range(len(LOAD_BINS))}
+    known = sorted(order[label] for label in labels if label in order)
+    found = [shown(label) for label in labels if label not in order]
     runs: list[list[int]] = []
     for at in known:
         if runs and runs[-1][-1] == at - 1:
@@ -191,11 +190,11 @@ def _advice(report: ModelReport) -> Iterator[str]:
 
 
 def _held(report: ModelReport) -> Iterator[str]:
-    for each in report.incidents:
-        if each.ended is None and each.steps and each.steps[-1].phase == "held":
+    for incident in report.incidents:
+        if incident.ended is None and incident.steps and incident.steps[-1].phase == "held":
             yield (
-                f"The guard is held since {moment(each.steps[-1].at)}: look at the server"
-                f" (`specwatch guard explain {shown(each.id)}`), then"
+                f"The guard is held since {moment(incident.steps[-1].at)}: look at the server"
+                f" (`specwatch guard explain {shown(incident.id)}`), then"
                 f" `specwatch guard resume {shown(report.target)}`."
             )
             return
@@ -228,9 +227,9 @@ def _measuring(report: ModelReport) -> Iterator[str]:
         yield "Wait for more traffic, or report on a longer period."
         return
     unmeasured = sorted(
-        (each for each in report.loads if each.speedup is None), key=lambda each: -each.share
+        (load for load in report.loads if load.speedup is None), key=lambda each: -each.share
     )
-    loads = sorted({max(round(each.running), 1) for each in unmeasured[:_MOST_LOADS]})
+    loads = sorted({max(round(load.running), 1) for load in unmeasured[:_MOST_LOADS]})
     at = f" --concurrency {','.join(map(str, loads))}" if "load" in missing and loads else ""
     whose = shlex.quote(shown(report.target))
     yield (
@@ -244,9 +243,9 @@ def _useless(report: ModelReport) -> bool:
     """Whether it could not pay if drafts cost nothing; a measurement that says it pays wins."""
     length = next(
         (
-            each.acceptance.mean_length
-            for each in report.temperatures
-            if each.temperature == ALL_TEMPERATURES
+            bucket.acceptance.mean_length
+            for bucket in report.temperatures
+            if bucket.temperature == ALL_TEMPERATURES
         ),
         None,
     )
@@ -266,8 +265,8 @@ def _switching(report: ModelReport) -> Iterator[str]:
     if report.best_k is not None and _gain_of_k(report) > 1.0:
         yield _drafting(report.best_k)
     elif report.answer.outcome == "loses":
-        said = f"Switch speculation off: `specwatch guard disable {shown(report.target)}`"
-        yield f"{said}." if _missed(report) else f"{said}, or let the guard (`guard.mode: act`)."
+        text = f"Switch speculation off: `specwatch guard disable {shown(report.target)}`"
+        yield f"{text}." if _missed(report) else f"{text}, or let the guard (`guard.mode: act`)."
     elif found is not None and found.setting and found.share > WORTH_A_SETTING:
         yield _restricted(report, found)
 
@@ -283,30 +282,30 @@ def _gain_of_k(report: ModelReport) -> float:
     return best / now if now > 0 and best / now > worth and best > worth else 1.0
 
 
-def _restricted(report: ModelReport, found: WhatIf) -> str:
-    most = schedule.limit(found)
-    said = (
-        f"Speculation loses above {most} running requests, {figures.percent(found.share)} of the"
+def _restricted(report: ModelReport, what_if: WhatIf) -> str:
+    most = schedule.limit(what_if)
+    text = (
+        f"Speculation loses above {most} running requests, {figures.percent(what_if.share)} of the"
         " time: send what is above to a server of its own without speculation, or switch it off"
         f" while that lasts (`specwatch guard disable {shown(report.target)}`)."
     )
-    if not schedule.stops_the_loss(found):
-        return f"{said} A schedule by batch size does not help: {schedule.expected(found)}."
-    said += (
-        f" Or measure `{schedule.setting(found)}` in the speculative configuration"
+    if not schedule.stops_the_loss(what_if):
+        return f"{text} A schedule by batch size does not help: {schedule.expected(what_if)}."
+    text += (
+        f" Or measure `{schedule.setting(what_if)}` in the speculative configuration"
         f" ({schedule.needs(report.engine_version)}) with `specwatch bench` before you keep it:"
-        f" {schedule.expected(found)}."
+        f" {schedule.expected(what_if)}."
     )
-    unmeasured = schedule.unmeasured(report, found)
+    unmeasured = schedule.unmeasured(report, what_if)
     if unmeasured:
-        said += f" It drafts on {_loads(unmeasured)} too, where nothing was measured."
-    return said
+        text += f" It drafts on {_loads(unmeasured)} too, where nothing was measured."
+    return text
 
 
-def _drafting(found: BestK) -> str:
-    now, best = found.speedups[min(found.now, len(found.speedups) - 1)], found.speedups[found.k]
+def _drafting(best: BestK) -> str:
+    now, then = best.speedups[min(best.now, len(best.speedups) - 1)], best.speedups[best.k]
     return (
-        f"Set `num_speculative_tokens` to {found.k} (now {found.now}): a speedup of {best:.2f}x per"
+        f"Set `num_speculative_tokens` to {best.k} (now {best.now}): a speedup of {then:.2f}x per"
         f" token is predicted in place of {now:.2f}x; off is 1.00x."
     )
 
@@ -315,7 +314,9 @@ def _routing(report: ModelReport) -> Iterator[str]:
     labels = report.answer.losing_temperatures
     if not labels or report.answer.outcome in ("loses", "off"):
         return
-    share = sum(each.share or 0.0 for each in report.temperatures if each.temperature in labels)
+    share = sum(
+        bucket.share or 0.0 for bucket in report.temperatures if bucket.temperature in labels
+    )
     if share >= _FEW_REQUESTS:
         yield (
             f"Send requests {_temperatures(labels)} ({share:.0%} of all) to a server without"
@@ -325,20 +326,17 @@ def _routing(report: ModelReport) -> Iterator[str]:
 
 def _guarding(report: ModelReport) -> Iterator[str]:
     missed = _missed(report)
+    times = "once" if missed == 1 else f"{missed} times"
     if missed and report.answer.outcome in ("loses", "even"):
         yield (
-            f"The guard only looks on, and would have acted {_times(missed)}: set `guard.mode` to"
+            f"The guard only looks on, and would have acted {times}: set `guard.mode` to"
             " `act` to have it switch speculation by itself."
         )
 
 
 def _missed(report: ModelReport) -> int:
     """Incidents about which only the mode of the guard kept it from doing something."""
-    return sum(each.outcome.startswith(WOULD_HAVE) for each in report.incidents)
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    return sum(incident.would_have_acted for incident in report.incidents)
 
 
 def _no_advice(report: ModelReport) -> str:

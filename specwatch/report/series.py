@@ -12,9 +12,7 @@ from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Histogram, Mo
 from specwatch.report import latencies
 from specwatch.report.latencies import summed
 from specwatch.report.model import AcceptancePoint, LatencyPoint, Series
-from specwatch.report.slices import Slice
-from specwatch.report.sources import Drafted, add_drafted
-from specwatch.report.traffic import requests_of
+from specwatch.report.sources import Drafted, Slice, add_drafted
 
 MOST_POINTS = 200
 _STEPS = (MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE)
@@ -44,15 +42,15 @@ class Plots:
 
     def take(self, slices: Iterable[Slice]) -> None:
         """Add slices of the period."""
-        for each in slices:
+        for piece in slices:
             if not self._step:
-                length = (each.wholes or each.parts)[0].length
+                length = (piece.wholes or piece.parts)[0].length
                 self._step = step_of(self._since, self._until, length)
-            at = self._since + (each.start - self._since) // self._step * self._step
+            at = self._since + (piece.start - self._since) // self._step * self._step
             if at != self._at:
                 self._close()
                 self._at = at
-            self._slices.append(each)
+            self._slices.append(piece)
 
     def series(self) -> Series:
         """All that was collected."""
@@ -74,7 +72,7 @@ class Plots:
             point = AcceptancePoint(start=self._at, drafts=drafts, rate=rate)
             self._acceptance.setdefault(label, []).append(point)
         for mode in (Mode.ON, Mode.OFF):
-            inside = [each for each in slices if each.place.mode is mode]
+            inside = [piece for piece in slices if piece.place.mode is mode]
             found = _latency(self._at, mode, inside) if inside else None
             if found is not None:
                 self._latency.append(found)
@@ -82,21 +80,21 @@ class Plots:
 
 def _drafted(slices: Iterable[Slice]) -> dict[str, Drafted]:
     """By temperature, where there are drafts."""
-    found: dict[str, Drafted] = {}
-    for each in slices:
-        for window in each.wholes:
+    drafted: dict[str, Drafted] = {}
+    for piece in slices:
+        for window in piece.wholes:
             counted = window.tally
             _count(
-                found,
+                drafted,
                 ALL_TEMPERATURES,
                 (counted.drafts or 0, counted.draft_tokens or 0, counted.accepted_tokens or 0),
             )
-        silent = each.wholes and each.wholes[0].tally.drafts is None
-        for label, counts in each.drafted.items():
-            _count(found, label, counts)
+        silent = piece.wholes and piece.wholes[0].tally.drafts is None
+        for label, counts in piece.drafted.items():
+            _count(drafted, label, counts)
             if silent:
-                _count(found, ALL_TEMPERATURES, counts)
-    return found
+                _count(drafted, ALL_TEMPERATURES, counts)
+    return drafted
 
 
 def _count(found: dict[str, Drafted], label: str, counts: Drafted) -> None:
@@ -105,7 +103,9 @@ def _count(found: dict[str, Drafted], label: str, counts: Drafted) -> None:
 
 
 def _latency(start: int, mode: Mode, slices: Sequence[Slice]) -> LatencyPoint | None:
-    requests = sum(requests_of(window.tally) for each in slices for window in _asked(each))
+    requests = sum(
+        sum(window.tally.requests.values()) for piece in slices for window in _asked(piece)
+    )
     ttft, tpot = (_quantiles(slices, metric) for metric in ("ttft", "tpot"))
     if not requests and ttft is None and tpot is None:
         return None
@@ -126,10 +126,10 @@ def _latency(start: int, mode: Mode, slices: Sequence[Slice]) -> LatencyPoint | 
 def _quantiles(slices: Iterable[Slice], metric: str) -> Sequence[Quantile] | None:
     """P50 and P99; None of no observations."""
     found: list[Histogram | None] = []
-    for each in slices:
-        wholes = [getattr(window.tally, metric) for window in each.wholes]
+    for piece in slices:
+        wholes = [getattr(window.tally, metric) for window in piece.wholes]
         if wholes and wholes[0] is None:
-            wholes = [getattr(window.tally, metric) for window in each.parts]
+            wholes = [getattr(window.tally, metric) for window in piece.parts]
         found += wholes
     whole = summed(found)
     return None if whole is None else histogram.quantiles(whole, (0.5, 0.99)) or None
@@ -137,5 +137,5 @@ def _quantiles(slices: Iterable[Slice], metric: str) -> Sequence[Quantile] | Non
 
 def _asked(one: Slice) -> Sequence[Window]:
     """The windows that count the requests of all temperatures."""
-    said = any(each.tally.requests for each in one.wholes)
-    return one.wholes if said or not one.wholes else one.parts
+    text = any(window.tally.requests for window in one.wholes)
+    return one.wholes if text or not one.wholes else one.parts

@@ -45,8 +45,8 @@ class Chosen:
 
     def __call__(self, environment: Environment) -> Baseline:
         """What windows of that environment are compared with."""
-        found = self._found.get(environment)
-        if found is None:
+        call__ = self._found.get(environment)
+        if call__ is None:
             chosen = self._chosen(self._past, environment)
             # What was measured later is better than nothing, load by load.
             later = self._chosen(self._known, environment)
@@ -57,8 +57,8 @@ class Chosen:
                     {**later.own, **chosen.own},
                     others=later.others + chosen.others,
                 )
-            found = self._found[environment] = chosen
-        return found
+            call__ = self._found[environment] = chosen
+        return call__
 
     def _chosen(self, among: Sequence[Measurement], environment: Environment) -> Baseline:
         return baselines.choose(among, environment, now=self._now, max_age=self._max_age)
@@ -99,26 +99,26 @@ class Speedups:
     @property
     def caveats(self) -> tuple[str, ...]:
         """What a measured speedup is not of, where that is more than a little."""
-        said: list[str] = []
+        text: list[str] = []
         unknown = 1 - self.assessment.covered
         if self.assessment.speedup is None:
             return ()
         if self.later:
-            said.append(
+            text.append(
                 "some of what is compared with was measured after this period, as there was"
                 " nothing before"
             )
         if unknown >= _LITTLE:
-            said.append(
+            text.append(
                 f"{unknown:.0%} of the tokens came at loads or with prompts that the baseline does"
                 " not know: the speedup and the hours saved are those of the others."
             )
-        return tuple(said)
+        return tuple(text)
 
 
-def ratio(found: Interval) -> Ratio:
+def ratio(interval: Interval) -> Ratio:
     """As reports have it."""
-    return Ratio(value=found.value, lower=found.lower, upper=found.upper)
+    return Ratio(value=interval.value, lower=interval.lower, upper=interval.upper)
 
 
 def speedups(
@@ -137,14 +137,14 @@ def speedups(
     Where the store has no measurement of a load the windows without speculation are one.
     """
     samples = ledger.samples(_STRETCHES)
-    known = [each for each in stored if each.key.model_name == ledger.name]
+    known = [measurement for measurement in stored if measurement.key.model_name == ledger.name]
     own = _own(ledger, cells, target, known, (now - max_age, now + HOUR))
     baseline = Chosen([*known, *own], now, max_age)
-    environments = {each.environment for each in samples}
+    environments = {sample.environment for sample in samples}
     assessment = breakeven.assess(samples, baseline, objective=objective, given_loads=True)
     if assessment.measured and len({e.fingerprint for e in environments}) > 1:
         # The others may have had another number of draft tokens.
-        newest = [each for each in samples if each.environment == ledger.present]
+        newest = [sample for sample in samples if sample.environment == ledger.present]
         present = breakeven.assess(newest, baseline, objective=objective)
         assessment = replace(
             assessment, best_k=present.best_k, best_k_unknown=present.best_k_unknown
@@ -161,7 +161,7 @@ def speedups(
 
 def _assumed(cells: Sequence[Cell], draft_cost_ratio: float) -> float | None:
     counted = [
-        each.all for each in cells if each.place.now and each.all.accepted_tokens is not None
+        cell.all for cell in cells if cell.place.now and cell.all.accepted_tokens is not None
     ]
     return breakeven.assumed_speedup(sum_tallies(counted), draft_cost_ratio)
 
@@ -179,10 +179,10 @@ def _own(
     """
     oldest, newest = span
     kept = {
-        (each.key, each.load_bin)
-        for each in stored
-        if each.origin is Origin.WINDOWS
-        and sum(oldest <= point.at <= newest for point in each.points) >= LEAST_SAMPLES
+        (measurement.key, measurement.load_bin)
+        for measurement in stored
+        if measurement.origin is Origin.WINDOWS
+        and sum(oldest <= point.at <= newest for point in measurement.points) >= LEAST_SAMPLES
     }
     points: dict[tuple[BaselineKey, int], list[Point]] = {}
     for (mode, bin_, environment, _, _), minutes in ledger.minutes.items():
@@ -191,26 +191,24 @@ def _own(
         )
         if mode is Mode.OFF and (key, bin_) not in kept:
             points.setdefault((key, bin_), []).extend(
-                Point(
-                    float(each.start + each.length),
-                    each.running / each.busy,
-                    each.pace.seconds,
-                    each.pace.tokens,
-                    each.pace.by_token,
-                    float(each.length),
-                    *(each.requests or ()),
+                baselines.point_at(
+                    float(minute.start + minute.length),
+                    minute.running / minute.busy,
+                    minute.pace,
+                    float(minute.length),
+                    minute.requests,
                 )
-                for each in minutes
+                for minute in minutes
             )
     found = []
     for (key, bin_), own in points.items():
         off = [
-            each.all
-            for each in cells
-            if each.place.mode is Mode.OFF
-            and each.place.load_bin == bin_
-            and each.place.environment.engine_version == key.engine_version
-            and each.place.environment.configuration == key.configuration
+            cell.all
+            for cell in cells
+            if cell.place.mode is Mode.OFF
+            and cell.place.load_bin == bin_
+            and cell.place.environment.engine_version == key.engine_version
+            and cell.place.environment.configuration == key.configuration
         ]
         found.append(
             Measurement(
@@ -218,8 +216,8 @@ def _own(
                 bin_,
                 Origin.WINDOWS,
                 tuple(sorted(own)[-MOST_POINTS:]),
-                summed(each.ttft for each in off),
-                summed(each.tpot for each in off),
+                summed(cell.ttft for cell in off),
+                summed(cell.tpot for cell in off),
                 len(own),
             )
         )
@@ -228,6 +226,6 @@ def _own(
 
 def _until(one: Measurement, end: float) -> Measurement:
     """Without points of after a time."""
-    if all(each.at <= end for each in one.points):
+    if all(point.at <= end for point in one.points):
         return one
-    return replace(one, points=tuple(each for each in one.points if each.at <= end))
+    return replace(one, points=tuple(point for point in one.points if point.at <= end))

@@ -13,7 +13,6 @@ from specwatch.report.latencies import summed
 from specwatch.report.ledger import Cell
 from specwatch.report.model import Acceptance, Latency, Quantiles, Ratio, Spread, Temperature
 from specwatch.report.speedups import Speedups, ratio
-from specwatch.report.traffic import requests_of
 
 _COUNTED = (
     "drafts", "draft_tokens", "accepted_tokens", "accepted_per_position", "requests",
@@ -26,7 +25,7 @@ def temperatures(cells: Sequence[Cell], measured: Speedups) -> tuple[Temperature
     labels = {label for cell in cells if cell.place.now for label in cell.tallies}
     ordered = (ALL_TEMPERATURES, *sorted(labels - {ALL_TEMPERATURES}, key=order_of))
     counted = {label: _counted(cells, label, now=True) for label in ordered}
-    requests = {label: requests_of(each) for label, each in counted.items()}
+    requests = {label: sum(each.requests.values()) for label, each in counted.items()}
     # A tap may count requests that the server does not.
     whole = max(requests[ALL_TEMPERATURES], sum(requests[label] for label in ordered[1:]))
     requests_in_all = {**dict.fromkeys(ordered, whole), ALL_TEMPERATURES: requests["all"]}

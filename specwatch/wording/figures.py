@@ -1,4 +1,4 @@
-"""Figures as people read them; ``-`` is what is not known."""
+"""Figures as people read them; ``-`` is what is not known, or is no number."""
 
 from __future__ import annotations
 
@@ -13,16 +13,25 @@ UNKNOWN = "-"
 _MOST_TIMES = 99
 """Beyond it, how many times a budget was spent says nothing more."""
 _UNITS = ("", "k", "M", "G", "T", "P", "E")
+HUGE = 1e15
+"""Numbers from here on are none: nothing that is measured here is as large."""
+
+
+def finite(value: float | None) -> float | None:
+    """The number, or None where it is none, infinite or beyond :data:`HUGE`."""
+    # No comparison with what is no number is true.
+    return float(value) if value is not None and -HUGE < value < HUGE else None
 
 
 def number(value: float | None, digits: int = 0) -> str:
     """``2,940``, ``3.37``."""
+    value = finite(value)
     return UNKNOWN if value is None else f"{value:,.{digits}f}"
 
 
 def compact(value: float | None) -> str:
     """At most five characters: ``940``, ``12.3k``, ``1.24M``, ``310G``."""
-    if value is None:
+    if value is None or not abs(value) < 1000 ** len(_UNITS):
         return UNKNOWN
     if value < 1000:
         return f"{value:.0f}"
@@ -34,11 +43,13 @@ def compact(value: float | None) -> str:
 
 def percent(value: float | None) -> str:
     """``59.4%``."""
+    value = finite(value)
     return UNKNOWN if value is None else f"{value:.1%}"
 
 
 def budget_spent(spent: float | None) -> str:
     """How much of an error budget was spent: ``40%``, ``66x``; beyond 99 times ``>99x``."""
+    spent = finite(spent)
     if spent is None or spent <= 1:
         return UNKNOWN if spent is None else f"{spent:.0%}"
     return ">99x" if spent > _MOST_TIMES else f"{number(spent, 1 if spent < 9.95 else 0)}x"
@@ -59,8 +70,11 @@ def percents(quantiles: dict[str, Any] | None, names: Sequence[str]) -> str:
     return "/".join(f"{100 * quantiles[name]:.0f}" for name in names)
 
 
-def rate(value: float, of: float) -> str:
+def rate(value: float | None, of: float | None) -> str:
     """A number a second beside the number ``of`` that it is a part of: ``2.10`` of ``2.31``."""
+    of = finite(of)
+    if of is None:
+        return UNKNOWN
     digits = 2 if of <= 0 else min(max(2 - math.floor(math.log10(of)), 0), 4)
     return number(value, digits)
 
@@ -72,6 +86,7 @@ def between(lower: str, upper: str) -> str:
 
 def seconds(value: float | None) -> str:
     """Three digits of seconds in a fitting unit: ``5.90 ms``, ``235 ms``, ``10.0 s``."""
+    value = finite(value)
     if value is None:
         return UNKNOWN
     if not value:
@@ -83,6 +98,7 @@ def seconds(value: float | None) -> str:
 
 def bounded(value: float | None, *, beyond: bool) -> str:
     """Seconds, as a histogram knows them; ``> 10 s`` where they lie beyond its last bound."""
+    value = finite(value)
     return f"> {value:,.5g} s" if beyond and value is not None else seconds(value)
 
 
@@ -114,8 +130,11 @@ def mean(latency: dict[str, Any] | None) -> str:
     return seconds(latency["sum"] / latency["count"])
 
 
-def span(length: float) -> str:
+def span(length: float | None) -> str:
     """A length of time in seconds, roughly: ``3 s``, ``12 min``, ``5 h``, ``3 days``."""
+    length = finite(length)
+    if length is None:
+        return UNKNOWN
     if length < 120:
         return f"{max(length, 0):.0f} s"
     if length < 7200:

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from specwatch.report.letter import Letter, chat, subject
 from specwatch.report.model import Report
+from specwatch.report.outgoing import Outgoing, chat, subject
 from tests.report import sample
 from tests.report.hooks import Receiver
 from tests.report.smtp import MailServer
@@ -30,8 +30,8 @@ def markdown(report: Report) -> str:
     return "# Report\n\n" + "\n".join(each.answer.sentence for each in report.targets) + "\n"
 
 
-def letter_of(report: Report) -> Letter:
-    return Letter(
+def outgoing_of(report: Report) -> Outgoing:
+    return Outgoing(
         name=NAME,
         made=MADE,
         subject=subject("specwatch: {answer}, {date}", report),
@@ -43,8 +43,8 @@ def letter_of(report: Report) -> Letter:
 
 
 @pytest.fixture(scope="session")
-def letter() -> Letter:
-    return letter_of(sample.full())
+def outgoing() -> Outgoing:
+    return outgoing_of(sample.full())
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -64,3 +65,18 @@ def read(html: str) -> Element:
     reader.close()
     assert reader.open == [reader.root], f"not closed: {[each.name for each in reader.open[1:]]}"
     return reader.root
+
+
+def require_alone(root: Element) -> None:
+    """Fail where a page has a script, a style of an element, or an address beyond itself."""
+    names = {one.name for one in root.all()}
+    assert not names & {"script", "iframe", "object", "embed", "img", "link", "form", "base"}
+    ids = [one.attributes["id"] for one in root.all() if "id" in one.attributes]
+    assert len(set(ids)) == len(ids)
+    assert all(re.fullmatch(r"[A-Za-z][\w-]*", id_) for id_ in ids)
+    for one in root.all():
+        for name, value in one.attributes.items():
+            assert not name.startswith("on"), (one.name, name)
+            assert name != "style", "a strict policy forbids it, and mail clients too"
+            if name in ("href", "src", "xlink:href", "action"):
+                assert value.removeprefix("#") in ids, value

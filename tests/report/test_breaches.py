@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from specwatch.report.breaches import breaches
+from specwatch.report.incidents import breaches
 from specwatch.report.model import Breach
 from specwatch.rules.decisions import Decision
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from specwatch.report import charts
-from specwatch.report.charts.style import DARK, LIGHT
+from specwatch.report.charts.svg import DARK, LIGHT
 from specwatch.report.model import AcceptancePoint, LatencyPoint, ModelReport, Ratio, Report, Series
 from tests.report import sample
 from tests.report.drawing import Drawing

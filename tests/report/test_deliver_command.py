@@ -76,8 +76,7 @@ def test_what_did_not_arrive_is_one_with_the_reason_and_the_remedy(
     assert done.exit_code == 1
     failed, remedy = done.stderr.splitlines()
     assert failed == (
-        f"email: NOT DELIVERED after 4 attempts: nothing listens at {url}; is the mail server up,"
-        " on this port?"
+        f"email: NOT DELIVERED after 4 attempts: nothing listens at {url}; is it up, on this port?"
     )
     assert remedy.startswith("send what is missing with `specwatch report --deliver --retry`")
     assert no_waiting == [10.0, 30.0, 80.0]

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 from specwatch.cli.report_delivery import Means, delivered, section_of
 from specwatch.config.loading import Config, parse
 from specwatch.errors import ConfigError, DeliveryError, StoreError
+from specwatch.report.channels import Hook
 from specwatch.report.deliveries import Entry, Reports, Watched
-from specwatch.report.letter import Letter
 from specwatch.report.model import Report
+from specwatch.report.outgoing import Outgoing
 from specwatch.status import DeliveryStatus
 from tests.lab.vllm_server import free_port
 from tests.report import sample
@@ -291,15 +292,14 @@ def test_a_server_that_never_answers_gets_it_twice_in_all(
     world: World, configured: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In however many runs; that it was sent and not confirmed is shown."""
-    from specwatch.report import webhook
 
     sent: list[str] = []
 
-    def slow(_: object, letter: Letter, __: Sequence[str]) -> None:
-        sent.append(letter.id)
+    def slow(_: object, outgoing: Outgoing, __: Sequence[str]) -> None:
+        sent.append(outgoing.id)
         raise DeliveryError("it did not answer", retry=True, sent=True)
 
-    monkeypatch.setattr(webhook.Hook, "send", slow)
+    monkeypatch.setattr(Hook, "send", slow)
     config = configured(None, "http://h/x")
     for _ in range(3):
         one = world.deliver(config).channels["hook-0"]
@@ -416,15 +416,14 @@ def test_what_was_sent_is_in_the_book_before_the_next_is_sent(
     world: World, configured: Callable[..., Config], start_mail: StartMail, hook: Receiver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    from specwatch.report import webhook
 
     config = configured(start_mail().url, hook.url)
     seen: list[bool] = []
 
-    def look(_: object, __: Letter, ___: Sequence[str]) -> None:
+    def look(_: object, __: Outgoing, ___: Sequence[str]) -> None:
         (entry,) = Reports(section_of(config).directory).book().reports
         seen.append(entry.channels["email"].delivered_at is not None)
 
-    monkeypatch.setattr(webhook.Hook, "send", look)
+    monkeypatch.setattr(Hook, "send", look)
     world.deliver(config)
     assert seen == [True]

@@ -6,7 +6,6 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,9 @@ from specwatch.report.text import plain as plain_text
 from specwatch.store.packing import pack_batch
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
+from tests.report import page
 from tests.report.experiments import comparison, probe
+from tests.report.page import Element
 
 NAMES = {
     "markup": "<script>alert(1)</script><img src=x onerror=alert(1)>\"'`",
@@ -54,7 +55,6 @@ START = 1_795_003_200 - 1_795_003_200 % 3600
 MINUTES = 40
 TEMPERATURES = ("all", "0", "unknown", "(0.3,0.7]<b>|\n</b>")
 BOUNDS = (0.05, 0.1, 0.2, 0.4)
-VOID = {"meta", "link", "br", "hr", "img", "wbr", "col", "input", "base"}
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -188,68 +188,30 @@ TYPES: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-class Markup(HTMLParser):
-    """What a browser makes of a page: elements, texts, and whether all of them are closed."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str, str]] = []
-        self.size = len(page)
-        self.wrong: list[str] = []
-        self._open: list[str] = []
-        self.feed(page)
-        self.close()
-        self.wrong += [f"<{each}> is never closed" for each in self._open]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, key, value or "") for key, value in attrs]
-        if tag not in VOID:
-            self._open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(tag, key, value or "") for key, value in attrs]
-
-    def handle_endtag(self, tag: str) -> None:
-        if not self._open or self._open.pop() != tag:
-            self.wrong.append(f"</{tag}> closes something else")
+@pytest.fixture(scope="module")
+def html(report: Report) -> Element:
+    return page.read(report_html(report))
 
 
 @pytest.fixture(scope="module")
-def page(report: Report) -> Markup:
-    return Markup(report_html(report))
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Markup:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Element:
     """The same report of a model with a decent name."""
-    return Markup(report_html(report_of("chat", tmp_path_factory.mktemp("plain"))))
+    return page.read(report_html(report_of("chat", tmp_path_factory.mktemp("plain"))))
 
 
-def test_html_has_the_elements_of_any_other_report(page: Markup, plain: Markup) -> None:
+def test_html_has_the_elements_of_any_other_report(html: Element, plain: Element) -> None:
     """A name adds no element and no attribute, and closes none."""
-    assert page.wrong == plain.wrong == []
     # What is quoted in backticks is shown as code, in a name as anywhere else.
-    assert [tag for tag in page.tags if tag != "code"] == [t for t in plain.tags if t != "code"]
-    assert [(tag, key) for tag, key, _ in page.attributes] == [
-        (tag, key) for tag, key, _ in plain.attributes
-    ]
-    assert page.size < 2 * plain.size + 50_000
+    made, expected = (
+        [(one.name, *one.attributes) for one in root.all() if one.name != "code"]
+        for root in (html, plain)
+    )
+    assert made == expected
+    assert len(html.text) < 2 * len(plain.text) + 50_000
 
 
-def test_html_leads_nowhere(page: Markup) -> None:
-    """No script, no address but places in the page itself."""
-    assert "script" not in page.tags
-    assert not {"iframe", "object", "embed", "form", "base"} & set(page.tags)
-    for _, key, value in page.attributes:
-        assert not key.startswith("on")
-        if key in ("href", "src", "xlink:href", "action"):
-            assert value.startswith(("#", "data:")), value
-    ids = [value for _, key, value in page.attributes if key == "id"]
-    assert len(ids) == len(set(ids))
-    assert all(re.fullmatch(r"[A-Za-z][\w-]*", each) for each in ids)
+def test_html_leads_nowhere(html: Element) -> None:
+    page.require_alone(html)
 
 
 def test_markdown_keeps_a_row_in_a_line(report: Report) -> None:

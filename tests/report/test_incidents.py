@@ -182,6 +182,7 @@ OUTCOMES = {
 def test_how_an_incident_ends_is_told_in_words(told, hours, outcome):
     found = only(story(*told))
     assert found.outcome == outcome
+    assert found.would_have_acted is outcome.startswith("would have acted")
     assert found.cause == CAUSE
     assert found.seconds_off == pytest.approx(hours * 3600)
     over = told[-1][1] == "observing"

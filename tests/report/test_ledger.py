@@ -9,7 +9,7 @@ import pytest
 from specwatch.domain.model import HOUR, Histogram, Mode, Window
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.report.ledger import Ledger, stretches
-from specwatch.report.slices import slices_of
+from specwatch.report.sources import slices_of
 from tests.report.history import SINCE, counted, flat, hour
 
 OUTPUTS = Histogram((), (100,), 10_000.0)
@@ -36,7 +36,7 @@ def test_a_stretch_adds_up_what_its_windows_took_and_were_asked_for() -> None:
     """Of alike windows it is the sum in all that is counted, and the same in all that is a mean."""
     whole = counted(output_length=OUTPUTS, prefix_cache_hits=300)
     windows = [
-        replace(each, gauges=replace(each.gauges, waiting_seconds=600.0))
+        replace(each, gauges=replace(each.gauges, waiting_seconds=600.0, sampled_seconds=7200.0))
         for each in flat(hour(at, whole) for at in range(3))
     ]
     (found,) = samples(windows)

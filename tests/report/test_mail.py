@@ -14,13 +14,13 @@ from msgspec.structs import replace
 
 from specwatch.config.report import Email
 from specwatch.errors import DeliveryError
-from specwatch.report.letter import Letter
-from specwatch.report.mail import Mail, message_of
+from specwatch.report.channels import Mail, message_of
+from specwatch.report.outgoing import Outgoing
 from tests.fixtures import CERTIFICATE
 from tests.hostile import deaf_port
 from tests.lab.vllm_server import free_port
 from tests.report import sample
-from tests.report.conftest import MADE, StartMail, letter_of
+from tests.report.conftest import MADE, StartMail, outgoing_of
 
 TO = ("Ops, night & day <ops@example.com>", "boss@example.org")
 BOTH = ["boss@example.org", "ops@example.com"]
@@ -35,9 +35,9 @@ def mail(url: str, **keys: Any) -> Mail:
     return Mail(section(url, **keys), "gpu-7")
 
 
-def refused(mail: Mail, letter: Letter, *done: str) -> DeliveryError:
+def refused(mail: Mail, outgoing: Outgoing, *done: str) -> DeliveryError:
     with pytest.raises(DeliveryError) as caught:
-        mail.send(letter, done)
+        mail.send(outgoing, done)
     assert "hunter2" not in str(caught.value)
     return caught.value
 
@@ -50,37 +50,37 @@ def part(message: EmailMessage, kind: str) -> str:
 
 
 def test_it_arrives_as_text_and_html_with_the_page_attached(
-    letter: Letter, start_mail: StartMail
+    outgoing: Outgoing, start_mail: StartMail
 ) -> None:
     server = start_mail()
-    mail(server.url).send(letter, ())
+    mail(server.url).send(outgoing, ())
     ((sender, receivers, message),) = server.box.sent
     assert (sender, receivers) == ("specwatch@gpu.example", BOTH)
     assert message["From"] == "Specwatch <specwatch@gpu.example>"
     assert [each.addr_spec for each in message["To"].addresses] == ["ops@example.com", BOTH[0]]
-    assert message["Subject"] == letter.subject
+    assert message["Subject"] == outgoing.subject
     assert message["Date"].datetime.timestamp() == MADE
     assert message["Auto-Submitted"] == "auto-generated"
-    assert part(message, "plain") == letter.text
-    assert part(message, "html").rstrip("\n") == letter.html
+    assert part(message, "plain") == outgoing.text
+    assert part(message, "html").rstrip("\n") == outgoing.html
     (attached,) = message.iter_attachments()
     assert attached.get_filename() == "report-2026-11-09.html"
     assert attached.get_content_type() == "text/html"
-    assert attached.get_content().rstrip() == letter.html
+    assert attached.get_content().rstrip() == outgoing.html
 
 
-def test_without_the_attachment_it_is_an_alternative_only(letter: Letter) -> None:
-    message = message_of(letter, section("smtp://h", attach=False))
+def test_without_the_attachment_it_is_an_alternative_only(outgoing: Outgoing) -> None:
+    message = message_of(outgoing, section("smtp://h", attach=False))
     assert message.get_content_type() == "multipart/alternative"
     assert list(message.iter_attachments()) == []
 
 
-def test_the_same_report_has_the_same_id_and_another_has_not(letter: Letter) -> None:
+def test_the_same_report_has_the_same_id_and_another_has_not(outgoing: Outgoing) -> None:
     one = section("smtp://h")
-    found = message_of(letter, one)["Message-ID"]
+    found = message_of(outgoing, one)["Message-ID"]
     assert found.endswith("@gpu.example>")
-    assert message_of(letter, one)["Message-ID"] == found
-    assert message_of(letter_of(sample.empty()), one)["Message-ID"] != found
+    assert message_of(outgoing, one)["Message-ID"] == found
+    assert message_of(outgoing_of(sample.empty()), one)["Message-ID"] != found
 
 
 def test_hostile_names_are_text_and_no_header(start_mail: StartMail) -> None:
@@ -91,23 +91,23 @@ def test_hostile_names_are_text_and_no_header(start_mail: StartMail) -> None:
     alone = replace(report, targets=(replace(first, target=evil, model_name=evil),))
     server = start_mail()
     for each in (report, alone):
-        letter = letter_of(each)
-        mail(server.url).send(letter, ())
+        outgoing = outgoing_of(each)
+        mail(server.url).send(outgoing, ())
         _, receivers, message = server.box.sent[-1]
         assert receivers == BOTH
         assert message["Bcc"] is None
-        assert message["Subject"] == letter.subject
-        assert len(letter.subject) < 200
-        assert letter.subject.isprintable()
+        assert message["Subject"] == outgoing.subject
+        assert len(outgoing.subject) < 200
+        assert outgoing.subject.isprintable()
     assert r"x\r\nBcc: eve" in server.box.sent[-1][2]["Subject"]
 
 
 def test_it_is_encrypted_where_the_server_offers_it(
-    letter: Letter, start_mail: StartMail, server_tls: ssl.SSLContext, password: Path
+    outgoing: Outgoing, start_mail: StartMail, server_tls: ssl.SSLContext, password: Path
 ) -> None:
     server = start_mail(tls=server_tls, login=True)
     login = {"username": "specwatch", "password_file": password, "ca_file": CERTIFICATE}
-    mail(server.url, **login).send(letter, ())
+    mail(server.url, **login).send(outgoing, ())
     assert server.box.encrypted == [True]
     assert server.box.logins == [("specwatch", "hunter2")]
     assert mail(server.url, **login).probe(2) == "it answers, encrypted, takes the password"
@@ -115,68 +115,68 @@ def test_it_is_encrypted_where_the_server_offers_it(
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(
-    letter: Letter, start_mail: StartMail, server_tls: ssl.SSLContext
+    outgoing: Outgoing, start_mail: StartMail, server_tls: ssl.SSLContext
 ) -> None:
     server = start_mail(tls=server_tls)
-    error = refused(mail(server.url), letter)
+    error = refused(mail(server.url), outgoing)
     assert str(error).startswith(f"no secure connection to {server.url}: ")
     assert "ca_file" in str(error)
     assert (error.retry, server.box.sent) == (False, [])
-    mail(server.url, starttls="none").send(letter, ())
+    mail(server.url, starttls="none").send(outgoing, ())
     assert server.box.encrypted == [False]
 
 
 def test_what_has_to_be_encrypted_is_not_sent_otherwise(
-    letter: Letter, start_mail: StartMail
+    outgoing: Outgoing, start_mail: StartMail
 ) -> None:
     server = start_mail()
-    error = refused(mail(server.url, starttls="required"), letter)
+    error = refused(mail(server.url, starttls="required"), outgoing)
     assert "does not offer STARTTLS, which starttls: required asks for" in str(error)
     assert (error.retry, server.box.sent) == (False, [])
 
 
 def test_a_password_is_not_sent_for_all_to_read(
-    letter: Letter, start_mail: StartMail, password: Path, monkeypatch: pytest.MonkeyPatch
+    outgoing: Outgoing, start_mail: StartMail, password: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Unless the server is on this machine, or the configuration says so."""
     server = start_mail(login=True)
     login: dict[str, Any] = {"username": "specwatch", "password_file": password}
-    mail(server.url, **login).send(letter, ())
+    mail(server.url, **login).send(outgoing, ())
     monkeypatch.setattr("specwatch.config.report.is_loopback", lambda _: False)
-    error = refused(mail(server.url, **login), letter)
+    error = refused(mail(server.url, **login), outgoing)
     assert "the password is not sent in clear text" in str(error)
     assert (len(server.box.logins), error.retry) == (1, False)
-    mail(server.url, **login, starttls="none").send(letter, ())
+    mail(server.url, **login, starttls="none").send(outgoing, ())
     assert len(server.box.sent) == 2
 
 
 def test_a_wrong_password_is_not_tried_again(
-    letter: Letter, start_mail: StartMail, tmp_path: Path
+    outgoing: Outgoing, start_mail: StartMail, tmp_path: Path
 ) -> None:
     server = start_mail(login=True)
     (tmp_path / "wrong").write_text("wrong-secret")
-    error = refused(mail(server.url, username="u", password_file=tmp_path / "wrong"), letter)
+    error = refused(mail(server.url, username="u", password_file=tmp_path / "wrong"), outgoing)
     assert str(error).startswith(f"{server.url} does not let us in (535 ")
     assert error.retry is False
     assert "wrong-secret" not in str(error)
 
 
 def test_who_was_refused_is_named_and_the_others_have_it(
-    letter: Letter, start_mail: StartMail
+    outgoing: Outgoing, start_mail: StartMail
 ) -> None:
     server = start_mail()
     server.box.refused = {"boss@example.org": "550 no such mailbox"}
-    error = refused(mail(server.url), letter)
+    error = refused(mail(server.url), outgoing)
     assert "boss@example.org (550 no such mailbox)" in str(error)
     assert (error.retry, error.done) == (False, ("ops@example.com",))
     assert [receivers for _, receivers, _ in server.box.sent] == [["ops@example.com"]]
     server.box.refused = {"boss@example.org": "450 greylisted"}
-    error = refused(mail(server.url), letter, "ops@example.com")
+    error = refused(mail(server.url), outgoing, "ops@example.com")
     assert (error.retry, error.done) == (True, ())
     server.box.refused = {}
-    mail(server.url).send(letter, ("ops@example.com",))
+    mail(server.url).send(outgoing, ("ops@example.com",))
     assert [receivers for _, receivers, _ in server.box.sent[1:]] == [["boss@example.org"]]
-    mail(server.url).send(letter, tuple(BOTH))
+    mail(server.url).send(outgoing, tuple(BOTH))
     assert len(server.box.sent) == 2
 
 
@@ -189,14 +189,14 @@ def test_who_was_refused_is_named_and_the_others_have_it(
     ],
 )
 def test_what_the_server_says_to_the_report_is_told(
-    letter: Letter, start_mail: StartMail, answer: str, retry: bool, said: str
+    outgoing: Outgoing, start_mail: StartMail, answer: str, retry: bool, said: str
 ) -> None:
     server = start_mail()
     server.box.answers = [answer]
-    error = refused(mail(server.url), letter)
+    error = refused(mail(server.url), outgoing)
     assert said in str(error)
     assert error.retry is retry
-    mail(server.url).send(letter, ())
+    mail(server.url).send(outgoing, ())
     assert len(server.box.sent) == 1
 
 
@@ -213,11 +213,13 @@ def deaf() -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("server", "said"),
-    [(nobody, "nothing listens at smtp://"), (deaf, "did not answer within 0.2 s; is a firewall")],
+    [(nobody, "nothing listens at smtp://"), (deaf, "did not answer within 0.2 s; is it hung")],
 )
-def test_a_server_that_is_not_there_may_be_later(letter: Letter, server: Any, said: str) -> None:
+def test_a_server_that_is_not_there_may_be_later(
+    outgoing: Outgoing, server: Any, said: str
+) -> None:
     with server() as url:
         patient = section(url).model_copy(update={"timeout": 0.2})
-        error = refused(Mail(patient, "gpu-7"), letter)
+        error = refused(Mail(patient, "gpu-7"), outgoing)
     assert said in str(error)
     assert error.retry is True

@@ -12,7 +12,7 @@ from markdown_it.token import Token
 from msgspec.structs import replace
 
 from specwatch.report.markdown import markdown
-from specwatch.report.model import Report, WhatIf
+from specwatch.report.model import Report
 from tests.report import sample
 
 SAMPLES: dict[str, Callable[[], Report]] = {
@@ -143,32 +143,3 @@ def test_lines_have_no_space_at_their_end() -> None:
     text = markdown(sample.full())
     assert text.endswith("\n")
     assert not [line for line in text.splitlines() if line != line.rstrip()]
-
-
-def test_what_was_not_measured_is_not_said_to_pay() -> None:
-    (model, *_) = sample.full().targets
-    low = replace(model.loads[0], speedup=None)
-    found = replace(model, crossing=None, loads=(low, *model.loads[1:3]))
-    text = markdown(replace(sample.full(), targets=(found,)))
-    assert "At no load that was measured does speculation lose." in text
-    assert "Of these loads nothing was measured: 1." in text
-    assert "What that gains has to be measured: with 0 draft tokens the drafter still runs" in text
-    assert "With MTP there are reports of crashes at graph capture (vLLM issue 48494)" in text
-
-
-def test_a_schedule_that_would_lose_as_much_is_not_recommended() -> None:
-    (model, *_) = sample.full().targets
-    assert model.what_if is not None
-    slight = replace(model.what_if, now=0.95, without_drafts=0.91)
-    text = markdown(replace(sample.full(), targets=(replace(model, what_if=slight),)))
-    section = text.partition("Draft tokens, and what if")[2]
-    assert "A schedule by batch size does not: with 0 draft tokens the drafter still" in section
-    assert "per_batch_size" not in section
-
-
-def test_all_zeros_are_no_setting() -> None:
-    (model, *_) = sample.full().targets
-    off = WhatIf(loads=(), setting=(), share=1.0, gain=1.25)
-    text = markdown(replace(sample.full(), targets=(replace(model, what_if=off),)))
-    assert "switch it off: the same work would have been done 1.25x" in text
-    assert "stops drafting" not in text.partition("switch it off")[2].partition("\n## ")[0]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from specwatch.config.rules import Slo
 from specwatch.domain.model import HOUR, MINUTE, Mode, Tally
+from specwatch.report.layout import Sentence
 from specwatch.report.model import Bounds, Goodput, WorstHour
 from specwatch.report.objectives import goodput, objectives
-from specwatch.report.told.operation import objective_notes
+from specwatch.report.sections.operation import objectives as section
+from tests.report import sample
 from tests.report.hours import T0, at, slow, window
 
 
@@ -48,8 +51,10 @@ def test_the_worst_hour_has_the_most_bad_requests_of_all_its_parts():
 def test_requests_in_the_bucket_of_the_threshold_are_not_known_to_be_slow():
     (found,) = objectives([slo(threshold="750ms")], [window(0, slow(90, 10))], at(0), at(1))
     assert (found.bad, found.unknown) == (0, 10)
-    (said,) = objective_notes([found])
-    assert said.startswith("Of 10 of 100 requests it is not known whether they met ")
+    model = replace(sample.pays(), objectives=(found,), goodput=())
+    _, note = section(model).parts
+    assert isinstance(note, Sentence)
+    assert note.text.startswith("Of 10 of 100 requests it is not known whether they met ")
 
 
 def test_without_requests_nothing_is_known():

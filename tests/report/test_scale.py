@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from specwatch.report.charts.scale import (
+from specwatch.report.charts.frame import (
     Scale,
     finite,
     logarithmic_ticks,

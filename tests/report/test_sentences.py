@@ -200,7 +200,7 @@ USELESS = (
     "Switch speculation off: so few draft tokens are accepted that it cannot pay (`specwatch guard"
     " disable chat`)."
 )
-LOOKED_ON = incident("would have acted: guard.mode is observe; still in breach", "confirmed")
+LOOKED_ON = replace(incident("still in breach", "confirmed"), would_have_acted=True)
 
 ADVICE = {
     "keep": (report("pays", speedup=FASTER), "Keep it as it is."),

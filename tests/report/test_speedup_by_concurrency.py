@@ -6,7 +6,7 @@ import pytest
 
 from specwatch.domain.experiments import ComparedLevel, Estimate
 from specwatch.loadtest import verdicts
-from specwatch.report.charts.speedup_by_concurrency import speedup_by_concurrency
+from specwatch.report.charts import speedup_by_concurrency
 from tests.report.drawing import Drawing
 
 

@@ -12,16 +12,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from pydantic import SecretStr
 
 from specwatch.config.report import Webhook
 from specwatch.errors import DeliveryError
-from specwatch.report.letter import Letter
+from specwatch.report.channels import Hook
 from specwatch.report.model import Report
-from specwatch.report.webhook import Hook
+from specwatch.report.outgoing import Outgoing
 from tests.fixtures import CERTIFICATE
 from tests.lab.vllm_server import free_port
 from tests.report import sample
-from tests.report.conftest import letter_of
+from tests.report.conftest import outgoing_of
 from tests.report.hooks import Receiver
 
 
@@ -29,45 +30,45 @@ def of(url: str, **keys: Any) -> Hook:
     return Hook(Webhook.model_validate({"url": url, "timeout": "2s", **keys}))
 
 
-def refused(hook: Hook, letter: Letter) -> DeliveryError:
+def refused(hook: Hook, outgoing: Outgoing) -> DeliveryError:
     with pytest.raises(DeliveryError) as caught:
-        hook.send(letter, ())
+        hook.send(outgoing, ())
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
     return caught.value
 
 
-def test_slack_gets_the_answers_as_it_reads_them(letter: Letter, hook: Receiver) -> None:
-    of(hook.url, headers={"X-Scope": "ops"}).send(letter, ())
+def test_slack_gets_the_answers_as_it_reads_them(outgoing: Outgoing, hook: Receiver) -> None:
+    of(hook.url, headers={"X-Scope": "ops"}).send(outgoing, ())
     ((path, headers, body),) = hook.posted
     assert path == "/services/T000/B000/hunter2hunter2"
     assert (headers["Content-Type"], headers["X-Scope"]) == ("application/json", "ops")
-    assert body == {"text": letter.chat}
+    assert body == {"text": outgoing.chat}
     report = sample.full()
     for model in report.targets:
         assert model.answer.sentence.replace(">", "&gt;") in body["text"]
 
 
-def test_another_program_gets_the_whole_report(letter: Letter, hook: Receiver) -> None:
-    of(hook.url, kind="json").send(letter, ())
+def test_another_program_gets_the_whole_report(outgoing: Outgoing, hook: Receiver) -> None:
+    of(hook.url, kind="json").send(outgoing, ())
     ((_, _, body),) = hook.posted
     assert msgspec.convert(body, Report) == sample.full()
 
 
 def test_the_address_is_read_from_its_file_when_it_is_needed(
-    letter: Letter, hook: Receiver, tmp_path: Path
+    outgoing: Outgoing, hook: Receiver, tmp_path: Path
 ) -> None:
     file = tmp_path / "hook"
     file.write_text("http://127.0.0.1:1/old\n")
     section = Webhook.model_validate({"url_file": file})
     file.write_text(hook.url)
-    Hook(section).send(letter, ())
+    Hook(section).send(outgoing, ())
     assert len(hook.posted) == 1
 
 
 def test_hostile_names_cannot_call_anybody(hook: Receiver) -> None:
-    letter = letter_of(sample.hostile())
-    of(hook.url).send(letter, ())
+    outgoing = outgoing_of(sample.hostile())
+    of(hook.url).send(outgoing, ())
     text = hook.posted[0][2]["text"]
     assert "<" not in text
     assert "\x1b" not in text
@@ -85,49 +86,51 @@ def test_hostile_names_cannot_call_anybody(hook: Receiver) -> None:
     ],
 )
 def test_what_it_answers_is_told(
-    letter: Letter, hook: Receiver, status: int, retry: bool, said: str
+    outgoing: Outgoing, hook: Receiver, status: int, retry: bool, said: str
 ) -> None:
     hook.answers, hook.said = [status], "no hook\n hunter2hunter2"
-    error = refused(of(hook.url), letter)
+    error = refused(of(hook.url), outgoing)
     assert said in str(error)
     assert error.retry is retry
-    of(hook.url).send(letter, ())
+    of(hook.url).send(outgoing, ())
     assert len(hook.posted) == 2
 
 
-def test_one_that_hangs_is_waited_for_so_long_and_no_longer(letter: Letter, hook: Receiver) -> None:
+def test_one_that_hangs_is_waited_for_so_long_and_no_longer(
+    outgoing: Outgoing, hook: Receiver
+) -> None:
     hook.answers = [0]
     section = Webhook.model_validate({"url": hook.url}).model_copy(update={"timeout": 0.1})
-    error = refused(Hook(section), letter)
+    error = refused(Hook(section), outgoing)
     assert "did not answer within 0.1 s" in str(error)
     assert (error.retry, error.sent) == (True, True)
 
 
-def test_what_is_posted_again_can_be_known_by_its_id(letter: Letter, hook: Receiver) -> None:
+def test_what_is_posted_again_can_be_known_by_its_id(outgoing: Outgoing, hook: Receiver) -> None:
     for _ in range(2):
-        of(hook.url).send(letter, ())
+        of(hook.url).send(outgoing, ())
     for _, headers, _ in hook.posted:
-        assert headers["Idempotency-Key"] == headers["X-Specwatch-Delivery"] == letter.id
+        assert headers["Idempotency-Key"] == headers["X-Specwatch-Delivery"] == outgoing.id
 
 
-def test_one_that_takes_no_connection_has_nothing_of_it(letter: Letter) -> None:
+def test_one_that_takes_no_connection_has_nothing_of_it(outgoing: Outgoing) -> None:
     """It may be tried as often as it is down."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         section = Webhook.model_validate({"url": f"https://127.0.0.1:{port}/hunter2hunter2"})
-        error = refused(Hook(section.model_copy(update={"timeout": 0.1})), letter)
+        error = refused(Hook(section.model_copy(update={"timeout": 0.1})), outgoing)
     assert "did not answer" in str(error)
     assert (error.retry, error.sent) == (True, False)
 
 
-def test_one_that_is_not_there_may_be_later(letter: Letter) -> None:
-    error = refused(of(f"http://127.0.0.1:{free_port()}/hunter2hunter2"), letter)
+def test_one_that_is_not_there_may_be_later(outgoing: Outgoing) -> None:
+    error = refused(of(f"http://127.0.0.1:{free_port()}/hunter2hunter2"), outgoing)
     assert str(error).startswith("nothing listens at http://127.0.0.1:")
     assert error.retry is True
 
 
 def test_a_certificate_is_trusted_when_the_configuration_says_so(
-    letter: Letter, server_tls: ssl.SSLContext
+    outgoing: Outgoing, server_tls: ssl.SSLContext
 ) -> None:
     posted = []
 
@@ -148,14 +151,14 @@ def test_a_certificate_is_trusted_when_the_configuration_says_so(
     thread.start()
     try:
         url = f"https://127.0.0.1:{server.server_address[1]}/hunter2hunter2"
-        error = refused(of(url), letter)
+        error = refused(of(url), outgoing)
         assert "no secure connection to https://127.0.0.1:" in str(error)
         assert error.retry is False
         trusting = of(url, ca_file=CERTIFICATE)
         assert trusting.probe(2) == "it can be reached; nothing was posted"
         assert posted == []
-        trusting.send(letter, ())
-        of(url, insecure_skip_verify=True).send(letter, ())
+        trusting.send(outgoing, ())
+        of(url, insecure_skip_verify=True).send(outgoing, ())
         assert len(posted) == 2
     finally:
         server.shutdown()
@@ -167,3 +170,14 @@ def test_a_probe_posts_nothing(hook: Receiver) -> None:
     with pytest.raises(DeliveryError, match="nothing listens at"):
         of(f"http://127.0.0.1:{free_port()}/").probe(2)
     assert hook.posted == []
+
+
+def test_a_header_that_cannot_be_sent_is_not_tried_again(
+    outgoing: Outgoing, hook: Receiver
+) -> None:
+    section = Webhook.model_validate({"url": hook.url})
+    broken = section.model_copy(update={"headers": {"X-Scope": SecretStr("ops\n")}})
+    error = refused(Hook(broken), outgoing)
+    assert "cannot be posted to: " in str(error)
+    assert str(error).endswith("; correct its address and headers")
+    assert (error.retry, hook.posted) == (False, [])

@@ -1,10 +1,11 @@
 """Charts as inline SVG, light and dark, without script; pure."""
 
-from specwatch.report.charts.acceptance_over_time import acceptance
-from specwatch.report.charts.accepted_lengths import histogram
-from specwatch.report.charts.latency_over_time import latency
-from specwatch.report.charts.load_bins import speedup_by_load
-from specwatch.report.charts.sparklines import sparkline
-from specwatch.report.charts.style import STYLE
+from specwatch.report.charts.histograms import histogram, sparkline
+from specwatch.report.charts.speedups import speedup_by_concurrency, speedup_by_load
+from specwatch.report.charts.svg import STYLE
+from specwatch.report.charts.time_series import acceptance, latency
 
-__all__ = ["STYLE", "acceptance", "histogram", "latency", "sparkline", "speedup_by_load"]
+__all__ = [
+    "STYLE", "acceptance", "histogram", "latency", "sparkline", "speedup_by_concurrency",
+    "speedup_by_load",
+]  # fmt: skip

@@ -1,14 +1,24 @@
-"""What charts have in common: the field with its axes, and the legend below it."""
+"""What charts have in common: scales, ticks at round values, the field, its axes, the legend."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
-from specwatch.report.charts.scale import Scale, moments
-from specwatch.report.charts.style import DASHES, STROKES
-from specwatch.report.charts.svg import SIZE, Point, element, lines, rule, text_width, words
+from specwatch.report.charts.svg import (
+    DASHES,
+    SIZE,
+    STROKES,
+    Point,
+    element,
+    lines,
+    rule,
+    text_width,
+    words,
+)  # fmt: skip
+from specwatch.wording.figures import finite
 
 WIDTH = 400
 LEFT, RIGHT, TOP = 56.0, 8.0, 10.0
@@ -18,6 +28,101 @@ _SAMPLE = 24.0
 LINE = 19.0
 """From one line of text to the next."""
 AXIS = {"class_": "c-axis", "stroke": "#6b7580"}
+_HOUR, _DAY = 3600, 86400
+_STEPS_OF_TIME = (
+    60, 120, 300, 600, 900, 1800, _HOUR, 2 * _HOUR, 3 * _HOUR, 6 * _HOUR, 12 * _HOUR,
+    _DAY, 2 * _DAY, 7 * _DAY, 14 * _DAY, 28 * _DAY, 91 * _DAY, 364 * _DAY,
+)  # fmt: skip
+_MONDAY = 4 * _DAY
+"""The first Monday after the epoch: longer steps begin on one."""
+
+
+def known(values: Iterable[float | None]) -> list[float]:
+    """The finite ones."""
+    return [value for value in map(finite, values) if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Maps ``low`` to ``start`` and ``high`` to ``end``, and holds all else between them."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    logarithmic: bool = False
+
+    def at(self, value: float) -> float:
+        """Where a value is."""
+        low, high = self.low, self.high
+        if high <= low:
+            return (self.start + self.end) / 2
+        value = low if value < low else high if value > high else value
+        if self.logarithmic:
+            share = math.log(value / low) / math.log(high / low)
+        else:
+            share = (value - low) / (high - low)
+        return self.start + share * (self.end - self.start)
+
+
+def nice_step(span: float, most: int) -> float:
+    """The smallest of 1, 2, 5 times a power of ten of which at most ``most`` fit into a span."""
+    least = span / max(most, 1)
+    power = 10.0 ** math.floor(math.log10(least))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round values that enclose ``low`` to ``high``, about ``most`` of them, in ascending order."""
+    if high <= low:
+        high = low + (abs(low) or 1.0)
+    step = nice_step(high - low, most)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [number * step for number in range(first, last + 1)]
+
+
+def logarithmic_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round values that enclose two positive ones: 1, 2 and 5 of each decade, or 1 where many."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    every: Sequence[float] = ()
+    for digits in ((1, 2, 5), (1, 3), (1,)):
+        every = [m * 10.0**decade for decade in decades for m in digits]
+        first = max((i for i, each in enumerate(every) if each <= low * (1 + 1e-9)), default=0)
+        last = next((i for i, each in enumerate(every) if each >= high * (1 - 1e-9)), len(every))
+        every = every[first : last + 1]
+        if len(every) <= most:
+            break
+    return list(every[:: max(1, math.ceil(len(every) / most))])
+
+
+def moments(since: float, until: float, most: int = 7) -> list[tuple[float, str]]:
+    """Round times in UTC with their labels: ``14:00``, or ``Mon 2`` where only days are told."""
+    if finite(since) is None or finite(until) is None:
+        return []
+    span = max(until - since, 1.0)
+    step = next((step for step in _STEPS_OF_TIME if span / step <= most), _STEPS_OF_TIME[-1])
+    origin = _MONDAY if step > _DAY else 0
+    number = math.ceil((since - origin) / step)
+    found: list[tuple[float, str]] = []
+    while (at := origin + number * step) <= until and len(found) < 2 * most:
+        found.append((float(at), _label(at, step, span)))
+        number += 1
+    return found
+
+
+def moment(time: float, form: str = "%Y-%m-%d %H:%M") -> str:
+    """A Unix time in UTC; ``-`` for what is none."""
+    if not math.isfinite(time) or abs(time) > 250e9:
+        return "-"
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=time)).strftime(form)
+
+
+def _label(at: int, step: int, span: float) -> str:
+    if step < _DAY:
+        return moment(at, "%H:%M")
+    # %-d is not known everywhere.
+    day = str(int(moment(at, "%d")))
+    return f"{moment(at, '%a')} {day}" if span <= 8 * _DAY else f"{day} {moment(at, '%b')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,10 @@
-"""Pieces of SVG as strings: whatever is given as text or as a value is escaped."""
+"""Pieces of SVG as strings: whatever is given as text or as a value is escaped.
+
+The hues are those that M. Okabe and K. Ito (*Color Universal Design*, 2008) chose to be told apart
+by everybody, from cold to hot, with lightness changed until each has a contrast of 3 to its ground.
+Lines differ by their dashes too, so that they can be told apart where there is no colour at all.
+They are attributes, which need no style, on white; :data:`STYLE` is for a dark ground.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from specwatch.report.charts.scale import finite
+from specwatch.wording.figures import finite
 from specwatch.wording.text import shown
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
@@ -14,6 +20,30 @@ SIZE = 13.5
 """Of text: 11 pixels where a chart of 400 is 330 pixels wide."""
 _CHARACTER = 0.56
 """Mean width of a character, in font sizes."""
+
+LIGHT = ("#0067a8", "#2b8fc9", "#00866a", "#b87700", "#b8390e", "#a0508a", "#6b7280", "#1f2933")
+DARK = ("#4aa8ea", "#8fd3ff", "#2fc79c", "#f0b429", "#ff8a5c", "#e59bd0", "#9aa4b1", "#f0f3f6")
+DASHES = (None, "7 2.5", "3 2", "9 2.5 2 2.5", "1.5 1.8", "12 3", "2 4", None)
+
+STROKES = tuple({"class_": f"s{i}", "stroke": each} for i, each in enumerate(LIGHT))
+"""Attributes of lines in each colour."""
+FILLS = tuple({"class_": f"f{i}", "fill": each} for i, each in enumerate(LIGHT))
+"""Attributes of areas in each colour."""
+INK = len(LIGHT) - 1
+"""The place of the colour that is about that of the text."""
+GREY = INK - 1
+
+STYLE = "\n".join([
+    ".chart, .sparkline { display: block; max-width: 100%; height: auto; }",
+    "@media screen and (prefers-color-scheme: dark) {",
+    ".c-ink { fill: #c6ced8; }",
+    ".c-grid { stroke: #333c47; }",
+    ".c-axis { stroke: #8b96a3; }",
+    ".c-ground { fill: #15191e; }",
+    *(f".s{i} {{ stroke: {each}; }} .f{i} {{ fill: {each}; }}" for i, each in enumerate(DARK)),
+    "}",
+])  # fmt: skip
+"""Rules for a page that has charts."""
 
 Point = tuple[float, float]
 
@@ -34,13 +64,13 @@ def element(name: str, content: str | None = None, /, **attributes: object) -> s
 
     None leaves an attribute out. The content is markup already.
     """
-    said = []
+    text = []
     for key, value in attributes.items():
         if value is None:
             continue
         known = place(value) if isinstance(value, float) else str(value)
-        said.append(f' {key.rstrip("_").replace("_", "-")}="{escape(known)}"')
-    opened = f"<{name}{''.join(said)}"
+        text.append(f' {key.rstrip("_").replace("_", "-")}="{escape(known)}"')
+    opened = f"<{name}{''.join(text)}"
     return f"{opened}/>" if content is None else f"{opened}>{content}</{name}>"
 
 
@@ -87,11 +117,11 @@ def document(
     """
     width, height = size
     id_ = re.sub(r"[^A-Za-z0-9_-]+", "-", prefix)[:80] or "chart"
-    told = element("title", escape(title), id=f"{id_}-title") + element(
+    text = element("title", escape(title), id=f"{id_}-title") + element(
         "desc", escape(description), id=f"{id_}-desc"
     )
     return element(
-        "svg", told + "".join(content), xmlns="http://www.w3.org/2000/svg", class_="chart",
+        "svg", text + "".join(content), xmlns="http://www.w3.org/2000/svg", class_="chart",
         viewBox=f"0 0 {width} {height}", width="100%", role="img",
         aria_labelledby=f"{id_}-title {id_}-desc", font_family=FONT, font_size=SIZE,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from specwatch.report.model import ModelReport, Report
-from specwatch.report.told import OUTCOMES
+from specwatch.report.sections.answer import OUTCOMES
 from specwatch.wording.figures import counted
 from specwatch.wording.moments import moment
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -21,7 +21,7 @@ _LONGEST_SUBJECT = 78
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class Outgoing:
     """A report that is ready to be sent; ``name`` is that of its files, ``made`` a Unix time."""
 
     name: str
@@ -53,18 +53,18 @@ def answer(report: Report, longest: int = _LONGEST_SUBJECT_NAME) -> str:
     models = report.targets
     if not models:
         return "nothing was watched"
-    pays = sum(each.answer.outcome in ("pays", "not_worth_it") for each in models)
-    loses = sum(each.answer.outcome == "loses" for each in models)
+    pays = sum(model.answer.outcome in ("pays", "not_worth_it") for model in models)
+    loses = sum(model.answer.outcome == "loses" for model in models)
     if len(models) == 1:
         verb = OUTCOMES[models[0].answer.outcome].verb
         return f"speculation {verb} on {_name(models[0], longest)}"
-    unit = "target" if len({each.target for each in models}) == len(models) else "model"
+    unit = "target" if len({model.target for model in models}) == len(models) else "model"
     whole = counted(len(models), unit)
     if pays and loses:
         return f"speculation pays on {pays} and loses on {loses} of {whole}"
     if pays or loses:
         return f"speculation {'pays' if pays else 'loses'} on {pays or loses} of {whole}"
-    outcomes = {each.answer.outcome for each in models}
+    outcomes = {model.answer.outcome for model in models}
     if len(outcomes) == 1:
         return f"speculation {OUTCOMES[outcomes.pop()].verb} on {whole}"
     return f"no gain was measured on {whole}"
@@ -81,8 +81,8 @@ def subject(template: str, report: Report) -> str:
     if over <= 0 or len(report.targets) != 1:
         return found
     longest = len(_name(report.targets[0], _LONGEST_SUBJECT_NAME)) - over
-    said = answer(report, max(longest, _LEAST_SUBJECT_NAME))
-    return template.format(answer=said, date=ends)
+    text = answer(report, max(longest, _LEAST_SUBJECT_NAME))
+    return template.format(answer=text, date=ends)
 
 
 def chat(report: Report) -> str:
@@ -91,38 +91,27 @@ def chat(report: Report) -> str:
     lines = [f"*specwatch: {_escaped(answer(report))}*", period]
     length, models = sum(map(len, lines)) + 100, list(report.targets)
     for index, model in enumerate(models):
-        said = _said(model)
-        length += len(said) + 2
+        text = _said(model)
+        length += len(text) + 2
         if length > LONGEST_CHAT:
             lines.append(f"\n... and {counted(len(models) - index, 'more answer')}")
             break
-        lines.append(f"\n{said}")
+        lines.append(f"\n{text}")
     lines += [f"\n_{_escaped(shown(note, LONGEST_SENTENCE))}_" for note in report.notes[:3]]
     return "\n".join(lines)
 
 
 def _said(model: ModelReport) -> str:
-    parts = [f"*{_escaped(_whole_name(model))}*", _escaped(_cut(model.answer.sentence))]
-    if model.answer.recommendation:
-        parts.append(_escaped(_cut(model.answer.recommendation)))
-    return "\n".join(parts)
-
-
-def _whole_name(model: ModelReport) -> str:
-    return " ".join(_unstyled(f"{shown(model.target)}, {shown(model.model_name)}").split())
+    # Without the characters that would end what is bold.
+    name = f"{shown(model.target)}, {shown(model.model_name)}"
+    name = " ".join(name.translate(dict.fromkeys(map(ord, "*`"), "'")).split())
+    texts = (model.answer.sentence, model.answer.recommendation)
+    lines = [_escaped(shown(text, 3 * LONGEST_SENTENCE)) for text in texts if text]
+    return "\n".join([f"*{_escaped(name)}*", *lines])
 
 
 def _name(model: ModelReport, longest: int) -> str:
     return " ".join(shown(model.target, longest).split())
-
-
-def _cut(sentence: str) -> str:
-    return shown(sentence, 3 * LONGEST_SENTENCE)
-
-
-def _unstyled(text: str) -> str:
-    """Without the characters that would end what is bold."""
-    return text.translate(dict.fromkeys(map(ord, "*`"), "'"))
 
 
 def _escaped(text: str) -> str:

@@ -1,8 +1,8 @@
-"""A latency over time, with speculation on and off."""
+"""The acceptance rate and the latency over time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from specwatch.report.charts.frame import (
@@ -12,17 +12,84 @@ from specwatch.report.charts.frame import (
     WIDTH,
     Field,
     Ink,
+    Scale,
     broken,
     days,
+    known,
     legend,
     levels,
-)
-from specwatch.report.charts.scale import Scale, finite, logarithmic_ticks, moment, ticks
-from specwatch.report.charts.style import GREY
-from specwatch.report.charts.svg import document, sentence
-from specwatch.report.model import LatencyPoint, Series
-from specwatch.wording.figures import bounded, seconds
+    logarithmic_ticks,
+    moment,
+    ticks,
+)  # fmt: skip
+from specwatch.report.charts.svg import GREY, INK, document, sentence
+from specwatch.report.model import AcceptancePoint, LatencyPoint, Series
+from specwatch.wording.figures import bounded, finite, percent, seconds
 from specwatch.wording.text import shown
+
+_MOST = 6
+"""Lines of buckets: more cannot be told apart."""
+_ALL = "all"
+_BOTTOM = 190.0
+_NAME = 24
+
+
+def acceptance(series: Series, since: float, until: float, prefix: str = "acceptance") -> str:
+    """Lines from ``since`` to ``until`` (Unix seconds), broken where there was no traffic.
+
+    A sentence where nothing was drafted. Where there are more than six buckets, those with the
+    most drafts are drawn.
+    """
+    chosen = _chosen(series.acceptance)
+    if not chosen:
+        return sentence("No drafts, so no acceptance over time.")
+    top = ticks(0, max(_rates(chosen[0][1]) + [r for _, p in chosen for r in _rates(p)]), 5)[-1]
+    field = Field(Scale(since, until, LEFT, WIDTH - RIGHT), Scale(0, min(top, 1.0), _BOTTOM, TOP))
+    drawn = [
+        *levels(field, ticks(0, min(top, 1.0), 5), lambda value: f"{value:.0%}"),
+        *days(field, since, until),
+    ]
+    entries = []
+    for number, (label, points) in enumerate(chosen):
+        ink = Ink(INK, 0, 2.4) if label == _ALL else Ink(number, number)
+        places = ((point.start + series.step / 2, finite(point.rate)) for point in points)
+        drawn.append(ink.drawn(broken(places, 1.5 * series.step, field)))
+        entries.append((ink, shown(label, _NAME)))
+    listed, bottom = legend(entries, _BOTTOM + 36)
+    title = "Acceptance rate over time, by temperature"
+    text = "; ".join(_told_rates(label, points) for label, points in chosen)
+    between = f"{moment(since)} to {moment(until)} UTC"
+    return document(prefix, (WIDTH, round(bottom)), title, f"{between}. {text}.", [*drawn, listed])
+
+
+def _chosen(
+    by_bucket: Mapping[str, Sequence[AcceptancePoint]],
+) -> list[tuple[str, Sequence[AcceptancePoint]]]:
+    """The buckets to draw, in their order, ``all`` last: on top of the others."""
+    some = {label: points for label, points in by_bucket.items() if _rates(points)}
+    busiest = sorted(
+        (label for label in some if label != _ALL),
+        key=lambda label: -sum(each.drafts for each in some[label]),
+    )[:_MOST]
+    names = [label for label in some if label in busiest]
+    # The only bucket is all of it: one line, not two.
+    if _ALL in some and len(names) != 1:
+        names.append(_ALL)
+    return [(label, some[label]) for label in names]
+
+
+def _rates(points: Sequence[AcceptancePoint]) -> list[float]:
+    return known(point.rate for point in points)
+
+
+def _told_rates(label: str, points: Sequence[AcceptancePoint]) -> str:
+    rates = _rates(points)
+    drafts = sum(point.drafts for point in points if finite(point.rate) is not None)
+    whole = sum(point.drafts * (finite(point.rate) or 0.0) for point in points)
+    mean = whole / drafts if drafts > 0 else sum(rates) / len(rates)
+    name = "all temperatures" if label == _ALL else f"temperature {shown(label)}"
+    return f"{name}: {percent(mean)} on average, {percent(min(rates))} to {percent(max(rates))}"
+
 
 Metric = Literal["ttft", "tpot"]
 
@@ -31,7 +98,6 @@ _MODES = {"on": 0, "off": 4, "mixed": GREY}
 """Modes, as they are listed, and the places of their colours."""
 _LOGARITHMIC_FROM = 25.0
 """The ratio of the greatest to the least from which on a level scale would hide the least."""
-_BOTTOM = 190.0
 
 Read = Callable[[LatencyPoint], float | None]
 
@@ -84,13 +150,13 @@ def latency(
         for line in found
     ]
     listed, bottom = legend(entries, _BOTTOM + 36)
-    told = "; ".join(_told(line) for line in found)
+    text = "; ".join(_told(line) for line in found)
     scale = " The scale is logarithmic." if down.logarithmic else ""
     between = f"{moment(since)} to {moment(until)} UTC"
     return document(
         prefix, (WIDTH, round(bottom)),
         f"{_NAMES[metric]} over time, with speculation on and off",
-        f"{between}. {told}.{scale}", [*drawn, listed],
+        f"{between}. {text}.{scale}", [*drawn, listed],
     )  # fmt: skip
 
 
@@ -102,13 +168,13 @@ def _lines(series: Series, metric: Metric) -> Iterator[_Line]:
         else {"P50": lambda each: each.tpot_p50, "P99": lambda each: each.tpot_p99}
     )
     for mode in _MODES:
-        points: Sequence[LatencyPoint] = [each for each in series.latency if each.mode == mode]
+        points: Sequence[LatencyPoint] = [point for point in series.latency if point.mode == mode]
         for name, read in readers.items():
             line = _Line(
                 mode,
                 name,
-                [(each.start + series.step / 2, _positive(read(each))) for each in points],
-                any(f"{metric}_{name.lower()}" in each.beyond for each in points),
+                [(point.start + series.step / 2, _positive(read(point))) for point in points],
+                any(f"{metric}_{name.lower()}" in point.beyond for point in points),
             )
             if line.values:
                 yield line

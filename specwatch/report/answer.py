@@ -1,18 +1,58 @@
-"""Did speculation pay: the answer that the rest of the report explains."""
+"""Did speculation pay, and how much there was to do: the answer that the rest explains."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from specwatch.domain.model import ALL_TEMPERATURES, HOUR, UNKNOWN_TEMPERATURE, Mode, load_bin_label
+from specwatch.domain.model import (
+    ALL_TEMPERATURES,
+    HOUR,
+    UNKNOWN_TEMPERATURE,
+    Mode,
+    load_bin_label,
+)
 from specwatch.report.ledger import Cell
 from specwatch.report.loads import losing, winning
 from specwatch.report.model import Amount, Answer, Load, Outcome, Ratio, Temperature, Traffic
 from specwatch.report.speedups import Speedups
-from specwatch.wording.speculation import MODE_NOT_KNOWN
+from specwatch.wording.speculation import MODE_NOT_KNOWN, WORTH_IT
 
-WORTH_IT = 1.3
-"""The speedup below which a draft model is hardly worth its memory."""
+_ENOUGH = 0.9
+"""The time watched in the period before, by that in this one, from which their amounts compare."""
+
+
+def traffic(cells: Sequence[Cell]) -> Traffic:
+    """Of all temperatures; the figures of the period before are None where it was not
+    watched nearly as long."""
+    now = [cell for cell in cells if cell.place.now]
+    before = [cell for cell in cells if not cell.place.now and cell.observed]
+    if sum(cell.observed for cell in before) < _ENOUGH * sum(cell.observed for cell in now):
+        before = []
+    observed, busy = dict.fromkeys(Mode, 0.0), dict.fromkeys(Mode, 0.0)
+    for cell in now:
+        observed[cell.place.mode] += cell.observed
+        busy[cell.place.mode] += cell.busy
+    return Traffic(
+        requests=_requests(now),
+        prompt_tokens=sum(cell.all.prompt_tokens or 0 for cell in now),
+        generation_tokens=_generated(now),
+        seconds_on=observed[Mode.ON],
+        seconds_off=observed[Mode.OFF],
+        seconds_mixed=observed[Mode.MIXED],
+        seconds_unknown=observed[Mode.UNKNOWN],
+        busy_on=busy[Mode.ON],
+        busy_off=busy[Mode.OFF],
+        requests_before=_requests(before) if before else None,
+        generation_tokens_before=_generated(before) if before else None,
+    )
+
+
+def _requests(cells: Sequence[Cell]) -> int:
+    return sum(sum(cell.all.requests.values()) for cell in cells)
+
+
+def _generated(cells: Sequence[Cell]) -> int:
+    return sum(cell.all.generation_tokens or 0 for cell in cells)
 
 
 def answer(
@@ -25,15 +65,16 @@ def answer(
 ) -> Answer:
     """All of it but the sentences, which are left empty."""
     by_temperature = [
-        (each.temperature, each.speedup)
-        for each in temperatures
-        if each.temperature not in (ALL_TEMPERATURES, UNKNOWN_TEMPERATURE)
+        (bucket.temperature, bucket.speedup)
+        for bucket in temperatures
+        if bucket.temperature not in (ALL_TEMPERATURES, UNKNOWN_TEMPERATURE)
     ]
-    by_load = [(each.load, each.speedup) for each in loads]
+    by_load = [(load.load, load.speedup) for load in loads]
     ran = _ran(cells)
     speedup = measured.overall if ran else None
     hours = _saved(speedup, loads, _measured(cells, measured))
-    outcome = _outcome(speedup, ran=ran, any_traffic=_any_traffic(traffic))
+    counted = (traffic.requests, traffic.generation_tokens, traffic.busy_on, traffic.busy_off)
+    outcome = _outcome(speedup, ran=ran, any_traffic=any(counted))
     served = {e.place.mode for e in cells if e.place.now and e.all.generation_tokens}
     undecided = outcome == "off" and Mode.UNKNOWN in served and Mode.OFF not in served
     return Answer(
@@ -53,17 +94,12 @@ def answer(
     )
 
 
-def _any_traffic(traffic: Traffic) -> bool:
-    busy = traffic.busy_on or traffic.busy_off
-    return bool(traffic.requests or traffic.generation_tokens or busy)
-
-
 def _ran(cells: Sequence[Cell]) -> bool:
     """Whether anything was served with speculation."""
     return any(
-        each.all.drafts or (each.all.generation_tokens and each.place.mode is Mode.ON)
-        for each in cells
-        if each.place.now
+        cell.all.drafts or (cell.all.generation_tokens and cell.place.mode is Mode.ON)
+        for cell in cells
+        if cell.place.now
     )
 
 
@@ -104,7 +140,7 @@ def _saved(
     """
     if speedup is None or speedup.lower is None or speedup.upper is None:
         return None
-    known = [(busy.get(each.load, 0.0), each.speedup) for each in loads if each.speedup is not None]
+    known = [(busy.get(load.load, 0.0), load.speedup) for load in loads if load.speedup is not None]
     measured = [
         (seconds / HOUR, found.value, found.lower, found.upper)
         for seconds, found in known or [(sum(busy.values()), speedup)]

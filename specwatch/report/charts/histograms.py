@@ -1,21 +1,37 @@
-"""How many tokens of a draft are accepted: a small histogram for each temperature bucket."""
+"""Small charts: how many tokens of a draft are accepted, and a line as small as a word."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from html import escape
 
-from specwatch.report.charts.frame import AXIS, WIDTH
-from specwatch.report.charts.scale import Scale, ticks
-from specwatch.report.charts.style import FILLS
-from specwatch.report.charts.svg import SIZE, document, element, rule, sentence, words
+from specwatch.report.charts.frame import AXIS, WIDTH, Scale, known, ticks
+from specwatch.report.charts.svg import (
+    FILLS,
+    SIZE,
+    STROKES,
+    Point,
+    document,
+    dot,
+    element,
+    lines,
+    rule,
+    sentence,
+    words,
+)  # fmt: skip
 from specwatch.report.model import Temperature
+from specwatch.wording.figures import finite
 from specwatch.wording.text import shown
 
 _MOST = 9
 _IN_A_ROW = 3
 _LEFT, _HIGH, _HEAD, _FOOT, _GAP = 48.0, 72.0, 22.0, 22.0, 12.0
 _NAME = 14
+_SPARK_WIDTH, _SPARK_HEIGHT = 120, 28
+_EDGE = 3.0
+_LEAST_SPAN = 0.1
+"""Of the greatest value: what changes by less is drawn as about level."""
 
 
 def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") -> str:
@@ -23,7 +39,7 @@ def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") ->
 
     A sentence where no histogram is known.
     """
-    found = [(each.temperature, _shares(each.acceptance.histogram)) for each in temperatures]
+    found = [(bucket.temperature, _shares(bucket.acceptance.histogram)) for bucket in temperatures]
     drawn_ = [(label, shares) for label, shares in found if shares]
     if len(drawn_) == 2 and drawn_[0][0] == "all":
         drawn_ = drawn_[1:]  # the only bucket is all of it
@@ -42,10 +58,10 @@ def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") ->
         content += _bars(shares, down, left, wide)
         content.append(words(shown(label, _NAME), left, top - 7, font_weight=600))
     height = math.ceil(len(drawn_) / _IN_A_ROW) * row
-    told = "; ".join(_told(label, shares) for label, shares in drawn_)
+    text = "; ".join(_told(label, shares) for label, shares in drawn_)
     return document(
         prefix, (WIDTH, round(height + 4)),
-        "Share of drafts by the number of tokens accepted, by temperature", f"{told}.", content,
+        "Share of drafts by the number of tokens accepted, by temperature", f"{text}.", content,
     )  # fmt: skip
 
 
@@ -81,3 +97,49 @@ def _told(label: str, shares: Sequence[float]) -> str:
     more = "" if len(shares) <= 17 else ", and so on"
     name = "all temperatures" if label == "all" else f"temperature {shown(label)}"
     return f"{name}: {listed}{more} of the drafts"
+
+
+def sparkline(
+    points: Sequence[tuple[float, float | None]],
+    label: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+) -> str:
+    """Points of time and value, in order; None breaks the line. ``label`` tells it in words.
+
+    ``low`` and ``high`` are the values of its edges, where they are not to be those of the points.
+    """
+    values = known(value for _, value in points)
+    if not values:
+        return f'<span class="nothing">{escape(label) if label else "nothing to show"}</span>'
+    bottom, top = _edges(values, finite(low), finite(high))
+    times = known(time for time, _ in points)
+    across = Scale(min(times, default=0), max(times, default=0), _EDGE, _SPARK_WIDTH - _EDGE)
+    down = Scale(bottom, top, _SPARK_HEIGHT - _EDGE, _EDGE)
+    pieces: list[list[Point]] = [[]]
+    for time, value in points:
+        at, found = finite(time), finite(value)
+        if found is None:
+            pieces.append([])
+        elif at is not None:
+            pieces[-1].append((across.at(at), down.at(found)))
+    drawn = lines(pieces, **STROKES[0], stroke_width=1.6, stroke_linejoin="round")
+    last = next((piece[-1] for piece in reversed(pieces) if piece), None)
+    if last is not None:
+        drawn += dot(last, 2.4, **FILLS[0])
+    return element(
+        "svg", element("title", escape(label)) + drawn, xmlns="http://www.w3.org/2000/svg",
+        class_="sparkline", viewBox=f"0 0 {_SPARK_WIDTH} {_SPARK_HEIGHT}", width=_SPARK_WIDTH,
+        height=_SPARK_HEIGHT, role="img", aria_label=label,
+    )  # fmt: skip
+
+
+def _edges(values: Sequence[float], low: float | None, high: float | None) -> tuple[float, float]:
+    bottom = min(values) if low is None else low
+    top = max(values) if high is None else high
+    least = max(abs(top), abs(bottom)) * _LEAST_SPAN
+    if top - bottom < least:
+        middle = (top + bottom) / 2
+        bottom, top = middle - least / 2, middle + least / 2
+    return bottom, top

@@ -1,0 +1,22 @@
+"""The sections of a report, worded once: text, Markdown and HTML are three ways to set them."""
+
+from __future__ import annotations
+
+from specwatch.report.layout import Section
+from specwatch.report.model import ModelReport
+from specwatch.report.sections.answer import answer
+from specwatch.report.sections.loads import choices, experiments, loads
+from specwatch.report.sections.operation import changes, guard, health, objectives
+from specwatch.report.sections.temperatures import latencies, temperatures
+
+_SECTIONS = (
+    answer, temperatures, latencies, loads, choices, experiments, objectives, guard, changes,
+    health,
+)  # fmt: skip
+_QUIET = (answer, experiments, guard, changes, health)
+
+
+def sections(model: ModelReport) -> list[Section]:
+    """All that is told of a model after the sentences of its answer."""
+    chosen = _QUIET if model.answer.outcome == "no_traffic" else _SECTIONS
+    return [section for make in chosen if (section := make(model)) is not None]

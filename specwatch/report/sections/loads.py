@@ -1,0 +1,216 @@
+"""Load, draft tokens, and what was measured on purpose, as sections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from specwatch.domain.experiments import Verdict, Zone
+from specwatch.loadtest import verdicts, zones
+from specwatch.report import layout, schedule
+from specwatch.report.experiments import headline, others
+from specwatch.report.layout import Cell, Figure, Part, Section, Sentence, Style, Table, table
+from specwatch.report.model import Experiment, MeasuredLoad, ModelReport
+from specwatch.wording import figures, speculation
+from specwatch.wording.figures import finite
+from specwatch.wording.moments import moment
+from specwatch.wording.text import shown
+
+_VERDICTS: dict[Verdict, Style] = {"ship": "good", "not_worth_it": "warn", "do_not": "bad"}
+_ZONES: dict[Zone, Style] = {"wins": "good", "near": "warn", "loses": "bad"}
+
+
+def loads(model: ModelReport) -> Section:
+    """The speedup at each load, and where it crosses 1."""
+    if not model.loads:
+        nothing = Sentence("Nothing ran with speculation, so nothing is known by load.")
+        return Section("Load", [nothing])
+    parts: list[Part] = [Sentence(_crossing(model))]
+    if any(one.speedup for one in model.loads):
+        parts.append(
+            Figure(
+                "speedup",
+                "Speedup per token at each load, with its 95 % interval where it was measured, and"
+                " the break-even line at 1. The table has the figures.",
+            )
+        )
+    rows = [
+        (
+            shown(one.load),
+            figures.number(one.running, 1),
+            figures.span(one.busy),
+            figures.percent(one.share),
+            figures.percent(one.acceptance_rate),
+            layout.rate(one.break_even_acceptance),
+            layout.ratio(one.speedup),
+            layout.ratio(one.step_cost)._replace(short=_value(one.step_cost), style=""),
+            layout.mean(one.tpot_on),
+            layout.change(one.tpot_on, one.tpot_off),
+            layout.quantile(one.tpot_on, "p99"),
+            layout.quantile(one.tpot_off, "p99"),
+        )
+        for one in model.loads
+    ]
+    parts.append(
+        table(
+            "Speculation by load",
+            "*Running requests=Load|Mean|Busy|Share of tokens=Share|Acceptance=Accept"
+            "|Break-even acceptance=Break-even|Speedup per token=Speedup|Cost of a step=Step"
+            "|Mean TPOT=?TPOT|Against off=?Vs off|P99=?P99|P99 off=?P99 off",
+            rows,
+            bars=[
+                (one.speedup.value if one.speedup else None, layout.verdict(one.speedup))
+                for one in model.loads
+            ],
+            mark=1.0,
+        )
+    )
+    return Section("Load", parts)
+
+
+def _value(cost: object) -> str:
+    return layout.times(getattr(cost, "value", None))
+
+
+def _crossing(model: ModelReport) -> str:
+    running = None if model.crossing is None else finite(model.crossing.running)
+    if running is not None:
+        return f"Speculation pays up to about {running:.0f} running requests, and loses above that."
+    speedups = [one.speedup for one in model.loads]
+    values = [finite(one.value) for one in speedups if one and one.basis == "measured"]
+    known = [value for value in values if value is not None]
+    if not known:
+        return "No speedup was measured at any load."
+    if min(known) > 1:
+        return "At no load that was measured does speculation lose."
+    if max(known) < 1:
+        return "At no load that was measured does speculation pay."
+    return "Speculation does not stop paying at any one load."
+
+
+def choices(model: ModelReport) -> Section:
+    """The best number of draft tokens; speculation at some loads only."""
+    return Section("Draft tokens, and what if", [*_best_k(model), *_what_if(model)])
+
+
+def _best_k(model: ModelReport) -> Iterator[Part]:
+    best = model.best_k
+    if best is None:
+        why = model.best_k_unknown
+        because = f": {speculation.BEST_K_UNKNOWN[why]}" if why else ""
+        yield Sentence(f"The best number of draft tokens is not known{because}.")
+        return
+    if best.k == best.now:
+        yield Sentence(f"The number of draft tokens is right: {best.now}.")
+    else:
+        yield Sentence(
+            f"The best number of draft tokens is predicted to be {speculation.best_of(best.k)}; it"
+            f" is {best.now}."
+        )
+    if best.speedups:
+        yield table(
+            "Speedup per token predicted for each number of draft tokens",
+            "|".join(["*Draft tokens", "off", *map(str, range(1, len(best.speedups)))]),
+            [("Predicted speedup", *map(layout.times, best.speedups))],
+        )
+
+
+def _what_if(model: ModelReport) -> Iterator[Part]:
+    found = model.what_if
+    if found is None:
+        yield Sentence("Nothing is known to be gained by speculation at some loads only.")
+        return
+    most = schedule.limit(found)
+    if not most:
+        yield Sentence(
+            "It pays at no load that was measured, so switch it off: the same work would have been"
+            f" done {layout.times(found.gain)} as fast as it was."
+        )
+        return
+    yield Sentence(
+        f"It loses above {most} running requests, {figures.percent(found.share)} of the measured"
+        " time: a server of its own without speculation, or switching it off, ends that."
+    )
+    if not schedule.stops_the_loss(found):
+        yield Sentence(f"A schedule by batch size does not: {schedule.expected(found)}.")
+        return
+    yield Sentence(
+        f"`{schedule.setting(found)}` in the speculative configuration stops drafting there;"
+        f" it {schedule.needs(model.engine_version)}."
+    )
+    yield Sentence(f"What that gains has to be measured: {schedule.expected(found)}.")
+    yield Sentence(schedule.WITH_MTP)
+    unmeasured = schedule.unmeasured(model, found)
+    if unmeasured:
+        yield Sentence(f"Of these loads nothing was measured: {', '.join(map(shown, unmeasured))}.")
+
+
+def experiments(model: ModelReport) -> Section | None:
+    """Each with its figures; None where there was none."""
+    parts: list[Part] = []
+    for one in model.experiments:
+        style = "" if one.verdict is None else _VERDICTS.get(one.verdict, "")
+        parts.append(Sentence(layout.sentence(headline(one)), style))
+        if one.temperatures or one.loads:
+            parts.append(_measured(one))
+    if model.more_experiments:
+        parts.append(Sentence(f"And {others(model.more_experiments)}."))
+    return Section("Measured on purpose", parts) if model.experiments else None
+
+
+def _measured(experiment: Experiment) -> Table:
+    when = moment(experiment.at)
+    if experiment.temperatures:
+        return table(
+            f"Probe of {when}: acceptance by temperature",
+            "*Temperature=Temp|Acceptance|*Against break-even=Break-even|Speedup",
+            [
+                (
+                    figures.UNKNOWN if finite(one.temperature) is None else f"{one.temperature:g}",
+                    layout.share(one.acceptance_rate),
+                    Cell(zones.LABELS[one.zone], style=_ZONES.get(one.zone, "")),
+                    layout.ratio(one.speedup),
+                )
+                for one in experiment.temperatures
+            ],
+        )
+    if experiment.kind == "comparison":
+        return table(
+            f"Comparison of {when}: with speculation against without, by load",
+            "*Load|Speedup|Tokens/s with=Tok/s|Tokens/s without=Tok/s off"
+            "|Tokens/s of a request=Per user|TPOT P99|*Verdict",
+            [
+                (
+                    _load(one),
+                    layout.ratio(one.speedup),
+                    figures.compact(one.throughput),
+                    figures.compact(one.throughput_off),
+                    figures.number(one.per_user, 1),
+                    figures.seconds(one.tpot_p99),
+                    Cell(figures.UNKNOWN)
+                    if one.verdict is None
+                    else Cell(verdicts.LABELS[one.verdict], style=_VERDICTS.get(one.verdict, "")),
+                )
+                for one in experiment.loads
+            ],
+        )
+    return table(
+        f"Bench of {when}: throughput by load",
+        "*Load|Tokens/s=Tok/s|Tokens/s of a request=Per user|TPOT P99",
+        [
+            (
+                _load(one),
+                figures.compact(one.throughput),
+                figures.number(one.per_user, 1),
+                figures.seconds(one.tpot_p99),
+            )
+            for one in experiment.loads
+        ],
+    )
+
+
+def _load(measured_load: MeasuredLoad) -> str:
+    """``16`` clients, or ``4/s``; ``16, in part`` of one that was broken off."""
+    rate = finite(measured_load.rate)
+    known = measured_load.concurrency is not None or rate is None
+    load = figures.number(measured_load.concurrency) if known else f"{rate:g}/s"
+    return load if measured_load.complete else f"{load}, in part"

@@ -1,0 +1,156 @@
+"""Acceptance, accepted lengths and latency by temperature, as sections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from specwatch.domain.model import ALL_TEMPERATURES
+from specwatch.report import layout
+from specwatch.report.layout import Cell, Figure, Part, Section, Sentence, table
+from specwatch.report.model import Latency, ModelReport
+from specwatch.wording import figures
+from specwatch.wording.text import shown
+
+_MOST_LENGTHS = 17
+_METRICS: dict[Literal["ttft", "tpot"], str] = {
+    "ttft": "Time to first token",
+    "tpot": "Time per output token",
+}
+
+
+def temperatures(model: ModelReport) -> Section:
+    """Shares, acceptance and speedup, and the lengths of what was accepted."""
+    return Section("Temperatures", [*_acceptance(model)])
+
+
+def latencies(model: ModelReport) -> Section:
+    """TTFT and TPOT with speculation, against the period before and against without."""
+    return Section("Latency", [*_latencies(model)])
+
+
+def _acceptance(model: ModelReport) -> Iterator[Part]:
+    known = model.temperatures
+    if not any(one.acceptance.drafts or one.requests for one in known):
+        yield Sentence("There was no request, so nothing is known by temperature.")
+        return
+    if len(known) == 1:
+        yield Sentence(
+            "Temperatures are not known: only the server's own counters were read."
+            " `specwatch tap flags` says what to add to vLLM's command line."
+        )
+    if any(model.series.acceptance.values()):
+        yield Figure(
+            "acceptance", "Acceptance rate over time, by temperature. The table has its means."
+        )
+    drafted = [(one, one.acceptance.histogram or ()) for one in known]
+    drafted = [(one, counts) for one, counts in drafted if any(counts)]
+    if drafted:
+        yield Figure(
+            "histogram",
+            "Share of drafts by the number of tokens accepted. The second table has the figures.",
+        )
+    rows: list[tuple[str | Cell, ...]] = []
+    for one in known:
+        counted, spread = one.acceptance, one.acceptance.per_request
+        quantiles = (None, None, None) if spread is None else (spread.p10, spread.p50, spread.p90)
+        rows.append(
+            (
+                shown(one.temperature),
+                layout.count(one.requests),
+                figures.percent(one.share),
+                figures.percent(counted.rate),
+                layout.points(counted.rate, one.acceptance_before),
+                *map(figures.percent, quantiles),
+                figures.number(counted.mean_length, 2),
+                layout.ratio(one.speedup),
+            )
+        )
+    yield table(
+        "Traffic, acceptance and speedup by temperature",
+        "*Temperature=Temp|Requests|Share|Acceptance=Accept|Points against before=Change"
+        "|P10 of requests=P10|P50|P90|Tokens a step=Tau|Speedup",
+        rows,
+        whole=len(known) > 1,
+        bars=[(one.acceptance.rate, "") for one in known],
+    )
+    if not drafted:
+        yield Sentence("How many tokens of a draft were accepted is not known.")
+        return
+    longest = min(max(len(counts) for _, counts in drafted), _MOST_LENGTHS)
+    yield table(
+        "Share of drafts by the number of tokens accepted",
+        "|".join(["*Temperature=Temp", *map(str, range(longest))]),
+        [(shown(one.temperature), *_shares(counts, longest)) for one, counts in drafted],
+        whole=len(drafted) > 1,
+    )
+
+
+def _shares(counts: Sequence[int], longest: int) -> list[str]:
+    shares = [figures.percent(count / sum(counts)) for count in counts[:longest]]
+    return shares + [figures.UNKNOWN] * (longest - len(shares))
+
+
+def _latencies(model: ModelReport) -> Iterator[Part]:
+    points = model.series.latency
+    if not points and not any(one.ttft.on or one.tpot.on for one in model.temperatures):
+        yield Sentence("No latency is known.")
+        return
+    for metric, title in _METRICS.items():
+        if any(getattr(point, f"{metric}_p50") is not None for point in points):
+            yield Figure(
+                metric,
+                f"{title} over time, P50 and P99 (interpolated), with speculation on and off."
+                " The table has the whole period.",
+            )
+    for metric, title in _METRICS.items():
+        rows = [(one.temperature, getattr(one, metric)) for one in model.temperatures]
+        yield from _latency(title, [(label, one) for label, one in rows if one.on is not None])
+    yield Sentence(
+        "Means are exact. A quantile given as a range lies anywhere in that histogram bucket, so"
+        " its change is not given."
+    )
+
+
+def _latency(title: str, rows: Sequence[tuple[str, Latency]]) -> Iterator[Part]:
+    """Yield a table with what can be compared; a sentence where nothing is known."""
+    if not rows:
+        yield Sentence(f"{title} is not known.")
+        return
+    before = any(one.before for _, one in rows)
+    off = any(one.off for _, one in rows)
+    columns, against, missing = ["*Temperature=Temp", "Mean"], [], []
+    if before:
+        columns.append("Mean against before=Vs before")
+        against.append("the period before")
+    else:
+        missing.append("the period before")
+    if off:
+        columns.append("Mean against off=Vs off")
+        against.append("without speculation at the same load")
+    else:
+        missing.append("a baseline")
+    for which in ("P50", "P95", "P99"):
+        columns += [which, f"{which} off=?{which} off"] if off else [which]
+    text = f", against {' and '.join(against)}" if against else ""
+    yield table(
+        f"{title} with speculation{text}",
+        "|".join(columns),
+        [
+            (
+                shown(label),
+                layout.mean(one.on),
+                *([layout.change(one.on, one.before)] if before else []),
+                *([layout.change(one.on, one.off)] if off else []),
+                *(
+                    layout.quantile(side, which)
+                    for which in ("p50", "p95", "p99")
+                    for side in ([one.on, one.off] if off else [one.on])
+                ),
+            )
+            for label, one in rows
+        ],
+        whole=len(rows) > 1 and rows[0][0] == ALL_TEMPERATURES,
+    )
+    if missing:
+        yield Sentence(f"There is nothing to compare it with from {' or '.join(missing)}.")
