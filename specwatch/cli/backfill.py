@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from specwatch.backfill.prometheus import Prometheus
     from specwatch.backfill.prometheus_targets import Found, Source
     from specwatch.backfill.service import Filled, Span
-    from specwatch.cli.backfill_progress import Progress
+    from specwatch.cli.progress import BackfillProgress
     from specwatch.store.repository import Store
 
 _SHORTEST_STEP, _LONGEST_STEP = 1.0, 60.0
@@ -135,7 +135,7 @@ def command(**given: Any) -> None:
     from specwatch.backfill import prometheus_pages
     from specwatch.backfill.prometheus_targets import named
     from specwatch.backfill.service import MARGIN, Span, end_of
-    from specwatch.cli.backfill_progress import Progress
+    from specwatch.cli.progress import BackfillProgress
 
     now = time.time()
     loaded = options.loaded(given["file"])
@@ -150,7 +150,7 @@ def command(**given: Any) -> None:
     wanted = now - MARGIN if given["until"] is None else given["until"]
     with _prometheus(given) as prometheus, _store(given, daemon, now) as store:
         span = Span(since, max(end_of(store, wanted, now), since))
-        progress = Progress()
+        progress = BackfillProgress()
         found = _found(prometheus, selector, span, given, loaded, progress)
         if not found.sources:
             raise ConfigError("\n".join(found.refused))
@@ -189,7 +189,7 @@ def _fill(
     sources: Sequence[Source],
     span: Span,
     daemon: str,
-    progress: Progress,
+    progress: BackfillProgress,
     given: Mapping[str, Any],
 ) -> tuple[list[Filled], list[str]]:
     """What became of each target, and why some failed."""
@@ -224,7 +224,7 @@ def _fill(
     return filled, failed
 
 
-def _roll_up(store: Store, progress: Progress) -> None:
+def _roll_up(store: Store, progress: BackfillProgress) -> None:
     """Bring the hours up to date, of whichever daemon: minutes went under several names."""
     progress.note("every minute is written; rolling up the hours")
     try:
@@ -242,10 +242,10 @@ def _roll_up(store: Store, progress: Progress) -> None:
         raise Stopped(f"{error}\nstopped {_LATE_HOURS}") from error
 
 
-def _after(progress: Progress) -> str:
-    if progress.at is None:
+def _after(progress: BackfillProgress) -> str:
+    if progress.last is None:
         return " before the first hour: nothing was written; the same command goes on"
-    target, hour = progress.at
+    target, hour = progress.last
     return f" after the hour of {moment(hour)} of {shown(target)}; the same command goes on"
 
 
@@ -302,7 +302,7 @@ def _found(
     span: Span,
     given: Mapping[str, Any],
     loaded: loading.Config | None,
-    progress: Progress,
+    progress: BackfillProgress,
 ) -> Found:
     from specwatch.backfill.prometheus_targets import named, sources
     from specwatch.backfill.service import discover

@@ -16,7 +16,7 @@ import click
 from click.core import ParameterSource
 
 from specwatch.cli import options
-from specwatch.cli.output_file import json_text, require_writable, write
+from specwatch.cli.output import json_text, require_writable, write
 from specwatch.config.loading import Config
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -140,6 +141,8 @@ def _show(models: list[dict[str, Any]]) -> None:
 
 
 def _show_model(terminal: Any, model: dict[str, Any]) -> None:
+    from specwatch.cli.terminal import table
+
     terminal.line((shown(model["model_name"]) or "(unnamed model)", "bold"))
     facts = [
         f"speculation {model['speculation']}",
@@ -156,10 +159,7 @@ def _show_model(terminal: Any, model: dict[str, Any]) -> None:
         _show_acceptance(terminal, model)
     latencies = {"TTFT": "ttft", "TPOT": "tpot", "inter-token": "inter_token"}
     if any(model[key] for key in latencies.values()):
-        columns = ("count", "mean", "p50", "p90", "p95", "p99")
-        terminal.line((_row("", *columns), "dim"))
-        for name, key in latencies.items():
-            terminal.line(_row(name, *_latency(model[key])))
+        terminal.lines(table(_LATENCIES, [(name, model[key]) for name, key in latencies.items()]))
     if model["tap"]:
         from specwatch.cli.tables import bucket_lines, coverage_lines
 
@@ -167,6 +167,18 @@ def _show_model(terminal: Any, model: dict[str, Any]) -> None:
         if model["tap"]["failures"]:
             terminal.line((f"tap failed: {figures.number(model['tap']['failures'])}", "red"))
         terminal.lines(bucket_lines(model["temperatures"]))
+
+
+def _quantile(name: str) -> Callable[[tuple[str, Any]], str]:
+    return lambda row: figures.quantile(row[1], name)
+
+
+_LATENCIES: Mapping[str, Callable[[tuple[str, Any]], str]] = {
+    "latency": lambda row: row[0],
+    "count": lambda row: figures.number(row[1] and row[1]["count"]),
+    "mean": lambda row: figures.mean(row[1]),
+    **{name: _quantile(name) for name in summary.QUANTILES},
+}
 
 
 def _show_acceptance(terminal: Any, model: dict[str, Any]) -> None:
@@ -186,16 +198,3 @@ def _show_acceptance(terminal: Any, model: dict[str, Any]) -> None:
         bar = terminal.bar * round(40 * drafts / max(lengths))
         label = f"{kept} of {len(lengths) - 1}"
         terminal.line(f"{label:12}  {drafts / sum(lengths):6.1%}  {bar}")
-
-
-def _latency(latency: dict[str, Any] | None) -> tuple[str, ...]:
-    if latency is None:
-        return (figures.UNKNOWN,) * 6
-    quantiles = (figures.quantile(latency, name) for name in summary.QUANTILES)
-    return figures.number(latency["count"]), figures.mean(latency), *quantiles
-
-
-def _row(name: str, *cells: str) -> str:
-    from specwatch.cli.terminal import row
-
-    return row([f"{name:12}", *(f"{cell:>8}" for cell in cells)], "  ")

@@ -13,7 +13,7 @@ from urllib.request import url2pathname
 import click
 
 from specwatch.cli import options
-from specwatch.cli.shell import for_a_shell, for_json
+from specwatch.cli.output import for_a_shell, for_json
 from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.domain.units import parse_engine_url
 from specwatch.errors import CannotStrip, ConfigError, SpecwatchError

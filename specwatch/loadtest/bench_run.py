@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from specwatch.cli.load_server import Server
 from specwatch.domain.experiments import Level
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
@@ -23,6 +22,7 @@ from specwatch.loadtest.calibration import Block, Stage
 from specwatch.loadtest.open_loop import MOST_IN_FLIGHT, OpenLoop
 from specwatch.loadtest.prompts import endless
 from specwatch.loadtest.requests import Answer, Ask, Prompt
+from specwatch.loadtest.server import Server
 from specwatch.wording import figures
 
 SLICES = 12

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from specwatch.cli.load_server import Server
-from specwatch.cli.load_sources import TooLittle
 from specwatch.domain.model import Mode, Series
-from specwatch.errors import ConfigError, ScrapeError, SpecwatchError
+from specwatch.errors import ConfigError, ScrapeError, SpecwatchError, TooLittle
 from specwatch.loadtest import other_traffic
 from specwatch.loadtest.acceptance import Part
 from specwatch.loadtest.calibration import Block, Engine, Stage
@@ -19,6 +17,7 @@ from specwatch.loadtest.fixed_load import FixedLoad
 from specwatch.loadtest.probe import RECORDS_FLAG, Source, Sweep
 from specwatch.loadtest.prompts import endless
 from specwatch.loadtest.requests import Answer, Ask, Prompt
+from specwatch.loadtest.server import Server
 from specwatch.scrape import tally
 from specwatch.wording import figures
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from specwatch.cli.load_server import Server
 from specwatch.domain.model import Mode
 from specwatch.domain.temperature import Buckets
 from specwatch.domain.units import format_duration
@@ -18,6 +17,7 @@ from specwatch.errors import ConfigError
 from specwatch.loadtest.calibration import Stage
 from specwatch.loadtest.prompts import TOKENS_PER_WORD, endless, sized
 from specwatch.loadtest.requests import Ask
+from specwatch.loadtest.server import Server
 
 SLICES = 12
 """Of a stage, at least: each is a point of the baseline."""
