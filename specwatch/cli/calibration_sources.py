@@ -159,7 +159,7 @@ def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | Non
     def measured(window: Window) -> bool:
         # A minute more: a request that ended is counted when its page is read.
         start, end = window.start, window.start + window.length
-        return any(start < each.ended + MINUTE and each.began < end for each in spans)
+        return any(start < span.ended + MINUTE and span.began < end for span in spans)
 
     since = now - TRAFFIC_DAYS * 24 * HOUR
     reader = Reader.of(sources.database)
@@ -167,17 +167,17 @@ def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | Non
         spans = reader.experiment_spans(since, sources.target)
         hours = windows(since, now, HOUR)
         # Minutes from where hours end: an hour is built when it is over.
-        rest = max((each.start + HOUR for each in hours), default=since)
+        rest = max((window.start + HOUR for window in hours), default=since)
         minutes = windows(rest, now, MINUTE)
-        for start in {each.start for each in hours if measured(each)}:
+        for start in {window.start for window in hours if measured(window)}:
             minutes += windows(start, start + HOUR, MINUTE)
     except StoreError as error:
         return None, str(error), 0
     finally:
         reader.close()
-    left_out = MINUTE * len({each.start for each in minutes if measured(each)})
-    samples = samples_of(each for each in (*hours, *minutes) if not measured(each))
-    shape = shape_of(each for each in samples if each.mode in (Mode.ON, Mode.OFF))
+    left_out = MINUTE * len({window.start for window in minutes if measured(window)})
+    samples = samples_of(window for window in (*hours, *minutes) if not measured(window))
+    shape = shape_of(window for window in samples if window.mode in (Mode.ON, Mode.OFF))
     if shape is None:
         return None, f"hardly any traffic of {sources.target} is stored for {model}", left_out
     return shape, None, left_out

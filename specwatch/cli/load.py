@@ -190,13 +190,13 @@ def free_server(target: Target, given: Mapping[str, Any], where: str) -> Server:
     meant."""
     from specwatch.loadtest import server
 
-    found = server.Server(target, model=given["model"], endpoint=given["endpoint"], where=where)
-    if found.engine.busy and not given["shared"]:
+    measured = server.Server(target, model=given["model"], endpoint=given["endpoint"], where=where)
+    if measured.engine.busy and not given["shared"]:
         raise ConfigError(
-            f"{where}: {found.engine.busy:g} requests of others are under way at {found.url};"
+            f"{where}: {measured.engine.busy:g} requests of others are under way at {measured.url};"
             " take its traffic away, or give --shared"
         )
-    return found
+    return measured
 
 
 # --- prompts

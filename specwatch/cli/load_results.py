@@ -56,12 +56,12 @@ def store_all(
         return ["nothing stored"], []
     stored = []
     try:
-        numbers = [store.add_experiment(each, time.time()) for each in experiments]
+        numbers = [store.add_experiment(one, time.time()) for one in experiments]
         stored.append(f"stored as result {', '.join(map(str, numbers))} in {store.where}")
         stored += no_baseline
         if baseline:
             store.write_measurements(baseline, time.time())
-            bins = ", ".join(load_bin_label(each.load_bin) for each in baseline)
+            bins = ", ".join(load_bin_label(one.load_bin) for one in baseline)
             stored.append(f"baseline of {baseline[0].key.target} at load {bins} stored")
     except StoreError as error:
         return stored, [f"measured, but not stored: {error}"]

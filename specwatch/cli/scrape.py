@@ -78,10 +78,10 @@ def _page(source: str, timeout: float) -> bytes:
         with Path(source).open("rb") as file:
             return _read(file, source)
     except (OSError, ValueError) as error:
-        found = error.strerror if isinstance(error, OSError) else error
+        reason = error.strerror if isinstance(error, OSError) else error
         hint = "" if source == "-" else "; give a URL (http://...), a file or -"
         raise ScrapeError(
-            ScrapeReason.UNREACHABLE, f"cannot read {source}: {found}{hint}"
+            ScrapeReason.UNREACHABLE, f"cannot read {source}: {reason}{hint}"
         ) from error
 
 
@@ -144,7 +144,7 @@ def _show_model(terminal: Any, model: dict[str, Any]) -> None:
     from specwatch.cli.terminal import table
 
     terminal.line((shown(model["model_name"]) or "(unnamed model)", "bold"))
-    facts = [
+    parts = [
         f"speculation {model['speculation']}",
         figures.counted(model["engine_count"], "engine"),
         f"{figures.number(model['running'])} running",
@@ -152,7 +152,7 @@ def _show_model(terminal: Any, model: dict[str, Any]) -> None:
         f"KV cache {figures.percent(model['kv_cache_usage'])}",
         figures.counted(model["preemptions"], "preemption"),
     ]
-    terminal.line(", ".join(fact for fact in facts if figures.UNKNOWN not in fact.split()))
+    terminal.line(", ".join(part for part in parts if figures.UNKNOWN not in part.split()))
     if model["speculation"] == "unknown":
         terminal.lines(wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow"))
     if model["speculation"] == "on":
