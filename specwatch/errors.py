@@ -14,7 +14,8 @@
     ├── ActuatorError        vLLM could not be restarted, or it cannot be known how
     │   └── CannotStrip         its command line cannot be rewritten safely; says why
     ├── DeliveryError        a report did not reach somebody; says what the server said
-    └── NoAnswer             an expected peer (daemon, server) is not there
+    ├── NoAnswer             an expected peer (daemon, server) is not there
+    └── TooLittle            a measurement ran, and did not measure all that it should have
 """
 
 from __future__ import annotations
@@ -126,6 +127,10 @@ class NoAnswer(SpecwatchError):
     """A peer that was expected to answer did not."""
 
     retry = True
+
+
+class TooLittle(SpecwatchError):
+    """A measurement ran, and did not measure all that it should have."""
 
 
 class DeliveryError(SpecwatchError):

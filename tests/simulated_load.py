@@ -18,9 +18,10 @@ from typing import Any, Self
 import pytest
 from prometheus_client import CollectorRegistry
 
-from specwatch.cli import bench_run, load_server, probe_run
 from specwatch.domain.model import Series
 from specwatch.engines.acceptance import Acceptance, Record
+from specwatch.loadtest import bench_run, probe_run
+from specwatch.loadtest import server as load_server
 from specwatch.loadtest.calibration import Engine, Meter, counted_of, engine_of
 from specwatch.loadtest.closed_loop import ClosedLoop
 from specwatch.loadtest.fixed_load import FixedLoad

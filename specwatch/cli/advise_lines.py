@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from specwatch.advise.advice import LEVELS, Advice, Finding, Level, Memory, Model
+from specwatch.advise.advice import LEVELS, Advice, Expected, Finding, Level, Memory, Model
 from specwatch.advise.heuristics import parameters_text
 from specwatch.advise.names import plain_size
 from specwatch.advise.speedup import MOST_TOKENS
+from specwatch.cli.terminal import Columns, table
 from specwatch.wording import figures
 from specwatch.wording.text import clean
 
@@ -29,12 +30,6 @@ _NARROWEST = 40
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 _K = re.compile(r"\bk = (\d+)")
 _KEPT_TOGETHER = rf"k{_NO_BREAK}={_NO_BREAK}\1"
-_EXPECTED = {
-    "acceptance": 10, "per token": 9, "tokens/step": 11, "speedup": 7, "best k": 6, "with it": 7,
-}  # fmt: skip
-"""Headers and widths of the table of speedups; with a space between them, 55 columns."""
-_MEMORY = 14
-"""Width of a figure in the table of memory, as of its headers."""
 
 
 def lines(advice: Advice, width: int) -> Iterator[Line]:
@@ -128,7 +123,6 @@ def _memory(memory: Memory, width: int) -> Iterator[Line]:
     whose = f"of each of {gpus}" if memory.gpus > 1 else "of one GPU"
     said = f"{_bytes(memory.usable)} usable {whose} with {_bytes(memory.gpu_memory)}"
     yield from _wrapped(f"Memory: {said}", width, 0, 2, "bold")
-    yield ((_memory_line("", "without draft", "with draft", width), "dim"),)
     rows: list[tuple[str, str, str]] = [
         ("target's weights", _bytes(memory.target_weights), _bytes(memory.target_weights)),
         ("draft's weights", figures.UNKNOWN, _bytes(memory.draft_weights)),
@@ -141,14 +135,13 @@ def _memory(memory: Memory, width: int) -> Iterator[Line]:
             figures.number(memory.requests_with),
         ),
     ]
-    for name, without, having in rows:
-        if (without, having) != (figures.UNKNOWN, figures.UNKNOWN):
-            yield ((_memory_line(name, without, having, width), ""),)
-
-
-def _memory_line(name: str, without: str, having: str, width: int) -> str:
-    first = min(24, width - 2 * _MEMORY - 2)
-    return f"{name:<{first}}{without:>{_MEMORY}}{having:>{_MEMORY}}"
+    columns: Columns[tuple[str, str, str]] = {
+        "": lambda row: row[0],
+        "without draft": lambda row: row[1],
+        "with draft": lambda row: row[2],
+    }
+    known = [row for row in rows if row[1:] != (figures.UNKNOWN, figures.UNKNOWN)]
+    yield from table(columns, known, width)
 
 
 def _expected(advice: Advice, width: int) -> Iterator[Line]:
@@ -160,30 +153,22 @@ def _expected(advice: Advice, width: int) -> Iterator[Line]:
         f"Speedup to expect with k = {advice.k}, if the load is low{cost}: assumed, not measured",
         width, 0, 2, "bold",
     )  # fmt: skip
-    columns = dict(_EXPECTED)
-    if all(row.best_k is None for row in advice.expected):
-        del columns["best k"], columns["with it"]
-    yield ((_row(list(columns), list(columns.values())), "dim"),)
-    for row in advice.expected:
-        cells = [
-            f"{row.acceptance:.0%}",
-            f"{row.per_token:.0%}",
-            f"{row.mean_length:.2f}",
-            f"{row.speedup:.2f}x",
-            f"{row.best_k}+" if row.best_k == MOST_TOKENS else figures.number(row.best_k),
-            "" if row.best_speedup is None else f"{row.best_speedup:.2f}x",
-        ]
-        style = "red" if row.speedup < 1 else ""
-        yield ((_row(cells[: len(columns)], list(columns.values())), style),)
+    columns: Columns[Expected] = {
+        "acceptance": lambda row: f"{row.acceptance:.0%}",
+        "per token": lambda row: f"{row.per_token:.0%}",
+        "tokens/step": lambda row: f"{row.mean_length:.2f}",
+        "speedup": lambda row: f"{row.speedup:.2f}x",
+        "best k": lambda row: (
+            f"{row.best_k}+" if row.best_k == MOST_TOKENS else figures.number(row.best_k)
+        ),
+        "with it": lambda row: "" if row.best_speedup is None else f"{row.best_speedup:.2f}x",
+    }
+    yield from table(columns, advice.expected, width, lambda row: "red" if row.speedup < 1 else "")
     yield from _wrapped(
         "acceptance: accepted / draft tokens, as everywhere; per token: the chance at each position"
         " that gives it, if all are alike. Real servers stay below: 1.5 to 2x is typical [G].",
         width, 0, 0, "dim",
     )  # fmt: skip
-
-
-def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
 def _bytes(count: float | None) -> str:

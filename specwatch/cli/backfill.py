@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from specwatch.backfill.prometheus import Prometheus
     from specwatch.backfill.prometheus_targets import Found, Source
     from specwatch.backfill.service import Filled, Span
-    from specwatch.cli.backfill_progress import Progress
+    from specwatch.cli.progress import BackfillProgress
     from specwatch.store.repository import Store
 
 _SHORTEST_STEP, _LONGEST_STEP = 1.0, 60.0
@@ -135,7 +135,7 @@ def command(**given: Any) -> None:
     from specwatch.backfill import prometheus_pages
     from specwatch.backfill.prometheus_targets import named
     from specwatch.backfill.service import MARGIN, Span, end_of
-    from specwatch.cli.backfill_progress import Progress
+    from specwatch.cli.progress import BackfillProgress
 
     now = time.time()
     loaded = options.loaded(given["file"])
@@ -150,32 +150,32 @@ def command(**given: Any) -> None:
     wanted = now - MARGIN if given["until"] is None else given["until"]
     with _prometheus(given) as prometheus, _store(given, daemon, now) as store:
         span = Span(since, max(end_of(store, wanted, now), since))
-        progress = Progress()
-        found = _found(prometheus, selector, span, given, loaded, progress)
-        if not found.sources:
-            raise ConfigError("\n".join(found.refused))
-        filled, failed = _fill(prometheus, store, found.sources, span, daemon, progress, given)
+        progress = BackfillProgress()
+        servers = _found(prometheus, selector, span, given, loaded, progress)
+        if not servers.sources:
+            raise ConfigError("\n".join(servers.refused))
+        filled, failed = _fill(prometheus, store, servers.sources, span, daemon, progress, given)
     report = {
         "since": span.since,
         "until": span.until,
         "dry_run": given["dry_run"],
-        "targets": [_told(each) for each in filled],
-        "passed_over": found.passed_over,
-        "failed": [*failed, *found.refused],
+        "targets": [_told(one) for one in filled],
+        "passed_over": servers.passed_over,
+        "failed": [*failed, *servers.refused],
     }
     if given["as_json"]:
         options.print_json(report)
     else:
-        proxied = {each.name for each in (loaded.targets if loaded else ()) if each.proxy}
+        proxied = {one.name for one in (loaded.targets if loaded else ()) if one.proxy}
         for line in _lines(filled, span, proxied, dry_run=given["dry_run"]):
             click.echo(line)
-        if found.passed_over:
-            over = named([quoted(each) for each in found.passed_over])
+        if servers.passed_over:
+            over = named([quoted(one) for one in servers.passed_over])
             click.echo(f"passed over, as no target of the configuration: {over}; --all fills them")
     if failed:
-        raise Stopped("\n".join([*failed, *found.refused]))
-    if found.refused:
-        raise ConfigError("\n".join(found.refused))
+        raise Stopped("\n".join([*failed, *servers.refused]))
+    if servers.refused:
+        raise ConfigError("\n".join(servers.refused))
 
 
 def _told(filled: Filled) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _fill(
     sources: Sequence[Source],
     span: Span,
     daemon: str,
-    progress: Progress,
+    progress: BackfillProgress,
     given: Mapping[str, Any],
 ) -> tuple[list[Filled], list[str]]:
     """What became of each target, and why some failed."""
@@ -224,7 +224,7 @@ def _fill(
     return filled, failed
 
 
-def _roll_up(store: Store, progress: Progress) -> None:
+def _roll_up(store: Store, progress: BackfillProgress) -> None:
     """Bring the hours up to date, of whichever daemon: minutes went under several names."""
     progress.note("every minute is written; rolling up the hours")
     try:
@@ -242,10 +242,10 @@ def _roll_up(store: Store, progress: Progress) -> None:
         raise Stopped(f"{error}\nstopped {_LATE_HOURS}") from error
 
 
-def _after(progress: Progress) -> str:
-    if progress.at is None:
+def _after(progress: BackfillProgress) -> str:
+    if progress.last is None:
         return " before the first hour: nothing was written; the same command goes on"
-    target, hour = progress.at
+    target, hour = progress.last
     return f" after the hour of {moment(hour)} of {shown(target)}; the same command goes on"
 
 
@@ -302,7 +302,7 @@ def _found(
     span: Span,
     given: Mapping[str, Any],
     loaded: loading.Config | None,
-    progress: Progress,
+    progress: BackfillProgress,
 ) -> Found:
     from specwatch.backfill.prometheus_targets import named, sources
     from specwatch.backfill.service import discover
@@ -321,7 +321,7 @@ def _found(
     hostname = socket.gethostname()
     host, _ = server_address(prometheus.url)
     chosen = given["everything"] or given["target"] or given["selector"].strip() != "{}"
-    found = sources(
+    matched = sources(
         servers,
         () if loaded is None else loaded.targets,
         name=given["target"],
@@ -330,13 +330,13 @@ def _found(
         near=is_loopback(host) or host.lower() == hostname.lower(),
         configured_only=loaded is not None and not chosen,
     )
-    if not found.sources and not found.refused:
+    if not matched.sources and not matched.refused:
         raise ConfigError(
             "no target of the configuration is in Prometheus, which has"
-            f" {named([quoted(each) for each in found.passed_over])}; give --target NAME with"
+            f" {named([quoted(name) for name in matched.passed_over])}; give --target NAME with"
             " --selector, or --all"
         )
-    return found
+    return matched
 
 
 def _margin(given: Mapping[str, Any], span: Span) -> str:
@@ -382,17 +382,17 @@ def _lines(
     filled: Sequence[Filled], span: Span, proxied: Collection[str], *, dry_run: bool
 ) -> Iterator[str]:
     would = "would be written" if dry_run else "written"
-    for each in filled:
+    for target in filled:
         yield (
-            f"{shown(each.target)}: {counted(each.minutes_written, 'minute')} {would},"
-            f" {counted(each.minutes_kept, 'minute')} there already, of"
-            f" {counted(each.hours, 'hour')} with pages"
-            + (f"; {each.queries} or more queries" if dry_run else "")
+            f"{shown(target.target)}: {counted(target.minutes_written, 'minute')} {would},"
+            f" {counted(target.minutes_kept, 'minute')} there already, of"
+            f" {counted(target.hours, 'hour')} with pages"
+            + (f"; {target.queries} or more queries" if dry_run else "")
         )
-        if each.target in proxied:
+        if target.target in proxied:
             yield "  without temperatures: those of a `specwatch tap proxy` are not read"
-        if each.until < span.until:
-            yield f"  {_held(each)}"
+        if target.until < span.until:
+            yield f"  {_held(target)}"
 
 
 def _held(filled: Filled) -> str:

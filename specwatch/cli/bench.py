@@ -12,24 +12,17 @@ import click
 from click.core import ParameterSource
 
 from specwatch import __version__
-from specwatch.cli import commands, load_process, load_sources, options
-from specwatch.cli.load_sources import (
-    Asked,
-    TooLittle,
-    known_target,
-    numbers,
-    opened_store,
-    server_at,
-)
-from specwatch.errors import ConfigError
+from specwatch.cli import commands, load, options
+from specwatch.cli.load import Asked, numbers
+from specwatch.errors import ConfigError, TooLittle
 from specwatch.loadtest.prompts import LEAST_TOKENS
 
 if TYPE_CHECKING:
-    from specwatch.cli.bench_run import BenchRun, Plan
-    from specwatch.cli.load_process import Ending
-    from specwatch.cli.load_server import Server
     from specwatch.config.target import Target
-    from specwatch.domain.experiments import Bench
+    from specwatch.domain.baseline import Measurement
+    from specwatch.domain.experiments import Bench, Experiment
+    from specwatch.loadtest.bench_run import BenchRun, Plan
+    from specwatch.loadtest.server import Server
 
 _CONCURRENCIES = "1,2,4,8,16,32"
 _LEAST_RATE = 0.001
@@ -49,7 +42,7 @@ _OTHER_FILES = 64
     "--baseline", metavar="URL",
     help="The same with speculation the other way: both are measured, in turns, and compared.",
 )  # fmt: skip
-@click.option("--model", metavar="NAME", help="Which model, where there are several.")
+@load.model_option
 @click.option(
     "--concurrency", "concurrencies", metavar="N,N,...", callback=numbers(int, 1, "1,2,4"),
     default=_CONCURRENCIES, show_default=True,
@@ -72,19 +65,14 @@ _OTHER_FILES = 64
     " about so many tokens in and out.",
 )  # fmt: skip
 @click.option("--shared", is_flag=True, help="Measure although others use the server.")
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the result as JSON, for `specwatch bench compare`; with --baseline both.",
+@load.file(
+    "--output", "-o",
+    text="Write the result as JSON, for `specwatch bench compare`; with --baseline both.",
 )  # fmt: skip
-@click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="FILE",
-    help="With --baseline: draw the speedup, as .svg or .png.",
-)  # fmt: skip
-@load_sources.loads
-@load_sources.workload
-@options.database_option
-@options.file_option
-@options.json_option
+@load.file("--plot", text="With --baseline: draw the speedup, as .svg or .png.")
+@load.loads
+@load.max_tokens_option
+@load.sending
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> None:
     """Measure what clients get from a server at each load.
@@ -100,23 +88,66 @@ def command(context: click.Context, /, **given: Any) -> None:
     Exit code 1 when not all was measured, or, with --baseline, when the verdict is "do not"; 2 when
     it cannot be measured like that.
     """
+    from specwatch.cli import load_results
+    from specwatch.cli.progress import Progress
+    from specwatch.domain.experiments import Comparison
+    from specwatch.loadtest.bench_run import BenchRun
+
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
     if given["target"] is None:
         raise click.UsageError("give --target URL", context)
-    _require_one(context, given, "concurrencies", "rates", "--concurrency", "--rate")
-    _require_one(context, given, "prompts", "dataset", "--prompts", "--dataset")
+    for name, other in (("concurrencies", "rates"), ("prompts", "dataset")):
+        if given[other] is not None and _is_given(context, name):
+            flags = {"concurrencies": "--concurrency", "rates": "--rate"}
+            both = (flags.get(option, f"--{option}") for option in (name, other))
+            raise click.UsageError(f"give {' or '.join(both)}, not both", context)
     if given["plot"] is not None and given["baseline"] is None:
         raise click.UsageError("--plot draws a comparison: give --baseline URL", context)
-    _measure(context, given)
+    asked = load.asked(given)
+    load_results.require_outputs(given["output"], given["plot"])
+    plan, source = _plan(context, given)
+    servers = _servers(asked, given)
+    progress = Progress()
+    with (
+        load.opened_store(
+            asked.database, daemon="specwatch bench", dry_run=given["dry_run"]
+        ) as store,
+        load.Ending() as ending,
+    ):
+        began = time.time()
+        run = BenchRun(plan, servers, progress.note, progress.step)
+        ending.run(run.run(), progress, run.slices)
+        if not any(measured.levels for measured in run.measured):
+            raise TooLittle(f"{run.broken_off}; there is nothing to keep")
+        benches = _benches(run, asked, given, source, began)
+        experiments, problems = _experiments(benches)
+        main = experiments[-1]
+        whole = _with_benches(main, benches)
+        stored, failed = load_results.store_all(
+            store, experiments, *_baseline_of(run, asked.server.name)
+        )
+        shown = [whole] if given["as_json"] else experiments if len(experiments) < 3 else [main]
+        load_results.show(shown, stored, as_json=given["as_json"])
+        problems += [*failed, *load_results.keep(whole, given["output"], given["plot"])]
+    if run.broken_off is not None:
+        problems.append(run.broken_off)
+    for bench in benches:
+        problems += _failures(bench)
+    if isinstance(main, Comparison) and main.verdict == "do_not":
+        problems.append(f"verdict: {main.sentence}")
+    if problems:
+        raise TooLittle("\n".join(problems))
 
 
 def _refuse_options(context: click.Context) -> None:
-    """Those of a bench say nothing to the command after them."""
+    """Options of a bench have no effect on the command after them."""
     name = context.invoked_subcommand
     given = [
-        each.opts[0] for each in context.command.params if each.name and _chosen(context, each.name)
+        option.opts[0]
+        for option in context.command.params
+        if option.name and _is_given(context, option.name)
     ]
     if given:
         raise click.UsageError(
@@ -126,45 +157,18 @@ def _refuse_options(context: click.Context) -> None:
         )
 
 
-def _require_one(
-    context: click.Context, given: Mapping[str, Any], one: str, other: str, *names: str
-) -> None:
-    if given[other] is not None and _chosen(context, one):
-        raise click.UsageError(f"give {' or '.join(names)}, not both", context)
-
-
-def _chosen(context: click.Context, name: str) -> bool:
+def _is_given(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _measure(context: click.Context, given: Mapping[str, Any]) -> None:
-    from specwatch.cli.bench_out import Findings, finish, require_outputs
-
-    asked = load_sources.asked(given)
-    require_outputs(given["output"], given["plot"])
-    plan, source = _plan(context, given)
-    servers = _servers(asked, given)
-    with (
-        opened_store(asked.database, daemon="specwatch bench", dry_run=given["dry_run"]) as store,
-        load_process.Ending() as ending,
-    ):
-        began = time.time()
-        run = _run(plan, servers, ending)
-        found = _benches(run, asked, given, source, began)
-        finish(
-            Findings(run, found, asked.name),
-            store,
-            output=given["output"],
-            plot=given["plot"],
-            as_json=given["as_json"],
-        )
+# --- what is sent, and to which servers
 
 
 def _plan(context: click.Context, given: Mapping[str, Any]) -> tuple[Plan, str]:
     """What to send, and where its prompts come from. Raises ConfigError."""
-    from specwatch.cli.bench_run import Plan
     from specwatch.loadtest import dataset
     from specwatch.loadtest.bench import Load
+    from specwatch.loadtest.bench_run import Plan
     from specwatch.loadtest.common import BUILT_IN
     from specwatch.loadtest.requests import Prompt
 
@@ -173,24 +177,24 @@ def _plan(context: click.Context, given: Mapping[str, Any]) -> tuple[Plan, str]:
     source, tokens, max_tokens = name or BUILT_IN, None, given["max_tokens"]
     if name is not None and name.startswith(dataset.RANDOM):
         tokens, out = dataset.random_lengths(name)
-        if _chosen(context, "max_tokens") and max_tokens != out:
+        if _is_given(context, "max_tokens") and max_tokens != out:
             raise ConfigError(f"--dataset {name} says {out} tokens out, --max-tokens {max_tokens}")
         max_tokens = max(out, LEAST_TOKENS)
     elif name is not None and name != BUILT_IN:
-        data = load_sources.data_of(Path(name))
+        data = load.data_of(Path(name))
         chat = given["endpoint"] == "chat"
         prompts = dataset.read(data, f"--dataset {name}", seed=given["seed"], chat=chat)
     else:
         source = BUILT_IN if given["prompts"] is None else str(given["prompts"])
-        prompts = tuple(map(Prompt, load_sources.prompts(given["prompts"])))
-    loads = (
-        [Load(concurrency=each) for each in given["concurrencies"]]
-        if given["rates"] is None
-        else [Load(rate=each) for each in given["rates"]]
-    )
-    most = _connections(given["concurrencies"] if given["rates"] is None else ())
+        prompts = tuple(map(Prompt, load.prompts(given["prompts"])))
+    if given["rates"] is None:
+        loads = tuple(Load(concurrency=number) for number in given["concurrencies"])
+        most = _connections(given["concurrencies"])
+    else:
+        loads = tuple(Load(rate=rate) for rate in given["rates"])
+        most = _connections(())
     plan = Plan(
-        tuple(loads), prompts, given["temperatures"], given["duration"], given["warm_up"],
+        loads, prompts, given["temperatures"], given["duration"], given["warm_up"],
         max_tokens, given["seed"], tokens, most,
     )  # fmt: skip
     return plan, source
@@ -200,7 +204,7 @@ def _connections(concurrencies: Sequence[int]) -> int:
     """How many requests this process may have in flight. Raises ConfigError for more."""
     from specwatch.loadtest.open_loop import MOST_IN_FLIGHT
 
-    load_process.raise_file_limit()
+    load.raise_file_limit()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_IN_FLIGHT if limit < 0 else max(limit - _OTHER_FILES, 1)
     if max(concurrencies, default=0) > most and limit >= 0:
@@ -212,62 +216,30 @@ def _connections(concurrencies: Sequence[int]) -> int:
 
 
 def _servers(asked: Asked, given: Mapping[str, Any]) -> list[Server]:
-    """The server, and the baseline's, asked who they are.
-
-    Raises ConfigError where others use them, and for two that cannot be compared.
-    """
-    from specwatch.cli.load_server import Server
-
-    targets = [("--target", asked.server)]
-    if given["baseline"] is not None:
-        targets.append(("--baseline", _baseline(asked, given)))
-    servers = []
-    for where, target in targets:
-        server = Server(target, model=given["model"], endpoint=given["endpoint"], where=where)
-        if server.engine.busy and not given["shared"]:
-            raise ConfigError(
-                f"{where}: {server.engine.busy:g} requests of others are under way at {server.url};"
-                " take its traffic away, or give --shared"
-            )
-        servers.append(server)
-    if len(servers) == 2:
-        _require_pair(*servers)
+    """The server, and the baseline's. Raises ConfigError where others use them, and for two that
+    cannot be compared."""
+    servers = [load.free_server(asked.server, given, "--target")]
+    if given["baseline"] is None:
+        return servers
+    servers.append(load.free_server(_baseline_target(asked, given), given, "--baseline"))
+    model, other = (server.engine.model_name for server in servers)
+    if model != other:
+        raise ConfigError(f"--baseline serves {other} and --target {model}: compare the same model")
     return servers
 
 
-def _baseline(asked: Asked, given: Mapping[str, Any]) -> Target:
+def _baseline_target(asked: Asked, given: Mapping[str, Any]) -> Target:
     """The other server: as the configuration has it, else with the target's own credentials.
 
     Raises ConfigError.
     """
-    url = server_at(given["baseline"], "--baseline", given["bearer_token_file"]).url
-    if known_target(options.loaded(given["file"]), None, [url]) is not None:
-        return load_sources.asked({**given, "target": url}, "--baseline").server
+    url = load.server_at(given["baseline"], "--baseline", given["bearer_token_file"]).url
+    if load.known_target(options.loaded(given["file"]), None, [url]) is not None:
+        return load.asked({**given, "target": url}, "--baseline").server
     return asked.server.model_copy(update={"url": url, "proxy": None})
 
 
-def _require_pair(first: Server, second: Server) -> None:
-    if first.engine.model_name != second.engine.model_name:
-        raise ConfigError(
-            f"--baseline serves {second.engine.model_name} and --target"
-            f" {first.engine.model_name}: compare the same model"
-        )
-
-
-def _run(plan: Plan, servers: Sequence[Server], ending: Ending) -> BenchRun:
-    from specwatch.cli.bench_run import BenchRun
-    from specwatch.cli.load_progress import Progress
-
-    progress = Progress()
-    run = BenchRun(plan, servers, progress.note, progress.step)
-    try:
-        with progress.over(run.slices):
-            ending.run(run.run())
-    except KeyboardInterrupt:
-        raise TooLittle("interrupted: nothing was kept") from None
-    if not any(each.levels for each in run.measured):
-        raise TooLittle(f"{run.broken_off}; there is nothing to keep")
-    return run
+# --- results
 
 
 def _benches(
@@ -277,8 +249,8 @@ def _benches(
     from specwatch.loadtest.bench import written
     from specwatch.loadtest.common import subject_of, workload_of
 
-    work = workload_of(
-        [written(each) for each in run.prompts],
+    workload = workload_of(
+        [written(prompt) for prompt in run.prompts],
         source=source,
         endpoint=given["endpoint"],
         max_tokens=run.max_tokens,
@@ -292,11 +264,80 @@ def _benches(
             began=began,
             ended=ended,
             complete=run.broken_off is None,
-            subject=subject_of(each.server.engine, target=asked.name, url=each.server.url),
-            workload=work,
-            levels=tuple(each.levels),
+            subject=subject_of(
+                measured.server.engine, target=asked.server.name, url=measured.server.url
+            ),
+            workload=workload,
+            levels=tuple(measured.levels),
             interleaved=len(run.measured) > 1,
             notes=() if run.broken_off is None else (run.broken_off,),
         )
-        for each in run.measured
+        for measured in run.measured
     ]
+
+
+def _baseline_of(run: BenchRun, target: str) -> tuple[list[Measurement], list[str]]:
+    """The baseline that the server without speculation is, or why it is none, if so."""
+    from specwatch.domain.baseline import BaselineKey
+    from specwatch.domain.model import Mode
+    from specwatch.loadtest import calibration
+
+    for measured in run.measured:
+        engine = measured.server.engine
+        if engine.mode is not Mode.OFF:
+            continue
+        environment = engine.environment
+        baseline: list[Measurement] = []
+        if run.broken_off is not None:
+            why = "not all was measured"
+        elif engine.busy or any(stage.shared for stage in measured.stages):
+            why = "others used the server meanwhile, and at which load it ran is not known"
+        else:
+            key = BaselineKey(
+                target, engine.model_name, environment.engine_version, environment.configuration
+            )
+            baseline = calibration.measurements(key, measured.stages)
+            shortfalls = [stage.shortfall for stage in measured.stages if stage.shortfall]
+            why = (*shortfalls, "too little was measured; give a longer --duration")[0]
+        return baseline, [] if baseline else [f"no baseline stored: {why}"]
+    return [], []
+
+
+def _experiments(benches: Sequence[Bench]) -> tuple[list[Experiment], list[str]]:
+    """All to be stored, the main one last, and why there is no comparison, if so."""
+    from specwatch.loadtest.compare import compare
+
+    measured: list[Experiment] = [bench for bench in benches if bench.levels]
+    if len(benches) < 2:
+        return measured, []
+    try:
+        return [*measured, compare(*benches, version=__version__)], []
+    except ConfigError as error:
+        return measured, [f"not compared: {error}"]
+
+
+def _with_benches(main: Experiment, benches: Sequence[Bench]) -> Experiment:
+    """What a file has: of two servers both benches, be they compared or not."""
+    from specwatch.domain.experiments import Comparison
+    from specwatch.loadtest.compare import uncompared, with_benches
+
+    if len(benches) < 2:
+        return main
+    if isinstance(main, Comparison):
+        return with_benches(main, *benches)
+    try:
+        return uncompared(*benches, version=__version__)
+    except ConfigError:  # Two of one mode, as their answers told later.
+        return main
+
+
+def _failures(bench: Bench) -> list[str]:
+    """What failed at levels of which nothing, or little, is known."""
+    problems = []
+    for level in bench.levels:
+        at_once = level.concurrency is not None
+        name = f"concurrency {level.concurrency}" if at_once else f"rate {level.rate:g}/s"
+        problems += [f"{name}: {note}" for note in level.notes if "failed" in note]
+        if not level.requests:
+            problems.append(f"{name}: no request ended well")
+    return problems

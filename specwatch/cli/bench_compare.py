@@ -8,23 +8,16 @@ from typing import Any
 import click
 
 from specwatch import __version__
-from specwatch.cli import load_sources, options
-from specwatch.cli.load_sources import TooLittle
-from specwatch.domain.experiments import Bench, ComparedLevel, Comparison, Experiment, read
-from specwatch.errors import ConfigError
+from specwatch.cli import load, options
+from specwatch.domain.experiments import Bench, Comparison, Experiment, read
+from specwatch.errors import ConfigError, TooLittle
 
 
 @click.command(name="compare")
 @click.argument("results", nargs=-1, metavar="A [B]")
 @click.option("--force", is_flag=True, help="Compare although they did not have the same work.")
-@click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="FILE",
-    help="Draw the speedup, as .svg or .png.",
-)  # fmt: skip
-@click.option(
-    "--output", "-o", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the comparison as JSON.",
-)  # fmt: skip
+@load.file("--plot", text="Draw the speedup, as .svg or .png.")
+@load.file("--output", "-o", text="Write the comparison as JSON.")
 @options.database_option
 @options.file_option
 @options.json_option
@@ -39,66 +32,54 @@ def command(context: click.Context, /, **given: Any) -> None:
     Exit code 1 when the verdict is "do not", when requests failed at a load, or when a file has
     both and no load that was measured on both to its end; 2 when they cannot be compared.
     """
-    from specwatch.cli.bench_out import keep, require_outputs, show
+    from specwatch.cli.load_results import keep, require_outputs, show
 
     if not 1 <= len(given["results"]) <= 2:
         raise click.UsageError("give two results: files, or numbers of stored results", context)
     require_outputs(given["output"], given["plot"])
-    found = [_result(each, given) for each in given["results"]]
-    comparison = _comparison(given["results"], found, force=given["force"])
-    # Of what was not compared there is no table, but of what was measured.
-    measured = [] if comparison.levels else [each for each in comparison.benches if each.levels]
+    results = [_result(name, given) for name in given["results"]]
+    comparison = _comparison(given["results"], results, force=given["force"])
+    # Where nothing was compared there is no table of it, but of what was measured.
+    measured = [] if comparison.levels else [one for one in comparison.benches if one.levels]
     show([comparison] if given["as_json"] else measured or [comparison], as_json=given["as_json"])
-    problems = keep(comparison, output=given["output"], plot=given["plot"])
-    failed = not comparison.levels or any(map(_failed, comparison.levels))
-    if comparison.verdict == "do_not" or failed:
+    problems = keep(comparison, given["output"], given["plot"])
+    failed = any("failed" in (level.missing or "") for level in comparison.levels)
+    if comparison.verdict == "do_not" or failed or not comparison.levels:
         problems.append(f"verdict: {comparison.sentence}")
     if problems:
         raise TooLittle("\n".join(problems))
 
 
-def _failed(level: ComparedLevel) -> bool:
-    return level.missing is not None and "failed" in level.missing
-
-
-def _comparison(names: tuple[str, ...], found: list[Experiment], *, force: bool) -> Comparison:
+def _comparison(names: tuple[str, ...], results: list[Experiment], *, force: bool) -> Comparison:
     from specwatch.loadtest.compare import compare, with_benches
 
-    if len(found) == 1 and isinstance(found[0], Comparison):
-        if not found[0].benches or not found[0].levels:
-            return found[0]
+    if len(results) == 1 and isinstance(results[0], Comparison):
+        if not results[0].benches or not results[0].levels:
+            return results[0]
         # What was forced then says so in its notes.
-        names, found, force = names * 2, list(found[0].benches), True
-    benches = _benches(names, found)
+        names, results, force = names * 2, list(results[0].benches), True
+    # A comparison beside a bench stands for its run of the other mode.
+    modes = {result.subject.mode for result in results if isinstance(result, Bench)}
+    benches: list[Bench] = []
+    for name, result in zip(names, results, strict=True):
+        own = result.benches if isinstance(result, Comparison) and modes else (result,)
+        fit = [one for one in own if isinstance(one, Bench)]
+        if len(fit) > 1:
+            fit = [one for one in fit if one.subject.mode not in modes]
+        if not fit:
+            raise ConfigError(f"{name} {_unfit(result)}")
+        benches += fit
     if len(benches) < 2:
         raise ConfigError(f"{names[0]} is one bench; give another one to compare it with")
     return with_benches(compare(*benches, version=__version__, force=force), *benches)
 
 
-def _benches(names: tuple[str, ...], found: list[Experiment]) -> list[Bench]:
-    """The benches to compare; a comparison beside a bench stands for its run of the other mode.
-
-    Raises ConfigError for what has none.
-    """
-    modes = {each.subject.mode for each in found if isinstance(each, Bench)}
-    benches = []
-    for name, each in zip(names, found, strict=True):
-        own = each.benches if isinstance(each, Comparison) and modes else (each,)
-        fit = [one for one in own if isinstance(one, Bench)]
-        if len(fit) > 1:
-            fit = [one for one in fit if one.subject.mode not in modes]
-        if not fit:
-            raise ConfigError(f"{name} {_unfit(each)}")
-        benches += fit
-    return benches
-
-
-def _unfit(found: Experiment) -> str:
+def _unfit(result: Experiment) -> str:
     """Why a result is not to be compared, and what to give instead."""
-    if not isinstance(found, Comparison):
-        kind = found.__struct_config__.tag
+    if not isinstance(result, Comparison):
+        kind = result.__struct_config__.tag
         return f"is a {kind}, and two results of specwatch bench are compared"
-    if found.benches:
+    if result.benches:
         return (
             "has a bench without speculation and one with it: give it alone, or beside a file that"
             " has one bench"
@@ -112,15 +93,15 @@ def _unfit(found: Experiment) -> str:
 def _result(name: str, given: dict[str, Any]) -> Experiment:
     """The result in a file, or stored under a number. Raises ConfigError."""
     if not (name.isascii() and name.isdigit()) or Path(name).exists():
-        return read(load_sources.text_of(Path(name))[0], name)
+        return read(load.text_of(Path(name))[0], name)
     from specwatch.store.readers import Reader
 
     url = options.database_url(given["database"], given["file"])
     reader = Reader.of(url)
     try:
-        found = reader.experiment(int(name)) if reader.is_set_up() else None
+        result = reader.experiment(int(name)) if reader.is_set_up() else None
     finally:
         reader.close()
-    if found is None:
+    if result is None:
         raise ConfigError(f"no result is stored under {name}; give another --database, or a file")
-    return found
+    return result

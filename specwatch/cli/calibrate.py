@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,25 +11,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specwatch import __version__
-from specwatch.cli import (
-    calibration_sources,
-    calibration_tables,
-    load_process,
-    load_sources,
-    options,
-)
+from specwatch.cli import calibration_sources, load, options
 from specwatch.cli.calibration_sources import ShapeSource, Sources, Workload
-from specwatch.cli.load_sources import TooLittle, numbers, opened_store
-from specwatch.domain.temperature import Buckets
-from specwatch.errors import ConfigError, StoreError
+from specwatch.cli.load import numbers
+from specwatch.errors import ConfigError, StoreError, TooLittle
 from specwatch.loadtest.prompts import LEAST_TOKENS
 
 if TYPE_CHECKING:
-    from specwatch.cli.calibrate_run import Calibration, Note, Step
-    from specwatch.cli.load_server import Server
     from specwatch.domain.baseline import Measurement, Point
     from specwatch.loadtest.calibration import Stage
     from specwatch.loadtest.calibration_shape import Fitted
+    from specwatch.loadtest.server import Server
     from specwatch.store.repository import Store
 
 _DAEMON = "specwatch calibrate"
@@ -56,7 +48,7 @@ _BUILT_IN = (
     "--target", metavar="NAME",
     help="Whose baseline it is.  [default: that of the configuration with this URL, or HOST:PORT]",
 )  # fmt: skip
-@click.option("--model", metavar="NAME", help="Which model, where there are several.")
+@load.model_option
 @click.option(
     "--concurrency", metavar="N,N,...", callback=numbers(int, 1, "1,2,4"),
     help="Requests at once; with --import one number, in place of the file's.  [default: up to 1.5"
@@ -76,11 +68,8 @@ _BUILT_IN = (
     help="How long to measure each concurrency on each server, all lengths of prompts together.",
 )  # fmt: skip
 @click.option("--shared", is_flag=True, help="Store although others used the server meanwhile.")
-@load_sources.loads
-@load_sources.sending
-@options.database_option
-@options.file_option
-@options.json_option
+@load.loads
+@load.sending
 @click.pass_context
 def command(context: click.Context, /, **given: Any) -> None:
     """Measure what serving costs without speculation, by load.
@@ -107,24 +96,31 @@ def command(context: click.Context, /, **given: Any) -> None:
 
 
 def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
-    from specwatch.cli.calibrate_run import Calibration, Plan
+    from specwatch.cli import load_tables
+    from specwatch.cli.progress import Progress
     from specwatch.domain.baseline import BaselineKey
+    from specwatch.domain.temperature import Buckets
     from specwatch.loadtest import calibration, calibration_report, calibration_shape
+    from specwatch.loadtest.calibration_run import Calibration, Plan
 
-    prompts = load_sources.prompts(given["prompts"])
-    off, on = _servers(sources, given)
+    prompts = load.prompts(given["prompts"])
+    servers = [
+        load.free_server(target, given, where)
+        for where, target in (("--off", sources.off), ("--on", sources.on))
+        if target is not None
+    ]
+    off, on = servers[0], servers[1] if len(servers) > 1 else None
     doubts = calibration.check(off.engine, on.engine if on is not None else None)
     environment = off.engine.environment
     key = BaselineKey(
         sources.target, off.engine.model_name, environment.engine_version, environment.configuration
     )
-    buckets = Buckets(sources.edges)
-    with opened_store(sources.database, daemon=_DAEMON, dry_run=given["dry_run"]) as store:
+    with load.opened_store(sources.database, daemon=_DAEMON, dry_run=given["dry_run"]) as store:
         now = time.time()
         workload = calibration_sources.workload(sources, given, off, on, now)
-        known = [each.longest for each in (off, on) if each is not None and each.longest]
+        limits = [server.longest for server in servers if server.longest]
         lengths = calibration_shape.fitted(
-            workload.prompt_tokens, workload.output_tokens, min(known, default=None)
+            workload.prompt_tokens, workload.output_tokens, min(limits, default=None)
         )
         doubts += lengths.notes
         if workload.source is ShapeSource.BUILT_IN and workload.lacking is not None:
@@ -135,17 +131,15 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
             "" if given["prompts"] is not None else f"{int(now):x}",
         )  # fmt: skip
         shape = _shape(workload, lengths)
-
-        def prepared(note: Note, step: Step) -> Calibration:
-            note(calibration_tables.shape_line(shape))
-            return Calibration(plan, off, on, buckets, note, step)
-
-        with _noted(store, sources.target, on or off):
-            stages = _run(prepared)
+        progress = Progress()
+        with _noted(store, sources.target, servers[-1]), load.Ending(keeps=False) as ending:
+            progress.note(": ".join(load_tables.shape_texts(shape)))
+            run = Calibration(plan, off, on, Buckets(sources.edges), progress.note, progress.step)
+            stages = ending.run(run.run(), progress, run.slices)
         doubts += calibration.doubts_of(stages)
-        found = calibration.measurements(key, stages)
+        measurements = calibration.measurements(key, stages)
         report = {
-            **calibration_report.report(key, stages, found),
+            **calibration_report.report(key, stages, measurements),
             "doubts": doubts,
             "off": off.url,
             "on": on.url if on is not None else None,
@@ -155,7 +149,7 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
             "seed": plan.seed,
         }
         problems, alone = _problems(stages, shared=given["shared"])
-        _finish(store, found if alone else [], report, problems, as_json=given["as_json"])
+        _finish(store, measurements if alone else [], report, problems, given)
 
 
 @contextmanager
@@ -169,14 +163,11 @@ def _noted(store: Store | None, target: str, server: Server) -> Iterator[None]:
         yield
     finally:
         if store is not None:
-            found = Calibration(
-                version=__version__,
-                began=began,
-                ended=time.time(),
-                subject=subject_of(server.engine, target=target, url=server.url),
-            )
+            subject = subject_of(server.engine, target=target, url=server.url)
+            ended = time.time()
+            experiment = Calibration(version=__version__, began=began, ended=ended, subject=subject)
             try:
-                store.add_experiment(found, found.ended)
+                store.add_experiment(experiment, ended)
             except StoreError as error:
                 click.echo(f"when this ran is not stored: {error}", err=True)
 
@@ -195,52 +186,22 @@ def _shape(workload: Workload, lengths: Fitted) -> dict[str, Any]:
     }
 
 
-def _servers(sources: Sources, given: Mapping[str, Any]) -> tuple[Server, Server | None]:
-    """The servers, asked who they are. Raises ConfigError where others use them."""
-    from specwatch.cli.load_server import Server
-
-    found = []
-    for where, target in (("--off", sources.off), ("--on", sources.on)):
-        if target is None:
-            continue
-        server = Server(target, model=given["model"], endpoint=given["endpoint"], where=where)
-        if server.engine.busy and not given["shared"]:
-            raise ConfigError(
-                f"{where}: {server.engine.busy:g} requests of others are under way at {server.url};"
-                " take its traffic away, or give --shared"
-            )
-        found.append(server)
-    return found[0], found[1] if len(found) == 2 else None
-
-
-def _run(prepare: Callable[[Note, Step], Calibration]) -> list[Stage]:
-    from specwatch.cli.load_progress import Progress
-
-    progress = Progress()
-    try:
-        calibration = prepare(progress.note, progress.step)
-        with progress.over(calibration.slices):
-            return load_process.run(calibration.run())
-    except KeyboardInterrupt:
-        raise TooLittle("interrupted: no baseline was stored") from None
-
-
 def _problems(stages: Sequence[Stage], *, shared: bool) -> tuple[list[str], bool]:
     """What was not measured as it should have been, and whether we were alone, or need not be."""
-    found, alone = [], True
+    problems, alone = [], True
     for stage in stages:
         place = f"concurrency {stage.concurrency}, speculation {stage.engine.mode}"
         if stage.shortfall is not None:
-            found.append(f"{place} is not usable: {stage.shortfall}")
+            problems.append(f"{place} is not usable: {stage.shortfall}")
         if stage.shared and not shared:
             alone = False
             count = stage.foreign_requests
             what = f"{count} requests of others ended" if count else "others had tokens generated"
-            found.append(
+            problems.append(
                 f"{place}: {what} meanwhile; nothing is stored: take that traffic away, or give"
                 " --shared"
             )
-    return found, alone
+    return problems, alone
 
 
 def _import(context: click.Context, sources: Sources, given: Mapping[str, Any]) -> None:
@@ -253,7 +214,7 @@ def _import(context: click.Context, sources: Sources, given: Mapping[str, Any]) 
     points: list[Point] = []
     names: set[str | None] = set()
     for file in given["imported"]:
-        text, written = load_sources.text_of(file)
+        text, written = load.text_of(file)
         for result in imported_results.read(text, str(file), concurrency=chosen[0]):
             points += result.points(calibration_sources.ended(result.ended, written, time.time()))
             names.add(result.model_name)
@@ -261,38 +222,38 @@ def _import(context: click.Context, sources: Sources, given: Mapping[str, Any]) 
     if model is None:
         raise ConfigError("--import: the results name no model, or several; give --model NAME")
     key = BaselineKey(sources.target, model)
-    found, problems = imported_results.measurements(key, points)
+    measurements, problems = imported_results.measurements(key, points)
     report = {
-        **calibration_report.report(key, [], found),
+        **calibration_report.report(key, [], measurements),
         "doubts": [_OF_ALL],
         "imported": [str(file) for file in given["imported"]],
     }
-    with opened_store(sources.database, daemon=_DAEMON, dry_run=given["dry_run"]) as store:
-        _finish(store, found, report, problems, as_json=given["as_json"])
+    with load.opened_store(sources.database, daemon=_DAEMON, dry_run=given["dry_run"]) as store:
+        _finish(store, measurements, report, problems, given)
 
 
 def _finish(
     store: Store | None,
-    found: Sequence[Measurement],
+    measurements: Sequence[Measurement],
     report: dict[str, Any],
     problems: list[str],
-    *,
-    as_json: bool,
+    given: Mapping[str, Any],
 ) -> None:
     """Store all at once and print. Raises TooLittle for problems."""
     report["stored"] = None
-    if store is not None and found:
+    if store is not None and measurements:
         try:
-            store.write_measurements(found, time.time())
+            store.write_measurements(measurements, time.time())
             report["stored"] = store.where
         except StoreError as error:
             problems = [*problems, f"measured, but not stored: {error}"]
-    if as_json:
+    if given["as_json"]:
         options.print_json(report)
     else:
+        from specwatch.cli.load_tables import calibration_lines
         from specwatch.cli.terminal import Terminal
 
         terminal = Terminal()
-        terminal.lines(calibration_tables.report_lines(report))
+        terminal.lines(calibration_lines(report, terminal.width))
     if problems:
         raise TooLittle("\n".join(problems))

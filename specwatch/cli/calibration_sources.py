@@ -1,4 +1,4 @@
-"""What a calibration is told to measure, and where it belongs."""
+"""What a calibration measures and sends, and whose baseline it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specwatch.cli import options
-from specwatch.cli.load_sources import known_target, server_at
+from specwatch.cli.load import known_target, server_at
 from specwatch.config.target import Target
 from specwatch.domain.model import HOUR, MINUTE, Mode, Window
 from specwatch.domain.temperature import DEFAULT_EDGES
@@ -18,11 +18,9 @@ from specwatch.errors import ConfigError, StoreError
 from specwatch.loadtest.prompts import OUTPUT_TOKENS
 
 if TYPE_CHECKING:
-    from specwatch.cli.load_server import Server
     from specwatch.loadtest.calibration_shape import Shape
+    from specwatch.loadtest.server import Server
 
-SHAPE_DAYS = 7
-"""Of stored traffic that say what is sent."""
 _DATES = ("%Y%m%d-%H%M%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%dT%H:%M:%S")
 
 
@@ -43,41 +41,40 @@ def of(given: Mapping[str, Any]) -> Sources:
     A server of the configuration with the URL of ``--on``, of ``--off`` or of the name
     ``--target`` gives its name, and its headers to both servers.
     """
-    loaded = options.loaded(given["file"])
+    config = options.loaded(given["file"])
     token: Path | None = given["bearer_token_file"]
     off, on = (
         server_at(given[name], f"--{name}", token) if given[name] is not None else None
         for name in ("off", "on")
     )
-    urls = [each.url for each in (on, off) if each is not None]
-    known = known_target(loaded, given["target"], urls)
+    urls = [server.url for server in (on, off) if server is not None]
+    known = known_target(config, given["target"], urls)
     named = known or on or off
     if given["target"] is None and named is None:
         raise ConfigError("--import: say whose baseline it is: give --target NAME")
     if known is not None and token is None:
-        off, on = (_like(known, each) for each in (off, on))
+        # Both servers have the credentials of the target.
+        off, on = (
+            server and known.model_copy(update={"url": server.url, "proxy": None})
+            for server in (off, on)
+        )
     return Sources(
         given["target"] or (named.name if named is not None else ""),
         off,
         on,
         options.database_url(given["database"], given["file"]),
-        loaded.temperature_buckets if loaded is not None else DEFAULT_EDGES,
+        config.temperature_buckets if config is not None else DEFAULT_EDGES,
     )
 
 
-def _like(known: Target, server: Target | None) -> Target | None:
-    """A server with the credentials of a target."""
-    return None if server is None else known.model_copy(update={"url": server.url, "proxy": None})
-
-
-def ended(said: str | None, written: float, now: float) -> float:
+def ended(date: str | None, written: float, now: float) -> float:
     """Unix time of a benchmark's end: as it says, in local time, else when its file was written.
 
     Never later than ``now``.
     """
     for pattern in _DATES:
         try:
-            return min(datetime.strptime(said or "", pattern).timestamp(), now)
+            return min(datetime.strptime(date or "", pattern).timestamp(), now)
         except ValueError:
             continue
     return min(written, now)
@@ -123,9 +120,9 @@ def workload(
     prompt, output, loads = given["prompt_tokens"], given["max_tokens"], given["concurrency"]
     own_prompts = given["prompts"] is not None
     parts = {"prompt_tokens": prompt, "output_tokens": output, "loads": loads}
-    said = tuple(name for name, value in parts.items() if value is not None)
+    chosen = tuple(name for name, value in parts.items() if value is not None)
     if output is not None and loads is not None and (prompt is not None or own_prompts):
-        return Workload(ShapeSource.OPTIONS, prompt, output, loads, said)
+        return Workload(ShapeSource.OPTIONS, prompt, output, loads, chosen)
     shape, lacking, left_out = _stored_shape(sources, off.engine.model_name, now)
     source = ShapeSource.WINDOWS
     if shape is None and on is not None:
@@ -139,7 +136,7 @@ def workload(
         prompt,
         output or (shape.output_tokens if shape else OUTPUT_TOKENS),
         loads or (shape.loads if shape else LOADS),
-        said,
+        chosen,
         lacking,
         left_out if source is ShapeSource.WINDOWS else 0,
     )
@@ -149,7 +146,7 @@ def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | Non
     """The shape of the target's stored traffic; without one, why; and the seconds left out of it
     as they are of calibrations, benches and probes."""
     from specwatch.domain.sample import samples_of
-    from specwatch.loadtest.calibration_shape import shape_of
+    from specwatch.loadtest.calibration_shape import TRAFFIC_DAYS, shape_of
     from specwatch.store.readers import Reader
 
     def windows(since: float, until: float, length: int) -> list[Window]:
@@ -162,25 +159,25 @@ def _stored_shape(sources: Sources, model: str, now: float) -> tuple[Shape | Non
     def measured(window: Window) -> bool:
         # A minute more: a request that ended is counted when its page is read.
         start, end = window.start, window.start + window.length
-        return any(start < each.ended + MINUTE and each.began < end for each in spans)
+        return any(start < span.ended + MINUTE and span.began < end for span in spans)
 
-    since = now - SHAPE_DAYS * 24 * HOUR
+    since = now - TRAFFIC_DAYS * 24 * HOUR
     reader = Reader.of(sources.database)
     try:
         spans = reader.experiment_spans(since, sources.target)
         hours = windows(since, now, HOUR)
         # Minutes from where hours end: an hour is built when it is over.
-        rest = max((each.start + HOUR for each in hours), default=since)
+        rest = max((window.start + HOUR for window in hours), default=since)
         minutes = windows(rest, now, MINUTE)
-        for start in {each.start for each in hours if measured(each)}:
+        for start in {window.start for window in hours if measured(window)}:
             minutes += windows(start, start + HOUR, MINUTE)
     except StoreError as error:
         return None, str(error), 0
     finally:
         reader.close()
-    left_out = MINUTE * len({each.start for each in minutes if measured(each)})
-    samples = samples_of(each for each in (*hours, *minutes) if not measured(each))
-    shape = shape_of(each for each in samples if each.mode in (Mode.ON, Mode.OFF))
+    left_out = MINUTE * len({window.start for window in minutes if measured(window)})
+    samples = samples_of(window for window in (*hours, *minutes) if not measured(window))
+    shape = shape_of(window for window in samples if window.mode in (Mode.ON, Mode.OFF))
     if shape is None:
         return None, f"hardly any traffic of {sources.target} is stored for {model}", left_out
     return shape, None, left_out

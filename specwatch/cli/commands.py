@@ -45,8 +45,8 @@ class Group(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command that the first argument names; else a usage error that helps."""
         known = self.list_commands(ctx)
-        found = args[0].startswith("-") or self.get_command(ctx, args[0])
-        if not ctx.resilient_parsing and not found:
+        known_command = args[0].startswith("-") or self.get_command(ctx, args[0])
+        if not ctx.resilient_parsing and not known_command:
             near = difflib.get_close_matches(args[0], known, n=1)
             remedy = f'did you mean "{near[0]}"?' if near else f"there are: {', '.join(known)}"
             raise click.UsageError(f"no command {clean_lines(args[0])!r}; {remedy}", ctx)
@@ -76,8 +76,8 @@ class LazyGroup(Group):
         if name not in self._summaries:
             return None
         module = importlib.import_module(self._modules + name.replace("-", "_"))
-        found: click.Command = module.command
-        return found
+        command: click.Command = module.command
+        return command
 
     def format_commands(self, _: click.Context, formatter: click.HelpFormatter) -> None:
         """Their summaries, without loading any."""

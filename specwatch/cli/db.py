@@ -129,26 +129,26 @@ def check(file: Path | None, database: str | None, as_json: bool) -> None:
     from specwatch.store import repair as repairing
 
     url, place = _existing(database, file)
-    found = repairing.check(url)
+    checked = repairing.check(url)
     if as_json:
         options.print_json(
             {
                 "database": place,
-                "problems": found.problems,
-                "damaged": _rows(found.damaged),
-                "set_aside": [each._asdict() for each in found.aside],
+                "problems": checked.problems,
+                "damaged": _rows(checked.damaged),
+                "set_aside": [row._asdict() for row in checked.aside],
             }
         )
     else:
-        _say_problems(place, found.problems)
-        _say_rows(place, found.damaged, "damaged: `specwatch db repair` sets them aside")
-        if found.sound:
+        _say_problems(place, checked.problems)
+        _say_rows(place, checked.damaged, "damaged: `specwatch db repair` sets them aside")
+        if checked.sound:
             click.echo(f"{place}: nothing is damaged")
-        if found.aside:
-            click.echo(f"set aside before, in the table damaged_rows: {len(found.aside)}")
-        for each in found.aside[:_MOST_SHOWN]:
-            _say(f"  {each.key}: {each.reason}")
-    if not found.sound:
+        if checked.aside:
+            click.echo(f"set aside before, in the table damaged_rows: {len(checked.aside)}")
+        for row in checked.aside[:_MOST_SHOWN]:
+            _say(f"  {row.key}: {row.reason}")
+    if not checked.sound:
         raise click.exceptions.Exit(1)
 
 
@@ -196,7 +196,7 @@ def _existing(database: str | None, file: Path | None) -> tuple[str, str]:
 
 
 def _rows(rows: Sequence[DamagedRow]) -> list[dict[str, object]]:
-    return [{"table": each.table, "row": each.where, "reason": clean(each.reason)} for each in rows]
+    return [{"table": row.table, "row": row.where, "reason": clean(row.reason)} for row in rows]
 
 
 def _say(text: str) -> None:
@@ -207,8 +207,8 @@ def _say_problems(place: str, problems: Sequence[str]) -> None:
     if not problems:
         return
     click.echo(f"{place}: the file is malformed")
-    for each in problems:
-        _say(f"  {each}")
+    for row in problems:
+        _say(f"  {row}")
     click.echo("`specwatch db repair` saves what can be read into a new file, and keeps this one")
 
 
@@ -216,8 +216,8 @@ def _say_rows(place: str, rows: Sequence[DamagedRow], what: str) -> None:
     if not rows:
         return
     click.echo(f"{place}: {counted(len(rows), 'row')} {what}")
-    for each in rows[:_MOST_SHOWN]:
-        _say(f"  {each.where}: {each.reason}")
+    for row in rows[:_MOST_SHOWN]:
+        _say(f"  {row.where}: {row.reason}")
     if len(rows) > _MOST_SHOWN:
         click.echo(f"  and {len(rows) - _MOST_SHOWN} more: --json lists all")
 
@@ -249,8 +249,8 @@ def _require_current(url: str) -> None:
     from specwatch.store import schema
     from specwatch.store.database import parse_url, where
 
-    found, place = options.revision(url), where(parse_url(url))
-    schema.require_known(found, place)
-    if found != schema.CURRENT:
-        state = f"has schema revision {found}" if found else "is empty"
+    revision, place = options.revision(url), where(parse_url(url))
+    schema.require_known(revision, place)
+    if revision != schema.CURRENT:
+        state = f"has schema revision {revision}" if revision else "is empty"
         raise StoreUnavailable(f"{place} {state}: run `specwatch db upgrade` first")

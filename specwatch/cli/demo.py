@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -60,7 +60,7 @@ _PHASES = (
 
 
 @dataclass
-class _Seen:
+class _Observed:
     """What the daemon saw in one phase."""
 
     title: str
@@ -72,6 +72,7 @@ class _Seen:
 
     def row(self) -> Json:
         """Figures, latencies in seconds."""
+        by_bucket = sorted(self.tallies.items(), key=lambda item: buckets.order_of(item[0]))
         return {
             "phase": self.title,
             "speculation": self.mode,
@@ -79,9 +80,7 @@ class _Seen:
             "coverage": self.coverage,
             "temperatures": [
                 {"temperature": bucket, **_figures_of(tally)}
-                for bucket, tally in sorted(
-                    self.tallies.items(), key=lambda item: buckets.order_of(item[0])
-                )
+                for bucket, tally in by_bucket
                 if bucket != ALL_TEMPERATURES and tally.requests
             ],
         }
@@ -122,7 +121,7 @@ class _Demo:
             )
         )
         self._folder = folder
-        self._seen: list[_Seen] = []
+        self._phases: list[_Observed] = []
         self._engine_drafts = 0
         self._minutes: dict[tuple[str, int], Tally] = {}
         """What each minute counted by temperature."""
@@ -142,21 +141,17 @@ class _Demo:
             daemon = Daemon(config.model_copy(update={"targets": (target,)}), environ={})
             daemon.start()
             try:
-                self._introduce(daemon)
+                self._print(
+                    f"[bold]specwatch demo[/bold]: a simulated vLLM at {self._server.url}"
+                    f" ({_RATE:g} requests a second, k = 4)\nwith the tap, watched by a daemon at"
+                    f" {daemon.http.url} (try {daemon.http.url}/metrics). Press Ctrl-C to end it"
+                    " early.\n"
+                )
                 self._watch(daemon)
             finally:
                 self._engine_drafts += self._drafts()
                 daemon.stop()
             return self._conclude(daemon)
-
-    def _introduce(self, daemon: Daemon) -> None:
-        self._console.print(
-            f"[bold]specwatch demo[/bold]: a simulated vLLM at {self._server.url}"
-            f" ({_RATE:g} requests a second, k = 4)\nwith the tap, watched by a daemon at"
-            f" {daemon.http.url}"
-            f" (try {daemon.http.url}/metrics). Press Ctrl-C to end it early.\n",
-            soft_wrap=True,
-        )
 
     def _watch(self, daemon: Daemon) -> None:
         live = Live(console=self._console, auto_refresh=False, transient=True)
@@ -169,7 +164,7 @@ class _Demo:
                     if terminal:
                         live.update(self._picture(left), refresh=True)
                 if not terminal:
-                    self._console.print(_sentence(self._seen[-1].row()), soft_wrap=True)
+                    self._console.print(_sentence(self._phases[-1].row()), soft_wrap=True)
         except KeyboardInterrupt:
             self._console.print("ended early")
         finally:
@@ -178,11 +173,11 @@ class _Demo:
 
     def _run_phase(self, phase: _Phase, daemon: Daemon) -> Iterator[float]:
         """Yield the seconds that are left of the phase, a few times a second."""
-        if len(self._seen) == 2:
+        if len(self._phases) == 2:
             self._engine_drafts += self._drafts()
         phase.begin(self._server)
-        seen = _Seen(phase.title)
-        self._seen.append(seen)
+        observed = _Observed(phase.title)
+        self._phases.append(observed)
         begun = time.monotonic()
         length = phase.seconds * self._scale
         before: dict[str, Tally] | None = None
@@ -191,43 +186,28 @@ class _Demo:
             if before is None and length - left >= min(_SETTLE, length / 4):
                 before = total
             if before is not None:
-                seen.tallies = {
+                observed.tallies = {
                     bucket: _since(tally, before.get(bucket, Tally()))
                     for bucket, tally in total.items()
                 }
-            seen.coverage = _coverage(total)
-            seen.mode = mode
+            observed.coverage = _coverage(total)
+            observed.mode = mode
             yield left
             time.sleep(0.25)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)
 
     def _picture(self, left: float) -> Group:
         events = Table.grid(padding=(0, 1))
         for event in self._events[-6:]:
             events.add_row(Text(event, style="dim"))
-        now = Text(f"{self._seen[-1].title}: {left:.0f} s left", style="bold")
+        now = Text(f"{self._phases[-1].title}: {left:.0f} s left", style="bold")
         return Group(now, Text(), self._table(), Text(), Text("log", style="bold"), events)
 
     def _table(self) -> Table:
-        table = _empty_table("phase", "speculation", *_COLUMNS)
-        for seen in self._seen:
-            row = seen.row()
-            table.add_row(seen.title, seen.mode, *_cells(row))
-        return table
-
-    def _show_temperatures(self, row: Json) -> None:
-        if not row["temperatures"]:
-            return
-        table = _empty_table("temperature", "requests", *_COLUMNS)
-        for bucket in row["temperatures"]:
-            requests = figures.number(bucket["requests"])
-            table.add_row(bucket["temperature"], requests, *_cells(bucket))
-        self._console.print(
-            f"By temperature, {row['phase']} (the tap covers {figures.percent(row['coverage'])}"
-            " of drafts):",
-            soft_wrap=True,
-        )
-        self._console.print(table)
-        self._console.print()
+        rows = [phase.row() for phase in self._phases]
+        return _table(("phase", "speculation"), rows)
 
     def _conclude(self, daemon: Daemon) -> Json:
         reader = Reader.of(daemon.config.database.connect_url())
@@ -238,21 +218,34 @@ class _Demo:
         ]
         reader.close()
         stored = sum(window.tally.drafts or 0 for window in windows)
-        rows = [seen.row() for seen in self._seen]
+        rows = [phase.row() for phase in self._phases]
         if self._console.is_terminal:
             self._console.print(self._table())
             self._console.print()
-        self._show_temperatures(rows[0])
-        self._console.print(
-            f"{len(windows)} one-minute window{'s' * (len(windows) != 1)} stored, with {stored:,}"
-            f" of the {self._engine_drafts:,} drafts that the engine counted"
-            " (nobody sees what it counts between the last scrape and its end).",
-            soft_wrap=True,
+        first = rows[0]
+        if first["temperatures"]:
+            self._print(
+                f"By temperature, {first['phase']} (the tap covers"
+                f" {figures.percent(first['coverage'])} of drafts):"
+            )
+            self._console.print(_table(("temperature", "requests"), first["temperatures"]))
+            self._console.print()
+        self._print(
+            f"{figures.counted(len(windows), 'one-minute window')} stored, with {stored:,} of the"
+            f" {self._engine_drafts:,} drafts that the engine counted (those between the last"
+            " scrape and its end are not seen)."
         )
-        self._judge(rows)
-        self._console.print(
-            "Beside a real vLLM: specwatch run --target http://127.0.0.1:8000", soft_wrap=True
+        with_drafts, without = (
+            next((row["tpot_mean"] for row in rows if row["phase"] == phase.title), None)
+            for phase in _PHASES[1:]
         )
+        if with_drafts and without:
+            answer = "faster without" if without < with_drafts else "faster with"
+            self._print(
+                f"For this creative text the simulated vLLM is {answer} speculation: mean TPOT"
+                f" {figures.seconds(with_drafts)} with, {figures.seconds(without)} without."
+            )
+        self._print("Beside a real vLLM: specwatch run --target http://127.0.0.1:8000")
         return {
             "simulated": True,
             "phases": rows,
@@ -260,19 +253,6 @@ class _Demo:
             "drafts_stored": stored,
             "drafts_counted_by_engine": self._engine_drafts,
         }
-
-    def _judge(self, rows: list[Json]) -> None:
-        with_drafts, without = (
-            next((row["tpot_mean"] for row in rows if row["phase"] == phase.title), None)
-            for phase in _PHASES[1:]
-        )
-        if with_drafts and without:
-            says = "faster without" if without < with_drafts else "faster with"
-            self._console.print(
-                f"For this creative text the simulated vLLM is {says} speculation: mean TPOT"
-                f" {figures.seconds(with_drafts)} with, {figures.seconds(without)} without.",
-                soft_wrap=True,
-            )
 
     def _cumulative(self, daemon: Daemon) -> tuple[dict[str, Tally], str]:
         """All that the daemon has counted by bucket, and the mode now."""
@@ -302,30 +282,30 @@ def _coverage(total: dict[str, Tally]) -> float | None:
 
 
 def _since(total: Tally, before: Tally) -> Tally:
+    """What was counted after ``before``, which is a part of ``total``."""
+
+    def less(name: str) -> int | None:
+        count: int | None = getattr(total, name)
+        return None if count is None else count - (getattr(before, name) or 0)
+
+    def histogram_less(whole: Histogram | None, part: Histogram | None) -> Histogram | None:
+        if whole is None or part is None or whole.bounds != part.bounds:
+            return whole
+        counts = tuple(a - b for a, b in zip(whole.counts, part.counts, strict=True))
+        return Histogram(whole.bounds, counts, whole.sum - part.sum)
+
     return Tally(
-        drafts=_less(total.drafts, before.drafts),
-        draft_tokens=_less(total.draft_tokens, before.draft_tokens),
-        accepted_tokens=_less(total.accepted_tokens, before.accepted_tokens),
+        drafts=less("drafts"),
+        draft_tokens=less("draft_tokens"),
+        accepted_tokens=less("accepted_tokens"),
         requests={r: n - before.requests.get(r, 0) for r, n in total.requests.items()},
-        ttft=_less_histogram(total.ttft, before.ttft),
-        tpot=_less_histogram(total.tpot, before.tpot),
+        ttft=histogram_less(total.ttft, before.ttft),
+        tpot=histogram_less(total.tpot, before.tpot),
     )
 
 
-def _less(total: int | None, before: int | None) -> int | None:
-    return None if total is None else total - (before or 0)
-
-
-def _less_histogram(total: Histogram | None, before: Histogram | None) -> Histogram | None:
-    if total is None or before is None or total.bounds != before.bounds:
-        return total
-    counts = tuple(a - b for a, b in zip(total.counts, before.counts, strict=True))
-    return Histogram(total.bounds, counts, total.sum - before.sum)
-
-
-def _at(observed: Histogram | None, q: float) -> float | None:
-    found = None if observed is None else histogram.quantile(observed, q)
-    return None if found is None else found.value
+def _quantile(observed: Histogram | None, q: float) -> float | None:
+    return getattr(observed and histogram.quantile(observed, q), "value", None)
 
 
 def _figures_of(counted: Tally) -> Json:
@@ -333,27 +313,26 @@ def _figures_of(counted: Tally) -> Json:
         "acceptance_rate": acceptance.acceptance_rate(counted),
         "mean_acceptance_length": acceptance.mean_acceptance_length(counted),
         "requests": sum(counted.requests.values()),
-        "ttft_p50": _at(counted.ttft, 0.5),
-        "ttft_p99": _at(counted.ttft, 0.99),
+        "ttft_p50": _quantile(counted.ttft, 0.5),
+        "ttft_p99": _quantile(counted.ttft, 0.99),
         "tpot_mean": counted.tpot and histogram.mean(counted.tpot),
-        "tpot_p99": _at(counted.tpot, 0.99),
+        "tpot_p99": _quantile(counted.tpot, 0.99),
     }
 
 
-def _cells(row: Json) -> tuple[str, ...]:
-    return (
-        figures.percent(row["acceptance_rate"]),
-        figures.number(row["mean_acceptance_length"], 2),
-        figures.seconds(row["ttft_p50"]),
-        figures.seconds(row["tpot_mean"]),
-    )
-
-
-def _empty_table(first: str, *others: str) -> Table:
+def _table(names: tuple[str, ...], rows: Sequence[Json]) -> Table:
+    """A column for each of these names, and for the figures that all rows have."""
     table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column(first)
-    for column in others:
-        table.add_column(column, justify="right")
+    for place, header in enumerate((*names, *_COLUMNS)):
+        table.add_column(header, justify="right" if place else "left")
+    for row in rows:
+        table.add_row(
+            *(str(row[name]) for name in names),
+            figures.percent(row["acceptance_rate"]),
+            figures.number(row["mean_acceptance_length"], 2),
+            figures.seconds(row["ttft_p50"]),
+            figures.seconds(row["tpot_mean"]),
+        )
     return table
 
 

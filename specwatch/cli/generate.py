@@ -147,14 +147,14 @@ def _write(folder: Path, files: Mapping[str, str], *, check: bool) -> None:
     for name, text in files.items():
         path = folder / name
         try:
-            found = path.read_text() if path.exists() else ""
-            if check and found != text:
+            written = path.read_text() if path.exists() else ""
+            if check and written != text:
                 stale = True
                 difference = difflib.unified_diff(
-                    found.splitlines(), text.splitlines(), str(path), "generated", lineterm=""
+                    written.splitlines(), text.splitlines(), str(path), "generated", lineterm=""
                 )
                 click.echo("\n".join(difference))
-            elif found != text:
+            elif written != text:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
                 click.echo(f"wrote {path}")

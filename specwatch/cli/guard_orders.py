@@ -155,8 +155,8 @@ def _followed(course: Course, timeout: float, *, as_json: bool) -> Ending:
             failure = _print_new_steps(course, silent=as_json)
             if failure is None and course.ending is not None:
                 return course.ending
-            alone = course.alone_since
-            if failure is None and alone and monotonic() - alone > _ALONE_SECONDS:
+            alone_since = course.alone_since
+            if failure is None and alone_since and monotonic() - alone_since > _ALONE_SECONDS:
                 return Ending(None, f"no daemon guards it any more; {_stays(course)}")
             if monotonic() >= end:
                 break

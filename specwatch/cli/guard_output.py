@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from specwatch.cli.terminal import Columns, Lines, Terminal, table
 from specwatch.config.guard import Guard
 from specwatch.config.service import SystemdService
 from specwatch.config.target import Target
@@ -40,17 +41,16 @@ _STYLES = {
 }  # fmt: skip
 _NOTES = {"wrong": "red", "waiting": ""}
 """The styles of notes on it; of all others yellow."""
-_TABLE = {
-    "target": 20, "state": 12, "for": 7, "wanted": 6, "guarded by": 12, "trial": 7, "actions": 7,
-}  # fmt: skip
-"""Headers and widths; with a space between them, 77 columns."""
-_READINGS = {"metric": 27, "value": 8, "interval": 18, "fires": 13}
-_SPEEDUPS = {"": 27, "value": 8, "interval": 18, "over": 8}
-"""Headers and widths; with two spaces between them and an indent of four, 76 columns."""
 _NAMES = {
     "speedup": "measured speedup",
     "speedup_before": "speedup that it had before",
     "predicted_speedup": "speedup predicted for now",
+}
+_SPEEDUPS: Columns[tuple[str, Json]] = {
+    "": lambda row: _NAMES.get(row[0], shown(row[0])),
+    "value": lambda row: f"{row[1]['value']:.2f}",
+    "interval": lambda row: f"{row[1]['lower']:.2f} to {row[1]['upper']:.2f}",
+    "over": lambda row: figures.span(row[1]["samples"] * MINUTE),
 }
 _NOWHERE = "/dev/null"
 _DIFF_STYLES = {"-": "red", "+": "green", "@": "cyan"}
@@ -99,8 +99,6 @@ def status_row(entry: Entry, policy: Guard | None, now: float) -> dict[str, Any]
 
 def print_status(rows: Sequence[Json], policy: Guard | None, now: float) -> None:
     """Print a table of guards, each with its details."""
-    from specwatch.cli.terminal import Terminal
-
     terminal = Terminal()
     if policy is not None and policy.mode != "act":
         terminal.line(f"guard.mode is {policy.mode}: of its own accord the guard restarts nothing")
@@ -112,8 +110,6 @@ def print_steps(steps: Sequence[Json], *, limit: int | None = None, bare: bool =
 
     ``bare`` leaves incidents out; ``limit`` is how many were asked for, where there are more.
     """
-    from specwatch.cli.terminal import Terminal
-
     terminal = Terminal()
     if limit is not None:
         terminal.line((f"the last {limit} steps; more with --limit", "dim"))
@@ -124,17 +120,11 @@ def print_steps(steps: Sequence[Json], *, limit: int | None = None, bare: bool =
 
 def print_incident(story: Json, now: float) -> None:
     """Print an incident as ``guard explain --json`` has it."""
-    from specwatch.cli.terminal import Terminal
-
-    terminal = Terminal()
-    for parts in _story_lines(story, now):
-        terminal.line(*parts)
+    Terminal().lines(_story_lines(story, now))
 
 
 def print_plan(target: Target, plan: Plan, cost: Json) -> None:
     """Print what switching speculation off would do and cost."""
-    from specwatch.cli.terminal import Terminal
-
     terminal = Terminal()
     terminal.line((shown(target.name), "bold underline"), f"  {clean(service_name(target))}")
     terminal.lines((shown(line, 100 * LONGEST_SENTENCE), style) for line, style in plan_lines(plan))
@@ -150,33 +140,35 @@ def service_name(target: Target) -> str:
     return "no service" if service is None else f"{service.kind} service"
 
 
-def _table(guards: Sequence[Json], now: float) -> Iterator[Line]:
+def _table(guards: Sequence[Json], now: float) -> Lines:
     """Yield a table of guards as ``guard status --json`` has them: a line each, and details."""
-    yield _row(list(_TABLE)), "dim"
-    for guard in guards:
-        state, name = guard["state"], shown(guard["target"])
-        if len(name) > _TABLE["target"]:
-            yield name, ""
-            name = ""
-        yield _row([name, *_cells(guard, state, now)]), style(state["phase"])
+
+    def actions(guard: Json) -> str:
+        most = guard["max_actions_per_day"]
+        return f"{guard['actions_today']}{'' if most is None else f' of {most}'}"
+
+    def trial_in(guard: Json) -> str:
+        return figures.UNKNOWN if guard["trial_in"] is None else trial(guard["state"], now)
+
+    columns: Columns[Json] = {
+        "target": lambda guard: shown(guard["target"]),
+        "state": lambda guard: phase(guard["state"]["phase"]),
+        "for": lambda guard: figures.span(now - guard["state"]["since"]),
+        "wanted": lambda guard: guard["state"]["goal"] or figures.UNKNOWN,
+        "guarded by": lambda guard: shown(guard["daemon"], 12) or "no daemon",
+        "trial": trial_in,
+        "actions": actions,
+    }
+    header, *lines = table(columns, guards, style=lambda guard: style(guard["state"]["phase"]))
+    yield header
+    for guard, line in zip(guards, lines, strict=True):
+        yield line
         if not guard["daemon"]:
-            yield "  no daemon guards it now: what is stored is what was known last", "red"
-        yield from details(state, now)
-        incident = state["incident"]
+            yield "  no daemon guards it now: this is its last known state", "red"
+        yield from details(guard["state"], now)
+        incident = guard["state"]["incident"]
         if incident is not None:
             yield f"  specwatch guard explain {shown(incident['id'])}", "dim"
-
-
-def _cells(guard: Json, state: Json, now: float) -> list[str]:
-    most = "" if guard["max_actions_per_day"] is None else f" of {guard['max_actions_per_day']}"
-    return [
-        phase(state["phase"]),
-        figures.span(now - state["since"]),
-        state["goal"] or figures.UNKNOWN,
-        shown(guard["daemon"], _TABLE["guarded by"]) or "nobody",
-        figures.UNKNOWN if guard["trial_in"] is None else trial(state, now),
-        f"{guard['actions_today']}{most}",
-    ]
 
 
 def _step_line(step: Json, *, target: bool = False, incident: bool = False) -> Sequence[Line]:
@@ -192,26 +184,26 @@ def _step_line(step: Json, *, target: bool = False, incident: bool = False) -> S
     )
 
 
-def _story_lines(story: Json, now: float) -> Iterator[Sequence[Line]]:
-    """Yield lines, each as its parts, for an incident as ``guard explain --json`` has it."""
+def _story_lines(story: Json, now: float) -> Lines:
+    """Yield the lines of an incident as ``guard explain --json`` has it."""
     steps = story["steps"]
-    yield ((f"{shown(story['incident'])} of {shown(story['target'])}", "bold underline"),)
+    yield f"{shown(story['incident'])} of {shown(story['target'])}", "bold underline"
     began = moment(story["began"])
     if story["ended"] is None:
-        yield ((f"began {began}, and is not over", ""),)
+        yield f"began {began}, and is not over", ""
         state = story["state"]
-        yield ((f"now {sentence(state, now)}", style(state["phase"])),)
-        yield from ((line,) for line in details(state, now))
+        yield f"now {sentence(state, now)}", style(state["phase"])
+        yield from details(state, now)
     else:
         lasted = figures.span(story["ended"] - story["began"])
-        yield ((f"began {began}, over after {lasted}", ""),)
-    yield (("", ""),)
+        yield f"began {began}, over after {lasted}", ""
+    yield ()
     for step in steps:
         yield from _step_parts(step)
-        yield from ((line,) for line in _numbers(step["inputs"]))
+        yield from _numbers(step["inputs"])
 
 
-def _step_parts(step: Json) -> Iterator[Sequence[Line]]:
+def _step_parts(step: Json) -> Lines:
     """When, into which phase, and why: in a line where it has room, else in several."""
     time = f"{moment(step['at'])}  "
     changed = step["phase"] != step["phase_before"]
@@ -222,27 +214,22 @@ def _step_parts(step: Json) -> Iterator[Sequence[Line]]:
         yield (time, ""), (title, styled), (f"  {reason}", "")
     else:
         yield (time, ""), (title, styled)
-        yield from ((line,) for line in wrapped(f"    {reason}"))
+        yield from wrapped(f"    {reason}")
 
 
-def _numbers(inputs: Json) -> Iterator[Line]:
+def _numbers(inputs: Json) -> Lines:
     """Yield what is known of the numbers behind a step."""
     rest = dict(inputs)
     if "readings" in rest and "rule" in rest:
         yield from _finding_lines(rest)
         return
-    speedups = {
-        name: value
+    speedups = [
+        (name, value)
         for name, value in rest.items()
         if isinstance(value, Mapping) and value.keys() >= {"value", "lower", "upper", "samples"}
-    }
-    if speedups:
-        yield _indented_row(list(_SPEEDUPS), _SPEEDUPS), "dim"
-    for name, value in speedups.items():
-        minutes = figures.span(value["samples"] * MINUTE)
-        between = f"{value['lower']:.2f} to {value['upper']:.2f}"
-        cells = [_NAMES.get(name, shown(name)), f"{value['value']:.2f}", between, minutes]
-        yield _indented_row(cells, _SPEEDUPS), ""
+    ]
+    yield from table(_SPEEDUPS, speedups, indent="    ")
+    for name, _ in speedups:
         del rest[name]
     if isinstance(before := rest.pop("speedup_before", None), float):
         yield f"    {before:.2f} was the speedup by the earlier baseline", ""
@@ -258,7 +245,7 @@ def _numbers(inputs: Json) -> Iterator[Line]:
         yield f"    {shown(name)}: {shown(str(value), LONGEST_NAME)}", ""
 
 
-def _finding_lines(finding: Json) -> Iterator[Line]:
+def _finding_lines(finding: Json) -> Lines:
     where = f"model {shown(finding['model_name'])}"
     if finding["temperature"] != ALL_TEMPERATURES:
         where += f", temperature {shown(finding['temperature'])}"
@@ -268,26 +255,36 @@ def _finding_lines(finding: Json) -> Iterator[Line]:
         yield f"    in breach since {moment(finding['since'])}", ""
     if not finding["readings"]:
         return
-    yield _indented_row(list(_READINGS), _READINGS), "dim"
-    for reading in finding["readings"]:
-        yield from _reading_lines(reading)
+    header, *rows = table(_READINGS, finding["readings"], indent="    ")
+    yield header
+    for reading, row in zip(finding["readings"], rows, strict=True):
+        yield row
+        scope = [f"over {figures.span(reading['window'])}"]
+        for name in ("drafts", "requests"):
+            if reading[name]:
+                scope.append(figures.counted(reading[name], name.removesuffix("s")))
+        scope += [str(reading[name]) for name in ("basis", "missing", "note") if reading[name]]
+        yield from wrapped(f"      {shown(', '.join(scope), LONGEST_SENTENCE)}", "dim")
 
 
-def _reading_lines(reading: Json) -> Iterator[Line]:
-    metric = shown(reading["metric"])
-    low, high = (amount(metric, reading[name]) for name in ("lower", "upper"))
-    between = figures.UNKNOWN if reading["lower"] is None else f"{low} to {high}"
-    side, line = (
-        ("below", reading["below"]) if reading["above"] is None else ("above", reading["above"])
-    )
-    fires = f"{side} {amount(metric, line)}"
-    yield _indented_row([metric, amount(metric, reading["value"]), between, fires], _READINGS), ""
-    facts = [f"over {figures.span(reading['window'])}"]
-    for name in ("drafts", "requests"):
-        if reading[name]:
-            facts.append(figures.counted(reading[name], name.removesuffix("s")))
-    facts += [str(reading[name]) for name in ("basis", "missing", "note") if reading[name]]
-    yield from wrapped(f"      {shown(', '.join(facts), LONGEST_SENTENCE)}", "dim")
+def _reading_interval(reading: Json) -> str:
+    if reading["lower"] is None:
+        return figures.UNKNOWN
+    low, high = (amount(reading["metric"], reading[name]) for name in ("lower", "upper"))
+    return f"{low} to {high}"
+
+
+def _reading_fires(reading: Json) -> str:
+    side = "below" if reading["above"] is None else "above"
+    return f"{side} {amount(reading['metric'], reading[side])}"
+
+
+_READINGS: Columns[Json] = {
+    "metric": lambda reading: shown(reading["metric"]),
+    "value": lambda reading: amount(reading["metric"], reading["value"]),
+    "interval": _reading_interval,
+    "fires": _reading_fires,
+}
 
 
 def plan_lines(plan: Plan) -> Iterator[Line]:
@@ -371,18 +368,3 @@ def _saving(model: Json, restart: float) -> str:
         return f"{change} longer, as {why}"
     paid = figures.span(restart / saved["value"] * HOUR)
     return f"{change} less, as {why}; the restart is paid for after {paid}"
-
-
-def _row(cells: Sequence[str]) -> str:
-    from specwatch.cli.terminal import row
-
-    texts = (f"{cell:{width}}" for cell, width in zip(cells, _TABLE.values(), strict=True))
-    return row(texts).rstrip()
-
-
-def _indented_row(cells: Sequence[str], columns: Mapping[str, int]) -> str:
-    from specwatch.cli.terminal import row
-
-    widths = list(columns.values())
-    right = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-    return row([f"    {cells[0]:{widths[0]}}", *right], "  ")

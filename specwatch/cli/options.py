@@ -49,13 +49,13 @@ def moment(_: click.Context, __: click.Parameter, text: str | None) -> float | N
     if text is None:
         return None
     try:
-        found = parse_moment(text, time.time(), zone=None)
+        seconds = parse_moment(text, time.time(), zone=None)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
-    if abs(found) > _FARTHEST:
+    if abs(seconds) > _FARTHEST:
         remedy = "write it like 2026-11-19T14:30, or 7d for 7 days ago"
         raise click.BadParameter(f"{quoted(text)} is too early or too late; {remedy}")
-    return found
+    return seconds
 
 
 def file_option(command: _Command) -> _Command:
@@ -136,7 +136,7 @@ def load(
     if targets:
         if file is not None:
             raise ConfigError("give either --config or --target, not both")
-        written = [each if isinstance(each, Mapping) else {"url": each} for each in targets]
+        written = [target if isinstance(target, Mapping) else {"url": target} for target in targets]
         settings: dict[str, Any] = {"targets": written}
         if database is not None:
             settings["database"] = database
@@ -171,8 +171,8 @@ def database_url(given: str | None, file: Path | None) -> str:
     """
     if given is not None:
         return database_of(given).connect_url()
-    found = loaded(file)
-    return loading.default_database(os.environ) if found is None else found.database.connect_url()
+    config = loaded(file)
+    return loading.default_database(os.environ) if config is None else config.database.connect_url()
 
 
 def section(where: str, kind: type[_Section], value: object) -> _Section:
@@ -180,8 +180,8 @@ def section(where: str, kind: type[_Section], value: object) -> _Section:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        found = [details.get("ctx", {}).get("error") for details in error.errors()]
-        raise ConfigError(f"{where}: {'; '.join(map(str, found))}") from None
+        problems = [details.get("ctx", {}).get("error") for details in error.errors()]
+        raise ConfigError(f"{where}: {'; '.join(map(str, problems))}") from None
 
 
 def revision(url: str) -> str | None:

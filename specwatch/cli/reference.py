@@ -92,8 +92,8 @@ def _sections(section: type[Section], path: str) -> Iterator[tuple[str, type[Sec
     yield path, section
     for key, field in section.written_keys().items():
         inner = () if key == "any" else loading.sections_in(field.annotation)  # as for "all"
-        for each in inner:
-            yield from _sections(each, _path(path, key, field, each))
+        for inner_section in inner:
+            yield from _sections(inner_section, _path(path, key, field, inner_section))
 
 
 def _path(path: str, key: str, field: FieldInfo, inner: type[Section]) -> str:
@@ -107,14 +107,14 @@ def _path(path: str, key: str, field: FieldInfo, inner: type[Section]) -> str:
 
 def _keys(section: type[Section], path: str) -> Iterator[tuple[str, str, str, str]]:
     """A row for each key; KeyError for a field without a docstring, or of a type without words."""
-    said = _field_docstrings(section)
+    meanings = _field_docstrings(section)
     annotations = inspect.get_annotations(section)
     names_of = {id(field): name for name, field in section.model_fields.items()}
     for key, field in section.written_keys().items():
         name = names_of.get(id(field))
         if name is not None:  # else one of a condition in the rule itself, which has its own table
             kind = _type(annotations[name], field, path, key)
-            yield f"`{key}`", kind, _default(field), said[name]
+            yield f"`{key}`", kind, _default(field), meanings[name]
 
 
 def _field_docstrings(section: type[Section]) -> Mapping[str, str]:
@@ -138,8 +138,8 @@ def _type(annotation: str, field: FieldInfo, path: str, key: str) -> str:
         return "mapping of text to text"
     words = " or ".join(f"`{value}`" for value in _values(field.annotation))
     if not words:
-        found = re.findall(r"\w+", annotation)
-        words = next(said for name, said in _TYPES.items() if name in found)
+        names = re.findall(r"\w+", annotation)
+        words = next(text for name, text in _TYPES.items() if name in names)
     return f"list of {words}{'' if '`' in words else 's'}" if several else words
 
 
@@ -205,12 +205,12 @@ def _metrics() -> Iterator[str]:
         ("Metric", "Type", "Labels", "Meaning"),
         (
             (
-                f"`{each.exposed}{'_total' if each.kind == 'counter' else ''}`",
-                each.kind,
-                _labels((*(("model_name", "temperature") * each.by_temperature), each.label)),
-                each.help,
+                f"`{metric.exposed}{'_total' if metric.kind == 'counter' else ''}`",
+                metric.kind,
+                _labels((*(("model_name", "temperature") * metric.by_temperature), metric.label)),
+                metric.help,
             )
-            for each in TAP
+            for metric in TAP
         ),
     )
 
@@ -245,10 +245,11 @@ def _rules() -> Iterator[str]:
         ("Metric", "Unit", "By temperature", "Interval", "Meaning"),
         (
             (
-                f"`{each.name}`", each.unit, "yes" * each.by_temperature, "yes" * each.has_interval,
-                each.help + " Needs a baseline." * each.needs_baseline,
+                f"`{metric.name}`", metric.unit,
+                "yes" * metric.by_temperature, "yes" * metric.has_interval,
+                metric.help + " Needs a baseline." * metric.needs_baseline,
             )
-            for each in MEASURES.values()
+            for metric in MEASURES.values()
         ),
     )  # fmt: skip
 
@@ -256,12 +257,12 @@ def _rules() -> Iterator[str]:
 def _rule(rule: Rule) -> Iterator[tuple[str, str]]:
     action = {"alert": "alerts", "disable": "asks the guard to switch speculation off"}[rule.action]
     yield "Severity, action", f"{rule.severity}, {action}"
-    for name, said in (
+    for name, text in (
         ("Fires", rule_words.conditions(rule)), ("Clears", rule_words.clearing(rule)),
         ("Needs", rule_words.traffic(rule)), ("Only", rule_words.scope(rule)),
     ):  # fmt: skip
-        if said is not None:
-            yield name, said
+        if text is not None:
+            yield name, text
 
 
 # --- HTTP API

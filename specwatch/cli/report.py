@@ -16,11 +16,11 @@ import click
 from click.core import ParameterSource
 
 from specwatch.cli import options
-from specwatch.cli.output_file import json_text, require_writable, write
+from specwatch.cli.output import json_text, require_writable, write
 from specwatch.config.loading import Config
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError
-from specwatch.wording.text import clean_lines, shown
+from specwatch.wording.text import clean_lines
 
 if TYPE_CHECKING:
     from specwatch.report.model import Report
@@ -190,58 +190,37 @@ def _schema(output: Path | None) -> None:
     write(output, json.dumps(model.schema(), indent=2) + "\n")
 
 
-def _agreed(form: str | None, output: Path | None, asked: str) -> str:
-    """The format that was asked for, else that of the file; ConfigError where they contradict."""
-    if form is None:
-        return _form_of(output)
-    suffix = "" if output is None else output.suffix
-    if _SUFFIXES.get(suffix.lower(), form) != form:
-        name = "" if output is None else clean_lines(str(output))
-        raise ConfigError(
-            f"{asked} writes {form}, and --output {name} says {_SUFFIXES[suffix.lower()]}; leave"
-            f" {asked} out, or give another name"
-        )
-    return form
-
-
-def _form_of(output: Path | None) -> str:
-    if output is None:
-        return "text"
-    found = _SUFFIXES.get(output.suffix.lower())
-    if found is None:
+def _agreed(form: str | None, output: Path | None, option: str) -> str:
+    """The format of the option, else that of the file; ConfigError where they contradict."""
+    suffix = "" if output is None else output.suffix.lower()
+    of_file = "text" if output is None else _SUFFIXES.get(suffix)
+    if form is None and of_file is None:
         known = ", ".join(_SUFFIXES)
         raise click.UsageError(
-            f"{quoted(output.name)} does not say which format: give --format, or a name that ends"
-            f" with one of {known}"
+            f"{quoted('' if output is None else output.name)} does not say which format: give"
+            f" --format, or a name that ends with one of {known}"
         )
-    return found
+    if form is not None and output is not None and of_file not in (None, form):
+        raise ConfigError(
+            f"{option} writes {form}, and --output {clean_lines(str(output))} says {of_file}; leave"
+            f" {option} out, or give another name"
+        )
+    return form or of_file or ""
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int, str], None]]:
+def _progress() -> Iterator[Callable[[int, int, str], None] | None]:
     """A bar on a terminal's standard error; elsewhere nothing."""
     if not sys.stderr.isatty():
-        yield lambda done, of, name: None
+        yield None
         return
-    import rich.progress
-    from rich.console import Console
+    from rich.progress import MofNCompleteColumn
 
-    columns = (
-        rich.progress.TextColumn("{task.description}", markup=False),
-        rich.progress.BarColumn(),
-        rich.progress.MofNCompleteColumn(),
-    )
-    bar = rich.progress.Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task("reading", total=None)
+    from specwatch.cli.progress import Progress
 
-    def advance(done: int, of: int, name: str) -> None:
-        bar.update(task, description=shown(name), completed=done, total=of)
-        bar.start()
-
-    try:
-        yield advance
-    finally:
-        bar.stop()
+    progress = Progress(MofNCompleteColumn())
+    with progress.over(None):
+        yield lambda done, of, name: progress.step(name, completed=done, total=of)
 
 
 def _show(report: Report) -> None:
@@ -249,5 +228,4 @@ def _show(report: Report) -> None:
     from specwatch.report.text import lines
 
     terminal = Terminal()
-    for parts in lines(report, terminal.width, bar=terminal.bar):
-        terminal.line(*parts)
+    terminal.lines(lines(report, terminal.width, bar=terminal.bar))

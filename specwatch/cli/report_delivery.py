@@ -205,10 +205,10 @@ def _subject(section: Delivery, report: Report) -> str:
 def _channels(section: Delivery, by: Means) -> dict[str, Channel]:
     from specwatch.report.channels import Hook, Mail
 
-    found: dict[str, Channel] = {}
+    channels: dict[str, Channel] = {}
     if section.email is not None:
-        found[EMAIL] = Mail(section.email, by.hostname())
-    return {**found, **{each.name: Hook(each) for each in section.webhooks}}
+        channels[EMAIL] = Mail(section.email, by.hostname())
+    return {**channels, **{webhook.name: Hook(webhook) for webhook in section.webhooks}}
 
 
 def _files(section: Delivery, entry: Entry) -> list[str]:
@@ -264,9 +264,9 @@ def _tell_of(section: Delivery, name: str, one: Sent) -> None:
         click.echo(f"{clean(name)}: delivered {moment(one.delivered_at)}{_to(section, name)}")
         return
     tried = f"{one.attempts} attempt{'s' if one.attempts != 1 else ''}"
-    said = clean(one.error or "nothing was tried")
+    error = clean(one.error or "nothing was tried")
     what = "SENT, NEVER CONFIRMED" if one.unconfirmed else "NOT DELIVERED"
-    click.echo(f"{clean(name)}: {what} after {tried}: {said}", err=True)
+    click.echo(f"{clean(name)}: {what} after {tried}: {error}", err=True)
 
 
 def _to(section: Delivery, name: str) -> str:

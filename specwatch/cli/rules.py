@@ -162,13 +162,11 @@ def _progress(label: str, since: float, until: float) -> Iterator[Callable[[floa
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    seconds = int(until - since)
-    with click.progressbar(length=seconds, label=label, file=sys.stderr) as bar:
+    from specwatch.cli.progress import Progress
 
-        def advance(reached: float) -> None:
-            bar.update(max(0, int(reached - since) - bar.pos))
-
-        yield advance
+    progress = Progress()
+    with progress.over(until - since):
+        yield lambda reached: progress.step(label, completed=max(0.0, reached - since))
 
 
 def _nothing(reader: Reader, since: float, until: float) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from specwatch.cli.terminal import Columns, Lines, table
 from specwatch.config.loading import Config
 from specwatch.config.rules import Rule
 from specwatch.config.sections import Baselines
@@ -25,8 +26,6 @@ from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 Json = dict[str, Any]
 Styled = tuple[str, str]
 """Text and style."""
-_TABLE = {"rule": 34, "temp": 9, "fired": 6, "in breach": 11, "no data": 9}
-"""Headers and widths; with two spaces between them, 77 columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,7 @@ def _confirming(rule: Rule) -> float:
     return rule.for_ + max(rule.window_of(condition) for condition in rule.conditions)
 
 
-def lines(replay: ReplayedTarget, now: float) -> Iterator[Styled]:
+def lines(replay: ReplayedTarget, now: float) -> Lines:
     """Yield lines and their styles for one target; ``now`` is the Unix time."""
     since, until = replay.judged
     yield shown(replay.target), "bold underline"
@@ -164,9 +163,7 @@ def lines(replay: ReplayedTarget, now: float) -> Iterator[Styled]:
         yield "", ""
         yield shown(model), "bold"
         yield from _baseline_lines(replay.baselines.get(model, Baseline()), now)
-        yield _row(*_TABLE), "dim"
-        for course in courses:
-            yield _course_row(course, since, until)
+        yield from _course_table(courses, since, until)
         for course in courses:
             for firing in course.firings:
                 yield from _firing_lines(course, firing, since, until)
@@ -190,25 +187,22 @@ def _baseline_lines(known: Baseline, now: float) -> Iterator[Styled]:
     yield from wrapped(f"  baseline from {origins}; {figures.span(age)} old, for all of that time")
 
 
-def _course_row(course: Course, since: float, until: float) -> Styled:
-    breach = sum(firing.seconds(since, until) for firing in course.firings)
-    share = course.unknown / course.judged if course.judged else None
-    cells = (
-        figures.number(len(course.firings)),
-        figures.span(breach) if course.firings else figures.UNKNOWN,
-        figures.percent(share),
-    )
-    temperature = shown(course.temperature, _TABLE["temp"])
-    return _row(course.rule.name, temperature, *cells), "red" if course.firings else ""
+def _course_table(courses: Sequence[Course], since: float, until: float) -> Lines:
+    def breach(course: Course) -> str:
+        if not course.firings:
+            return figures.UNKNOWN
+        return figures.span(sum(firing.seconds(since, until) for firing in course.firings))
 
-
-def _row(name: str, temperature: str, *cells: str) -> str:
-    from specwatch.cli.terminal import row
-
-    widths = list(_TABLE.values())
-    first = f"{shown(name, widths[0]):{widths[0]}}  {temperature:{widths[1]}}"
-    right = (f"{cell:>{width}}" for cell, width in zip(cells, widths[2:], strict=True))
-    return row([first, *right], "  ")
+    columns: Columns[Course] = {
+        "rule": lambda course: shown(course.rule.name, 34),
+        "temp": lambda course: shown(course.temperature, 9),
+        "fired": lambda course: figures.number(len(course.firings)),
+        "in breach": breach,
+        "no data": lambda course: figures.percent(
+            course.unknown / course.judged if course.judged else None
+        ),
+    }
+    yield from table(columns, courses, style=lambda course: "red" if course.firings else "")
 
 
 def _firing_lines(course: Course, firing: Firing, since: float, until: float) -> Iterator[Styled]:

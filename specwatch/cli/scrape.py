@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import zlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -77,10 +78,10 @@ def _page(source: str, timeout: float) -> bytes:
         with Path(source).open("rb") as file:
             return _read(file, source)
     except (OSError, ValueError) as error:
-        found = error.strerror if isinstance(error, OSError) else error
+        reason = error.strerror if isinstance(error, OSError) else error
         hint = "" if source == "-" else "; give a URL (http://...), a file or -"
         raise ScrapeError(
-            ScrapeReason.UNREACHABLE, f"cannot read {source}: {found}{hint}"
+            ScrapeReason.UNREACHABLE, f"cannot read {source}: {reason}{hint}"
         ) from error
 
 
@@ -140,8 +141,10 @@ def _show(models: list[dict[str, Any]]) -> None:
 
 
 def _show_model(terminal: Any, model: dict[str, Any]) -> None:
+    from specwatch.cli.terminal import table
+
     terminal.line((shown(model["model_name"]) or "(unnamed model)", "bold"))
-    facts = [
+    parts = [
         f"speculation {model['speculation']}",
         figures.counted(model["engine_count"], "engine"),
         f"{figures.number(model['running'])} running",
@@ -149,17 +152,14 @@ def _show_model(terminal: Any, model: dict[str, Any]) -> None:
         f"KV cache {figures.percent(model['kv_cache_usage'])}",
         figures.counted(model["preemptions"], "preemption"),
     ]
-    terminal.line(", ".join(fact for fact in facts if figures.UNKNOWN not in fact.split()))
+    terminal.line(", ".join(part for part in parts if figures.UNKNOWN not in part.split()))
     if model["speculation"] == "unknown":
         terminal.lines(wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow"))
     if model["speculation"] == "on":
         _show_acceptance(terminal, model)
     latencies = {"TTFT": "ttft", "TPOT": "tpot", "inter-token": "inter_token"}
     if any(model[key] for key in latencies.values()):
-        columns = ("count", "mean", "p50", "p90", "p95", "p99")
-        terminal.line((_row("", *columns), "dim"))
-        for name, key in latencies.items():
-            terminal.line(_row(name, *_latency(model[key])))
+        terminal.lines(table(_LATENCIES, [(name, model[key]) for name, key in latencies.items()]))
     if model["tap"]:
         from specwatch.cli.tables import bucket_lines, coverage_lines
 
@@ -167,6 +167,18 @@ def _show_model(terminal: Any, model: dict[str, Any]) -> None:
         if model["tap"]["failures"]:
             terminal.line((f"tap failed: {figures.number(model['tap']['failures'])}", "red"))
         terminal.lines(bucket_lines(model["temperatures"]))
+
+
+def _quantile(name: str) -> Callable[[tuple[str, Any]], str]:
+    return lambda row: figures.quantile(row[1], name)
+
+
+_LATENCIES: Mapping[str, Callable[[tuple[str, Any]], str]] = {
+    "latency": lambda row: row[0],
+    "count": lambda row: figures.number(row[1] and row[1]["count"]),
+    "mean": lambda row: figures.mean(row[1]),
+    **{name: _quantile(name) for name in summary.QUANTILES},
+}
 
 
 def _show_acceptance(terminal: Any, model: dict[str, Any]) -> None:
@@ -186,16 +198,3 @@ def _show_acceptance(terminal: Any, model: dict[str, Any]) -> None:
         bar = terminal.bar * round(40 * drafts / max(lengths))
         label = f"{kept} of {len(lengths) - 1}"
         terminal.line(f"{label:12}  {drafts / sum(lengths):6.1%}  {bar}")
-
-
-def _latency(latency: dict[str, Any] | None) -> tuple[str, ...]:
-    if latency is None:
-        return (figures.UNKNOWN,) * 6
-    quantiles = (figures.quantile(latency, name) for name in summary.QUANTILES)
-    return figures.number(latency["count"]), figures.mean(latency), *quantiles
-
-
-def _row(name: str, *cells: str) -> str:
-    from specwatch.cli.terminal import row
-
-    return row([f"{name:12}", *(f"{cell:>8}" for cell in cells)], "  ")

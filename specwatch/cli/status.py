@@ -36,19 +36,19 @@ def command(file: Path | None, url: str | None, timeout: float, as_json: bool) -
     Exit code 1 when it does not answer, when a target or the database fails, when it is stuck,
     when a rule of severity critical or warning is in breach, or when a guard is held.
     """
-    found = ask(_given(url) if url is not None else _configured(file), timeout)
+    answer = ask(_given(url) if url is not None else _configured(file), timeout)
     if as_json:
-        options.print_json(found)
+        options.print_json(answer)
         whole = True
     else:
-        whole = _show(found)
+        whole = _show(answer)
     from specwatch.cli.tables import in_breach
 
     failing = any(
         target["failure"] or target.get("not_shown") or in_breach(target) or _held(target)
-        for target in found["targets"]
+        for target in answer["targets"]
     )
-    if failing or not whole or found["stuck"] or found["store"]["error"]:
+    if failing or not whole or answer["stuck"] or answer["store"]["error"]:
         raise click.exceptions.Exit(1)
 
 
@@ -88,19 +88,21 @@ def ask(url: str, timeout: float) -> dict[str, Any]:
     client = PageClient(url, timeout=timeout, max_size=_LARGEST_ANSWER)
     stranger = f"what answers at {url} is not a daemon of specwatch"
     try:
-        found = msgspec.json.decode(client.fetch("/api/v1/targets"))
+        answer = msgspec.json.decode(client.fetch("/api/v1/targets"))
     except ScrapeError as error:
-        said = str(error).partition(";")[0]
+        problem = str(error).partition(";")[0]
         if isinstance(error, PageError) or error.reason is ScrapeReason.HTTP_STATUS:
-            raise NoAnswer(f"{stranger}: {said}") from error
-        raise NoAnswer(f"no daemon answers: {said}; is it running, and listening there?") from error
+            raise NoAnswer(f"{stranger}: {problem}") from error
+        raise NoAnswer(
+            f"no daemon answers: {problem}; is it running, and listening there?"
+        ) from error
     except msgspec.DecodeError as error:
         raise NoAnswer(stranger) from error
     finally:
         client.close()
-    if not isinstance(found, dict) or not found.keys() >= _PARTS:
+    if not isinstance(answer, dict) or not answer.keys() >= _PARTS:
         raise NoAnswer(f"{stranger}, or of another version")
-    return found
+    return answer
 
 
 def _held(target: dict[str, Any]) -> bool:
@@ -108,50 +110,50 @@ def _held(target: dict[str, Any]) -> bool:
     return state is not None and state["phase"] == "held"
 
 
-def _show(found: dict[str, Any]) -> bool:
+def _show(answer: dict[str, Any]) -> bool:
     """Print it; whether all of it could be shown."""
     from specwatch.cli.terminal import Terminal
 
     terminal = Terminal()
-    up = figures.span(found["now"] - found["started"])
-    terminal.line(f"specwatch {shown(found['version'])} on {shown(found['daemon'])}, up {up}")
-    _show_store(terminal, found["store"], found["now"])
-    targets = sorted(found["targets"], key=lambda target: target["failure"] is None)
+    up = figures.span(answer["now"] - answer["started"])
+    terminal.line(f"specwatch {shown(answer['version'])} on {shown(answer['daemon'])}, up {up}")
+    _show_store(terminal, answer["store"], answer["now"])
+    targets = sorted(answer["targets"], key=lambda target: target["failure"] is None)
     failing = sum(target["failure"] is not None for target in targets)
     watched = f"watching {figures.counted(len(targets), 'target')}"
     terminal.line(watched, (f", {failing} failing" if failing else "", "red"))
-    if found["stuck"]:
-        names = ", ".join(map(shown, found["stuck"]))
+    if answer["stuck"]:
+        names = ", ".join(map(shown, answer["stuck"]))
         terminal.line((f"stuck, no scrape ended for three intervals: {names}", "red"))
     whole = True
     for target in targets:
         terminal.line("")
         try:
-            _show_target(terminal, target, found["now"])
+            _show_target(terminal, target, answer["now"])
         except Exception as error:  # a defect of ours in one target hides no other
             whole = False
-            said = f"{type(error).__name__}: {error}"
-            rest = f"the rest cannot be shown, for a defect of specwatch: {said}; see --json"
+            problem = f"{type(error).__name__}: {error}"
+            rest = f"the rest cannot be shown, for a defect of specwatch: {problem}; see --json"
             terminal.lines(wrapped(rest, "red"))
     return whole
 
 
 def _show_store(terminal: Any, store: dict[str, Any], now: float) -> None:
     terminal.line(shown(store["where"], LONGEST_SENTENCE))
-    facts = figures.counted(store["written"], "window") + " written"
+    parts = figures.counted(store["written"], "window") + " written"
     if store["dropped"]:
-        facts += f", {figures.number(store['dropped'])} given up"
+        parts += f", {figures.number(store['dropped'])} given up"
     if store.get("damaged"):
-        said = figures.damaged_rows(store["damaged"], store["last_damaged"])
-        terminal.lines(wrapped(said, "red"))
+        damage = figures.damaged_rows(store["damaged"], store["last_damaged"])
+        terminal.lines(wrapped(damage, "red"))
     if store["error"] or store["queued"]:
-        facts += f", {figures.number(store['queued'])} waiting"
+        parts += f", {figures.number(store['queued'])} waiting"
     if not store["error"]:
-        terminal.line(facts)
+        terminal.line(parts)
         return
     since = store["behind_since"]
     failing = f"failing for {figures.span(now - since)}" if since is not None else "failing"
-    terminal.line(facts, ", ", (f"{failing}: {shown(store['error'], LONGEST_SENTENCE)}", "red"))
+    terminal.line(parts, ", ", (f"{failing}: {shown(store['error'], LONGEST_SENTENCE)}", "red"))
 
 
 def _show_target(terminal: Any, target: dict[str, Any], now: float) -> None:
@@ -163,8 +165,8 @@ def _show_target(terminal: Any, target: dict[str, Any], now: float) -> None:
     terminal.line((name, "bold underline"), f"  {url}{version}")
     for model in target.get("not_shown", ()):
         what = f"model {shown(model)}" if model else "some of it"
-        said = f"{what} cannot be shown, for a defect of specwatch: see the daemon's log"
-        terminal.lines(wrapped(said, "red"))
+        text = f"{what} cannot be shown, for a defect of specwatch: see the daemon's log"
+        terminal.lines(wrapped(text, "red"))
     failure = target["failure"]
     if failure:
         since = figures.span(now - failure["since"])

@@ -7,7 +7,7 @@ import shlex
 import click
 
 from specwatch.cli import options
-from specwatch.cli.shell import for_a_shell, for_json
+from specwatch.cli.output import for_a_shell, for_json
 from specwatch.errors import CannotStrip, ConfigError
 from specwatch.runtime.text_file import read_text
 from specwatch.vllm_cli import strip

@@ -73,7 +73,9 @@ def stored_mode(config: Config) -> Mode:
     from specwatch.store.guard_records import GuardBook
     from specwatch.store.repository import Store
 
-    name = next(each.name for each in config.targets if isinstance(each.service, SupervisedService))
+    name = next(
+        target.name for target in config.targets if isinstance(target.service, SupervisedService)
+    )
     url = config.database.connect_url()
     store = Store(url, daemon=config.daemon)
     until = time.monotonic() + DATABASE_SECONDS
@@ -115,17 +117,17 @@ def _refuse_what_is_not_run(command: Sequence[str]) -> None:
 
 
 def _supervised(config: Config) -> list[Target]:
-    return [each for each in config.targets if isinstance(each.service, SupervisedService)]
+    return [target for target in config.targets if isinstance(target.service, SupervisedService)]
 
 
 def _only_supervised(config: Config, file: Path) -> Target:
-    found = _supervised(config)
-    if not found:
+    supervised = _supervised(config)
+    if not supervised:
         raise ConfigError(
             f"{file}: no target is run by COMMAND; add service: {{kind: supervised}} to the one"
             " that it serves"
         )
-    return found[0]
+    return supervised[0]
 
 
 def _refuse_another_server(target: Target, command: Sequence[str]) -> None:
@@ -153,18 +155,18 @@ def _served_by(command: Sequence[str]) -> dict[str, Any]:
         raise ConfigError(
             f"COMMAND: {error}; where it serves is not known: add --target URL before the --"
         ) from None
-    said = {flag: arguments.value(flag) or "" for flag in _FLAGS if arguments.given(flag)}
-    if "--uds" in said:
+    flags = {flag: arguments.value(flag) or "" for flag in _FLAGS if arguments.given(flag)}
+    if "--uds" in flags:
         raise ConfigError(
-            f"COMMAND: it serves on a socket file, --uds {shown(said['--uds'])}, which specwatch"
+            f"COMMAND: it serves on a socket file, --uds {shown(flags['--uds'])}, which specwatch"
             " does not read; give it --host and --port instead"
         )
-    port = said.get("--port", _DEFAULT_PORT)
+    port = flags.get("--port", _DEFAULT_PORT)
     if not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
         raise ConfigError(f"COMMAND: --port {shown(port)} is no port; choose one from 1 to 65535")
-    host = said.get("--host", "").removeprefix("[").removesuffix("]")
+    host = flags.get("--host", "").removeprefix("[").removesuffix("]")
     url = local_url(host, int(port))
-    if "--ssl-keyfile" not in said:
+    if "--ssl-keyfile" not in flags:
         return {"url": url}
     # The certificate names the server's public name. Nothing is between us and our own child.
     return {"url": url.replace("http://", "https://", 1), "insecure_skip_verify": True}

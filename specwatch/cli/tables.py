@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
-from specwatch.cli.terminal import row
+from specwatch.cli.terminal import Columns, Lines, table
 from specwatch.domain import buckets
 from specwatch.domain.model import ALL_TEMPERATURES, METHODS
 from specwatch.scrape.coverage import leading_reasons, share_derived
@@ -14,21 +14,28 @@ from specwatch.wording import figures, speculation
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
-Lines = Iterator[tuple[str, str]]
-"""Texts and their styles."""
-
-_COLUMNS = {
-    "temp": 9, "acceptance": 10, "tok/step": 8, "requests": 8, "TTFT p50": 8, "p99": 7,
-    "TPOT p50": 8, " p99": 7,
-}  # fmt: skip
-"""Headers and widths; with two spaces between them, 79 columns."""
-
-_BUCKET_COLUMNS = {
-    "temp": 9, "share": 5, "drafts": 6, "accept": 6, "length": 6, "P10/50/90 %": 11,
-    "TTFT": 7, "p99": 7, "TPOT": 7, " p99": 7,
-}  # fmt: skip
-"""Headers and widths; with a space between them, 80 columns."""
-_MEASURED_COLUMNS = ["faster" if name == "length" else name for name in _BUCKET_COLUMNS]
+_RECENT: Columns[dict[str, Any]] = {
+    "temp": lambda window: shown(window["temperature"], 9),
+    "acceptance": lambda window: figures.percent(window["acceptance_rate"]),
+    "tok/step": lambda window: figures.number(window["mean_acceptance_length"], 2),
+    "requests": lambda window: figures.number(sum(window["requests"].values())),
+    "TTFT p50": lambda window: figures.quantile(window["ttft"], "p50"),
+    "TTFT p99": lambda window: figures.quantile(window["ttft"], "p99"),
+    "TPOT p50": lambda window: figures.quantile(window["tpot"], "p50"),
+    "TPOT p99": lambda window: figures.quantile(window["tpot"], "p99"),
+}
+_BUCKETS: Columns[dict[str, Any]] = {
+    "temp": _RECENT["temp"],
+    "share": lambda row: figures.UNKNOWN if row["share"] is None else f"{row['share']:.0%}",
+    "drafts": lambda row: figures.compact(row["drafts"]),
+    "accept": _RECENT["acceptance"],
+    "length": _RECENT["tok/step"],
+    "P10/50/90 %": lambda row: figures.percents(row["request_acceptance"], ("p10", "p50", "p90")),
+    "TTFT": _RECENT["TTFT p50"],
+    "p99": _RECENT["TTFT p99"],
+    "TPOT": _RECENT["TPOT p50"],
+    " p99": _RECENT["TPOT p99"],
+}
 _LEAST_DERIVED = 0.005
 _MOST_PENDING = 5
 _URGENT = ("critical", "warning")
@@ -48,28 +55,21 @@ def recent_lines(target: dict[str, Any], now: float) -> Lines:
     ``now`` is the Unix time of the daemon.
     """
     recent = sorted(target["recent"], key=lambda window: window["model_name"])
-    told = set()
+    shown_models = set()
     for model, group in groupby(recent, key=lambda window: str(window["model_name"])):
-        told.add(model)
+        shown_models.add(model)
         windows = list(group)
         whole = [one for one in windows if one["temperature"] == ALL_TEMPERATURES]
         yield from _model(model, target["models"].get(model), whole or windows)
         yield from _decision(model, target, (whole or [None])[0], now)
-        yield _line(list(_COLUMNS)), "dim"
-        for window in whole or windows:
-            yield _line(_cells(window)), ""
+        yield from table(_RECENT, whole or windows)
         yield from _tap(model, target, [one for one in windows if one not in whole])
-    judged = {each["model_name"] for each in target["decision"]["findings"]}
-    for model in sorted({*target["models"], *judged} - told):
+    judged = {finding["model_name"] for finding in target["decision"]["findings"]}
+    for model in sorted({*target["models"], *judged} - shown_models):
         yield shown(model), "bold"
         if model in target["models"]:
-            yield (
-                (
-                    f"speculation {target['models'][model]};"
-                    " no whole minute seen since the last start or switch"
-                ),
-                "",
-            )
+            mode = target["models"][model]
+            yield f"speculation {mode}; no whole minute seen since the last start or switch", ""
         yield from _decision(model, target, None, now)
 
 
@@ -77,47 +77,27 @@ def _decision(
     model: str, target: dict[str, Any], window: dict[str, Any] | None, now: float
 ) -> Lines:
     """Whether speculation pays for a model, and what the rules and objectives say of it."""
-    found = target["decision"]
+    decision = target["decision"]
     if target["models"].get(model) == "unknown":
         yield from wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow")
     if target["models"].get(model) != "off":
-        yield from _pay_lines(found["models"].get(model), window)
-    yield from _rule_lines([one for one in found["findings"] if one["model_name"] == model], now)
-    slos = (one for one in found["slos"] if one["model_name"] == model)
-    yield from _slo_lines(slos, found["goodput"].get(model, {}))
+        yield from _pay_lines(decision["models"].get(model), window)
+    yield from _rule_lines([one for one in decision["findings"] if one["model_name"] == model], now)
+    slos = (one for one in decision["slos"] if one["model_name"] == model)
+    yield from _slo_lines(slos, decision["goodput"].get(model, {}))
 
 
 def _model(model: str, mode: str | None, windows: list[dict[str, Any]]) -> Lines:
     yield shown(model), "bold"
     first = windows[0]
-    facts = [
+    parts = [
         f"speculation {mode or first['mode']}",
         f"last {figures.span(first['length'])}: {figures.number(first['running_mean'], 1)} running",
         f"KV cache up to {figures.percent(first['kv_cache_usage_max'])}",
     ]
     if first["preemptions"]:
-        facts.append(figures.counted(first["preemptions"], "preemption"))
-    yield ", ".join(fact for fact in facts if figures.UNKNOWN not in fact.split()), ""
-
-
-def _cells(window: dict[str, Any]) -> list[str]:
-    ttft, tpot = window["ttft"], window["tpot"]
-    return [
-        shown(window["temperature"], _COLUMNS["temp"]),
-        figures.percent(window["acceptance_rate"]),
-        figures.number(window["mean_acceptance_length"], 2),
-        figures.number(sum(window["requests"].values())),
-        figures.quantile(ttft, "p50"),
-        figures.quantile(ttft, "p99"),
-        figures.quantile(tpot, "p50"),
-        figures.quantile(tpot, "p99"),
-    ]
-
-
-def _line(cells: list[str]) -> str:
-    widths = list(_COLUMNS.values())
-    right = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-    return row([f"{cells[0]:{widths[0]}}", *right], "  ")
+        parts.append(figures.counted(first["preemptions"], "preemption"))
+    yield ", ".join(part for part in parts if figures.UNKNOWN not in part.split()), ""
 
 
 def _tap(model: str, target: dict[str, Any], windows: list[dict[str, Any]]) -> Lines:
@@ -132,7 +112,8 @@ def _tap(model: str, target: dict[str, Any], windows: list[dict[str, Any]]) -> L
     for one in trouble:
         yield f"tap: {shown(one['text'], LONGEST_SENTENCE)}", "red"
     drafts = sum(window["drafts"] or 0 for window in windows)
-    speedups = _speedups(target["decision"]["models"].get(model))
+    known = target["decision"]["models"].get(model)
+    speedups = {one["temperature"]: one for one in known["buckets"]} if known else {}
     shares = [
         {
             **one,
@@ -159,57 +140,35 @@ def coverage_lines(seen: dict[str, Any]) -> Lines:
     else:
         yield f"{who}: covers {figures.percent(seen['coverage'])} of drafts", ""
     for count, reason in leading_reasons(seen["uncovered"]):
-        said = f"  not covered: {figures.counted(count, 'request')}, {reason}"
-        yield from wrapped(said)
+        yield from wrapped(f"  not covered: {figures.counted(count, 'request')}, {reason}")
     derived = share_derived(seen["records"])
     if derived >= _LEAST_DERIVED:
-        said = f"  of {derived:.0%} of requests the acceptance is derived: {METHODS['derived']}"
-        yield from wrapped(said)
-
-
-def _speedups(known: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
-    """The measured speedups of a model by temperature."""
-    return {} if known is None else {each["temperature"]: each for each in known["buckets"]}
+        text = f"  of {derived:.0%} of requests the acceptance is derived: {METHODS['derived']}"
+        yield from wrapped(text)
 
 
 def bucket_lines(rows: list[dict[str, Any]]) -> Lines:
-    """Yield a table of temperature buckets: a header, then one line each.
+    """Yield a table of temperature buckets.
 
     ``P10/50/90 %`` are quantiles of single requests' acceptance; TTFT and TPOT stand for P50.
     Where a speedup was measured it takes the place of the mean acceptance length, and buckets that
     lose are red.
     """
-    if not rows:
-        return
-    measured = any(one.get("speedup") for one in rows)
-    yield _bucket_line(_MEASURED_COLUMNS if measured else list(_BUCKET_COLUMNS)), "dim"
-    for one in rows:
-        speedup = one.get("speedup")
-        style = "red" if speedup and speedup["loses"] else ""
-        yield _bucket_line(_bucket_cells(one, measured=measured)), style
 
+    def faster(row: dict[str, Any]) -> str:
+        speedup = row.get("speedup")
+        return f"{speedup['speedup']['value']:.2f}x" if speedup else figures.UNKNOWN
 
-def _bucket_cells(one: dict[str, Any], *, measured: bool) -> list[str]:
-    ttft, tpot, speedup = one["ttft"], one["tpot"], one.get("speedup")
-    times = f"{speedup['speedup']['value']:.2f}x" if speedup else figures.UNKNOWN
-    return [
-        shown(one["temperature"], _BUCKET_COLUMNS["temp"]),
-        figures.UNKNOWN if one["share"] is None else f"{one['share']:.0%}",
-        figures.compact(one["drafts"]),
-        figures.percent(one["acceptance_rate"]),
-        times if measured else figures.number(one["mean_acceptance_length"], 2),
-        figures.percents(one["request_acceptance"], ("p10", "p50", "p90")),
-        figures.quantile(ttft, "p50"),
-        figures.quantile(ttft, "p99"),
-        figures.quantile(tpot, "p50"),
-        figures.quantile(tpot, "p99"),
-    ]
+    def style(row: dict[str, Any]) -> str:
+        return "red" if (row.get("speedup") or {}).get("loses") else ""
 
-
-def _bucket_line(cells: list[str]) -> str:
-    widths = list(_BUCKET_COLUMNS.values())
-    right = (f"{cell:>{width}}" for cell, width in zip(cells[1:], widths[1:], strict=True))
-    return row([f"{cells[0]:{widths[0]}}", *right])
+    columns = dict(_BUCKETS)
+    if any(row.get("speedup") for row in rows):
+        columns = {
+            "faster" if name == "length" else name: faster if name == "length" else column
+            for name, column in _BUCKETS.items()
+        }
+    yield from table(columns, rows, style=style)
 
 
 def _pay_lines(known: dict[str, Any] | None, window: dict[str, Any] | None) -> Lines:

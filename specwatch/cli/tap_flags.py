@@ -13,7 +13,7 @@ from urllib.request import url2pathname
 import click
 
 from specwatch.cli import options
-from specwatch.cli.shell import for_a_shell, for_json
+from specwatch.cli.output import for_a_shell, for_json
 from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.domain.units import parse_engine_url
 from specwatch.errors import CannotStrip, ConfigError, SpecwatchError
@@ -119,12 +119,12 @@ def _install() -> str:
     return "pip install --no-deps .   # in a checkout of specwatch"
 
 
-def _version(said: str | None, target: str | None) -> Version | None:
-    if said is not None and target is not None:
+def _version(version: str | None, target: str | None) -> Version | None:
+    if version is not None and target is not None:
         raise click.UsageError("give either --vllm-version or --target, not both")
-    if said is not None:
+    if version is not None:
         try:
-            return tap_flags.version_of(said)
+            return tap_flags.version_of(version)
         except ValueError as error:
             raise ConfigError(f"--vllm-version: {error}") from None
     return None if target is None else _version_at(target)
@@ -137,16 +137,16 @@ def _version_at(target: str) -> Version | None:
         raise ConfigError(f"--target: {error}") from None
     client = PageClient(url, timeout=_TIMEOUT, max_size=_LARGEST_ANSWER)
     try:
-        said = engine_info.ask(client.fetch).version
+        version = engine_info.ask(client.fetch).version
     finally:
         client.close()
-    if said is None:
+    if version is None:
         return None
     try:
-        return tap_flags.version_of(said)
+        return tap_flags.version_of(version)
     except ValueError:
         raise SpecwatchError(
-            f"{target} is no vLLM (it says {shown(said)!r}), so it cannot load the tap; put"
+            f"{target} is no vLLM (it says {shown(version)!r}), so it cannot load the tap; put"
             f" `specwatch tap proxy --upstream {target}` before it"
         ) from None
 

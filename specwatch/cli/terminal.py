@@ -1,18 +1,27 @@
-"""Lines on a terminal or in a pipe.
+"""Lines and tables on a terminal or in a pipe.
 
 Styles only on a terminal, colours only there and not under NO_COLOR. In a pipe no line is wrapped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from rich.console import Console
 from rich.text import Text
 
+from specwatch.report import columns
+from specwatch.report.columns import Cell, Line, Part
+from specwatch.wording.figures import UNKNOWN
 from specwatch.wording.text import MOST_COLUMNS
 
 _WIDEST = 120
+_Row = TypeVar("_Row")
+Columns = Mapping[str, Callable[[_Row], str]]
+"""The headers of a table, and what stands below each for a row."""
+Lines = Iterator[Part | Line]
+"""Lines of one style or of several."""
 
 
 class Terminal:
@@ -30,29 +39,53 @@ class Terminal:
             return MOST_COLUMNS
         return min(self._console.width, _WIDEST)
 
-    def line(self, *parts: str | tuple[str, str]) -> None:
+    def line(self, *parts: str | Part) -> None:
         """Print one line of texts, or pairs of text and style, that are clean."""
         text = Text.assemble(*parts)
         text.rstrip()
         self._console.print(text, soft_wrap=not self._console.is_terminal)
 
-    def lines(self, lines: Iterable[tuple[str, str]]) -> None:
-        """Print lines of a text and its style each."""
+    def lines(self, lines: Iterable[Part | Line]) -> None:
+        """Print lines that are clean."""
         for line in lines:
-            self.line(line)
+            if line and isinstance(line[0], str):
+                self.line((line[0], str(line[1])))
+            else:
+                self.line(*(part for part in line if isinstance(part, tuple)))
 
 
-def row(cells: Iterable[str], gap: str = " ") -> str:
-    """Cells of a table, padded, as a line; on a terminal that is too narrow without the last ones,
-    which would stand below the first."""
-    console = Console()
-    line = ""
-    for cell in cells:
-        longer = f"{line}{gap}{cell}" if line else cell
-        if line and console.is_terminal and len(longer) > console.width:
-            break
-        line = longer
-    return line
+def table(
+    headers: Columns[_Row],
+    rows: Iterable[_Row],
+    width: int = 0,
+    style: Callable[[_Row], str] = lambda _: "",
+    indent: str = "",
+) -> Iterator[Line]:
+    """Yield a header and a line for each row; nothing without rows.
+
+    :func:`specwatch.report.columns.table` fits them into a width: that of the terminal where none
+    is given. Columns are two spaces apart where there is room.
+    """
+    width = (width or Terminal().width) - len(indent)
+    rows = list(rows)
+    if not rows:
+        return
+    texts = [[cell(row) for cell in headers.values()] for row in rows]
+    room = sum(
+        2 + max(map(columns.columns, column)) for column in zip(headers, *texts, strict=True)
+    )
+    gap = " " if room <= width + 2 else ""
+
+    def apart(column: int, text: str) -> str:
+        return f"{gap}{text}" if column and text not in ("", UNKNOWN) else text
+
+    cells = [
+        [Cell(apart(column, text), style(row)) for column, text in enumerate(line)]
+        for row, line in zip(rows, texts, strict=True)
+    ]
+    titles = [apart(column, title) for column, title in enumerate(headers)]
+    for line in columns.table(titles, cells, width):
+        yield ((indent, ""), *line) if indent else line
 
 
 def _can_show(text: str, encoding: str) -> bool:

@@ -12,6 +12,8 @@ from specwatch.loadtest.prompts import LEAST_TOKENS
 LENGTHS = (0.5, 1.0, 2.0)
 """Times the mean length of prompts that are sent: the cost of a prompt token can be told from that
 of a request only where prompts of several lengths were measured."""
+TRAFFIC_DAYS = 7
+"""Days of stored traffic whose shape is sent."""
 LOADS = (1, 2, 4, 8, 16)
 """Requests at a time, where nothing says how many there are."""
 LEAST_REQUESTS = 20

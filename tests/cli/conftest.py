@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,14 @@ from tests import pages
 from tests.web.statuses import Surface, daemon, serving
 
 Run = Callable[..., Result]
+
+
+def texts(lines: Iterable[Any]) -> list[str]:
+    """Lines for a terminal, without their styles."""
+    return [
+        line[0] if line and isinstance(line[0], str) else "".join(text for text, _ in line)
+        for line in lines
+    ]
 
 
 @pytest.fixture(autouse=True)

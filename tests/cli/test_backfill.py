@@ -15,7 +15,7 @@ from rich.console import Console
 from specwatch.backfill import prometheus as api
 from specwatch.backfill.prometheus_targets import Source
 from specwatch.backfill.service import Backfill, Filled, Span
-from specwatch.cli.backfill_progress import Progress
+from specwatch.cli.progress import BackfillProgress
 from specwatch.domain.model import HOUR, Batch, Cursor, Window
 from specwatch.errors import NoAnswer, StoreUnavailable
 from specwatch.store.packing import pack_batch
@@ -410,7 +410,7 @@ def test_it_tells_where_it_stopped_and_goes_on_there(
 
 def test_in_a_pipe_it_tells_now_and_then_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
-    progress = Progress(monotonic=lambda: now[0])
+    progress = BackfillProgress(monotonic=lambda: now[0])
     with progress.over(100):
         for number in range(50):
             now[0] += 1.0
@@ -424,7 +424,7 @@ def test_while_it_looks_for_servers_it_tells_how_far_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     now = [0.0]
-    progress = Progress(monotonic=lambda: now[0])
+    progress = BackfillProgress(monotonic=lambda: now[0])
     for number in range(5):
         now[0] += 1.0
         progress.looked(BEGUN + HOUR * number)
@@ -433,7 +433,7 @@ def test_while_it_looks_for_servers_it_tells_how_far_it_is(
 
 
 def test_on_a_terminal_it_shows_a_bar(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = Progress(Console(stderr=True, force_terminal=True, width=120))
+    progress = BackfillProgress(Console(stderr=True, force_terminal=True, width=120))
     with progress.over(2):
         progress.hour("chat", BEGUN, 60)
         progress.hour("chat", BEGUN + HOUR, 60)

@@ -28,7 +28,7 @@ from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedTraffic
 from specwatch.store.readers import Reader
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, texts
 from tests.loadtest.benches import batches, bench, level, noise
 from tests.simulated_load import in_virtual_time, server, settings
 
@@ -258,7 +258,7 @@ def test_two_of_a_kind_are_refused_at_once(run: Run, off: SimulatedServer) -> No
         (("--target", "URL", "--baseline", "URL", "--plot", "a.gif"), "ends with .svg or .png"),
         (("--target", "URL", "-o", "/nowhere/a"), "there is no directory /nowhere"),
         (("--target", "URL", "--duration", "1s"), "make it at least 1s200ms"),
-        (("--target", "chat"), "is no URL"),
+        (("--target", "chat"), "is not a URL"),
         (("compare",), "give two results"),
         (("compare", "1", "2", "3"), "give two results"),
         (("compare", "/nowhere", "2"), "/nowhere"),
@@ -402,7 +402,7 @@ def test_a_comparison_of_files_is_read_in_eighty_columns(
 
 def test_the_chart_marks_values_between_the_lines_at_1_and_at_1_3() -> None:
     found = compare(*made(), version="1")
-    lines = ["".join(text for text, _ in parts) for parts in comparison_lines(found, fancy=False)]
+    lines = texts(comparison_lines(found, 80, fancy=False))
     (head,) = [line for line in lines if line.startswith("   load  ") and "1.3" in line]
     one, worth = head.index("1"), head.index("1.3")
     at = lines.index(head) + 1
@@ -416,7 +416,7 @@ def test_the_chart_marks_values_between_the_lines_at_1_and_at_1_3() -> None:
 
 def test_hostile_names_cannot_command_a_terminal() -> None:
     evil = bench("on", [level(1, batches(0.01, [1.0] * 6))], model="\x1b[2J" + "x" * 99)
-    lines = [text for text, _ in bench_lines(evil)]
+    lines = texts(bench_lines(evil, 80))
     assert "\x1b" not in "".join(lines)
     assert max(map(len, lines)) < 200
     json.dumps(lines)

@@ -14,11 +14,12 @@ import msgspec
 import pytest
 
 from specwatch.cli import bench as bench_command
-from specwatch.cli import load_server, load_sources, output_file
-from specwatch.cli.bench_run import INTERRUPTED
+from specwatch.cli import load, output
 from specwatch.domain.experiments import Bench, Comparison, read
 from specwatch.domain.model import Mode
 from specwatch.errors import ConfigError
+from specwatch.loadtest import server as load_server
+from specwatch.loadtest.bench_run import INTERRUPTED
 from specwatch.loadtest.calibration import Engine, engine_of
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.compare import compare, with_benches
@@ -66,7 +67,7 @@ def test_what_cannot_be_written_is_printed_all_the_same(
         raise ConfigError(f"{path}: No space left on device")
 
     both = files(tmp_path, bench("off", [level(4, EVEN)]), bench("on", [level(4, TWICE)]))
-    monkeypatch.setattr(output_file, "write", full)
+    monkeypatch.setattr(output, "write", full)
     done = run(
         "bench", "compare", *both, "-o", tmp_path / "a.json", "--plot", tmp_path / "a.svg"
     )  # fmt: skip
@@ -261,6 +262,6 @@ def test_the_baseline_has_its_own_key_where_the_configuration_has_one(
         "file": file, "target": "chat", "baseline": url, "bearer_token_file": None,
         "database": None,
     }  # fmt: skip
-    found = bench_command._baseline(load_sources.asked(given), given)
+    found = bench_command._baseline_target(load.asked(given), given)
     assert found.url == url
     assert str(found.bearer_token_file) == str(tmp_path / key)

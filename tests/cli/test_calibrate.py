@@ -19,15 +19,15 @@ from rich.console import Console
 from starlette.responses import PlainTextResponse
 
 from specwatch.cli import group
-from specwatch.cli.calibration_tables import report_lines
-from specwatch.cli.load_progress import Progress
+from specwatch.cli.load_tables import calibration_lines
+from specwatch.cli.progress import Progress
 from specwatch.domain.baseline import Measurement, Origin
 from specwatch.loadtest.calibration import Stage
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedTraffic
 from specwatch.store.readers import Reader
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, texts
 from tests.hostile import wait_for
 from tests.simulated_load import COSTS, K, in_virtual_time, server, settings
 
@@ -150,7 +150,9 @@ def test_progress_in_a_pipe_is_a_line_for_each_stage(both: Both) -> None:
 
 def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
     screen = io.StringIO()
-    progress = Progress(Console(file=screen, force_terminal=True, width=80, highlight=False))
+    progress = Progress(
+        console=Console(file=screen, force_terminal=True, width=80, highlight=False)
+    )
     with progress.over(4):
         progress.step("concurrency 2, warming up", 0)
         for _ in range(2):
@@ -164,15 +166,14 @@ def test_progress_on_a_terminal_is_a_bar_that_goes_away() -> None:
 
 
 def test_a_person_reads_it_in_eighty_columns(both: Both) -> None:
-    lines = [line for line, _ in report_lines({**both.report, "stored": "SQLite database x"})]
-    (note,) = [line for line in lines if line.startswith("note: ")]
-    assert note.startswith("note: the lengths of production traffic are not known")
-    assert max(len(line) for line in lines if line != note) < 80
+    lines = texts(calibration_lines({**both.report, "stored": "SQLite database x"}, 80))
+    assert any(line.startswith("note: the lengths of production traffic are") for line in lines)
+    assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "speculation pays on this workload" in text
     assert "best k: 4, as it is" in text
     assert "baseline of chat at load 2, 3-4 stored in SQLite database x" in text
-    (row,) = [line for line in lines if line.startswith("      4") and "%" in line]
+    (row,) = [line for line in lines if line.split()[0] == "4" and "%" in line]
     _, four = both.report["comparison"]["concurrencies"]
     assert row.split()[-2] == f"{four['speedup']['value']:.2f}"
 
@@ -332,7 +333,7 @@ def test_own_prompts_are_sent(
     (tmp_path / "prompts").write_text('fine\n"two\n')
     done = run("calibrate", "--off", off.url, *arguments)
     assert done.exit_code == 2
-    assert "prompts:2: begins with a quote and is not JSON string" in done.stderr
+    assert "prompts:2: begins with a quote and is not a JSON string" in done.stderr
 
 
 def test_interrupted_it_stops_its_requests_and_stores_nothing(
@@ -359,7 +360,7 @@ def test_interrupted_it_stops_its_requests_and_stores_nothing(
         assert process.wait(20) == 1
         with running.synced() as engine:
             assert engine.running + engine.waiting == 0
-    assert said.strip() == "interrupted: no baseline was stored"
+    assert said.strip() == "interrupted: nothing was stored"
     assert stored(database) == []
 
 

@@ -440,7 +440,7 @@ def test_without_asking_anybody_it_says_whom_the_guard_cannot_restart(
     )
     done = run("check-config", "--offline", "--config", file)
     assert done.exit_code == 0
-    assert "note: guard.mode is act, and there is no service of chat" in done.stdout
+    assert "note: guard.mode is act, and no service is configured for chat" in done.stdout
 
 
 def test_a_server_that_several_targets_have_is_noted(run: Run, tmp_path: Path) -> None:

@@ -76,7 +76,9 @@ def test_a_guard_that_is_off_needs_nothing(run: Run, tmp_path: Path) -> None:
 
 def test_a_guard_that_acts_without_hands_is_noted(run: Run, tmp_path: Path) -> None:
     notes = checked(run, tmp_path, COMMAND, "", "", "", "", more="guard: {mode: act}")["notes"]
-    assert notes[-1].startswith("guard.mode is act, and there is no service of t1, t2, t3 and 1 mo")
+    assert notes[-1].startswith(
+        "guard.mode is act, and no service is configured for t1, t2, t3 and 1 "
+    )
     notes = checked(run, tmp_path, COMMAND, "")["notes"]
     assert not any(note.startswith("guard") for note in notes)
 

@@ -66,19 +66,20 @@ def refusal(run: Run, guards: Guards, *words: object, code: int = 2) -> str:
     return str(done.stderr.splitlines()[-1])
 
 
+LONG_NAME = "a-name-that-is-longer-than-its-column"
+
+
 def test_status_has_a_line_for_each_guard_and_what_it_waits_for(run: Run, guards: Guards) -> None:
     guards.put(
         phase=Phase.CONFIRMED, goal=Mode.ON, waiting="cooling down", incident=INCIDENT,
         actions=(NOW - 60, NOW - 90_000), pause=Pause(NOW + 7000, "ann", "new driver"),
     )  # fmt: skip
-    guards.put("a-name-that-is-longer-than-its-column", guarded=False)
-    header, name, row, nobody, *chat = lines(run, guards, "status")
-    assert header.split("  ")[0] == "target"
-    assert header.endswith("wanted guarded by   trial   actions")
-    assert name == "a-name-that-is-longer-than-its-column"
-    assert row.split() == ["observing", "10", "min", "-", "nobody", "-", "0"]
-    assert nobody == "  no daemon guards it now: what is stored is what was known last"
-    assert chat[0].split() == ["chat", "confirmed", "10", "min", "on", "left", "-", "1"]
+    guards.put(LONG_NAME, guarded=False)
+    header, row, unattended, *chat = lines(run, guards, "status")
+    assert header.split() == ["target", "state", "for", "wanted", "guarded", "by", "actions"]
+    assert row.split() == f"{LONG_NAME} observing 10 min - no daemon 0".split()
+    assert unattended == "  no daemon guards it now: this is its last known state"
+    assert chat[0].split() == ["chat", "confirmed", "10", "min", "on", "left", "1"]
     assert chat[1] == "  waiting: cooling down"
     assert chat[2].startswith("  paused by ann until 2")
     assert chat[2].endswith(" left: new driver")

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from specwatch.cli.load_server import Server
-from specwatch.cli.probe_run import Plan
 from specwatch.domain.experiments import Probe, read
 from specwatch.domain.model import Mode, Series
 from specwatch.loadtest import fixed_load
 from specwatch.loadtest.client import LoadClient
+from specwatch.loadtest.probe_run import Plan
 from specwatch.loadtest.requests import Answer, ErrorKind, Prompt
+from specwatch.loadtest.server import Server
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.server import SimulatedServer
@@ -333,7 +333,7 @@ def test_a_page_without_drafts_and_answers_without_record_tell_nothing(
 def test_with_other_traffic_counters_are_refused(
     run: Run, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.cli.probe_run._IDLES", 0.2)
+    monkeypatch.setattr("specwatch.loadtest.probe_run._IDLES", 0.2)
     with server(record="none", traffic=SimulatedTraffic(concurrency=1)) as busy:
         done = run("probe", "--target", busy.url, *SWEEP, "--database", database)
     assert done.exit_code == 1
@@ -594,7 +594,7 @@ def test_failed_requests_among_those_of_others_are_not_called_ours_alone(
     ("arguments", "message"),
     [
         ((), "Missing option '--target'"),
-        (("--target", "chat"), '"chat" is no URL'),
+        (("--target", "chat"), '"chat" is not a URL'),
         (("--target", "http://h:x"), "--target"),
         (("--target", "URL", "--temperatures", "warm"), "write numbers like 0,0.7,1"),
         (("--target", "URL", "--temperatures", "-1"), "expected numbers from 0"),

@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from specwatch.cli.probe_tables import probe_lines
+from specwatch.cli.load_tables import probe_lines
 from specwatch.domain.experiments import (
     Acceptance,
     Distribution,
@@ -20,6 +20,7 @@ from specwatch.domain.experiments import (
     Zone,
 )
 from specwatch.loadtest.zones import line_sentence
+from tests.cli.conftest import texts
 
 ASSUMED = Line(acceptance=Estimate(value=0.1), basis="assumed")
 
@@ -77,7 +78,7 @@ def probe(line: Line = ASSUMED, *temperatures: ProbeTemperature) -> Probe:
 
 
 def lines(found: Probe, width: int = 80, *, fancy: bool = True) -> list[str]:
-    return ["".join(t for t, _ in line).rstrip() for line in probe_lines(found, width, fancy=fancy)]
+    return [line.rstrip() for line in texts(probe_lines(found, width, fancy=fancy))]
 
 
 @pytest.mark.parametrize("width", [20, 33, 40, 60, 80, 120])

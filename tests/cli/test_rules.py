@@ -112,8 +112,8 @@ def test_in_words(run: Run, config: Path, utc: None) -> None:
     ]
     assert re.fullmatch(r"  baseline from calibrate, load 3-4; \d+ days old, .*", lines[4])
     assert lines[5:] == [
-        "rule                                temp        fired    in breach    no data",
-        "low                                 all             1       20 min       0.0%",
+        "rule  temp  fired  in breach  no data",
+        "low    all      1     20 min     0.0%",
         "",
         "low (critical, disable)",
         "  fired 2023-11-14 23:05, cleared 2023-11-14 23:25 after 20 min",

@@ -72,10 +72,10 @@ def test_what_people_see_fits_eighty_columns_and_has_no_escapes(run: Run) -> Non
         "2 of 4          9.5%  " + "█" * 8,
         "3 of 4          8.8%  " + "█" * 8,
         "4 of 4         44.7%  " + "█" * 40,
-        "                 count      mean       p50       p90       p95       p99",
-        "TTFT                78   55.3 ms    ~52 ms   ~100 ms   ~180 ms   ~240 ms",
-        "TPOT                78   7.55 ms   ~5.9 ms    ~15 ms    ~20 ms    ~24 ms",
-        "inter-token      1,238   22.3 ms    ~19 ms    ~39 ms    ~47 ms    ~69 ms",
+        "latency      count     mean      p50      p90      p95      p99",
+        "TTFT            78  55.3 ms   ~52 ms  ~100 ms  ~180 ms  ~240 ms",
+        "TPOT            78  7.55 ms  ~5.9 ms   ~15 ms   ~20 ms   ~24 ms",
+        "inter-token  1,238  22.3 ms   ~19 ms   ~39 ms   ~47 ms   ~69 ms",
     ]
 
 
@@ -85,7 +85,7 @@ def test_what_people_see_fits_eighty_columns_and_has_no_escapes(run: Run) -> Non
         ("llamacpp", ["(unnamed model)", "speculation unknown, 1 engine, 2 running, 1 waiting"]),
         ("llamacpp", ["It is not known whether the server speculates. Start llama-server without"]),
         ("vllm-0.8.2-v0-speculation", ["facebook/opt-125m", "acceptance rate 62.5%"]),
-        ("vllm-0.8.2-v0-speculation", ["TTFT                 4    3.04 s    ~60 ms    > 10 s"]),
+        ("vllm-0.8.2-v0-speculation", ["TTFT             4   3.04 s  ~60 ms  > 10 s"]),
     ],
 )
 def test_other_engines_show_what_they_say_and_nothing_else(

@@ -17,14 +17,14 @@ from statistics import fmean
 import pytest
 from msgspec.structs import replace
 
-from specwatch.cli.bench_run import BenchRun, Plan
-from specwatch.cli.load_server import Server
-from specwatch.cli.load_sources import server_at
+from specwatch.cli.load import server_at
 from specwatch.domain.baseline import Origin
 from specwatch.domain.experiments import Bench, Comparison, Experiment, read
 from specwatch.loadtest.bench import Load
+from specwatch.loadtest.bench_run import BenchRun, Plan
 from specwatch.loadtest.prompts import PROMPTS
 from specwatch.loadtest.requests import Prompt
+from specwatch.loadtest.server import Server
 from specwatch.store.readers import Reader
 from tests.e2e.processes import CHECKOUT, specwatch
 from tests.lab.traffic import requests_at, send

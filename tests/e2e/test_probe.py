@@ -19,8 +19,8 @@ import pytest
 from click.testing import CliRunner
 
 from specwatch.cli import group
-from specwatch.cli.probe_run import Probing
 from specwatch.domain.experiments import Probe, ProbeTemperature, read
+from specwatch.loadtest.probe_run import Probing
 from specwatch.store.readers import Reader
 from tests.e2e.conftest import StartVllm
 from tests.lab.traffic import requests_at, send

@@ -11,7 +11,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from specwatch.cli.load_server import Server
 from specwatch.domain.experiments import Level
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
@@ -23,6 +22,7 @@ from specwatch.loadtest.calibration import Block, Stage
 from specwatch.loadtest.open_loop import MOST_IN_FLIGHT, OpenLoop
 from specwatch.loadtest.prompts import endless
 from specwatch.loadtest.requests import Answer, Ask, Prompt
+from specwatch.loadtest.server import Server
 from specwatch.wording import figures
 
 SLICES = 12
@@ -104,7 +104,7 @@ class _Active(NamedTuple):
         if self.planned is None:
             return Stretch.of(self.block, asked, broken_off=end)
         began = self.turn.opened.began
-        begin, last = (began + each for each in self.planned)
+        begin, last = (began + planned for planned in self.planned)
         return Stretch.between(self.block, begin, min(end, last), asked)
 
 
@@ -139,16 +139,16 @@ class BenchRun:
         whole = False
         try:
             async with AsyncExitStack() as stack:
-                for each in self.measured:
-                    await stack.enter_async_context(each.server)
+                for measured in self.measured:
+                    await stack.enter_async_context(measured.server)
                     ask = Ask("Say hello.", self._plan.max_tokens)
-                    answer = await each.server.try_out(ask)
+                    answer = await measured.server.try_out(ask)
                     if answer.tokens is None:
                         raise NoAnswer(
-                            f"{each.server.url} does not say how many tokens it generated"
+                            f"{measured.server.url} does not say how many tokens it generated"
                             " (stream_options), and speeds are those of tokens"
                         )
-                    _see_mode(each.server, [answer])
+                    _see_mode(measured.server, [answer])
                 _require_unlike(self.measured)
                 if self._plan.random_tokens is not None:
                     self.prompts = await self._random(self._plan.random_tokens)
@@ -161,7 +161,7 @@ class BenchRun:
             self._break_off(INTERRUPTED, time.perf_counter())
         except (ScrapeError, NoAnswer, ConfigError) as failed:
             self._break_off(f"broken off: {failed}", None)
-            if not any(each.levels for each in self.measured):
+            if not any(measured.levels for measured in self.measured):
                 raise
 
     async def _random(self, tokens: int) -> tuple[Prompt, ...]:
@@ -178,12 +178,12 @@ class BenchRun:
         self._load = load
         self._turns = [
             _Turn(
-                each.server,
-                Stage(each.server.engine, load.concurrency or 0),
+                measured.server,
+                Stage(measured.server.engine, load.concurrency or 0),
                 self._asks(load),
-                OpenLoop(each.server.client, each.server.read, most=self._plan.most),
+                OpenLoop(measured.server.client, measured.server.read, most=self._plan.most),
             )
-            for each in self.measured
+            for measured in self.measured
         ]
         self._step(f"{load}, warming up", 0)
         for turn in self._turns:
@@ -196,7 +196,7 @@ class BenchRun:
 
     async def _take_turns(self, load: Load) -> None:
         """In turn, so that what changes meanwhile meets both."""
-        latency = max(each.latency for each in self._turns)
+        latency = max(turn.latency for turn in self._turns)
         least = max(bench.LEAST_TURN * latency, _LEAST_SLICE)
         count = min(max(int(self._plan.duration / least), _LEAST_TURNS), SLICES)
         for number in range(count):
@@ -282,14 +282,14 @@ class BenchRun:
     def _close(self, *, whole: bool) -> None:
         """Make levels of what was measured at this load."""
         load, self._load = self._load, None
-        for each, turn in zip(self.measured, self._turns, strict=True):
+        for measured, turn in zip(self.measured, self._turns, strict=True):
             if load is None or not turn.stretches:
                 continue
             level = bench.level(
                 load, turn.stage, turn.stretches, turns=len(self._turns) > 1, whole=whole
             )
-            each.levels.append(level)
-            each.stages.append(turn.stage)
+            measured.levels.append(level)
+            measured.stages.append(turn.stage)
             self._note(_ended(load, turn.stage, level))
         self._turns = []
 
@@ -302,13 +302,13 @@ class BenchRun:
 
 
 def _mean_latency(answers: Sequence[Answer]) -> float:
-    good = [each.latency for each in answers if each.ok]
+    good = [answer.latency for answer in answers if answer.ok]
     return sum(good) / len(good) if good else 0.0
 
 
 def _see_mode(server: Server, answers: Sequence[Answer]) -> None:
     """A server whose page does not tell that it speculates may say so in its answers."""
-    if any(each.acceptance is not None and each.acceptance.draft_tokens for each in answers):
+    if any(answer.acceptance is not None and answer.acceptance.draft_tokens for answer in answers):
         server.engine = replace(server.engine, mode=Mode.ON)
 
 
@@ -316,7 +316,7 @@ def _require_unlike(measured: Sequence[Measured]) -> None:
     """Raise ConfigError for two servers that both speculate, or both do not."""
     if len(measured) < 2:
         return
-    first, second = (each.server for each in measured)
+    first, second = (one.server for one in measured)
     if (first.engine.mode is Mode.ON) == (second.engine.mode is Mode.ON):
         what = "speculates" if first.engine.mode is Mode.ON else "does not speculate"
         raise ConfigError(
@@ -327,7 +327,7 @@ def _require_unlike(measured: Sequence[Measured]) -> None:
 
 def _ended(load: Load, stage: Stage, level: Level) -> str:
     what = "with speculation" if stage.engine.mode is Mode.ON else "without speculation"
-    ttft, tpot = (None if each is None else each.p50 for each in (level.ttft, level.tpot))
+    ttft, tpot = (None if values is None else values.p50 for values in (level.ttft, level.tpot))
     return (
         f"{load} {what}: {level.requests} requests, {sum(level.errors.values())} failed,"
         f" {figures.compact(level.throughput)} tokens/s,"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.cli.load_sources import Asked, asked, prompts
+from specwatch.cli.load import Asked, asked, prompts
 from specwatch.errors import ConfigError
 
 URL = "http://127.0.0.1:8000"
@@ -46,7 +46,7 @@ def test_a_target_of_the_configuration_has_its_name_key_and_database(
     file: Path, target: str
 ) -> None:
     found = given(target, file=file)
-    assert (found.name, found.server.url) == ("chat", URL)
+    assert (found.server.name, found.server.url) == ("chat", URL)
     assert key(found) == "Bearer of the file"
     assert found.database.endswith("/a.db")
     assert list(found.edges) == [0, 1.0]
@@ -55,12 +55,12 @@ def test_a_target_of_the_configuration_has_its_name_key_and_database(
 def test_a_key_of_the_command_line_comes_first(file: Path, tmp_path: Path) -> None:
     found = given("chat", file=file, bearer_token_file=tmp_path / "other")
     assert key(found) == "Bearer of the option"
-    assert found.name == "chat"
+    assert found.server.name == "chat"
 
 
 def test_any_other_url_is_a_target_of_its_own(file: Path) -> None:
     found = given("http://10.0.0.1:9", file=file)
-    assert found.name == "10.0.0.1:9"
+    assert found.server.name == "10.0.0.1:9"
     assert key(found) is None
     assert given("http://10.0.0.1:9", database="sqlite:///b.db").database.endswith("b.db")
 
@@ -68,7 +68,7 @@ def test_any_other_url_is_a_target_of_its_own(file: Path) -> None:
 def test_a_name_that_is_not_there_is_refused(file: Path) -> None:
     with pytest.raises(ConfigError, match='has no "cha"; it has chat, code'):
         given("cha", file=file)
-    with pytest.raises(ConfigError, match='"chat" is no URL, and there is no configuration'):
+    with pytest.raises(ConfigError, match='"chat" is not a URL, and no configuration'):
         given("chat")
     with pytest.raises(ConfigError, match="--target: "):
         given("ftp://h")
@@ -80,7 +80,7 @@ def test_only_line_feeds_end_a_prompt(tmp_path: Path) -> None:
     file.write_bytes('one\r\n\n"a\u2028b\\nc"\n d\u0085e\x0bf\x0cg \n'.encode())
     assert prompts(file) == ("one", "a\u2028b\nc", " d\u0085e\x0bf\x0cg ")
     file.write_text('fine\n\n"never ends\n')
-    with pytest.raises(ConfigError, match=":3: begins with a quote and is not JSON string"):
+    with pytest.raises(ConfigError, match=":3: begins with a quote and is not a JSON string"):
         prompts(file)
     file.write_text(" \r\n\n")
     with pytest.raises(ConfigError, match="is empty"):

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple
 
-from specwatch.cli.load_server import Server
 from specwatch.domain.model import Mode
 from specwatch.domain.temperature import Buckets
 from specwatch.domain.units import format_duration
@@ -18,6 +17,7 @@ from specwatch.errors import ConfigError
 from specwatch.loadtest.calibration import Stage
 from specwatch.loadtest.prompts import TOKENS_PER_WORD, endless, sized
 from specwatch.loadtest.requests import Ask
+from specwatch.loadtest.server import Server
 
 SLICES = 12
 """Of a stage, at least: each is a point of the baseline."""
@@ -123,7 +123,7 @@ class Calibration:
         """Whether requests of all temperatures run at once: a tap tells them apart."""
         self._seconds = plan.slice_seconds(mixed=self.mixed)
         self._serial = itertools.count()
-        self._words = {each: max(1, round(each / TOKENS_PER_WORD)) for each in plan.lengths}
+        self._words = {length: max(1, round(length / TOKENS_PER_WORD)) for length in plan.lengths}
         """Of prompts by their length in tokens."""
 
     @property
@@ -175,7 +175,7 @@ class Calibration:
         answer = await server.try_out(next(self._asks(self._plan.temperatures, shortest, "size")))
         if answer.prompt_tokens:
             ratio = self._words[shortest] / answer.prompt_tokens
-            self._words = {each: max(1, round(each * ratio)) for each in self._plan.lengths}
+            self._words = {length: max(1, round(length * ratio)) for length in self._plan.lengths}
 
     def _announced(self, latencies: Sequence[float]) -> str:
         """How long all will take, with what requests took on each server."""
@@ -205,7 +205,7 @@ class Calibration:
         for number in range(plan.rounds(mixed=self.mixed)):
             if number % 2 == 0:
                 generator.shuffle(work)
-                order = [_Turn(server, *each) for each in work for server in range(servers)]
+                order = [_Turn(server, *kind) for kind in work for server in range(servers)]
             else:
                 order.reverse()
             turns += order
@@ -269,8 +269,8 @@ class Calibration:
             for length in self._plan.each_length
         ]
         while True:
-            for each in asks:
-                yield next(each)
+            for source in asks:
+                yield next(source)
 
 
 def _ended(stage: Stage) -> str:

@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from specwatch.cli.load_server import Server
-from specwatch.cli.load_sources import TooLittle
 from specwatch.domain.model import Mode, Series
-from specwatch.errors import ConfigError, ScrapeError, SpecwatchError
+from specwatch.errors import ConfigError, ScrapeError, SpecwatchError, TooLittle
 from specwatch.loadtest import other_traffic
 from specwatch.loadtest.acceptance import Part
 from specwatch.loadtest.calibration import Block, Engine, Stage
@@ -19,6 +17,7 @@ from specwatch.loadtest.fixed_load import FixedLoad
 from specwatch.loadtest.probe import RECORDS_FLAG, Source, Sweep
 from specwatch.loadtest.prompts import endless
 from specwatch.loadtest.requests import Answer, Ask, Prompt
+from specwatch.loadtest.server import Server
 from specwatch.scrape import tally
 from specwatch.wording import figures
 
@@ -63,8 +62,8 @@ class Plan:
                 yield (
                     temperature,
                     [
-                        Ask(each.text, self.max_tokens, temperature, each.messages)
-                        for each in prompts
+                        Ask(prompt.text, self.max_tokens, temperature, prompt.messages)
+                        for prompt in prompts
                     ],
                 )
 
@@ -99,8 +98,8 @@ class Probing:
         self.sweep = Sweep(
             Stage(server.engine, plan.concurrency),
             "records",
-            {each: [] for each in plan.temperatures},
-            {each: [] for each in plan.temperatures},
+            {temperature: [] for temperature in plan.temperatures},
+            {temperature: [] for temperature in plan.temperatures},
         )
 
     async def run(self) -> Sweep:
@@ -186,7 +185,9 @@ class Probing:
         )
         self._keep(self._load.block, aborted=0)
         missing = sum(
-            each.ok and each.acceptance is None for own in sweep.answers.values() for each in own
+            answer.ok and answer.acceptance is None
+            for own in sweep.answers.values()
+            for answer in own
         )
         if missing:
             sweep.notes.append(f"{figures.counted(missing, 'answer')} carried no record")
@@ -205,17 +206,17 @@ class Probing:
             return
         first, last = block.looks[0].samples, block.looks[-1].samples
         try:
-            found = other_traffic.company(
+            company = other_traffic.company(
                 self._server.engine, first, last, block.answers, aborted=aborted
             )
             sweep.stage.add(block, self._server.meter)
         except ScrapeError as error:
             sweep.notes.append(f"its counters say nothing: {error}")
             return
-        sweep.alone = found.alone
+        sweep.alone = company.alone
         if sweep.alone is False:
             sweep.notes.append(
-                f"others used the server meanwhile ({found.told}): the acceptance is that of our"
+                f"others used the server meanwhile ({company.told}): the acceptance is that of our"
                 " requests all the same, latencies and load are not ours alone"
             )
 
@@ -242,23 +243,23 @@ class Probing:
             settled=partial(other_traffic.settled, engine),
         )
         before, after = block.looks
-        found = other_traffic.company(engine, before.samples, after.samples, block.answers)
-        failed = any(not each.ok for each in block.answers)
-        if found.alone is not True and not failed:
-            return found.told
+        company = other_traffic.company(engine, before.samples, after.samples, block.answers)
+        failed = any(not answer.ok for answer in block.answers)
+        if company.alone is not True and not failed:
+            return company.told
         sweep.answers[temperature] += block.answers
         for answer in block.answers:
             self._count(answer)
         # Of a block that failed the times count, if not the drafts.
-        told = False in self._alone
-        self._alone.append(found.alone)
+        noted = False in self._alone
+        self._alone.append(company.alone)
         sweep.alone = other_traffic.together(self._alone)
-        if found.alone is False and not told:
+        if company.alone is False and not noted:
             sweep.notes.append(
                 "others used the server while requests failed, first at temperature"
-                f" {temperature:g} ({found.told}): latencies are not ours alone"
+                f" {temperature:g} ({company.told}): latencies are not ours alone"
             )
-        part = Part.of_counters(found.counted, [each.prompt for each in asks])
+        part = Part.of_counters(company.counted, [ask.prompt for ask in asks])
         if not failed and part is not None:
             sweep.parts[temperature].append(part)
             sweep.stage.add(

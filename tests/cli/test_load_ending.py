@@ -6,12 +6,20 @@ import asyncio
 import os
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from typing import Any, TypeVar
 
 import pytest
 
-from specwatch.cli import load_process
-from specwatch.cli.load_process import Ending
+from specwatch.cli.load import Ending
+from specwatch.errors import TooLittle
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    with Ending(keeps=False) as ending:
+        return ending.run(work)
 
 
 @pytest.fixture
@@ -28,7 +36,7 @@ def test_it_may_have_as_many_open_files_as_the_machine_allows(limits: tuple[int,
     async def limit() -> tuple[int, int]:
         return resource.getrlimit(resource.RLIMIT_NOFILE)
 
-    assert load_process.run(limit()) == (hard, hard)
+    assert run(limit()) == (hard, hard)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -39,9 +47,9 @@ def test_what_ends_the_process_lets_the_work_keep_what_it_has(number: signal.Sig
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             return "kept"
-        return "nobody heard"
+        return "not cancelled"
 
-    assert load_process.run(work()) == "kept"
+    assert run(work()) == "kept"
     assert signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
 
 
@@ -51,8 +59,8 @@ def test_work_that_keeps_nothing_is_interrupted(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         await asyncio.sleep(60)
 
-    with pytest.raises(KeyboardInterrupt):
-        load_process.run(work())
+    with pytest.raises(TooLittle, match="interrupted"):
+        run(work())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -89,7 +97,7 @@ def test_one_before_the_work_is_not_lost(number: signal.Signals, times: int) -> 
     with Ending() as ending:
         for _ in range(times):
             os.kill(os.getpid(), number)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(TooLittle, match="interrupted"):
             ending.run(work())
     assert not begun
 
@@ -105,8 +113,8 @@ def test_of_work_that_keeps_nothing_no_signal_says_that_it_is_kept(
             os.kill(os.getpid(), signal.SIGINT)
             await asyncio.sleep(60)
 
-    with pytest.raises(KeyboardInterrupt):
-        load_process.run(work())
+    with pytest.raises(TooLittle, match="interrupted"):
+        run(work())
     assert capfd.readouterr().err.strip().splitlines() == [
         "ending: nothing is stored; Ctrl-C once more ends at once"
     ]
@@ -143,8 +151,8 @@ def test_the_third_ends_work_that_does_not_end(capfd: pytest.CaptureFixture[str]
             except asyncio.CancelledError:
                 pass
 
-    with pytest.raises(KeyboardInterrupt):
-        load_process.run(work())
+    with pytest.raises(TooLittle, match="interrupted"):
+        run(work())
     assert capfd.readouterr().err.count("once more") == 1
 
 

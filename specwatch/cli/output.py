@@ -1,9 +1,12 @@
-"""Files that options such as ``--output`` name."""
+"""Files that options such as ``--output`` name, and command lines as people take them."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,6 +15,7 @@ from specwatch.errors import ConfigError
 from specwatch.wording.text import clean_lines
 
 OUTPUT = "--output"
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
 
 
 def require_writable(output: Path, option: str = OUTPUT) -> None:
@@ -22,7 +26,7 @@ def require_writable(output: Path, option: str = OUTPUT) -> None:
         raise _unwritable(output, f"there is no directory {output.parent}; create it", option)
     if output.exists() and not output.is_file():
         remedy = "leave -o away to print it" if option == OUTPUT else "give another name"
-        raise _unwritable(output, f"it is no regular file; {remedy}", option)
+        raise _unwritable(output, f"it is not a regular file; {remedy}", option)
     if not os.access(output.parent, os.W_OK):
         raise _unwritable(output, f"nothing can be written in {output.parent}", option)
 
@@ -60,6 +64,21 @@ def _mode_of(path: Path) -> int:
     mask = os.umask(0)
     os.umask(mask)
     return 0o666 & ~mask
+
+
+def for_a_shell(words: Sequence[str]) -> str:
+    """The words quoted; assignments before the program still are ones."""
+    first = 0
+    while first < len(words) and _ASSIGNMENT.match(words[first]):
+        first += 1
+    assignments = (word.partition("=") for word in words[:first])
+    quoted = (f"{name}={shlex.quote(value)}" for name, _, value in assignments)
+    return " ".join([*quoted, shlex.join(words[first:])])
+
+
+def for_json(word: str) -> str:
+    """A text that JSON can hold, whatever bytes it came as."""
+    return os.fsencode(word).decode("utf-8", "replace")
 
 
 def _unwritable(path: Path, why: str, option: str) -> ConfigError:

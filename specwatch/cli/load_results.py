@@ -1,0 +1,139 @@
+"""What becomes of results: they are stored, printed, written and drawn."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+import click
+
+from specwatch.cli import options, output
+from specwatch.cli.bench_tables import bench_lines, comparison_lines
+from specwatch.cli.load_tables import probe_lines
+from specwatch.cli.terminal import Lines, Terminal
+from specwatch.domain.baseline import Measurement
+from specwatch.domain.experiments import Bench, Comparison, Experiment, Probe
+from specwatch.domain.model import load_bin_label
+from specwatch.errors import ConfigError, StoreError
+from specwatch.report.charts import speedup_by_concurrency
+from specwatch.wording.text import clean
+
+if TYPE_CHECKING:
+    from specwatch.store.repository import Store
+
+_WIDTH = 1200
+"""Pixels."""
+_FONTS = "DejaVu Sans"
+"""What stands in for the system's own font, which has no name that a renderer knows."""
+_FORMATS = (".svg", ".png")
+
+
+def require_outputs(file: Path | None, plot: Path | None = None) -> None:
+    """Raise ConfigError before the work for files that cannot be written after it."""
+    if file is not None:
+        output.require_writable(file)
+    if plot is not None:
+        if plot.suffix.lower() not in _FORMATS:
+            raise ConfigError(f"--plot {plot}: give a name that ends with .svg or .png")
+        output.require_writable(plot, "--plot")
+        if plot.suffix.lower() == ".png":
+            _renderer()
+
+
+def store_all(
+    store: Store | None,
+    experiments: Sequence[Experiment],
+    baseline: Sequence[Measurement] = (),
+    no_baseline: Sequence[str] = (),
+) -> tuple[list[str], list[str]]:
+    """What was stored, and what could not be, as sentences; ``no_baseline`` is why there is none
+    to be stored."""
+    if store is None:
+        return ["nothing stored"], []
+    stored = []
+    try:
+        numbers = [store.add_experiment(one, time.time()) for one in experiments]
+        stored.append(f"stored as result {', '.join(map(str, numbers))} in {store.where}")
+        stored += no_baseline
+        if baseline:
+            store.write_measurements(baseline, time.time())
+            bins = ", ".join(load_bin_label(one.load_bin) for one in baseline)
+            stored.append(f"baseline of {baseline[0].key.target} at load {bins} stored")
+    except StoreError as error:
+        return stored, [f"measured, but not stored: {error}"]
+    return stored, []
+
+
+def show(experiments: Sequence[Experiment], more: Iterable[str] = (), *, as_json: bool) -> None:
+    """Print results; as JSON the last one alone, with ``more`` on standard error."""
+    if as_json:
+        options.print_json(experiments[-1])
+        for text in more:
+            click.echo(text, err=True)
+        return
+    terminal = Terminal()
+    for experiment in experiments:
+        terminal.lines(_lines(experiment, terminal))
+    terminal.lines((text, "") for text in more)
+
+
+def _lines(experiment: Experiment, terminal: Terminal) -> Lines:
+    fancy = terminal.bar != "#"
+    if isinstance(experiment, Probe):
+        yield from probe_lines(experiment, terminal.width, fancy=fancy)
+    elif isinstance(experiment, Bench):
+        yield from bench_lines(experiment, terminal.width)
+    elif isinstance(experiment, Comparison):
+        yield from comparison_lines(experiment, terminal.width, fancy=fancy)
+
+
+def keep(result: Experiment, file: Path | None, plot: Path | None = None) -> list[str]:
+    """Write and draw what was printed already; returns what could not be, as sentences."""
+    problems = []
+    try:
+        if file is not None:
+            output.write(file, output.json_text(result))
+    except ConfigError as error:
+        problems.append(f"measured, but not written: {error}")
+    if plot is None:
+        return problems
+    levels = result.levels if isinstance(result, Comparison) else ()
+    if not any(level.speedup is not None and level.speedup.value > 0 for level in levels):
+        click.echo(f"note: nothing to draw in {clean(str(plot))}: no speedup is known", err=True)
+    elif isinstance(result, Comparison):
+        try:
+            output.write(plot, _drawing(result, plot.suffix.lower()), "--plot")
+        except ConfigError as error:
+            problems.append(f"measured, but not drawn: {error}")
+    return problems
+
+
+def _drawing(comparison: Comparison, suffix: str) -> str | bytes:
+    """The speedup by load, as a file of its own."""
+    svg = speedup_by_concurrency(comparison.levels, comparison.crossing, rising=comparison.rising)
+    if suffix == ".svg":
+        # With a ground of its own: the page that shows the file may be dark.
+        opened, rest = svg.split(">", 1)
+        ground = '<rect width="100%" height="100%" fill="#ffffff"/>'
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n{opened}>{ground}{rest}\n'
+    return bytes(
+        _renderer().svg_to_bytes(
+            svg_string=svg, background="#ffffff", width=_WIDTH, font_family=_FONTS,
+            sans_serif_family=_FONTS,
+        )
+    )  # fmt: skip
+
+
+def _renderer() -> ModuleType:
+    try:
+        import resvg_py
+    except ModuleNotFoundError:
+        raise ConfigError(
+            "--plot: a PNG needs the package resvg-py; install it:"
+            f" {sys.executable} -m pip install resvg-py, or write an .svg"
+        ) from None
+    return resvg_py

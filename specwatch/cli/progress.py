@@ -1,0 +1,114 @@
+"""How far a command is: a bar on a terminal, plain lines elsewhere; on standard error."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich import progress
+from rich.console import Console
+
+from specwatch.wording.figures import counted
+from specwatch.wording.moments import moment
+from specwatch.wording.text import LONGEST_SENTENCE, shown
+
+_LINE_SECONDS, _SEARCH_SECONDS = 15.0, 3.0
+"""Between lines of a backfill, and while it looks for servers."""
+
+
+class Progress:
+    """What runs, and how much of it has ended; and lines on what ended."""
+
+    def __init__(self, *columns: progress.ProgressColumn, console: Console | None = None) -> None:
+        """``columns`` stand after the bar; ``console`` is in place of standard error's."""
+        self._console = console or Console(stderr=True, highlight=False)  # which heeds NO_COLOR
+        self._columns = columns or (progress.TaskProgressColumn(), progress.TimeRemainingColumn())
+        self._bar: progress.Progress | None = None
+
+    @contextmanager
+    def over(self, total: float | None) -> Iterator[None]:
+        """Show progress until the end of the block; the total may be told later."""
+        if not self._console.is_terminal:
+            yield
+            return
+        columns = (progress.TextColumn("{task.description}", markup=False), progress.BarColumn())
+        bar = progress.Progress(*columns, *self._columns, console=self._console, transient=True)
+        bar.add_task("starting", total=total, rate="-")
+        with bar:
+            self._bar = bar
+            yield
+        self._bar = None
+
+    def step(
+        self,
+        doing: str,
+        ended: float | None = None,
+        *,
+        completed: float | None = None,
+        total: float | None = None,
+        rate: str = "-",
+    ) -> None:
+        """What runs now, and how much has ended since the last call, or of all."""
+        if self._bar is not None:
+            self._bar.update(
+                self._bar.task_ids[0], description=shown(doing), advance=ended,
+                completed=completed, total=total, rate=rate,
+            )  # fmt: skip
+
+    def note(self, text: str) -> None:
+        """Something that ended."""
+        self._console.print(shown(text, LONGEST_SENTENCE), soft_wrap=True, markup=False)
+
+
+class BackfillProgress(Progress):
+    """The progress of a backfill, by hours; in a pipe a line now and then."""
+
+    def __init__(
+        self, console: Console | None = None, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """``console`` is in place of standard error's."""
+        super().__init__(
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("hours, {task.fields[rate]}"),
+            progress.TimeRemainingColumn(),
+            console=console,
+        )
+        self._monotonic = monotonic
+        self._hours = self._ended = self._minutes = 0
+        self._began = self._last_line = monotonic()
+        self.last: tuple[str, int] | None = None
+        """The target and the hour that ended last."""
+
+    @contextmanager
+    def over(self, total: float | None) -> Iterator[None]:
+        """Show progress until the end of the block."""
+        self._hours = int(total or 0)
+        self._began = self._last_line = self._monotonic()
+        with super().over(total):
+            yield
+
+    def hour(self, target: str, hour: int, minutes: int) -> None:
+        """An hour of a target has ended, in which so many minutes were written."""
+        self._ended += 1
+        self._minutes += minutes
+        self.last = (target, hour)
+        rate = f"{self._ended / max(self._monotonic() - self._began, 0.001):.3g} hours a second"
+        self.step(f"{shown(target)} {moment(hour)}", 1, rate=rate)
+        if self._bar is None and self._due(_LINE_SECONDS):
+            self.note(
+                f"{target} {moment(hour)}: {self._ended} of {counted(self._hours, 'hour')},"
+                f" {counted(self._minutes, 'minute')} written, {rate}"
+            )
+
+    def looked(self, reached: int) -> None:
+        """The search for servers has come to a time."""
+        if self._due(_SEARCH_SECONDS):
+            self.note(f"looking for servers: until {moment(reached)}")
+
+    def _due(self, seconds: float) -> bool:
+        """Whether the last line is so long ago."""
+        if self._monotonic() - self._last_line < seconds:
+            return False
+        self._last_line = self._monotonic()
+        return True
