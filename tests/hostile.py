@@ -54,7 +54,8 @@ class Visit:
         """Say nothing until the client leaves or the server stops."""
         with contextlib.suppress(OSError):
             self._sock.settimeout(LONGEST)
-            self._sock.recv(1)
+            while self._sock.recv(65536):  # a body may come after its head
+                pass
 
     def trickle(self, pieces: Iterator[bytes], pause: float) -> None:
         """Send piece after piece, with a pause after each, until somebody leaves."""
