@@ -41,6 +41,10 @@ class Visit:
         """Send all of it."""
         self._sock.sendall(data)
 
+    def receive(self) -> bytes:
+        """What comes next, behind the head; nothing once the client has left."""
+        return self._sock.recv(65536)
+
     def answer(
         self, body: bytes, status: str = "200 OK", headers: str = "", length: int | None = None
     ) -> None:
