@@ -77,9 +77,11 @@ class ScrapeError(SpecwatchError):
 
     retry = True
 
-    def __init__(self, reason: ScrapeReason, detail: str) -> None:
+    def __init__(self, reason: ScrapeReason, detail: str, status: int | None = None) -> None:
+        """``status`` is that of HTTP, where the server answered with another than 200."""
         super().__init__(detail)
         self.reason = reason
+        self.status = status
 
 
 class PageError(ScrapeError):

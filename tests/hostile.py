@@ -41,6 +41,10 @@ class Visit:
         """Send all of it."""
         self._sock.sendall(data)
 
+    def receive(self) -> bytes:
+        """What comes next, behind the head; nothing once the client has left."""
+        return self._sock.recv(65536)
+
     def answer(
         self, body: bytes, status: str = "200 OK", headers: str = "", length: int | None = None
     ) -> None:
@@ -54,7 +58,8 @@ class Visit:
         """Say nothing until the client leaves or the server stops."""
         with contextlib.suppress(OSError):
             self._sock.settimeout(LONGEST)
-            self._sock.recv(1)
+            while self._sock.recv(65536):  # a body may come after its head
+                pass
 
     def trickle(self, pieces: Iterator[bytes], pause: float) -> None:
         """Send piece after piece, with a pause after each, until somebody leaves."""

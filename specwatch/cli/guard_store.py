@@ -137,7 +137,9 @@ def _live_status(config: Config, name: str, notes: list[str]) -> Json:
     """What the daemon knows of the target now."""
     url = status.url_of(config)
     try:
-        targets = status.ask(url, _ANSWER_SECONDS)["targets"] if url else []
+        targets = (
+            status.ask(url, _ANSWER_SECONDS, config.listen_token_file)["targets"] if url else []
+        )
     except NoAnswer as error:
         notes.append(f"requests and speedup are not known: {error}")
         return {}

@@ -10,6 +10,7 @@ import msgspec
 
 from specwatch.cli import options
 from specwatch.config.loading import Config
+from specwatch.config.sections import read_secret
 from specwatch.domain.units import local_url, parse_server_url
 from specwatch.errors import ConfigError, NoAnswer, PageError, ScrapeError, ScrapeReason
 from specwatch.wording import figures
@@ -29,14 +30,32 @@ _PARTS = {"daemon", "version", "started", "now", "stuck", "store", "targets"}
     "--timeout", callback=options.duration, default="5s", show_default=True, metavar="DURATION",
     help="How long to wait for its answer.",
 )  # fmt: skip
+@click.option(
+    "--bearer-token-file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Holds the token of the daemon; by default the listen_token_file of the configuration,"
+    " where that names the daemon.",
+)
 @options.json_option
-def command(file: Path | None, url: str | None, timeout: float, as_json: bool) -> None:
+def command(
+    file: Path | None,
+    url: str | None,
+    timeout: float,
+    bearer_token_file: Path | None,
+    as_json: bool,
+) -> None:
     """Show what the daemon knows now.
 
     Exit code 1 when it does not answer, when a target or the database fails, when it is stuck,
     when a rule of severity critical or warning is in breach, or when a guard is held.
     """
-    answer = ask(_given(url) if url is not None else _configured(file), timeout)
+    if url is not None:
+        url = _given(url)
+    else:
+        url, configured = _configured(file)
+        bearer_token_file = bearer_token_file or configured
+    answer = ask(url, timeout, bearer_token_file)
     if as_json:
         options.print_json(answer)
         whole = True
@@ -59,20 +78,21 @@ def _given(url: str) -> str:
         raise ConfigError(f"--url: {error}") from None
 
 
-def _configured(file: Path | None) -> str:
+def _configured(file: Path | None) -> tuple[str, Path | None]:
+    """Where the daemon answers, and the file of its token."""
     try:
         loaded = options.loaded(file)
     except ConfigError as error:
         raise ConfigError(f"{error}\nor say where the daemon listens: --url") from None
     if loaded is None:
-        return _DEFAULT_URL
+        return _DEFAULT_URL, None
     url = url_of(loaded)
     if url is None:
         raise ConfigError(
             "listen: port 0 is another one at each start; name the daemon with --url, its log says"
             " where it listens"
         )
-    return url
+    return url, loaded.listen_token_file
 
 
 def url_of(config: Config) -> str | None:
@@ -81,16 +101,25 @@ def url_of(config: Config) -> str | None:
     return local_url(listen.host, listen.port) if listen.port else None
 
 
-def ask(url: str, timeout: float) -> dict[str, Any]:
-    """What a daemon says of all targets. Raises NoAnswer."""
+def ask(url: str, timeout: float, token_file: Path | None) -> dict[str, Any]:
+    """What a daemon says of all targets. Raises NoAnswer, and ConfigError for the token's file."""
     from specwatch.scrape.page_client import PageClient
 
-    client = PageClient(url, timeout=timeout, max_size=_LARGEST_ANSWER)
+    headers = {}
+    if token_file is not None:
+        try:
+            headers["Authorization"] = f"Bearer {read_secret(token_file)}"
+        except ValueError as error:
+            raise ConfigError(f"the daemon's token: {error}") from None
+    client = PageClient(url, timeout=timeout, max_size=_LARGEST_ANSWER, headers=lambda: headers)
     stranger = f"what answers at {url} is not a daemon of specwatch"
     try:
         answer = msgspec.json.decode(client.fetch("/api/v1/targets"))
     except ScrapeError as error:
         problem = str(error).partition(";")[0]
+        if error.status == 401:
+            remedy = "give the token of its listen_token_file with --bearer-token-file"
+            raise NoAnswer(f"{problem}: {remedy}") from error
         if isinstance(error, PageError) or error.reason is ScrapeReason.HTTP_STATUS:
             raise NoAnswer(f"{stranger}: {problem}") from error
         raise NoAnswer(

@@ -27,6 +27,7 @@ from specwatch.config.sections import (
     Log,
     Name,
     Retention,
+    SecretFile,
     Section,
     Store,
     Surroundings,
@@ -58,7 +59,10 @@ class Config(Section):
     Default: an SQLite file in `/var/lib/specwatch` for a configuration in `/etc/specwatch`,
     else in the user's state folder."""
     listen: Listen = ListenAddress("127.0.0.1", 9469)
-    """Address of the daemon's own HTTP server. It has no authentication."""
+    """Address of the daemon's own HTTP server."""
+    listen_token_file: SecretFile | None = None
+    """File with the bearer token that every path but `/healthz` and `/readyz` asks for; it is read
+    for each request. Default: no authentication."""
     allowed_hosts: tuple[HostName, ...] = ()
     """Names under which it is asked, beside loopback names, ``listen`` and the host name."""
     temperature_buckets: Edges = DEFAULT_EDGES

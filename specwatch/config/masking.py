@@ -1,7 +1,8 @@
 """Secrets in the words of a command line, masked wherever a person or a log is told of them.
 
-What is a secret is told by the name that it goes by: ``--api-key``, ``HF_TOKEN``, ``"password":``.
-A reference such as ``$KEY`` is none.
+What is a secret is told by the name that it goes by: ``--api-key``, ``HF_TOKEN``, ``"password":``;
+under any name, by the form of the tokens that well-known services give out. A reference such as
+``$KEY`` is none.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ _NAME = re.compile(
 )
 _SHORTEST = ("--api-k", "--hf-t", "--ssl-keyfile-p")
 """How vLLM's own begin, which it takes abbreviated; the first takes several values."""
+_TOKEN = re.compile(
+    r"(?<![\w-])(?:hf_[A-Za-z0-9]{16,}|sk-(?=[\w-]*\d)[\w-]{16,}|gh[opsru]_[A-Za-z0-9]{16,}|github_pat_\w{16,}"
+    r"|glpat-[\w-]{16,}|nvapi-[\w-]{16,}|xox[abprs]-[\w-]{16,}|AKIA[A-Z0-9]{16}"
+    r"|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*)"
+)
+"""Tokens of Hugging Face, OpenAI, GitHub, GitLab, NVIDIA, Slack and AWS, and JSON web tokens."""
 _SHELL_TEXT = re.compile(r"-[a-z]*c")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _GIVEN = re.compile(r"(-{0,2}[A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
@@ -68,7 +75,7 @@ def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in sorted(set(secrets), key=len, reverse=True):
         text = text.replace(secret, MASK) if len(secret) >= _LEAST else text
     text = _CHUNK.sub(_masked_url, text)
-    return _masked_pairs(text)
+    return _TOKEN.sub(MASK, _masked_pairs(text))
 
 
 def secrets_in(words: Sequence[str], environment: Mapping[str, str | None]) -> frozenset[str]:

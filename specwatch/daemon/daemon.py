@@ -17,6 +17,7 @@ import structlog
 from specwatch import __version__
 from specwatch.actuators import actuator_of
 from specwatch.config.loading import Config
+from specwatch.config.sections import read_secret
 from specwatch.config.target import Target
 from specwatch.daemon.alert_service import Paging
 from specwatch.daemon.guard_service import TURN_SECONDS, Guarding
@@ -128,6 +129,7 @@ class Daemon:
                 steps=GuardBook(self._recorder.store).history,
                 hosts=self._hosts,
                 monitored=not is_loopback(config.listen.host),
+                token=self._token,
             ),
             config.listen.host,
             config.listen.port,
@@ -221,6 +223,10 @@ class Daemon:
         own = socket.gethostname().lower()
         short = own.partition(".")[0]
         return (self.config.listen.host.lower(), own, short, *self.config.allowed_hosts)
+
+    def _token(self) -> str | None:
+        file = self.config.listen_token_file
+        return None if file is None else read_secret(file)
 
     def _report(self, **chosen: Any) -> Report:
         # Not before somebody asks: it takes megabytes that watching has no use for.

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import h11
 import structlog
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -36,7 +37,24 @@ _TOLD_EVERY = 60.0
 """Seconds between two lines of log about connections that cannot be accepted."""
 
 
-class _BoundedProtocol(H11Protocol):
+class _Protocol(H11Protocol):
+    """Refuses a request that goes wrong in its body without a traceback in the log.
+
+    uvicorn's own raises where the answer has begun or may have no body, and lets the application
+    go on with an answer that raises too: any client could fill the log.
+    """
+
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.close()
+
+
+class _BoundedProtocol(_Protocol):
     """Closes connections that wait too long, and those that have waited longest when too many.
 
     uvicorn's own timeout ends only those that wait after an answer and send nothing at all.
@@ -202,7 +220,7 @@ class HttpServer:
             ws="none",
             server_header=False,
             timeout_keep_alive=int(IDLE_SECONDS),
-            http=_BoundedProtocol if self._bounded else "auto",
+            http=_BoundedProtocol if self._bounded else _Protocol,
             # So many are accepted before the first of them can be refused.
             backlog=_ACCEPTED_AT_ONCE if self._bounded else _QUEUE,
             date_header=not self._transparent,

@@ -1,4 +1,7 @@
-"""The daemon answers on `listen`, `127.0.0.1:9469` by default. It has no authentication.
+"""The daemon answers on `listen`, `127.0.0.1:9469` by default.
+
+With `listen_token_file` every path but `/healthz` and `/readyz` needs the header
+`Authorization: Bearer TOKEN`, and is answered with 401 without it.
 
 Every path is read-only and answers GET and HEAD. Answers of `/api/v1` are JSON. A parameter that is
 unknown or has a wrong value is answered with 400, a store that cannot be read with 503, each with
@@ -12,6 +15,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import hmac
 import ipaddress
 import re
 from collections.abc import (
@@ -75,13 +79,15 @@ def application(
     steps: StepReader = lambda **_: (),
     hosts: Callable[[], Collection[str]] = lambda: ("*",),
     monitored: bool = True,
+    token: Callable[[], str | None] = lambda: None,
 ) -> Starlette:
     """The application; ``windows`` and ``verdicts`` are the store's readers of the same names,
     ``report`` makes the report of a period, and ``steps`` are read as by
     :meth:`specwatch.store.guard_records.GuardBook.history`. ``hosts`` are the names under which it
     may be asked, beside IP addresses and loopback names, written as
     :func:`specwatch.domain.units.parse_host_name` reads them; with ``monitored`` metrics and health
-    are told under any.
+    are told under any. ``token`` is asked for each request that needs it; ValueError of it means
+    that nobody can be told anything now.
     """
 
     def page(request: Request) -> Response:
@@ -195,7 +201,8 @@ def application(
         routes=[Route(path, answer) for path, answer in pages.items()],
         exception_handlers={HTTPException: refused, Exception: refused},
         middleware=[
-            Middleware(_HostCheck, hosts=hosts, exempt=_FOR_MONITORING if monitored else ())
+            Middleware(_HostCheck, hosts=hosts, exempt=_FOR_MONITORING if monitored else ()),
+            Middleware(_TokenCheck, token=token),
         ],
     )
     app.router.redirect_slashes = False
@@ -204,6 +211,8 @@ def application(
 
 _FOR_MONITORING = ("/metrics", "/healthz", "/readyz")
 """Paths that Prometheus, load balancers and kubelets ask for, under names of their own."""
+_FOR_PROBES = ("/healthz", "/readyz")
+"""Paths that need no token: load balancers and kubelets have none, and they tell little."""
 
 
 class _HostCheck:
@@ -228,6 +237,38 @@ class _HostCheck:
                 )
                 app = _json({"error": said}, 421)
         await app(scope, receive, send)
+
+
+class _TokenCheck:
+    """Refuses requests without the bearer token, where there is one (RFC 6750, section 2.1)."""
+
+    def __init__(self, app: ASGIApp, *, token: Callable[[], str | None]) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and scope["path"] not in _FOR_PROBES:
+            given = Headers(scope=scope).get("authorization", "")
+            app = self._refusal(given) or app
+        await app(scope, receive, send)
+
+    def _refusal(self, given: str) -> Response | None:
+        try:
+            token = self._token()
+        except ValueError:
+            said = "the file of listen_token_file cannot be read; the daemon's user must be able to"
+            return _json({"error": said}, 503)
+        if token is None:
+            return None
+        scheme, _, credentials = given.partition(" ")
+        known = hmac.compare_digest(credentials.encode("latin-1"), token.encode())
+        if known and scheme.lower() == "bearer":
+            return None
+        said = "this daemon asks for its bearer token (listen_token_file of its configuration)"
+        answer = _json({"error": said}, 401)
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
 
 
 def _is_known(host: str, names: Collection[str]) -> bool:

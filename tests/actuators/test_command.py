@@ -168,7 +168,7 @@ def test_a_command_that_takes_too_long_is_ended_with_all_that_it_started(
     assert str(error) == (
         f"`{switch} off` took longer than 1s and was ended; its last output: tidied"
     )
-    assert not alive(int((tmp_path / "child").read_text()))
+    wait_for(lambda: not alive(int((tmp_path / "child").read_text())))
 
 
 def test_a_group_that_ignores_sigterm_is_killed(script: Script, tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def serving_surface() -> Iterator[Surface]:
 def surface(serving_surface: Surface) -> Surface:
     """A daemon in good health that answers."""
     serving_surface.status = daemon()
+    serving_surface.token = lambda: None
     return serving_surface
 
 

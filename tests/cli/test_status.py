@@ -458,6 +458,30 @@ def test_the_configuration_says_where_the_daemon_is(
     assert run("status", "--config", file, "--url", "http://127.0.0.1:1").exit_code == 1
 
 
+def test_a_daemon_that_asks_for_its_token_gets_it_from_the_configuration_or_the_option(
+    run: Run, surface: Surface, tmp_path: Path
+) -> None:
+    surface.token = lambda: "t0ken"
+    file, token = tmp_path / "specwatch.yml", tmp_path / "token"
+    token.write_text("t0ken\n")
+    listen = (
+        f"listen: 127.0.0.1:{surface.server.port}\ntargets: [{{url: 'http://127.0.0.1:8000'}}]\n"
+    )
+    file.write_text(listen)
+    refused = run("status", "--config", file)
+    assert refused.exit_code == 1
+    assert "--bearer-token-file" in refused.stderr
+    assert run("status", "--config", file, "--bearer-token-file", token).exit_code == 0
+    file.write_text(f"listen_token_file: token\n{listen}")
+    assert run("status", "--config", file).exit_code == 0
+    elsewhere = run("status", "--config", file, "--url", surface.url)
+    assert elsewhere.exit_code == 1, "another place is not given the configured token"
+    assert run("status", "--url", surface.url, "--bearer-token-file", token).exit_code == 0
+    absent = run("status", "--url", surface.url, "--bearer-token-file", tmp_path / "absent")
+    assert absent.exit_code == 2
+    assert "cannot read" in absent.stderr
+
+
 def test_without_any_it_asks_the_usual_address(
     run: Run, surface: Surface, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -510,7 +534,7 @@ def test_a_bad_url_is_a_usage_error(run: Run) -> None:
 @pytest.mark.parametrize(
     ("status", "body"),
     [
-        (404, b"Not Found"), (401, b"who?"), (200, b"<html>"), (200, b"[]"), (200, b"\xff"),
+        (404, b"Not Found"), (403, b"who?"), (200, b"<html>"), (200, b"[]"), (200, b"\xff"),
         (200, b'{"targets": []}'), (200, b""),
     ],
 )  # fmt: skip

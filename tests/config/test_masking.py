@@ -24,6 +24,10 @@ from specwatch.config.masking import masked, masked_text, secrets_in
         (["-H", "Authorization: Bearer a"], ["-H", "Authorization: ***"]),
         (["http://user:a@host/x?api_key=b&y=1"], ["http://user:***@host/x?api_key=***&y=1"]),
         (['["--api-key", "a"]'], ['["--api-key", "***"]']),
+        (["--hub", "hf_AbCdEfGhIjKlMnOpQr"], ["--hub", "***"]),
+        (["--x=sk-0123456789abcdef_-"], ["--x=***"]),
+        (["sh", "-c", "login ghp_0123456789abcdefXY && x"], ["sh", "-c", "login *** && x"]),
+        (["--id", f"eyJhbGciOiJI.{'a' * 20}.{'b' * 20}"], ["--id", "***"]),
     ],
 )  # fmt: skip
 def test_a_secret_is_masked_and_the_rest_stays(words: list[str], told: list[str]) -> None:
@@ -38,6 +42,7 @@ def test_a_secret_is_masked_and_the_rest_stays(words: list[str], told: list[str]
         ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}'],
         ["HF_TOKEN=${HF_TOKEN}", "--api-key", "$KEY", "--hf-token", "--port", "80"],
         ["sh", "-c", "exec vllm serve m --api-key $KEY --hf-token=$$X --tokenizer t"],
+        ["serve", "sk-learn/model", "hf_org", "/models/sk-0123456789", "ask-0123456789abcdef"],
         ["--served-model-name", "key", "token", "--kv-transfer-config", '{"kv_role": "both"}'],
     ],
 )
@@ -50,7 +55,7 @@ def test_known_values_are_masked_wherever_they_stand() -> None:
     assert masked_text("'sk-1' and hf-1 in /root", known) == "'***' and *** in /root"
 
 
-@pytest.mark.parametrize("piece", ["a", "a ", "--a=", "a://", '"a"', "a:"])
+@pytest.mark.parametrize("piece", ["a", "a ", "--a=", "a://", '"a"', "a:", "eyJ.", "eyJ-", "sk-"])
 def test_a_long_text_is_not_searched_again_from_each_character(piece: str) -> None:
     """It would take minutes."""
     text = piece * (200_000 // len(piece))

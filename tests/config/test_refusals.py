@@ -162,8 +162,8 @@ INVALID = {
         ' add it, like "password_file: /run/credentials/password"',
         '6: targets[0].basic_auth.user: unknown key; did you mean "username"?',
         "7: retention.days: unknown key; known here: minutes, hours",
-        "8: grafana: unknown key; known here: daemon, database, listen, allowed_hosts,"
-        " temperature_buckets, targets, rules, slos, guard, alertmanager, report,"
+        "8: grafana: unknown key; known here: daemon, database, listen, listen_token_file,"
+        " allowed_hosts, temperature_buckets, targets, rules, slos, guard, alertmanager, report,"
         " baseline, retention, log, store",
     ],
     "variables": [
@@ -244,8 +244,8 @@ def test_any_file_is_a_configuration_or_a_clear_refusal(text: str) -> None:
 def test_each_problem_stays_on_one_line() -> None:
     assert refusal('targets: [{url: "http://h"}]\n"a\\nb": 1').splitlines() == [
         'specwatch.yml:2: "a\\nb": unknown key; known here: daemon, database, listen,'
-        " allowed_hosts, temperature_buckets, targets, rules, slos, guard, alertmanager, report,"
-        " baseline, retention, log, store"
+        " listen_token_file, allowed_hosts, temperature_buckets, targets, rules, slos, guard,"
+        " alertmanager, report, baseline, retention, log, store"
     ]
 
 

@@ -154,6 +154,24 @@ def test_a_daemon_is_asked_under_names_that_are_its_own(
             assert answer.status_code == expected
 
 
+def test_a_daemon_with_a_token_takes_a_rotated_one_without_a_reload(
+    serve: Serve, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n")
+    target = target_of(serve(page(vllm())).url)
+    config = config_of(tmp_path / "d.db", [target], listen_token_file=file)
+
+    def status(token: str) -> int:
+        headers = {"Authorization": f"Bearer {token}"}
+        return requests.get(f"{daemon.http.url}/metrics", headers=headers, timeout=10).status_code
+
+    with Running(Daemon(config, environ={})) as daemon:
+        assert (status("first"), status("second")) == (200, 401)
+        file.write_text("second\n")
+        assert (status("first"), status("second")) == (401, 200)
+
+
 def test_targets_that_hang_delay_no_other(serve: Serve, database: Path) -> None:
     """200 targets, 50 of which never answer: the others are scraped again and again meanwhile."""
     healthy, hung = serve(page(vllm(drafts=3))), serve(hanging)

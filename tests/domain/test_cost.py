@@ -131,7 +131,7 @@ amounts = st.floats(0.0, 1e6)
     st.lists(
         st.builds(
             Observation, st.floats(0.0, 1e6), st.floats(0.6, 100.0), st.floats(1.0, 1e3),
-            st.floats(1.0, 1e4), amounts, amounts,
+            st.floats(1.0, 1e4), amounts, amounts, st.floats(1.0, 3600.0),
         ),
         max_size=30,
     )

@@ -219,6 +219,39 @@ def test_a_connection_is_not_kept_for_ever_after_an_answer(
     assert closed(client)
 
 
+@pytest.mark.parametrize("kind", ["server", "bounded"])
+@pytest.mark.parametrize("method", [b"GET", b"HEAD"])
+@pytest.mark.parametrize("path", [b"/", b"/slow", b"/large"])
+def test_a_body_that_goes_wrong_is_refused_without_a_traceback(
+    request: pytest.FixtureRequest,
+    connect: Connect,
+    caplog: pytest.LogCaptureFixture,
+    kind: str,
+    method: bytes,
+    path: bytes,
+) -> None:
+    """Before the answer, while it is made or sent, and after it: a client could fill the log."""
+    server = request.getfixturevalue(kind)
+    client = connect(server)
+    head = b"%s %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % (method, path)
+    client.sendall(head + b"zz\r\n")
+    assert closed(client)
+    late = connect(server)
+    late.sendall(head)
+    if path == b"/slow":
+        assert entered.wait(10)
+    else:
+        assert late.recv(1)
+    with contextlib.suppress(ConnectionError):
+        late.sendall(b"zz\r\n")
+    assert closed(late)
+    leave.set()
+    with capture_logs() as logs:
+        assert get(server) == "quick"
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+    assert logs == []
+
+
 def test_an_answer_that_nobody_takes_is_given_up(
     bounded: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,9 @@ OURS = {
     "specwatch.domain",
     "specwatch.engines",
     "specwatch.domain.model",
-    "specwatch.engines.families",
+    "specwatch.engines.acceptance",
+    "specwatch.engines.base",
+    "specwatch.engines.tap",
     "specwatch.domain.temperature",
 }
 

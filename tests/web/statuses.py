@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -156,6 +156,7 @@ class Surface:
         self.steps: Any = lambda **_: []
         self.report: Any = lambda **_: sample.full()
         self.hosts: tuple[str, ...] = ("*",)
+        self.token: Callable[[], str | None] = lambda: None
         self.server = HttpServer(
             api.application(
                 lambda: self.status,
@@ -166,6 +167,7 @@ class Surface:
                 steps=lambda **selection: self.steps(**selection),
                 hosts=lambda: self.hosts,
                 monitored=monitored,
+                token=lambda: self.token(),
             ),
             "127.0.0.1",
             0,

@@ -49,6 +49,7 @@ def surface(server: Surface) -> Surface:
     server.windows = lambda **_: iter(())
     server.verdicts = lambda **_: []
     server.hosts = ("*",)
+    server.token = lambda: None
     return server
 
 
@@ -99,6 +100,46 @@ def test_metrics_and_health_are_told_under_any_name_beyond_loopback(surface: Sur
         for path in paths:
             assert loopback.get(path, Host="specwatch.monitoring.svc:9469").status == 421
             assert loopback.get(path).status == 200
+
+
+OPEN = ("/healthz", "/readyz")
+CLOSED = ("/", "/runbook", "/nope", "/healthz/", "//healthz", *(set(PAGES) - set(OPEN)))
+
+
+@pytest.mark.parametrize("path", sorted(CLOSED))
+@pytest.mark.parametrize(
+    "given", ["", "Bearer", "Bearer ", "Bearer t0ke", "Bearer t0kenn", "Basic t0ken", "t0ken",
+              "Bearer \xe9", "Bearer T0KEN"],
+)  # fmt: skip
+def test_without_the_token_nothing_is_told(surface: Surface, path: str, given: str) -> None:
+    surface.token = lambda: "t0ken"
+    for method in ("GET", "HEAD", "POST"):
+        answer = surface.get(path, method, **({"Authorization": given} if given else {}))
+        assert answer.status == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert b"t0ken" not in answer.body
+
+
+def test_with_the_token_everything_is_told_and_health_without_it(surface: Surface) -> None:
+    surface.token = lambda: "t0ken"
+    for path in OPEN:
+        assert surface.get(path).status == 200
+    for scheme in ("Bearer", "bearer"):
+        for path in (*PAGES, "/", "/runbook"):
+            assert surface.get(path, Authorization=f"{scheme} t0ken").status == 200
+    assert surface.get("/nope", Authorization="Bearer t0ken").status == 404
+
+
+def test_a_token_that_cannot_be_read_lets_nobody_in(surface: Surface) -> None:
+    def gone() -> str:
+        raise ValueError("cannot read /etc/specwatch/token")
+
+    surface.token = gone
+    answer = surface.get("/metrics", Authorization="Bearer ")
+    assert answer.status == 503
+    assert "listen_token_file" in answer.json["error"]
+    assert "/etc/specwatch" not in answer.json["error"]
+    assert surface.get("/healthz").status == 200
 
 
 @pytest.mark.parametrize("path", PAGES)

@@ -1,0 +1,150 @@
+"""A clock that is set, and a Postgres that crashes, below a daemon at work: no count is lost.
+
+``python -m tests.robustness.disturbances --clock-steps 40 --crashes 20 --seed 1`` sets the clock of
+a daemon by an hour or a day, forward and back, and cuts its Postgres off (SIGQUIT, as in a crash,
+or SIGINT) for up to two seconds, beside a simulated server at work. At the end all counts of the
+database must be the server's, and no minute may be stored twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from specwatch.daemon.daemon import Daemon
+from specwatch.simulator.server import SimulatedServer
+from tests.daemon.running import (
+    FAST,
+    Hands,
+    Running,
+    config_of,
+    counts,
+    scraped,
+    stored,
+    total,
+    work,
+)
+from tests.fixtures import target_of
+from tests.hostile import wait_for
+from tests.postgres import PostgresServer, find_programs
+
+STEPS = (3600.0, -3600.0, 86400.0, -86400.0)
+LONGEST = 2.0
+"""Seconds for which a database is away."""
+
+
+def clock(folder: Path, count: int, seed: int) -> dict[str, Any]:
+    """What became of a daemon whose clock was set so many times."""
+    rng, hands, steps = random.Random(seed), Hands(), Counter[str]()
+    database = folder / "clock.db"
+    with SimulatedServer(FAST) as server:
+        config = config_of(database, [target_of(server.url, interval=0.05)])
+        with Running(Daemon(config, environ={}, now=hands)) as daemon:
+            scraped(daemon)
+            for number in range(count):
+                work(server, rng.randrange(1, 20))
+                step = rng.choice(STEPS)
+                steps[f"{step / 3600:+g} h"] += 1
+                hands.wall += step
+                scraped(daemon, rng.randrange(1, 4))
+                progress(f"{number + 1} of {count} steps of the clock")
+            work(server)
+            scraped(daemon, 2)
+        return {**_compared(server, database), "steps": dict(steps)}
+
+
+def crashes(folder: Path, count: int, seed: int) -> dict[str, Any]:
+    """What became of a daemon whose Postgres was cut off so many times."""
+    programs = find_programs()
+    if programs is None:
+        sys.exit("no Postgres server is installed (Debian: apt install postgresql)")
+    rng, ways, away, queued = random.Random(seed), Counter[str](), 0.0, 0
+    hands = Hands()
+    folder.chmod(0o755)
+    place = folder / "postgres"
+    place.mkdir()
+    postgres = PostgresServer(programs, place)
+    postgres.start()
+    try:
+        url = postgres.new_url()
+        with SimulatedServer(FAST) as server:
+            config = config_of(url, [target_of(server.url, interval=0.05)])
+            with Running(Daemon(config, environ={}, now=hands)) as daemon:
+                scraped(daemon)
+                for number in range(count):
+                    how = rng.choice((signal.SIGQUIT, signal.SIGINT))
+                    ways[how.name] += 1
+                    work(server, rng.randrange(1, 20))
+                    if rng.random() < 0.5:
+                        hands.forward(60)  # a minute is written, perhaps while the server leaves
+                    postgres.stop(how)
+                    begun = time.monotonic()
+                    work(server, rng.randrange(1, 20))
+                    scraped(daemon, 2)
+                    hands.forward(60)
+                    time.sleep(rng.uniform(0.0, LONGEST))
+                    queued = max(queued, daemon.status().store.queued)
+                    postgres.start()
+                    away += time.monotonic() - begun
+                    progress(f"{number + 1} of {count} crashes")
+                work(server)
+                scraped(daemon, 2)
+                hands.forward(60)
+                wait_for(lambda: daemon.status().store.queued == 0)
+            found = _compared(server, url)
+        return {**found, "ways": dict(ways), "away_seconds": round(away), "most_queued": queued}
+    finally:
+        postgres.stop(signal.SIGQUIT)
+
+
+def _compared(server: SimulatedServer, database: Path | str) -> dict[str, Any]:
+    windows = stored(database)
+    with server.synced() as engine:
+        counted = counts(engine.tally())
+    starts = Counter(window.start for window in windows)
+    return {
+        "requests": sum(counted["requests"].values()),
+        "minutes": len(windows),
+        "same_counts": counts(total(windows)) == counted,
+        "minutes_twice": sum(times - 1 for times in starts.values()),
+    }
+
+
+def progress(text: str) -> None:
+    """Say how far it is, on a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+
+
+def sound(found: dict[str, Any]) -> bool:
+    """Whether nothing was lost."""
+    return bool(found["same_counts"]) and not found["minutes_twice"]
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--clock-steps", type=int, default=40)
+    parser.add_argument("--crashes", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    figures = {}
+    with tempfile.TemporaryDirectory(prefix="specwatch-disturbances-") as name:
+        if asked.clock_steps:
+            figures["clock"] = clock(Path(name), asked.clock_steps, asked.seed)
+        if asked.crashes:
+            figures["postgres"] = crashes(Path(name), asked.crashes, asked.seed)
+    if asked.json:
+        print(json.dumps(figures))
+    else:
+        for what, values in figures.items():
+            print(what, *(f"  {name}: {value}" for name, value in values.items()), sep="\n")
+    sys.exit(not all(map(sound, figures.values())))
