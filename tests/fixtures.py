@@ -74,11 +74,8 @@ def serve() -> Iterator[Serve]:
 @pytest.fixture
 def log() -> Iterator[Log]:
     """Every log event of the test."""
-    before = structlog.get_config()
-    structlog.configure(cache_logger_on_first_use=False)
     with structlog.testing.capture_logs() as captured:
         yield captured
-    structlog.configure(**before)
 
 
 @pytest.fixture(scope="session")

@@ -109,7 +109,7 @@ class _Demo:
         self._scale = duration / sum(phase.seconds for phase in _PHASES)
         self._console = console
         self._events: list[str] = []
-        structlog.configure(processors=[self._note], cache_logger_on_first_use=False)
+        structlog.configure(processors=[self._note])
         self._server = SimulatedServer(
             SimulatedSettings(
                 model="simulated-70b",

@@ -84,12 +84,12 @@ def table(
 
     ``bar`` is what bars are made of. Where they do not fit those that are ``optional`` are left
     out, then the bars, then the first column gives way, and the last ones are left out. Columns in
-    which nothing is known are left out as well, and such as have no header.
+    which nothing is known are left out as well, and such as have no header but the first.
     """
     kept = [
         i
         for i, header in enumerate(headers)
-        if header and (not i or any(row[i].text not in ("", "-") for row in rows))
+        if not i or (header and any(row[i].text not in ("", "-") for row in rows))
     ]
     sizes = {i: max(columns(headers[i]), *(columns(row[i].text) for row in rows)) for i in kept}
     spare = [i for i in kept if i in optional]

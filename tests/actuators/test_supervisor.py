@@ -199,7 +199,7 @@ def test_a_holder_that_hangs_holds_up_nothing(
 ) -> None:
     """Who waits is told that it was not in time, and all of it ends nevertheless."""
     monkeypatch.setattr(supervisor_module, "_KILL_SECONDS", 0.1)
-    monkeypatch.setattr(supervisor_module, "_TICK_SECONDS", 0.2)
+    monkeypatch.setattr(supervisor_module, "_TICK_SECONDS", 1.0)
     told: list[bool] = []
     supervisor = supervise(["sleep", "600"], stop_timeout=0.1)
     supervisor.start(Mode.ON)

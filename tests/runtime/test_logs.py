@@ -67,6 +67,7 @@ def test_the_level_holds_for_ours_and_for_libraries() -> None:
 @pytest.mark.parametrize("name", ["uvicorn.error", "apscheduler.scheduler", "sqlalchemy.engine"])
 def test_chatty_libraries_warn_and_no_more_and_heed_a_higher_level(name: str) -> None:
     out = io.StringIO()
+    logging.getLogger(name).setLevel(logging.NOTSET)  # a server of another test may have set it
     logs.configure("debug", "json", out)
     logging.getLogger(name).info("started a job")
     logging.getLogger(name).warning("missed a job")
