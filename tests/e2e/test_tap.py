@@ -242,6 +242,8 @@ def test_the_tap_brings_nothing_that_vllm_has_not(vllm_install: Path, tap: objec
         "specwatch.domain.model",
         "specwatch.domain.temperature",
         "specwatch.engines",
-        "specwatch.engines.families",
+        "specwatch.engines.acceptance",
+        "specwatch.engines.base",
+        "specwatch.engines.tap",
     }
     assert not {"sqlalchemy", "alembic", "apscheduler", "structlog", "pydantic"} & set(modules)
