@@ -232,7 +232,7 @@ def _become(words: list[bytes], libc: ctypes.CDLL, parent: int, report: int) -> 
     """Turn this child into the program; never returns."""
     try:
         os.setsid()
-        # Should the holder be killed, the program is told.
+        # If the holder is killed, the kernel sends the program a signal.
         libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
         if os.getppid() != parent:
             os._exit(_NEVER_STARTED)

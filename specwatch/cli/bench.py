@@ -304,7 +304,7 @@ def _baseline_of(run: BenchRun, target: str) -> tuple[list[Measurement], list[st
 
 
 def _experiments(benches: Sequence[Bench]) -> tuple[list[Experiment], list[str]]:
-    """All to be stored, the main one last, and why there is no comparison, if so."""
+    """What is to be stored, the main result last; and why nothing could be compared, or None."""
     from specwatch.loadtest.compare import compare
 
     measured: list[Experiment] = [bench for bench in benches if bench.levels]

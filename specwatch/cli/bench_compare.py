@@ -39,7 +39,7 @@ def command(context: click.Context, /, **given: Any) -> None:
     require_outputs(given["output"], given["plot"])
     results = [_result(name, given) for name in given["results"]]
     comparison = _comparison(given["results"], results, force=given["force"])
-    # Where nothing was compared there is no table of it, but of what was measured.
+    # Without a comparison the table shows what was measured.
     measured = [] if comparison.levels else [one for one in comparison.benches if one.levels]
     show([comparison] if given["as_json"] else measured or [comparison], as_json=given["as_json"])
     problems = keep(comparison, given["output"], given["plot"])

@@ -161,7 +161,7 @@ def _by_position(
 
 
 def _bars(known: Sequence[ProbeTemperature], line: Line, width: int, marks: Marks) -> Lines:
-    """Rates as bars, or as figures alone where there is no room for bars."""
+    """Rates as bars; in a narrow terminal as figures alone."""
     room = min(width - _LABEL - 1 - _BEHIND, _MOST_BAR)
     room = room if room >= _LEAST_BAR else 0
     places = _places(line.acceptance, marks, room)

@@ -146,8 +146,8 @@ def _version_at(target: str) -> Version | None:
         return tap_flags.version_of(version)
     except ValueError:
         raise SpecwatchError(
-            f"{target} is no vLLM (it says {shown(version)!r}), so it cannot load the tap; put"
-            f" `specwatch tap proxy --upstream {target}` before it"
+            f"{target} is not vLLM (its version is {shown(version)!r}), so it cannot load the tap;"
+            f" put `specwatch tap proxy --upstream {target}` before it"
         ) from None
 
 

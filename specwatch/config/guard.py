@@ -127,10 +127,10 @@ class Windows(Section):
         """Why the guard does not act at ``now`` (Unix seconds); empty where it may."""
         for time in self.forbid:
             if time.contains(now):
-                return f"not acting: {time} is excluded by guard.windows"
+                return f"guard.windows excludes {time}"
         if self.allow and not any(time.contains(now) for time in self.allow):
             times = ", ".join(map(str, self.allow))
-            return f"not acting: guard.windows allows it only from {times}"
+            return f"guard.windows allows only {times}"
         return ""
 
 

@@ -1,6 +1,6 @@
 """Secrets in the words of a command line, masked wherever a person or a log is told of them.
 
-What is a secret is told by the name that it goes by: ``--api-key``, ``HF_TOKEN``, ``"password":``;
+A secret is recognised by its name: ``--api-key``, ``HF_TOKEN``, ``"password":``;
 under any name, by the form of the tokens that well-known services give out. A reference such as
 ``$KEY`` is none.
 """

@@ -13,7 +13,7 @@ from specwatch.domain.prediction import worth_it
 from specwatch.domain.units import format_duration
 from specwatch.guard.observation import Breach, Seen
 from specwatch.guard.plan import Life
-from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step, said_of, to, wait
+from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step, to, wait, with_interval
 
 _GAIN_LASTS = float(HOUR)
 """Seconds that traffic may be expected to stay as it is, where a gain is predicted for it."""
@@ -143,7 +143,7 @@ def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if not seen.breaches and not lost:
         reason = "the trial was won: no rule is in breach"
         if speedup is not None:
-            reason = f"the trial was won: speedup {said_of(speedup)}"
+            reason = f"the trial was won: speedup {with_interval(speedup)}"
         clear = speedup is None or speedup.lower > 1
         won = to(
             state, Phase.OBSERVING, seen.now, reason,
@@ -165,7 +165,7 @@ def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     what = seen.breaches[0].rule if seen.breaches else ""
     reason = f"the rule {what} is in breach in the trial" if what else ""
     if speedup is not None and not reason:
-        reason = f"the trial was lost: speedup {said_of(speedup)}"
+        reason = f"the trial was lost: speedup {with_interval(speedup)}"
     found = begin(
         later, seen, policy, Mode.OFF, replace(incident, cause=Cause.TRIAL_LOST, what=what),
         counts=False,

@@ -197,6 +197,6 @@ def wait(state: GuardState, why: str) -> Step | None:
     return None if same else Step(replace(state, waiting=why), why)
 
 
-def said_of(of: Interval) -> str:
+def with_interval(estimate: Interval) -> str:
     """A figure and its interval for a sentence."""
-    return f"{of.value:.2f} ({of.lower:.2f} to {of.upper:.2f})"
+    return f"{estimate.value:.2f} ({estimate.lower:.2f} to {estimate.upper:.2f})"

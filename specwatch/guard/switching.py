@@ -9,7 +9,7 @@ from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.guard.observation import Seen
 from specwatch.guard.plan import Life
-from specwatch.guard.state import Cause, GuardState, Phase, Step, said_of, to, wait
+from specwatch.guard.state import Cause, GuardState, Phase, Step, to, wait, with_interval
 
 MOST_DEATHS = 3
 """Deaths after a restart until it has failed."""
@@ -192,7 +192,7 @@ def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         "speedup": asdict(speedup),
     }
     numbers = (
-        f"speedup {said_of(speedup)}; {found.before:.2f} by the earlier baseline, but serving"
+        f"speedup {with_interval(speedup)}; {found.before:.2f} by the earlier baseline, but serving"
         f" without speculation takes {found.slowdown:.2f} times as long as it says"
     )
     if speedup.value > 1 and not _may(state, policy):
@@ -214,7 +214,7 @@ def _looked_around(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     found = seen.verification
     if found is None:
         return _switch_on(state, seen, policy, "explored: back on")
-    numbers = f"explored: speculation had a speedup of {said_of(found.speedup)}"
+    numbers = f"explored: speculation had a speedup of {with_interval(found.speedup)}"
     inputs = {"slowdown": found.slowdown, "speedup": asdict(found.speedup)}
     if found.speedup.upper < 1:
         return replace(_arrived(state, seen, policy, numbers), inputs=inputs)

@@ -16,10 +16,9 @@ from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.errors import ConfigError, NoAnswer, ScrapeError, SpecwatchError
 from specwatch.loadtest import bench, dataset
-from specwatch.loadtest.arrivals import poisson
 from specwatch.loadtest.bench import Load, Stretch
 from specwatch.loadtest.calibration import Block, Stage
-from specwatch.loadtest.open_loop import MOST_IN_FLIGHT, OpenLoop
+from specwatch.loadtest.open_loop import MOST_IN_FLIGHT, OpenLoop, poisson
 from specwatch.loadtest.prompts import endless
 from specwatch.loadtest.requests import Answer, Ask, Prompt
 from specwatch.loadtest.server import Server

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,17 @@ from specwatch.loadtest.requests import Ask
 
 MOST_IN_FLIGHT = 10_000
 """Requests at once, after which a server that does not keep up is sent no more."""
+
+
+def poisson(rate: float, seconds: float, seed: str | int) -> tuple[float, ...]:
+    """Arrivals of a Poisson process with a mean of ``rate`` a second, in seconds from its start.
+
+    The same for the same seed; a longer one begins with all of a shorter one.
+    """
+    generator, found, at = random.Random(seed), [], 0.0
+    while (at := at + generator.expovariate(rate)) < seconds:
+        found.append(at)
+    return tuple(found)
 
 
 class OpenLoop:

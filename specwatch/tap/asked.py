@@ -84,7 +84,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def read(endpoint: Endpoint, body: bytes) -> Asked | None:
-    """Read a request's body; None for one that is not JSON object, which the server will refuse."""
+    """Read a request's body; None for what is not a JSON object, which the server will refuse."""
     plain = True
     found: _Body | None
     try:

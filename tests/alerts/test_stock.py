@@ -378,8 +378,8 @@ def test_what_is_not_measured_as_configured_is_noted() -> None:
         " counts as slow; 300ms would be exact",
         "objective c: 2m is above the last bound of vLLM's histogram (1m20s): it has no"
         " alerts here",
-        "objective d: with 0.9 the error budget cannot burn 14.4 times too fast, so there is no"
-        " alert for that rate",
+        "objective d: with 0.9 the error budget cannot burn 14.4 times too fast, so that rate"
+        " has no alert",
     )
     (group,) = objectives.groups(odd)
     assert {alert.labels["slo"] for alert in group.alerts} == {"a", "b", "d"}

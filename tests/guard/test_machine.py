@@ -18,7 +18,7 @@ from specwatch.guard import machine, orders
 from specwatch.guard.foresight import Trial
 from specwatch.guard.observation import Breach, Outcome, Seen
 from specwatch.guard.plan import Life, Service
-from specwatch.guard.state import Cause, GuardState, Incident, Order, Phase
+from specwatch.guard.state import Cause, GuardState, Incident, Order, Phase, wait
 from tests.guard.wandering import Wandering
 
 NOW = 1_800_000_000.0
@@ -398,10 +398,17 @@ def test_a_window_is_of_its_time_zones_wall_clock(
 def test_what_is_forbidden_wins_over_what_is_allowed() -> None:
     windows = Windows(allow=(window("01:00", "05:00"),), forbid=(window("02:00", "03:00"),))
     assert windows.closed(at("2026-07-01 01:30")) == ""
-    assert windows.closed(at("2026-07-01 02:30")) == (
-        "not acting: 02:00 to 03:00 UTC is excluded by guard.windows"
-    )
-    assert windows.closed(at("2026-07-01 06:00")) == (
-        "not acting: guard.windows allows it only from 01:00 to 05:00 UTC"
-    )
+    assert windows.closed(at("2026-07-01 02:30")) == "guard.windows excludes 02:00 to 03:00 UTC"
+    assert windows.closed(at("2026-07-01 06:00")) == "guard.windows allows only 01:00 to 05:00 UTC"
     assert Windows().closed(at("2026-07-01 06:00")) == ""
+
+
+def test_another_reason_of_the_windows_is_shown() -> None:
+    """``wait`` takes what differs after a colon only for the same reason."""
+    windows = Windows(allow=(window("01:00", "05:00"),), forbid=(window("02:00", "03:00"),))
+    forbidden, not_allowed = (
+        windows.closed(at(f"2026-07-01 {time}")) for time in ("02:30", "06:00")
+    )
+    step = wait(GuardState("chat", waiting=forbidden), not_allowed)
+    assert step is not None
+    assert step.state.waiting == not_allowed

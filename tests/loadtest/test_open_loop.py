@@ -12,10 +12,9 @@ from prometheus_client import CollectorRegistry
 
 from specwatch.domain.model import Series
 from specwatch.errors import NoAnswer, ScrapeError, ScrapeReason
-from specwatch.loadtest.arrivals import poisson
 from specwatch.loadtest.calibration import Block
 from specwatch.loadtest.client import LoadClient
-from specwatch.loadtest.open_loop import OpenLoop
+from specwatch.loadtest.open_loop import OpenLoop, poisson
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.page_client import PageClient

@@ -4,9 +4,9 @@ from tests.robustness.connections import run
 
 
 def test_half_open_connections_keep_nobody_out_and_streams_arrive_whole() -> None:
-    figures = run(half=12, many=8)
+    figures = run(half=300, many=8)
 
-    assert figures["daemon, half-open"]["held"] <= 12  # it waits no longer than ten seconds
-    assert figures["proxy, half-open"]["held"] == 12
+    assert 0 < figures["daemon, half-open"]["held"] < 300, "the daemon has a limit"
+    assert figures["proxy, half-open"]["held"] >= 300
     assert figures["proxy, half-open"]["log_lines"] == 0
     assert figures["proxy, streams"]["whole"] == figures["proxy, streams"]["streams"] == 8

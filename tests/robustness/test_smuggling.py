@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+import socket
 
 import pytest
 
-from tests.hostile import Visit
+from tests.fixtures import Serve
 from tests.robustness.smuggling import Notes, request, run
 
 
@@ -23,24 +24,18 @@ def test_the_campaign_hides_a_request_in_each() -> None:
     assert all(b"GET /hidden" in request(rng, number) for number in range(100))
 
 
-class Said:
-    """A visit with a head, and what follows it."""
-
-    def __init__(self, head: str) -> None:
-        self.head = head
-
-    def answer(self, *_: object, **__: object) -> None:
-        """Nobody hears it."""
-
-
 @pytest.mark.parametrize(
     "fields",
     ["Content-Length: +1", "Content-Length: 1\r\nContent-Length: 1", "A : b", "A: b\r\n c: d",
      "Transfer-Encoding: xchunked", "Transfer-Encoding: chunked\r\nContent-Length: 1",
      "A: b\nC: d"],
 )  # fmt: skip
-def test_the_upstream_of_the_campaign_notes_what_can_be_read_in_two_ways(fields: str) -> None:
+def test_the_upstream_of_the_campaign_notes_what_can_be_read_in_two_ways(
+    serve: Serve, fields: str
+) -> None:
     notes = Notes()
-    visit: Visit = Said(f"POST /x HTTP/1.1\r\nHost: h\r\n{fields}\r\n\r\n")  # type: ignore[assignment]
-    assert notes.answer(visit) is False
+    server = serve(notes.answer)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as client:
+        client.sendall(f"POST /x HTTP/1.1\r\nHost: h\r\n{fields}\r\n\r\n".encode())
+        assert client.recv(1) == b"", "it is not answered"
     assert len(notes.faults) == 1

@@ -116,7 +116,7 @@ def notes(slos: Sequence[Slo]) -> Iterator[str]:
             if not _can_burn(slo, burn):
                 yield (
                     f"objective {slo.name}: with {slo.objective:.6g} the error budget cannot burn"
-                    f" {burn.factor:g} times too fast, so there is no alert for that rate"
+                    f" {burn.factor:g} times too fast, so that rate has no alert"
                 )
 
 
