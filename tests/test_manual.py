@@ -45,7 +45,7 @@ def problem(words: list[str]) -> str | None:
             return f"no command {words[0]}"
         command, words = inner, words[1:]
     own = words[: words.index("--")] if "--" in words else words
-    known = {option for each in command.params for option in each.opts} | {"--help"}
+    known = {option for param in command.params for option in param.opts} | {"--help"}
     unknown = [each for each in own if each.startswith("-") and each.partition("=")[0] not in known]
     return f"no option {unknown[0]} of {command.name}" if unknown else None
 

@@ -167,13 +167,13 @@ class ProcessHolder:
         late = self._kill_at is not None and time.monotonic() >= self._kill_at
         if self._program and not late:
             return
-        for each in descendants({os.getpid()}, processes()):
-            known = (each.pid, each.started)
+        for descendant in descendants({os.getpid()}, processes()):
+            known = (descendant.pid, descendant.started)
             if late:
-                send(each, signal.SIGKILL)
+                send(descendant, signal.SIGKILL)
             elif known not in self._asked:
                 self._asked.add(known)
-                send(each, signal.SIGTERM)
+                send(descendant, signal.SIGTERM)
 
     def _patience(self) -> int | None:
         """Milliseconds until there is something to do by ourselves."""

@@ -34,9 +34,9 @@ def _with_runbook(alert: Alert, runbook_url: str) -> Alert:
 
 def _all(target: TargetStatus) -> list[Alert]:
     found = [
-        _of_finding(target.name, each)
-        for each in target.decision.findings
-        if each.verdict is Verdict.BREACH
+        _of_finding(target.name, finding)
+        for finding in target.decision.findings
+        if finding.verdict is Verdict.BREACH
     ]
     guard = target.guard
     # Whoever guards it, all say the same: an alert must not end because the guard changes hands.

@@ -88,7 +88,7 @@ def sources(
     ConfigError. ``hostname`` is what this machine calls itself; a loopback instance is on it only
     where Prometheus is ``near``: on it too.
     """
-    configured = {_place(*server_address(each.url), hostname): each.name for each in targets}
+    configured = {_place(*server_address(target.url), hostname): target.name for target in targets}
     by_name: dict[str, list[Server]] = {}
     passed_over: list[str] = []
     refused: list[str] = []

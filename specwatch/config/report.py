@@ -386,4 +386,4 @@ class Delivery(Section):
     def channels(self) -> Sequence[str]:
         """The names of all that it is sent by, mail first."""
         mail = [] if self.email is None else [EMAIL]
-        return [*mail, *(each.name for each in self.webhooks)]
+        return [*mail, *(webhook.name for webhook in self.webhooks)]

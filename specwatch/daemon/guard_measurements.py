@@ -112,5 +112,5 @@ class Survey:
         if chosen is None and windows:
             names = [window.series.model_name for window in windows]
             chosen = max(sorted(set(names)), key=names.count)
-            windows = [each for each in windows if each.series.model_name == chosen]
+            windows = [window for window in windows if window.series.model_name == chosen]
         return chosen or "", samples_of(windows)

@@ -241,9 +241,13 @@ class Judging:
     def _give(self, seat: _Seat, measurements: Sequence[Measurement]) -> None:
         """What did not change stays the same object: there are two thousand points to a target."""
         with seat.lock:
-            known = {_place(each): each for each in seat.judge.measurements}
-            ours = [each for each in measurements if each.key.target == seat.judge.target]
-            again = (known.get(_place(each)) for each in ours)
+            known = {_place(measurement): measurement for measurement in seat.judge.measurements}
+            ours = [
+                measurement
+                for measurement in measurements
+                if measurement.key.target == seat.judge.target
+            ]
+            again = (known.get(_place(kept)) for kept in ours)
             seat.judge.measurements = [
                 before if before == each else each for before, each in zip(again, ours, strict=True)
             ]
@@ -252,7 +256,9 @@ class Judging:
         """Hours as far back as sums are kept, whole hours of minutes, the open breaches; minutes
         about the newest measurement without speculation, too."""
         target = seat.judge.target
-        windows = [rule.window_of(each) for rule in seat.judge.rules for each in rule.conditions]
+        windows = [
+            rule.window_of(condition) for rule in seat.judge.rules for condition in rule.conditions
+        ]
         # The last hour at least, and whole ones, so that nothing is both in an hour and a minute.
         minutes = (now - max(HOUR, *windows, HOUR)) // HOUR * HOUR
         hours = min(now - _REFERENCE_SECONDS, minutes)
@@ -267,7 +273,7 @@ class Judging:
                 read = list(self._store.windows(target=target, **span))
                 with seat.lock:
                     seat.judge.load(read)
-        measured = max((each.at for each in seat.judge.measurements), default=0.0)
+        measured = max((measurement.at for measurement in seat.judge.measurements), default=0.0)
         if measured:
             read = list(
                 self._store.windows(
@@ -287,13 +293,13 @@ class Judging:
     def _restore(self, seat: _Seat, breaches: Sequence[Decision], now: float) -> None:
         """Keep open what an earlier daemon found, unless we have meanwhile found otherwise."""
         judge = seat.judge
-        for each in breaches:
-            scope = (each.rule, each.model_name, each.temperature)
+        for breach in breaches:
+            scope = (breach.rule, breach.model_name, breach.temperature)
             known = {_scope(finding): finding for finding in judge.findings()}.get(scope)
-            seat.told[scope] = max(each.at, seat.told.get(scope, each.at))
+            seat.told[scope] = max(breach.at, seat.told.get(scope, breach.at))
             if known is None or known.verdict is Verdict.NO_DATA:
-                if not judge.restore(*scope, each.at):
-                    self._queue([_ended(seat, each, now, _CHANGED)])
+                if not judge.restore(*scope, breach.at):
+                    self._queue([_ended(seat, breach, now, _CHANGED)])
             elif known.verdict is Verdict.PASS:
                 self._queue([self._changed(seat, known, now)])
 
@@ -357,7 +363,7 @@ class Judging:
             with seat.lock:
                 minutes = seat.judge.recent(found.model_name)
                 baseline = seat.judge.baselines().get(found.model_name, Baseline())
-            first = min((each.start for each in minutes), default=found.since)
+            first = min((minute.start for minute in minutes), default=found.since)
             hours = self._store.windows(
                 target=decision.target,
                 model_name=found.model_name,
@@ -458,7 +464,11 @@ def _scope(found: Finding) -> _Scope:
 
 
 def _open(judge: Judge) -> dict[_Scope, Finding]:
-    return {_scope(each): each for each in judge.findings() if each.verdict is Verdict.BREACH}
+    return {
+        _scope(finding): finding
+        for finding in judge.findings()
+        if finding.verdict is Verdict.BREACH
+    }
 
 
 def _tell(found: Finding) -> None:

@@ -181,7 +181,7 @@ class Baseline:
         """What was known of it at a time (Unix seconds)."""
 
         def cut(one: Measurement) -> Measurement:
-            return replace(one, points=tuple(each for each in one.points if each.at <= at))
+            return replace(one, points=tuple(point for point in one.points if point.at <= at))
 
         bins = {bin_: cut(each) for bin_, each in self.bins.items()}
         return replace(self, bins=bins, others=tuple(map(cut, self.others)))
@@ -195,7 +195,7 @@ class Baseline:
     @cached_property
     def measured_at(self) -> float:
         """Unix time of the newest of them, 0 of none."""
-        return max((each.at for each in self.points), default=0.0)
+        return max((point.at for point in self.points), default=0.0)
 
     @cached_property
     def by_token(self) -> CostModel:
@@ -210,7 +210,7 @@ class Baseline:
     @cached_property
     def first(self) -> CostModel:
         """Time to the first token."""
-        firsts = (each.first for each in self.points)
+        firsts = (point.first for point in self.points)
         told = [each for each in firsts if each is not None]
         return CostModel.fitted(told, self.noise, queued=True)
 
@@ -218,7 +218,7 @@ class Baseline:
         """How many requests would run at a time for so many tokens in so many seconds, if each ran
         as fast as at the fastest load; None where that is not known, or the time is so long that
         there may be idle stretches in it."""
-        rates = [each.rate for each in self.by_token.rates.values()]
+        rates = [token_rate.rate for token_rate in self.by_token.rates.values()]
         return min(rates) * tokens / seconds if rates and 0 < seconds <= MINUTE else None
 
     @cached_property
@@ -233,36 +233,38 @@ class Baseline:
         return CostModel.fitted(self._demanded(first=True), self.noise, queued=True)
 
     def _demanded(self, *, first: bool) -> Iterable[Observation]:
-        for each in self.points:
-            demand = self.demand(each.tokens, each.length) if each.by_token else None
-            if demand is None or each.firsts is None:
+        for point in self.points:
+            demand = self.demand(point.tokens, point.length) if point.by_token else None
+            if demand is None or point.firsts is None:
                 continue
-            if first and each.firsts:
+            if first and point.firsts:
                 yield Observation(
-                    each.at, demand, each.first_seconds, each.firsts, each.prompt_tokens,
-                    length=each.length,
+                    point.at, demand, point.first_seconds, point.firsts, point.prompt_tokens,
+                    length=point.length,
                 )  # fmt: skip
             elif not first:
-                yield Observation(each.at, demand, each.seconds, each.tokens, length=each.length)
+                yield Observation(
+                    point.at, demand, point.seconds, point.tokens, length=point.length
+                )
 
     @cached_property
     def prompts(self) -> Range | None:
         """Lengths of prompts, in tokens; None where they are not known."""
-        return _range([each.prompt for each in self.points if each.prompt is not None])
+        return _range([point.prompt for point in self.points if point.prompt is not None])
 
     def _decoding(self, *, by_token: bool) -> CostModel:
-        points = [each for each in self.points if each.by_token is by_token]
-        told = [each for each in points if each.firsts is not None]
+        points = [point for point in self.points if point.by_token is by_token]
+        told = [point for point in points if point.firsts is not None]
         # Beside points with conditions those of earlier versions, which tell none, would mislead.
         points = told if len(told) >= LEAST_POINTS else points
         prompts, outputs = (
-            [value for each in points if (value := getattr(each, name)) is not None]
+            [value for point in points if (value := getattr(point, name)) is not None]
             for name in ("prompt", "output")
         )
         prompt, output = (
             math.fsum(each) / len(each) if each else 0.0 for each in (prompts, outputs)
         )
-        return CostModel.fitted((each.decoding(prompt, output) for each in points), self.noise)
+        return CostModel.fitted((point.decoding(prompt, output) for point in points), self.noise)
 
     def age(self, now: float) -> float | None:
         """Seconds since the oldest of its bins was measured; None of none."""
@@ -283,7 +285,7 @@ def choose(
     than a fixed workload; less of it still better than somebody else's benchmark.
     """
     measurements = list(measurements)
-    young = [_younger(each, now - max_age) for each in measurements]
+    young = [_younger(measurement, now - max_age) for measurement in measurements]
     valid = [each for each in young if each.enough and each.key.holds_for(environment)]
     bins: dict[int, Measurement] = {}
     for each in sorted(valid, key=lambda each: (_rank(each, valid), -each.at)):
@@ -292,7 +294,10 @@ def choose(
     others = tuple(
         each for each in valid if each not in bins.values() and each.origin is not Origin.IMPORTED
     )
-    known = any(each.enough and each.key.holds_for(environment) for each in measurements)
+    known = any(
+        measurement.enough and measurement.key.holds_for(environment)
+        for measurement in measurements
+    )
     return Baseline(bins, own, expired=known and not bins, others=others, noise=noise)
 
 
@@ -383,8 +388,8 @@ def _measurement(
         bin_,
         origin,
         tuple(points[-MOST_POINTS:]),
-        histogram.merge_all(each.ttft for each in tallies if each.ttft is not None),
-        histogram.merge_all(each.tpot for each in tallies if each.tpot is not None),
+        histogram.merge_all(tally.ttft for tally in tallies if tally.ttft is not None),
+        histogram.merge_all(tally.tpot for tally in tallies if tally.tpot is not None),
         len(points),
     )
 

@@ -189,9 +189,9 @@ def assess(
 
 
 def _bins(minutes: Sequence[Minute], compared: Comparison) -> Iterable[BinBreakEven]:
-    whole = sum(each.pace.tokens for each in minutes)
-    for bin_ in sorted({each.load_bin for each in minutes}):
-        inside = [each for each in minutes if each.load_bin == bin_]
+    whole = sum(minute.pace.tokens for minute in minutes)
+    for bin_ in sorted({minute.load_bin for minute in minutes}):
+        inside = [minute for minute in minutes if minute.load_bin == bin_]
         under = [each.pace.seconds for each in inside]
         plain = [compared.rate(each) * each.pace.tokens for each in inside]
         speedup = compared.ratio(inside, plain, under)
@@ -224,14 +224,14 @@ def _bins(minutes: Sequence[Minute], compared: Comparison) -> Iterable[BinBreakE
 
 def _buckets(minutes: Sequence[Minute], compared: Comparison) -> dict[str, BucketSpeedup]:
     drafts: dict[str, int] = {}
-    for each in minutes:
-        for label, counted in each.sample.buckets.items():
+    for minute in minutes:
+        for label, counted in minute.sample.buckets.items():
             if counted.drafts:
                 drafts[label] = drafts.get(label, 0) + counted.drafts
     whole = sum(drafts.values())
     found = {}
     for label, count in drafts.items():
-        part = [(each, steps) for each in minutes if (steps := _steps_of(label, each))]
+        part = [(minute, steps) for minute in minutes if (steps := _steps_of(label, minute))]
         tallies = [each.sample.buckets[label] for each, _ in part]
         # Tokens that the bucket got from its steps, and the time that these took.
         over = [
@@ -242,8 +242,8 @@ def _buckets(minutes: Sequence[Minute], compared: Comparison) -> dict[str, Bucke
         speedup = compared.ratio([each for each, _ in part], over, under)
         if speedup is None:
             continue
-        drafted = sum(each.draft_tokens or 0 for each in tallies)
-        accepted = sum(each.accepted_tokens or 0 for each in tallies)
+        drafted = sum(tally.draft_tokens or 0 for tally in tallies)
+        accepted = sum(tally.accepted_tokens or 0 for tally in tallies)
         rate = accepted / drafted if drafted else None
         found[label] = BucketSpeedup(speedup, count / whole, rate)
     return found
@@ -259,7 +259,9 @@ def _steps_of(label: str, minute: Minute) -> float:
 
 
 def _best_k(minutes: Sequence[Minute], references: Comparison) -> BestK | BestKUnknown:
-    counting = [each for each in minutes if each.sample.tally.accepted_per_position is not None]
+    counting = [
+        minute for minute in minutes if minute.sample.tally.accepted_per_position is not None
+    ]
     drafted = Tally(**sum_fields((each.sample.tally for each in counting), _DRAFTED))
     kept, drafts = drafted.accepted_per_position, drafted.drafts
     if not kept or not drafts:

@@ -118,7 +118,11 @@ class CostModel:
         Where prompts wait for one another (``queued``) one costs the more the more there are: each
         load has a slope of its own.
         """
-        ordered = sorted(each for each in observations if each.units > 0 and each.seconds > 0)
+        ordered = sorted(
+            observation
+            for observation in observations
+            if observation.units > 0 and observation.seconds > 0
+        )
         if queued:
             return cls(_queued_rates(ordered, noise))
         slopes = _slopes(ordered)
@@ -278,10 +282,10 @@ def _queued_rates(observations: Sequence[Observation], noise: Noise | None) -> d
 
 def _by_bin(observations: Sequence[Observation]) -> dict[int, list[Observation]]:
     grouped: dict[int, list[Observation]] = {}
-    for each in observations:
-        bin_ = load_bin(each.load)
+    for observation in observations:
+        bin_ = load_bin(observation.load)
         if bin_ is not None:
-            grouped.setdefault(bin_, []).append(each)
+            grouped.setdefault(bin_, []).append(observation)
     return {bin_: group for bin_, group in sorted(grouped.items()) if len(group) >= LEAST_POINTS}
 
 
@@ -374,7 +378,7 @@ def _possible(slopes: Slopes, observations: Sequence[Observation]) -> Slopes:
         apart = seconds - math.fsum(_net(each, slopes) for each in group)
         if apart > _MOST_APART * seconds:
             factor = min(factor, _MOST_APART * seconds / apart)
-    return Slopes(*(each and each * factor for each in slopes))
+    return Slopes(*(slope and slope * factor for slope in slopes))
 
 
 def _moment(rows: Sequence[tuple[float, tuple[float, float, float], float]], at: int) -> float:
@@ -427,7 +431,7 @@ def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]] | None:
             return None
         rows[column], rows[pivot] = rows[pivot], rows[column]
         lead = rows[column][column]
-        rows[column] = [each / lead for each in rows[column]]
+        rows[column] = [row / lead for row in rows[column]]
         for at in range(size):
             if at != column and rows[at][column]:
                 factor = rows[at][column]

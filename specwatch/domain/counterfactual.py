@@ -110,7 +110,7 @@ class Plain(NamedTuple):
 
     def seconds(self, objective: Objective) -> float:
         """The time without speculation by an objective."""
-        return math.fsum(each.seconds for each in self.parts(objective))
+        return math.fsum(part.seconds for part in self.parts(objective))
 
     def times(self, factor: float) -> Plain:
         """On a server that is slower by a factor."""
@@ -251,7 +251,7 @@ def _minutes(samples: Sequence[Sample], mode: Mode) -> list[Minute]:
 
 def _lengths(minutes: Sequence[Minute]) -> list[Lengths]:
     """Of requests around each minute, which may have seen none."""
-    asked = [(each.sample.start, each.requests) for each in minutes]
+    asked = [(minute.sample.start, minute.requests) for minute in minutes]
     found = []
     low = high = 0
     for start, _ in asked:

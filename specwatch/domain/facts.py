@@ -46,7 +46,7 @@ def facts_of(now: Sequence[Sample], reference: Sequence[Sample]) -> tuple[Fact, 
 
 
 def _counted(samples: Iterable[Sample]) -> list[Sample]:
-    return [each for each in samples if each.mode is Mode.ON and each.sound]
+    return [sample for sample in samples if sample.mode is Mode.ON and sample.sound]
 
 
 def _environment(before: Sequence[Sample], after: Sequence[Sample]) -> Iterable[Fact]:
@@ -57,14 +57,14 @@ def _environment(before: Sequence[Sample], after: Sequence[Sample]) -> Iterable[
         ("draft_positions", "draft positions", _positions),
     )
     for name, words, part in parts:
-        old, new = (part(each) for each in sides)
+        old, new = (part(side) for side in sides)
         changed = None not in (old, new) and old != new
         yield Fact(name, old, new, changed, f"{words} {old or 'unknown'} -> {new or 'unknown'}")
 
 
 def _usual(samples: Sequence[Sample]) -> Environment:
     """The one of most minutes."""
-    counts = Counter(each.environment for each in samples)
+    counts = Counter(sample.environment for sample in samples)
     if not counts:
         return Environment()
     return min(counts, key=lambda each: (-counts[each], str(each)))
@@ -90,7 +90,7 @@ def _kv_cache(before: Sequence[Sample], after: Sequence[Sample]) -> Fact:
 
 def _fullness(samples: Sequence[Sample]) -> float | None:
     """The mean of the minutes' maxima: the maximum of a longer period would be greater."""
-    known = [usage for each in samples if (usage := each.gauges.kv_cache_usage_max) is not None]
+    known = [usage for sample in samples if (usage := sample.gauges.kv_cache_usage_max) is not None]
     return math.fsum(known) / len(known) if known else None
 
 
@@ -102,7 +102,7 @@ def _preemptions(before: Sequence[Sample], after: Sequence[Sample]) -> Fact:
 
 
 def _per_hour(samples: Sequence[Sample]) -> float | None:
-    known = [each for each in samples if each.tally.preemptions is not None]
+    known = [sample for sample in samples if sample.tally.preemptions is not None]
     seconds = sum(each.length for each in known)
     return sum(each.tally.preemptions or 0 for each in known) * HOUR / seconds if seconds else None
 
@@ -118,15 +118,15 @@ def _extent(
 
 
 def _drafts(samples: Sequence[Sample]) -> int:
-    return sum(each.tally.drafts or 0 for each in samples)
+    return sum(sample.tally.drafts or 0 for sample in samples)
 
 
 def _requests(samples: Sequence[Sample]) -> int:
-    return sum(sum(each.tally.requests.values()) for each in samples)
+    return sum(sum(sample.tally.requests.values()) for sample in samples)
 
 
 def _mean_of(histograms: Sequence[Histogram | None]) -> float | None:
-    known = [each for each in histograms if each is not None]
+    known = [histogram for histogram in histograms if histogram is not None]
     count = sum(each.count for each in known)
     return math.fsum(each.sum for each in known) / count if count else None
 

@@ -59,7 +59,7 @@ def noise_of(values: Sequence[float | None]) -> Noise | None:
     # Of an AR(1): (1 - r^2) / (1 - r) = 1 + r, and (1 - r^3) / (1 - r) = 1 + r + r^2.
     by_second = second / first - 1
     by_third = (math.sqrt(max(4 * third / first - 3, 0.0)) - 1) / 2
-    count = sum(each is not None for each in values)
+    count = sum(value is not None for value in values)
     correlation = (by_second + by_third) / 2
     correlation += (1 + 3 * max(correlation, 0.0)) / count  # M. Kendall, Biometrika 41, 1954
     correlation = min(max(correlation, 0.0), _MOST_CORRELATION)
@@ -70,7 +70,7 @@ def noise_of(values: Sequence[float | None]) -> Noise | None:
 def _typical(squares: Sequence[float]) -> float:
     """The mean of squares of normal values, of which a few that are not are cut."""
     cut = 9 * median(squares) / 0.4549
-    return math.fsum(min(each, cut) for each in squares) / len(squares)
+    return math.fsum(min(square, cut) for square in squares) / len(squares)
 
 
 def inflation(count: float, correlation: float) -> float:

@@ -119,9 +119,9 @@ def _untimed(sample: Sample) -> Minute | None:
 def _chosen(samples: Sequence[Sample], minute: _Way) -> list[Minute]:
     """The minutes that count; none where they are the lesser part of the drafts."""
     ran = [
-        each
-        for each in samples
-        if each.mode is Mode.ON and each.sound and each.load_bin is not None
+        sample
+        for sample in samples
+        if sample.mode is Mode.ON and sample.sound and sample.load_bin is not None
     ]
     found = [each for sample in ran if (each := minute(sample)) is not None]
     drafts = sum(each.sample.tally.drafts or 0 for each in found)
@@ -131,14 +131,14 @@ def _chosen(samples: Sequence[Sample], minute: _Way) -> list[Minute]:
 
 
 def _period(minutes: Sequence[Minute]) -> Period:
-    plain = math.fsum(each.plain for each in minutes)
-    length = math.fsum(each.plain * each.length for each in minutes) / plain
-    cost = math.fsum(each.cost for each in minutes) / plain
-    drafted = math.fsum(each.plain * _drafted(each.sample) for each in minutes) / plain
-    samples = [each.sample for each in minutes]
+    plain = math.fsum(minute.plain for minute in minutes)
+    length = math.fsum(minute.plain * minute.length for minute in minutes) / plain
+    cost = math.fsum(minute.cost for minute in minutes) / plain
+    drafted = math.fsum(minute.plain * _drafted(minute.sample) for minute in minutes) / plain
+    samples = [minute.sample for minute in minutes]
     acceptance = max(length - 1, 0.0) / drafted if drafted else 0.0
-    running = math.fsum(each.gauges.running_seconds for each in samples)
-    busy = math.fsum(each.gauges.busy_seconds for each in samples)
+    running = math.fsum(sample.gauges.running_seconds for sample in samples)
+    busy = math.fsum(sample.gauges.busy_seconds for sample in samples)
     return Period(
         value=length / cost,
         length=length,
@@ -159,9 +159,9 @@ def _drafted(sample: Sample) -> float:
 
 def _loads(minutes: Sequence[Minute], plain: float) -> dict[int, Part]:
     grouped: dict[int, list[Minute]] = {}
-    for each in minutes:
-        if (bin_ := each.sample.load_bin) is not None:
-            grouped.setdefault(bin_, []).append(each)
+    for minute in minutes:
+        if (bin_ := minute.sample.load_bin) is not None:
+            grouped.setdefault(bin_, []).append(minute)
     found = {}
     for bin_, group in sorted(grouped.items()):
         inside = math.fsum(each.plain for each in group)
@@ -182,7 +182,9 @@ def _mix(samples: Sequence[Sample], acceptance: float) -> dict[str, Part] | None
                 drafted[label] = drafted.get(label, 0) + counted.draft_tokens
                 accepted[label] = accepted.get(label, 0) + (counted.accepted_tokens or 0)
     tokens, kept = sum(drafted.values()), sum(accepted.values())
-    if not tokens or tokens < LEAST_SHARE * sum(each.tally.draft_tokens or 0 for each in samples):
+    if not tokens or tokens < LEAST_SHARE * sum(
+        sample.tally.draft_tokens or 0 for sample in samples
+    ):
         return None
     scale = acceptance * tokens / kept if kept else 0.0
     return {
@@ -196,5 +198,7 @@ def _mix(samples: Sequence[Sample], acceptance: float) -> dict[str, Part] | None
 
 def _interval(minutes: Sequence[Minute]) -> Interval | None:
     """That of the value; what is uncertain of the baseline both periods share."""
-    rows = sorted((each.sample.start, each.plain * each.length, each.cost) for each in minutes)
+    rows = sorted(
+        (minute.sample.start, minute.plain * minute.length, minute.cost) for minute in minutes
+    )
     return ratio_interval([over for _, over, _ in rows], [cost for _, _, cost in rows])

@@ -94,8 +94,8 @@ class Experience:
         A step for more requests costs no less, as they leave less arithmetic unused: above the
         highest load o is at least that of there, below the lowest at most.
         """
-        below = [each for each in self.costs if each.concurrency <= concurrency]
-        above = [each for each in self.costs if each.concurrency > concurrency]
+        below = [cost for cost in self.costs if cost.concurrency <= concurrency]
+        above = [cost for cost in self.costs if cost.concurrency > concurrency]
         if below and above:
             (low, first), (high, second) = below[-1], above[0]
             return _between(first, second, (concurrency - low) / (high - low))
@@ -159,8 +159,8 @@ def _start(sample: Sample) -> int:
 
 def _running(samples: Sequence[Sample]) -> float:
     """Requests at any time, idle times included."""
-    sampled = math.fsum(each.gauges.sampled_seconds for each in samples)
-    running = math.fsum(each.gauges.running_seconds for each in samples)
+    sampled = math.fsum(sample.gauges.sampled_seconds for sample in samples)
+    running = math.fsum(sample.gauges.running_seconds for sample in samples)
     return running / sampled if sampled else 0.0
 
 

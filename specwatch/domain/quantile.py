@@ -115,8 +115,8 @@ def design_effect(parts: Sequence[Histogram], q: float, value: float) -> float:
     if len(parts) < LEAST_SAMPLES:
         return 1.0
     share = 1 - q
-    squares = math.fsum((above(each, value) - each.count * share) ** 2 for each in parts)
-    independent = sum(each.count for each in parts) * share * q
+    squares = math.fsum((above(part, value) - part.count * share) ** 2 for part in parts)
+    independent = sum(part.count for part in parts) * share * q
     return max(squares / independent * len(parts) / (len(parts) - 1), 1.0) if independent else 1.0
 
 

@@ -214,9 +214,9 @@ def _joined(samples: Sequence[Sample]) -> Sample:
         start=first.start,
         length=last.start + last.length - first.start,
         tally=total(samples),
-        gauges=reduce(merge_gauges, (each.gauges for each in samples)),
+        gauges=reduce(merge_gauges, (sample.gauges for sample in samples)),
         buckets=totals_by_bucket(samples),
-        watched=sum(each.watched for each in samples),
+        watched=sum(sample.watched for sample in samples),
     )
 
 

@@ -93,7 +93,7 @@ class Comparison:
         self.minutes = [minute for minute, _ in rows]
         self.known = [minute for minute, plain in rows if isinstance(plain, Plain)]
         self.plain = [plain for _, plain in rows if isinstance(plain, Plain)]
-        self.tokens = math.fsum(each.pace.tokens for each in self.minutes)
+        self.tokens = math.fsum(minute.pace.tokens for minute in self.minutes)
         known = math.fsum(each.pace.tokens for each in self.known)
         self.covered = known / self.tokens if self.tokens else 0.0
         """Share of the tokens generated at conditions that the baselines know."""
@@ -126,8 +126,10 @@ class Comparison:
         """Why nothing can be compared, as words; None where it can."""
         if not self.minutes:
             return NOTHING
-        if not any(self._known.of(each.sample.environment) for each in self.minutes):
-            expired = any(self._known.of(each.sample.environment).expired for each in self.minutes)
+        if not any(self._known.of(minute.sample.environment) for minute in self.minutes):
+            expired = any(
+                self._known.of(minute.sample.environment).expired for minute in self.minutes
+            )
             return f"{NO_BASELINE} young enough" if expired else NO_BASELINE
         few = len(self.known) < LEAST_SAMPLES
         unknown = [(m.pace.tokens, why) for m, why in self._rows if isinstance(why, str)]
@@ -265,10 +267,10 @@ class Comparison:
         parts = []
         for minute, seconds in zip(minutes, over, strict=True):
             predictions = self._by_minute[id(minute)].parts(objective)
-            whole = math.fsum(each.seconds for each in predictions)
+            whole = math.fsum(prediction.seconds for prediction in predictions)
             if whole > 0:
                 factor = seconds / whole
-                parts += [(each, each.seconds * factor) for each in predictions]
+                parts += [(prediction, prediction.seconds * factor) for prediction in predictions]
         return doubt(parts)
 
 

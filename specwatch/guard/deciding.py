@@ -279,8 +279,8 @@ def _unprofitable(state: GuardState, seen: Seen, policy: Guard) -> str:
         horizon = min(horizon, seen.quiet_in)
     for breach in seen.breaches:
         if not breach.speedups or any(
-            worth_it(each, speculating=True, horizon=horizon, restart_seconds=cost)
-            for each in breach.speedups
+            worth_it(speedup, speculating=True, horizon=horizon, restart_seconds=cost)
+            for speedup in breach.speedups
         ):
             return ""
     return (

@@ -23,13 +23,15 @@ class Found(NamedTuple):
 
 def found_by(findings: Iterable[Finding]) -> Found:
     """Of the rules that disable; what an earlier process found counts once it is found again."""
-    ours = [each for each in findings if each.rule.action == "disable"]
+    ours = [finding for finding in findings if finding.rule.action == "disable"]
     breach = Verdict.BREACH
-    suspects = [each for each in ours if each.verdict is not breach and each.seen is breach]
-    judged = [each for each in ours if each.at > 0]
+    suspects = [
+        finding for finding in ours if finding.verdict is not breach and finding.seen is breach
+    ]
+    judged = [finding for finding in ours if finding.at > 0]
     return Found(
         tuple(_breach(each) for each in judged if each.verdict is breach),
-        tuple(sorted({each.rule.name for each in suspects})),
+        tuple(sorted({suspect.rule.name for suspect in suspects})),
         any(each.verdict is each.seen is Verdict.PASS for each in judged),
     )
 

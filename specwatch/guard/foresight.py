@@ -60,13 +60,15 @@ def trial_speedup(
     """The speedup of a trial that began at ``since``: right after a restart nothing is as usual."""
     from specwatch.domain.speedup import Comparison
 
-    warm = [each for each in minutes if each.start >= since + WARM_UP]
+    warm = [minute for minute in minutes if minute.start >= since + WARM_UP]
     compared = Comparison(warm, baseline, objective=objective)
     found = compared.interval()
     if found is None:
         return None
     stretches = compared.stretches(now)
-    certain = (each for each in reversed(stretches) if each.below(1.0) or each.above(1.0))
+    certain = (
+        stretch for stretch in reversed(stretches) if stretch.below(1.0) or stretch.above(1.0)
+    )
     return Trial(found, next(certain, None))
 
 
@@ -84,7 +86,7 @@ def verified(
 
     known = baseline.before(switched)
     off = Comparison(
-        [each for each in minutes if each.start >= since + WARM_UP],
+        [minute for minute in minutes if minute.start >= since + WARM_UP],
         known,
         objective=objective,
         mode=Mode.OFF,
@@ -106,7 +108,7 @@ def explored(
     from the time without it since; None for too little traffic."""
     from specwatch.domain.speedup import Comparison
 
-    before = [each for each in minutes if each.start < switched and each.mode is Mode.ON]
+    before = [minute for minute in minutes if minute.start < switched and minute.mode is Mode.ON]
     alike = [each for each in before if each.environment == before[-1].environment]
     now = Comparison(alike, baseline, objective=objective).interval()
     earlier = Comparison(alike, baseline.before(switched), objective=objective).interval()
@@ -125,7 +127,7 @@ def _in_breach(
     """
     from specwatch.domain.speedup import Comparison
 
-    before = [each for each in minutes if each.start < switched and each.mode is Mode.ON]
+    before = [minute for minute in minutes if minute.start < switched and minute.mode is Mode.ON]
     alike = [each for each in before if each.environment == before[-1].environment]
     past = [each for each in alike if each.start >= switched - HOUR]
     compared = Comparison(past, baseline, objective=objective)
@@ -166,8 +168,8 @@ def predicted_speedup(
 
 
 def _tokens_per_second(minutes: Sequence[Sample]) -> float:
-    tokens = sum(each.tally.generation_tokens or 0 for each in minutes)
-    return tokens / (sum(each.length for each in minutes) or 1)
+    tokens = sum(minute.tally.generation_tokens or 0 for minute in minutes)
+    return tokens / (sum(minute.length for minute in minutes) or 1)
 
 
 def quiet_in(hours: Sequence[Sample], now: float) -> float | None:
@@ -176,8 +178,8 @@ def quiet_in(hours: Sequence[Sample], now: float) -> float | None:
     ``hours`` are those of the last day.
     """
     tokens: dict[int, float] = {}
-    for each in hours:
-        tokens[each.start] = tokens.get(each.start, 0.0) + (each.tally.generation_tokens or 0)
+    for hour in hours:
+        tokens[hour.start] = tokens.get(hour.start, 0.0) + (hour.tally.generation_tokens or 0)
     if len(tokens) < _DAY // HOUR - 1:
         return None
     line = _QUIET * sum(tokens.values()) / len(tokens)

@@ -81,7 +81,7 @@ def drawn(parts: Iterable[Part]) -> list[Part]:
         if not part.draft_tokens:
             continue
         place, whole = object(), part
-        for other in {of_prompt[each] for each in part.prompts if each in of_prompt}:
+        for other in {of_prompt[prompt] for prompt in part.prompts if prompt in of_prompt}:
             whole += found.pop(other)
         found[place] = whole
         of_prompt.update(dict.fromkeys(whole.prompts, place))

@@ -90,14 +90,14 @@ class Stretch:
     @property
     def counted(self) -> list[Answer]:
         """The requests that count, failed ones too, in their order."""
-        whole = (each for each in self.answers if each.ask.max_tokens == self.asked)
+        whole = (answer for answer in self.answers if answer.ask.max_tokens == self.asked)
         found = [each for each in whole if self.begin <= each.began < self.end]
         return sorted(found, key=lambda each: each.began)
 
     @property
     def tokens(self) -> float:
         """Output tokens in this time, of whatever request: decoding is taken to be even."""
-        return math.fsum(_tokens_between(each, self.begin, self.end) for each in self.answers)
+        return math.fsum(_tokens_between(answer, self.begin, self.end) for answer in self.answers)
 
     @property
     def growth(self) -> int:
@@ -105,7 +105,7 @@ class Stretch:
         return self._running(self.end) - self._running(self.begin)
 
     def _running(self, at: float) -> int:
-        return sum(each.began <= at < each.ended for each in self.answers)
+        return sum(answer.began <= at < answer.ended for answer in self.answers)
 
 
 def level(
@@ -116,12 +116,12 @@ def level(
     ``turns`` is whether another server had its turns in between: then a stretch is a batch, so that
     those of both can be paired.
     """
-    counted = [(each, one) for each in stretches for one in each.counted]
+    counted = [(stretch, one) for stretch in stretches for one in stretch.counted]
     good = [one for _, one in counted if error_of(one) is None]
-    seconds = math.fsum(each.end - each.begin for each in stretches)
-    running = math.fsum(each.in_flight for each in stretches) / seconds if seconds else None
+    seconds = math.fsum(stretch.end - stretch.begin for stretch in stretches)
+    running = math.fsum(stretch.in_flight for stretch in stretches) / seconds if seconds else None
     if turns:
-        batches = [batch(each.counted) for each in stretches]
+        batches = [batch(stretch.counted) for stretch in stretches]
     else:
         together = load.concurrency or math.ceil(running or 1.0)
         batches = [batch(each) for each in _cut(good, together)]
@@ -134,8 +134,8 @@ def level(
         errors=dict(Counter(str(error) for _, one in counted if (error := error_of(one)))),
         prompt_tokens=sum(each.prompt_tokens or 0 for each in good),
         tokens=sum(each.tokens or 0 for each in good),
-        throughput=math.fsum(each.tokens for each in stretches) / seconds if seconds else 0.0,
-        per_user=distribution_of(1 / each for each in tpots if each),
+        throughput=math.fsum(stretch.tokens for stretch in stretches) / seconds if seconds else 0.0,
+        per_user=distribution_of(1 / tpot for tpot in tpots if tpot),
         ttft=distribution_of(each.ttft for each in good),
         tpot=distribution_of(tpots),
         latency=distribution_of(each.latency for each in good),
@@ -158,7 +158,7 @@ def level(
 
 def batch(answers: Sequence[Answer]) -> Batch:
     """Sums over requests that ended well."""
-    good = [each for each in answers if error_of(each) is None]
+    good = [answer for answer in answers if error_of(answer) is None]
     decoded = [each for each in good if each.tpot is not None]
     return Batch(
         requests=len(good),
@@ -181,8 +181,8 @@ def accepted(stage: Stage) -> Acceptance | None:
     part = Part.of_counters(stage.whole)
     if part is not None:
         return acceptance_of([part])
-    records = [each.acceptance for each in stage.answers if each.acceptance is not None]
-    return acceptance_of([Part.of_record(each) for each in records])
+    records = [answer.acceptance for answer in stage.answers if answer.acceptance is not None]
+    return acceptance_of([Part.of_record(record) for record in records])
 
 
 def answered_well(block: Block) -> float:
@@ -190,10 +190,10 @@ def answered_well(block: Block) -> float:
 
     Of one that was restarted it is before that, and before what was in flight then began.
     """
-    since, good = _before_restart(block), [each for each in block.answers if each.ok]
+    since, good = _before_restart(block), [answer for answer in block.answers if answer.ok]
     if since is None:
         return max((each.ended for each in good), default=0.0)
-    lost = [each for each in block.answers if not each.ok and each.ended >= since]
+    lost = [answer for answer in block.answers if not answer.ok and answer.ended >= since]
     crash = min((each.ended for each in lost), default=since)
     last = max((each.ended for each in good if each.ended <= crash), default=0.0)
     return min((each.began for each in lost if each.began < last), default=last)
@@ -260,7 +260,7 @@ def _notes(
     failed = sum(error_of(each) is not None for each in counted)
     if failed > MOST_ERRORS * len(counted):
         yield f"{failed} of {len(counted)} requests failed"
-    growth = sum(each.growth for each in stretches)
+    growth = sum(stretch.growth for stretch in stretches)
     if load.rate is not None and growth > _UNSTEADY * math.sqrt(2 * max(running or 0.0, 1.0)):
         yield (
             f"the server did not keep up: {growth} more requests were in flight at the end than at"
@@ -271,7 +271,7 @@ def _notes(
 def _short(stretches: Sequence[Stretch], good: Sequence[Answer]) -> Iterable[str]:
     """Turns that are shorter than they should be."""
     latency = math.fsum(each.latency for each in good) / len(good) if good else 0.0
-    seconds = math.fsum(each.end - each.begin for each in stretches)
+    seconds = math.fsum(stretch.end - stretch.begin for stretch in stretches)
     if latency and seconds < LEAST_TURN * latency * len(stretches):
         wanted = math.ceil(LEAST_TURN * latency * len(stretches))
         yield (

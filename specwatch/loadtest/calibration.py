@@ -254,10 +254,10 @@ class Stage:
         meter.advance(block.looks[0].samples)
         counts = [meter.advance(look.samples) for look in block.looks[1:]]
         self.answers += block.answers
-        self.whole = reduce(merge_tallies, (each.tally for each in counts), self.whole)
+        self.whole = reduce(merge_tallies, (count.tally for count in counts), self.whole)
         by_tap: dict[str, Tally] = {}
-        for each in counts:
-            for temperature, part in each.buckets.items():
+        for count in counts:
+            for temperature, part in count.buckets.items():
                 by_tap[temperature] = merge_tallies(by_tap.get(temperature, Tally()), part)
         usual = _lengths(block.answers)
         inner = block.looks[1:-1]
@@ -303,7 +303,7 @@ class Stage:
     @property
     def errors(self) -> Counter[str]:
         """Failed requests by kind."""
-        return Counter(str(each.error) for each in self.answers if each.error is not None)
+        return Counter(str(answer.error) for answer in self.answers if answer.error is not None)
 
     @property
     def foreign_requests(self) -> int:
@@ -313,8 +313,8 @@ class Stage:
     @property
     def shared(self) -> bool:
         """Whether others used the server meanwhile."""
-        ours = sum(each.tokens or 0 for each in self.answers)
-        told = all(each.tokens is not None for each in self.answers)
+        ours = sum(answer.tokens or 0 for answer in self.answers)
+        told = all(answer.tokens is not None for answer in self.answers)
         tokens = self.whole.generation_tokens or 0
         return self.foreign_requests > 0 or (told and tokens - ours > MOST_FOREIGN * tokens)
 
@@ -327,7 +327,7 @@ class Stage:
             return f"{failed} of {len(self.answers)} requests failed ({kinds})"
         if self.whole.inter_token is None and self.whole.tpot is None:
             return "the server's page has neither the time between tokens nor TPOT"
-        counted = sum(each.pace is not None for each in self.samples)
+        counted = sum(sample.pace is not None for sample in self.samples)
         if counted < LEAST_SAMPLES:
             return (
                 f"tokens came in {counted} of {len(self.slices)} slices, and {LEAST_SAMPLES} are"
@@ -350,7 +350,7 @@ def doubts_of(stages: Sequence[Stage]) -> list[str]:
             "the page of the server without speculation does not tell prompt tokens or TTFT: the"
             " baseline is compared with traffic of any prompt length as if it were the same"
         )
-    return found + [words for each in stages if (words := _unsteady(each)) is not None]
+    return found + [words for stage in stages if (words := _unsteady(stage)) is not None]
 
 
 def _unsteady(stage: Stage) -> str | None:
@@ -386,7 +386,7 @@ def _step_time(sample: Sample) -> float | None:
 
 def _lengths(answers: Iterable[Answer]) -> SentLengths | None:
     """Mean lengths of what was asked for, by the server's count; None where it does not say."""
-    told = [(each.prompt_tokens, each.ask.max_tokens) for each in answers if each.ok]
+    told = [(answer.prompt_tokens, answer.ask.max_tokens) for answer in answers if answer.ok]
     prompts = [prompt for prompt, _ in told if prompt is not None]
     if not prompts:
         return None

@@ -73,7 +73,7 @@ def stage(one: Stage) -> Json:
     paces = [pace for sample in samples if (pace := sample.pace) is not None]
     seconds = sum(each.seconds for each in paces)
     tokens = sum(each.tokens for each in paces)
-    prompts = [each.prompt_tokens for each in one.answers if each.prompt_tokens is not None]
+    prompts = [answer.prompt_tokens for answer in one.answers if answer.prompt_tokens is not None]
     busy = sum(each.seconds for each in one.slices)
     running = sum(sample.gauges.running_seconds for sample in samples)
     return {
@@ -107,8 +107,8 @@ def _clients(one: Stage) -> list[Json]:
     return [
         {
             "temperature": temperature,
-            "ttft": [each.ttft for each in answers if each.ttft is not None],
-            "tpot": [each.tpot for each in answers if each.tpot is not None],
+            "ttft": [answer.ttft for answer in answers if answer.ttft is not None],
+            "tpot": [answer.tpot for answer in answers if answer.tpot is not None],
         }
         for temperature, answers in sorted(by_temperature.items(), key=lambda item: item[0] or 0.0)
     ]
@@ -132,7 +132,7 @@ def measurement(one: Measurement) -> Json:
 
 def comparison(stages: Iterable[Stage], found: Sequence[Measurement]) -> Json:
     """What speculation does, over all stages with it and at each concurrency."""
-    ran = [each for each in stages if each.engine.mode is Mode.ON and each.shortfall is None]
+    ran = [stage for stage in stages if stage.engine.mode is Mode.ON and stage.shortfall is None]
     baseline = Baseline({each.load_bin: each for each in found})
     samples = [sample for each in ran for sample in each.samples]
     return {

@@ -42,11 +42,11 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
     notes = _differences(off, on, force=force)
     paired = off.interleaved and on.interleaved and off.began == on.began
     off, on, partial = _whole(off), _whole(on), [*_partial(off), *_partial(on)]
-    others = {_load(each): each for each in on.levels}
+    others = {_load(level): level for level in on.levels}
     found = [
-        _level(each, others[_load(each)], paired=paired)
-        for each in off.levels
-        if _load(each) in others
+        _level(level, others[_load(level)], paired=paired)
+        for level in off.levels
+        if _load(level) in others
     ]
     if not found:
         raise ConfigError(
@@ -59,10 +59,10 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
         f"{_name(each)} was measured on one server only" for each in sorted(missing - {*partial})
     ]
     notes += [
-        f"{_name(_load(each))} {what} speculation: {note}"
+        f"{_name(_load(level))} {what} speculation: {note}"
         for what, bench in (("without", off), ("with", on))
-        for each in bench.levels
-        for note in (*each.notes, *_foreign(each))
+        for level in bench.levels
+        for note in (*level.notes, *_foreign(level))
     ]
     notes += [*off.notes, *on.notes]
     judged = verdicts.judge(found)
@@ -116,11 +116,11 @@ def uncompared(first: Bench, second: Bench, *, version: str) -> Comparison:
 
 def _whole(bench: Bench) -> Bench:
     """Without levels that were broken off."""
-    return replace(bench, levels=tuple(each for each in bench.levels if each.complete))
+    return replace(bench, levels=tuple(level for level in bench.levels if level.complete))
 
 
 def _partial(bench: Bench) -> list[Load]:
-    return [_load(each) for each in bench.levels if not each.complete]
+    return [_load(level) for level in bench.levels if not level.complete]
 
 
 def _modes(first: Bench, second: Bench) -> tuple[Bench, Bench]:
@@ -202,10 +202,10 @@ def _rate(level: Level) -> float | None:
 
 
 def _failed(*levels: Level) -> str | None:
-    for each in levels:
-        failed = sum(each.errors.values())
-        if failed > MOST_ERRORS * (failed + each.requests):
-            return f"{failed} of {failed + each.requests} requests failed"
+    for level in levels:
+        failed = sum(level.errors.values())
+        if failed > MOST_ERRORS * (failed + level.requests):
+            return f"{failed} of {failed + level.requests} requests failed"
     return None
 
 
@@ -217,7 +217,7 @@ def _missing(off: Level, on: Level, pairs: int | None) -> str | None:
     if without is not None:
         return without
     fewest = min(
-        sum(each.tokens > 0 for each in level.batches[:pairs]) for level in (off, on)
+        sum(batch.tokens > 0 for batch in level.batches[:pairs]) for level in (off, on)
     )  # fmt: skip
     if fewest < LEAST_SAMPLES:
         requests = min(off.requests, on.requests)
@@ -230,18 +230,18 @@ def _missing(off: Level, on: Level, pairs: int | None) -> str | None:
 
 def _ratio(over: Level, under: Level, rate: Rate, pairs: int | None) -> Estimate | None:
     """The rate of one level by that of another; without an interval where there is too little."""
-    tops = [Pair(*rate(each)) for each in over.batches[:pairs]]
-    bottoms = [Pair(*rate(each)) for each in under.batches[:pairs]]
+    tops = [Pair(*rate(batch)) for batch in over.batches[:pairs]]
+    bottoms = [Pair(*rate(batch)) for batch in under.batches[:pairs]]
     if pairs is not None:
         found = paired_interval(tops, bottoms)
     else:
-        tops = [each for each in tops if min(each) > 0]
-        bottoms = [each for each in bottoms if min(each) > 0]
+        tops = [top for top in tops if min(top) > 0]
+        bottoms = [bottom for bottom in bottoms if min(bottom) > 0]
         found = quotient_interval(tops, bottoms)
     if found is not None:
         return estimate_of(found)
-    a, b = (sum(each[at] for each in tops) for at in (0, 1))
-    c, d = (sum(each[at] for each in bottoms) for at in (0, 1))
+    a, b = (sum(top[at] for top in tops) for at in (0, 1))
+    c, d = (sum(bottom[at] for bottom in bottoms) for at in (0, 1))
     return Estimate(value=a * d / (b * c)) if min(a, b, c, d) > 0 else None
 
 
@@ -258,7 +258,7 @@ def _name(load: Load) -> str:
 
 
 def _loads(bench: Bench) -> str:
-    return ", ".join(_name(_load(each)) for each in bench.levels) or "nothing"
+    return ", ".join(_name(_load(level)) for level in bench.levels) or "nothing"
 
 
 def _foreign(level: Level) -> Sequence[str]:

@@ -39,9 +39,9 @@ def rising(levels: Sequence[ComparedLevel]) -> float | None:
 
 def _points(levels: Sequence[ComparedLevel]) -> list[_Point]:
     known = [
-        (float(each.concurrency or each.rate or 0), each.speedup)
-        for each in levels
-        if each.speedup is not None and each.speedup.value > 0
+        (float(level.concurrency or level.rate or 0), level.speedup)
+        for level in levels
+        if level.speedup is not None and level.speedup.value > 0
     ]
     return sorted(known, key=lambda point: point[0])
 

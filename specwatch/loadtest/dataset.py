@@ -147,8 +147,8 @@ def _whole(messages: list[dict[str, str]], *, chat: bool) -> Prompt | None:
     """The messages up to the last of a user, who waits for an answer."""
     while messages and messages[-1]["role"] != "user":
         messages.pop()
-    text = next((each["content"] for each in messages if each["role"] == "user"), "")
-    size = sum(len(each["content"]) for each in messages)
+    text = next((message["content"] for message in messages if message["role"] == "user"), "")
+    size = sum(len(message["content"]) for message in messages)
     if not text.strip() or size > LONGEST_PROMPT:
         return None
     return Prompt(text, tuple(messages) if chat and len(messages) > 1 else ())

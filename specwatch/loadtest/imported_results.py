@@ -124,7 +124,7 @@ def _vllm(result: Fields, concurrency: float | None) -> Result:
             " measurement; repeat the benchmark"
         )
     latencies = result.counts("latencies")
-    busy = sum(latencies) or sum(each.latency for each in requests)
+    busy = sum(latencies) or sum(request.latency for request in requests)
     load = concurrency or busy / duration or result.measured("max_concurrency")
     if load is None:
         raise ConfigError(

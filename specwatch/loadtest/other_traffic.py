@@ -63,9 +63,9 @@ def company(
     meter = Meter(engine)
     meter.advance(before)
     counted = meter.advance(after).tally
-    ours = sum(each.error is not ErrorKind.REFUSED for each in answers)
-    failed = sum(not each.ok for each in answers) - (len(answers) - ours) + aborted
-    tokens = sum(each.tokens or 0 for each in answers)
+    ours = sum(answer.error is not ErrorKind.REFUSED for answer in answers)
+    failed = sum(not answer.ok for answer in answers) - (len(answers) - ours) + aborted
+    tokens = sum(answer.tokens or 0 for answer in answers)
     generated = counted.generation_tokens
     ended = sum(counted.requests.values()) if counted.requests else None
     return Company(

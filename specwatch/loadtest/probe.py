@@ -75,7 +75,7 @@ def cost_of(sweep: Sweep, baseline: Baseline) -> Cost | str:
     if not found.bins:
         return _missing(sweep, found.missing, baseline)
     most = max(found.bins, key=lambda each: each.share)
-    inside = [each for each in samples if each.load_bin == most.load_bin]
+    inside = [sample for sample in samples if sample.load_bin == most.load_bin]
     steps = math.fsum(each.steps or 0.0 for each in inside)
     drafts = sum(each.tally.drafts or 0 for each in inside)
     accepted = sum(each.tally.accepted_tokens or 0 for each in inside)
@@ -92,7 +92,7 @@ def shortfall_of(sweep: Sweep) -> str | None:
     """Why no baseline would tell the cost of a step, as words."""
     if sweep.alone is False:
         return _OTHERS
-    paced = sum(each.pace is not None for each in sweep.stage.samples)
+    paced = sum(sample.pace is not None for sample in sweep.stage.samples)
     if paced >= LEAST_SAMPLES:
         return None
     return f"tokens came in {paced} slices, and {LEAST_SAMPLES} are the least: give more --requests"
@@ -122,21 +122,21 @@ def temperatures_of(
 ) -> tuple[ProbeTemperature, ...]:
     """What was seen at each temperature, in ascending order."""
     known = cost if isinstance(cost, Cost) else draft_cost_ratio
-    return tuple(_temperature(each, sweep, known, seed) for each in sorted(sweep.answers))
+    return tuple(_temperature(answer, sweep, known, seed) for answer in sorted(sweep.answers))
 
 
 def problems_of(sweep: Sweep) -> list[str]:
     """Why a sweep is not all that it should be, as words."""
     found = list(sweep.problems)
     for temperature, answers in sorted(sweep.answers.items()):
-        errors = Counter(str(each.error) for each in answers if not each.ok)
+        errors = Counter(str(answer.error) for answer in answers if not answer.ok)
         if sum(errors.values()) > MOST_ERRORS * len(answers):
             kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items()))
             found.append(
                 f"temperature {temperature:g}: {errors.total()} of {len(answers)} requests failed"
                 f" ({kinds})"
             )
-    good = any(each.ok for answers in sweep.answers.values() for each in answers)
+    good = any(answer.ok for answers in sweep.answers.values() for answer in answers)
     if sweep.complete and good and not any(sweep.parts.values()):
         found.append(f"the acceptance is not known: no response carried a record ({RECORDS_FLAG})")
     return found
@@ -154,7 +154,7 @@ def _temperature(
     temperature: float, sweep: Sweep, cost: Cost | float, seed: int
 ) -> ProbeTemperature:
     answers, parts = sweep.answers[temperature], sweep.parts[temperature]
-    good = [each for each in answers if each.ok]
+    good = [answer for answer in answers if answer.ok]
     found = acceptance_of(parts, seed=seed)
     speedup = None
     if isinstance(cost, Cost):
@@ -163,7 +163,7 @@ def _temperature(
     return ProbeTemperature(
         temperature=temperature,
         requests=len(good),
-        errors=dict(Counter(str(each.error) for each in answers if not each.ok)),
+        errors=dict(Counter(str(answer.error) for answer in answers if not answer.ok)),
         tokens=sum(each.tokens or 0 for each in good),
         source=sweep.source if found is not None else "none",
         acceptance=found,
@@ -199,7 +199,7 @@ def _missing(sweep: Sweep, said: str | None, baseline: Baseline) -> str:
     samples: Sequence[Sample] = sweep.stage.samples
     if baseline and (own := shortfall_of(sweep)) is not None:
         return own
-    bins = sorted({each.load_bin for each in samples if each.load_bin is not None})
+    bins = sorted({sample.load_bin for sample in samples if sample.load_bin is not None})
     if baseline and bins:
         known = ", ".join(load_bin_label(each) for each in sorted(baseline.bins))
         ours = ", ".join(map(load_bin_label, bins))
@@ -233,7 +233,9 @@ def _few(sweep: Sweep) -> Sequence[str]:
         temperature: len(drawn(parts)) for temperature, parts in sweep.parts.items()
     }
     told = []
-    without = [f"{each:g}" for each in sorted(samples) if sweep.parts[each] and not samples[each]]
+    without = [
+        f"{sample:g}" for sample in sorted(samples) if sweep.parts[sample] and not samples[sample]
+    ]
     if without:
         told.append(f"nothing was drafted at temperature {', '.join(without)}")
     few = [f"{each:g}" for each, count in sorted(samples.items()) if 0 < count < LEAST_SAMPLES]

@@ -47,8 +47,8 @@ def verdict_of(speedup: Estimate | None) -> Verdict:
 def judge(levels: Sequence[ComparedLevel]) -> Judgement:
     """The verdict of all levels, as the module says."""
     verdict = verdict_of(overall(levels))
-    loses = [each for each in levels if each.verdict == "do_not"]
-    if loses and not any(each.speedup is not None for each in levels):
+    loses = [level for level in levels if level.verdict == "do_not"]
+    if loses and not any(level.speedup is not None for level in levels):
         return Judgement("do_not")
     if verdict != "ship" or not loses:
         return Judgement(verdict)
@@ -65,7 +65,7 @@ def overall(levels: Sequence[ComparedLevel]) -> Estimate | None:
     (G. Y. Zou, A. Donner, *Construction of confidence limits about effect measures: a general
     approach*, Statistics in Medicine 27, 2008).
     """
-    known = [each.speedup for each in levels if each.speedup is not None]
+    known = [level.speedup for level in levels if level.speedup is not None]
     sure = [each for each in known if each.lower is not None and each.upper is not None]
     known = sure or known
     count = len(known)
@@ -99,13 +99,13 @@ def sentence(
 def _main(found: Judgement, levels: Sequence[ComparedLevel]) -> str:
     verdict, limit = found
     if limit is not None:
-        shipped = overall(_below(levels, [each for each in levels if each.verdict == "do_not"]))
+        shipped = overall(_below(levels, [level for level in levels if level.verdict == "do_not"]))
         return (
             f"Ship it up to {_load(limit)} only: there requests are {_figure(shipped)}; {_REMEDY}."
         )
     speedup = overall(levels)
     if speedup is None or speedup.lower is None or speedup.upper is None:
-        reasons = [f"at {_load(each)} {each.missing}" for each in levels if each.missing]
+        reasons = [f"at {_load(level)} {level.missing}" for level in levels if level.missing]
         reason = reasons[0] if reasons else "too little was measured"
         return f"{'Do not' if verdict == 'do_not' else 'Not clear'}: {reason}."
     figure = _figure(speedup)
@@ -135,9 +135,9 @@ def _where(
 ) -> list[str]:
     """Loads that are unlike the whole."""
     said = []
-    ships = [each for each in levels if each.verdict == "ship"]
-    slower = [each for each in levels if each.verdict == "do_not" and each.speedup is not None]
-    failing = [each for each in levels if each.verdict == "do_not" and each.speedup is None]
+    ships = [level for level in levels if level.verdict == "ship"]
+    slower = [level for level in levels if level.verdict == "do_not" and level.speedup is not None]
+    failing = [level for level in levels if level.verdict == "do_not" and level.speedup is None]
     unit = "requests at once" if levels[0].concurrency is not None else "requests a second"
     if rising is not None:
         said.append(f"Below about {rising:.3g} {unit} it is slower, and faster above.")
@@ -149,7 +149,7 @@ def _where(
         said.append(f"At {_list(failing)} requests fail with speculation only.")
     if ships and found.verdict != "ship":
         said.append(f"It is worth it at {_list(ships)}.")
-    missing = [each for each in levels if each.missing and each not in failing]
+    missing = [level for level in levels if level.missing and level not in failing]
     if missing and len(missing) < len(levels):
         said.append(f"Of {_list(missing)} nothing is known: {missing[0].missing}.")
     return said
@@ -158,7 +158,7 @@ def _where(
 def _below(levels: Sequence[ComparedLevel], loses: Sequence[ComparedLevel]) -> list[ComparedLevel]:
     """The levels under the first that loses, in their order."""
     first = min(map(_height, loses), default=math.inf)
-    return sorted((each for each in levels if _height(each) < first), key=_height)
+    return sorted((level for level in levels if _height(level) < first), key=_height)
 
 
 def _height(level: ComparedLevel) -> float:
@@ -166,7 +166,7 @@ def _height(level: ComparedLevel) -> float:
 
 
 def _list(levels: Sequence[ComparedLevel]) -> str:
-    return ", ".join(_load(each) for each in levels)
+    return ", ".join(_load(level) for level in levels)
 
 
 def _load(level: ComparedLevel) -> str:

@@ -41,9 +41,9 @@ class Pager:
 def scrapes(status: DaemonStatus, names: Sequence[str]) -> tuple[Scrapes, ...]:
     """How reading targets goes: of those named, and of others that fail."""
     failing = [
-        each.name
-        for each in status.targets
-        if (each.failure is not None or each.name in status.stuck) and each.name not in names
+        target.name
+        for target in status.targets
+        if (target.failure is not None or target.name in status.stuck) and target.name not in names
     ]
     among = {*names, *failing[:_MOST_FAILING]}
     return tuple(_scrapes(each, status) for each in in_order(status) if each.name in among)
@@ -58,7 +58,7 @@ def _scrapes(target: TargetStatus, status: DaemonStatus) -> Scrapes:
         for reason, count in reasons
         if count
     )
-    covered = [each.coverage for each in target.tap.models.values() if each.coverage is not None]
+    covered = [model.coverage for model in target.tap.models.values() if model.coverage is not None]
     tapped = target.tap.source is not None or target.tap.models
     unknown = "not known yet" if tapped else "no tap"
     if unread(target, status.stuck, now) is not None:
@@ -103,29 +103,29 @@ def store_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
 
 def delivery_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
     """Yield how sending the report goes by each channel, and whether that is wrong."""
-    for each in status.deliveries:
-        said = f"Report by {shown(each.channel)}: "
-        if each.undelivered:
-            why = shown(each.error or "no reason is known", LONGEST_SENTENCE)
+    for delivery in status.deliveries:
+        said = f"Report by {shown(delivery.channel)}: "
+        if delivery.undelivered:
+            why = shown(delivery.error or "no reason is known", LONGEST_SENTENCE)
             yield f"{said}not delivered: {why}", True
-        elif each.error is not None:
-            yield f"{said}{shown(each.error, LONGEST_SENTENCE)}", True
-        elif each.last_delivery is None:
+        elif delivery.error is not None:
+            yield f"{said}{shown(delivery.error, LONGEST_SENTENCE)}", True
+        elif delivery.last_delivery is None:
             yield f"{said}none was sent yet", False
         else:
-            yield f"{said}delivered {figures.span(status.now - each.last_delivery)} ago", False
+            yield f"{said}delivered {figures.span(status.now - delivery.last_delivery)} ago", False
 
 
 def pagers(status: DaemonStatus) -> tuple[Pager, ...]:
     """Every Alertmanager."""
     return tuple(
         Pager(
-            url=shown(each.url, LONGEST_SENTENCE),
-            state=_pager_state(each, status.now),
-            firing=figures.number(each.firing),
-            failed=figures.number(sum(each.failures.values())),
+            url=shown(pager.url, LONGEST_SENTENCE),
+            state=_pager_state(pager, status.now),
+            firing=figures.number(pager.firing),
+            failed=figures.number(sum(pager.failures.values())),
         )
-        for each in status.pagers
+        for pager in status.pagers
     )
 
 
@@ -142,7 +142,7 @@ def _pager_state(pager: PagerStatus, now: float) -> str:
 def headline(status: DaemonStatus) -> tuple[str, ...]:
     """What is wrong with the whole, in sentences; none for nothing."""
     found = []
-    failing = sum(each.failure is not None for each in status.targets)
+    failing = sum(target.failure is not None for target in status.targets)
     if failing:
         found.append(
             f"{failing} of {figures.counted(len(status.targets), 'target')} cannot be read."
@@ -152,8 +152,8 @@ def headline(status: DaemonStatus) -> tuple[str, ...]:
         found.append(f"Stuck, no scrape ended for three intervals: {names}.")
     found += [said for said, wrong in (*store_lines(status), *delivery_lines(status)) if wrong]
     found += [
-        f"Alertmanager {each.url}: {each.state}"
-        for each in pagers(status)
-        if each.state.startswith("failing")
+        f"Alertmanager {pager.url}: {pager.state}"
+        for pager in pagers(status)
+        if pager.state.startswith("failing")
     ]
     return tuple(found)

@@ -73,7 +73,7 @@ def status_html(
 
 def refusal_html(status: DaemonStatus, title: str, said: str) -> str:
     """A page that says why there is none, with the targets that there are."""
-    known = [each.name for each in status.targets[: status_view.MOST_KNOWN]]
+    known = [target.name for target in status.targets[: status_view.MOST_KNOWN]]
     return render(
         "status_refusal.html.j2",
         chart_style="",

@@ -140,9 +140,11 @@ def model_of(
     dead = answer.outcome == "not_read"
     said = None if known is None or dead else decisions.model(known, now)
     findings = [
-        decisions.finding(each) for each in target.decision.findings if each.model_name == name
+        decisions.finding(finding)
+        for finding in target.decision.findings
+        if finding.model_name == name
     ]
-    slos = [decisions.slo(each) for each in target.decision.slos if each.model_name == name]
+    slos = [decisions.slo(slo) for slo in target.decision.slos if slo.model_name == name]
     met = {} if dead else decisions.goodput(target.decision.goodput.get(name, {}))
     mode = str(target.models.get(name, figures.UNKNOWN))
     return Model(
@@ -215,7 +217,7 @@ def _span(hour: ModelHour | None, now: float, *, before: bool) -> str:
 def _sources(hour: ModelHour) -> str:
     """Who counted the row of all temperatures, and who the others."""
     whole = None if hour.whole is None else _counter(hour.whole)
-    parts = sorted({_counter(each) for each in hour.buckets})
+    parts = sorted({_counter(bucket) for bucket in hour.buckets})
     if not parts or parts == [whole]:
         return f"Counted by {whole or parts[0]}." if whole or parts else ""
     said = f"Rows of temperatures are counted by {' and '.join(parts)}"
@@ -302,13 +304,13 @@ def _latencies(hour: ModelHour | None, known: ModelDecision | None) -> Iterator[
             None if on is None else getattr(on, metric),
             baseline.get(metric),
         )
-        now, then = (None if each is None else histogram.mean(each) for each in sides)
+        now, then = (None if side is None else histogram.mean(side) for side in sides)
         if now is not None or then is not None:
             change = _change(now, then)
             yield Latency(f"{name} mean", figures.seconds(now), figures.seconds(then), change)
         for label, q in _QUANTILES.items():
             on_q, off_q = (
-                _time(None if each is None else histogram.quantile(each, q)) for each in sides
+                _time(None if side is None else histogram.quantile(side, q)) for side in sides
             )
             if (on_q, off_q) != (figures.UNKNOWN, figures.UNKNOWN):
                 yield Latency(f"{name} {label}", on_q, off_q, figures.UNKNOWN)
@@ -332,17 +334,17 @@ def _change(after: float | None, before: float | None) -> str:
 
 
 def _objectives(slos: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, bool]]:
-    for each in list(slos)[:_MOST_SLOS]:
-        said = speculation.objective(each)
-        yield shown(each["name"]), said or "no requests", (each["budget_left"] or 0.0) < 0
+    for slo in list(slos)[:_MOST_SLOS]:
+        said = speculation.objective(slo)
+        yield shown(slo["name"]), said or "no requests", (slo["budget_left"] or 0.0) < 0
 
 
 def _rules(findings: list[dict[str, Any]], now: float) -> Iterator[RuleLine]:
-    breaches = [each for each in findings if each["verdict"] == "breach"]
+    breaches = [finding for finding in findings if finding["verdict"] == "breach"]
     breaches.sort(key=lambda each: float(each["since"]))
     pending = list(filter(speculation.may_become, findings))
-    for each in breaches[:_MOST_RULES]:
-        yield _line("breach", each, speculation.confirmed(each, now))
+    for breach in breaches[:_MOST_RULES]:
+        yield _line("breach", breach, speculation.confirmed(breach, now))
     for each in pending[:_MOST_RULES]:
         yield _line("pending", each, speculation.pending(each, now))
 

@@ -103,15 +103,17 @@ def _troubles(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:
         found.append(f"cannot be read: {shown(str(target.failure.reason)).replace('_', ' ')}")
     if target.tap.proxy is not None and target.tap.proxy.failure is not None:
         found.append("its proxy cannot be read")
-    breaches = [each for each in target.decision.findings if each.verdict is Verdict.BREACH]
+    breaches = [
+        finding for finding in target.decision.findings if finding.verdict is Verdict.BREACH
+    ]
     read = target.failure is None and target.name not in status.stuck
     if read and any(_loses(target, model, status.now) for model in target.decision.models):
         found.append("speculation loses")
-    urgent = sum(each.rule.severity in _URGENT for each in breaches)
+    urgent = sum(breach.rule.severity in _URGENT for breach in breaches)
     if urgent:
         found.append(f"{figures.counted(urgent, 'rule')} in breach")
     found += _guard_troubles(target.guard)
-    spent = sum((each.budget_left or 0.0) < 0 for each in target.decision.slos)
+    spent = sum((slo.budget_left or 0.0) < 0 for slo in target.decision.slos)
     if spent:
         found.append(f"{figures.counted(spent, 'error budget')} spent")
     if target.tap.trouble:
@@ -191,7 +193,7 @@ def _no_row(target: TargetStatus, name: str) -> Row:
 
 
 def _models_of(target: TargetStatus) -> list[str]:
-    judged = {each.model_name for each in target.decision.findings}
+    judged = {finding.model_name for finding in target.decision.findings}
     seen = {each.series.model_name for each in target.recent}
     return sorted({*target.models, *judged, *seen})
 
@@ -221,7 +223,7 @@ def _answer(target: TargetStatus, model: str, status: DaemonStatus) -> Answer:
 
 def details(status: DaemonStatus, names: Sequence[str], hours: Hours) -> tuple[Detail, ...]:
     """The targets of these names in full."""
-    by_name = {each.name: each for each in status.targets}
+    by_name = {target.name: target for target in status.targets}
     return tuple(
         status.attempt(
             name,

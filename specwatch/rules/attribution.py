@@ -87,8 +87,8 @@ class Attribution:
     @property
     def leading(self) -> Cause | None:
         """The cause that did most in the direction of the change; None where nothing changed."""
-        total = math.fsum(each.contribution for each in self.causes)
-        return next((each for each in self.causes if each.contribution * total > 0), None)
+        total = math.fsum(cause.contribution for cause in self.causes)
+        return next((cause for cause in self.causes if cause.contribution * total > 0), None)
 
 
 def attribute(
@@ -129,7 +129,7 @@ def explain(
     """
     shortest = min(rule.window_of(condition) for condition in rule.conditions)
     since = now - max(shortest / 2 + rule.for_, LEAST_SAMPLES * MINUTE)
-    known = [each for each in samples if since - REFERENCE_SECONDS <= each.start < now]
+    known = [sample for sample in samples if since - REFERENCE_SECONDS <= sample.start < now]
     present = [each for each in known if each.start >= since]
     before = [each for each in known if each.start < since]
     return attribute(present, before, baseline)
@@ -166,7 +166,7 @@ def _causes(metric: str, before: Period, after: Period, facts: Sequence[Fact]) -
 def _of_length(before: Period, after: Period) -> dict[Factor, float]:
     """What changed the logarithm of tau = 1 + drafted * acceptance."""
     sides = (before, after)
-    mixes = [each.mix for each in sides]
+    mixes = [side.mix for side in sides]
     if mixes[0] is None or mixes[1] is None:
 
         def plain(drafting: int, acceptance: int) -> float:

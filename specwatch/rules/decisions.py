@@ -160,7 +160,7 @@ def finding(one: Finding) -> Json:
         "severity": one.rule.severity,
         "action": one.rule.action,
         "leading": None if told is None else _reading(one.rule, *told),
-        "readings": [_reading(one.rule, *each) for each in one.readings],
+        "readings": [_reading(one.rule, *reading) for reading in one.readings],
     }
 
 
@@ -175,7 +175,7 @@ def inputs(one: Finding, known: ModelDecision | None, now: float) -> Json:
         "clear_for": rule.clear_for,
         "min_drafts": rule.min_drafts,
         "min_requests": rule.min_requests,
-        "readings": [_reading(rule, *each) for each in one.readings],
+        "readings": [_reading(rule, *reading) for reading in one.readings],
         "speedup": None if known is None else _speedup(known),
         "baseline_age": None if known is None else known.baseline.age(now),
         "attribution": None,

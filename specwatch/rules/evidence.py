@@ -65,8 +65,8 @@ class Evidence:
         """Whether nothing sound was seen for :data:`LONGEST_SILENCE`."""
         oldest = self.now - LONGEST_SILENCE
         return not any(
-            each.sound and oldest < each.start + each.length <= self.now
-            for each in reversed(self._samples)
+            sample.sound and oldest < sample.start + sample.length <= self.now
+            for sample in reversed(self._samples)
         )
 
     @property
@@ -81,7 +81,9 @@ class Evidence:
         if seconds not in self._windows:
             since = self.now - seconds
             self._windows[seconds] = tuple(
-                each for each in self._samples if since < each.start + each.length <= self.now
+                sample
+                for sample in self._samples
+                if since < sample.start + sample.length <= self.now
             )
         return self._windows[seconds]
 
@@ -143,6 +145,6 @@ class Evidence:
 def tally_of(samples: Sequence[Sample], temperature: str) -> Tally:
     """A temperature of some samples, added up; see :meth:`Evidence.tally`."""
     if temperature != ALL_TEMPERATURES:
-        parts = [each.buckets[temperature] for each in samples if temperature in each.buckets]
+        parts = [sample.buckets[temperature] for sample in samples if temperature in sample.buckets]
         return sum_tallies(parts)
     return total(samples)

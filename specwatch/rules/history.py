@@ -87,7 +87,9 @@ class History:
     def add_earlier(self, samples: Sequence[Sample]) -> list[Sample]:
         """Take minutes of before the first that is known; returns those that were not known."""
         known, first = self.minutes, self._first
-        new = [each for each in samples if first is None or each.start + each.length <= first]
+        new = [
+            sample for sample in samples if first is None or sample.start + sample.length <= first
+        ]
         for sample in new:
             self._count(sample)
         if new:

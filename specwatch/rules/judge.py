@@ -189,13 +189,15 @@ class Judge:
         """Find everything anew, as after a restart; returns how the breaches ended."""
         ended: list[Finding] = []
         for model in self._models.values():
-            ended += [_over(each, now) for each in model.findings.values() if _told(each)]
+            ended += [_over(finding, now) for finding in model.findings.values() if _told(finding)]
             model.findings = {}
         return tuple(ended)
 
     def findings(self) -> tuple[Finding, ...]:
         """All that was found last, of every rule, model and temperature."""
-        return tuple(each for model in self._models.values() for each in model.findings.values())
+        return tuple(
+            finding for model in self._models.values() for finding in model.findings.values()
+        )
 
     def slos(self) -> tuple[SloStatus, ...]:
         """The objectives, of every model."""
@@ -267,11 +269,15 @@ class Judge:
         """Know a model no more; returns how its breaches ended."""
         del self._models[model.name]
         self._left += model.take_new()
-        return [_over(each, now) for each in model.findings.values() if _told(each)]
+        return [_over(finding, now) for finding in model.findings.values() if _told(finding)]
 
     def _choose(self, model: Dossier) -> None:
         if model.newest:
-            stored = (each for each in self._measurements if each.key.model_name == model.name)
+            stored = (
+                measurement
+                for measurement in self._measurements
+                if measurement.key.model_name == model.name
+            )
             model.compare_with(stored, self._max_age)
 
     def _judge(self, model: Dossier, now: float) -> list[Finding]:

@@ -77,13 +77,13 @@ class Dossier:
 
         The book may know less of it than the history, so each sees for itself.
         """
-        hours = [each for each in samples if each.length == HOUR]
-        minutes = [each for each in samples if each.length < HOUR]
+        hours = [sample for sample in samples if sample.length == HOUR]
+        minutes = [sample for sample in samples if sample.length < HOUR]
         self.history.add_hours(hours)
         self.history.add_earlier(minutes)
-        new = {each.start for each in hours} - self._booked
+        new = {hour.start for hour in hours} - self._booked
         self._booked |= new
-        for sample in [*(each for each in hours if each.start in new), *minutes]:
+        for sample in [*(hour for hour in hours if hour.start in new), *minutes]:
             self.book.add(sample.start, sample.length, sample.tally, sample.watched)
         if self.history.newest is not None:
             self.environment = self.history.newest.environment
@@ -191,7 +191,7 @@ class Dossier:
         What ran before an upgrade, or with another draft, says nothing of now.
         """
         minutes = self.history.minutes
-        ran = (each.environment for each in reversed(minutes) if each.mode is Mode.ON)
+        ran = (minute.environment for minute in reversed(minutes) if minute.mode is Mode.ON)
         present = next(ran, Environment())
 
         def alike(sample: Sample) -> bool:
@@ -199,7 +199,7 @@ class Dossier:
             return ran_in.agrees(present) and ran_in.resembles(self.environment)
 
         self.evidence = Evidence(
-            tuple(each for each in minutes if each.mode is not Mode.ON or alike(each)),
+            tuple(minute for minute in minutes if minute.mode is not Mode.ON or alike(minute)),
             paced=tuple(filter(alike, self.history.paced)),
             memory=self._memory,
             usual=lambda: self.usual,

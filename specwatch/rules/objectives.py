@@ -180,7 +180,7 @@ class SloBook:
         return max([*BURN_WINDOWS, *(slo.window for slo in self._slos)]) + HOUR
 
     def _forget(self) -> None:
-        for start in [each for each in self._hours if each + self._span() <= self._newest]:
+        for start in [hour for hour in self._hours if hour + self._span() <= self._newest]:
             del self._hours[start]
         for start, hour in self._hours.items():
             if hour.minutes and start + HOUR <= self._newest - _MINUTES_KEPT:

@@ -48,7 +48,7 @@ class Reading(NamedTuple):
 
     def deciding(self, below: float) -> Interval | None:
         """The shortest stretch that is below a threshold for certain, else the whole window."""
-        return next((each for each in self.stretches if each.below(below)), self.interval)
+        return next((stretch for stretch in self.stretches if stretch.below(below)), self.interval)
 
 
 class _Asked(NamedTuple):
@@ -195,7 +195,7 @@ def _losing_share(asked: _Asked) -> Reading:
     if not found.buckets:
         missing = found.missing or "no measured speedup of any temperature"
         return _none(missing, "measured")._replace(moot=not asked.evidence.baseline.known)
-    losing = math.fsum(each.share for each in found.buckets.values() if each.loses)
+    losing = math.fsum(bucket.share for bucket in found.buckets.values() if bucket.loses)
     return Reading(losing, basis="measured")
 
 
@@ -249,9 +249,9 @@ def _against_baseline(metric: str, *ranks: str) -> Callable[[_Asked], Reading]:
 def _kv_cache(asked: _Asked) -> Reading:
     samples = asked.evidence.speculative(asked.window, sound=True)
     usage = [
-        each.gauges.kv_cache_usage_max
-        for each in samples
-        if each.gauges.kv_cache_usage_max is not None
+        sample.gauges.kv_cache_usage_max
+        for sample in samples
+        if sample.gauges.kv_cache_usage_max is not None
     ]
     return Reading(max(usage)) if usage else _none("no KV-cache usage")
 
@@ -281,10 +281,10 @@ def _short_outputs(asked: _Asked) -> Reading:
 
 def _coverage(asked: _Asked) -> Reading:
     samples = [each for each in asked.evidence.speculative(asked.window) if each.tally.drafts]
-    if all(each.coverage is None for each in samples):
+    if all(sample.coverage is None for sample in samples):
         return _none("no drafts" if not samples else "no temperature is known")
-    covered = math.fsum((each.coverage or 0.0) * (each.tally.drafts or 0) for each in samples)
-    return Reading(covered / sum(each.tally.drafts or 0 for each in samples))
+    covered = math.fsum((sample.coverage or 0.0) * (sample.tally.drafts or 0) for sample in samples)
+    return Reading(covered / sum(sample.tally.drafts or 0 for sample in samples))
 
 
 def _latency_readers() -> dict[str, tuple[Callable[[_Asked], Reading], bool]]:

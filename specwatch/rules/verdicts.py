@@ -73,19 +73,19 @@ def judge(
     held = _held_before(rule, before)
     readings = tuple(
         (
-            each,
+            condition,
             _told(
-                each,
+                condition,
                 read(
-                    each.metric,
+                    condition.metric,
                     evidence,
-                    window=rule.window_of(each),
+                    window=rule.window_of(condition),
                     temperature=temperature,
                     draft_cost_ratio=draft_cost_ratio,
                 ),
             ),
         )
-        for each in rule.conditions
+        for condition in rule.conditions
     )
     holds = [None] * len(held) if evidence.stale else _each_holds(rule, readings, held)
     seen = _SEEN[_combined(rule, holds)]
@@ -202,8 +202,8 @@ def _by_stretches(
     """What the shortest stretch says that is certain, unless the newest minutes speak against it:
     what is over by then is no breach."""
     lasts = sign * stretches[0].value > threshold
-    for each in stretches:
-        low, high = sorted((sign * each.lower, sign * each.upper))
+    for stretch in stretches:
+        low, high = sorted((sign * stretch.lower, sign * stretch.upper))
         if low > threshold:
             return latched or lasts
         if high <= line:
@@ -232,7 +232,9 @@ def _decided(
     against, needed = Verdict.BREACH, rule.for_
     if confirmed is Verdict.BREACH:
         against, needed = Verdict.PASS, rule.clear_for
-    silence = max(LONGEST_GAP, needed, *(rule.window_of(each) for each in rule.conditions))
+    silence = max(
+        LONGEST_GAP, needed, *(rule.window_of(condition) for condition in rule.conditions)
+    )
     pending = _pending(seen, against, before, now, 0.0 if moot else silence)
     if pending is not None and seen is against and now - pending >= needed:
         return against, None

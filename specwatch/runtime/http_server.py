@@ -75,8 +75,12 @@ class _BoundedProtocol(_Protocol):
         unlimited = files == resource.RLIM_INFINITY
         most = MOST_CONNECTIONS if unlimited else min(MOST_CONNECTIONS, files // 4)
         if len(self.connections) > most:
-            protocols = (each for each in self.connections if isinstance(each, _BoundedProtocol))
-            found = [each for each in protocols if not each.transport.is_closing()]
+            protocols = (
+                connection
+                for connection in self.connections
+                if isinstance(connection, _BoundedProtocol)
+            )
+            found = [protocol for protocol in protocols if not protocol.transport.is_closing()]
             if len(found) > most:
                 min(found, key=_BoundedProtocol._needed_since).transport.abort()
 

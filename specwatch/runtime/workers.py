@@ -96,8 +96,8 @@ def _work(
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != asking:
         return
-    for each in receivers:
-        each.close()
+    for receiver in receivers:
+        receiver.close()
     try:
         for item in items:
             sender.send((function(item), None))

@@ -183,16 +183,16 @@ class SimulatedEngine:
         speculating = self.speculation is not None
 
         def total(name: str) -> int:
-            return sum(getattr(each, name) for each in counters)
+            return sum(getattr(counter, name) for counter in counters)
 
         def merged(name: str) -> SimulatedHistogram:
-            parts: list[SimulatedHistogram] = [getattr(each, name) for each in counters]
+            parts: list[SimulatedHistogram] = [getattr(counter, name) for counter in counters]
             whole = SimulatedHistogram(parts[0].bounds)
             whole.counts = [sum(column) for column in zip(*(p.counts for p in parts), strict=True)]
             whole.sum = math.fsum(part.sum for part in parts)
             return whole
 
-        positions = zip(*(each.accepted_per_position for each in counters), strict=True)
+        positions = zip(*(counter.accepted_per_position for counter in counters), strict=True)
         return Tally(
             drafts=total("drafts") if speculating else None,
             draft_tokens=total("draft_tokens") if speculating else None,
@@ -204,7 +204,7 @@ class SimulatedEngine:
             prefix_cache_queries=total("prefix_cache_queries"),
             prefix_cache_hits=total("prefix_cache_hits"),
             requests={
-                reason: sum(each.requests[reason] for each in counters)
+                reason: sum(counter.requests[reason] for counter in counters)
                 for reason in counters[0].requests
             },
             ttft=merged("ttft").frozen(),

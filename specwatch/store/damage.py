@@ -100,9 +100,9 @@ class Damage:
     def about(self, target: str, series: Collection[int]) -> int:
         """How many still lie in their tables that may be about a target with those series."""
         return sum(
-            each.key.get("target", target) == target
-            and ("series_id" not in each.key or each.key["series_id"] in series)
-            for each in self.rows
+            row.key.get("target", target) == target
+            and ("series_id" not in row.key or row.key["series_id"] in series)
+            for row in self.rows
         )
 
 

@@ -201,7 +201,7 @@ def _kept(
         named = sa.select(schema.series.c.target).where(schema.series.c.id == row.series_id)
         target = connection.execute(named).scalar() or ""
     times = (columns.get(name) for name in _TIMES)
-    plausible = (each for each in times if isinstance(each, int | float) and 0 <= each < 1e11)
+    plausible = (time for time in times if isinstance(time, int | float) and 0 <= time < 1e11)
     content = {name: _binary(value) for name, value in columns.items()}
     return {
         "found_at": int(now),

@@ -144,7 +144,7 @@ def _tallies(columns: RowColumns, adding: _Adding, groups: Sequence[Group]) -> l
         _histograms(name, packed, adding, groups)
         for name, packed in zip(HISTOGRAMS, columns.histograms, strict=True)
     ]
-    requests, records, uncovered = (_by_key(each, adding) for each in columns.mappings)
+    requests, records, uncovered = (_by_key(mapping, adding) for mapping in columns.mappings)
     values = zip(
         total(columns.drafts),
         total(columns.draft_tokens),
@@ -161,7 +161,7 @@ def _tallies(columns: RowColumns, adding: _Adding, groups: Sequence[Group]) -> l
         uncovered,
         strict=True,
     )
-    return [Tally(*each) for each in values]
+    return [Tally(*value) for value in values]
 
 
 def _places(
@@ -225,7 +225,7 @@ class _Adding:
 def _positions(values: Positions, adding: _Adding) -> list[tuple[int, ...] | None]:
     """As many as the longest of a group has; missing ones are none."""
     lengths = adding.most(values.lengths)
-    columns = [adding.exact(each).tolist() for each in values.counts]
+    columns = [adding.exact(count).tolist() for count in values.counts]
     whole = list(zip(*columns, strict=True)) if columns else [()] * adding.count
     return [
         None if length is None else each[:length]
@@ -248,7 +248,7 @@ def _histograms(
 ) -> list[Histogram | None]:
     if packed is None:
         return [None] * adding.count
-    layouts = [each.shared.layouts[HISTOGRAMS.index(name)] for each in groups]
+    layouts = [group.shared.layouts[HISTOGRAMS.index(name)] for group in groups]
     size = max(layout.size for layout in layouts)
     # A row adds nothing beyond its own counts, so that they may lie in the next group's cells.
     cells = np.zeros(adding.count * size + len(packed.counts) + 1)

@@ -241,7 +241,7 @@ def targets_of(row: sa.Row[Any]) -> set[str]:
     names = {row.target}
     with suppress(*damage.UNDECODABLE):
         names.add(storable(msgspec.json.decode(row.state, type=GuardState).target))
-    return {each for each in names if isinstance(each, str) and storable(each) == each}
+    return {name for name in names if isinstance(name, str) and storable(name) == name}
 
 
 def step_of(row: sa.Row[Any]) -> StepRecord:

@@ -65,7 +65,8 @@ def put(connection: sa.Connection, measurements: Iterable[Measurement]) -> None:
     """Write measurements; those of traffic are joined with what is stored, others replace it."""
     # In one order everywhere, so that two daemons never wait for each other's locks.
     for key, one in sorted(
-        ((_key(each), each) for each in measurements if each.points), key=lambda pair: pair[0]
+        ((_key(measurement), measurement) for measurement in measurements if measurement.points),
+        key=lambda pair: pair[0],
     ):
         values = _values(one)
         statement = insert(connection, baselines).values(dict(zip(_KEY, key, strict=True)) | values)
@@ -120,7 +121,7 @@ def _key(one: Measurement) -> tuple[str, str, str, str, int, str]:
 def _pack(one: Measurement) -> bytes:
     return _ENCODER.encode(
         _Data(
-            tuple(_Point(*each, on_arrival=True) for each in one.points),
+            tuple(_Point(*point, on_arrival=True) for point in one.points),
             _packed(one.ttft),
             _packed(one.tpot),
             one.points_behind,
@@ -152,7 +153,7 @@ def measurement_of(row: sa.Row[Any]) -> Measurement:
         ),
         row.load_bin,
         Origin(row.origin),
-        tuple(_point(each, Origin(row.origin)) for each in data.points),
+        tuple(_point(point, Origin(row.origin)) for point in data.points),
         None if data.ttft is None else Histogram(*data.ttft),
         None if data.tpot is None else Histogram(*data.tpot),
         data.points_behind,

@@ -192,7 +192,7 @@ def pack(window: Window) -> PackedWindow:
         tally.prefix_cache_queries,
         tally.prefix_cache_hits,
         _mappings(tally),
-        tuple(None if each is None else _trimmed(each) for each in histograms),
+        tuple(None if histogram is None else _trimmed(histogram) for histogram in histograms),
         _short(gauges.sampled_seconds),
         _short(gauges.busy_seconds),
         _short(gauges.running_seconds),
@@ -231,7 +231,10 @@ def pack(window: Window) -> PackedWindow:
         environment.engine_version,
         environment.fingerprint,
         gauges.gpu_memory_total,
-        tuple(None if each is None else (each.bounds, each.coarsened) for each in histograms),
+        tuple(
+            None if histogram is None else (histogram.bounds, histogram.coarsened)
+            for histogram in histograms
+        ),
     )
     return PackedWindow(_series(window.series), window.start, window.length, context, row)
 

@@ -100,7 +100,7 @@ def ints(values: Sequence[int | None]) -> Ints:
     try:
         return np.fromiter(values, np.int64, len(values))
     except TypeError:
-        known = (UNKNOWN if each is None else each for each in values)
+        known = (UNKNOWN if value is None else value for value in values)
         return np.fromiter(known, np.int64, len(values))
 
 

@@ -159,10 +159,10 @@ def free_of(
         )
         lost = {m for m in connection.execute(rolled).scalars() if pruned.get(m, 0) > hour}
         return [
-            each
-            for each in windows
-            if each.series.model_name not in lost
-            and (each.series.model_name, each.start) not in there
+            window
+            for window in windows
+            if window.series.model_name not in lost
+            and (window.series.model_name, window.start) not in there
         ]
 
     return pick

@@ -369,8 +369,8 @@ def _decision(target: TargetStatus, status: DaemonStatus) -> tuple[dict[str, Any
     whole = shown(found)
     if whole is not None:
         return whole, []
-    names = {*found.models, *found.goodput, *(each.model_name for each in found.findings),
-             *(each.model_name for each in found.slos)}  # fmt: skip
+    names = {*found.models, *found.goodput, *(finding.model_name for finding in found.findings),
+             *(slo.model_name for slo in found.slos)}  # fmt: skip
     sound = {name for name in names if shown(decisions.of_models(found, {name})) is not None}
     rest = decisions.of_models(found, sound)
     return decisions.target(rest, status.now), sorted(names - sound)

@@ -81,10 +81,10 @@ def of_pagers(pagers: Iterable[PagerStatus]) -> Iterator[Metric]:
         "Attempts to tell an Alertmanager that failed.",
         labels=("url", "reason"),
     )
-    for each in pagers:
-        up.add_metric([each.url], each.error is None)
-        for reason, count in sorted(each.failures.items()):
-            failures.add_metric([each.url, reason], count)
+    for pager in pagers:
+        up.add_metric([pager.url], pager.error is None)
+        for reason, count in sorted(pager.failures.items()):
+            failures.add_metric([pager.url, reason], count)
     yield from (up, failures)
 
 

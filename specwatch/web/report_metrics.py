@@ -22,9 +22,9 @@ def of_deliveries(deliveries: Sequence[DeliveryStatus]) -> Iterator[Metric]:
         "Whether the last report has not reached all that it is for.",
         labels=("channel",),
     )
-    for each in deliveries:
-        undelivered.add_metric((each.channel,), each.undelivered)
-        if each.last_delivery is not None:
-            last.add_metric((each.channel,), each.last_delivery)
+    for delivery in deliveries:
+        undelivered.add_metric((delivery.channel,), delivery.undelivered)
+        if delivery.last_delivery is not None:
+            last.add_metric((delivery.channel,), delivery.last_delivery)
     yield last
     yield undelivered

@@ -32,8 +32,8 @@ def page(sections: Iterable[Section]) -> str:
     """The page as HTML, in the reader's dark or light; whatever is in a section is text."""
     sections = list(sections)
     listed = "\n".join(
-        f'<li><a href="#{escape(runbook_anchor(each.name))}">{escape(each.name)}</a></li>'
-        for each in sections
+        f'<li><a href="#{escape(runbook_anchor(section.name))}">{escape(section.name)}</a></li>'
+        for section in sections
     )
     return f"""\
 <!DOCTYPE html>

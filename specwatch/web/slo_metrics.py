@@ -65,14 +65,14 @@ def of_slos(targets: Iterable[TargetStatus], share: int) -> Iterator[Metric]:
                 add(offered, place, found.rate(found.requests))
                 add(met, (*place, "lower"), found.rate(found.lower))
                 add(met, (*place, "upper"), found.rate(found.upper))
-        for each in target.decision.slos[:share]:
-            labels = (each.slo.name, target.name, label(each.model_name))
-            objective.add_metric(labels, each.slo.objective)
-            add(errors, labels, each.error_ratio)
-            add(budget, labels, each.budget_left)
-            for seconds, rate in each.burn_rates.items():
+        for slo in target.decision.slos[:share]:
+            labels = (slo.slo.name, target.name, label(slo.model_name))
+            objective.add_metric(labels, slo.slo.objective)
+            add(errors, labels, slo.error_ratio)
+            add(budget, labels, slo.budget_left)
+            for seconds, rate in slo.burn_rates.items():
                 window = format_duration(seconds)
                 add(burn, (*labels, window), rate)
-                requests.add_metric((*labels, window), each.requests[seconds])
-                watched.add_metric((*labels, window), min(each.watched[seconds] / seconds, 1.0))
+                requests.add_metric((*labels, window), slo.requests[seconds])
+                watched.add_metric((*labels, window), min(slo.watched[seconds] / seconds, 1.0))
     yield from (objective, errors, budget, burn, requests, watched, met, offered)

@@ -79,7 +79,7 @@ class StatusRoute:
             chosen, refresh = _selection(dict(request.query_params))
         except ConfigError as error:
             return await self._render(_refused, status, 400, "Not understood", str(error))
-        if chosen is not None and all(each.name != chosen for each in status.targets):
+        if chosen is not None and all(target.name != chosen for target in status.targets):
             said = f"No target is called {quoted(chosen)}."
             return await self._render(_refused, status, 404, "No such target", said)
         # A page is the same for all, and a page in the making outlives who asked for it.
@@ -121,7 +121,7 @@ class StatusRoute:
         names = status_view.detailed(status, chosen)
         try:
             hours: dict[str, Any] = {}
-            for each in (each for each in status.targets if each.name in names):
+            for each in (target for target in status.targets if target.name in names):
                 for selection in status_view.selections(each):
                     found = self._windows(since=now - HOUR, until=now, **selection)
                     for target, models in last_hour(found, now - HOUR, now).items():

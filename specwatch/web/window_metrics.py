@@ -25,14 +25,16 @@ _Seconds = Mapping[tuple[str, str], float]
 def of_windows(windows: Sequence[Window]) -> Iterator[Metric]:
     """Yield the families of windows, one for each series."""
     seconds = {
-        (each.series.target, each.series.model_name): _span(each)
-        for each in windows
-        if each.series.temperature == ALL_TEMPERATURES
+        (window.series.target, window.series.model_name): _span(window)
+        for window in windows
+        if window.series.temperature == ALL_TEMPERATURES
     }
     yield from _acceptance(windows)
     yield from _traffic(windows, seconds)
     yield from _latencies(windows)
-    yield from _loads([each for each in windows if each.series.temperature == ALL_TEMPERATURES])
+    yield from _loads(
+        [window for window in windows if window.series.temperature == ALL_TEMPERATURES]
+    )
 
 
 def _acceptance(windows: Iterable[Window]) -> Iterator[Metric]:

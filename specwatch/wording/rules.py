@@ -27,8 +27,8 @@ def comparison(condition: Condition) -> str:
 def conditions(rule: Rule) -> str:
     """When it fires: ``speedup_ratio below 1 over 5m or .., for 3m``."""
     said = f" {'and' if rule.combine == 'all' else 'or'} ".join(
-        f"{each.metric} {comparison(each)} over {format_duration(rule.window_of(each))}"
-        for each in rule.conditions
+        f"{part.metric} {comparison(part)} over {format_duration(rule.window_of(part))}"
+        for part in rule.conditions
     )
     return f"{said}, for {format_duration(rule.for_)}" if rule.for_ else said
 
@@ -36,8 +36,8 @@ def conditions(rule: Rule) -> str:
 def clearing(rule: Rule) -> str:
     """When the breach is over: ``speedup_ratio back at 1.02, for 5m``."""
     ends = dict.fromkeys(
-        f"{each.metric} back at {format_amount(each.clearing, MEASURES[each.metric].unit)}"
-        for each in rule.conditions
+        f"{part.metric} back at {format_amount(part.clearing, MEASURES[part.metric].unit)}"
+        for part in rule.conditions
     )
     said = " and ".join(ends) if rule.combine == "any" else " or ".join(ends)
     return f"{said}, for {format_duration(rule.clear_for)}" if rule.clear_for else said

@@ -152,7 +152,7 @@ def pending(finding: dict[str, Any], now: float) -> str:
 
 def counts(findings: list[dict[str, Any]]) -> str:
     """``1 in breach, 12 pass, 3 without data``; empty without rules."""
-    found = Counter(each["verdict"] for each in findings)
+    found = Counter(finding["verdict"] for finding in findings)
     words = {"breach": "in breach", "pass": "pass", "no_data": "without data"}
     return ", ".join(f"{found[name]} {said}" for name, said in words.items() if found[name])
 
@@ -194,7 +194,9 @@ def goodput(windows: dict[str, Any]) -> str | None:
 def change(decision: dict[str, Any]) -> str:
     """A stored change of a verdict: ``too-slow: speedup_ratio 0.91 (0.88 to 0.94), below 1``."""
     readings = decision["inputs"].get("readings") or [None]
-    told = next((each for each in readings if each is not None and _met(each)), readings[0])
+    told = next(
+        (reading for reading in readings if reading is not None and _met(reading)), readings[0]
+    )
     return breach({**decision, "leading": told})
 
 

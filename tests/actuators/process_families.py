@@ -66,14 +66,17 @@ def leave_others_out() -> None:
     """What other tests of this process have started, such as a database, is none of ours."""
     _others.clear()
     _others.update(
-        each.pid for each in process_holder.descendants({os.getpid()}, process_holder.processes())
+        descendant.pid
+        for descendant in process_holder.descendants({os.getpid()}, process_holder.processes())
     )
 
 
 def descendants() -> list[int]:
     """All processes below this one, but for those that other tests have started."""
     processes = process_holder.processes()
-    theirs = _others | {each.pid for each in process_holder.descendants(_others, processes)}
+    theirs = _others | {
+        descendant.pid for descendant in process_holder.descendants(_others, processes)
+    }
     below = process_holder.descendants({os.getpid()}, processes)
     return [each.pid for each in below if not each.gone and each.pid not in theirs]
 

@@ -48,17 +48,20 @@ def test_findings_come_gravest_first_and_name_their_sources() -> None:
         sized("3B"), sized("2B"), gpus=1, gpu_memory=8 * GB, k=12, workload="creative",
         saturated=True, output_tokens=10,
     )  # fmt: skip
-    ranks = [LEVELS.index(each.level) for each in found.findings]
+    ranks = [LEVELS.index(finding.level) for finding in found.findings]
     assert ranks == sorted(ranks)
     assert not found.sound
     cited = {
-        letter for each in found.findings for letter in "FGLPT" if f"[{letter}]" in each.source
+        letter
+        for finding in found.findings
+        for letter in "FGLPT"
+        if f"[{letter}]" in finding.source
     }
     assert set(found.sources) == cited | {"G", "L"}
-    for each in found.findings:
-        if each.level in ("wrong", "doubt"):
-            assert each.remedy, each
-        assert each.source, each
+    for finding in found.findings:
+        if finding.level in ("wrong", "doubt"):
+            assert finding.remedy, finding
+        assert finding.source, finding
 
 
 def test_it_is_what_its_schema_says() -> None:
@@ -76,7 +79,7 @@ def test_without_a_method_nothing_is_expected() -> None:
     assert found.method is None
     assert found.expected == ()
     assert found.sound
-    assert any("nothing will be drafted" in each.text for each in found.findings)
+    assert any("nothing will be drafted" in finding.text for finding in found.findings)
 
 
 def test_memory_needs_gpus_and_sizes() -> None:
@@ -84,11 +87,11 @@ def test_memory_needs_gpus_and_sizes() -> None:
     unknown = from_name("org/mystery")
     found = advise(unknown, gpus=1, gpu_memory=80 * GB, method="ngram", k=3)
     assert found.memory is None
-    assert any("the size of the target is not known" in each.text for each in found.findings)
+    assert any("the size of the target is not known" in finding.text for finding in found.findings)
     on_cpu = advise(sized("70B"), gpus=1, gpu_memory=80 * GB, server="llama.cpp",
                     speculation={"on_cpu": True})  # fmt: skip
     assert on_cpu.memory is None
-    assert any("-ngl leaves layers to the CPU" in each.text for each in on_cpu.findings)
+    assert any("-ngl leaves layers to the CPU" in finding.text for finding in on_cpu.findings)
 
 
 def test_the_shape_of_the_target_gives_requests() -> None:
@@ -111,7 +114,11 @@ def test_the_model_s_own_temperature_counts_where_nobody_said_one(
     generation = {"temperature": temperature}
     folder = ModelFiles(name="T", where="here", config=LLAMA, generation_config=generation)
     target = from_files(folder, name="T")
-    found = [each for each in advise(target, method="ngram", k=3).findings if each.topic == "use"]
+    found = [
+        finding
+        for finding in advise(target, method="ngram", k=3).findings
+        if finding.topic == "use"
+    ]
     assert [each.level for each in found] == [level]
     assert "generation_config.json" in found[0].source
     told = advise(target, method="ngram", k=3, temperatures=((0.0, 1.0),)).findings
@@ -153,7 +160,7 @@ def test_a_name_alone_is_marked_as_such() -> None:
 
 def of(found: Advice, text: str) -> list[str]:
     """The levels of the findings that begin so."""
-    return [each.level for each in found.findings if each.text.startswith(text)]
+    return [finding.level for finding in found.findings if finding.text.startswith(text)]
 
 
 def test_what_vllm_knows_of_no_width_of_is_a_note() -> None:
@@ -207,7 +214,7 @@ def test_a_head_keeps_the_tokenizer_that_was_found_of_it() -> None:
     more = replace(more, findings=(*more.findings, Finding(topic="model", level="note", text="x")))
     found = more.as_head()
     assert (found.total, found.files) == (None, more.files)
-    assert [each.text for each in found.findings][1:] == ["x"]
+    assert [finding.text for finding in found.findings][1:] == ["x"]
 
 
 def test_a_draft_of_unknown_size_leaves_nothing_known_beside_it() -> None:
@@ -298,10 +305,10 @@ def test_a_size_in_a_name_is_not_taken_for_that_of_experts() -> None:
 def test_what_is_counted_of_a_model_for_more_than_text() -> None:
     config = {"model_type": "x_vl", "text_config": LLAMA}
     folder = ModelFiles(name="m", where="here", config=config)
-    texts = [each.text for each in from_files(folder, name="m").findings]
+    texts = [finding.text for finding in from_files(folder, name="m").findings]
     assert "m takes more than text, and only the language model is counted" in texts
     headed = from_files(replace(folder, weights=stored(BF16=9 * GB).weights), name="m")
-    assert [each.text for each in headed.findings] == [
+    assert [finding.text for finding in headed.findings] == [
         "m takes more than text, and all of its weights are counted"
     ]
 

@@ -100,7 +100,7 @@ def test_a_quantized_target_hurts_acceptance(quantization: str, bits: float, lev
     assert first.level == level
     assert quantization in first.text
     assert "5 points" in first.reason
-    assert [each.level for each in others] == ["note"], "the draft is not quantized"
+    assert [other.level for other in others] == ["note"], "the draft is not quantized"
     assert others[0].source.startswith("arithmetic"), "no report says so"
 
 

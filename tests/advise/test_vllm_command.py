@@ -112,7 +112,7 @@ def test_what_is_said_twice_excludes_itself() -> None:
 def test_an_empty_configuration_is_none_but_for_braces(empty: str) -> None:
     found = plan(f"vllm serve M -sc {empty!r}")
     assert found.method is None
-    assert [each.level for each in found.findings] == (["wrong"] if empty == "{}" else [])
+    assert [finding.level for finding in found.findings] == (["wrong"] if empty == "{}" else [])
 
 
 def test_flags_of_v0_are_told_as_such() -> None:

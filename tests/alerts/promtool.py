@@ -141,7 +141,7 @@ def _alone(name: str, groups: Iterable[Group]) -> Iterator[Group]:
     for group in groups:
         if name in [alert.name for alert in group.alerts]:
             kept = [
-                each for each in group.rules if isinstance(each, Recording) or each.name == name
+                rule for rule in group.rules if isinstance(rule, Recording) or rule.name == name
             ]
             yield Group(group.name, tuple(kept), group.interval)
 

@@ -43,15 +43,15 @@ def test_each_alert_links_to_its_section(name: str, alerts: list[Alert]) -> None
     url, _, fragment = alert.annotations["runbook_url"].partition("#")
     assert url == BOOK
     assert [fragment] == [
-        runbook_anchor(each.name) for each in runbook_sections() if each.name == name
+        runbook_anchor(section.name) for section in runbook_sections() if section.name == name
     ]
 
 
 def test_where_the_runbook_is_makes_no_other_alert() -> None:
     """Its address may change while an alert fires."""
     one = target(decision=decided((BREACHED,)))
-    assert [each.key for each in alerts_of(one, BOOK)] == [
-        each.key for each in alerts_of(one, "http://elsewhere")
+    assert [alert.key for alert in alerts_of(one, BOOK)] == [
+        alert.key for alert in alerts_of(one, "http://elsewhere")
     ]
 
 

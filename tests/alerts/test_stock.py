@@ -359,7 +359,9 @@ def test_the_bounds_are_those_of_vllm() -> None:
     samples = PageReader().read(page.read_bytes())
     for metric, known in objectives.HISTOGRAMS.items():
         bounds = {
-            float(each.key) for each in samples if (each.quantity, each.part) == (metric, "bucket")
+            float(sample.key)
+            for sample in samples
+            if (sample.quantity, sample.part) == (metric, "bucket")
         }
         assert bounds == {*known.bounds, float("inf")}
 
@@ -400,7 +402,7 @@ def test_an_objective_may_have_any_name(tmp_path: Path) -> None:
     """What has a meaning in expressions or templates is text, and its alert fires under it."""
     slos = [Slo(name=each, metric="ttft", threshold="500ms", objective="99%") for each in ODD_NAMES]
     groups = objectives.groups(slos)
-    alerts = {each.labels["slo"]: each for group in groups for each in group.alerts}
+    alerts = {alert.labels["slo"]: alert for group in groups for alert in group.alerts}
     cases = [
         {
             "interval": "1m",

@@ -189,7 +189,7 @@ def test_a_loopback_instance_is_on_the_machine_of_prometheus() -> None:
         [server("localhost:8000", 0), server("gpu-1:8000", 0)], TARGETS, name=None,
         hostname="box", default_name=str, near=False,
     )  # fmt: skip
-    assert [each.target for each in got.sources] == ["chat"]
+    assert [source.target for source in got.sources] == ["chat"]
     assert got.refused == [
         '"localhost:8000" is on the machine of Prometheus, which is not this one; give --target'
         " NAME with --selector '{instance=\"localhost:8000\"}'"

@@ -77,7 +77,7 @@ _UNITS = {"ttft": "s", "tpot": "s", "throughput": "tokens/s"}
 
 
 def _compared(name: str, runs: list[dict[str, _Run]]) -> list[Figure]:
-    found = {client: [math.log(getattr(each[client], name)) for each in runs] for client in runs[0]}
+    found = {client: [math.log(getattr(run[client], name)) for run in runs] for client in runs[0]}
     figures = []
     ours = found.pop("specwatch")
     for client, theirs in found.items():
@@ -102,7 +102,7 @@ def _compared(name: str, runs: list[dict[str, _Run]]) -> list[Figure]:
 def _clients(url: str, tokenizer: Path, folder: Path) -> dict[str, Callable[[], _Run]]:
     prompts = folder / "sharegpt.json"
     talks = [[{"from": "human", "value": each}, {"from": "gpt", "value": each}] for each in PROMPTS]
-    prompts.write_text(json.dumps([{"conversations": each} for each in talks]))
+    prompts.write_text(json.dumps([{"conversations": talk} for talk in talks]))
     texts = folder / "texts.jsonl"
     texts.write_text("".join(json.dumps({"text": each}) + "\n" for each in PROMPTS))
     hub = hub_with(tokenizer, folder)

@@ -194,7 +194,7 @@ def _judge(targets: int) -> JudgingCost:
 def _measured(judging: Judging) -> Callable[[str], bool]:
     """Whether the speedup of a target was measured."""
     return lambda name: all(
-        each.assessment.measured for each in judging.decision_of(name).models.values()
+        model.assessment.measured for model in judging.decision_of(name).models.values()
     )
 
 

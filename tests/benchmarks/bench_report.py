@@ -217,7 +217,7 @@ def measure(url: str) -> dict[str, float]:
         for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
     assert made.targets, made.notes
-    assert all(each.answer.speedup for each in made.targets)
+    assert all(target.answer.speedup for target in made.targets)
     setattr(reader, "build", _only_read)  # noqa: B010
     began = time.monotonic()
     report.made(url, None, since=NOW - 7 * DAY, until=NOW, now=NOW)

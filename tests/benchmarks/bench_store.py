@@ -91,7 +91,7 @@ def measure_roll_up(file: Path) -> float:
 def measure_packing() -> float:
     """Microseconds to pack one window."""
     batches = [Batch(tuple(windows("t", T0, random.Random(3))), None) for _ in range(200)]
-    took = milliseconds(lambda: [pack_batch(each) for each in batches])
+    took = milliseconds(lambda: [pack_batch(batch) for batch in batches])
     return took * 1e3 / (len(batches) * len(BUCKETS))
 
 

@@ -33,7 +33,7 @@ def minute(number: int, *, acceptance: float = 0.75, target: str = "chat") -> li
     """One minute: half of the drafts at temperature 0, half above 0.7, where a fifth less of them
     is kept; a step costs 1.5 plain ones."""
     parts = {"0": _tally(500, acceptance), "(0.7,1]": _tally(500, 0.8 * acceptance)}
-    drafts, accepted = 1000, sum(each.accepted_tokens or 0 for each in parts.values())
+    drafts, accepted = 1000, sum(part.accepted_tokens or 0 for part in parts.values())
     whole = Tally(
         drafts=drafts,
         draft_tokens=_K * drafts,

@@ -44,7 +44,7 @@ def advised(run: Run, *arguments: object, code: int = 0) -> Advice:
 
 
 def said(found: Advice) -> str:
-    return "\n".join(f"{each.level}: {each.text}" for each in found.findings)
+    return "\n".join(f"{finding.level}: {finding.text}" for finding in found.findings)
 
 
 def test_parameters_alone_are_enough(run: Run) -> None:
@@ -295,9 +295,9 @@ def test_no_line_is_wider_than_the_terminal(run: Run, width: int) -> None:
     wide = [line for line in told if len(line) > max(width, 55)]
     assert wide == []
     words = " ".join(" ".join(told).split())
-    for each in found.findings:
-        assert " ".join(each.text.split()) in words
-        assert " ".join(each.reason.split()) in words
+    for finding in found.findings:
+        assert " ".join(finding.text.split()) in words
+        assert " ".join(finding.reason.split()) in words
 
 
 def test_the_gravest_come_first_under_their_titles(run: Run) -> None:

@@ -252,7 +252,7 @@ def test_only_targets_of_the_configuration_are_filled_unless_asked(
     assert {w.series.target for w in windows(database)} == {"chat"}
     assert run(*words, "--selector", '{job="vllm"}', "--dry-run").stdout.count("minute") > 2
     done = run(*words, "--all", "--json")
-    assert [each["target"] for each in json.loads(done.stdout)["targets"]] == ["chat", "gpu-9:8000"]
+    assert [load["target"] for load in json.loads(done.stdout)["targets"]] == ["chat", "gpu-9:8000"]
 
 
 def test_a_proxys_temperatures_are_said_to_be_missing(

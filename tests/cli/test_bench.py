@@ -50,7 +50,7 @@ def on() -> Iterator[SimulatedServer]:
 def stored(database: str) -> list[Experiment]:
     reader = Reader.of(database)
     try:
-        return [each.experiment for each in reader.experiments(0, 4e9)]
+        return [row.experiment for row in reader.experiments(0, 4e9)]
     finally:
         reader.close()
 
@@ -93,7 +93,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
 def test_the_speedup_of_decoding_is_the_true_one(both: Both) -> None:
     """Give or take what the last step of an answer yields beyond its end, and throws away."""
     assert both.found.interleaved
-    assert [each.concurrency for each in both.found.levels] == [2, 4]
+    assert [level.concurrency for level in both.found.levels] == [2, 4]
     for one in both.found.levels:
         truth = both.on.true_speedup(0.0, one.concurrency or 0)
         assert one.decode is not None
@@ -174,8 +174,8 @@ def test_a_bench_of_one_server_is_read_in_eighty_columns(
     ]  # fmt: skip
     (kept,) = stored(database)
     assert isinstance(kept, Bench)
-    assert [len(each.batches) >= 5 for each in kept.levels] == [True, True]
-    assert all(each.acceptance is not None for each in kept.levels)
+    assert [len(level.batches) >= 5 for level in kept.levels] == [True, True]
+    assert all(level.acceptance is not None for level in kept.levels)
     assert baselines(database) == [], "with speculation on it is no baseline"
 
 
@@ -327,10 +327,10 @@ def test_interrupted_it_keeps_what_was_measured(specwatch: list[str], tmp_path: 
     assert stored(database) == [kept]
     assert isinstance(kept, Bench)
     assert not kept.complete
-    assert [each.concurrency for each in kept.levels] == [1, 2]
+    assert [level.concurrency for level in kept.levels] == [1, 2]
     assert kept.levels[1].seconds < 3.0
     assert kept.levels[1].requests > 0
-    assert [each.complete for each in kept.levels] == [True, False]
+    assert [level.complete for level in kept.levels] == [True, False]
     assert "note: 2 requests at once: broken off: " in out
     assert "no baseline stored: not all was measured" in out
     assert baselines(database) == [], "half a measurement is no baseline"
@@ -359,7 +359,7 @@ def test_a_server_that_dies_leaves_a_partial_result(run: Run, database: str) -> 
     (kept,) = stored(database)
     assert isinstance(kept, Bench)
     assert not kept.complete
-    assert [each.concurrency for each in kept.levels] == [1]
+    assert [level.concurrency for level in kept.levels] == [1]
     assert 0 < kept.levels[0].requests < 70
     assert kept.levels[0].alone is None
 

@@ -41,7 +41,7 @@ def off() -> Iterator[SimulatedServer]:
 
 
 def files(folder: Path, *benches: Bench) -> list[Path]:
-    found = [folder / f"{each.subject.mode}.json" for each in benches]
+    found = [folder / f"{bench.subject.mode}.json" for bench in benches]
     for path, each in zip(found, benches, strict=True):
         path.write_bytes(msgspec.json.encode(each))
     return found
@@ -152,9 +152,9 @@ def test_of_two_servers_that_cannot_be_compared_the_file_has_both(
     assert "not compared: " in done.stderr
     found = read(output.read_bytes(), "file")
     assert isinstance(found, Comparison)
-    assert [each.subject.mode for each in found.benches] == ["off", "on"]
+    assert [bench.subject.mode for bench in found.benches] == ["off", "on"]
     assert (found.verdict, found.complete, found.levels) == ("unknown", False, ())
-    assert any(each.levels for each in found.benches)
+    assert any(bench.levels for bench in found.benches)
     for more in ((), ("--json",)):
         again = tmp_path / "again.json"
         done = run("bench", "compare", output, *more, "-o", again, "--plot", tmp_path / "a.svg")

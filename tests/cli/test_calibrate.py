@@ -123,7 +123,7 @@ def test_the_baseline_is_stored_by_load_for_the_target(both: Both) -> None:
 
 def test_the_servers_took_turns_with_the_same_work(both: Both) -> None:
     stages = both.report["stages"]
-    assert [(each["concurrency"], each["mode"]) for each in stages] == [
+    assert [(stage["concurrency"], stage["mode"]) for stage in stages] == [
         (2, "off"), (2, "on"), (4, "off"), (4, "on"),
     ]  # fmt: skip
     for stage in stages:
@@ -391,7 +391,7 @@ def test_several_results_are_enough_and_their_load_can_be_said(run: Run, databas
         "--json",
     )  # fmt: skip
     assert done.exit_code == 0, done.stderr
-    assert [each["load_bin"] for each in json.loads(done.stdout)["measurements"]] == ["9-16"]
+    assert [load["load_bin"] for load in json.loads(done.stdout)["measurements"]] == ["9-16"]
 
 
 @pytest.mark.parametrize(

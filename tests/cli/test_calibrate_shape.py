@@ -152,7 +152,7 @@ def test_every_point_tells_its_conditions(production: tuple[str, Result]) -> Non
         prompts = [point.prompt for point in one.points if point.prompt is not None]
         assert len(prompts) == 12
         for wanted in (100, 200, 400):
-            alike = [each for each in prompts if abs(each - wanted) <= CLOSE * wanted]
+            alike = [prompt for prompt in prompts if abs(prompt - wanted) <= CLOSE * wanted]
             assert len(alike) == 4, (wanted, prompts)
         for point in one.points:
             assert point.firsts
@@ -177,7 +177,7 @@ def test_each_round_has_every_length_and_its_order_changes(
         assert rounds[1] == rounds[0][::-1], "what drifts meets every length alike"
         assert rounds[3] == rounds[2][::-1]
         orders += rounds
-    assert len({tuple(each) for each in orders}) > 2
+    assert len({tuple(order) for order in orders}) > 2
 
 
 def test_the_time_that_is_announced_is_what_it_takes(

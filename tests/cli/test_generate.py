@@ -26,7 +26,7 @@ def test_the_runbook_can_be_elsewhere(run: Run, tmp_path: Path) -> None:
     there = "https://wiki.example/specwatch"
     assert run("generate", "dashboards", "-o", tmp_path, "--runbook-url", there).exit_code == 0
     for board in BOARDS:
-        urls = [each["url"] for each in json.loads((tmp_path / board.file).read_text())["links"]]
+        urls = [load["url"] for load in json.loads((tmp_path / board.file).read_text())["links"]]
         assert there in urls
 
 

@@ -403,7 +403,7 @@ def test_history_is_a_line_a_step_oldest_first(run: Run, guards: Guards) -> None
 
 def breach() -> dict[str, Any]:
     """The numbers of a breach, as the guard stores them."""
-    (found,) = (each for each in decided().findings if each.rule == BREACHED)
+    (found,) = (finding for finding in decided().findings if finding.rule == BREACHED)
     return decisions.finding(found)
 
 

@@ -66,7 +66,7 @@ def off() -> Iterator[SimulatedServer]:
 def stored(database: str) -> list[Probe]:
     reader = Reader.of(database)
     try:
-        found = [each.experiment for each in reader.experiments(since=0, until=4e9)]
+        found = [row.experiment for row in reader.experiments(since=0, until=4e9)]
     finally:
         reader.close()
     assert all(isinstance(each, Probe) for each in found)
@@ -116,7 +116,7 @@ def test_the_acceptance_of_each_temperature_is_what_the_engine_counted(
     )  # fmt: skip
     assert found.complete
     assert found.alone is True
-    assert [each.temperature for each in found.temperatures] == list(TEMPERATURES)
+    assert [temperature.temperature for temperature in found.temperatures] == list(TEMPERATURES)
     rates = []
     for one in found.temperatures:
         acceptance = one.acceptance
@@ -171,7 +171,7 @@ def test_prompts_that_are_sent_again_make_no_interval_narrower(
             run, "--target", running.url, *SWEEP, "--requests", 7, "--prompts", file, "--dry-run",
             "--concurrency", 2,
         )  # fmt: skip
-        assert [each.requests for each in found.temperatures] == [7, 7, 7]
+        assert [temperature.requests for temperature in found.temperatures] == [7, 7, 7]
         for one in found.temperatures:
             assert one.acceptance is not None
             assert one.acceptance.rate is not None
@@ -227,7 +227,7 @@ def test_with_a_baseline_at_this_load_the_line_is_measured(run: Run, tmp_path: P
         assert one.speedup.lower is not None
         assert one.speedup.upper is not None
         assert one.speedup.lower * 0.95 < speedup < one.speedup.upper * 1.05
-    assert [each.zone for each in found.temperatures][::2] == ["wins", "loses"]
+    assert [temperature.zone for temperature in found.temperatures][::2] == ["wins", "loses"]
     assert elsewhere.line.basis == "assumed"
     assert any("the baseline is of load 2, and this was" in note for note in elsewhere.notes)
 
@@ -240,8 +240,8 @@ def test_without_a_baseline_the_line_is_assumed_and_said_to_be(
     )
     assert found.line.basis == "assumed"
     assert (found.line.load, found.line.acceptance.value) == (None, 0.1)
-    assert all(each.speedup is None for each in found.temperatures)
-    assert [each.zone for each in found.temperatures][::2] == ["wins", "wins"]
+    assert all(temperature.speedup is None for temperature in found.temperatures)
+    assert [temperature.zone for temperature in found.temperatures][::2] == ["wins", "wins"]
     (note,) = [each for each in found.notes if "assumed" in each]
     assert "specwatch calibrate --off URL" in note
 
@@ -310,7 +310,7 @@ def test_a_first_answer_without_drafts_is_no_server_without_speculation(
     monkeypatch.setattr(LoadClient, "send", send)
     monkeypatch.setattr(Server, "__init__", unspoken)
     found, _ = probed(run, "--target", recording.url, *SWEEP, "--requests", 2, "--dry-run")
-    assert {each.source for each in found.temperatures} == {"records"}
+    assert {temperature.source for temperature in found.temperatures} == {"records"}
 
 
 def test_a_page_without_drafts_and_answers_without_record_tell_nothing(
@@ -364,7 +364,7 @@ def test_a_block_that_others_had_a_part_in_is_asked_again(
     others(counting.url, 2, monkeypatch)
     found, said = probed(run, "--target", counting.url, *SWEEP, "--requests", 5, "--dry-run")
     assert found.complete
-    assert [each.requests for each in found.temperatures] == [5, 5, 5]
+    assert [temperature.requests for temperature in found.temperatures] == [5, 5, 5]
     assert said.count("asking again at temperature") == 2
     assert "1 request more ended than we sent" in said
 
@@ -387,7 +387,11 @@ def test_records_are_good_although_others_are_there(
     others(recording.url, 2, monkeypatch)
     found, _ = probed(run, "--target", recording.url, *SWEEP, "--requests", 5, "--dry-run")
     assert found.alone is False
-    drafts = sum(each.acceptance.drafts or 0 for each in found.temperatures if each.acceptance)
+    drafts = sum(
+        temperature.acceptance.drafts or 0
+        for temperature in found.temperatures
+        if temperature.acceptance
+    )
     engine = sum(each.drafts for each in recording.engine.log[before + len(TEMPERATURES) :])
     assert 0 < drafts < engine
     assert any("others used the server meanwhile" in note for note in found.notes)
@@ -422,7 +426,7 @@ def test_a_server_that_dies_gives_what_was_measured_until_then(
         )
     assert not found.complete
     assert stored(database) == [found]
-    assert 15 <= sum(each.requests for each in found.temperatures) <= 18
+    assert 15 <= sum(temperature.requests for temperature in found.temperatures) <= 18
     for one in found.temperatures:
         assert one.acceptance is not None
         assert one.acceptance.rate is not None
@@ -462,7 +466,7 @@ def test_a_key_that_vanishes_meanwhile_breaks_it_off(
             "--bearer-token-file", key, code=1,
         )  # fmt: skip
     assert not found.complete
-    assert sum(each.requests for each in found.temperatures) == 12
+    assert sum(temperature.requests for temperature in found.temperatures) == 12
     assert str(key) in said
     assert stored(database) == [found]
 
@@ -513,7 +517,7 @@ def test_interrupted_it_keeps_what_was_measured(
     found = read(out, "standard output")
     assert isinstance(found, Probe)
     assert not found.complete
-    assert sum(each.requests for each in found.temperatures) >= 75
+    assert sum(temperature.requests for temperature in found.temperatures) >= 75
     assert "interrupted: what was measured until then is kept" in said
     assert stored(database) == [found]
 
@@ -540,7 +544,7 @@ def test_a_second_interrupt_amid_the_last_look_loses_nothing(
     assert len(looks) == 1
     assert "interrupted: what was measured until then is kept" in said
     assert not found.complete
-    assert sum(each.requests for each in found.temperatures) >= 17
+    assert sum(temperature.requests for temperature in found.temperatures) >= 17
     assert stored(database) == [found]
 
 
@@ -584,7 +588,7 @@ def test_failed_requests_among_those_of_others_are_not_called_ours_alone(
 
     monkeypatch.setattr(LoadClient, "send", failing)
     found, _ = probed(run, "--target", counting.url, *SWEEP, "--requests", 5, "--dry-run", code=1)
-    assert sorted(sum(each.errors.values()) for each in found.temperatures) == errors
+    assert sorted(sum(temperature.errors.values()) for temperature in found.temperatures) == errors
     assert found.alone is False
     (note,) = (each for each in found.notes if each.startswith("others used the server while"))
     assert "while requests failed, first at temperature 0.7 (" in note

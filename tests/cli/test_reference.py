@@ -64,7 +64,7 @@ def test_defaults_are_spelt_as_a_file_has_them(pages: Mapping[str, str]) -> None
 def test_a_section_that_is_linked_to_is_there(pages: Mapping[str, str]) -> None:
     found = pages["configuration.md"]
     headings = re.findall(r"^## (.+)$", found, re.M)
-    anchors = {re.sub(r"[^\w -]", "", each).replace(" ", "-").lower() for each in headings}
+    anchors = {re.sub(r"[^\w -]", "", heading).replace(" ", "-").lower() for heading in headings}
     assert set(re.findall(r"\(#([^)]+)\)", found)) <= anchors
 
 

@@ -47,13 +47,13 @@ def test_the_answer_is_printed_as_text(run: Run, url: str) -> None:
 def test_json_is_the_report(run: Run, url: str, arguments: tuple[str, ...]) -> None:
     done = run("report", "--database", url, *PERIOD, *arguments)
     report = msgspec.json.decode(done.stdout, type=Report)
-    assert [each.target for each in report.targets] == ["chat", "code"]
+    assert [target.target for target in report.targets] == ["chat", "code"]
     assert (report.since, report.until) == (history.T0, UNTIL)
 
 
 def test_only_the_targets_named_are_told_of(run: Run, url: str) -> None:
     done = run("report", "--database", url, *PERIOD, "--json", "--target", "code")
-    assert [each["target"] for each in json.loads(done.stdout)["targets"]] == ["code"]
+    assert [load["target"] for load in json.loads(done.stdout)["targets"]] == ["code"]
 
 
 def test_an_unknown_target_is_refused_with_the_nearest(run: Run, url: str) -> None:

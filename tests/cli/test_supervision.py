@@ -109,7 +109,7 @@ def test_the_supervised_target_of_a_file_is_the_commands(tmp_path: Path) -> None
         "{name: other, url: 'http://h:8000'}",
     )
     for words in ([*SERVE, "--port", "9000"], ["./start-vllm"]):
-        assert [each.name for each in configured(words, file=file).targets] == ["ours", "other"]
+        assert [target.name for target in configured(words, file=file).targets] == ["ours", "other"]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_whatever_disables_asks_for_traffic_and_is_sure() -> None:
         if rule.action == "disable":
             assert rule.min_requests >= 10
             assert not rule.min_drafts, "a drafter that finds nothing may slow every step"
-            metrics = {each.metric for each in rule.conditions}
+            metrics = {condition.metric for condition in rule.conditions}
             assert metrics <= {"speedup_ratio", "speedup_ratio_unadjusted"}
 
 

@@ -213,7 +213,7 @@ def test_the_public_face_reads_back_as_the_same() -> None:
     config = valid()
     public = config.public()
     keys = ("temperature_buckets", "rules", "slos", "baseline")
-    servers = [{"name": each.name, "url": each.url} for each in config.targets]
+    servers = [{"name": target.name, "url": target.url} for target in config.targets]
     text = yaml.safe_dump({"targets": servers, **{key: public[key] for key in keys}})
     again = parse(text, "public", environ={}, hostname="gpu-7")
     assert (again.rules, again.slos) == (config.rules, config.slos)

@@ -128,7 +128,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 
 def verdicts(judging: Judging, target: str = "chat") -> list[Verdict]:
     """The confirmed verdicts on a target."""
-    return [each.verdict for each in judging.decision_of(target).findings]
+    return [finding.verdict for finding in judging.decision_of(target).findings]
 
 
 def away(*_: object, **__: object) -> None:
@@ -154,7 +154,7 @@ def test_a_breach_and_its_end_are_logged_shown_and_stored_with_their_numbers(
     assert breach.inputs["speedup"]["basis"] == "assumed"
     assert breach.inputs["attribution"]["missing"]
     assert (end.verdict, end.at > breach.at) == ("pass", True)
-    assert [(each["value"], each["threshold"]) for each in events(log, "rule_breach")] == [
+    assert [(event["value"], event["threshold"]) for event in events(log, "rule_breach")] == [
         (0.2, 0.5)
     ]
     (cleared,) = events(log, "rule_cleared")
@@ -175,7 +175,7 @@ def test_what_is_assumed_follows_the_draft_cost_of_the_target_and_a_reload_of_it
     assert verdicts(judging) == [Verdict.PASS]
     (known,) = judging.decision_of("chat").models.values()
     assert (known.draft_cost_ratio, known.prior > 1) == (0.1, True)
-    dear = [each.model_copy(update={"draft_cost_ratio": 0.6}) for each in scene.config.targets]
+    dear = [target.model_copy(update={"draft_cost_ratio": 0.6}) for target in scene.config.targets]
     judging.configure(scene.config.model_copy(update={"targets": tuple(dear)}))
     scene.pass_minutes(judging, 0.5, 0.5)
     assert verdicts(judging) == [Verdict.BREACH]
@@ -231,7 +231,8 @@ def test_acting_on_assumptions_is_a_setting_of_the_guard(scene: Scene) -> None:
         judging = scene.judging()
         scene.pass_minutes(judging, 0.5)
         actions = {
-            each.rule.name: each.rule.action for each in judging.decision_of("chat").findings
+            finding.rule.name: finding.rule.action
+            for finding in judging.decision_of("chat").findings
         }
         assert actions["low-acceptance"] == action
 
@@ -441,9 +442,9 @@ def test_a_reload_keeps_what_did_not_change_and_ends_the_breaches_of_what_did(
     scene.pass_minutes(judging, 0.2, 0.2)
     stricter = other.model_copy(update={"min_drafts": 10_000})
     judging.configure(scene.ruled(LOW, stricter))
-    assert [each.rule.name for each in judging.decision_of("chat").findings] == ["low"]
+    assert [finding.rule.name for finding in judging.decision_of("chat").findings] == ["low"]
     scene.pass_minutes(judging, 0.2)
-    found = {each.rule.name: each.verdict for each in judging.decision_of("chat").findings}
+    found = {finding.rule.name: finding.verdict for finding in judging.decision_of("chat").findings}
     assert found == {"low": Verdict.BREACH, "other": Verdict.NO_DATA}
     judging.flush()
     assert [(each.rule, each.verdict) for each in scene.stored()] == [
@@ -499,7 +500,7 @@ def test_a_breach_of_a_model_that_is_gone_for_a_day_is_ended(scene: Scene, log: 
     scene.pass_minutes(judging, 0.2, 0.2)
     scene.time += 25 * HOUR
     scene.pass_minutes(judging, 0.9, model_name="qwen")
-    assert [each.model_name for each in judging.decision_of("chat").findings] == ["qwen"]
+    assert [finding.model_name for finding in judging.decision_of("chat").findings] == ["qwen"]
     judging.flush()
     breach, end = scene.stored()
     assert (breach.model_name, end.model_name, end.verdict) == ("llama", "llama", "no_data")
@@ -557,7 +558,7 @@ def test_what_a_rule_found_is_not_held_after_the_rule_is_gone(scene: Scene) -> N
         judging.flush()
     assert [each.verdict for each in scene.stored()] == ["breach", "no_data"] * 3
     gc.collect()
-    held = [each for each in gc.get_objects() if isinstance(each, Finding)]
+    held = [get_object for get_object in gc.get_objects() if isinstance(get_object, Finding)]
     assert [each for each in held if each.rule.name == LOW.name] == []
 
 
@@ -603,7 +604,11 @@ def test_a_baseline_outlives_a_restart_and_an_outage(
 
 def observations(scene: Scene) -> list[tuple[int, int]]:
     """Of each stored baseline the points, and the requests that its latencies come from."""
-    return [(len(each.points), each.tpot.count) for each in scene.store.measurements() if each.tpot]
+    return [
+        (len(measurement.points), measurement.tpot.count)
+        for measurement in scene.store.measurements()
+        if measurement.tpot
+    ]
 
 
 def test_what_is_measured_before_the_past_is_read_is_added_to_it(

@@ -161,7 +161,7 @@ class Asker:
 
     def _sifted(self, variable: Mapping[str, Any], options: Sequence[str]) -> list[str]:
         pattern = str(variable.get("regex") or "").strip("/")
-        return [each for each in options if not pattern or re.search(pattern, each)]
+        return [option for option in options if not pattern or re.search(pattern, option)]
 
 
 def _is_all(current: Mapping[str, Any]) -> bool:

@@ -171,11 +171,11 @@ def draw_legend(
 
 def _legend_line(canvas: Canvas, box: Box, lines: Sequence[Line]) -> None:
     x, y = box.x + 8, box.y + 9
-    for each in lines:
-        width = text_width(each.field.name, 8.5) + 34
+    for line in lines:
+        width = text_width(line.field.name, 8.5) + 34
         if x + width > box.x + box.width:
             canvas.write(x, y, "…", size=9)
             return
-        canvas.frame(Box(x, y - 1.5, 14, 3), each.colour)
-        canvas.write(x + 18, y, each.field.name, size=8.5)
+        canvas.frame(Box(x, y - 1.5, 14, 3), line.colour)
+        canvas.write(x + 18, y, line.field.name, size=8.5)
         x += width

@@ -78,8 +78,10 @@ class Board:
             if variable["type"] == "query":
                 text = query_text(variable)
                 yield Query(self.name, Kind.VARIABLE, variable["name"], "", text)
-        for each in self.annotations:
-            yield Query(self.name, Kind.ANNOTATION, each["name"], "", annotation_text(each))
+        for annotation in self.annotations:
+            yield Query(
+                self.name, Kind.ANNOTATION, annotation["name"], "", annotation_text(annotation)
+            )
         for panel, repeat in self.panels():
             yield from panel_queries(self.name, panel, repeat)
 

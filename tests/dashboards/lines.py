@@ -51,8 +51,8 @@ class Chart:
 
 def draw_lines(chart: Chart, box: Box, lines: Sequence[Line]) -> None:
     """A time series panel, but its legend."""
-    left = [each for each in lines if each.field.custom.get("axisPlacement") != "right"]
-    right = [each for each in lines if each not in left]
+    left = [line for line in lines if line.field.custom.get("axisPlacement") != "right"]
+    right = [line for line in lines if line not in left]
     axis = _units(left or lines)
     gutter = _gutter(left or lines, axis)
     beside = _gutter(right, _units(right)) if right else 8
@@ -76,28 +76,28 @@ def draw_lines(chart: Chart, box: Box, lines: Sequence[Line]) -> None:
 
 def _plot(chart: Chart, axes: Axes, lines: Sequence[Line], *, stacked: bool) -> None:
     theme = chart.canvas.theme
-    named = {each.field.name: each for each in lines}
+    named = {line.field.name: line for line in lines}
     base: dict[float, float] = {}
-    for each in lines:
-        custom = each.field.custom
-        x, y = _with_gaps(each.series, chart.step)
+    for line in lines:
+        custom = line.field.custom
+        x, y = _with_gaps(line.series, chart.step)
         if stacked:
             below = np.array([base.get(at, 0.0) for at in x])
             y = y + below
             base.update({at: float(top) for at, top in zip(x, y, strict=True) if top == top})
         else:
             below = np.zeros_like(y)
-        if custom.get("drawStyle") == "points" or len(each.series.points) == 1:
-            axes.plot(x, y, ".", color=each.colour, markersize=4)
+        if custom.get("drawStyle") == "points" or len(line.series.points) == 1:
+            axes.plot(x, y, ".", color=line.colour, markersize=4)
         style = "--" if (custom.get("lineStyle") or {}).get("fill") == "dash" else "-"
-        axes.plot(x, y, style, color=each.colour, linewidth=0.75 * custom.get("lineWidth", 1))
+        axes.plot(x, y, style, color=line.colour, linewidth=0.75 * custom.get("lineWidth", 1))
         opacity = float(custom.get("fillOpacity", 0)) / 100
         other = named.get(str(custom.get("fillBelowTo")))
         if other is not None:
             known = dict(zip(*_with_gaps(other.series, chart.step), strict=True))
             below = np.array([known.get(at, math.nan) for at in x])
         if opacity and (other is not None or not custom.get("fillBelowTo")):
-            axes.fill_between(x, below, y, color=each.colour, alpha=opacity, linewidth=0)
+            axes.fill_between(x, below, y, color=line.colour, alpha=opacity, linewidth=0)
     mode = ((lines[0].field.custom if lines else {}).get("thresholdsStyle") or {}).get("mode")
     for step in lines[0].field.steps if lines and mode not in (None, "off") else ():
         if step["value"] is not None:
@@ -165,7 +165,7 @@ def _stacked(panel: Mapping[str, Any]) -> bool:
 
 
 def _gutter(lines: Sequence[Line], unit: str) -> float:
-    values = [v for each in lines for _, v in each.series.points if math.isfinite(v)]
+    values = [v for line in lines for _, v in line.series.points if math.isfinite(v)]
     shown = [formatted(value, unit) for value in (min(values, default=0), max(values, default=1))]
     return 16 + max(text_width(each, 8) for each in shown)
 
@@ -174,17 +174,17 @@ def draw_heatmap(chart: Chart, box: Box, lines: Sequence[Line]) -> None:
     """A row a series, its value as a colour, and the scale of colours below."""
     options = chart.panel["options"]
     scale = options.get("color") or {}
-    names = [each.field.name for each in lines]
+    names = [line.field.name for line in lines]
     inner = box.inside(14 + max(text_width(name, 8) for name in names), 2, 8, 44)
     axes = chart.canvas.axes(inner)
     axes.grid(False)
-    values = [v for each in lines for _, v in each.series.points if math.isfinite(v)]
+    values = [v for line in lines for _, v in line.series.points if math.isfinite(v)]
     least, most = scale.get("min"), scale.get("max")
     low = float(min(values, default=0) if least is None else least)
     high = float(max(values, default=1) if most is None else most)
     colours = matplotlib.colormaps["viridis"]
     bounds = Normalize(low, high if high > low else low + 1)
-    ats = sorted({at for each in lines for at, _ in each.series.points})
+    ats = sorted({at for line in lines for at, _ in line.series.points})
     places = {at: number for number, at in enumerate(ats)}
     cells = np.full((len(lines), len(ats)), math.nan)
     for row, each in enumerate(lines):
@@ -209,7 +209,7 @@ def draw_heatmap(chart: Chart, box: Box, lines: Sequence[Line]) -> None:
 def draw_states(chart: Chart, box: Box, lines: Sequence[Line]) -> None:
     """A band a series, of which what is alike and side by side is one piece."""
     theme = chart.canvas.theme
-    names = [each.field.name for each in lines]
+    names = [line.field.name for line in lines]
     inner = box.inside(14 + max(text_width(name, 8) for name in names), 2, 8, 20)
     axes = chart.canvas.axes(inner)
     axes.grid(False)

@@ -99,7 +99,7 @@ class Screen:
             return
         points = max(50, round(panel.get("maxDataPoints") or box.width))
         queries = panel_queries(self._asker.board.name, panel)
-        answers = {each.ref: self._asker.answer(each, points) for each in queries}
+        answers = {query.ref: self._asker.answer(query, points) for query in queries}
         if not any(answers.values()):
             self.empty.append(title)
             text = ((panel.get("fieldConfig") or {}).get("defaults") or {}).get("noValue")
@@ -108,7 +108,7 @@ class Screen:
                               colour=self._theme.faint)  # fmt: skip
             return
         span = self._asker.span
-        drawn = _lines(panel, {each.ref: each for each in queries}, answers, self._theme)
+        drawn = _lines(panel, {query.ref: query for query in queries}, answers, self._theme)
         chart = Chart(self.canvas, panel, span.start, span.end, span.step(points), marks)
         self._draw(chart, inner, drawn, answers)
 
@@ -146,16 +146,16 @@ class Screen:
 
     def _marks(self) -> Iterator[tuple[float, str]]:
         span = self._asker.span
-        for each in self._asker.board.annotations:
-            expr = substituted(annotation_text(each), self._asker.values, span.macros(1000))
+        for annotation in self._asker.board.annotations:
+            expr = substituted(annotation_text(annotation), self._asker.values, span.macros(1000))
             for series in self._asker.prometheus.query_range(
                 expr, span.start, span.end, span.step(1000)
             ):
-                ats = {value / 1000 if each.get("useValueForTime") else at
+                ats = {value / 1000 if annotation.get("useValueForTime") else at
                        for at, value in series.points}  # fmt: skip
                 for at in ats:
                     if span.start <= at <= span.end:
-                        yield at, each.get("iconColor") or "blue"
+                        yield at, annotation.get("iconColor") or "blue"
 
 
 def _lines(

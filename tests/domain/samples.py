@@ -123,7 +123,7 @@ def evidence(
     now: float | None = None,
 ) -> Evidence:
     """At the end of the newest sample, unless ``now`` says otherwise."""
-    newest = max((each.start + each.length for each in samples), default=START)
+    newest = max((sample.start + sample.length for sample in samples), default=START)
     return Evidence(
         samples,
         baseline=Baseline() if baseline is None else baseline,

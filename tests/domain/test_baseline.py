@@ -73,7 +73,7 @@ def test_a_point_is_the_pace_of_a_minute_at_its_load():
 def test_the_newest_points_are_kept_and_their_latencies_added_up():
     ttft = Histogram((1.0,), (2, 1), 1.5)
     samples = [off(n) for n in range(MOST_POINTS + 10)]
-    samples = [replace(each, tally=replace(each.tally, ttft=ttft)) for each in samples]
+    samples = [replace(sample, tally=replace(sample.tally, ttft=ttft)) for sample in samples]
     (found,) = minutes.measurements(samples)
     assert len(found.points) == MOST_POINTS
     assert found.points[0].at == 11 * MINUTE

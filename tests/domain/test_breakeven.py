@@ -82,7 +82,7 @@ def test_tpot_of_requests_gives_the_same():
 def test_requests_are_not_compared_with_tokens(of_on):
     samples, plain = [on(n) for n in range(6)], PLAIN
     if of_on:
-        samples = [per_request(each) for each in samples]
+        samples = [per_request(sample) for sample in samples]
     else:
         plain = [per_request(each) for each in plain]
     found = assess(samples, baseline(plain))
@@ -184,13 +184,15 @@ def figures(found: Assessment) -> list[float]:
     intervals = [found.speedup, *(bucket.speedup for _, bucket in sorted(found.buckets.items()))]
     for line in found.bins:
         intervals += [line.speedup, line.step_cost, line.acceptance]
-    return [number for each in intervals for number in ends(each)] + [*found.best_k.speedups]
+    return [number for interval in intervals for number in ends(interval)] + [
+        *found.best_k.speedups
+    ]
 
 
 def with_positions(samples):
     return [
-        replace(each, tally=replace(each.tally, accepted_per_position=(300, 200, 80, 20)))
-        for each in samples
+        replace(sample, tally=replace(sample.tally, accepted_per_position=(300, 200, 80, 20)))
+        for sample in samples
     ]
 
 

@@ -138,9 +138,11 @@ amounts = st.floats(0.0, 1e6)
 )  # fmt: skip
 def test_whatever_was_seen_no_slope_and_no_rate_is_negative(seen):
     found = CostModel.fitted(seen)
-    assert all(each is None or each > 0 for each in found.slopes)
-    assert all(each.rate > 0 for each in found.rates.values())
-    assert all(each.variance >= 0 and each.freedom >= 8 for each in found.rates.values())
+    assert all(slope is None or slope > 0 for slope in found.slopes)
+    assert all(token_rate.rate > 0 for token_rate in found.rates.values())
+    assert all(
+        token_rate.variance >= 0 and token_rate.freedom >= 8 for token_rate in found.rates.values()
+    )
 
 
 def test_conditions_that_never_change_tell_nothing_of_their_cost():
@@ -306,7 +308,7 @@ def test_a_slope_leaves_a_part_of_each_loads_seconds_to_its_units():
     ]
     found = fitted(cheap, steep)
     assert set(found.rates) == {load_bin(2.0), load_bin(6.0)}
-    assert all(each.rate > 0 for each in found.rates.values())
+    assert all(token_rate.rate > 0 for token_rate in found.rates.values())
 
 
 def test_where_prompts_queue_each_load_has_its_own_cost_of_a_prompt():

@@ -86,7 +86,7 @@ def test_variance_and_correlation_are_found_in_spite_of_a_change_of_the_level(co
     """The level changes half way by five standard deviations: that is no noise."""
     values = 0.1 * correlated(np.random.default_rng(14), correlation, 2000, 20)
     values[:, 1000:] += 0.1 * shift
-    found = [noise_of(each.tolist()) for each in values]
+    found = [noise_of(value.tolist()) for value in values]
     mean = Noise(*(sum(column) / 20 for column in zip(*filter(None, found), strict=True)))
     assert None not in found
     assert mean.correlation == pytest.approx(correlation, abs=0.03)

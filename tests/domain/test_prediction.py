@@ -159,7 +159,7 @@ def test_temperatures_and_loads_long_ago_are_remembered_among_newer_ones() -> No
         memory.add(on(10_000 + 60 * at, 24.0, 3.0, {">1": 2.0}))
     experience = Experience.of(memory.samples, baseline(12.0, 24.0))
     assert experience.lengths["0"].value == pytest.approx(4.0)
-    assert [round(each.concurrency) for each in experience.costs] == [12, 24]
+    assert [round(cost.concurrency) for cost in experience.costs] == [12, 24]
     assert len(memory.samples) <= 20
 
 

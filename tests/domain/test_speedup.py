@@ -98,7 +98,7 @@ def by_load(samples: Sequence[Sample], plain: Sequence[Sample]) -> float:
         sums = paces.setdefault(each.load_bin, [0.0, 0.0])
         sums[0] += each.pace.seconds
         sums[1] += each.pace.tokens
-    known = [each for each in samples if each.load_bin in paces]
+    known = [sample for sample in samples if sample.load_bin in paces]
     over = sum(each.pace.tokens * paces[each.load_bin][0] / paces[each.load_bin][1]
                for each in known)  # fmt: skip
     return over / sum(each.pace.seconds for each in known)
@@ -173,8 +173,8 @@ def test_the_objective_decides_where_the_first_token_comes_later(objective, expe
     assert found is not None
     assert compared.objective is objective
     if expected is None:
-        firsts = sum(each.tally.ttft.sum for each in samples)
-        tokens = sum(each.pace.seconds for each in samples)
+        firsts = sum(sample.tally.ttft.sum for sample in samples)
+        tokens = sum(sample.pace.seconds for sample in samples)
         expected = (1.3 * tokens + 0.25 * firsts) / (tokens + firsts)
     assert found.lower <= expected <= found.upper
     assert found.value == pytest.approx(expected, rel=0.03)
@@ -195,7 +195,7 @@ def test_where_first_tokens_are_not_known_it_is_the_time_per_token():
     """As of a server that does not say when they came."""
 
     def silent(samples: Iterable[Sample]) -> list[Sample]:
-        return [replace(each, tally=replace(each.tally, ttft=None)) for each in samples]
+        return [replace(sample, tally=replace(sample.tally, ttft=None)) for sample in samples]
 
     samples = silent(running_on(0, unlike(5, 20), speedup=1.3))
     compared = Comparison(samples, baseline(silent(off(-100, unlike(5, 20)))))
@@ -244,21 +244,21 @@ def test_no_stretch_is_certain_where_speculation_changes_nothing():
             compared = Comparison(samples[:end], known, memory=memory)
             stretches = compared.stretches(float(end * MINUTE))
             assert [e.samples for e in stretches] == list(STRETCHES)
-            assert not any(each.below(1.0) or each.above(1.0) for each in stretches)
+            assert not any(stretch.below(1.0) or stretch.above(1.0) for stretch in stretches)
 
 
 def test_stretches_are_of_the_minutes_that_there_were():
     samples = [each for each in dropping(0, 1.0) if each.start % (3 * MINUTE) == 0]
     compared = Comparison(samples, baseline(SHORT))
     stretches = compared.stretches(180.0 * MINUTE)
-    assert [each.samples for each in stretches] == [6, 9, 13, 20]
-    assert all(each.confidence > 0.9999 for each in stretches)
+    assert [stretch.samples for stretch in stretches] == [6, 9, 13, 20]
+    assert all(stretch.confidence > 0.9999 for stretch in stretches)
     assert compared.stretches(400.0 * MINUTE) == ()
 
 
 def test_longer_stretches_without_more_minutes_are_left_out():
     compared = Comparison(dropping(0, 1.0)[-20:], baseline(SHORT))
-    assert [each.samples for each in compared.stretches(180.0 * MINUTE)] == [5, 7, 10, 14, 20]
+    assert [stretch.samples for stretch in compared.stretches(180.0 * MINUTE)] == [5, 7, 10, 14, 20]
 
 
 def test_95_of_100_intervals_contain_the_truth_although_the_baseline_is_short():
@@ -298,7 +298,7 @@ def test_what_is_remembered_changes_nothing():
             for minute, plain in zip(again.known, again.plain, strict=True)
             if minute.sample in settled
         ] == anew.plain[len(window) - len(settled) :]
-    assert set(memory) <= {each.start for each in samples[30:]}, "what is gone is forgotten"
+    assert set(memory) <= {sample.start for sample in samples[30:]}, "what is gone is forgotten"
     assert len(memory) > 50
 
 

@@ -199,15 +199,15 @@ class Page:
     def happened(self, method: str) -> list[Event]:
         """The parameters of all events of a kind since the page was opened."""
         events = self._browser.events(self._session)
-        return [each["params"] for each in events if each["method"] == method]
+        return [event["params"] for event in events if event["method"] == method]
 
     def problems(self) -> list[str]:
         """Errors and warnings of the console, what was refused by a policy, what did not load."""
         self.evaluate("0")  # so that whatever came before it was read
         return [
             line
-            for each in self._browser.events(self._session)
-            if (line := _problem(each["method"], each["params"]))
+            for event in self._browser.events(self._session)
+            if (line := _problem(event["method"], event["params"]))
         ]
 
     def evaluate(self, expression: str) -> Any:

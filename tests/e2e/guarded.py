@@ -287,10 +287,10 @@ class Guarding(DaemonApi):
 
 @contextmanager
 def asked(clients: Sequence[Clients]) -> Iterator[None]:
-    for each in clients:
-        each.start()
+    for client in clients:
+        client.start()
     try:
         yield
     finally:
-        for each in clients:
-            each.stop()
+        for client in clients:
+            client.stop()

@@ -75,7 +75,9 @@ class RunningPrometheus(RunningServer):
 
     def firing(self) -> set[str]:
         """Names of the alerts that fire."""
-        return {each["labels"]["alertname"] for each in self.alerts() if each["state"] == "firing"}
+        return {
+            alert["labels"]["alertname"] for alert in self.alerts() if alert["state"] == "firing"
+        }
 
     def targets(self) -> list[dict[str, Any]]:
         """What it scrapes, with its health and last error."""

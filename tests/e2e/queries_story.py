@@ -123,7 +123,7 @@ def loaded(server: VllmServer) -> Iterator[list[Outcome]]:
             ended.set()
     for each in users:
         each.result()
-    lost = [each for each in outcomes if not each.ok and (each.status or 0) // 100 != 4]
+    lost = [outcome for outcome in outcomes if not outcome.ok and (outcome.status or 0) // 100 != 4]
     assert {outcome.error for outcome in lost} == set()
 
 
@@ -214,6 +214,6 @@ def repeated(minute: Sequence[Window], start: int, count: int) -> list[Window]:
 
 def busiest(windows: Sequence[Window]) -> list[Window]:
     """Those of the minute in which most was generated, of all temperatures and of each."""
-    wholes = [each for each in windows if each.series.temperature == ALL_TEMPERATURES]
+    wholes = [window for window in windows if window.series.temperature == ALL_TEMPERATURES]
     start = max(wholes, key=lambda each: each.tally.generation_tokens or 0).start
-    return [each for each in windows if each.start == start]
+    return [window for window in windows if window.start == start]

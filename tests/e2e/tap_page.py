@@ -174,8 +174,8 @@ def latency(page: str, family: str, temperature: str) -> Latency:
     """What the tap observed of :data:`TTFT` or :data:`TPOT` in one temperature bucket."""
     below: dict[float, int] = {}
     total = 0.0
-    for each in text_string_to_metric_families(page):
-        for sample in each.samples if each.name == family else ():
+    for exposed in text_string_to_metric_families(page):
+        for sample in exposed.samples if exposed.name == family else ():
             if sample.labels["temperature"] == temperature:
                 if "le" in sample.labels:
                     below[float(sample.labels["le"])] = int(sample.value)

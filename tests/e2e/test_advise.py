@@ -71,9 +71,9 @@ def advised(words: Words) -> Advice:
 def structural(found: Advice) -> list[str]:
     """What is wrong by the rules of vLLM's configuration, not by what it would be worth."""
     return [
-        each.text for each in found.findings
-        if each.level == "wrong"
-        and ("vLLM 0.32" in each.source or each.topic == "method")
+        finding.text for finding in found.findings
+        if finding.level == "wrong"
+        and ("vLLM 0.32" in finding.source or finding.topic == "method")
     ]  # fmt: skip
 
 

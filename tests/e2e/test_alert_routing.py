@@ -133,8 +133,8 @@ class Receivers:
     def paged_after_the_breach(self, name: str) -> bool:
         """Whether an alert came to the pager once the daemon's own had: before, nobody knew."""
         pages = [each for each in list(self.told) if each.receiver == PAGE]
-        at = next(each.at for each in pages if each.has(alertname=BREACH))
-        return any(each.has(alertname=name) for each in pages if each.at > at)
+        at = next(page.at for page in pages if page.has(alertname=BREACH))
+        return any(page.has(alertname=name) for page in pages if page.at > at)
 
 
 @dataclass
@@ -159,7 +159,7 @@ class Alerting:
     def inhibited(self) -> dict[str, set[str]]:
         """Names of the alerts that are inhibited, with the names of those that do it."""
         shown = self.shown("--inhibited", "--active")
-        every = [each for alerts in shown.values() for each in alerts]
+        every = [alert for alerts in shown.values() for alert in alerts]
         names = {each["fingerprint"]: each["labels"]["alertname"] for each in every}
         found: dict[str, set[str]] = {}
         for each in every:

@@ -80,7 +80,7 @@ def ask_until(server: VllmServer, until: float) -> None:
     while time.time() < until:
         asked = with_usage(covered(AT_ONCE, number, max_tokens=16))
         outcomes = send_all(server.url, asked, AT_ONCE)
-        assert all(each.ok for each in outcomes), [each.error for each in outcomes]
+        assert all(outcome.ok for outcome in outcomes), [outcome.error for outcome in outcomes]
         number += AT_ONCE
 
 

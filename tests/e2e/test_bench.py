@@ -71,7 +71,7 @@ def good(good_server: VllmServer, plain_server: VllmServer, database: str) -> Co
 def stored(database: str) -> list[Experiment]:
     reader = Reader.of(database)
     try:
-        return [each.experiment for each in reader.experiments(0, 4e9)]
+        return [row.experiment for row in reader.experiments(0, 4e9)]
     finally:
         reader.close()
 
@@ -122,15 +122,15 @@ def test_what_clients_got_is_what_the_server_counted(good_server: VllmServer, lo
     assert run.broken_off is None
     (measured,) = run.measured
     (level,), (stage,) = measured.levels, measured.stages
-    records = [each.acceptance for each in stage.answers if each.acceptance is not None]
+    records = [answer.acceptance for answer in stage.answers if answer.acceptance is not None]
     assert len(records) == len(stage.answers) == sum(stage.whole.requests.values())
-    assert sum(each.tokens or 0 for each in stage.answers) == stage.whole.generation_tokens
+    assert sum(answer.tokens or 0 for answer in stage.answers) == stage.whole.generation_tokens
     found = level.acceptance
     assert found is not None
-    assert found.drafts == sum(each.drafts for each in records)
-    assert found.draft_tokens == sum(each.draft_tokens for each in records)
-    assert found.accepted_tokens == sum(each.accepted_tokens for each in records)
-    lengths = [each.accepted_lengths or () for each in records]
+    assert found.drafts == sum(record.drafts for record in records)
+    assert found.draft_tokens == sum(record.draft_tokens for record in records)
+    assert found.accepted_tokens == sum(record.accepted_tokens for record in records)
+    lengths = [record.accepted_lengths or () for record in records]
     assert found.histogram == tuple(map(sum, zip_longest(*lengths, fillvalue=0)))
     if load.rate is not None:
         return  # The looks at its page are not where the time begins and ends that counts.
@@ -178,4 +178,4 @@ def test_broken_off_it_keeps_what_was_measured(
     assert stored(database) == [found]
     assert not found.complete
     assert found.levels[0].requests > 0
-    assert [each.concurrency for each in found.levels] in ([1], [1, 2])
+    assert [level.concurrency for level in found.levels] in ([1], [1, 2])

@@ -184,16 +184,16 @@ def test_with_traffic_of_others_counters_are_refused(bare_server: VllmServer) ->
             send(bare_server.url, request)
 
     others = [threading.Thread(target=ask) for _ in range(2)]
-    for each in others:
-        each.start()
+    for other in others:
+        other.start()
     try:
         done = CliRunner().invoke(
             group, ["probe", "--target", bare_server.url, "--dry-run", *SHORT]
         )
     finally:
         stopping.set()
-        for each in others:
-            each.join()
+        for other in others:
+            other.join()
     assert done.exit_code == 1, done.output
     assert "its counters are not those of our requests" in done.stderr
     assert done.stdout == ""
@@ -225,7 +225,7 @@ def kept(process: subprocess.Popen[str], database: str) -> Probe:
     assert all(one.acceptance is not None for one in found.temperatures)
     reader = Reader.of(database)
     try:
-        assert [each.experiment for each in reader.experiments(0, 4e9)] == [found]
+        assert [row.experiment for row in reader.experiments(0, 4e9)] == [found]
     finally:
         reader.close()
     return found

@@ -93,7 +93,8 @@ def lived(daemon: DaemonProcess) -> None:
     """Return when there is something to show on the status page: a whole minute of traffic."""
     eventually(
         lambda: (
-            {each.series.temperature for each in daemon.windows() if each.tally.drafts} > {"all"}
+            {window.series.temperature for window in daemon.windows() if window.tally.drafts}
+            > {"all"}
         ),
         what="a minute by temperature is stored",
         within=180.0,
@@ -210,8 +211,8 @@ def test_the_status_page_may_load_nothing_and_send_nothing(
         assert headers["x-content-type-options"] == "nosniff"
         assert page.evaluate("document.querySelectorAll('form, input, button').length") == 0
         links = page.evaluate("[...document.links].map(each => each.href)")
-        assert any("/api/v1/" in each for each in links)
-        assert [each for each in links if not each.startswith(daemon.url)] == []
+        assert any("/api/v1/" in link for link in links)
+        assert [link for link in links if not link.startswith(daemon.url)] == []
 
 
 def test_every_chart_and_table_says_what_it_is(chromium: Chromium, places: dict[str, str]) -> None:
@@ -220,9 +221,9 @@ def test_every_chart_and_table_says_what_it_is(chromium: Chromium, places: dict[
         page.open(places["full"])
         charts, tables = page.evaluate(CHARTS), page.evaluate(TABLES)
         assert len(charts) >= 4
-        assert [each for each in charts if not (each["title"] and each["words"])] == []
+        assert [chart for chart in charts if not (chart["title"] and chart["words"])] == []
         assert tables
-        assert [each for each in tables if not each["headers"]] == []
+        assert [table for table in tables if not table["headers"]] == []
 
 
 def brightness(page: Page) -> float:

@@ -103,7 +103,8 @@ def run(tmp_path: Path) -> Iterator[Run]:
 def below(process: Specwatch) -> list[int]:
     """All processes that it has, and those that these have."""
     return [
-        each.pid for each in process_holder.descendants({process.pid}, process_holder.processes())
+        descendant.pid
+        for descendant in process_holder.descendants({process.pid}, process_holder.processes())
     ]
 
 

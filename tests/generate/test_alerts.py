@@ -172,19 +172,25 @@ def test_the_runbook_has_one_section_an_alert_in_their_order() -> None:
     names = [alert["alert"] for alert in alerts("specwatch.rules.yml")]
     names += [own.RULE, own.SWITCHED_OFF, own.BLOCKED, own.FAILED]
     names += [alert["alert"] for alert in alerts("vllm.rules.yml")]
-    assert headings() == list(dict.fromkeys(names)) == [each.name for each in runbook_sections()]
+    assert (
+        headings() == list(dict.fromkeys(names)) == [section.name for section in runbook_sections()]
+    )
 
 
 def test_each_section_is_short_and_says_what_to_do() -> None:
-    for each in runbook_sections():
-        for part in (each.meaning, each.look, each.do):
-            assert 20 < len(part) < 520, each.name
-            assert part.endswith((".", ")", "?")), each.name
-            assert part.count("`") % 2 == 0, each.name
+    for section in runbook_sections():
+        for part in (section.meaning, section.look, section.do):
+            assert 20 < len(part) < 520, section.name
+            assert part.endswith((".", ")", "?")), section.name
+            assert part.count("`") % 2 == 0, section.name
 
 
 def _commands() -> set[str]:
-    texts = [part for each in runbook_sections() for part in (each.meaning, each.look, each.do)]
+    texts = [
+        part
+        for section in runbook_sections()
+        for part in (section.meaning, section.look, section.do)
+    ]
     texts += [alert["annotations"]["description"] for alert in alerts(*RULE_FILES)]
     return {found for text in texts for found in COMMAND.findall(text)}
 

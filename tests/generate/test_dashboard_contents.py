@@ -122,8 +122,8 @@ def test_all_columns_of_the_fleet_join_by_target_and_model() -> None:
 
 
 def test_every_bucket_has_a_group_of_its_own() -> None:
-    rows = [each for each in boards()[TEMPERATURE.uid]["panels"] if each["type"] == "row"]
-    assert [each["title"] for each in rows if each.get("repeat") == "temperature"] == [
+    rows = [board for board in boards()[TEMPERATURE.uid]["panels"] if board["type"] == "row"]
+    assert [row["title"] for row in rows if row.get("repeat") == "temperature"] == [
         "Temperature $temperature"
     ]
     assert rows[-1]["repeat"] == "temperature", "what followed would be repeated, too"
@@ -156,5 +156,5 @@ def test_every_bucket_has_a_group_of_its_own() -> None:
     ids=lambda each: each.uid if isinstance(each, Board) else "",
 )  # fmt: skip
 def test_what_is_to_be_seen_can_be_seen(board: Board, metrics: tuple[str, ...]) -> None:
-    missing = {each for each in metrics if f"specwatch_{each}" not in expressions(board)}
+    missing = {metric for metric in metrics if f"specwatch_{metric}" not in expressions(board)}
     assert not missing

@@ -138,7 +138,11 @@ def is_escaped(expr: str, defined: Mapping[str, Json]) -> None:
 def asked(board: Json) -> dict[str, str]:
     """The queries of the variables that have one."""
     variables = board["templating"]["list"]
-    return {each["name"]: each["query"]["query"] for each in variables if each["type"] == "query"}
+    return {
+        variable["name"]: variable["query"]["query"]
+        for variable in variables
+        if variable["type"] == "query"
+    }
 
 
 @pytest.mark.parametrize("board", [OVERVIEW, TEMPERATURE], ids=lambda board: board.uid)
@@ -209,7 +213,7 @@ def several(board: Json) -> dict[str, bool]:
 @BOARD
 def test_every_dashboard_links_all_others_and_the_runbook(uid: str) -> None:
     others = {f"/d/{each.uid}" for each in BOARDS if each.uid != uid}
-    linked = [each["url"].partition("?")[0] for each in boards()[uid]["links"]]
+    linked = [board["url"].partition("?")[0] for board in boards()[uid]["links"]]
     assert sorted(linked) == sorted([*others, "http://127.0.0.1:9469/runbook"])
 
 
@@ -301,7 +305,7 @@ def test_panels_of_a_collapsed_group_are_inside_it() -> None:
         Band("After", 5, [(24, words[2])], collapsed=True),
     )
     assert (first.title, group.title, last.title) == ("One", "Group", "After")
-    assert [each.title for each in group.panels] == ["Two"]
+    assert [panel.title for panel in group.panels] == ["Two"]
     assert isinstance(group, core.RowPanel)
 
 

@@ -155,4 +155,4 @@ class Living:
     def phases(self) -> list[str]:
         """Those that it went through, in their order."""
         steps = reversed(self.book.history(target="chat"))
-        return [each.phase for each in steps if each.phase != each.phase_before]
+        return [step.phase for step in steps if step.phase != step.phase_before]

@@ -39,7 +39,7 @@ def test_verifying_takes_as_long_as_check_config_says(seconds: float, known: boo
     healthy = 120 * MINUTE + 1.0
     samples = [*(on(at, tpot=0.06) for at in range(100, 119)), *(off(at) for at in range(120, 140))]
     found = verified(
-        [each for each in samples if each.start + each.length <= healthy + seconds],
+        [sample for sample in samples if sample.start + sample.length <= healthy + seconds],
         baseline([off(at) for at in range(20)]),
         switched=119.0 * MINUTE,
         since=healthy,

@@ -104,7 +104,7 @@ def test_failed_requests_are_counted_by_kind_and_time_nothing() -> None:
     assert (found.requests, found.errors) == (2, {"failed": 1})
     assert found.latency is not None
     assert found.latency.count == 2
-    assert sum(each.requests for each in found.batches) == 2
+    assert sum(batch.requests for batch in found.batches) == 2
     assert found.notes == ("1 of 3 requests failed",)
 
 
@@ -113,10 +113,10 @@ def test_batches_are_rounds_of_requests_that_ran_together() -> None:
     answers = [answer(10.0 + at * 0.1, latency=0.5) for at in range(90)]
     few = made([stretch(answers)], load=Load(concurrency=8))
     assert len(few.batches) == 11
-    assert min(each.requests for each in few.batches) == 8
+    assert min(batch.requests for batch in few.batches) == 8
     many = made([stretch(answers)], load=Load(concurrency=1))
     assert len(many.batches) == 24
-    assert sum(each.requests for each in many.batches) == 90
+    assert sum(batch.requests for batch in many.batches) == 90
     one = few.batches[0]
     assert one.tokens == FULL * one.requests
     assert one.decode_tokens == (FULL - 1) * one.requests
@@ -130,7 +130,7 @@ def test_in_turns_each_stretch_is_a_batch_be_it_empty() -> None:
     found = made(
         [stretch([answer(12.0)]), stretch([]), stretch([answer(11), answer(13)])], turns=True
     )
-    assert [each.requests for each in found.batches] == [1, 0, 2]
+    assert [batch.requests for batch in found.batches] == [1, 0, 2]
     assert found.seconds == 30.0
 
 

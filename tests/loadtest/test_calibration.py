@@ -203,7 +203,7 @@ def test_what_happens_between_blocks_counts_for_nobody() -> None:
 
 
 def test_requests_that_the_server_kept_waiting_do_not_count_as_running() -> None:
-    assert [each.gauges.concurrency for each in stage(waiting=0.5).samples] == [1.5] * 6
+    assert [sample.gauges.concurrency for sample in stage(waiting=0.5).samples] == [1.5] * 6
 
 
 def test_a_restart_meanwhile_is_an_error() -> None:
@@ -216,7 +216,7 @@ def test_a_restart_meanwhile_is_an_error() -> None:
 def test_slices_of_one_temperature_are_its_bucket() -> None:
     found = Stage(ON, 2)
     found.add(block(STEADY), Meter(ON), "(0.3,0.7]")
-    assert all(each.buckets == {"(0.3,0.7]": each.tally} for each in found.samples)
+    assert all(sample.buckets == {"(0.3,0.7]": sample.tally} for sample in found.samples)
 
 
 def test_the_baseline_has_a_point_for_each_slice_and_the_latencies_of_the_whole() -> None:

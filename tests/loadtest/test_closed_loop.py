@@ -122,11 +122,11 @@ def test_the_load_stays_until_all_have_ended_that_were_sent(server: SimulatedSer
     """Else those that were sent last would run with fewer beside them, and faster."""
     block = load(server, level_to_the_end=True)
     end = block.looks[-2].clock
-    last = max(each.ended for each in block.answers if each.sent < end)
-    after = [each.sent for each in block.answers if each.sent > end]
+    last = max(answer.ended for answer in block.answers if answer.sent < end)
+    after = [answer.sent for answer in block.answers if answer.sent > end]
     assert after, "clients that were answered have asked again"
     assert min(after) < last
-    assert all(each.ok for each in block.answers)
+    assert all(answer.ok for answer in block.answers)
 
 
 def test_a_client_without_files_left_blames_itself() -> None:

@@ -186,13 +186,13 @@ def test_where_speculation_begins_to_pay_is_found_too(
 def test_the_whole_counts_each_level_alike() -> None:
     found = both([2.0, 1.5, 1.2])
     assert found.speedup is not None
-    values = [each.speedup.value for each in found.levels if each.speedup is not None]
+    values = [level.speedup.value for level in found.levels if level.speedup is not None]
     assert found.speedup.value == pytest.approx(math.prod(values) ** (1 / 3))
     assert found.verdict == "ship"
     widths = [
-        (each.speedup.upper or 0) / (each.speedup.lower or 1)
-        for each in found.levels
-        if each.speedup is not None
+        (level.speedup.upper or 0) / (level.speedup.lower or 1)
+        for level in found.levels
+        if level.speedup is not None
     ]
     own = (found.speedup.upper or 0) / (found.speedup.lower or 1)
     assert own < min(widths), "three are surer than one"

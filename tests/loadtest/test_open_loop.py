@@ -85,8 +85,8 @@ def test_all_requests_are_sent_however_long_others_take_and_are_waited_for() -> 
     assert client.asked == [f"prompt {at}" for at in range(20)]
     assert len(block.answers) == 20
     assert len(block.looks) == 6, "before, between which three slices lie, after"
-    assert max(each.ended for each in block.answers) <= block.looks[-1].clock
-    assert block.looks[-2].clock < min(each.ended for each in block.answers)
+    assert max(answer.ended for answer in block.answers) <= block.looks[-1].clock
+    assert block.looks[-2].clock < min(answer.ended for answer in block.answers)
     # From the ramp on, more and more of them ran at once.
     running = [
         (after.in_flight - before.in_flight) / (after.clock - before.clock)

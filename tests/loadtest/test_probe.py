@@ -209,12 +209,16 @@ def test_assumed_zones_follow_from_the_assumed_cost_of_a_draft_token() -> None:
             1.5: drawn(4, 0.9, 4),
         }
     )  # fmt: skip
-    rates = [each.acceptance.rate for each in temperatures_of(found, "no baseline")[:3]]
+    rates = [
+        temperature.acceptance.rate for temperature in temperatures_of(found, "no baseline")[:3]
+    ]
     line = line_of("no baseline", rates[1].value)
     assert (line.basis, line.acceptance.value) == ("assumed", rates[1].value)
     ones = temperatures_of(found, "no baseline", rates[1].value)
-    assert [each.zone for each in ones] == ["wins", "near", "loses", "unknown"]
-    assert [each.zone for each in temperatures_of(found, "no baseline", 0.01)[:2]] == ["wins"] * 2
+    assert [one.zone for one in ones] == ["wins", "near", "loses", "unknown"]
+    assert [
+        temperature.zone for temperature in temperatures_of(found, "no baseline", 0.01)[:2]
+    ] == ["wins"] * 2
 
 
 def stage(seconds_per_step: float, slices: int = 8, *, requests: int = 0) -> Stage:
@@ -253,7 +257,7 @@ def test_a_measured_line_is_the_cost_of_a_step() -> None:
     assert (line.basis, line.load) == ("measured", "1")
     assert line.acceptance.value == pytest.approx(0.25, abs=0.01)
     ones = temperatures_of(found, cost)
-    assert [each.zone for each in ones] == ["wins", "near", "loses"]
+    assert [one.zone for one in ones] == ["wins", "near", "loses"]
     for one in ones:
         assert one.speedup is not None
         assert one.acceptance is not None

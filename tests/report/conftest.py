@@ -27,7 +27,7 @@ def html(report: Report) -> str:
 
 
 def markdown(report: Report) -> str:
-    return "# Report\n\n" + "\n".join(each.answer.sentence for each in report.targets) + "\n"
+    return "# Report\n\n" + "\n".join(target.answer.sentence for target in report.targets) + "\n"
 
 
 def outgoing_of(report: Report) -> Outgoing:

@@ -158,4 +158,4 @@ def measurement(
 
 def flat(hours: Iterable[list[Window]]) -> list[Window]:
     """By start, as the reader gives them."""
-    return sorted((window for each in hours for window in each), key=lambda window: window.start)
+    return sorted((window for hour in hours for window in hour), key=lambda window: window.start)

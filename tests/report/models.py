@@ -393,7 +393,7 @@ def assumed() -> ModelReport:
         ),
         temperatures=temperatures({}, 12_004, off=False)[:0]
         + (temperature("all", Recipe(1.0, 0.52, 1.0, 1.4), 12_004, off=False),),
-        loads=tuple(replace(each, step_cost=None) for each in loads(off=False)[:3]),
+        loads=tuple(replace(load, step_cost=None) for load in loads(off=False)[:3]),
         health=Health(
             expected=604_800.0,
             observed=603_000.0,

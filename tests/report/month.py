@@ -287,7 +287,7 @@ def _entry(sequence: SimulatedSequence) -> Request:
     moments = (sequence.arrival, sequence.scheduled, sequence.first_token, sequence.last_token)
     assert None not in moments
     return Request(
-        *(START + (each or 0.0) for each in moments),
+        *(START + (moment or 0.0) for moment in moments),
         temperature=sequence.request.temperature,
         prompt_tokens=sequence.request.prompt_tokens,
         tokens=sequence.generation_tokens,

@@ -106,8 +106,8 @@ def _odds(rate: float, k: int) -> float:
 
 def temperatures(recipes: dict[str, Recipe], requests: int, *, off: bool) -> tuple[Any, ...]:
     """``all`` and the buckets, with a baseline (``off``) or without."""
-    rate = sum(each.share * each.rate for each in recipes.values())
-    speedup = sum(each.share * each.speedup for each in recipes.values())
+    rate = sum(recipe.share * recipe.rate for recipe in recipes.values())
+    speedup = sum(recipe.share * recipe.speedup for recipe in recipes.values())
     whole = Recipe(1.0, rate, 1.08, speedup)
     return tuple(
         temperature(label, each, requests, off=off)
@@ -176,7 +176,7 @@ def series(
         label: tuple(_acceptance_points(each, hours, chance, quiet=label == ">1"))
         for label, each in recipes.items()
     }
-    whole = Recipe(1.0, sum(each.share * each.rate for each in recipes.values()), 1.0, 1.0)
+    whole = Recipe(1.0, sum(recipe.share * recipe.rate for recipe in recipes.values()), 1.0, 1.0)
     accepted = {"all": tuple(_acceptance_points(whole, hours, chance, quiet=False)), **accepted}
     return Series(step=HOUR, acceptance=accepted, latency=tuple(_latencies(hours, off, chance)))
 

@@ -89,14 +89,14 @@ def partial() -> Report:
         ),
         temperatures=tuple(
             replace(
-                each,
-                acceptance=replace(each.acceptance, histogram=None, per_request=None),
+                temperature,
+                acceptance=replace(temperature.acceptance, histogram=None, per_request=None),
                 acceptance_before=None,
-                ttft=replace(each.ttft, before=None),
-                tpot=Latency(on=each.tpot.on),
+                ttft=replace(temperature.ttft, before=None),
+                tpot=Latency(on=temperature.tpot.on),
                 speedup=None,
             )
-            for each in whole.temperatures[:3]
+            for temperature in whole.temperatures[:3]
         ),
         loads=whole.loads[3:4],
         crossing=None,
@@ -176,7 +176,10 @@ def _poisoned(value: Any, name: str = "") -> Any:
     if hasattr(value, "__struct_fields__"):
         return replace(
             value,
-            **{each: _poisoned(getattr(value, each), each) for each in value.__struct_fields__},
+            **{
+                struct_field: _poisoned(getattr(value, struct_field), struct_field)
+                for struct_field in value.__struct_fields__
+            },
         )
     return value
 
@@ -192,7 +195,7 @@ def _broken(value: Any, turn: list[int]) -> Any:
     if hasattr(value, "__struct_fields__"):
         return replace(
             value,
-            **{each: _broken(getattr(value, each), turn) for each in value.__struct_fields__},
+            **{name: _broken(getattr(value, name), turn) for name in value.__struct_fields__},
         )
     return value
 

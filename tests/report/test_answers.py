@@ -91,8 +91,8 @@ def test_without_a_baseline_the_speedup_is_assumed_and_saves_no_hours():
     """S = tau / (1 + k c) of Leviathan and others: what they count as drafts, as they cost."""
     windows = day()
     found = answer(windows, gpus=4, draft_cost_ratio=0.05)
-    drafts = sum(each.tally.drafts for each in windows)
-    accepted = sum(each.tally.accepted_tokens for each in windows)
+    drafts = sum(window.tally.drafts for window in windows)
+    accepted = sum(window.tally.accepted_tokens for window in windows)
     assert found.speedup.value == pytest.approx((1 + accepted / drafts) / (1 + 4 * 0.05))
     assert (found.speedup.basis, found.speedup.lower, found.speedup.upper) == (
         "assumed",
@@ -120,8 +120,8 @@ def test_a_baseline_of_some_loads_is_told_to_be_of_some():
     loads = [hour(at, counted(), running=30.0 if at % 3 == 0 else 4.0) for at in range(HOURS)]
     found = report(flat(loads), measurement(4.0))
     assert found.health.warnings[-1].startswith("33% of the tokens came at loads or with")
-    busy = sum(each.busy for each in found.loads if each.speedup is not None)
-    assert busy == pytest.approx(2 / 3 * sum(each.busy for each in found.loads))
+    busy = sum(load.busy for load in found.loads if load.speedup is not None)
+    assert busy == pytest.approx(2 / 3 * sum(load.busy for load in found.loads))
     gained = found.answer.speedup.value - 1
     assert found.answer.hours_saved.value == pytest.approx(busy / HOUR * gained)
     assert "baseline" not in str(report(day(), measurement()).health.warnings)
@@ -279,7 +279,7 @@ def test_coarse_and_missing_figures_of_an_old_server():
     windows = flat(hour(at, whole) for at in range(HOURS))
     by_request = measurement()
     by_request = replace(
-        by_request, points=tuple(each._replace(by_token=False) for each in by_request.points)
+        by_request, points=tuple(point._replace(by_token=False) for point in by_request.points)
     )
     found = answer(windows, by_request)
     assert found.outcome == "pays"

@@ -95,8 +95,8 @@ def test_every_count_is_the_sum_over_the_windows_of_the_period():
     found = report(windows)
     for row in found.temperatures:
         tallies = [each.tally for each in inside(windows, row.temperature)]
-        drafting = [each for each in tallies if each.drafts is not None]
-        assert row.requests == sum(each.requests["stop"] for each in tallies)
+        drafting = [tally for tally in tallies if tally.drafts is not None]
+        assert row.requests == sum(tally.requests["stop"] for tally in tallies)
         assert row.acceptance.drafts == sum(each.drafts for each in drafting)
         assert row.acceptance.draft_tokens == sum(each.draft_tokens for each in drafting)
         assert row.acceptance.accepted_tokens == sum(each.accepted_tokens for each in drafting)
@@ -107,9 +107,9 @@ def test_every_count_is_the_sum_over_the_windows_of_the_period():
                 kept[length] += at_least[length] - at_least[length + 1]
         assert row.acceptance.histogram == tuple(kept[length] for length in range(5))
     wholes = [each.tally for each in inside(windows)]
-    assert found.traffic.requests == sum(each.requests["stop"] for each in wholes)
-    assert found.traffic.prompt_tokens == sum(each.prompt_tokens for each in wholes)
-    assert found.traffic.generation_tokens == sum(each.generation_tokens for each in wholes)
+    assert found.traffic.requests == sum(whole.requests["stop"] for whole in wholes)
+    assert found.traffic.prompt_tokens == sum(whole.prompt_tokens for whole in wholes)
+    assert found.traffic.generation_tokens == sum(whole.generation_tokens for whole in wholes)
     before = [each.tally for each in earlier(windows)]
     assert found.traffic.requests_before == sum(each.requests["stop"] for each in before)
     assert found.traffic.generation_tokens_before == sum(e.generation_tokens for e in before)
@@ -217,7 +217,7 @@ def test_the_other_parts_are_in_it():
         GuardStep(SINCE + 120.0, "i1", "suspect", "observing", "it came back"),
     ]
     found = report(flat(hour(at) for at in range(HOURS)), steps=steps, gpus=2)
-    assert [each.id for each in found.incidents] == ["i1"]
+    assert [incident.id for incident in found.incidents] == ["i1"]
     assert found.health.observed == HOURS * HOUR
     assert found.answer.sentence
     assert found.answer.gpus == 2
@@ -307,7 +307,7 @@ def test_whatever_the_windows_there_is_a_report_that_can_be_read_back(windows, k
     measurements = [measured(1.0), measured(2.0, 0.04, environment=Environment())] if known else []
     sources = Sources(target=TARGET, windows=ordered, measurements=measurements, gpus=gpus)
     found = build(sources, SINCE, UNTIL)
-    assert bool(found) == any(SINCE <= each.start < UNTIL for each in windows)
+    assert bool(found) == any(SINCE <= window.start < UNTIL for window in windows)
     for one in found:
         assert msgspec.json.decode(msgspec.json.encode(one), type=ModelReport) == one
         assert all(row.share is None or 0 <= row.share <= 1 for row in one.temperatures)
@@ -348,12 +348,14 @@ def test_health_and_objectives_are_those_of_all_the_windows(length):
     assert found.health == health(windows, SINCE, until)
     assert found.health.uncovered["several"] > 100
     assert found.objectives == objectives(slos, windows, SINCE, until)
-    labels = {each.series.temperature for each in windows}
-    assert {each.temperature: each.requests for each in found.temperatures} == {
+    labels = {window.series.temperature for window in windows}
+    assert {
+        temperature.temperature: temperature.requests for temperature in found.temperatures
+    } == {
         label: sum(
-            each.tally.requests["stop"]
-            for each in windows
-            if each.series.temperature == label and SINCE <= each.start < until
+            window.tally.requests["stop"]
+            for window in windows
+            if window.series.temperature == label and SINCE <= window.start < until
         )
         for label in labels
     }

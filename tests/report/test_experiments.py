@@ -22,7 +22,7 @@ NOON = 1_793_620_800.0
 
 def test_a_probe_has_the_acceptance_and_zone_of_each_temperature_and_the_line() -> None:
     found = experiment(probe(NOON))
-    assert [(each.temperature, each.zone) for each in found.temperatures] == [
+    assert [(temperature.temperature, temperature.zone) for temperature in found.temperatures] == [
         (0.0, "wins"), (0.7, "near"), (1.3, "unknown"),
     ]  # fmt: skip
     assert found.temperatures[0].acceptance_rate == Ratio(value=0.75, lower=0.5, upper=0.875)
@@ -49,7 +49,7 @@ def test_a_comparison_has_its_speedups_its_crossing_and_its_own_sentence() -> No
     assert (found.sentence, found.verdict) == (whole.sentence, whole.verdict)
     assert found.crossing == whole.crossing
     assert found.speculation, "it is of a server that speculates, and of one that does not"
-    assert [each.verdict for each in found.loads] == ["ship", "do_not"]
+    assert [load.verdict for load in found.loads] == ["ship", "do_not"]
     first = found.loads[0].speedup
     assert first is not None
     assert first.lower is not None
@@ -62,8 +62,8 @@ def test_a_comparison_has_its_speedups_its_crossing_and_its_own_sentence() -> No
 def test_a_bench_has_the_throughput_of_each_load() -> None:
     whole = measured(NOON, "off")
     found = experiment(whole)
-    assert [(each.concurrency, each.rate) for each in found.loads] == [(1, None), (16, None)]
-    assert [each.throughput for each in found.loads] == [each.throughput for each in whole.levels]
+    assert [(load.concurrency, load.rate) for load in found.loads] == [(1, None), (16, None)]
+    assert [load.throughput for load in found.loads] == [level.throughput for level in whole.levels]
     last = found.loads[-1]
     assert (last.per_user, last.tpot_p99) == pytest.approx((50, 0.02), rel=0.05)
     assert (last.speedup, last.throughput_off, last.verdict) == (None, None, None)
@@ -97,7 +97,7 @@ def test_a_load_that_was_broken_off_is_called_a_part_in_every_form_of_the_report
     found = experiment(msgspec.structs.replace(whole, levels=levels, complete=False))
     assert "broken off at concurrency 16: what follows is" in headline(found)
     assert found.sentence.endswith("at concurrency 1."), "the most is that of a whole load"
-    assert [each.complete for each in found.loads] == [True, False]
+    assert [load.complete for load in found.loads] == [True, False]
     report = _with(found)
     forms = {
         "text": "\n".join("".join(text for text, _ in line) for line in lines(report, 100)),
@@ -117,7 +117,7 @@ def test_a_comparison_of_benches_that_were_broken_off_says_so() -> None:
     last = msgspec.structs.replace(on.levels[-1], complete=False)
     on = msgspec.structs.replace(on, levels=(on.levels[0], last), complete=False)
     found = experiment(compare(off, on, version="1"))
-    assert [each.concurrency for each in found.loads] == [1]
+    assert [load.concurrency for load in found.loads] == [1]
     assert "broken off: what follows" in headline(found)
 
 
@@ -147,4 +147,6 @@ def test_a_report_from_before_there_were_any_is_still_read() -> None:
     for each in plain["targets"]:
         del each["experiments"], each["more_experiments"]
     found = msgspec.convert(plain, Report)
-    assert [(each.experiments, each.more_experiments) for each in found.targets] == [((), 0)] * 3
+    assert [(target.experiments, target.more_experiments) for target in found.targets] == [
+        ((), 0)
+    ] * 3

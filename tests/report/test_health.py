@@ -11,7 +11,7 @@ from tests.report.hours import T0, at, drafted, window
 
 
 def hours(*numbers, **others):
-    return [window(each, **others) for each in numbers]
+    return [window(number, **others) for number in numbers]
 
 
 def test_a_period_that_was_watched_throughout_needs_no_warning():

@@ -121,7 +121,7 @@ def test_the_name_goes_through_the_store_and_back(report: Report, name: str) -> 
     assert found.traffic.requests == 10 * MINUTES
     assert found.answer.speedup is not None
     assert found.answer.speedup.basis == "measured"
-    assert [each.kind for each in found.experiments] == ["probe", "comparison"]
+    assert [experiment.kind for experiment in found.experiments] == ["probe", "comparison"]
     for each in (found.model_name, found.target):
         # A database takes no NUL, and an index no name of any length.
         assert each.startswith(name.partition("\0")[0][:500])

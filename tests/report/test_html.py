@@ -86,9 +86,9 @@ def test_tables_have_captions_and_headers(html: str) -> None:
 
 def test_wide_tables_can_be_scrolled_by_keyboard_and_have_names_of_their_own(html: str) -> None:
     regions = [each for each in page.read(html).all() if each.attributes.get("role") == "region"]
-    names = [each.attributes["aria-label"] for each in regions]
+    names = [region.attributes["aria-label"] for region in regions]
     assert len(set(names)) == len(names)
-    assert all(each.attributes.get("tabindex") == "0" for each in regions)
+    assert all(region.attributes.get("tabindex") == "0" for region in regions)
 
 
 def test_charts_are_told_in_words(html: str) -> None:

@@ -187,7 +187,7 @@ def test_how_an_incident_ends_is_told_in_words(told, hours, outcome):
     assert found.seconds_off == pytest.approx(hours * 3600)
     over = told[-1][1] == "observing"
     assert (found.began, found.ended) == (at(0), at(told[-1][0]) if over else None)
-    assert [(each.at, each.phase, each.reason) for each in found.steps] == [
+    assert [(step.at, step.phase, step.reason) for step in found.steps] == [
         (at(hour), phase, reason) for hour, phase, reason, *_ in told
     ]
 
@@ -291,8 +291,8 @@ def test_foreign_text_is_clean_and_short():
     bad = "\x1b[31m" + "y" * 10_000
     finding = {**FINDING, "rule": bad, "summary": bad}
     found = only(story((0, "confirmed", bad, finding), (1, "held", bad), incident=bad))
-    texts = [found.id, found.cause, found.outcome, *(each.reason for each in found.steps)]
-    assert all(len(each) < 700 and each.isprintable() for each in texts)
+    texts = [found.id, found.cause, found.outcome, *(step.reason for step in found.steps)]
+    assert all(len(text) < 700 and text.isprintable() for text in texts)
 
 
 @dataclass
@@ -335,11 +335,11 @@ def test_whatever_the_guard_does_time_without_speculation_counts_once(seed):
     steps = walk.steps
     since, until = walk.entered, walk.now + 100
     found = incidents(steps, since, until)
-    assert {each.id for each in found} == {each.incident for each in steps if each.incident}
+    assert {each.id for each in found} == {step.incident for step in steps if step.incident}
     assert all(each.outcome and each.cause for each in found)
     assert all(each.ended is None or each.began <= each.ended for each in found)
     spent: dict[str, float] = {}
-    ends = [*(each.at for each in steps), until][1:]
+    ends = [*(step.at for step in steps), until][1:]
     for step, end in zip(steps, ends, strict=True):
         if step.incident:
             spent[step.phase] = spent.get(step.phase, 0.0) + end - step.at

@@ -35,16 +35,16 @@ def at_loads(speedups: Mapping[float, float], tokens: int = 10_000) -> ModelRepo
         running = list(speedups)[at % len(speedups)]
         whole = counted(tpot=PLAIN[running] / speedups[running], tokens=tokens)
         windows.append(hour(at, whole, running=running))
-    return report(flat(windows), *(measurement(each, PLAIN[each]) for each in speedups))
+    return report(flat(windows), *(measurement(speedup, PLAIN[speedup]) for speedup in speedups))
 
 
 def test_each_load_has_the_speedup_that_it_had():
     found = at_loads({1.0: 1.6, 3.0: 1.3, 12.0: 0.9})
-    assert [each.load for each in found.loads] == ["1", "3-4", "9-16"]
-    assert [each.speedup.value for each in found.loads] == pytest.approx([1.6, 1.3, 0.9])
-    assert [each.running for each in found.loads] == pytest.approx([1, 3, 12])
-    assert [each.busy for each in found.loads] == [8 * 3000.0] * 3
-    assert sum(each.share for each in found.loads) == pytest.approx(1)
+    assert [load.load for load in found.loads] == ["1", "3-4", "9-16"]
+    assert [load.speedup.value for load in found.loads] == pytest.approx([1.6, 1.3, 0.9])
+    assert [load.running for load in found.loads] == pytest.approx([1, 3, 12])
+    assert [load.busy for load in found.loads] == [8 * 3000.0] * 3
+    assert sum(load.share for load in found.loads) == pytest.approx(1)
 
 
 def test_the_line_of_each_load():
@@ -73,7 +73,7 @@ def test_latencies_of_a_load_beside_those_without_speculation_there():
 
 def test_loads_without_speculation_have_no_row():
     windows = flat([hour(0, running=3.0), hour(1, mode=Mode.OFF, running=12.0)])
-    assert [each.load for each in report(windows).loads] == ["3-4"]
+    assert [load.load for load in report(windows).loads] == ["3-4"]
 
 
 def test_without_a_baseline_a_load_has_traffic_and_no_speedup():
@@ -108,7 +108,7 @@ CROSSINGS = {
 
 @pytest.mark.parametrize(("loads", "at"), CROSSINGS.values(), ids=CROSSINGS.keys())
 def test_the_crossing(loads, at):
-    found = crossing([row(*each) for each in loads])
+    found = crossing([row(*load) for load in loads])
     assert (None if found is None else found.running) == (at if at is None else pytest.approx(at))
 
 

@@ -57,7 +57,10 @@ def test_it_arrives_as_text_and_html_with_the_page_attached(
     ((sender, receivers, message),) = server.box.sent
     assert (sender, receivers) == ("specwatch@gpu.example", BOTH)
     assert message["From"] == "Specwatch <specwatch@gpu.example>"
-    assert [each.addr_spec for each in message["To"].addresses] == ["ops@example.com", BOTH[0]]
+    assert [address.addr_spec for address in message["To"].addresses] == [
+        "ops@example.com",
+        BOTH[0],
+    ]
     assert message["Subject"] == outgoing.subject
     assert message["Date"].datetime.timestamp() == MADE
     assert message["Auto-Submitted"] == "auto-generated"

@@ -81,7 +81,7 @@ def test_hostile_names_make_no_headings_of_their_own() -> None:
     """Nor rows, nor cells: those of a harmless report are all there are."""
     harmless, hostile = markdown(sample.full()), markdown(sample.hostile())
     assert [tag for tag, _ in headings(hostile)] == [tag for tag, _ in headings(harmless)]
-    assert [len(each) for each in rows(hostile)] == [len(each) for each in rows(harmless)]
+    assert [len(row) for row in rows(hostile)] == [len(row) for row in rows(harmless)]
 
 
 def test_hostile_names_are_cut_and_clean() -> None:

@@ -149,7 +149,7 @@ def test_totals_are_exact(told: Told) -> None:
 
 def test_acceptance_is_exact_at_every_temperature(told: Told) -> None:
     """And so are the histogram of accepted lengths, the share and the week before."""
-    rows = {each.temperature: each for each in told.model.temperatures}
+    rows = {temperature.temperature: temperature for temperature in told.model.temperatures}
     assert list(rows) == ["all", *BUCKETS.values()]
     for label, row in rows.items():
         known = truth.counts(of(told.log, label))
@@ -319,12 +319,12 @@ def test_time_is_that_of_the_clock(told: Told, timeline: Timeline) -> None:
     busy = timeline.busy(timeline.chosen(*told.span))
     assert traffic.busy_on == pytest.approx(busy, rel=0.1)
     loads = told.model.loads
-    assert sum(each.busy for each in loads) == pytest.approx(traffic.busy_on)
-    assert sum(each.share for each in loads) == pytest.approx(1)
-    for each in loads:
-        where = timeline.chosen(*told.span) & (timeline.load == bin_of(each))
+    assert sum(load.busy for load in loads) == pytest.approx(traffic.busy_on)
+    assert sum(load.share for load in loads) == pytest.approx(1)
+    for load in loads:
+        where = timeline.chosen(*told.span) & (timeline.load == bin_of(load))
         if timeline.busy(where) > 60:  # a look every ten seconds sees more of them
-            assert each.running == pytest.approx(timeline.running(where), rel=0.25)
+            assert load.running == pytest.approx(timeline.running(where), rel=0.25)
 
 
 def test_the_objective_is_counted_to_the_request(told: Told) -> None:
@@ -391,7 +391,7 @@ def test_speculation_stops_to_pay_where_it_does(
     where = timeline.chosen(*told.span)
     found = told.model.crossing
     assert found is not None
-    wheres = [where & (timeline.load == bin_of(each)) for each in told.model.loads]
+    wheres = [where & (timeline.load == bin_of(load)) for load in told.model.loads]
     true = {
         timeline.running(each): timeline.speedup(each)
         for each in wheres

@@ -137,8 +137,8 @@ def test_each_target_has_what_is_its_own(store: Store, taken: Any) -> None:
     _read(store, T0, config=_config("chat", slos=slos, baseline={"max_age": "3d"}))
     chat, other = taken["chat"][0], taken["other"][0]
     assert [step.reason for step in chat.steps] == ["because 5", "because 9"]
-    assert [each.key.target for each in chat.measurements] == ["chat"]
-    assert [each.target for each in chat.decisions] == ["chat"]
+    assert [measurement.key.target for measurement in chat.measurements] == ["chat"]
+    assert [decision.target for decision in chat.decisions] == ["chat"]
     assert (chat.gpus, chat.max_age, [slo.name for slo in chat.slos]) == (2, 3 * DAY, ["first"])
     assert (other.steps, other.measurements, other.gpus) == ([], [], None)
     assert (chat.objective, other.objective) == (Objective.TPOT, Objective.E2E)
@@ -231,7 +231,9 @@ def test_what_was_measured_on_purpose_goes_to_its_model_and_else_into_notes(stor
         store.add_experiment(msgspec.structs.replace(each, subject=subject), end)
     found = _read(store, T0, end)
     (model_report,) = found.targets
-    assert [each.at - T0 for each in model_report.experiments] == [5, 0], "by time, newest first"
+    assert [experiment.at - T0 for experiment in model_report.experiments] == [5, 0], (
+        "by time, newest first"
+    )
     assert [note.partition(", probe")[0] for note in found.notes] == [
         "chat, tiny: 2023-11-14 22:00 UTC", "other, tiny: 2023-11-14 22:00 UTC",
     ]  # fmt: skip

@@ -59,5 +59,5 @@ def test_several_processes_make_the_report_of_one(url: str) -> None:
     store.roll_up(UNTIL + 3600)
     store.close(UNTIL)
     found = report(url, 2)
-    assert [each.target for each in found.targets] == TARGETS
+    assert [target.target for target in found.targets] == TARGETS
     assert found == report(url, 1)

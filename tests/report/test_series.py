@@ -55,7 +55,7 @@ def test_a_point_an_hour_from_its_own_counts():
     found = series(windows)
     first, last = found.acceptance["all"]
     assert (first.start, last.start) == (SINCE, SINCE + 3 * HOUR)
-    one, other = (each.tally for each in windows if each.start == SINCE and _whole(each))
+    one, other = (window.tally for window in windows if window.start == SINCE and _whole(window))
     assert first.drafts == one.drafts + other.drafts
     accepted = one.accepted_tokens + other.accepted_tokens
     assert first.rate == accepted / (4 * first.drafts)
@@ -101,6 +101,6 @@ def test_points_of_a_month_hold_several_hours():
     found = series(windows, hours=30 * 24)
     points = found.acceptance["all"]
     assert len(points) == 180
-    assert {each.drafts for each in points} == {4 * windows[0].tally.drafts}
-    assert [each.start for each in points[:2]] == [SINCE, SINCE + 4 * HOUR]
+    assert {point.drafts for point in points} == {4 * windows[0].tally.drafts}
+    assert [point.start for point in points[:2]] == [SINCE, SINCE + 4 * HOUR]
     assert {each.requests for each in found.latency} == {400}

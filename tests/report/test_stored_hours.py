@@ -185,7 +185,7 @@ def _history() -> list[Window]:
 def _in_order(found: Iterable[Window]) -> list[Window]:
     """By start and temperature; among those of one the order says nothing."""
     windows = list(found)
-    order = [(each.start, each.series.temperature) for each in windows]
+    order = [(window.start, window.series.temperature) for window in windows]
     assert order == sorted(order)
     return sorted(windows, key=lambda each: (each.start, each.series.temperature, repr(each)))
 
@@ -240,9 +240,9 @@ def test_of_two_daemons_that_with_more_good_scrapes_counts(url: str, open_store:
     ours = [minute(at, scrapes_ok=12 if at < T0 + 1200 else 6) for at in starts]
     left.write([batch(*ours)], now=0)
     right.write([batch(*(minute(at, daemon="right", scrapes_ok=9) for at in starts))], now=0)
-    assert {each.series.daemon for each in _hours(left)} == {"right"}
+    assert {hour.series.daemon for hour in _hours(left)} == {"right"}
     left.roll_up(T0 + 30 * HOUR)
-    assert {each.series.daemon for each in _hours(left)} == {"right"}
+    assert {hour.series.daemon for hour in _hours(left)} == {"right"}
     right.roll_up(T0 + 30 * HOUR)
     assert _hours(left) == _in_order(left.windows(since=0, until=10**11, length=HOUR))
 

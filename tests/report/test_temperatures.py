@@ -22,7 +22,7 @@ UNTIL = SINCE + HOURS * HOUR
 def rows(windows: list[Window], *measurements: Any) -> dict[str, Temperature]:
     sources = Sources(target=TARGET, windows=windows, measurements=measurements)
     (found,) = build(sources, SINCE, UNTIL)
-    return {each.temperature: each for each in found.temperatures}
+    return {temperature.temperature: temperature for temperature in found.temperatures}
 
 
 def timed(tpot: float, requests: int, rate: float | None = 0.6) -> Tally:

@@ -40,8 +40,8 @@ def test_the_answer_of_each_target_comes_before_its_tables() -> None:
     text = " ".join(plain(report).split())
     places = [
         text.index(" ".join(said.split()))
-        for each in report.targets
-        for said in (each.answer.sentence, each.answer.recommendation)
+        for target in report.targets
+        for said in (target.answer.sentence, target.answer.recommendation)
     ]
     assert places == sorted(places)
     assert places[1] < text.index("Temp Requests Share") < places[2]
@@ -74,7 +74,7 @@ def test_tables_are_aligned_and_changes_are_those_of_means_on_the_period_before(
 
 def test_what_loses_is_red_and_what_pays_green() -> None:
     report = sample.full()
-    begins = {each.answer.outcome: each.answer.sentence[:30] for each in report.targets}
+    begins = {target.answer.outcome: target.answer.sentence[:30] for target in report.targets}
     styles = {
         outcome: style
         for line in lines(report, 80)

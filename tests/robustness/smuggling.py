@@ -113,15 +113,17 @@ class Notes:
         head, _, rest = visit.head.encode("latin-1").partition(b"\r\n\r\n")
         while True:
             line, *fields = head.split(b"\r\n")
-            lengths = [each[16:] for each in fields if each.lower().startswith(b"content-length: ")]
+            lengths = [
+                field[16:] for field in fields if field.lower().startswith(b"content-length: ")
+            ]
             codings = [
-                each[19:] for each in fields if each.lower().startswith(b"transfer-encoding: ")
+                field[19:] for field in fields if field.lower().startswith(b"transfer-encoding: ")
             ]
             self.lines.append(line)
             sound = (
-                all(_FIELD.fullmatch(each) for each in fields)
+                all(_FIELD.fullmatch(field) for field in fields)
                 and len(lengths) + len(codings) <= 1
-                and all(re.fullmatch(rb"[0-9]{1,12}", each) for each in lengths)
+                and all(re.fullmatch(rb"[0-9]{1,12}", length) for length in lengths)
                 and codings in ([], [b"chunked"])
             )
             if not sound:

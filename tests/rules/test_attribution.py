@@ -47,8 +47,8 @@ def minute(
         label: tally(drafts, acceptance)
         for label, (drafts, acceptance) in (mix or {"0": (1000, 0.8)}).items()
     }
-    drafts = sum(each.drafts or 0 for each in buckets.values())
-    accepted = sum(each.accepted_tokens or 0 for each in buckets.values())
+    drafts = sum(bucket.drafts or 0 for bucket in buckets.values())
+    accepted = sum(bucket.accepted_tokens or 0 for bucket in buckets.values())
     steps = round(drafts / drafted)
     return Sample(
         start=60 * number,
@@ -91,7 +91,7 @@ def baseline() -> Baseline:
 
 
 def contributions(found: Attribution) -> dict[Factor, float]:
-    return {each.factor: each.contribution for each in found.causes}
+    return {cause.factor: cause.contribution for cause in found.causes}
 
 
 HALF = {"0": (500, 0.8), "(0.7,1]": (500, 0.2)}
@@ -121,7 +121,7 @@ def test_a_single_change_is_the_only_cause(
 ) -> None:
     found = attribute(minutes(**now), minutes(60, **before), baseline())
     assert found.metric == "speedup_ratio"
-    assert [(each.factor, each.share, each.sentence) for each in found.causes] == [
+    assert [(cause.factor, cause.share, cause.sentence) for cause in found.causes] == [
         (factor, 1.0, said)
     ]
     assert found.leading is found.causes[0]
@@ -133,10 +133,10 @@ def test_two_changes_are_ranked_and_told_apart() -> None:
     found = attribute(
         minutes(mix={"0": (100, 0.4), "(0.7,1]": (900, 0.1)}), minutes(60, mix=HALF), baseline()
     )
-    assert [each.factor for each in found.causes] == ["acceptance", "temperature_mix"]
+    assert [cause.factor for cause in found.causes] == ["acceptance", "temperature_mix"]
     first = (math.log(2.04 / 3.0) + math.log(1.52 / 2.0)) / 2
     assert contributions(found)[Factor.TEMPERATURE_MIX] == pytest.approx(first)
-    assert sum(each.effect for each in found.causes) == pytest.approx((1.52 - 3.0) / 1.5)
+    assert sum(cause.effect for cause in found.causes) == pytest.approx((1.52 - 3.0) / 1.5)
 
 
 def test_more_load_explains_what_loads_in_common_cost() -> None:
@@ -179,7 +179,7 @@ def test_periods_that_count_time_otherwise_are_compared_by_tokens() -> None:
 
 
 def test_what_the_tap_does_not_see_counts_as_acceptance() -> None:
-    unseen = [replace(each, buckets={}) for each in minutes(60, mix=HALF)]
+    unseen = [replace(minute, buckets={}) for minute in minutes(60, mix=HALF)]
     found = attribute(minutes(mix=HOT), unseen, baseline())
     assert contributions(found).keys() == {Factor.ACCEPTANCE}
     assert found.causes[0].sentence.startswith("acceptance fell from 50% to 26%")
@@ -290,12 +290,12 @@ def test_causes_add_up_to_the_change(
     assert found.now is not None
     assert found.before is not None
     change = math.log(found.now / found.before)
-    assert sum(each.contribution for each in found.causes) == pytest.approx(change, abs=1e-7)
-    assert sum(each.effect for each in found.causes) == pytest.approx(
+    assert sum(cause.contribution for cause in found.causes) == pytest.approx(change, abs=1e-7)
+    assert sum(cause.effect for cause in found.causes) == pytest.approx(
         found.now - found.before, rel=1e-6, abs=1e-6 * found.now
     )
     if found.causes:
-        assert sum(each.share for each in found.causes) == pytest.approx(1.0)
+        assert sum(cause.share for cause in found.causes) == pytest.approx(1.0)
 
 
 @given(_periods, _periods, _baselines, st.randoms())

@@ -20,7 +20,7 @@ def mixed(greedy: float, hot: float, *, share: float, count: int = 30):
     """Minutes of two temperatures, of which the first has a share of the drafts."""
     first, second = round(1000 * share), round(1000 * (1 - share))
     buckets = {"0": tally(rate=greedy, drafts=first), ">1": tally(rate=hot, drafts=second)}
-    accepted = sum(each.accepted_tokens for each in buckets.values())
+    accepted = sum(bucket.accepted_tokens for bucket in buckets.values())
     return minutes(count, tally(rate=accepted / 4000), buckets=buckets)
 
 

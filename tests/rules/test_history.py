@@ -28,11 +28,11 @@ def filled(numbers: Iterable[int], **given: object) -> History:
 def test_minutes_are_kept_as_long_as_the_horizon_and_no_longer() -> None:
     history = filled(range(100), steps=100)
     last = START + 100 * MINUTE
-    fresh = [each for each in history.minutes if each.length == MINUTE]
-    blocks = [each for each in history.minutes if each.length == BLOCK]
+    fresh = [sample for sample in history.minutes if sample.length == MINUTE]
+    blocks = [sample for sample in history.minutes if sample.length == BLOCK]
     settled = (last - FRESH) // BLOCK * BLOCK
     assert [each.start for each in fresh] == list(range(settled, last, MINUTE))
-    assert [each.start for each in blocks] == list(range(last - HOUR, settled, BLOCK))
+    assert [block.start for block in blocks] == list(range(last - HOUR, settled, BLOCK))
     assert total(history.minutes).drafts == 60 * 100
 
 
@@ -43,11 +43,11 @@ def test_minutes_are_merged_with_their_like_alone() -> None:
         load = 3.0 if number % 5 else 30.0
         restarts = int(number == 3)
         assert history.add(sample(number, mode=mode, running=load, restarts=restarts, steps=100))
-    for each in history.minutes:
-        off = each.mode is Mode.OFF
-        assert (each.tally.drafts is None) is off
-        assert each.sound is not (each.start == START + 3 * MINUTE)
-        assert each.gauges.concurrency in (3.0, 30.0)
+    for kept in history.minutes:
+        off = kept.mode is Mode.OFF
+        assert (kept.tally.drafts is None) is off
+        assert kept.sound is not (kept.start == START + 3 * MINUTE)
+        assert kept.gauges.concurrency in (3.0, 30.0)
     assert total(history.minutes).drafts == 15 * 100
 
 

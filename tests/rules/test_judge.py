@@ -197,7 +197,7 @@ def test_a_server_that_never_tells_its_version_has_a_baseline_too() -> None:
     for number in range(20):
         windows = minute(number, Mode.OFF)
         judge.observe(
-            [replace(each, environment=Environment(None, "c-0")) for each in windows],
+            [replace(window, environment=Environment(None, "c-0")) for window in windows],
             at(number + 1),
         )
     (taken,) = judge.take_measurements()

@@ -29,8 +29,8 @@ def test_minutes_add_up_by_temperature_and_model() -> None:
     one = found["llama"]
     assert one.whole is not None
     assert one.whole.tally.drafts == 300
-    assert [each.series.temperature for each in one.buckets] == ["0", ">1"]
-    assert [one.share(each) for each in one.buckets] == pytest.approx([8 / 9, 1 / 9])
+    assert [bucket.series.temperature for bucket in one.buckets] == ["0", ">1"]
+    assert [one.share(bucket) for bucket in one.buckets] == pytest.approx([8 / 9, 1 / 9])
     assert one.coverage is not None
     assert one.coverage.coverage == 0.9
 

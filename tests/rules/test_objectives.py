@@ -113,7 +113,7 @@ def test_a_minute_counts_once_however_late_and_often_it_comes():
     in_order, any_order = SloBook([slo()]), SloBook([slo()])
     for start, counted in minutes:
         in_order.add(start, MINUTE, counted)
-    late = [each for each in minutes for _ in range(chance.randint(1, 3))]
+    late = [minute for minute in minutes for _ in range(chance.randint(1, 3))]
     chance.shuffle(late)
     for start, counted in late:
         any_order.add(start, MINUTE, counted)

@@ -365,7 +365,7 @@ def test_the_order_of_minutes_changes_no_reading_and_none_is_nan(made, seed):
         for ours, theirs in zip(one.stretches, other.stretches, strict=True):
             assert astuple(ours) == pytest.approx(astuple(theirs))
         numbers = [one.value] if one.interval is None else [*_numbers(one)]
-        assert all(each is None or math.isfinite(each) for each in numbers)
+        assert all(number is None or math.isfinite(number) for number in numbers)
 
 
 def _numbers(reading):

@@ -59,7 +59,7 @@ def judged(a_rule: Rule, rates: Iterable[float | None], *, first: int = 0, befor
 
 
 def verdicts(findings: Iterable[Finding]) -> list[Verdict]:
-    return [each.verdict for each in findings]
+    return [finding.verdict for finding in findings]
 
 
 @pytest.mark.parametrize(
@@ -105,8 +105,8 @@ def test_conditions_combine_by_kleenes_logic(combine, first, second, seen, swapp
 def test_a_breach_is_confirmed_when_it_was_seen_for_so_long():
     findings = judged(rule(for_=180.0), [0.9, 0.1, 0.1, 0.1, 0.1])
     assert verdicts(findings) == [P, P, P, P, B]
-    assert [each.seen for each in findings] == [P, B, B, B, B]
-    assert [each.pending for each in findings[1:]] == [START + 120.0] * 3 + [None]
+    assert [finding.seen for finding in findings] == [P, B, B, B, B]
+    assert [finding.pending for finding in findings[1:]] == [START + 120.0] * 3 + [None]
     assert findings[-1].since == START + 300
 
 
@@ -131,8 +131,10 @@ def test_one_bad_minute_a_day_never_fires():
     """However often it comes: what was pending is forgotten in the idle day between."""
     bad_days = judged(rule(for_=180.0), [0.1, *[None] * 1439] * 5)
     assert B not in verdicts(bad_days)
-    assert [each.pending for each in bad_days[:4]] == [START + 60.0 * at for at in range(1, 5)]
-    assert {each.pending for each in bad_days[4:1440]} == {None}
+    assert [bad_day.pending for bad_day in bad_days[:4]] == [
+        START + 60.0 * at for at in range(1, 5)
+    ]
+    assert {bad_day.pending for bad_day in bad_days[4:1440]} == {None}
 
 
 @pytest.mark.parametrize(
@@ -155,18 +157,18 @@ def test_what_is_pending_outlives_as_much_silence_as_it_takes_to_be_sure(duratio
 def test_a_condition_of_a_longer_window_lets_its_rule_wait_longer():
     long = Condition(metric="acceptance_ratio", below=0.5, window="10m")
     findings = judged(rule(long, for_=180.0), [0.1, *[None] * 11])
-    assert [each.pending is None for each in findings] == [False] * 11 + [True]
+    assert [finding.pending is None for finding in findings] == [False] * 11 + [True]
 
 
 def test_one_good_minute_a_day_never_clears():
     findings = judged(rule(clear_for=180.0), [0.1, *[0.9, *[None] * 1439] * 5])
-    assert {each.verdict for each in findings} == {B}
+    assert {finding.verdict for finding in findings} == {B}
 
 
 def test_no_data_neither_clears_a_breach_nor_counts_as_clear():
     findings = judged(rule(clear_for=120.0), [0.1, 0.9, *[None] * 3, 0.9, 0.9])
     assert verdicts(findings) == [B] * 6 + [P]
-    assert [each.seen for each in findings[2:5]] == [N] * 3
+    assert [finding.seen for finding in findings[2:5]] == [N] * 3
 
 
 def test_without_data_a_pass_is_no_pass():
@@ -215,7 +217,7 @@ def test_a_condition_that_did_not_fire_keeps_no_breach_alive():
     """Its clearing threshold is for the breach that it was part of."""
     slow = Condition(metric="ttft_p50", above="1s", clear="0.01s")
     findings = judged(rule(LOW, slow, combine="any"), [0.1, 0.7])
-    assert [each.held for each in findings] == [(True, False), ()]
+    assert [finding.held for finding in findings] == [(True, False), ()]
     assert verdicts(findings) == [B, P]
 
 
@@ -456,7 +458,7 @@ def test_minutes_without_data_are_as_if_they_had_not_been(seen, for_, clear_for)
     with_gaps = [
         each for each, rate in zip(judged(patient, seen), seen, strict=True) if rate is not None
     ]
-    breaches = [each.verdict is B for each in with_gaps]
+    breaches = [decision.verdict is B for decision in with_gaps]
     assert breaches == [each.verdict is B for each in judged(patient, known)]
 
 
@@ -464,7 +466,7 @@ def test_minutes_without_data_are_as_if_they_had_not_been(seen, for_, clear_for)
 def test_what_stays_between_the_thresholds_changes_no_verdict(between, breach):
     first = judged(rule(), [0.1 if breach else 0.9])[-1]
     findings = judged(rule(), between, first=1, before=first)
-    assert {each.verdict for each in findings} == {first.verdict}
+    assert {finding.verdict for finding in findings} == {first.verdict}
 
 
 SLOW_ALL = rule(
@@ -513,7 +515,11 @@ def test_the_same_latencies_breach_when_they_are_sound():
 
 
 COUNTS = SLOW_ALL.model_copy(
-    update={"conditions": [each for each in SLOW_ALL.conditions if each.metric != SLOW.metric]}
+    update={
+        "conditions": [
+            condition for condition in SLOW_ALL.conditions if condition.metric != SLOW.metric
+        ]
+    }
 )
 
 

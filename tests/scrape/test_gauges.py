@@ -55,8 +55,8 @@ def overlap(begin: float, end: float) -> float:
 def seen(requests: list[Request]) -> tuple[Gauges, Tally]:
     """What a page shows: gauges of a few moments, without those whose prompt is being read."""
     looks = [SECONDS * (at + 0.5) / LOOKS for at in range(LOOKS)]
-    running = [sum(each.first <= at < each.ended for each in requests) for at in looks]
-    waiting = [sum(each.came <= at < each.admitted for each in requests) for at in looks]
+    running = [sum(request.first <= at < request.ended for request in requests) for at in looks]
+    waiting = [sum(request.came <= at < request.admitted for request in requests) for at in looks]
     gauges = Gauges(
         sampled_seconds=SECONDS,
         busy_seconds=SECONDS * sum(each > 0 for each in running) / LOOKS,
@@ -65,8 +65,8 @@ def seen(requests: list[Request]) -> tuple[Gauges, Tally]:
         running_max=max(running),
         waiting_max=max(waiting),
     )
-    firsts = [each.first - each.came for each in requests if 0 <= each.first < SECONDS]
-    between = sum(overlap(each.first, each.ended) for each in requests)
+    firsts = [request.first - request.came for request in requests if 0 <= request.first < SECONDS]
+    between = sum(overlap(request.first, request.ended) for request in requests)
     tally = Tally(
         ttft=Histogram((), (len(firsts),), sum(firsts)), inter_token=Histogram((), (1,), between)
     )
@@ -77,8 +77,8 @@ def true_load(requests: list[Request]) -> float:
     """Mean of admitted requests while there was one."""
     moments = [SECONDS * (at + 0.5) / 5_000 for at in range(5_000)]
     numbers = [0] * len(moments)
-    for each in requests:
-        begin, end = (round(at / SECONDS * 5_000) for at in (each.admitted, each.ended))
+    for request in requests:
+        begin, end = (round(at / SECONDS * 5_000) for at in (request.admitted, request.ended))
         for at in range(max(begin, 0), min(max(end, 0), 5_000)):
             numbers[at] += 1
     return sum(numbers) / sum(number > 0 for number in numbers)

@@ -83,7 +83,11 @@ def test_families_are_those_of_the_capture_for_the_general_parser(capture: str) 
 
     def families(text: str) -> set[tuple[str, str, frozenset[str]]]:
         return {
-            (family.name, family.type, frozenset().union(*(each.labels for each in family.samples)))
+            (
+                family.name,
+                family.type,
+                frozenset().union(*(sample.labels for sample in family.samples)),
+            )
             for family in text_string_to_metric_families(text)
         }
 

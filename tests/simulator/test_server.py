@@ -100,7 +100,7 @@ def test_health_version_and_models(server: SimulatedServer) -> None:
     assert (health.status_code, health.content) == (200, b"")
     assert requests.get(f"{server.url}/version", timeout=10).json() == {"version": "0.32.0"}
     models = requests.get(f"{server.url}/v1/models", timeout=10).json()
-    assert [(each["id"], each["root"]) for each in models["data"]] == [
+    assert [(model["id"], model["root"]) for model in models["data"]] == [
         ("tiny", "Org/Model"),
         ("other", "Org/Model"),
     ]
@@ -154,7 +154,7 @@ def test_greedy_answers_repeat_and_streams_carry_the_same_text(server: Simulated
     body = {"prompt": "Say it", "max_tokens": 30, "temperature": 0, "ignore_eos": True}
     texts = [post(server, "/v1/completions", body).json()["choices"][0]["text"] for _ in range(2)]
     chunks = events(post(server, "/v1/completions", body | {"stream": True}))
-    assert texts[0] == texts[1] == "".join(each["choices"][0]["text"] for each in chunks)
+    assert texts[0] == texts[1] == "".join(chunk["choices"][0]["text"] for chunk in chunks)
     warm = [
         post(server, "/v1/completions", body | {"temperature": 1}).json()["choices"][0]["text"]
         for _ in range(2)

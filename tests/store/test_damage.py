@@ -197,7 +197,7 @@ def test_a_damaged_context_is_whole_again_once_a_daemon_writes_it(
     """Its content gives it its id, so that what was stored is known to be what is read."""
     write(url, "UPDATE contexts SET content = replace(content, '0.11.0', '0.12.0')")
     assert read(filled) == []
-    assert {each.table for each in filled.damage.rows} == {"contexts"}
+    assert {row.table for row in filled.damage.rows} == {"contexts"}
     later = open_store(url, now=NOW)
     later.write([batch(minute(T0 + MINUTE), cursor=cursor())], NOW)
     assert starts(read(later, target="chat")) == [T0, T0 + MINUTE]
@@ -232,7 +232,7 @@ def test_a_report_says_what_it_leaves_out(
     since = T0 + HOUR if damaged == "minutes" else T0 - 20 * HOUR
     for _ in range(2):
         report = read_report(filled.reader, since=since, until=NOW, now=NOW)
-        (chat,) = (each for each in report.targets if each.target == "chat")
+        (chat,) = (target for target in report.targets if target.target == "chat")
         assert chat.health.damaged == 1
         assert "1 stored row damaged and left out; `specwatch db check` lists them" in " ".join(
             plain(report).split()
@@ -250,7 +250,7 @@ class TestSqlite:
 
     def test_a_text_that_is_none_hides_no_other(self, filled: Store, url: str) -> None:
         write(url, "UPDATE verdicts SET rule = CAST(x'ff80' AS TEXT) WHERE target = 'chat'")
-        assert [each.target for each in filled.verdicts(**FOREVER)] == ["code"]
+        assert [verdict.target for verdict in filled.verdicts(**FOREVER)] == ["code"]
         assert filled.set_aside(NOW)[0].reason == "rule is not UTF-8"
         assert check(url).sound
 
@@ -268,7 +268,7 @@ class TestSqlite:
     ) -> None:
         write(url, f"UPDATE minutes SET {change}")
         assert read(filled) == []
-        assert {each.reason for each in filled.damage.rows} == {reason}
+        assert {row.reason for row in filled.damage.rows} == {reason}
 
     def test_a_series_stays_with_readable_names_and_its_own_times(
         self, filled: Store, url: str

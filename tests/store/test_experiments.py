@@ -45,7 +45,7 @@ def test_what_is_stored_is_read_again(store: Store, found: Experiment) -> None:
 def test_they_are_found_by_time_and_target_in_their_order(store: Store) -> None:
     for each in (bench(T0 + HOUR), bench(T0), bench(T0 + 1, "other"), comparison(T0 + 2 * HOUR)):
         store.add_experiment(each, T0)
-    assert [each.experiment.ended for each in store.reader.experiments(T0, T0 + 2 * HOUR)] == [
+    assert [row.experiment.ended for row in store.reader.experiments(T0, T0 + 2 * HOUR)] == [
         T0, T0 + 1, T0 + HOUR,
     ]  # fmt: skip
     (found,) = store.reader.experiments(T0, T0 + HOUR, "other")
@@ -69,7 +69,7 @@ def test_old_ones_are_pruned_with_the_hours(store: Store) -> None:
     store.add_experiment(bench(T0 - 3 * HOUR), T0)
     store.add_experiment(bench(T0), T0)
     assert store.prune(T0, HOUR, 2 * HOUR).experiments == 1
-    assert [each.experiment.ended for each in store.reader.experiments(0, T0 + 1)] == [T0]
+    assert [row.experiment.ended for row in store.reader.experiments(0, T0 + 1)] == [T0]
 
 
 @pytest.mark.parametrize(

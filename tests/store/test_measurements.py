@@ -97,7 +97,7 @@ def test_a_new_calibration_replaces_the_older_of_its_key_load_and_origin_only(
     found = store.measurements()
     assert newer in found
     assert len(found) == 1 + len(others)
-    assert all(each in found for each in others)
+    assert all(other in found for other in others)
 
 
 def test_what_two_daemons_saw_of_the_traffic_is_added_up(
@@ -122,7 +122,7 @@ def test_what_is_written_twice_counts_once(store: Store) -> None:
     for one in (past, past, first, first, second, first, past):
         store.write_measurements([one], now=0)
     (found,) = store.measurements()
-    assert [each.at for each in found.points] == [T0 + 60 * n for n in range(6)]
+    assert [point.at for point in found.points] == [T0 + 60 * n for n in range(6)]
     assert found.ttft is not None
     assert (found.ttft.count, found.ttft.sum, found.points_behind) == (6, 1.5, 6)
 
@@ -134,7 +134,7 @@ def test_a_long_past_is_not_lost_with_what_is_added_to_it(store: Store) -> None:
         new = measurement(*times[first : first + 20], origin=Origin.WINDOWS)
         store.write_measurements([new], now=0)
     (found,) = store.measurements()
-    assert [each.at for each in found.points] == times[40:]
+    assert [point.at for point in found.points] == times[40:]
     assert found.ttft is not None
     assert found.ttft.count == found.points_behind == len(times)
 

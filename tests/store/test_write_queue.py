@@ -25,7 +25,7 @@ class Paper:
     def write(self, batches: Sequence[PackedBatch], now: float) -> None:
         if self.failures:
             raise self.failures.pop(0)
-        self.written.append([window.start for each in batches for window in each])
+        self.written.append([window.start for batch in batches for window in batch])
 
 
 GONE = StoreUnavailable("gone")

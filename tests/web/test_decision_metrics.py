@@ -196,8 +196,8 @@ def test_a_quantile_of_the_baseline_beyond_the_last_bound_is_infinite() -> None:
 
 
 def test_however_many_findings_there_are_breaches_are_shown() -> None:
-    (breach,) = (each for each in decided().findings if each.rule.name == "too-slow")
-    other = next(each for each in decided().findings if each.rule.name == "fine")
+    (breach,) = (finding for finding in decided().findings if finding.rule.name == "too-slow")
+    other = next(finding for finding in decided().findings if finding.rule.name == "fine")
     many = [replace(other, temperature=f"t{number}") for number in range(10_000)]
     status = daemon(target(decision=TargetDecision(findings=(*many, breach))))
     found = samples(status, "specwatch_rule_verdict")

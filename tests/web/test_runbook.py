@@ -52,9 +52,9 @@ def test_it_is_a_page_with_all_sections_under_their_anchors(surface: Surface) ->
     assert {"default-src 'none'", "frame-ancestors 'none'"} <= set(policy.split("; "))
     read = _Read(answer.body.decode())
     anchors = [found["id"] for tag, found in read.elements if tag == "section"]
-    assert anchors == [runbook_anchor(each.name) for each in runbook_sections()]
-    for each in runbook_sections():
-        assert each.do.replace("`", "") in read.text
+    assert anchors == [runbook_anchor(section.name) for section in runbook_sections()]
+    for section in runbook_sections():
+        assert section.do.replace("`", "") in read.text
 
 
 def test_head_and_other_methods(surface: Surface) -> None:
@@ -70,7 +70,7 @@ def test_it_needs_nothing_from_elsewhere_and_fits_dark_and_light() -> None:
     assert {tag for tag, _ in read.elements}.isdisjoint({"script", "img", "link", "iframe"})
     addresses = [found["href"] for _, found in read.elements if "href" in found]
     assert addresses
-    assert all(str(each).startswith("#") for each in addresses)
+    assert all(str(address).startswith("#") for address in addresses)
     assert not re.search(r"url\(|@import|https?://(?!URL)", re.sub(r"<p>.*?</p>", "", text))
     assert "color-scheme: light dark" in text
 

@@ -422,10 +422,10 @@ def test_many_viewers_cost_one_reading() -> None:
         with_all(fresh)
         fresh.windows = lambda **selection: asked.append(selection) or hour(**selection)
         viewers = [threading.Thread(target=fresh.get, args=("/",)) for _ in range(8)]
-        for each in viewers:
-            each.start()
-        for each in viewers:
-            each.join()
+        for viewer in viewers:
+            viewer.start()
+        for viewer in viewers:
+            viewer.join()
         read(fresh, "/?refresh=0")
     assert asked == [{"since": NOW - 3600, "until": NOW, "target": "chat"}]
 
@@ -455,8 +455,8 @@ def asking(surface: Surface, paths: list[str]) -> tuple[list[threading.Thread], 
         threading.Thread(target=lambda path=path: codes.append(surface.get(path).status))
         for path in paths
     ]
-    for each in threads:
-        each.start()
+    for thread in threads:
+        thread.start()
     return threads, codes
 
 
@@ -487,8 +487,8 @@ def test_only_a_few_pages_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> N
             assert codes == [503] * 4
         finally:
             over.set()
-            for each in threads:
-                each.join()
+            for thread in threads:
+                thread.join()
     assert sorted(codes) == [200] * most + [503] * 4
     assert max(at_once) == status_route._MOST_RENDERED
 
@@ -709,8 +709,8 @@ def test_every_table_is_told_and_can_be_reached(surface: Surface) -> None:
     regions = [attrs for _, attrs in page.elements if attrs.get("role") == "region"]
     assert len(regions) == 5
     ids = {attrs["id"] for _, attrs in page.elements if "id" in attrs}
-    assert all(each["tabindex"] == "0" for each in regions)
-    names = [str(each["aria-labelledby"]) for each in regions]
+    assert all(region["tabindex"] == "0" for region in regions)
+    names = [str(region["aria-labelledby"]) for region in regions]
     assert {part for name in names for part in name.split()} <= ids
     assert len(set(names)) == 5
     assert ("html", {"lang": "en"}) in page.elements

@@ -186,11 +186,11 @@ def _at_odds_with(rule: Rule, first: Condition, second: Condition) -> str | None
 def _measured_or_not(first: Condition, second: Condition) -> str | None:
     """Why not both of two conditions can hold, whatever their windows."""
     measures = [MEASURES[each.metric] for each in (first, second)]
-    if any(each.needs_baseline for each in measures):
-        for each in measures:
-            if each.instead_of:
-                why = f"{each.name} is there only without a baseline"
-                return f"can never fire beside the others: {why}; use {each.instead_of}"
+    if any(measure.needs_baseline for measure in measures):
+        for measure in measures:
+            if measure.instead_of:
+                why = f"{measure.name} is there only without a baseline"
+                return f"can never fire beside the others: {why}; use {measure.instead_of}"
     return None
 
 
