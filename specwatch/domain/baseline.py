@@ -177,20 +177,22 @@ class Baseline:
         """Whether there is one, be it too old: then nothing is to be assumed in its place."""
         return bool(self.bins) or self.expired
 
-    def before(self, at: float) -> Baseline:
+    def before(self, time: float) -> Baseline:
         """What was known of it at a time (Unix seconds)."""
 
         def cut(one: Measurement) -> Measurement:
-            return replace(one, points=tuple(point for point in one.points if point.at <= at))
+            return replace(one, points=tuple(point for point in one.points if point.at <= time))
 
-        bins = {bin_: cut(each) for bin_, each in self.bins.items()}
+        bins = {bin_: cut(points) for bin_, points in self.bins.items()}
         return replace(self, bins=bins, others=tuple(map(cut, self.others)))
 
     @cached_property
     def points(self) -> tuple[Point, ...]:
         """All of them."""
         known = (*self.bins.values(), *self.others)
-        return tuple(sorted({p for each in known for p in each.points}, key=_order))
+        return tuple(
+            sorted({p for bin_measurement in known for p in bin_measurement.points}, key=_order)
+        )
 
     @cached_property
     def measured_at(self) -> float:
@@ -210,9 +212,8 @@ class Baseline:
     @cached_property
     def first(self) -> CostModel:
         """Time to the first token."""
-        firsts = (point.first for point in self.points)
-        told = [each for each in firsts if each is not None]
-        return CostModel.fitted(told, self.noise, queued=True)
+        known = [first for point in self.points if (first := point.first) is not None]
+        return CostModel.fitted(known, self.noise, queued=True)
 
     def demand(self, tokens: float, seconds: float) -> float | None:
         """How many requests would run at a time for so many tokens in so many seconds, if each ran
@@ -254,21 +255,21 @@ class Baseline:
 
     def _decoding(self, *, by_token: bool) -> CostModel:
         points = [point for point in self.points if point.by_token is by_token]
-        told = [point for point in points if point.firsts is not None]
+        known = [point for point in points if point.firsts is not None]
         # Beside points with conditions those of earlier versions, which tell none, would mislead.
-        points = told if len(told) >= LEAST_POINTS else points
+        points = known if len(known) >= LEAST_POINTS else points
         prompts, outputs = (
             [value for point in points if (value := getattr(point, name)) is not None]
             for name in ("prompt", "output")
         )
         prompt, output = (
-            math.fsum(each) / len(each) if each else 0.0 for each in (prompts, outputs)
+            math.fsum(lengths) / len(lengths) if lengths else 0.0 for lengths in (prompts, outputs)
         )
         return CostModel.fitted((point.decoding(prompt, output) for point in points), self.noise)
 
     def age(self, now: float) -> float | None:
         """Seconds since the oldest of its bins was measured; None of none."""
-        return max((now - each.at for each in self.bins.values()), default=None)
+        return max((now - measurement.at for measurement in self.bins.values()), default=None)
 
 
 def choose(
@@ -286,13 +287,21 @@ def choose(
     """
     measurements = list(measurements)
     young = [_younger(measurement, now - max_age) for measurement in measurements]
-    valid = [each for each in young if each.enough and each.key.holds_for(environment)]
+    valid = [
+        measurement
+        for measurement in young
+        if measurement.enough and measurement.key.holds_for(environment)
+    ]
     bins: dict[int, Measurement] = {}
-    for each in sorted(valid, key=lambda each: (_rank(each, valid), -each.at)):
-        bins.setdefault(each.load_bin, each)
+    for measurement in sorted(
+        valid, key=lambda measurement: (_rank(measurement, valid), -measurement.at)
+    ):
+        bins.setdefault(measurement.load_bin, measurement)
     own = {e.load_bin: e for e in sorted(valid, key=attrgetter("at")) if e.origin is Origin.WINDOWS}
     others = tuple(
-        each for each in valid if each not in bins.values() and each.origin is not Origin.IMPORTED
+        measurement
+        for measurement in valid
+        if measurement not in bins.values() and measurement.origin is not Origin.IMPORTED
     )
     known = any(
         measurement.enough and measurement.key.holds_for(environment)
@@ -334,7 +343,7 @@ def join(older: Measurement, newer: Measurement) -> Measurement:
         return older
     behind = older.points_behind + newer.points_behind
     ttft, tpot = (
-        histogram.merge_all(each for each in pair if each is not None)
+        histogram.merge_all(observed for observed in pair if observed is not None)
         for pair in ((older.ttft, newer.ttft), (older.tpot, newer.tpot))
     )
     while behind > 2 * MOST_POINTS:
@@ -346,7 +355,7 @@ def _halved(whole: Histogram | None) -> Histogram | None:
     if whole is None:
         return None
     # Odd counts are rounded up and down in turn, so that neither end of the scale fades faster.
-    counts = tuple((count + at % 2) // 2 for at, count in enumerate(whole.counts))
+    counts = tuple((count + index % 2) // 2 for index, count in enumerate(whole.counts))
     return replace(whole, counts=counts, sum=whole.sum / 2)
 
 
@@ -355,18 +364,18 @@ def point_of(sample: Sample) -> Point | None:
     pace, concurrency = sample.pace, sample.gauges.concurrency
     if pace is None or concurrency is None:
         return None
-    at = float(sample.start + sample.length)
-    return point_at(at, concurrency, pace, float(sample.length), sample.requests)
+    end = float(sample.start + sample.length)
+    return point_at(end, concurrency, pace, float(sample.length), sample.requests)
 
 
 def point_at(
-    at: float, concurrency: float, pace: Pace, length: float, asked: Requests | None
+    end: float, concurrency: float, pace: Pace, length: float, asked: Requests | None
 ) -> Point:
     """The point of a stretch that ended ``at`` and took ``length`` seconds."""
-    found = Point(at, concurrency, pace.seconds, pace.tokens, pace.by_token, length)
+    point = Point(end, concurrency, pace.seconds, pace.tokens, pace.by_token, length)
     if asked is None:
-        return found
-    return found._replace(
+        return point
+    return point._replace(
         firsts=asked.firsts,
         first_seconds=asked.first_seconds,
         prompt_tokens=asked.prompt_tokens,

@@ -169,16 +169,16 @@ def assess(
     if usual is not None:
         compared = compared.adjusted(usual)
     whole = by_minute or compared
-    found = Assessment(samples=len(whole.minutes), tokens=whole.tokens, covered=whole.covered)
+    assessment = Assessment(samples=len(whole.minutes), tokens=whole.tokens, covered=whole.covered)
     speedup = whole.interval()
     if speedup is None:
-        return replace(found, missing=whole.missing or TOO_FEW)
+        return replace(assessment, missing=whole.missing or TOO_FEW)
     stepping = compared.stepping
     best_k = _best_k(stepping, compared)
     return replace(
-        found,
+        assessment,
         speedup=speedup,
-        until=max(float(each.sample.start + each.sample.length) for each in whole.known),
+        until=max(float(minute.sample.start + minute.sample.length) for minute in whole.known),
         objective=whole.objective,
         per_token=whole.of(Objective.TPOT),
         bins=tuple(_bins(stepping, compared)),
@@ -192,19 +192,19 @@ def _bins(minutes: Sequence[Minute], compared: Comparison) -> Iterable[BinBreakE
     whole = sum(minute.pace.tokens for minute in minutes)
     for bin_ in sorted({minute.load_bin for minute in minutes}):
         inside = [minute for minute in minutes if minute.load_bin == bin_]
-        under = [each.pace.seconds for each in inside]
-        plain = [compared.rate(each) * each.pace.tokens for each in inside]
+        under = [minute.pace.seconds for minute in inside]
+        plain = [compared.rate(minute) * minute.pace.tokens for minute in inside]
         speedup = compared.ratio(inside, plain, under)
         of_steps = [
-            seconds / each.tokens_per_step for each, seconds in zip(inside, plain, strict=True)
+            seconds / minute.tokens_per_step for minute, seconds in zip(inside, plain, strict=True)
         ]
         inverse = compared.ratio(inside, of_steps, under)
-        drafted = sum(each.sample.tally.draft_tokens or 0 for each in inside)
-        steps = sum(each.steps for each in inside)
+        drafted = sum(minute.sample.tally.draft_tokens or 0 for minute in inside)
+        steps = sum(minute.steps for minute in inside)
         if speedup is None or inverse is None or not drafted:
             continue
         cost = inverse.inverse()
-        tokens = sum(each.pace.tokens for each in inside)
+        tokens = sum(minute.pace.tokens for minute in inside)
         per_step = drafted / steps  # k * f
         yield BinBreakEven(
             load_bin=bin_,
@@ -229,24 +229,24 @@ def _buckets(minutes: Sequence[Minute], compared: Comparison) -> dict[str, Bucke
             if counted.drafts:
                 drafts[label] = drafts.get(label, 0) + counted.drafts
     whole = sum(drafts.values())
-    found = {}
+    buckets = {}
     for label, count in drafts.items():
         part = [(minute, steps) for minute in minutes if (steps := _steps_of(label, minute))]
-        tallies = [each.sample.buckets[label] for each, _ in part]
+        tallies = [minute.sample.buckets[label] for minute, _ in part]
         # Tokens that the bucket got from its steps, and the time that these took.
         over = [
-            (steps + (tally.accepted_tokens or 0)) * each.kept * compared.rate(each)
-            for (each, steps), tally in zip(part, tallies, strict=True)
+            (steps + (tally.accepted_tokens or 0)) * minute.kept * compared.rate(minute)
+            for (minute, steps), tally in zip(part, tallies, strict=True)
         ]
-        under = [steps * each.step_seconds for each, steps in part]
-        speedup = compared.ratio([each for each, _ in part], over, under)
+        under = [steps * minute.step_seconds for minute, steps in part]
+        speedup = compared.ratio([minute for minute, _ in part], over, under)
         if speedup is None:
             continue
         drafted = sum(tally.draft_tokens or 0 for tally in tallies)
         accepted = sum(tally.accepted_tokens or 0 for tally in tallies)
         rate = accepted / drafted if drafted else None
-        found[label] = BucketSpeedup(speedup, count / whole, rate)
-    return found
+        buckets[label] = BucketSpeedup(speedup, count / whole, rate)
+    return buckets
 
 
 def _steps_of(label: str, minute: Minute) -> float:
@@ -262,21 +262,22 @@ def _best_k(minutes: Sequence[Minute], references: Comparison) -> BestK | BestKU
     counting = [
         minute for minute in minutes if minute.sample.tally.accepted_per_position is not None
     ]
-    drafted = Tally(**sum_fields((each.sample.tally for each in counting), _DRAFTED))
+    drafted = Tally(**sum_fields((minute.sample.tally for minute in counting), _DRAFTED))
     kept, drafts = drafted.accepted_per_position, drafted.drafts
     if not kept or not drafts:
         return "no_positions"
     k = fixed_draft_length(drafted)
     if k is None:
         return "varying_length"
-    steps = sum(each.steps for each in counting)
-    plain = sum(references.rate(each) * each.steps for each in counting)
-    cost = sum(each.step_seconds * each.steps for each in counting) / plain
+    steps = sum(minute.steps for minute in counting)
+    plain = sum(references.rate(minute) * minute.steps for minute in counting)
+    cost = sum(minute.step_seconds * minute.steps for minute in counting) / plain
     drafting = min(drafts / steps, 1.0)
     lengths = accumulate((count / drafts for count in kept), initial=0.0)
     return BestK(
         tuple(
-            (1 + drafting * length) / (1 + (cost - 1) * at / k) for at, length in enumerate(lengths)
+            (1 + drafting * length) / (1 + (cost - 1) * length_drafted / k)
+            for length_drafted, length in enumerate(lengths)
         )
     )
 

@@ -45,15 +45,15 @@ def by_bucket(
         if not series.temperature:
             continue
         bucket = Bucket(series.model_name, series.temperature)
-        found = buckets.get(bucket)
-        if found is None:
+        labels = buckets.get(bucket)
+        if labels is None:
             count = counts.get(bucket.model_name, 0)
             if count == MOST_TEMPERATURES or bucket.temperature == ALL_TEMPERATURES:
                 refused.add(bucket.model_name)
                 continue
             counts[bucket.model_name] = count + 1
-            found = buckets[bucket] = {}
-        found[series] = value
+            labels = buckets[bucket] = {}
+        labels[series] = value
     for model in sorted(refused)[:_MOST_NAMED]:
         problems.append(
             f"the tap's temperatures of {model[:60]!r} beyond {MOST_TEMPERATURES}, or called"
@@ -80,14 +80,14 @@ def order_of(temperature: str) -> tuple[int, float, str]:
     """A sort key of bucket labels: ascending, then what is none, then the unknown."""
     if temperature == UNKNOWN_TEMPERATURE:
         return 2, 0.0, ""
-    found = _LABEL.fullmatch(temperature)
+    match = _LABEL.fullmatch(temperature)
     try:
-        end = float(found[2] or found[4]) if found else None
+        end = float(match[2] or match[4]) if match else None
     except ValueError:
         end = None
-    if found is None or end is None:
+    if match is None or end is None:
         return 1, 0.0, temperature
-    return 0, end, found[1] or ""
+    return 0, end, match[1] or ""
 
 
 def windows_of(

@@ -130,7 +130,7 @@ class CostModel:
         for episode in _episodes(ordered):
             shift = _shift(cls(_rates(leveled, slopes, noise), slopes), episode)
             if shift != 1.0:
-                leveled = [_scaled(each, shift) for each in leveled]
+                leveled = [_scaled(block, shift) for block in leveled]
             leveled += episode
         # A slope is in seconds, too: fitted again where the level has changed.
         slopes = _slopes(leveled)
@@ -211,12 +211,12 @@ def doubt(parts: Iterable[tuple[Prediction, float]]) -> Spread:
 
 
 def _episodes(ordered: Sequence[Observation]) -> list[list[Observation]]:
-    found: list[list[Observation]] = []
-    for each in ordered:
-        if not found or each.at - each.length - found[-1][-1].at > EPISODE:
-            found.append([])
-        found[-1].append(each)
-    return found
+    episodes: list[list[Observation]] = []
+    for observation in ordered:
+        if not episodes or observation.at - observation.length - episodes[-1][-1].at > EPISODE:
+            episodes.append([])
+        episodes[-1].append(observation)
+    return episodes
 
 
 def _scaled(one: Observation, factor: float) -> Observation:
@@ -226,10 +226,12 @@ def _scaled(one: Observation, factor: float) -> Observation:
 def _shift(known: CostModel, episode: Sequence[Observation]) -> float:
     """How much more an episode took than what was known says; 1 where it may be chance."""
     over, under, parts = [], [], []
-    for each in episode:
-        expected = known.predict(each.load, each.units, each.prefill, each.context)
+    for observation in episode:
+        expected = known.predict(
+            observation.load, observation.units, observation.prefill, observation.context
+        )
         if expected is not None:
-            over.append(each.seconds)
+            over.append(observation.seconds)
             under.append(expected.seconds)
             parts.append((expected, expected.seconds))
     if len(over) < LEAST_POINTS:
@@ -245,39 +247,41 @@ def _shift(known: CostModel, episode: Sequence[Observation]) -> float:
 def _rates(
     observations: Sequence[Observation], slopes: Slopes, noise: Noise | None
 ) -> dict[int, Rate]:
-    found = {}
+    rates = {}
     for bin_, group in _by_bin(observations).items():
-        net = [_net(each, slopes) for each in group]
-        units = [each.units for each in group]
+        net = [_net(observation, slopes) for observation in group]
+        units = [observation.units for observation in group]
         if math.fsum(net) > 0:
-            found[bin_] = _rate(group, net, units, math.fsum(net) / math.fsum(units), noise)
-    return found
+            rates[bin_] = _rate(group, net, units, math.fsum(net) / math.fsum(units), noise)
+    return rates
 
 
 def _queued_rates(observations: Sequence[Observation], noise: Noise | None) -> dict[int, Rate]:
     """By load bin seconds per unit and per prompt token, neither of them negative."""
-    found = {}
+    rates = {}
     for bin_, group in _by_bin(observations).items():
         whole, seconds = (
-            math.fsum(getattr(each, name) for each in group) for name in ("units", "seconds")
+            math.fsum(getattr(observation, name) for observation in group)
+            for name in ("units", "seconds")
         )
-        prompts = math.fsum(each.prefill for each in group)
+        prompts = math.fsum(observation.prefill for observation in group)
         spread = math.fsum(
-            (each.prefill / each.units - prompts / whole) ** 2 * each.units for each in group
+            (observation.prefill / observation.units - prompts / whole) ** 2 * observation.units
+            for observation in group
         )
         together = math.fsum(
-            (each.prefill / each.units - prompts / whole)
-            * (each.seconds / each.units - seconds / whole)
-            * each.units
-            for each in group
+            (observation.prefill / observation.units - prompts / whole)
+            * (observation.seconds / observation.units - seconds / whole)
+            * observation.units
+            for observation in group
         )
         slope = together / spread if spread > 1e-9 * prompts**2 / whole else 0.0
         slope = min(max(slope, 0.0), seconds / prompts if prompts else 0.0)
         rate = (seconds - slope * prompts) / whole
-        expected = [rate * each.units + slope * each.prefill for each in group]
-        took = [each.seconds for each in group]
-        found[bin_] = replace(_rate(group, took, expected, rate, noise), prefill=slope)
-    return found
+        expected = [rate * observation.units + slope * observation.prefill for observation in group]
+        took = [observation.seconds for observation in group]
+        rates[bin_] = replace(_rate(group, took, expected, rate, noise), prefill=slope)
+    return rates
 
 
 def _by_bin(observations: Sequence[Observation]) -> dict[int, list[Observation]]:
@@ -298,7 +302,7 @@ def _rate(
 ) -> Rate:
     """Of one load bin; the noise of ``over`` by ``under`` is the doubt of it."""
     spread = spread_of(over, under)
-    minutes = math.fsum(each.length for each in group) / 60.0
+    minutes = math.fsum(observation.length for observation in group) / 60.0
     variance, freedom = (0.0, math.inf) if spread is None else spread
     if noise is not None and noise.variance > 0:
         # Short slices of one minute share what troubled that minute.
@@ -307,8 +311,8 @@ def _rate(
             variance, freedom = shared, max(noise.freedom, 1.0)
     # Points of one stage are few and alike: of their variance alone little would be known.
     freedom = max(freedom, _LEAST_FREEDOM)
-    units = math.fsum(each.units for each in group)
-    load = math.fsum(each.load * each.units for each in group) / units
+    units = math.fsum(observation.units for observation in group)
+    load = math.fsum(observation.load * observation.units for observation in group) / units
     return Rate(load, rate, variance, freedom)
 
 
@@ -325,21 +329,27 @@ def _slopes(observations: Sequence[Observation]) -> Slopes:
     """
     groups: dict[tuple[int, int], list[Observation]] = {}
     for number, episode in enumerate(_episodes(observations)):
-        for each in episode:
-            bin_ = load_bin(each.load)
+        for observation in episode:
+            bin_ = load_bin(observation.load)
             if bin_ is not None:
-                groups.setdefault((number, bin_), []).append(each)
+                groups.setdefault((number, bin_), []).append(observation)
     rows: list[tuple[float, tuple[float, float, float], float]] = []
     freedom = 0
     for group in groups.values():
-        whole = math.fsum(each.units for each in group)
+        whole = math.fsum(observation.units for observation in group)
         columns = [
-            (each.prefill / each.units, each.context / each.units, each.load) for each in group
+            (
+                observation.prefill / observation.units,
+                observation.context / observation.units,
+                observation.load,
+            )
+            for observation in group
         ]
-        paces = [each.seconds / each.units for each in group]
-        weights = [each.units / whole for each in group]
+        paces = [observation.seconds / observation.units for observation in group]
+        weights = [observation.units / whole for observation in group]
         means = [
-            math.fsum(w * c[at] for w, c in zip(weights, columns, strict=True)) for at in range(3)
+            math.fsum(w * c[column] for w, c in zip(weights, columns, strict=True))
+            for column in range(3)
         ]
         mean = math.fsum(w * p for w, p in zip(weights, paces, strict=True))
         freedom += len(group) - 1
@@ -353,18 +363,18 @@ def _slopes(observations: Sequence[Observation]) -> Slopes:
         solved = _solve(rows, used, freedom)
         if solved is None:
             # What goes with the load, or with prompts, is not told from them.
-            still = [at for at in used if not _moment(rows, at)]
-            others = [at for at in used if at != _LOAD]
+            still = [column for column in used if not _moment(rows, column)]
+            others = [column for column in used if column != _LOAD]
             used.remove((still or others[-1:] or used)[0])
             continue
         worst = min(
-            (at for at in used if at != _LOAD),
-            key=lambda at: solved[at][0] / solved[at][1],
+            (column for column in used if column != _LOAD),
+            key=lambda column: solved[column][0] / solved[column][1],
             default=_LOAD,
         )
         if worst == _LOAD or solved[worst][0] >= _LEAST_T * solved[worst][1]:
-            found = (solved[at][0] if at in solved else None for at in (0, 1))
-            return _possible(Slopes(*found), observations)
+            slopes = (solved[column][0] if column in solved else None for column in (0, 1))
+            return _possible(Slopes(*slopes), observations)
         used.remove(worst)
     return _NONE
 
@@ -374,15 +384,15 @@ def _possible(slopes: Slopes, observations: Sequence[Observation]) -> Slopes:
     are so uneven that chance alone may say otherwise."""
     factor = 1.0
     for group in _by_bin(observations).values():
-        seconds = math.fsum(each.seconds for each in group)
-        apart = seconds - math.fsum(_net(each, slopes) for each in group)
+        seconds = math.fsum(observation.seconds for observation in group)
+        apart = seconds - math.fsum(_net(observation, slopes) for observation in group)
         if apart > _MOST_APART * seconds:
             factor = min(factor, _MOST_APART * seconds / apart)
     return Slopes(*(slope and slope * factor for slope in slopes))
 
 
-def _moment(rows: Sequence[tuple[float, tuple[float, float, float], float]], at: int) -> float:
-    return math.fsum(weight * apart[at] ** 2 for weight, apart, _ in rows)
+def _moment(rows: Sequence[tuple[float, tuple[float, float, float], float]], column: int) -> float:
+    return math.fsum(weight * apart[column] ** 2 for weight, apart, _ in rows)
 
 
 def _solve(
@@ -392,7 +402,7 @@ def _solve(
 ) -> dict[int, tuple[float, float]] | None:
     """Coefficients and their standard errors; None where the columns do not determine them."""
     size = len(used)
-    scales = [math.sqrt(_moment(rows, at)) for at in used]
+    scales = [math.sqrt(_moment(rows, column)) for column in used]
     if freedom <= size or not all(scales):
         return None
     matrix = [
@@ -406,15 +416,15 @@ def _solve(
     inverse = _inverse(matrix)
     if inverse is None:
         return None
-    found = [math.fsum(a * b for a, b in zip(row, right, strict=True)) for row in inverse]
+    solution = [math.fsum(a * b for a, b in zip(row, right, strict=True)) for row in inverse]
     left = math.fsum(
-        w * (y - math.fsum(found[i] / scales[i] * x[a] for i, a in enumerate(used))) ** 2
+        w * (y - math.fsum(solution[i] / scales[i] * x[a] for i, a in enumerate(used))) ** 2
         for w, x, y in rows
     )
     error = max(left, 0.0) / (freedom - size)
     return {
         a: (
-            found[i] / scales[i],
+            solution[i] / scales[i],
             max(math.sqrt(error * max(inverse[i][i], 0.0)) / scales[i], 1e-300),
         )
         for i, a in enumerate(used)
@@ -426,14 +436,14 @@ def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]] | None:
     size = len(matrix)
     rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
     for column in range(size):
-        pivot = max(range(column, size), key=lambda at: abs(rows[at][column]))
+        pivot = max(range(column, size), key=lambda row: abs(rows[row][column]))
         if abs(rows[pivot][column]) < 1e-4:
             return None
         rows[column], rows[pivot] = rows[pivot], rows[column]
         lead = rows[column][column]
         rows[column] = [row / lead for row in rows[column]]
-        for at in range(size):
-            if at != column and rows[at][column]:
-                factor = rows[at][column]
-                rows[at] = [a - factor * b for a, b in zip(rows[at], rows[column], strict=True)]
+        for row in range(size):
+            if row != column and rows[row][column]:
+                factor = rows[row][column]
+                rows[row] = [a - factor * b for a, b in zip(rows[row], rows[column], strict=True)]
     return [row[size:] for row in rows]

@@ -158,20 +158,20 @@ class Counterfactual:
 
     def remembered(self, samples: Sequence[Sample], mode: Mode, memory: Memory) -> list[Row]:
         """As :meth:`rows`; of minutes that ``memory`` has nothing is computed anew."""
-        ordered = sorted(samples, key=lambda each: each.start)
-        fresh = [each for each in ordered if each.start not in memory]
+        ordered = sorted(samples, key=lambda sample: sample.start)
+        fresh = [sample for sample in ordered if sample.start not in memory]
         since = fresh[0].start - 2 * _NEIGHBOURHOOD if fresh else math.inf
-        near = self.rows([each for each in ordered if each.start >= since], mode)
-        found = {row[0].sample.start: row for row in near}
+        near = self.rows([sample for sample in ordered if sample.start >= since], mode)
+        recent = {row[0].sample.start: row for row in near}
         rows = [
             row
-            for each in ordered
-            if (row := memory.get(each.start) or found.get(each.start)) is not None
+            for sample in ordered
+            if (row := memory.get(sample.start) or recent.get(sample.start)) is not None
         ]
         # Requests of the minutes after it belong to what is known of a minute.
         settled = ordered[-1].start - _NEIGHBOURHOOD if ordered else 0
         memory.update(
-            (start, row) for start, row in found.items() if start < settled and start not in memory
+            (start, row) for start, row in recent.items() if start < settled and start not in memory
         )
         oldest = ordered[0].start if ordered else math.inf
         for start in [start for start in memory if start < oldest]:
@@ -198,8 +198,8 @@ class Counterfactual:
                 minute.concurrency, minute.pace.tokens, asked.prompt_tokens, lengths.prompt,
                 lengths.output or 0.0,
             )  # fmt: skip
-        found = decoding.predict(minute.concurrency, minute.pace.tokens, *more)
-        if found is None:
+        prediction = decoding.predict(minute.concurrency, minute.pace.tokens, *more)
+        if prediction is None:
             return self._at_demand(minute) or "no baseline at the load that there was"
         first = None
         if asked is not None and minute.pace.by_token and firsts:
@@ -212,7 +212,7 @@ class Counterfactual:
                 first = same and same.first
             if first is None:
                 return "no time to the first token in the baseline at the load that there was"
-        return Plain(found, first)
+        return Plain(prediction, first)
 
     def _at_demand(self, minute: Minute) -> Plain | None:
         """At the same demand in place of the same load: where speculation is slow, so many
@@ -221,11 +221,11 @@ class Counterfactual:
         demand = known.demand(minute.pace.tokens, float(minute.sample.length))
         if demand is None or asked is None or not minute.pace.by_token:
             return None
-        found = known.by_demand.predict(demand, minute.pace.tokens)
-        if found is None:
+        prediction = known.by_demand.predict(demand, minute.pace.tokens)
+        if prediction is None:
             return None
         first = known.first_by_demand.predict(demand, float(asked.firsts), asked.prompt_tokens)
-        return Plain(found, first, at_load=False)
+        return Plain(prediction, first, at_load=False)
 
     def _unlike(self, minute: Minute, lengths: Lengths) -> str | None:
         """How requests differ from those of the baseline; None where they do not."""
@@ -245,26 +245,30 @@ class Counterfactual:
 
 
 def _minutes(samples: Sequence[Sample], mode: Mode) -> list[Minute]:
-    found = [each for sample in samples if (each := Minute.of(sample, mode)) is not None]
-    return sorted(found, key=lambda each: each.sample.start)
+    minutes = [minute for sample in samples if (minute := Minute.of(sample, mode)) is not None]
+    return sorted(minutes, key=lambda minute: minute.sample.start)
 
 
 def _lengths(minutes: Sequence[Minute]) -> list[Lengths]:
     """Of requests around each minute, which may have seen none."""
     asked = [(minute.sample.start, minute.requests) for minute in minutes]
-    found = []
+    lengths = []
     low = high = 0
     for start, _ in asked:
         while asked[low][0] < start - _NEIGHBOURHOOD:
             low += 1
         while high < len(asked) and asked[high][0] <= start + _NEIGHBOURHOOD:
             high += 1
-        near = [each for _, each in asked[low:high] if each is not None and each.prompt is not None]
-        firsts = sum(each.firsts for each in near)
+        near = [
+            requests
+            for _, requests in asked[low:high]
+            if requests is not None and requests.prompt is not None
+        ]
+        firsts = sum(requests.firsts for requests in near)
         if not firsts:
-            found.append(Lengths(None, None))
+            lengths.append(Lengths(None, None))
             continue
-        prompt = math.fsum((each.prompt or 0.0) * each.firsts for each in near) / firsts
-        output = math.fsum((each.output or 0.0) * each.firsts for each in near) / firsts
-        found.append(Lengths(prompt, output))
-    return found
+        prompt = math.fsum((requests.prompt or 0.0) * requests.firsts for requests in near) / firsts
+        output = math.fsum((requests.output or 0.0) * requests.firsts for requests in near) / firsts
+        lengths.append(Lengths(prompt, output))
+    return lengths

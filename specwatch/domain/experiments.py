@@ -260,18 +260,18 @@ class Calibration(Struct, frozen=True, kw_only=True, tag_field="kind", tag="cali
 def read(data: str | bytes, where: str) -> Experiment:
     """A result from JSON. Raises ConfigError, naming ``where``, for anything else."""
     try:
-        found: Experiment = msgspec.json.decode(data, type=Experiment)
+        experiment: Experiment = msgspec.json.decode(data, type=Experiment)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{where}: no result of specwatch probe or bench ({error}); give a file written with"
             " --json or -o"
         ) from None
-    if found.format != FORMAT:
+    if experiment.format != FORMAT:
         raise ConfigError(
-            f"{where}: format {found.format}, and this specwatch reads {FORMAT}; measure again, or"
-            " install the specwatch that wrote it"
+            f"{where}: format {experiment.format}, but this specwatch reads {FORMAT}; measure again"
+            " or install the specwatch that wrote it"
         )
-    return found
+    return experiment
 
 
 def schema() -> dict[str, Any]:

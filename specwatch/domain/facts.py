@@ -33,7 +33,7 @@ def facts_of(now: Sequence[Sample], reference: Sequence[Sample]) -> tuple[Fact, 
     Only sound minutes with speculation on count.
     """
     before, after = _counted(reference), _counted(now)
-    found = [
+    sentences = [
         *_environment(before, after),
         _output_length(before, after),
         _kv_cache(before, after),
@@ -42,7 +42,7 @@ def facts_of(now: Sequence[Sample], reference: Sequence[Sample]) -> tuple[Fact, 
         _extent("drafts", before, after, _drafts),
         _extent("requests", before, after, _requests),
     ]
-    return tuple(sorted(found, key=lambda fact: not fact.changed))
+    return tuple(sorted(sentences, key=lambda fact: not fact.changed))
 
 
 def _counted(samples: Iterable[Sample]) -> list[Sample]:
@@ -67,24 +67,26 @@ def _usual(samples: Sequence[Sample]) -> Environment:
     counts = Counter(sample.environment for sample in samples)
     if not counts:
         return Environment()
-    return min(counts, key=lambda each: (-counts[each], str(each)))
+    return min(counts, key=lambda environment: (-counts[environment], str(environment)))
 
 
 def _positions(environment: Environment) -> str | None:
-    said = environment.fingerprint
-    return None if said is None else said.partition("-")[2] or None
+    sentence = environment.fingerprint
+    return None if sentence is None else sentence.partition("-")[2] or None
 
 
 def _output_length(before: Sequence[Sample], after: Sequence[Sample]) -> Fact:
-    old, new = (_mean_of([each.tally.output_length for each in side]) for side in (before, after))
-    said = f"output length {_number(old)} -> {_number(new)} tokens"
-    return Fact("output_length", old, new, _moved(old, new), said)
+    old, new = (
+        _mean_of([sample.tally.output_length for sample in side]) for side in (before, after)
+    )
+    sentence = f"output length {_number(old)} -> {_number(new)} tokens"
+    return Fact("output_length", old, new, _moved(old, new), sentence)
 
 
 def _kv_cache(before: Sequence[Sample], after: Sequence[Sample]) -> Fact:
-    old, new = (_fullness(each) for each in (before, after))
+    old, new = (_fullness(side) for side in (before, after))
     changed = new is not None and new >= _FULL and (old is None or old < _FULL)
-    shown = ["unknown" if each is None else f"{each:.0%}" for each in (old, new)]
+    shown = ["unknown" if share is None else f"{share:.0%}" for share in (old, new)]
     return Fact("kv_cache_usage", old, new, changed, f"KV cache {shown[0]} -> {shown[1]} full")
 
 
@@ -95,16 +97,18 @@ def _fullness(samples: Sequence[Sample]) -> float | None:
 
 
 def _preemptions(before: Sequence[Sample], after: Sequence[Sample]) -> Fact:
-    old, new = (_per_hour(each) for each in (before, after))
+    old, new = (_per_hour(side) for side in (before, after))
     changed = bool(new) and (old is None or (new or 0.0) > _MARKED * old)
-    said = f"preemptions {_number(old)} -> {_number(new)} per hour"
-    return Fact("preemptions", old, new, changed, said)
+    sentence = f"preemptions {_number(old)} -> {_number(new)} per hour"
+    return Fact("preemptions", old, new, changed, sentence)
 
 
 def _per_hour(samples: Sequence[Sample]) -> float | None:
     known = [sample for sample in samples if sample.tally.preemptions is not None]
-    seconds = sum(each.length for each in known)
-    return sum(each.tally.preemptions or 0 for each in known) * HOUR / seconds if seconds else None
+    seconds = sum(sample.length for sample in known)
+    return (
+        sum(sample.tally.preemptions or 0 for sample in known) * HOUR / seconds if seconds else None
+    )
 
 
 def _extent(
@@ -127,8 +131,8 @@ def _requests(samples: Sequence[Sample]) -> int:
 
 def _mean_of(histograms: Sequence[Histogram | None]) -> float | None:
     known = [histogram for histogram in histograms if histogram is not None]
-    count = sum(each.count for each in known)
-    return math.fsum(each.sum for each in known) / count if count else None
+    count = sum(observed.count for observed in known)
+    return math.fsum(observed.sum for observed in known) / count if count else None
 
 
 def _moved(old: float | None, new: float | None) -> bool:

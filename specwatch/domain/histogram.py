@@ -52,16 +52,16 @@ def merge(first: Histogram, second: Histogram) -> Histogram:
 
 def merge_all(histograms: Iterable[Histogram]) -> Histogram | None:
     """Add any number of histograms; None of none."""
-    found = list(histograms)
-    if len(found) < 2:
-        return found[0] if found else None
-    bounds = found[0].bounds
+    parts = list(histograms)
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    bounds = parts[0].bounds
     # Mostly they are the same object, which is found out faster.
-    if any(each.bounds is not bounds and each.bounds != bounds for each in found):
-        return reduce(merge, found)
-    counts = tuple(map(sum, zip(*[each.counts for each in found], strict=True)))
-    coarse = any(each.coarsened for each in found)
-    return Histogram(bounds, counts, sum(each.sum for each in found), coarse)
+    if any(part.bounds is not bounds and part.bounds != bounds for part in parts):
+        return reduce(merge, parts)
+    counts = tuple(map(sum, zip(*[part.counts for part in parts], strict=True)))
+    coarse = any(part.coarsened for part in parts)
+    return Histogram(bounds, counts, sum(part.sum for part in parts), coarse)
 
 
 def _coarsen(histogram: Histogram, bounds: tuple[float, ...]) -> Histogram:
@@ -78,8 +78,8 @@ def quantile(histogram: Histogram, q: float) -> Quantile | None:
     The same estimate as Prometheus's ``histogram_quantile``: the lowest bucket starts at 0 when
     its bound is positive.
     """
-    found = quantiles(histogram, (q,))
-    return found[0] if found else None
+    values = quantiles(histogram, (q,))
+    return values[0] if values else None
 
 
 def quantiles(histogram: Histogram, qs: Sequence[float]) -> list[Quantile]:

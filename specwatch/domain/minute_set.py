@@ -41,10 +41,10 @@ class MinuteSet:
 
     def add_span(self, since: float, until: float) -> None:
         """Take in all that have a part in a span."""
-        at = int(since // MINUTE) * MINUTE
-        while at < until:
-            self.add(at)
-            at += MINUTE
+        minute = int(since // MINUTE) * MINUTE
+        while minute < until:
+            self.add(minute)
+            minute += MINUTE
 
     def update(self, other: MinuteSet) -> None:
         """Take in those of another."""
@@ -53,29 +53,29 @@ class MinuteSet:
 
     def within(self, since: int, until: int) -> MinuteSet:
         """Those that start in ``since <= start < until``."""
-        found = MinuteSet()
+        minutes = MinuteSet()
         for hour, mask in self._hours.items():
-            low, high = (min(max((at - hour) // MINUTE, 0), 60) for at in (since, until))
+            low, high = (min(max((time - hour) // MINUTE, 0), 60) for time in (since, until))
             kept = mask & ((1 << high) - (1 << low)) if low < high else 0
             if kept:
-                found._hours[hour] = kept
-        return found
+                minutes._hours[hour] = kept
+        return minutes
 
     def of_hour(self, hour: int) -> MinuteSet:
         """Those of one hour."""
-        found = MinuteSet()
+        minutes = MinuteSet()
         if hour in self._hours:
-            found._hours[hour] = self._hours[hour]
-        return found
+            minutes._hours[hour] = self._hours[hour]
+        return minutes
 
     def without(self, other: MinuteSet) -> MinuteSet:
         """Those that another lacks."""
-        found = MinuteSet()
+        minutes = MinuteSet()
         for hour, mask in self._hours.items():
             kept = mask & ~other._hours.get(hour, 0)
             if kept:
-                found._hours[hour] = kept
-        return found
+                minutes._hours[hour] = kept
+        return minutes
 
     def common(self, other: MinuteSet) -> int:
         """How many are in another too."""

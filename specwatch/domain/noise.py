@@ -118,7 +118,7 @@ def spread_of(
         of_stratum[1] += b
     apart = [(a - b * sums[of][0] / sums[of][1]) * count / whole for a, b, of in pairs]
     left = max(count - len(sums), 1)
-    own = math.fsum(each * each for each in apart) / left
+    own = math.fsum(residual * residual for residual in apart) / left
     # Not of what is apart: weights that change from minute to minute would hide the correlation.
     paces = [a / b - sums[of][0] / sums[of][1] if b > 0 else None for a, b, of in pairs]
     known = prior or noise_of(paces) or Noise(own, _UNKNOWN_CORRELATION, 0.0)

@@ -74,9 +74,9 @@ def comparable(
     None where speculation did not run, or nothing was counted, in one of them.
     """
     for metric, minute in _ways(baseline):
-        found = [_chosen(each, minute) for each in (now, reference)]
-        if all(found):
-            return metric, _period(found[0]), _period(found[1])
+        sides = [_chosen(side, minute) for side in (now, reference)]
+        if all(sides):
+            return metric, _period(sides[0]), _period(sides[1])
     return None
 
 
@@ -123,11 +123,11 @@ def _chosen(samples: Sequence[Sample], minute: _Way) -> list[Minute]:
         for sample in samples
         if sample.mode is Mode.ON and sample.sound and sample.load_bin is not None
     ]
-    found = [each for sample in ran if (each := minute(sample)) is not None]
-    drafts = sum(each.sample.tally.drafts or 0 for each in found)
-    if not drafts or drafts < LEAST_SHARE * sum(each.tally.drafts or 0 for each in ran):
+    minutes = [counted for sample in ran if (counted := minute(sample)) is not None]
+    drafts = sum(counted.sample.tally.drafts or 0 for counted in minutes)
+    if not drafts or drafts < LEAST_SHARE * sum(sample.tally.drafts or 0 for sample in ran):
         return []
-    return found
+    return minutes
 
 
 def _period(minutes: Sequence[Minute]) -> Period:
@@ -162,11 +162,11 @@ def _loads(minutes: Sequence[Minute], plain: float) -> dict[int, Part]:
     for minute in minutes:
         if (bin_ := minute.sample.load_bin) is not None:
             grouped.setdefault(bin_, []).append(minute)
-    found = {}
+    parts = {}
     for bin_, group in sorted(grouped.items()):
-        inside = math.fsum(each.plain for each in group)
-        found[bin_] = Part(inside / plain, math.fsum(each.cost for each in group) / inside)
-    return found
+        inside = math.fsum(minute.plain for minute in group)
+        parts[bin_] = Part(inside / plain, math.fsum(minute.cost for minute in group) / inside)
+    return parts
 
 
 def _mix(samples: Sequence[Sample], acceptance: float) -> dict[str, Part] | None:

@@ -52,8 +52,8 @@ class Experience:
         """From minutes with speculation, at any load and mix; others are passed over."""
         ran = sorted((e for e in remembered if e.mode is Mode.ON and e.sound), key=_start)
         labels = sorted({label for sample in ran for label in sample.buckets})
-        found = {label: _length_of(ran, label) for label in [ALL_TEMPERATURES, *labels]}
-        known = {label: each for label, each in found.items() if each is not None}
+        lengths = {label: _length_of(ran, label) for label in [ALL_TEMPERATURES, *labels]}
+        known = {label: length for label, length in lengths.items() if length is not None}
         return cls(tuple(_costs(ran, baseline)), known)
 
     def speedup(self, present: Iterable[Sample]) -> Interval | None:
@@ -64,7 +64,9 @@ class Experience:
         interval is open on one side where it is not known for the load that there would be: to 0
         for a higher one, to infinity for a lower.
         """
-        now = [each for each in present if each.mode is Mode.OFF and each.sound and each.pace]
+        now = [
+            sample for sample in present if sample.mode is Mode.OFF and sample.sound and sample.pace
+        ]
         running = _running(now)
         tau = self._length_at(_mix(now))
         if len(now) < LEAST_SAMPLES or not running or tau is None or not self.costs:
@@ -77,15 +79,15 @@ class Experience:
 
     def _length_at(self, mix: Mapping[str, float]) -> Interval | None:
         """tau at a mix: the harmonic mean, as what has few tokens a step takes more steps."""
-        known = {label: each for label, each in self.lengths.items() if label in mix}
+        known = {label: length for label, length in self.lengths.items() if label in mix}
         if not known or sum(mix[label] for label in known) < LEAST_KNOWN * sum(mix.values()):
             return None
-        steps = {label: mix[label] / each.value for label, each in known.items()}
+        steps = {label: mix[label] / length.value for label, length in known.items()}
         total = sum(steps.values())
         value = sum(mix[label] for label in known) / total
-        down = math.hypot(*(steps[at] / total * each.down for at, each in known.items()))
-        up = math.hypot(*(steps[at] / total * each.up for at, each in known.items()))
-        count = sum(each.samples for each in known.values())
+        down = math.hypot(*(steps[label] / total * length.down for label, length in known.items()))
+        up = math.hypot(*(steps[label] / total * length.up for label, length in known.items()))
+        count = sum(length.samples for length in known.values())
         return Interval(value, value * math.exp(-down), value * math.exp(up), count)
 
     def _cost_at(self, concurrency: float) -> Interval:
@@ -144,7 +146,9 @@ class Remembered:
     def samples(self) -> list[Sample]:
         """All of them, oldest first."""
         groups = [*self._bins.values(), *self._labels.values()]
-        return sorted({each.start: each for group in groups for each in group}.values(), key=_start)
+        return sorted(
+            {sample.start: sample for group in groups for sample in group}.values(), key=_start
+        )
 
     @staticmethod
     def _keep(
@@ -171,12 +175,12 @@ def _while_busy(running: float) -> float:
 
 def _mix(samples: Sequence[Sample]) -> Mapping[str, float]:
     """Tokens by temperature; all of them together where temperatures are not known."""
-    found: dict[str, float] = {}
+    mix: dict[str, float] = {}
     for sample in samples:
         for label, counted in sample.buckets.items():
-            found[label] = found.get(label, 0.0) + _tokens(counted)
-    found = {label: tokens for label, tokens in found.items() if tokens > 0}
-    return found or {ALL_TEMPERATURES: 1.0}
+            mix[label] = mix.get(label, 0.0) + _tokens(counted)
+    mix = {label: tokens for label, tokens in mix.items() if tokens > 0}
+    return mix or {ALL_TEMPERATURES: 1.0}
 
 
 def _tokens(counted: Tally) -> float:
@@ -213,13 +217,13 @@ def _steps_and_tokens(sample: Sample, label: str) -> tuple[float, float]:
 
 
 def _costs(samples: Sequence[Sample], baseline: Baseline) -> list[Cost]:
-    found = []
-    for each in assess(samples, baseline).bins:
-        inside = [sample for sample in samples if sample.load_bin == each.load_bin]
+    speedups = []
+    for estimate in assess(samples, baseline).bins:
+        inside = [sample for sample in samples if sample.load_bin == estimate.load_bin]
         running = math.fsum(sample.gauges.running_seconds for sample in inside)
         busy = math.fsum(sample.gauges.busy_seconds for sample in inside)
-        found.append(Cost(running / busy, each.step_cost))
-    return found
+        speedups.append(Cost(running / busy, estimate.step_cost))
+    return speedups
 
 
 def _between(first: Interval, second: Interval, share: float) -> Interval:

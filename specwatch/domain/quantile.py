@@ -58,14 +58,14 @@ def estimate(observed: Histogram, q: float, effective: float) -> Estimate | None
     the buckets of two order statistics, whose ranks a binomial gives whatever the distribution is
     (H. A. David, H. N. Nagaraja, *Order Statistics*, 2003, ch. 7.1).
     """
-    found = histogram.quantile(observed, q)
-    if found is None or found.value is None:
+    value = histogram.quantile(observed, q)
+    if value is None or value.value is None:
         return None
     requests = max(math.floor(effective), 1)
     low, high = _ranks(q, requests)
     lower = _bucket_at(observed, low / requests)[0] if low else 0.0
     upper = _bucket_at(observed, high / requests)[1] if high <= requests else math.inf
-    return Estimate(found.value, lower, upper, found.open_ended)
+    return Estimate(value.value, lower, upper, value.open_ended)
 
 
 def ratio_of(
@@ -78,14 +78,14 @@ def ratio_of(
     are apart (G. Y. Zou, A. Donner, *Construction of confidence limits about effect measures: a
     general approach*, Statistics in Medicine 27, 2008), which takes the estimates as independent.
     """
-    if any(each.value <= 0 for each in (*over, *under)) or any(e.open_ended for e in under):
+    if any(estimate.value <= 0 for estimate in (*over, *under)) or any(e.open_ended for e in under):
         return None
     value = math.prod(e.value for e in over) / math.prod(e.value for e in under)
     down = [_apart(e.value, e.lower) for e in over] + [_apart(e.upper, e.value) for e in under]
     up = [_apart(e.upper, e.value) for e in over] + [_apart(e.value, e.lower) for e in under]
-    lower = value * math.exp(-math.sqrt(math.fsum(each**2 for each in down)))
+    lower = value * math.exp(-math.sqrt(math.fsum(error**2 for error in down)))
     open_ended = math.inf in up or any(e.open_ended for e in over)
-    finite = math.sqrt(math.fsum(each**2 for each in up if each < math.inf))
+    finite = math.sqrt(math.fsum(error**2 for error in up if error < math.inf))
     return Interval(value, lower, value * math.exp(finite), samples), open_ended
 
 
@@ -95,15 +95,15 @@ def mixture(parts: Iterable[tuple[Histogram, float]]) -> tuple[Histogram, float]
     With weights ``w`` and counts ``n`` the latter is ``sum(w)**2 / sum(w**2 / n)`` (L. Kish,
     *Survey Sampling*, 1965). None of nothing.
     """
-    known = [(each, weight) for each, weight in parts if each.count and weight > 0]
+    known = [(part, weight) for part, weight in parts if part.count and weight > 0]
     whole = math.fsum(weight for _, weight in known)
     if not known:
         return None
-    scaled = [_scaled(each, weight / whole) for each, weight in known]
+    scaled = [_scaled(part, weight / whole) for part, weight in known]
     mixed = histogram.merge_all(scaled)
     if mixed is None:
         return None
-    return mixed, whole**2 / math.fsum(weight**2 / each.count for each, weight in known)
+    return mixed, whole**2 / math.fsum(weight**2 / part.count for part, weight in known)
 
 
 def design_effect(parts: Sequence[Histogram], q: float, value: float) -> float:
@@ -122,10 +122,10 @@ def design_effect(parts: Sequence[Histogram], q: float, value: float) -> float:
 
 def _bucket_at(observed: Histogram, q: float) -> tuple[float, float]:
     """The bounds of the bucket that a quantile of a histogram with bounds falls into."""
-    found = histogram.quantile(observed, q)
-    if found is None or found.value is None:
+    value = histogram.quantile(observed, q)
+    if value is None or value.value is None:
         raise AssertionError("a histogram with bounds has a quantile")
-    return found.lower, found.upper
+    return value.lower, value.upper
 
 
 def _ranks(q: float, requests: int) -> tuple[int, int]:

@@ -115,15 +115,15 @@ class Sample:
     @property
     def requests(self) -> Requests | None:
         """What its requests were like and waited for; None where the server does not say."""
-        found = requests_of(self.tally, self.gauges)
-        if found is not None and self.closed_loop:
-            found = found._replace(arrival_load=found.population)
-        if found is None or self.usual is None:
-            return found
+        counts = requests_of(self.tally, self.gauges)
+        if counts is not None and self.closed_loop:
+            counts = counts._replace(arrival_load=counts.population)
+        if counts is None or self.usual is None:
+            return counts
         outputs = self.tally.output_length
-        return found._replace(
-            prompt=self.usual.prompt if found.prompt is None else found.prompt,
-            output=found.output if outputs is not None and outputs.count else self.usual.output,
+        return counts._replace(
+            prompt=self.usual.prompt if counts.prompt is None else counts.prompt,
+            output=counts.output if outputs is not None and outputs.count else self.usual.output,
         )
 
 
@@ -188,10 +188,10 @@ def samples_of(windows: Iterable[Window]) -> list[Sample]:
         key = (window.start, window.mode, window.load_bin, window.environment)
         whole = window.series.temperature == ALL_TEMPERATURES
         (wholes if whole else parts).setdefault(key, []).append(window)
-    found = [
+    samples = [
         _sample(window, parts.get(key, ())) for key, group in wholes.items() for window in group
     ]
-    return sorted(found, key=lambda sample: (sample.start, sample.mode, sample.load_bin or -1))
+    return sorted(samples, key=lambda sample: (sample.start, sample.mode, sample.load_bin or -1))
 
 
 def merged(samples: Sequence[Sample]) -> list[Sample]:
@@ -203,8 +203,8 @@ def merged(samples: Sequence[Sample]) -> list[Sample]:
     for sample in samples:
         key = (sample.mode, sample.load_bin, sample.environment, sample.sound)
         alike.setdefault(key, []).append(sample)
-    found = [_joined(group) if len(group) > 1 else group[0] for group in alike.values()]
-    return sorted(found, key=lambda sample: sample.start)
+    joined = [_joined(group) if len(group) > 1 else group[0] for group in alike.values()]
+    return sorted(joined, key=lambda sample: sample.start)
 
 
 def _joined(samples: Sequence[Sample]) -> Sample:

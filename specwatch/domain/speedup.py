@@ -94,7 +94,7 @@ class Comparison:
         self.known = [minute for minute, plain in rows if isinstance(plain, Plain)]
         self.plain = [plain for _, plain in rows if isinstance(plain, Plain)]
         self.tokens = math.fsum(minute.pace.tokens for minute in self.minutes)
-        known = math.fsum(each.pace.tokens for each in self.known)
+        known = math.fsum(minute.pace.tokens for minute in self.known)
         self.covered = known / self.tokens if self.tokens else 0.0
         """Share of the tokens generated at conditions that the baselines know."""
         self.objective = self._possible(self._asked)
@@ -161,15 +161,15 @@ class Comparison:
     def stretches(self, now: float) -> tuple[Interval, ...]:
         """The speedup over each of :data:`STRETCHES`, shortest first, each with an interval that
         holds for somebody who looks every minute."""
-        found: list[Interval] = []
+        intervals: list[Interval] = []
         tail = sequential_tail(MINUTES_BETWEEN_ERRORS)
         for minutes in STRETCHES:
             part = self.since(now - 60 * minutes)
-            if part.missing is None and (not found or len(part.known) > found[-1].samples):
+            if part.missing is None and (not intervals or len(part.known) > intervals[-1].samples):
                 interval = part._interval(part.objective, tail)
                 if interval is not None:
-                    found.append(interval)
-        return tuple(found)
+                    intervals.append(interval)
+        return tuple(intervals)
 
     @property
     def stepping(self) -> list[Minute]:
@@ -197,7 +197,7 @@ class Comparison:
             return None
         chosen = [row[0] for row in rows]
         top, bottom = [row[1] for row in rows], [row[2] for row in rows]
-        strata = [_stratum(each) for each in chosen] if self._given_loads else ()
+        strata = [_stratum(minute) for minute in chosen] if self._given_loads else ()
         spread = spread_of(top, bottom, self.noise, strata)
         if spread is None:
             return None
@@ -215,9 +215,9 @@ class Comparison:
         """
         objective = self.objective if self.objective is other.objective else Objective.TPOT
         sides = []
-        for each in (self, other):
-            over, under = each._sides(objective)
-            spread = spread_of(over, under, each.noise)
+        for comparison in (self, other):
+            over, under = comparison._sides(objective)
+            spread = spread_of(over, under, comparison.noise)
             if spread is None or len(over) < LEAST_SAMPLES:
                 return None
             sides.append((math.fsum(over) / math.fsum(under), spread))
@@ -257,8 +257,8 @@ class Comparison:
         """Time per token where the rest is not known."""
         if objective is Objective.TPOT or not self.known:
             return objective
-        told = all(plain.first is not None for plain in self.plain)
-        return objective if told else Objective.TPOT
+        timed = all(plain.first is not None for plain in self.plain)
+        return objective if timed else Objective.TPOT
 
     def _doubt(
         self, minutes: Sequence[Minute], over: Sequence[float], objective: Objective
@@ -310,7 +310,7 @@ def _within(values: Sequence[float | None], strata: Sequence[Hashable]) -> list[
     for value, stratum in zip(values, strata, strict=True):
         if value is not None:
             grouped.setdefault(stratum, []).append(value)
-    means = {stratum: math.fsum(each) / len(each) for stratum, each in grouped.items()}
+    means = {stratum: math.fsum(group) / len(group) for stratum, group in grouped.items()}
     return [
         None if value is None else value - means[stratum]
         for value, stratum in zip(values, strata, strict=True)

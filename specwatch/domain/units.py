@@ -166,10 +166,10 @@ def _parse_number(value: object, like: str) -> float:
 
 
 def _finite(number: Decimal, shown: object) -> float:
-    found = float(number)
-    if not math.isfinite(found):
+    value = float(number)
+    if not math.isfinite(value):
         raise ValueError(f"{quoted(shown)} is not a number that anything can be compared with")
-    return found
+    return value
 
 
 @dataclass(frozen=True, slots=True)

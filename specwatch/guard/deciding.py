@@ -71,8 +71,8 @@ def _explored(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if credit < needed or seen.service is None or blocked(state, seen, policy):
         return None
     spent = replace(state, credit=credit - 1, credit_at=seen.now)
-    found = begin(spent, seen, policy, Mode.OFF, _incident(state, Cause.EXPLORATION, seen))
-    return replace(found, reason=f"exploring: {why}")
+    step = begin(spent, seen, policy, Mode.OFF, _incident(state, Cause.EXPLORATION, seen))
+    return replace(step, reason=f"exploring: {why}")
 
 
 def confirmed(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
@@ -94,9 +94,9 @@ def confirmed(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
 def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     """Speculation is off by us: try again when it is time, or when it would pay."""
     if seen.service is not None and seen.service.stale:
-        found = wait(state, "its owner changed how it starts, and our file hides that: enable it")
-        if found is not None:
-            return found
+        step = wait(state, "its owner changed how it starts, and our file hides that: enable it")
+        if step is not None:
+            return step
     if state.rearm_at is None:
         return None
     due = seen.now >= state.rearm_at
@@ -104,8 +104,8 @@ def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         over = replace(state.incident, cause=Cause.ORDER_OVER)
         if not due or seen.service is None or seen.service_error:
             return None
-        found = begin(state, seen, policy, Mode.ON, over, counts=False)
-        return replace(found, reason=f"the time that {over.what} gave is over")
+        step = begin(state, seen, policy, Mode.ON, over, counts=False)
+        return replace(step, reason=f"the time that {over.what} gave is over")
     predicted = seen.predicted
     early = seen.now >= state.early_at and predicted is not None and _gains(state, seen, policy)
     if not due and not early:
@@ -121,10 +121,10 @@ def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         return wait(state, f"a trial is due; {why}")
     incident = state.incident or _incident(state, Cause.TRIAL, seen)
     incident = replace(incident, cause=Cause.TRIAL)
-    found = begin(state, seen, policy, Mode.ON, incident)
+    step = begin(state, seen, policy, Mode.ON, incident)
     reason = "it is time for a trial" if due else "speculation would pay now, by prediction"
     inputs = {} if predicted is None else {"predicted_speedup": asdict(predicted)}
-    return replace(found, reason=reason, inputs=inputs)
+    return replace(step, reason=reason, inputs=inputs)
 
 
 def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
@@ -166,11 +166,11 @@ def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     reason = f"the rule {what} is in breach in the trial" if what else ""
     if speedup is not None and not reason:
         reason = f"the trial was lost: speedup {with_interval(speedup)}"
-    found = begin(
+    step = begin(
         later, seen, policy, Mode.OFF, replace(incident, cause=Cause.TRIAL_LOST, what=what),
         counts=False,
     )  # fmt: skip
-    return replace(found, reason=reason, inputs=inputs)
+    return replace(step, reason=reason, inputs=inputs)
 
 
 def ordered(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
@@ -178,23 +178,25 @@ def ordered(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     order = state.order
     if order is None or (seen.mode is None and seen.service is None and not seen.service_error):
         return None
-    said = f"{order.by} switched speculation {order.goal}" + (f": {order.why}" if order.why else "")
+    reason = f"{order.by} switched speculation {order.goal}" + (
+        f": {order.why}" if order.why else ""
+    )
     asked = replace(state, order=None)
     if order.until is not None and seen.now >= order.until:
-        return Step(asked, f"{said}; refused: its time was over before it could be done")
+        return Step(asked, f"{reason}; refused: its time was over before it could be done")
     if seen.mode is order.goal:
-        found = _as_ordered(asked, seen, said, order.until)
-        return replace(found, inputs={"ordered_by": order.by})
+        step = _as_ordered(asked, seen, reason, order.until)
+        return replace(step, inputs={"ordered_by": order.by})
     passing = seen.service is None and (seen.service_retry or not seen.service_error)
     if passing and seen.now - order.at < policy.start_timeout:
         return None
     if seen.service_error or seen.service is None:
         why = seen.service_error or "the server's manager did not answer"
-        return Step(asked, f"{said}; refused: {why}")
+        return Step(asked, f"{reason}; refused: {why}")
     incident = replace(_incident(state, Cause.PERSON, seen), what=order.by)
     asked = replace(asked, rearm_at=order.until, disabled_at=None)
-    found = begin(asked, seen, policy, order.goal, incident, counts=False)
-    return replace(found, reason=said, inputs={"ordered_by": order.by})
+    step = begin(asked, seen, policy, order.goal, incident, counts=False)
+    return replace(step, reason=reason, inputs={"ordered_by": order.by})
 
 
 def switched(state: GuardState, seen: Seen) -> Step | None:
@@ -252,15 +254,15 @@ def begin(
     )  # fmt: skip
 
 
-def _as_ordered(state: GuardState, seen: Seen, said: str, until: float | None) -> Step:
+def _as_ordered(state: GuardState, seen: Seen, reason: str, until: float | None) -> Step:
     if seen.mode is Mode.OFF:
         return to(
-            state, Phase.DISABLED, seen.now, said,
+            state, Phase.DISABLED, seen.now, reason,
             goal=Mode.OFF, disabled_at=seen.now, rearm_at=until,
             incident=_incident(state, Cause.PERSON, seen),
         )  # fmt: skip
     return to(
-        state, Phase.OBSERVING, seen.now, said,
+        state, Phase.OBSERVING, seen.now, reason,
         goal=Mode.ON, incident=None, elsewhere=seen.now, **_FORGOTTEN,
     )  # fmt: skip
 

@@ -30,9 +30,9 @@ def found_by(findings: Iterable[Finding]) -> Found:
     ]
     judged = [finding for finding in ours if finding.at > 0]
     return Found(
-        tuple(_breach(each) for each in judged if each.verdict is breach),
+        tuple(_breach(finding) for finding in judged if finding.verdict is breach),
         tuple(sorted({suspect.rule.name for suspect in suspects})),
-        any(each.verdict is each.seen is Verdict.PASS for each in judged),
+        any(finding.verdict is finding.seen is Verdict.PASS for finding in judged),
     )
 
 
@@ -41,22 +41,26 @@ def unmeasured(decision: TargetDecision, now: float, max_age: float) -> tuple[st
     known is, where that is older than ``max_age`` seconds. ``now`` is a Unix time."""
     aged = ""
     for name, one in decision.models.items():
-        found = one.assessment
-        if found.tokens and found.covered < LEAST_SHARE:
-            return f"{name}: {found.missing}", ""
+        assessment = one.assessment
+        if assessment.tokens and assessment.covered < LEAST_SHARE:
+            return f"{name}: {assessment.missing}", ""
         age = now - one.baseline.measured_at
-        if found.tokens and age > max_age:
+        if assessment.tokens and age > max_age:
             aged = f"{name}: the baseline is {format_duration(age // 60 * 60)} old"
     return "", aged
 
 
-def _breach(found: Finding) -> Breach:
+def _breach(finding: Finding) -> Breach:
     speedups = tuple(
         deciding
-        for condition, reading in found.readings
+        for condition, reading in finding.readings
         if condition.metric in ("speedup_ratio", "speedup_ratio_unadjusted")
         and (deciding := reading.deciding(condition.threshold)) is not None
     )
     return Breach(
-        found.rule.name, found.model_name, found.temperature, speedups, decisions.finding(found)
+        finding.rule.name,
+        finding.model_name,
+        finding.temperature,
+        speedups,
+        decisions.finding(finding),
     )

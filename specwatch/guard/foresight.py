@@ -62,14 +62,14 @@ def trial_speedup(
 
     warm = [minute for minute in minutes if minute.start >= since + WARM_UP]
     compared = Comparison(warm, baseline, objective=objective)
-    found = compared.interval()
-    if found is None:
+    interval = compared.interval()
+    if interval is None:
         return None
     stretches = compared.stretches(now)
     certain = (
         stretch for stretch in reversed(stretches) if stretch.below(1.0) or stretch.above(1.0)
     )
-    return Trial(found, next(certain, None))
+    return Trial(interval, next(certain, None))
 
 
 def verified(
@@ -109,7 +109,7 @@ def explored(
     from specwatch.domain.speedup import Comparison
 
     before = [minute for minute in minutes if minute.start < switched and minute.mode is Mode.ON]
-    alike = [each for each in before if each.environment == before[-1].environment]
+    alike = [sample for sample in before if sample.environment == before[-1].environment]
     now = Comparison(alike, baseline, objective=objective).interval()
     earlier = Comparison(alike, baseline.before(switched), objective=objective).interval()
     if now is None:
@@ -128,14 +128,14 @@ def _in_breach(
     from specwatch.domain.speedup import Comparison
 
     before = [minute for minute in minutes if minute.start < switched and minute.mode is Mode.ON]
-    alike = [each for each in before if each.environment == before[-1].environment]
-    past = [each for each in alike if each.start >= switched - HOUR]
+    alike = [sample for sample in before if sample.environment == before[-1].environment]
+    past = [sample for sample in alike if sample.start >= switched - HOUR]
     compared = Comparison(past, baseline, objective=objective)
-    end = max((each.start + each.length for each in past), default=0)
-    told = next((e.samples for e in compared.stretches(end) if e.below(1.0)), None)
-    if told is None or told > len(compared.known):
+    end = max((sample.start + sample.length for sample in past), default=0)
+    losing = next((e.samples for e in compared.stretches(end) if e.below(1.0)), None)
+    if losing is None or losing > len(compared.known):
         return compared.since(switched - _BREACH)
-    return compared.since(compared.known[-told].sample.start)
+    return compared.since(compared.known[-losing].sample.start)
 
 
 def predicted_speedup(
@@ -150,20 +150,23 @@ def predicted_speedup(
     from specwatch.domain.speedup import Comparison
 
     remembered = Remembered()
-    for each in past:
-        remembered.add(each)
-    found = Experience.of(remembered.samples, baseline).speedup(present)
-    if found is None:
+    for sample in past:
+        remembered.add(sample)
+    expected = Experience.of(remembered.samples, baseline).speedup(present)
+    if expected is None:
         return None
     now = _tokens_per_second(present)
     alike = [e for e in past if now / _ALIKE <= _tokens_per_second([e]) <= now * _ALIKE]
     compared = Comparison(alike or past, baseline, objective=objective)
     whole, per_token = compared.interval(), compared.of(Objective.TPOT)
     if whole is None or per_token is None:
-        return found
+        return expected
     factor = whole.value / per_token.value
     return replace(
-        found, value=found.value * factor, lower=found.lower * factor, upper=found.upper * factor
+        expected,
+        value=expected.value * factor,
+        lower=expected.lower * factor,
+        upper=expected.upper * factor,
     )
 
 
@@ -184,7 +187,7 @@ def quiet_in(hours: Sequence[Sample], now: float) -> float | None:
         return None
     line = _QUIET * sum(tokens.values()) / len(tokens)
     for start in sorted(tokens):
-        at = start + _DAY
-        if at > now and tokens[start] < line:
-            return at - now
+        time = start + _DAY
+        if time > now and tokens[start] < line:
+            return time - now
     return None

@@ -61,9 +61,9 @@ def step(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if state.phase in CALM:
         if policy.mode == "off" and state.order is None:
             return None
-        found = deciding.ordered(state, seen, policy) or deciding.switched(state, seen)
-        if found is not None:
-            return found
+        decided = deciding.ordered(state, seen, policy) or deciding.switched(state, seen)
+        if decided is not None:
+            return decided
     return _HANDLERS[state.phase](state, seen, policy)
 
 

@@ -12,8 +12,8 @@ _LEAST_DELAY = float(HOUR)
 
 def pause(state: GuardState, *, until: float, by: str, why: str = "") -> Step:
     """Begin nothing until ``until`` (Unix seconds); an action before its restart is given up."""
-    said = f"paused by {by}" + (f": {why}" if why else "")
-    return Step(replace(state, pause=Pause(until, by, why)), said)
+    sentence = f"paused by {by}" + (f": {why}" if why else "")
+    return Step(replace(state, pause=Pause(until, by, why)), sentence)
 
 
 def resume(state: GuardState, *, by: str, now: float) -> Step | None:
@@ -39,5 +39,5 @@ def order(
     state: GuardState, goal: Mode, *, by: str, now: float, why: str = "", until: float | None = None
 ) -> Step:
     """Switch speculation as soon as what is under way allows it; ``until`` is a Unix time."""
-    said = f"{by} wants speculation {goal}" + (f": {why}" if why else "")
-    return Step(replace(state, order=Order(goal, by, now, why, until)), said)
+    sentence = f"{by} wants speculation {goal}" + (f": {why}" if why else "")
+    return Step(replace(state, order=Order(goal, by, now, why, until)), sentence)

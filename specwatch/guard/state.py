@@ -165,7 +165,7 @@ class GuardState:
 
     def acted(self, now: float) -> tuple[float, ...]:
         """The actions of the last day."""
-        return tuple(at for at in self.actions if now - at < DAY)
+        return tuple(time for time in self.actions if now - time < DAY)
 
     def with_cost(self, seconds: float) -> tuple[float, ...]:
         """The last costs with one more."""

@@ -48,13 +48,13 @@ def draining(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         requests = "1 request" if count == 1 else f"{count} requests"
         reason = f"drained for {waited}; cut off {requests} that still ran or waited"
     inputs = {} if seen.load is None else {"requests": seen.load}
-    found = to(
+    step = to(
         state, Phase.RESTARTING, seen.now, reason,
         # What its owner changed meanwhile may serve other models.
         models=() if seen.service.stale else tuple(sorted(seen.models)),
         instance=seen.service.instance, began=seen.now,
     )  # fmt: skip
-    return replace(found, inputs=inputs)
+    return replace(step, inputs=inputs)
 
 
 def restarting(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
@@ -94,9 +94,9 @@ def verifying(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     # Before another process is looked for: where each turn sees a new one, it would never be said.
     if state.deaths >= MOST_DEATHS:
         return _roll_back(state, seen, f"vLLM died {state.deaths} times after the restart")
-    found = _down(state, seen) or _reborn(state, seen)
-    if found is not None:
-        return found
+    step = _down(state, seen) or _reborn(state, seen)
+    if step is not None:
+        return step
     if state.down_since is not None and seen.now - state.down_since >= DOWN_FOR:
         detail = seen.service.detail if seen.service else ""
         return _roll_back(state, seen, f"vLLM does not run{': ' if detail else ''}{detail}")
@@ -114,17 +114,17 @@ def rolling_back(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         if seen.outcome is None and _done(state, seen):
             return _issued(state, seen, Phase.ROLLING_BACK, "the server is as it was")
         if seen.outcome is not None and seen.outcome.changed:
-            said = f"the server was put back, as far as is known: {seen.outcome.error}"
-            return _issued(state, seen, Phase.ROLLING_BACK, said)
+            reason = f"the server was put back, as far as is known: {seen.outcome.error}"
+            return _issued(state, seen, Phase.ROLLING_BACK, reason)
         if seen.now - state.since < policy.start_timeout:
             return None
         error = seen.outcome.error if seen.outcome else seen.service_error
         return held(state, seen, f"{state.why}; and it could not be put back: {error}")
     if _fresh(state, seen, state.issued):
         return held(state, seen, f"{state.why}; it runs again as before")
-    found = _down(state, seen)
-    if found is not None:
-        return found
+    step = _down(state, seen)
+    if step is not None:
+        return step
     gone = state.down_since is not None and seen.now - state.down_since >= DOWN_FOR
     if gone and state.attempts < MOST_ATTEMPTS:
         return to(
@@ -175,25 +175,25 @@ def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         return _looked_around(state, seen, policy) if watched >= policy.explore.block else None
     if watched < policy.verify:
         return None
-    found = seen.verification
-    if found is None:
+    verification = seen.verification
+    if verification is None:
         if watched < MOST_VERIFY * policy.verify:
             return wait(state, "too few whole minutes of traffic to verify by: it goes on")
         return _arrived(
             state, seen, policy, "too few whole minutes of traffic to verify by; it is left off"
         )
-    speedup = found.speedup
+    speedup = verification.speedup
     unsure = speedup.lower <= 1 <= speedup.upper
     if unsure and watched < MOST_VERIFY * policy.verify:
         return wait(state, "whether it helped is not certain yet: verifying goes on")
     inputs = {
-        "speedup_before": found.before,
-        "slowdown": found.slowdown,
+        "speedup_before": verification.before,
+        "slowdown": verification.slowdown,
         "speedup": asdict(speedup),
     }
     numbers = (
-        f"speedup {with_interval(speedup)}; {found.before:.2f} by the earlier baseline, but serving"
-        f" without speculation takes {found.slowdown:.2f} times as long as it says"
+        f"speedup {with_interval(speedup)}; {verification.before:.2f} by the earlier baseline, but"
+        f" serving without speculation takes {verification.slowdown:.2f} times as long as it says"
     )
     if speedup.value > 1 and not _may(state, policy):
         return wait(state, f"it did not help, and the guard may not act now: {numbers}")
@@ -211,12 +211,12 @@ def _looked_around(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     """The end of an exploration: back on, unless that is known for certain to lose."""
     if not _may(state, policy):
         return wait(state, "explored, and the guard may not act now")
-    found = seen.verification
-    if found is None:
+    verification = seen.verification
+    if verification is None:
         return _switch_on(state, seen, policy, "explored: back on")
-    numbers = f"explored: speculation had a speedup of {with_interval(found.speedup)}"
-    inputs = {"slowdown": found.slowdown, "speedup": asdict(found.speedup)}
-    if found.speedup.upper < 1:
+    numbers = f"explored: speculation had a speedup of {with_interval(verification.speedup)}"
+    inputs = {"slowdown": verification.slowdown, "speedup": asdict(verification.speedup)}
+    if verification.speedup.upper < 1:
         return replace(_arrived(state, seen, policy, numbers), inputs=inputs)
     return replace(_switch_on(state, seen, policy, numbers), inputs=inputs)
 

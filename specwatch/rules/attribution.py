@@ -99,10 +99,10 @@ def attribute(
     Only sound minutes with speculation on count.
     """
     facts = facts_of(now, reference)
-    found = comparable(now, reference, baseline)
-    if found is None:
+    sides = comparable(now, reference, baseline)
+    if sides is None:
         return Attribution(facts=facts, missing=_missing(now, reference, baseline))
-    metric, after, before = found
+    metric, after, before = sides
     causes = _causes(metric, before, after, facts)
     change = _ratio(after.interval, before.interval)
     notes = []
@@ -130,8 +130,8 @@ def explain(
     shortest = min(rule.window_of(condition) for condition in rule.conditions)
     since = now - max(shortest / 2 + rule.for_, LEAST_SAMPLES * MINUTE)
     known = [sample for sample in samples if since - REFERENCE_SECONDS <= sample.start < now]
-    present = [each for each in known if each.start >= since]
-    before = [each for each in known if each.start < since]
+    present = [sample for sample in known if sample.start >= since]
+    before = [sample for sample in known if sample.start < since]
     return attribute(present, before, baseline)
 
 
@@ -146,21 +146,21 @@ def _causes(metric: str, before: Period, after: Period, facts: Sequence[Fact]) -
     total = math.log(after.value / before.value)
     known = _of_length(before, after) | _of_load(before, after)
     known[Factor.UNEXPLAINED] = total - math.fsum(known.values())
-    known = {factor: each for factor, each in known.items() if abs(each) > _LEAST}
+    known = {factor: part for factor, part in known.items() if abs(part) > _LEAST}
     whole = math.fsum(map(abs, known.values()))
     of_metric = _log_mean(before.value, after.value)
     teller = _Teller(metric, before, after, facts)
     causes = [
         Cause(
             factor=factor,
-            contribution=each,
-            effect=each * of_metric,
-            share=abs(each) / whole,
-            sentence=teller.sentence(factor, each),
+            contribution=part,
+            effect=part * of_metric,
+            share=abs(part) / whole,
+            sentence=teller.sentence(factor, part),
         )
-        for factor, each in known.items()
+        for factor, part in known.items()
     ]
-    return tuple(sorted(causes, key=lambda each: (-abs(each.contribution), each.factor)))
+    return tuple(sorted(causes, key=lambda cause: (-abs(cause.contribution), cause.factor)))
 
 
 def _of_length(before: Period, after: Period) -> dict[Factor, float]:
@@ -205,16 +205,16 @@ def _mixed(
 def _shapley(factors: Sequence[Factor], value: Callable[..., float]) -> dict[Factor, float]:
     """What each factor changed of ``value(0, 0, ..)``, whose arguments become 1 one by one."""
     orders = list(itertools.permutations(range(len(factors))))
-    found: dict[Factor, list[float]] = {factor: [] for factor in factors}
+    parts: dict[Factor, list[float]] = {factor: [] for factor in factors}
     for order in orders:
         state = [0] * len(factors)
-        at = value(*state)
+        level = value(*state)
         for turn in order:
             state[turn] = 1
             then = value(*state)
-            found[factors[turn]].append(then - at)
-            at = then
-    return {factor: math.fsum(each) / len(orders) for factor, each in found.items()}
+            parts[factors[turn]].append(then - level)
+            level = then
+    return {factor: math.fsum(values) / len(orders) for factor, values in parts.items()}
 
 
 def _log_mean(first: float, second: float) -> float:
@@ -249,23 +249,26 @@ class _Teller:
         """What changed, and what it did."""
         before, after = self._before, self._after
         if factor in (Factor.LOAD, Factor.UNEXPLAINED):
-            said = self._load() if factor is Factor.LOAD else self._unexplained(contribution)
+            clause = self._load() if factor is Factor.LOAD else self._unexplained(contribution)
             effect = contribution * _log_mean(before.value, after.value)
-            return f"{said}: {_EFFECTS[self._metric].format(effect)}"
+            return f"{clause}: {_EFFECTS[self._metric].format(effect)}"
         if factor is Factor.DRAFTING:
-            said = f"draft tokens per step {_moved(before.drafted, after.drafted, '.2f')}"
+            clause = f"draft tokens per step {_moved(before.drafted, after.drafted, '.2f')}"
         elif factor is Factor.TEMPERATURE_MIX:
-            said = self._mix()
+            clause = self._mix()
         else:
-            said = self._acceptance(math.copysign(1.0, contribution))
+            clause = self._acceptance(math.copysign(1.0, contribution))
         effect = contribution * _log_mean(before.length, after.length)
-        return f"{said}: {_EFFECTS[LENGTH].format(effect)}"
+        return f"{clause}: {_EFFECTS[LENGTH].format(effect)}"
 
     def _mix(self) -> str:
         """Of the temperature that gained most."""
         old, new = self._before.mix or {}, self._after.mix or {}
         none = Part(0.0, 0.0)
-        label = max(sorted(new), key=lambda at: new[at].share - old.get(at, none).share)
+        label = max(
+            sorted(new),
+            key=lambda temperature: new[temperature].share - old.get(temperature, none).share,
+        )
         shares = old.get(label, none).share, new[label].share
         return f"draft tokens at temperature {label} {_moved(*shares)}"
 
@@ -284,15 +287,15 @@ class _Teller:
 
     def _load(self) -> str:
         old, new = self._before, self._after
-        said = f"running requests {_moved(old.concurrency, new.concurrency, '.1f')}"
+        sentence = f"running requests {_moved(old.concurrency, new.concurrency, '.1f')}"
         if old.loads.keys() & new.loads.keys():
-            return said
-        return f"{said} (no load in common: all of a step's cost counts)"
+            return sentence
+        return f"{sentence} (no load in common: all of a step's cost counts)"
 
     def _unexplained(self, contribution: float) -> str:
         changed = [fact.sentence for fact in self._facts if fact.changed]
-        said = f"at the same load a step costs {math.exp(-contribution):.2f} times what it did"
-        return f"{said} ({'; '.join(changed)})" if changed else f"{said}, cause unknown"
+        sentence = f"at the same load a step costs {math.exp(-contribution):.2f} times what it did"
+        return f"{sentence} ({'; '.join(changed)})" if changed else f"{sentence}, cause unknown"
 
 
 def _moved(old: float, new: float, form: str = ".0%") -> str:

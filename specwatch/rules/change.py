@@ -46,8 +46,8 @@ def acceptance_change(samples: Sequence[Sample], reference: Mapping[str, Tally])
     if not labels or not reference.keys() - _NOT_COMPARED:
         return _of_all(samples, reference)
     strata = [_stratum(samples, label, reference[label]) for label in shared]
-    compared = [each for each in strata if each is not None]
-    tokens = sum(each.draft_tokens for each in compared)
+    compared = [stratum for stratum in strata if stratum is not None]
+    tokens = sum(stratum.draft_tokens for stratum in compared)
     if not compared or tokens < LEAST_SHARE * _bucketed(samples):
         return "too few drafts at temperatures that both periods have"
     return _standardised(compared) or "too few minutes of traffic"
@@ -57,10 +57,10 @@ def _of_all(samples: Sequence[Sample], reference: Mapping[str, Tally]) -> Change
     whole = _stratum(samples, ALL_TEMPERATURES, reference.get(ALL_TEMPERATURES, Tally()))
     if whole is None:
         return "too few drafts, now or in the reference"
-    found = _standardised([whole])
-    if found is None:
+    standardised = _standardised([whole])
+    if standardised is None:
         return "too few minutes of traffic"
-    return found._replace(note="temperature mix unknown")
+    return standardised._replace(note="temperature mix unknown")
 
 
 def _bucketed(samples: Sequence[Sample]) -> int:
@@ -74,13 +74,15 @@ def _bucketed(samples: Sequence[Sample]) -> int:
 
 
 def _standardised(strata: Sequence[_Stratum]) -> Change | None:
-    minutes = max(each.minutes for each in strata)
+    minutes = max(stratum.minutes for stratum in strata)
     if minutes < LEAST_SAMPLES:
         return None
-    tokens = sum(each.draft_tokens for each in strata)
-    weights = [each.draft_tokens / tokens for each in strata]
-    value = math.fsum(w * each.change for w, each in zip(weights, strata, strict=True))
-    variance = math.fsum(w**2 * each.variance for w, each in zip(weights, strata, strict=True))
+    tokens = sum(stratum.draft_tokens for stratum in strata)
+    weights = [stratum.draft_tokens / tokens for stratum in strata]
+    value = math.fsum(w * stratum.change for w, stratum in zip(weights, strata, strict=True))
+    variance = math.fsum(
+        w**2 * stratum.variance for w, stratum in zip(weights, strata, strict=True)
+    )
     away = student(0.975, minutes - 1) * math.sqrt(variance)
     return Change(Interval(value, value - away, value + away, minutes))
 

@@ -90,64 +90,68 @@ def decision(one: Decision) -> Json:
     return asdict(one)
 
 
-def target(found: TargetDecision, now: float) -> Json:
+def target(decision: TargetDecision, now: float) -> Json:
     """All about one target as the API shows it; ``now`` is a Unix time."""
     return {
-        "models": {name: model(one, now) for name, one in found.models.items()},
-        "findings": [finding(one) for one in found.findings],
-        "slos": [slo(one) for one in found.slos],
-        "goodput": {name: goodput(one) for name, one in found.goodput.items()},
+        "models": {name: model(one, now) for name, one in decision.models.items()},
+        "findings": [finding(one) for one in decision.findings],
+        "slos": [slo(one) for one in decision.slos],
+        "goodput": {name: goodput(one) for name, one in decision.goodput.items()},
     }
 
 
-def of_models(found: TargetDecision, names: Collection[str]) -> TargetDecision:
+def of_models(decision: TargetDecision, names: Collection[str]) -> TargetDecision:
     """What of a decision is about these models."""
     return TargetDecision(
-        {name: one for name, one in found.models.items() if name in names},
-        tuple(one for one in found.findings if one.model_name in names),
-        tuple(one for one in found.slos if one.model_name in names),
-        {name: one for name, one in found.goodput.items() if name in names},
+        {name: one for name, one in decision.models.items() if name in names},
+        tuple(one for one in decision.findings if one.model_name in names),
+        tuple(one for one in decision.slos if one.model_name in names),
+        {name: one for name, one in decision.goodput.items() if name in names},
     )
 
 
 def model(one: ModelDecision, now: float) -> Json:
     """Whether speculation pays for one model, with the ages of what that rests on."""
-    found, missing = one.assessment, one.missing(now)
+    assessment, missing = one.assessment, one.missing(now)
     calibrate = missing is not None and mended_by_calibration(missing)
     return {
         "speedup": _speedup(one),
         "current": one.current(now),
-        "until": found.until,
-        "objective": str(found.objective) if found.measured else None,
-        "per_token": interval(found.per_token),
+        "until": assessment.until,
+        "objective": str(assessment.objective) if assessment.measured else None,
+        "per_token": interval(assessment.per_token),
         "missing": missing,
         "remedy": "specwatch calibrate" if calibrate else None,
-        "minutes": found.samples,
-        "covered": found.covered,
-        "bins": [_bin(each) for each in found.bins],
+        "minutes": assessment.samples,
+        "covered": assessment.covered,
+        "bins": [_bin(estimate) for estimate in assessment.bins],
         "assumed_acceptance": None if one.prior is None else one.draft_cost_ratio,
         "buckets": [
             {
                 "temperature": label,
-                "share": each.share,
-                "acceptance_rate": each.acceptance_rate,
-                "speedup": interval(each.speedup),
-                "loses": each.loses,
+                "share": bucket.share,
+                "acceptance_rate": bucket.acceptance_rate,
+                "speedup": interval(bucket.speedup),
+                "loses": bucket.loses,
             }
-            for label, each in found.buckets.items()
+            for label, bucket in assessment.buckets.items()
         ],
-        "best_k": found.best_k and {"k": found.best_k.k, "speedups": list(found.best_k.speedups)},
-        "best_k_unknown": found.best_k_unknown,
+        "best_k": assessment.best_k
+        and {"k": assessment.best_k.k, "speedups": list(assessment.best_k.speedups)},
+        "best_k_unknown": assessment.best_k_unknown,
         "baseline": {
             "age": one.baseline.age(now),
-            "bins": [_measurement(each, now) for _, each in sorted(one.baseline.bins.items())],
+            "bins": [
+                _measurement(measurement, now)
+                for _, measurement in sorted(one.baseline.bins.items())
+            ],
         },
     }
 
 
 def finding(one: Finding) -> Json:
     """What a rule says of one model and temperature, and why; ``leading`` tells it best."""
-    told = leading(one)
+    leading_finding = leading(one)
     return {
         "rule": one.rule.name,
         "summary": one.rule.summary,
@@ -159,7 +163,7 @@ def finding(one: Finding) -> Json:
         "pending": one.pending,
         "severity": one.rule.severity,
         "action": one.rule.action,
-        "leading": None if told is None else _reading(one.rule, *told),
+        "leading": None if leading_finding is None else _reading(one.rule, *leading_finding),
         "readings": [_reading(one.rule, *reading) for reading in one.readings],
     }
 
@@ -205,11 +209,11 @@ def slo(one: SloStatus) -> Json:
         "unknown": one.unknown,
         "error_ratio": one.error_ratio,
         "budget_left": one.budget_left,
-        "burn_rates": {format_duration(at): rate for at, rate in one.burn_rates.items()},
+        "burn_rates": {format_duration(seconds): rate for seconds, rate in one.burn_rates.items()},
     }
 
 
-def goodput(found: Mapping[int, Goodput]) -> Json:
+def goodput(by_window: Mapping[int, Goodput]) -> Json:
     """Requests a second of one model that met all objectives, at least and at most, by window."""
     return {
         format_duration(window): {
@@ -218,7 +222,7 @@ def goodput(found: Mapping[int, Goodput]) -> Json:
             "lower_per_second": one.rate(one.lower),
             "upper_per_second": one.rate(one.upper),
         }
-        for window, one in found.items()
+        for window, one in by_window.items()
     }
 
 

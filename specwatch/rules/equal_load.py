@@ -27,10 +27,10 @@ class Side(NamedTuple):
 
     def estimate(self, q: float) -> Estimate | None:
         """A quantile with its interval; None without bounds."""
-        found = histogram.quantile(self.of_parts, q)
-        if found is None or found.value is None:
+        value = histogram.quantile(self.of_parts, q)
+        if value is None or value.value is None:
             return None
-        effect = quantile.design_effect(self.parts, q, found.value)
+        effect = quantile.design_effect(self.parts, q, value.value)
         return quantile.estimate(self.whole, q, self.effective / effect)
 
 
@@ -48,20 +48,24 @@ def at_equal_load(evidence: Evidence, metric: str, window: float) -> tuple[Side,
 
     A fixed workload has other prompts and lengths, so that its latencies are no measure.
     """
-    found = _matched(evidence, metric, window)
-    if isinstance(found, str):
-        return found
-    whole = histogram.merge_all(found.parts)
+    matched = _matched(evidence, metric, window)
+    if isinstance(matched, str):
+        return matched
+    whole = histogram.merge_all(matched.parts)
     if whole is None:
         return f"no {metric.upper()}"
-    now = Side(whole, float(whole.count), found.parts, whole)
-    return now, Side(found.baseline, found.effective, found.parts, whole)
+    now = Side(whole, float(whole.count), matched.parts, whole)
+    return now, Side(matched.baseline, matched.effective, matched.parts, whole)
 
 
 def baseline_latencies(evidence: Evidence, window: float) -> BaselineLatencies:
     """What :func:`at_equal_load` compares with; its counts are as it weighs, not of requests."""
     known = {metric: _matched(evidence, metric, window) for metric in _METRICS}
-    return {metric: found.baseline for metric, found in known.items() if not isinstance(found, str)}
+    return {
+        metric: matched.baseline
+        for metric, matched in known.items()
+        if not isinstance(matched, str)
+    }
 
 
 def _matched(evidence: Evidence, metric: str, window: float) -> _Matched | str:

@@ -93,9 +93,9 @@ class Evidence:
         The drafts of a sample that is not sound are exact counts all the same.
         """
         return [
-            each
-            for each in self.window(seconds)
-            if each.mode is Mode.ON and (each.sound or not sound)
+            sample
+            for sample in self.window(seconds)
+            if sample.mode is Mode.ON and (sample.sound or not sound)
         ]
 
     @cached_property
@@ -117,13 +117,13 @@ class Evidence:
     def assessment(self, seconds: float) -> Assessment:
         """What speculation did over a window, measured."""
         if seconds not in self._assessments:
-            found = assess(
+            comparison = assess(
                 self.window(seconds), self.baseline, objective=self.objective,
                 usual=self._usual(), by_minute=self.compared(seconds),
             )  # fmt: skip
-            if found.until is not None and found.until < self.now - LATELY:
-                found = replace(found, missing_lately=self.compared(LATELY).missing)
-            self._assessments[seconds] = found
+            if comparison.until is not None and comparison.until < self.now - LATELY:
+                comparison = replace(comparison, missing_lately=self.compared(LATELY).missing)
+            self._assessments[seconds] = comparison
         return self._assessments[seconds]
 
     def compared(self, seconds: float, *, adjusted: bool = True) -> Comparison:
@@ -134,11 +134,11 @@ class Evidence:
         if key not in self._comparisons:
             if seconds > PACED:
                 window = self.window(seconds)
-                found = Comparison(window, self.baseline, objective=self.objective)
-                found = found.adjusted(self._usual()) if adjusted else found
+                comparison = Comparison(window, self.baseline, objective=self.objective)
+                comparison = comparison.adjusted(self._usual()) if adjusted else comparison
             else:
-                found = (self._adjusted if adjusted else self._all).since(self.now - seconds)
-            self._comparisons[key] = found
+                comparison = (self._adjusted if adjusted else self._all).since(self.now - seconds)
+            self._comparisons[key] = comparison
         return self._comparisons[key]
 
 

@@ -93,22 +93,22 @@ class History:
         for sample in new:
             self._count(sample)
         if new:
-            self._first = min(each.start for each in new)
-            ordered = [*sorted(map(_kept, new), key=lambda each: each.start), *known]
-            self._minutes = deque(each for each in ordered if each.length == MINUTE)
-            self._blocks = deque(each for each in ordered if each.length != MINUTE)
+            self._first = min(sample.start for sample in new)
+            ordered = [*sorted(map(_kept, new), key=lambda sample: sample.start), *known]
+            self._minutes = deque(sample for sample in ordered if sample.length == MINUTE)
+            self._blocks = deque(sample for sample in ordered if sample.length != MINUTE)
             now = ordered[-1].start + ordered[-1].length
-            told = [
-                _paced(each)
-                for each in sorted(new, key=lambda each: each.start)
-                if each.length == MINUTE
-                and each.mode is Mode.ON
-                and each.sound
-                and each.pace is not None
+            completed = [
+                _paced(sample)
+                for sample in sorted(new, key=lambda sample: sample.start)
+                if sample.length == MINUTE
+                and sample.mode is Mode.ON
+                and sample.sound
+                and sample.pace is not None
             ]
-            self._paced.extendleft(reversed(told))
+            self._paced.extendleft(reversed(completed))
             self._settle(now)
-            self._blocks = deque(sorted(self._blocks, key=lambda each: each.start))
+            self._blocks = deque(sorted(self._blocks, key=lambda sample: sample.start))
             self._forget(now)
         return new
 

@@ -140,7 +140,7 @@ class Judge:
 
         False, and nothing is done, where no rule is for that model and temperature any more.
         """
-        known = next((each for each in self._rules if each.name == rule), None)
+        known = next((candidate for candidate in self._rules if candidate.name == rule), None)
         if (
             known is None
             or not known.scope.takes_in(self.target, model_name)
@@ -235,7 +235,9 @@ class Judge:
     def take_measurements(self) -> list[Measurement]:
         """What minutes without speculation have measured since the last call, and only that."""
         left, self._left = self._left, []
-        return left + [each for model in self._models.values() for each in model.take_new()]
+        return left + [
+            measurement for model in self._models.values() for measurement in model.take_new()
+        ]
 
     def _evidence(self) -> Iterator[tuple[str, Evidence]]:
         for name, model in self._models.items():
@@ -292,7 +294,7 @@ class Judge:
                     model.findings.pop((rule.name, temperature), None)
                     changed += [_over(before, now)] if before is not None and _told(before) else []
                     continue
-                found = judge(
+                decisions = judge(
                     rule,
                     evidence,
                     target=self.target,
@@ -301,15 +303,17 @@ class Judge:
                     before=before,
                     draft_cost_ratio=self.draft_cost_ratio,
                 )
-                model.findings[rule.name, temperature] = found
-                if _told(before) is not _told(found):
-                    changed.append(found)
+                model.findings[rule.name, temperature] = decisions
+                if _told(before) is not _told(decisions):
+                    changed.append(decisions)
         model.judged_at = now
         return changed
 
     def _temperatures(self, rule: Rule, model: Dossier) -> tuple[str, ...]:
-        found = {at for name, at in model.findings if name == rule.name} - {ALL_TEMPERATURES}
-        labels = sorted(model.history.temperatures | found, key=order_of)
+        temperatures = {
+            temperature for name, temperature in model.findings if name == rule.name
+        } - {ALL_TEMPERATURES}
+        labels = sorted(model.history.temperatures | temperatures, key=order_of)
         return rule.scope.temperatures(labels)
 
 

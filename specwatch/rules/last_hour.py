@@ -45,7 +45,7 @@ class ModelHour:
 
     def share(self, bucket: Window) -> float | None:
         """Share of a bucket of the drafts whose temperature is known or ``unknown``."""
-        drafts = sum(each.tally.drafts or 0 for each in self.buckets)
+        drafts = sum(tally.tally.drafts or 0 for tally in self.buckets)
         return (bucket.tally.drafts or 0) / drafts if drafts else None
 
 
@@ -66,13 +66,13 @@ def last_hour(
             models.setdefault(one.model_name, {}).setdefault(one.temperature, []).append(
                 replace(window, series=replace(one, daemon=""))
             )
-    found = {
+    rates_by_minute = {
         target: {model: _model(parts) for model, parts in sorted(models.items())}
         for target, models in held.items()
     }
     return {
         target: {model: hour for model, hour in models.items() if hour is not None}
-        for target, models in found.items()
+        for target, models in rates_by_minute.items()
     }
 
 
@@ -137,4 +137,4 @@ def _sum(windows: list[Window]) -> Window:
 def _points(windows: Iterable[Window], first: int, last: int) -> Points:
     """One of each minute from the first to the last, so that a gap is one."""
     rates = {window.start: acceptance_rate(window.tally) for window in windows}
-    return tuple((float(at), rates.get(at)) for at in range(first, last + 1, MINUTE))
+    return tuple((float(minute), rates.get(minute)) for minute in range(first, last + 1, MINUTE))

@@ -102,17 +102,17 @@ class Dossier:
             key = BaselineKey(
                 self.target, self.name, environment.engine_version, environment.configuration
             )
-            for each in baselines.measured(key, Origin.WINDOWS, [sample]):
-                at = (each.key, each.load_bin)
-                self.own[at] = _joined(self.own.get(at), each)
-                self._new[at] = _joined(self._new.get(at), each)
+            for measurement in baselines.measured(key, Origin.WINDOWS, [sample]):
+                place = (measurement.key, measurement.load_bin)
+                self.own[place] = _joined(self.own.get(place), measurement)
+                self._new[place] = _joined(self._new.get(place), measurement)
                 changed = True
         return changed
 
     def recall(self, samples: Iterable[Sample]) -> None:
         """Know what steps took in minutes of the past, which are not judged."""
         known = {
-            each.at for bins in self._steps.values() for kept in bins.values() for each in kept
+            point.at for bins in self._steps.values() for kept in bins.values() for point in kept
         }
         for sample in samples:
             if sample.start + sample.length not in known:
@@ -134,7 +134,7 @@ class Dossier:
         kept.append(seen)
         if len(kept) > _STEPS:
             # The newest few stay: they may be nearest to a measurement that comes now.
-            kept.remove(max(kept[:-_RECENT], key=lambda each: abs(each.at - measured)))
+            kept.remove(max(kept[:-_RECENT], key=lambda point: abs(point.at - measured)))
         else:
             self._usual = None
 
@@ -144,9 +144,9 @@ class Dossier:
         if self._usual is None:
             measured = self.baseline.measured_at
             nearest = [
-                each
+                measurement
                 for kept in self._steps.get(self.environment, {}).values()
-                for each in _usual_of(
+                for measurement in _usual_of(
                     sorted(kept, key=lambda one: abs(one.at - measured))[: _STEPS - _RECENT]
                 )
             ]
@@ -170,14 +170,14 @@ class Dossier:
     def compare_with(self, stored: Iterable[Measurement], max_age: float) -> None:
         """Choose the baseline from what the store has and what its own minutes measured."""
         known = []
-        for each in stored:
-            if each.origin is not Origin.WINDOWS:
-                known.append(each)
+        for measurement in stored:
+            if measurement.origin is not Origin.WINDOWS:
+                known.append(measurement)
                 continue
-            at = (each.key, each.load_bin)
-            found = _joined(each, self._new[at]) if at in self._new else each
-            if at not in self.own or found.points_behind > self.own[at].points_behind:
-                self.own[at] = found
+            place = (measurement.key, measurement.load_bin)
+            joined = _joined(measurement, self._new[place]) if place in self._new else measurement
+            if place not in self.own or joined.points_behind > self.own[place].points_behind:
+                self.own[place] = joined
         self.baseline = baselines.choose(
             [*known, *self.own.values()], self.environment, now=self.newest, max_age=max_age
         )
@@ -229,7 +229,7 @@ class Dossier:
 
 def _usual_of(observed: Sequence[Observation]) -> list[Observation]:
     """Those near the median: what slowed the server down for some minutes is not usual."""
-    middle = median(each.seconds / each.units for each in observed)
+    middle = median(observation.seconds / observation.units for observation in observed)
     return [e for e in observed if abs(e.seconds / e.units / middle - 1) <= _UNUSUAL]
 
 

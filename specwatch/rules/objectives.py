@@ -130,11 +130,11 @@ class SloBook:
         """Each objective at ``now`` (Unix seconds, not before the newest window's end)."""
         spans = {*BURN_WINDOWS, *(slo.window for slo in self._slos)}
         sums = {span: self._within(now - span, now) for span in spans}
-        for at, slo in enumerate(self._slos):
+        for index, slo in enumerate(self._slos):
             allowed = 1 - slo.objective
-            whole = sums[slo.window][at]
+            whole = sums[slo.window][index]
             errors = _share(whole)
-            burns = {span: _share(sums[span][at]) for span in BURN_WINDOWS}
+            burns = {span: _share(sums[span][index]) for span in BURN_WINDOWS}
             yield SloStatus(
                 slo=slo,
                 model_name=model_name,
@@ -147,8 +147,8 @@ class SloBook:
                     span: None if share is None else share / allowed
                     for span, share in burns.items()
                 },
-                requests={span: sums[span][at].total for span in BURN_WINDOWS},
-                watched={span: sums[span][at].watched for span in BURN_WINDOWS},
+                requests={span: sums[span][index].total for span in BURN_WINDOWS},
+                watched={span: sums[span][index].watched for span in BURN_WINDOWS},
             )
 
     def goodput(self, now: float) -> dict[int, Goodput]:
@@ -192,20 +192,20 @@ class SloBook:
         Of an hour that lies in it only partly, its minutes count where they are remembered; else
         all of it, if its middle lies inside.
         """
-        found = [self._nothing()]
+        counted = [self._nothing()]
         for start, hour in self._hours.items():
             if since <= start and start + HOUR <= until:
-                found.append(hour.sums)
+                counted.append(hour.sums)
             elif hour.minutes:
-                found += [
+                counted += [
                     sums
                     for minute, sums in hour.minutes.items()
                     if since <= minute and minute + MINUTE <= until
                 ]
             elif since < start + HOUR / 2 <= until:
-                found.append(hour.sums)
-        by_objective = zip(*found, strict=True)
-        return tuple(Requests(*map(math.fsum, zip(*each, strict=True))) for each in by_objective)
+                counted.append(hour.sums)
+        by_objective = zip(*counted, strict=True)
+        return tuple(Requests(*map(math.fsum, zip(*parts, strict=True))) for parts in by_objective)
 
 
 def requests_of(slo: Slo, counted: Tally, watched: float) -> Requests:
@@ -214,10 +214,10 @@ def requests_of(slo: Slo, counted: Tally, watched: float) -> Requests:
     if observed is None or not observed.bounds:
         return Requests(watched=watched)
     # The last bucket has no end.
-    at = bisect.bisect_left(observed.bounds, slo.threshold)
-    exact = at < len(observed.bounds) and observed.bounds[at] == slo.threshold
-    unknown = 0 if exact else observed.counts[at]
-    bad = sum(observed.counts[at + 1 :])
+    index = bisect.bisect_left(observed.bounds, slo.threshold)
+    exact = index < len(observed.bounds) and observed.bounds[index] == slo.threshold
+    unknown = 0 if exact else observed.counts[index]
+    bad = sum(observed.counts[index + 1 :])
     return Requests(float(observed.count), float(bad), float(unknown), watched)
 
 
@@ -232,13 +232,13 @@ def goodput(slos: Sequence[Slo], counted: Sequence[Requests]) -> Goodput:
     Requests in the bucket of a histogram that the threshold lies in may meet it.
     """
     slow: dict[str, float] = {}
-    for slo, each in zip(slos, counted, strict=True):
-        slow[slo.metric] = max(slow.get(slo.metric, 0.0), each.bad + each.unknown)
-    requests = max(each.total for each in counted)
-    watched = max(each.watched for each in counted)
-    if requests and not all(each.total for each in counted):
+    for slo, counts in zip(slos, counted, strict=True):
+        slow[slo.metric] = max(slow.get(slo.metric, 0.0), counts.bad + counts.unknown)
+    requests = max(counts.total for counts in counted)
+    watched = max(counts.watched for counts in counted)
+    if requests and not all(counts.total for counts in counted):
         return Goodput(watched, requests, None, None)
-    least_slow = max(each.bad for each in counted)
+    least_slow = max(counts.bad for counts in counted)
     return Goodput(
         watched,
         requests,

@@ -82,13 +82,13 @@ def read(
     asked = _Asked(evidence, window, where, draft_cost_ratio)
     reader, sound = _READERS[metric]
     counted = asked.tally(sound=sound)
-    found = _measured_instead(evidence, window) if measure.instead_of else None
-    found = found or reader(asked)
-    found = found._replace(drafts=counted.drafts or 0, requests=_requests(counted))
-    if found.value is None:
-        return found
+    reading = _measured_instead(evidence, window) if measure.instead_of else None
+    reading = reading or reader(asked)
+    reading = reading._replace(drafts=counted.drafts or 0, requests=_requests(counted))
+    if reading.value is None:
+        return reading
     if not evidence.speculating and metric not in _OF_ANY_MODE:
-        return found._replace(
+        return reading._replace(
             value=None,
             interval=None,
             note=None,
@@ -96,9 +96,9 @@ def read(
             stretches=(),
             missing="speculation was off in the newest minute",
         )
-    if math.isfinite(found.value):
-        return found
-    return found._replace(value=None, interval=None, missing="it is not a number")
+    if math.isfinite(reading.value):
+        return reading
+    return reading._replace(value=None, interval=None, missing="it is not a number")
 
 
 def _requests(counted: Tally) -> int:
@@ -113,9 +113,9 @@ def _none(missing: str, basis: Basis = "counted") -> Reading:
 def _speedup(asked: _Asked) -> Reading:
     if asked.temperature != ALL_TEMPERATURES:
         assessed = asked.evidence.assessment(asked.window)
-        found = assessed.buckets.get(asked.temperature)
-        if found is not None:
-            return Reading(found.speedup.value, found.speedup, basis="measured")
+        bucket = assessed.buckets.get(asked.temperature)
+        if bucket is not None:
+            return Reading(bucket.speedup.value, bucket.speedup, basis="measured")
         missing = assessed.missing or f"{TOO_FEW} at this temperature"
         return _none(missing, "measured")
     return _compared(asked.evidence.compared(asked.window), asked.evidence.now)
@@ -127,10 +127,10 @@ def _unadjusted_speedup(asked: _Asked) -> Reading:
 
 
 def _compared(compared: Comparison, now: float) -> Reading:
-    found = compared.interval()
-    if found is None:
+    interval = compared.interval()
+    if interval is None:
         return _none(compared.missing or TOO_FEW, "measured")
-    return Reading(found.value, found, basis="measured", stretches=compared.stretches(now))
+    return Reading(interval.value, interval, basis="measured", stretches=compared.stretches(now))
 
 
 def _acceptance(asked: _Asked) -> Reading:
@@ -172,10 +172,10 @@ def _request_speedup_assumed(asked: _Asked) -> Reading:
 
 def _acceptance_change(asked: _Asked) -> Reading:
     samples = asked.evidence.speculative(asked.window)
-    found = change.acceptance_change(samples, asked.evidence.reference)
-    if isinstance(found, str):
-        return _none(found)
-    return Reading(found.interval.value, found.interval, note=found.note)
+    acceptance = change.acceptance_change(samples, asked.evidence.reference)
+    if isinstance(acceptance, str):
+        return _none(acceptance)
+    return Reading(acceptance.interval.value, acceptance.interval, note=acceptance.note)
 
 
 def _acceptance_length(asked: _Asked) -> Reading:
@@ -191,11 +191,11 @@ def _request_acceptance(q: float) -> Callable[[_Asked], Reading]:
 
 
 def _losing_share(asked: _Asked) -> Reading:
-    found = asked.evidence.assessment(asked.window)
-    if not found.buckets:
-        missing = found.missing or "no measured speedup of any temperature"
+    assessment = asked.evidence.assessment(asked.window)
+    if not assessment.buckets:
+        missing = assessment.missing or "no measured speedup of any temperature"
         return _none(missing, "measured")._replace(moot=not asked.evidence.baseline.known)
-    losing = math.fsum(bucket.share for bucket in found.buckets.values() if bucket.loses)
+    losing = math.fsum(bucket.share for bucket in assessment.buckets.values() if bucket.loses)
     return Reading(losing, basis="measured")
 
 
@@ -207,11 +207,11 @@ def _latency(metric: str, q: float) -> Callable[[_Asked], Reading]:
 
 
 def _quantile(observed: Histogram | None, q: float, missing: str) -> Reading:
-    found = None if observed is None else histogram.quantile(observed, q)
-    if found is None or found.value is None:
+    value = None if observed is None else histogram.quantile(observed, q)
+    if value is None or value.value is None:
         return _none(missing)
-    note = "greater than the last bound of the histogram" if found.open_ended else None
-    return Reading(found.value, note=note, open_ended=found.open_ended)
+    note = "greater than the last bound of the histogram" if value.open_ended else None
+    return Reading(value.value, note=note, open_ended=value.open_ended)
 
 
 def _tail(asked: _Asked) -> Reading:
@@ -232,10 +232,10 @@ def _against_baseline(metric: str, *ranks: str) -> Callable[[_Asked], Reading]:
         if isinstance(compared, str):
             return _none(compared, "measured")
         now, before = ([side.estimate(QUANTILES[rank]) for rank in ranks] for side in compared)
-        found = [each for each in (*now, *before) if each is not None]
-        if len(found) < 2 * len(ranks):
+        intervals = [bound for bound in (*now, *before) if bound is not None]
+        if len(intervals) < 2 * len(ranks):
             return _none("the histogram has no bounds", "measured")
-        over, under = (found[0], *found[len(ranks) + 1 :]), found[1 : len(ranks) + 1]
+        over, under = (intervals[0], *intervals[len(ranks) + 1 :]), intervals[1 : len(ranks) + 1]
         ratio = quantile.ratio_of(over, under, len(compared[0].parts))
         if ratio is None:
             return _none("beyond the last bound of the histogram", "measured")
@@ -263,11 +263,13 @@ def _preemptions(asked: _Asked) -> Reading:
 
 def _mean_of(gauge: str) -> Callable[[_Asked], Reading]:
     def reader(asked: _Asked) -> Reading:
-        sampled = [each.gauges for each in asked.evidence.window(asked.window) if each.sound]
-        seconds = math.fsum(each.sampled_seconds for each in sampled)
+        sampled = [gauges.gauges for gauges in asked.evidence.window(asked.window) if gauges.sound]
+        seconds = math.fsum(gauges.sampled_seconds for gauges in sampled)
         if not seconds:
             return _none(f"no count of {gauge} requests")
-        return Reading(math.fsum(getattr(each, f"{gauge}_seconds") for each in sampled) / seconds)
+        return Reading(
+            math.fsum(getattr(gauges, f"{gauge}_seconds") for gauges in sampled) / seconds
+        )
 
     return reader
 
@@ -280,7 +282,7 @@ def _short_outputs(asked: _Asked) -> Reading:
 
 
 def _coverage(asked: _Asked) -> Reading:
-    samples = [each for each in asked.evidence.speculative(asked.window) if each.tally.drafts]
+    samples = [sample for sample in asked.evidence.speculative(asked.window) if sample.tally.drafts]
     if all(sample.coverage is None for sample in samples):
         return _none("no drafts" if not samples else "no temperature is known")
     covered = math.fsum((sample.coverage or 0.0) * (sample.tally.drafts or 0) for sample in samples)
@@ -288,13 +290,13 @@ def _coverage(asked: _Asked) -> Reading:
 
 
 def _latency_readers() -> dict[str, tuple[Callable[[_Asked], Reading], bool]]:
-    found: dict[str, tuple[Callable[[_Asked], Reading], bool]] = {}
+    readers: dict[str, tuple[Callable[[_Asked], Reading], bool]] = {}
     for metric in ("ttft", "tpot"):
         for rank, q in QUANTILES.items():
-            found[f"{metric}_{rank}"] = (_latency(metric, q), True)
+            readers[f"{metric}_{rank}"] = (_latency(metric, q), True)
             ratio = f"{metric}_{rank}_ratio"
-            found[ratio] = (_against_baseline(metric, rank), True)
-    return found
+            readers[ratio] = (_against_baseline(metric, rank), True)
+    return readers
 
 
 _READERS: Mapping[str, tuple[Callable[[_Asked], Reading], bool]] = {

@@ -60,10 +60,14 @@ class Replay:
 
     def courses(self) -> list[Course]:
         """One for each rule, model and temperature that was judged, in the order of the rules."""
-        order = {rule.name: at for at, rule in enumerate(self._judge.rules)}
+        order = {rule.name: position for position, rule in enumerate(self._judge.rules)}
         return sorted(
             self._courses.values(),
-            key=lambda each: (each.model_name, order[each.rule.name], each.temperature),
+            key=lambda decision: (
+                decision.model_name,
+                order[decision.rule.name],
+                decision.temperature,
+            ),
         )
 
     def load(self, windows: Iterable[Window]) -> None:

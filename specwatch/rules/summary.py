@@ -30,18 +30,22 @@ def latency(observed: Histogram | None) -> Json | None:
     """
     if observed is None:
         return None
-    found = {name: histogram.quantile(observed, q) for name, q in QUANTILES.items()}
+    quantiles = {name: histogram.quantile(observed, q) for name, q in QUANTILES.items()}
     return {
         "count": observed.count,
         "sum": observed.sum,
-        **{name: None if at is None else at.value for name, at in found.items()},
+        **{
+            name: None if quantile is None else quantile.value
+            for name, quantile in quantiles.items()
+        },
         "open_ended": any(
-            at is not None and at.open_ended and at.value is not None for at in found.values()
+            quantile is not None and quantile.open_ended and quantile.value is not None
+            for quantile in quantiles.values()
         ),
         "buckets": {
-            name: [at.lower, at.upper]
-            for name, at in found.items()
-            if at is not None and not at.open_ended
+            name: [quantile.lower, quantile.upper]
+            for name, quantile in quantiles.items()
+            if quantile is not None and not quantile.open_ended
         },
     }
 
@@ -50,10 +54,13 @@ def request_acceptance(observed: Histogram | None) -> Json | None:
     """How the acceptance rates of single requests spread."""
     if observed is None:
         return None
-    found = {name: histogram.quantile(observed, q) for name, q in ACCEPTANCE_QUANTILES.items()}
+    quantiles = {name: histogram.quantile(observed, q) for name, q in ACCEPTANCE_QUANTILES.items()}
     return {
         "count": observed.count,
-        **{name: None if at is None else at.value for name, at in found.items()},
+        **{
+            name: None if quantile is None else quantile.value
+            for name, quantile in quantiles.items()
+        },
     }
 
 
@@ -115,14 +122,16 @@ def _tap(parts: tally.Parts, problems: list[str]) -> dict[str, Json]:
         problems.append(buckets.unknown_models(strangers))
     return {
         model: _tap_of_model(
-            found, tally.tally_of(parts.models[model], []).drafts, failures=int(failures)
+            tallies, tally.tally_of(parts.models[model], []).drafts, failures=int(failures)
         )
-        for model, found in counted.items()
+        for model, tallies in counted.items()
     }
 
 
-def _tap_of_model(found: Mapping[str, Tally], server_drafts: int | None, *, failures: int) -> Json:
-    total = merge.sum_tallies(found.values())
+def _tap_of_model(
+    tallies: Mapping[str, Tally], server_drafts: int | None, *, failures: int
+) -> Json:
+    total = merge.sum_tallies(tallies.values())
     drafts = total.drafts or 0
     tap = {
         "source": str(Source.TAP),
@@ -132,8 +141,11 @@ def _tap_of_model(found: Mapping[str, Tally], server_drafts: int | None, *, fail
         "uncovered": dict(total.uncovered),
         "failures": failures,
     }
-    ordered = sorted(found, key=buckets.order_of)
-    return {"tap": tap, "temperatures": [_bucket(at, found[at], drafts) for at in ordered]}
+    ordered = sorted(tallies, key=buckets.order_of)
+    return {
+        "tap": tap,
+        "temperatures": [_bucket(label, tallies[label], drafts) for label in ordered],
+    }
 
 
 def _bucket(temperature: str, counted: Tally, of_drafts: int) -> Json:

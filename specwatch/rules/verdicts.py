@@ -115,8 +115,9 @@ def _told(condition: Condition, reading: Reading) -> Reading:
     line = condition.threshold
     decides = next((e for e in reading.stretches if e.below(line) or e.above(line)), None)
     if decides is None or not any(
-        each is not None and (each.above(line) if condition.below is None else each.below(line))
-        for each in (decides, reading.interval)
+        interval is not None
+        and (interval.above(line) if condition.below is None else interval.below(line))
+        for interval in (decides, reading.interval)
     ):
         return reading
     note = f"of the last {decides.samples} minutes of traffic"
@@ -142,11 +143,11 @@ _SEEN = {True: Verdict.BREACH, False: Verdict.PASS, None: Verdict.NO_DATA}
 
 def _combined(rule: Rule, holds: Iterable[bool | None]) -> bool | None:
     """Kleene's logic: what is not known matters only where it could turn the answer."""
-    found = set(holds)
+    verdicts = set(holds)
     decisive = rule.combine == "any"
-    if decisive in found:
+    if decisive in verdicts:
         return decisive
-    return None if None in found else not decisive
+    return None if None in verdicts else not decisive
 
 
 def _each_holds(
