@@ -268,8 +268,8 @@ def read(data: str | bytes, where: str) -> Experiment:
         ) from None
     if experiment.format != FORMAT:
         raise ConfigError(
-            f"{where}: format {experiment.format}, but this specwatch reads {FORMAT}; measure again"
-            " or install the specwatch that wrote it"
+            f"{where}: format {experiment.format}, and this specwatch reads {FORMAT};"
+            " measure again, or install the specwatch that wrote it"
         )
     return experiment
 

@@ -24,13 +24,13 @@ def timed(tpot: float, tokens: float) -> Tally:
     return Tally(inter_token=between, generation_tokens=round(tokens))
 
 
-def off(at: int, *, tpot: float = 0.05, tokens: int = 1000, load: float = 4.0) -> Sample:
+def off(n: int, *, tpot: float = 0.05, tokens: int = 1000, load: float = 4.0) -> Sample:
     """Minute number ``at``, without speculation."""
-    return Sample(at * MINUTE, MINUTE, Mode.OFF, timed(tpot, tokens), gauges(load))
+    return Sample(n * MINUTE, MINUTE, Mode.OFF, timed(tpot, tokens), gauges(load))
 
 
 def on(
-    at: int,
+    n: int,
     *,
     tpot: float = 0.05,
     drafts: int = 400,
@@ -54,7 +54,7 @@ def on(
         label: Tally(drafts=count, draft_tokens=K * count, accepted_tokens=kept)
         for label, (count, kept) in (buckets or {}).items()
     }
-    return Sample(at * MINUTE, MINUTE, Mode.ON, whole, gauges(load), Environment(), parts)
+    return Sample(n * MINUTE, MINUTE, Mode.ON, whole, gauges(load), Environment(), parts)
 
 
 def per_request(sample: Sample, requests: int = 20) -> Sample:

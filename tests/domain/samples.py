@@ -31,7 +31,7 @@ def observed(values: Iterable[float], bounds: Sequence[float]) -> Histogram:
 
 def spread(around: float, count: int) -> list[float]:
     """Latencies from half to one and a half times ``around``, evenly."""
-    return [around * (0.5 + (at + 0.5) / count) for at in range(count)]
+    return [around * (0.5 + (n + 0.5) / count) for n in range(count)]
 
 
 def tally(
@@ -62,7 +62,7 @@ def gauges(running: float = 4.0, **others: Any) -> Gauges:
 
 
 def minute(
-    at: int,
+    n: int,
     counted: Tally | None = None,
     *,
     mode: Mode = Mode.ON,
@@ -73,7 +73,7 @@ def minute(
     """The minute number ``at`` since :data:`START`."""
     others.setdefault("gauges", gauges(running))
     return Sample(
-        start=START + at * MINUTE,
+        start=START + n * MINUTE,
         length=MINUTE,
         mode=mode,
         tally=completed(tally() if counted is None else counted, list((buckets or {}).values())),
@@ -84,7 +84,7 @@ def minute(
 
 def minutes(count: int, counted: Tally | None = None, **others: Any) -> list[Sample]:
     """As many alike, from the first on."""
-    return [minute(at, counted, **others) for at in range(count)]
+    return [minute(n, counted, **others) for n in range(count)]
 
 
 def baseline(
@@ -96,17 +96,17 @@ def baseline(
 ) -> Baseline:
     """Measured without speculation at some concurrencies; latencies in seconds."""
     bins = {}
-    for each in running:
-        at = load_bin(each)
-        if at is None:
-            raise ValueError(f"nothing runs at {each}; use one of {LOAD_BINS}")
+    for load in running:
+        bin_ = load_bin(load)
+        if bin_ is None:
+            raise ValueError(f"nothing runs at {load}; use one of {LOAD_BINS}")
         points = tuple(
-            Point(START - 600.0 + 60 * n, each, tpot * (100 + n), 100.0 + n, by_token=False)
+            Point(START - 600.0 + 60 * n, load, tpot * (100 + n), 100.0 + n, by_token=False)
             for n in range(8)
         )
-        bins[at] = Measurement(
+        bins[bin_] = Measurement(
             BaselineKey("chat", "model"),
-            at,
+            bin_,
             Origin.WINDOWS,
             points,
             observed(spread(ttft, requests), TTFT_BOUNDS),

@@ -43,10 +43,10 @@ def chosen(*measurements: Measurement, now: float = 0.0, **environment) -> Basel
 @given(st.permutations([off(n, load=load, tokens=n + 9) for n, load in enumerate([1, 4, 3, 9, 4])]))
 @settings(max_examples=20)
 def test_minutes_are_grouped_by_load_in_any_order(samples):
-    found = measured(KEY, Origin.WINDOWS, samples)
-    assert [each.load_bin for each in found] == [0, 2, 4]
-    assert [point.tokens for point in found[1].points] == [10, 11, 13]
-    assert found[1].at == 5 * MINUTE
+    measurements = measured(KEY, Origin.WINDOWS, samples)
+    assert [measurement.load_bin for measurement in measurements] == [0, 2, 4]
+    assert [point.tokens for point in measurements[1].points] == [10, 11, 13]
+    assert measurements[1].at == 5 * MINUTE
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_the_newest_points_are_kept_and_their_latencies_added_up():
     ttft = Histogram((1.0,), (2, 1), 1.5)
     samples = [off(n) for n in range(MOST_POINTS + 10)]
     samples = [replace(sample, tally=replace(sample.tally, ttft=ttft)) for sample in samples]
-    (found,) = minutes.measurements(samples)
-    assert len(found.points) == MOST_POINTS
-    assert found.points[0].at == 11 * MINUTE
-    assert found.ttft == Histogram((1.0,), tuple(250 * n for n in (2, 1)), 375.0)
+    (measurements,) = minutes.measurements(samples)
+    assert len(measurements.points) == MOST_POINTS
+    assert measurements.points[0].at == 11 * MINUTE
+    assert measurements.ttft == Histogram((1.0,), tuple(250 * n for n in (2, 1)), 375.0)
 
 
 def test_another_version_or_configuration_invalidates_it_and_another_draft_does_not():
@@ -164,14 +164,14 @@ def test_joined_are_the_newest_points_each_once():
 
 
 def test_demand_is_what_would_run_at_the_pace_of_the_fastest_load():
-    found = minutes.baseline(
-        [off(at, tpot=0.02, load=4.0) for at in range(9)]
-        + [off(at, tpot=0.05, load=12.0) for at in range(9, 18)]
+    chosen_baseline = minutes.baseline(
+        [off(n, tpot=0.02, load=4.0) for n in range(9)]
+        + [off(n, tpot=0.05, load=12.0) for n in range(9, 18)]
     )
-    assert found.demand(6000.0, 60.0) == pytest.approx(0.02 * 6000 / 60)
-    assert found.demand(3000.0, 30.0) == pytest.approx(2.0)
-    assert found.demand(6000.0, 60.1) is None, "there may be idle stretches in it"
-    assert found.demand(6000.0, 0.0) is None
+    assert chosen_baseline.demand(6000.0, 60.0) == pytest.approx(0.02 * 6000 / 60)
+    assert chosen_baseline.demand(3000.0, 30.0) == pytest.approx(2.0)
+    assert chosen_baseline.demand(6000.0, 60.1) is None, "there may be idle stretches in it"
+    assert chosen_baseline.demand(6000.0, 0.0) is None
     assert Baseline().demand(6000.0, 60.0) is None
     assert Baseline().measured_at == 0.0
 
@@ -189,7 +189,7 @@ def test_latencies_fade_once_twice_as_many_points_as_are_kept_stand_behind_them(
 
 
 def test_what_was_known_at_a_time_is_what_was_measured_by_then():
-    found = chosen(measurement(at=100.0, count=20), now=100.0)
-    assert len(found.before(95.0).points) == 15
-    assert found.before(95.0).measured_at == 95.0
-    assert not found.before(0.0).points
+    chosen_baseline = chosen(measurement(at=100.0, count=20), now=100.0)
+    assert len(chosen_baseline.before(95.0).points) == 15
+    assert chosen_baseline.before(95.0).measured_at == 95.0
+    assert not chosen_baseline.before(0.0).points

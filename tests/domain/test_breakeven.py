@@ -48,21 +48,21 @@ def varied(count: int = 12, seed: int = 3) -> list:
 
 def test_exact_values_of_minutes_that_are_alike():
     """o = 40 ms x 2.5 / 50 ms = 2, S = 2.5 / 2, alpha* = (2 - 1) / 4."""
-    found = assess([on(n, tpot=0.04) for n in range(6)], baseline(PLAIN))
-    assert ends(found.speedup) == exactly(1.25)
-    (line,) = found.bins
+    assessment = assess([on(n, tpot=0.04) for n in range(6)], baseline(PLAIN))
+    assert ends(assessment.speedup) == exactly(1.25)
+    (line,) = assessment.bins
     assert (line.load_bin, line.share, line.acceptance_length) == (2, 1.0, 2.5)
     assert ends(line.speedup) == exactly(1.25)
     assert ends(line.step_cost) == exactly(2.0)
     assert ends(line.acceptance) == exactly(0.25)
-    assert (found.samples, found.tokens, found.covered) == (6, 6000.0, 1.0)
-    assert (found.measured, found.missing) == (True, None)
+    assert (assessment.samples, assessment.tokens, assessment.covered) == (6, 6000.0, 1.0)
+    assert (assessment.measured, assessment.missing) == (True, None)
 
 
 def test_a_lookup_that_drafts_in_two_steps_of_three():
     """tau = 1 + 2/3 x 1.5 = 2, o = 40 x 2 / 50 = 1.6, alpha* = 0.6 / (4 x 2/3)."""
-    found = assess([on(n, tpot=0.04, plain_steps=200) for n in range(6)], baseline(PLAIN))
-    (line,) = found.bins
+    assessment = assess([on(n, tpot=0.04, plain_steps=200) for n in range(6)], baseline(PLAIN))
+    (line,) = assessment.bins
     assert line.acceptance_length == 2.0
     assert ends(line.speedup) == exactly(1.25)
     assert ends(line.step_cost) == exactly(1.6)
@@ -71,9 +71,9 @@ def test_a_lookup_that_drafts_in_two_steps_of_three():
 
 def test_tpot_of_requests_gives_the_same():
     samples = [per_request(on(n, tpot=0.04)) for n in range(6)]
-    found = assess(samples, baseline([per_request(each) for each in PLAIN]))
-    (line,) = found.bins
-    assert ends(found.speedup) == exactly(1.25)
+    assessment = assess(samples, baseline([per_request(sample) for sample in PLAIN]))
+    (line,) = assessment.bins
+    assert ends(assessment.speedup) == exactly(1.25)
     assert ends(line.step_cost) == exactly(2.0)
     assert ends(line.acceptance) == exactly(0.25)
 
@@ -84,18 +84,18 @@ def test_requests_are_not_compared_with_tokens(of_on):
     if of_on:
         samples = [per_request(sample) for sample in samples]
     else:
-        plain = [per_request(each) for each in plain]
-    found = assess(samples, baseline(plain))
-    assert (found.speedup, found.covered) == (None, 0.0)
-    assert found.missing == "no baseline at the load that there was"
+        plain = [per_request(sample) for sample in plain]
+    assessment = assess(samples, baseline(plain))
+    assert (assessment.speedup, assessment.covered) == (None, 0.0)
+    assert assessment.missing == "no baseline at the load that there was"
 
 
 def test_each_bucket_has_the_cost_of_the_batch_and_an_acceptance_of_its_own():
     """tau of 3.25 and 1.75 over o = 2: what gains on the whole loses above 1."""
     buckets = {"0": (200, 450), ">1": (200, 150), "unknown": (0, 0)}
-    found = assess([on(n, tpot=0.04, buckets=buckets) for n in range(6)], baseline(PLAIN))
-    assert list(found.buckets) == ["0", ">1"]
-    cold, hot = found.buckets["0"], found.buckets[">1"]
+    assessment = assess([on(n, tpot=0.04, buckets=buckets) for n in range(6)], baseline(PLAIN))
+    assert list(assessment.buckets) == ["0", ">1"]
+    cold, hot = assessment.buckets["0"], assessment.buckets[">1"]
     assert ends(cold.speedup) == exactly(1.625)
     assert ends(hot.speedup) == exactly(0.875)
     assert (cold.share, cold.acceptance_rate, cold.loses) == (0.5, 0.5625, False)
@@ -104,37 +104,37 @@ def test_each_bucket_has_the_cost_of_the_batch_and_an_acceptance_of_its_own():
 
 def test_a_bucket_has_its_part_of_the_steps_that_did_not_draft():
     samples = [on(n, tpot=0.04, plain_steps=200, buckets={"0": (200, 300)}) for n in range(6)]
-    found = assess(samples, baseline(PLAIN))
-    assert ends(found.buckets["0"].speedup) == exactly(1.25)
+    assessment = assess(samples, baseline(PLAIN))
+    assert ends(assessment.buckets["0"].speedup) == exactly(1.25)
 
 
 def test_traffic_weighs_the_loads():
     """1.25 at 4 requests, 0.7 at 12, where three quarters of the time went."""
     samples = [on(n, tpot=0.04) for n in range(5)]
     samples += [on(n, tpot=0.1, drafts=480, accepted=720, load=12.0) for n in range(5, 10)]
-    found = assess(samples, baseline(WIDE))
-    assert [line.load_bin for line in found.bins] == [2, 4]
-    assert [line.speedup.value for line in found.bins] == pytest.approx([1.25, 0.7])
-    assert [line.share for line in found.bins] == pytest.approx([1000 / 2200, 1200 / 2200])
-    assert found.speedup is not None
-    assert found.speedup.value == pytest.approx((1000 * 0.05 + 1200 * 0.07) / (40 + 120))
+    assessment = assess(samples, baseline(WIDE))
+    assert [line.load_bin for line in assessment.bins] == [2, 4]
+    assert [line.speedup.value for line in assessment.bins] == pytest.approx([1.25, 0.7])
+    assert [line.share for line in assessment.bins] == pytest.approx([1000 / 2200, 1200 / 2200])
+    assert assessment.speedup is not None
+    assert assessment.speedup.value == pytest.approx((1000 * 0.05 + 1200 * 0.07) / (40 + 120))
 
 
 def test_between_measured_loads_the_pace_is_interpolated():
     """At 6 requests, a quarter of the way from 50 to 70 ms."""
-    found = assess([on(n, tpot=0.04, load=6.0) for n in range(6)], baseline(WIDE))
-    assert ends(found.speedup) == exactly(0.055 / 0.04)
-    assert [line.load_bin for line in found.bins] == [3]
+    assessment = assess([on(n, tpot=0.04, load=6.0) for n in range(6)], baseline(WIDE))
+    assert ends(assessment.speedup) == exactly(0.055 / 0.04)
+    assert [line.load_bin for line in assessment.bins] == [3]
 
 
 def test_tokens_at_unknown_loads_are_left_out_up_to_half():
     known = [on(n, tpot=0.04) for n in range(6)]
     strange = [on(n, tpot=9.0, load=60.0) for n in range(6, 12)]
-    found = assess(known + strange, baseline(PLAIN))
-    assert (ends(found.speedup), found.covered) == (exactly(1.25), 0.5)
-    found = assess(known[1:] + strange, baseline(PLAIN))
-    assert found.speedup is None
-    assert found.missing == "no baseline at the load that there was"
+    assessment = assess(known + strange, baseline(PLAIN))
+    assert (ends(assessment.speedup), assessment.covered) == (exactly(1.25), 0.5)
+    assessment = assess(known[1:] + strange, baseline(PLAIN))
+    assert assessment.speedup is None
+    assert assessment.missing == "no baseline at the load that there was"
 
 
 @pytest.mark.parametrize(
@@ -147,9 +147,11 @@ def test_tokens_at_unknown_loads_are_left_out_up_to_half():
     ],
 )
 def test_without_data_there_is_no_interval_and_it_says_why(samples, known, missing):
-    found = assess(samples, known)
-    assert found == Assessment(found.samples, found.tokens, found.covered, missing=missing)
-    assert not found.measured
+    assessment = assess(samples, known)
+    assert assessment == Assessment(
+        assessment.samples, assessment.tokens, assessment.covered, missing=missing
+    )
+    assert not assessment.measured
     assert speedup_of(samples, known) is None
 
 
@@ -177,15 +179,18 @@ def test_doubtful_minutes_are_no_part_of_the_baseline():
     assert baseline(PLAIN + slow) == baseline(PLAIN)
 
 
-def figures(found: Assessment) -> list[float]:
+def figures(assessment: Assessment) -> list[float]:
     """Every number of an assessment that is not a count."""
-    assert found.speedup is not None
-    assert found.best_k is not None
-    intervals = [found.speedup, *(bucket.speedup for _, bucket in sorted(found.buckets.items()))]
-    for line in found.bins:
+    assert assessment.speedup is not None
+    assert assessment.best_k is not None
+    intervals = [
+        assessment.speedup,
+        *(bucket.speedup for _, bucket in sorted(assessment.buckets.items())),
+    ]
+    for line in assessment.bins:
         intervals += [line.speedup, line.step_cost, line.acceptance]
     return [number for interval in intervals for number in ends(interval)] + [
-        *found.best_k.speedups
+        *assessment.best_k.speedups
     ]
 
 
@@ -200,10 +205,10 @@ def with_positions(samples):
 @settings(max_examples=20)
 def test_the_order_of_minutes_does_not_matter(order, plain):
     samples = with_positions(varied())
-    found = assess([samples[at] for at in order], baseline(plain))
+    assessment = assess([samples[n] for n in order], baseline(plain))
     expected = assess(samples, baseline(WIDE))
-    assert found.speedup == expected.speedup
-    assert figures(found) == pytest.approx(figures(expected), rel=1e-9)
+    assert assessment.speedup == expected.speedup
+    assert figures(assessment) == pytest.approx(figures(expected), rel=1e-9)
 
 
 def slower(samples, factor: float):
@@ -219,9 +224,9 @@ def slower(samples, factor: float):
 @settings(max_examples=20)
 def test_a_constant_factor_on_all_latencies_changes_nothing(factor):
     samples = with_positions(varied())
-    found = assess(slower(samples, factor), baseline(slower(WIDE, factor)))
+    assessment = assess(slower(samples, factor), baseline(slower(WIDE, factor)))
     expected = assess(samples, baseline(WIDE))
-    assert figures(found) == pytest.approx(figures(expected), rel=1e-6)
+    assert figures(assessment) == pytest.approx(figures(expected), rel=1e-6)
     doubled = assess(slower(samples, 2.0), baseline(WIDE))
     assert doubled.speedup is not None
     assert expected.speedup is not None
@@ -233,8 +238,8 @@ def test_a_constant_factor_on_all_latencies_changes_nothing(factor):
 def test_speedup_step_cost_and_line_agree(minutes_of):
     """S = tau / o where tau is weighed by time, and alpha* = (o - 1) / k."""
     samples = [on(n, tpot=tpot, accepted=kept) for n, (tpot, kept) in enumerate(minutes_of)]
-    found = assess(samples, baseline(PLAIN))
-    (line,) = found.bins
+    assessment = assess(samples, baseline(PLAIN))
+    (line,) = assessment.bins
     steps = [(1 + kept / 400) * tpot for tpot, kept in minutes_of]
     assert line.step_cost.value == pytest.approx(sum(steps) / len(steps) / 0.05)
     assert line.acceptance.value == pytest.approx((line.step_cost.value - 1) / minutes.K)
@@ -255,19 +260,19 @@ def best(positions: tuple[int, ...], *, tpot: float = 0.04, plain_steps: int = 0
 
 def test_the_best_k_of_known_positions():
     """A step of 4 costs 2, one of k costs 1 + k / 4; the first k yield 1.75, 2.25, 2.45, 2.5."""
-    found = best((300, 200, 80, 20))
-    assert found.speedups == pytest.approx((1.0, 1.75 / 1.25, 2.25 / 1.5, 2.45 / 1.75, 2.5 / 2))
-    assert found.k == 2
+    best_k = best((300, 200, 80, 20))
+    assert best_k.speedups == pytest.approx((1.0, 1.75 / 1.25, 2.25 / 1.5, 2.45 / 1.75, 2.5 / 2))
+    assert best_k.k == 2
 
 
 def test_the_best_k_of_a_lookup_counts_the_steps_that_did_not_draft():
     """f = 2/3: a step costs 1.6 and yields 1 + 2/3 x the share kept."""
-    found = best((300, 200, 80, 20), plain_steps=200)
+    best_k = best((300, 200, 80, 20), plain_steps=200)
     lengths = [1 + 2 / 3 * kept / 400 for kept in (0, 300, 500, 580, 600)]
     expected = [length / (1 + 0.6 * k / 4) for k, length in enumerate(lengths)]
-    assert found.speedups == pytest.approx(expected)
-    assert found.speedups[4] == pytest.approx(1.25)
-    assert found.k == expected.index(max(expected))
+    assert best_k.speedups == pytest.approx(expected)
+    assert best_k.speedups[4] == pytest.approx(1.25)
+    assert best_k.k == expected.index(max(expected))
 
 
 def test_the_best_k_is_none_at_all_where_drafts_are_too_dear():
@@ -279,16 +284,16 @@ def test_a_draft_that_costs_nothing_and_is_kept_may_be_as_long_as_it_is():
 
 
 def test_without_positions_there_is_no_best_k():
-    found = assess([on(n) for n in range(6)], baseline(PLAIN))
-    assert found.measured
-    assert (found.best_k, found.best_k_unknown) == (None, "no_positions")
+    assessment = assess([on(n) for n in range(6)], baseline(PLAIN))
+    assert assessment.measured
+    assert (assessment.best_k, assessment.best_k_unknown) == (None, "no_positions")
 
 
 def mixed(*lengths: tuple[int, int, tuple[int, ...]]):
     """Minutes with so many drafts of each length, and what each position accepted, all together."""
     drafts = sum(count for count, _, _ in lengths)
     drafted = sum(count * k for count, k, _ in lengths)
-    kept = tuple(sum(column) for column in zip(*(each for _, _, each in lengths), strict=True))
+    kept = tuple(sum(column) for column in zip(*(counts for _, _, counts in lengths), strict=True))
     samples = [on(n, tpot=0.04, drafts=drafts, accepted=sum(kept)) for n in range(6)]
     tallies = [replace(e.tally, draft_tokens=drafted, accepted_per_position=kept) for e in samples]
     return assess(
@@ -299,9 +304,9 @@ def mixed(*lengths: tuple[int, int, tuple[int, ...]]):
 
 def test_where_the_draft_length_varies_the_best_k_is_not_known():
     """Of 400 drafts 200 end after one token: a position that half of them reach is no worse."""
-    found = mixed((200, 4, (180, 160, 140, 120)), (200, 1, (180, 0, 0, 0)))
-    assert found.measured
-    assert (found.best_k, found.best_k_unknown) == (None, "varying_length")
+    best_k = mixed((200, 4, (180, 160, 140, 120)), (200, 1, (180, 0, 0, 0)))
+    assert best_k.measured
+    assert (best_k.best_k, best_k.best_k_unknown) == (None, "varying_length")
 
 
 def test_a_server_that_drafts_less_than_it_could_has_no_best_k():

@@ -25,7 +25,7 @@ def rate(load: float) -> float:
 
 
 def observation(
-    at: float,
+    time: float,
     load: float,
     *,
     units: float = 1000.0,
@@ -36,7 +36,7 @@ def observation(
 ) -> Observation:
     """Of the minute that ended at minute number ``at``, which took what the truth says."""
     seconds = factor * (units * pace(load) + PREFILL * prefill + CONTEXT * context)
-    return Observation(60.0 * at, load, seconds, units, prefill, context)
+    return Observation(60.0 * time, load, seconds, units, prefill, context)
 
 
 def alike(load: float, count: int = 9, *, first: float = 0.0, factor: float = 1.0):
@@ -45,23 +45,23 @@ def alike(load: float, count: int = 9, *, first: float = 0.0, factor: float = 1.
 
 
 def fitted(*groups: Iterable[Observation], noise: Noise | None = None) -> CostModel:
-    return CostModel.fitted([each for group in groups for each in group], noise)
+    return CostModel.fitted([observation for group in groups for observation in group], noise)
 
 
 def varied(count: int, noise: float, seed: int = 5, **others) -> list[Observation]:
     """Minutes of traffic with prompts and contexts of all kinds, each off by some noise."""
     chance = random.Random(seed)
-    found = []
-    for at in range(count):
+    observations = []
+    for n in range(count):
         load, units = chance.uniform(3.0, 30.0), chance.uniform(500.0, 2000.0)
-        found.append(
+        observations.append(
             observation(
-                at, load, units=units, factor=math.exp(chance.gauss(0.0, noise)),
+                n, load, units=units, factor=math.exp(chance.gauss(0.0, noise)),
                 prefill=chance.uniform(0.0, 2e4) * (load - 1),
                 context=units * load * chance.uniform(200.0, 3000.0), **others,
             )
         )  # fmt: skip
-    return found
+    return observations
 
 
 def test_slopes_are_found_again():
@@ -77,22 +77,22 @@ def test_what_is_predicted_has_prompts_and_context_in_it():
     known = CostModel.fitted(varied(2000, 0.05))
     for load, prefill, context in ((5.0, 0.0, 0.0), (12.0, 1e5, 4e6), (25.0, 4e5, 5e7)):
         truth = observation(0, load, prefill=prefill, context=context).seconds
-        found = known.predict(load, 1000.0, prefill, context)
-        assert found is not None
-        assert found.seconds == pytest.approx(truth, rel=0.05)
+        prediction = known.predict(load, 1000.0, prefill, context)
+        assert prediction is not None
+        assert prediction.seconds == pytest.approx(truth, rel=0.05)
 
 
 def test_the_load_itself_is_not_taken_for_context():
     """More requests have more in use: within a bin the two go together, and only the load costs."""
     chance = random.Random(6)
-    found = CostModel.fitted(
-        observation(at, load, factor=math.exp(chance.gauss(0.0, 0.01)))._replace(
+    model = CostModel.fitted(
+        observation(n, load, factor=math.exp(chance.gauss(0.0, 0.01)))._replace(
             context=1e6 * load * chance.uniform(0.9, 1.1)
         )
-        for at in range(300)
+        for n in range(300)
         for load in [chance.uniform(9.0, 16.0)]
     )
-    assert found.slopes.context is None
+    assert model.slopes.context is None
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -100,27 +100,27 @@ def test_what_cannot_be_told_from_the_load_is_the_load(seed):
     """Requests that are all alike: prompts and context grow with the load, and with it alone."""
     chance = random.Random(seed)
     minutes = [
-        observation(
-            at, load, prefill=500.0 * 30 * (load - 1), context=1000.0 * load * 600
-        )._replace(seconds=1000.0 * rate(load) * math.exp(chance.gauss(0.0, 0.1)))
-        for at in range(15)
+        observation(n, load, prefill=500.0 * 30 * (load - 1), context=1000.0 * load * 600)._replace(
+            seconds=1000.0 * rate(load) * math.exp(chance.gauss(0.0, 0.1))
+        )
+        for n in range(15)
         for load in [chance.uniform(6.0, 8.0)]
     ]
-    found = CostModel.fitted(minutes)
-    assert found.slopes == (None, None)
-    assert set(found.rates) == {3}
+    model = CostModel.fitted(minutes)
+    assert model.slopes == (None, None)
+    assert set(model.rates) == {3}
 
 
 def test_prompts_that_seem_to_save_time_cost_nothing():
     """Chance, or something else that goes with them: a slope is never negative."""
     quick = [
-        each._replace(seconds=each.seconds - (PREFILL + 1e-5) * each.prefill)
-        for each in varied(300, 0.0)
+        observation._replace(seconds=observation.seconds - (PREFILL + 1e-5) * observation.prefill)
+        for observation in varied(300, 0.0)
     ]
-    found = CostModel.fitted(quick)
-    assert found.slopes.prefill is None
-    assert found.slopes.context is not None
-    assert found.predict(12.0, 1000.0, prefill=1e5) == found.predict(12.0, 1000.0)
+    model = CostModel.fitted(quick)
+    assert model.slopes.prefill is None
+    assert model.slopes.context is not None
+    assert model.predict(12.0, 1000.0, prefill=1e5) == model.predict(12.0, 1000.0)
 
 
 amounts = st.floats(0.0, 1e6)
@@ -137,16 +137,16 @@ amounts = st.floats(0.0, 1e6)
     )
 )  # fmt: skip
 def test_whatever_was_seen_no_slope_and_no_rate_is_negative(seen):
-    found = CostModel.fitted(seen)
-    assert all(slope is None or slope > 0 for slope in found.slopes)
-    assert all(token_rate.rate > 0 for token_rate in found.rates.values())
+    model = CostModel.fitted(seen)
+    assert all(slope is None or slope > 0 for slope in model.slopes)
+    assert all(token_rate.rate > 0 for token_rate in model.rates.values())
     assert all(
-        token_rate.variance >= 0 and token_rate.freedom >= 8 for token_rate in found.rates.values()
+        token_rate.variance >= 0 and token_rate.freedom >= 8 for token_rate in model.rates.values()
     )
 
 
 def test_conditions_that_never_change_tell_nothing_of_their_cost():
-    one = [observation(at, 4.0, prefill=5e4, context=3e6) for at in range(20)]
+    one = [observation(n, 4.0, prefill=5e4, context=3e6) for n in range(20)]
     assert CostModel.fitted(one).slopes == (None, None)
 
 
@@ -154,7 +154,7 @@ def test_few_observations_of_a_load_tell_nothing():
     assert set(fitted(alike(4.0, LEAST_POINTS), alike(12.0, LEAST_POINTS - 1)).rates) == {2}
     assert not fitted(alike(4.0, LEAST_POINTS - 1))
     assert not CostModel.fitted([])
-    nothing = [each._replace(units=0.0) for each in alike(4.0)]
+    nothing = [observation._replace(units=0.0) for observation in alike(4.0)]
     assert not CostModel.fitted(nothing)
 
 
@@ -164,33 +164,33 @@ def test_the_bin_is_that_of_each_observations_own_load():
 
 def test_between_two_loads_the_rate_is_interpolated():
     """Bins of 4 and 8 requests: at 5 a quarter of the way has been gone."""
-    found = fitted(alike(4.0), alike(8.0))
-    assert found.weights(5.0) == {2: 0.75, 3: 0.25}
-    assert found.weights(4.0) == {2: 1.0}
-    assert found.weights(8.0) == {3: 1.0, 2: 0.0}
-    assert found.weights(4.4) == pytest.approx({2: 0.9, 3: 0.1})
-    prediction = found.predict(5.0, 100.0)
+    model = fitted(alike(4.0), alike(8.0))
+    assert model.weights(5.0) == {2: 0.75, 3: 0.25}
+    assert model.weights(4.0) == {2: 1.0}
+    assert model.weights(8.0) == {3: 1.0, 2: 0.0}
+    assert model.weights(4.4) == pytest.approx({2: 0.9, 3: 0.1})
+    prediction = model.predict(5.0, 100.0)
     assert prediction is not None
     assert prediction.seconds == pytest.approx(100.0 * rate(5.0))
     shares = dict(prediction.shares)
     assert sum(shares.values()) == pytest.approx(1.0)
-    assert shares[found.rates[3]] == pytest.approx(0.25 * rate(8.0) / rate(5.0))
+    assert shares[model.rates[3]] == pytest.approx(0.25 * rate(8.0) / rate(5.0))
 
 
 def test_nothing_takes_no_time():
     """As of first tokens in a minute that had none."""
-    found = fitted(alike(4.0)).predict(4.0, 0.0)
-    assert found is not None
-    assert found == (0.0, ())
+    model = fitted(alike(4.0)).predict(4.0, 0.0)
+    assert model is not None
+    assert model == (0.0, ())
 
 
 def test_beyond_what_was_measured_only_its_own_bin_is_known():
-    found = fitted(alike(4.0), alike(8.0))
-    assert found.weights(3.0) == {2: 1.0}
-    assert found.weights(8.4) == {3: 1.0}
+    model = fitted(alike(4.0), alike(8.0))
+    assert model.weights(3.0) == {2: 1.0}
+    assert model.weights(8.4) == {3: 1.0}
     for unknown in (2.0, 12.0, 0.0):
-        assert found.weights(unknown) is None
-        assert found.predict(unknown, 100.0) is None
+        assert model.weights(unknown) is None
+        assert model.predict(unknown, 100.0) is None
     assert CostModel.fitted([]).weights(4.0) is None
 
 
@@ -201,16 +201,16 @@ def test_a_bin_between_two_measured_ones_is_known():
 
 @given(st.sets(st.sampled_from([1.0, 2.0, 3.4, 6.5, 11.0, 30.0, 64.0, 99.0])), st.floats(0.6, 200))
 def test_weights_are_shares_of_neighbours_that_give_back_the_load(loads, load):
-    found = fitted(*(alike(each) for each in loads))
-    weights = found.weights(load)
+    model = fitted(*(alike(level) for level in loads))
+    weights = model.weights(load)
     if weights is None:
-        assert load_bin(load) not in found.rates
+        assert load_bin(load) not in model.rates
         return
     assert sum(weights.values()) == pytest.approx(1.0)
     assert all(-1e-9 <= weight <= 1 + 1e-9 for weight in weights.values())
     if len(weights) == 2:
-        at = sum(weight * found.rates[bin_].load for bin_, weight in weights.items())
-        assert at == pytest.approx(load)
+        load_now = sum(weight * model.rates[bin_].load for bin_, weight in weights.items())
+        assert load_now == pytest.approx(load)
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -218,9 +218,9 @@ def test_what_was_measured_before_a_change_of_the_level_is_scaled_to_it(order):
     """The server has become a fifth slower since 12 requests at a time were measured."""
     before = [*alike(4.0), *alike(12.0, first=9)]
     now = alike(4.0, first=DAY / 60, factor=1.2)
-    found = fitted([*before, *now][::order])
-    assert found.rates[2].rate == pytest.approx(1.2 * rate(4.0))
-    assert found.rates[4].rate == pytest.approx(1.2 * rate(12.0))
+    model = fitted([*before, *now][::order])
+    assert model.rates[2].rate == pytest.approx(1.2 * rate(4.0))
+    assert model.rates[4].rate == pytest.approx(1.2 * rate(12.0))
 
 
 def test_slopes_are_scaled_to_the_newest_level_too():
@@ -228,9 +228,9 @@ def test_slopes_are_scaled_to_the_newest_level_too():
     now = [
         observation(DAY / 60 + n, load, factor=2.0) for n, load in enumerate([4.0, 7.0, 12.0] * 9)
     ]
-    found = fitted(varied(300, 0.0), now)
-    assert found.slopes.prefill == pytest.approx(2 * PREFILL, rel=0.02)
-    assert found.slopes.context == pytest.approx(2 * CONTEXT, rel=0.02)
+    model = fitted(varied(300, 0.0), now)
+    assert model.slopes.prefill == pytest.approx(2 * PREFILL, rel=0.02)
+    assert model.slopes.context == pytest.approx(2 * CONTEXT, rel=0.02)
 
 
 def test_a_level_that_is_alike_or_may_be_so_by_chance_is_left():
@@ -258,9 +258,9 @@ def test_minutes_without_a_long_gap_are_of_one_episode():
 
 
 def test_an_episode_of_other_loads_cannot_tell_the_level():
-    found = fitted(alike(4.0), alike(30.0, first=DAY / 60, factor=1.2))
-    assert found.rates[2].rate == pytest.approx(rate(4.0))
-    assert found.rates[5].rate == pytest.approx(1.2 * rate(30.0))
+    model = fitted(alike(4.0), alike(30.0, first=DAY / 60, factor=1.2))
+    assert model.rates[2].rate == pytest.approx(rate(4.0))
+    assert model.rates[5].rate == pytest.approx(1.2 * rate(30.0))
 
 
 def test_slices_of_one_minute_share_its_noise():
@@ -282,14 +282,14 @@ def noisy(load: float, seed: int, first: float) -> Sequence[Observation]:
 
 
 def test_doubt_is_that_of_the_rates_by_what_rests_on_them():
-    found = fitted(noisy(4.0, 1, 0), noisy(12.0, 2, 40))
-    low, high = found.rates[2], found.rates[4]
-    alone = found.predict(4.0, 500.0)
+    model = fitted(noisy(4.0, 1, 0), noisy(12.0, 2, 40))
+    low, high = model.rates[2], model.rates[4]
+    alone = model.predict(4.0, 500.0)
     assert alone is not None
     variance, freedom = doubt([(alone, alone.seconds)] * 2)
     assert variance == pytest.approx(low.variance, rel=1e-6), "the same error twice"
     assert freedom == pytest.approx(low.freedom, rel=1e-6)
-    other = found.predict(high.load, 500.0 * low.rate / high.rate)
+    other = model.predict(high.load, 500.0 * low.rate / high.rate)
     assert other is not None
     both, more = doubt([(alone, alone.seconds), (other, other.seconds)])
     share = alone.seconds / (alone.seconds + other.seconds)
@@ -306,9 +306,9 @@ def test_a_slope_leaves_a_part_of_each_loads_seconds_to_its_units():
         Observation(60.0 * (20 + n), 6.0, 50.0 + 1e-3 * prefill, 1000.0, prefill)
         for n, prefill in enumerate(range(0, 90_000, 10_000))
     ]
-    found = fitted(cheap, steep)
-    assert set(found.rates) == {load_bin(2.0), load_bin(6.0)}
-    assert all(token_rate.rate > 0 for token_rate in found.rates.values())
+    model = fitted(cheap, steep)
+    assert set(model.rates) == {load_bin(2.0), load_bin(6.0)}
+    assert all(token_rate.rate > 0 for token_rate in model.rates.values())
 
 
 def test_where_prompts_queue_each_load_has_its_own_cost_of_a_prompt():
@@ -319,9 +319,9 @@ def test_where_prompts_queue_each_load_has_its_own_cost_of_a_prompt():
         for load, slope in true.items()
         for n, prompts in enumerate(range(1000, 9000, 800))
     ]
-    found = CostModel.fitted(seen, queued=True)
+    model = CostModel.fitted(seen, queued=True)
     for load, slope in true.items():
-        predicted = found.predict(load, 5.0, 20_000.0)
+        predicted = model.predict(load, 5.0, 20_000.0)
         assert predicted is not None
         assert predicted.seconds == pytest.approx(5 * 0.05 + slope * 20_000)
     alone = CostModel.fitted(
@@ -352,8 +352,8 @@ def test_a_load_that_is_not_known_is_taken_for_the_nearest_of_two_on_either_side
     loads = {0: 1.0, 1: 2.0, 2: 4.0, 3: 7.0, 4: 10.0, 5: 24.0, 6: 48.0}
     model = CostModel({bin_: Rate(loads[bin_], 0.02, 1e-4, 9.0) for bin_ in measured})
     assert load_bin(7.0) == 3
-    found = model.nearest(7.0)
-    assert found is None if nearest is None else found is not None
-    assert {bin_: weight for bin_, weight in (found or {}).items() if weight} == (nearest or {})
+    bins = model.nearest(7.0)
+    assert bins is None if nearest is None else bins is not None
+    assert {bin_: weight for bin_, weight in (bins or {}).items() if weight} == (nearest or {})
     assert (model.predict(7.0, 100.0, nearest=True) is None) is (nearest is None)
     assert model.nearest(0.0) is None

@@ -36,39 +36,42 @@ def test_a_quantile_lies_in_the_bucket_of_the_true_quantile(bounds, values, q):
     """Brute force: sort the observations and take the one of that rank."""
     rank = math.ceil(q * len(values))
     true = sorted(values)[max(rank - 1, 0)]
-    found = quantile(observe(bounds, values), q)
-    assert found is not None
-    at = bisect.bisect_left(bounds, true)
-    if at == len(bounds):
-        assert found[:2] == (bounds[-1] if bounds else None, True)
+    estimate = quantile(observe(bounds, values), q)
+    assert estimate is not None
+    index = bisect.bisect_left(bounds, true)
+    if index == len(bounds):
+        assert estimate[:2] == (bounds[-1] if bounds else None, True)
     else:
-        assert not found.open_ended
-        assert found.value is not None
-        assert (found.lower, found.upper) == (bounds[at - 1] if at else 0.0, bounds[at])
-        assert found.lower <= found.value <= found.upper
+        assert not estimate.open_ended
+        assert estimate.value is not None
+        assert (estimate.lower, estimate.upper) == (
+            bounds[index - 1] if index else 0.0,
+            bounds[index],
+        )
+        assert estimate.lower <= estimate.value <= estimate.upper
 
 
 def prometheus_quantile(q: float, bounds: tuple[float, ...], counts: tuple[int, ...]) -> float:
     """``histogram_quantile`` as its documentation states it, without its special cases."""
     cumulative = [sum(counts[: i + 1]) for i in range(len(counts))]
     rank = q * cumulative[-1]
-    at = next(i for i, count in enumerate(cumulative) if count >= rank)
-    if at == len(bounds):
+    index = next(i for i, count in enumerate(cumulative) if count >= rank)
+    if index == len(bounds):
         return bounds[-1]
-    low, before = (bounds[at - 1], cumulative[at - 1]) if at else (0.0, 0)
-    return low + (bounds[at] - low) * (rank - before) / (cumulative[at] - before)
+    low, before = (bounds[index - 1], cumulative[index - 1]) if index else (0.0, 0)
+    return low + (bounds[index] - low) * (rank - before) / (cumulative[index] - before)
 
 
 @given(grids.filter(bool), observations.filter(bool), st.floats(0.001, 1))
 def test_a_quantile_is_what_prometheus_says(bounds, values, q):
     counts = observe(bounds, values)
-    found = quantile(counts, q)
-    assert found is not None
-    assert found.value == pytest.approx(prometheus_quantile(q, bounds, counts.counts))
+    estimate = quantile(counts, q)
+    assert estimate is not None
+    assert estimate.value == pytest.approx(prometheus_quantile(q, bounds, counts.counts))
 
 
 @pytest.mark.parametrize(
-    ("bounds", "counts", "q", "found"),
+    ("bounds", "counts", "q", "expected"),
     [
         ((1.0, 2.0), (4, 4, 0), 0.5, Quantile(1.0, False, 0.0, 1.0)),
         ((1.0, 2.0), (4, 4, 0), 0.75, Quantile(1.5, False, 1.0, 2.0)),
@@ -83,8 +86,8 @@ def test_a_quantile_is_what_prometheus_says(bounds, values, q):
         ((), (5,), 0.5, Quantile(None, True)),
     ],
 )
-def test_quantiles_worked_out_by_hand(bounds, counts, q, found):
-    assert quantile(Histogram(bounds, counts, 1.0), q) == found
+def test_quantiles_worked_out_by_hand(bounds, counts, q, expected):
+    assert quantile(Histogram(bounds, counts, 1.0), q) == expected
 
 
 def test_nothing_observed_has_neither_quantile_nor_mean():

@@ -21,9 +21,9 @@ def test_an_hour_of_correlated_minutes_holds_the_truth_as_often_as_it_says(corre
             noise.append(correlation * noise[-1] + step)
         tokens = generator.uniform(500, 1500, 60)
         seconds = tokens * np.exp(0.1 * np.array(noise) - 0.005) / TRUTH
-        found = ratio_interval(tokens.tolist(), seconds.tolist())
-        assert found is not None
-        missed += found.below(TRUTH) or found.above(TRUTH)
+        interval = ratio_interval(tokens.tolist(), seconds.tolist())
+        assert interval is not None
+        missed += interval.below(TRUTH) or interval.above(TRUTH)
     assert 0.92 <= 1 - missed / runs <= 0.99
 
 
@@ -35,14 +35,14 @@ def test_too_few_minutes_or_nothing_to_divide_give_no_interval():
 
 
 def test_a_line_inside_is_neither_below_nor_above():
-    found = Interval(1.0, 0.9, 1.1, 10)
-    assert (found.below(1.2), found.below(1.1), found.above(0.8), found.above(0.9)) == (
+    interval = Interval(1.0, 0.9, 1.1, 10)
+    assert (interval.below(1.2), interval.below(1.1), interval.above(0.8), interval.above(0.9)) == (
         True, False, True, False,
     )  # fmt: skip
-    assert not found.below(1.0)
-    assert not found.above(1.0)
+    assert not interval.below(1.0)
+    assert not interval.above(1.0)
 
 
 def test_the_inverse_turns_the_ends_around():
-    found = Interval(0.8, 0.5, 2.0, 7, 0.9).inverse()
-    assert found == Interval(1.25, 0.5, 2.0, 7, 0.9)
+    interval = Interval(0.8, 0.5, 2.0, 7, 0.9).inverse()
+    assert interval == Interval(1.25, 0.5, 2.0, 7, 0.9)

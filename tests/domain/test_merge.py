@@ -107,16 +107,16 @@ def test_each_count_of_a_sum_is_the_sum_of_the_known_counts(parts):
         assert getattr(total, name) == (sum(known) if known else None)
     for name in MAPPINGS:
         for key in ("stop", "length", "abort"):
-            found = getattr(total, name).get(key, 0)
-            assert found == sum(getattr(part, name).get(key, 0) for part in parts)
+            merged = getattr(total, name).get(key, 0)
+            assert merged == sum(getattr(part, name).get(key, 0) for part in parts)
     for name in HISTOGRAMS:
         observed = [h for part in parts if (h := getattr(part, name)) is not None]
-        found = getattr(total, name)
-        assert (found is None) == (not observed)
-        if found is not None:
-            assert found.count == sum(h.count for h in observed)
-            assert found.sum == sum(h.sum for h in observed)
-            assert found.coarsened == (len({h.bounds for h in observed}) > 1)
+        merged = getattr(total, name)
+        assert (merged is None) == (not observed)
+        if merged is not None:
+            assert merged.count == sum(h.count for h in observed)
+            assert merged.sum == sum(h.sum for h in observed)
+            assert merged.coarsened == (len({h.bounds for h in observed}) > 1)
 
 
 def test_positions_of_unlike_numbers_add_up():

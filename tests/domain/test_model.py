@@ -34,9 +34,9 @@ def test_the_labels_of_the_load_bins():
     ],
 )  # fmt: skip
 def test_a_mean_belongs_to_the_bin_of_the_nearest_number_of_requests(concurrency, label):
-    found = load_bin(concurrency)
-    assert found is not None
-    assert load_bin_label(found) == label
+    bin_ = load_bin(concurrency)
+    assert bin_ is not None
+    assert load_bin_label(bin_) == label
 
 
 @pytest.mark.parametrize("last", [last for _, last in LOAD_BINS if last is not None])

@@ -28,12 +28,12 @@ def correlated(
     generator: np.random.Generator, correlation: float, count: int, runs: int = 1
 ) -> Series:
     """Series of variance 1, a row for each run."""
-    found = np.empty((runs, count))
-    found[:, 0] = generator.normal(size=runs)
+    noise = np.empty((runs, count))
+    noise[:, 0] = generator.normal(size=runs)
     fresh = math.sqrt(1 - correlation**2) * generator.normal(size=(runs, count))
-    for at in range(1, count):
-        found[:, at] = correlation * found[:, at - 1] + fresh[:, at]
-    return found
+    for n in range(1, count):
+        noise[:, n] = correlation * noise[:, n - 1] + fresh[:, n]
+    return noise
 
 
 def covered(noise: Series, prior: list[Noise | None], loads: Series) -> float:
@@ -62,7 +62,7 @@ def test_95_of_100_intervals_contain_the_truth(correlation, minutes):
 def test_of_a_few_minutes_what_is_known_of_earlier_ones_tells_the_noise(correlation):
     generator, runs = np.random.default_rng(12), 500
     noise = correlated(generator, correlation, 190, runs)
-    known = [noise_of((0.1 * each[:180]).tolist()) for each in noise]
+    known = [noise_of((0.1 * seconds[:180]).tolist()) for seconds in noise]
     loads = generator.uniform(20, 60, (runs, 10))
     assert 0.93 <= covered(noise[:, 180:], known, loads) <= 0.975
 
@@ -86,9 +86,9 @@ def test_variance_and_correlation_are_found_in_spite_of_a_change_of_the_level(co
     """The level changes half way by five standard deviations: that is no noise."""
     values = 0.1 * correlated(np.random.default_rng(14), correlation, 2000, 20)
     values[:, 1000:] += 0.1 * shift
-    found = [noise_of(value.tolist()) for value in values]
-    mean = Noise(*(sum(column) / 20 for column in zip(*filter(None, found), strict=True)))
-    assert None not in found
+    noise_found = [noise_of(value.tolist()) for value in values]
+    mean = Noise(*(sum(column) / 20 for column in zip(*filter(None, noise_found), strict=True)))
+    assert None not in noise_found
     assert mean.correlation == pytest.approx(correlation, abs=0.03)
     assert mean.variance == pytest.approx(0.01, rel=0.12)
     lost = (1 - correlation**2) / (1 + correlation**2)
@@ -98,14 +98,14 @@ def test_variance_and_correlation_are_found_in_spite_of_a_change_of_the_level(co
 def test_a_few_wild_values_are_not_taken_for_the_rule():
     values = 0.1 * correlated(np.random.default_rng(15), 0.3, 1000)[0]
     values[[100, 400, 700]] += 5.0
-    found = noise_of(values.tolist())
-    assert found is not None
-    assert found.variance == pytest.approx(0.01, rel=0.2)
+    noise_found = noise_of(values.tolist())
+    assert noise_found is not None
+    assert noise_found.variance == pytest.approx(0.01, rel=0.2)
 
 
 def test_values_on_both_sides_of_a_gap_are_no_neighbours():
     """Each is unlike the one before it, and there is a gap between any two that are."""
-    values = [value for at in range(60) for value in (float(at % 7), None)]
+    values = [value for n in range(60) for value in (float(n % 7), None)]
     assert noise_of(values) is None
     assert noise_of([0.5] * 30) == Noise(0.0, 0.0, 30.0)
     assert noise_of([0.5, 0.6] * 10) is None, "twenty differences are the least"
@@ -114,10 +114,10 @@ def test_values_on_both_sides_of_a_gap_are_no_neighbours():
 def test_earlier_noise_counts_beside_that_of_few_minutes_and_a_heavy_minute_for_more():
     """Ten minutes that agree by chance: forty degrees of freedom before them know better."""
     under = [1.0] * 9 + [11.0]
-    over = [TRUTH * each for each in under]
+    over = [TRUTH * seconds for seconds in under]
     spread = spread_of(over, under, Noise(0.01, 0.0, 500.0))
     assert spread is not None
-    weights = sum(each**2 for each in under) / sum(under) ** 2
+    weights = sum(seconds**2 for seconds in under) / sum(under) ** 2
     assert spread.variance == pytest.approx(0.01 * weights * 40 / 49)
     assert spread.freedom == 49
     assert spread_of(over, under) == (0.0, 9 * 0.91 / 1.09)
@@ -169,10 +169,10 @@ def alarms_apart(between: float, minutes: int, stretches: Iterable[int]) -> floa
     for length in stretches:
         beyond[length:] |= (sums[length:] - sums[:-length]) / math.sqrt(length) > limit
     alarms, next_look = 0, 0
-    for at in np.flatnonzero(beyond).tolist():
-        if at >= next_look:
+    for n in np.flatnonzero(beyond).tolist():
+        if n >= next_look:
             alarms += 1
-            next_look = at + max(STRETCHES)
+            next_look = n + max(STRETCHES)
     return minutes / alarms
 
 
@@ -180,8 +180,8 @@ def alarms_apart(between: float, minutes: int, stretches: Iterable[int]) -> floa
 @pytest.mark.parametrize("between", [300.0, 3000.0])
 def test_looking_every_minute_errs_as_rarely_as_was_asked_for(between, stretches):
     """And not so rarely that nothing would ever be found."""
-    found = alarms_apart(between, round(500 * between), stretches)
-    assert between <= found <= 6 * between
+    alarms = alarms_apart(between, round(500 * between), stretches)
+    assert between <= alarms <= 6 * between
 
 
 def test_whoever_wants_to_be_wrong_less_often_has_to_wait_for_more():

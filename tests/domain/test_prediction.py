@@ -23,7 +23,7 @@ def baseline(*concurrencies: float) -> Baseline:
     for running in concurrencies:
         bin_ = load_bin(running)
         assert bin_ is not None
-        points = tuple(Point(60.0 * at, running, PLAIN * 1000, 1000.0) for at in range(10))
+        points = tuple(Point(60.0 * n, running, PLAIN * 1000, 1000.0) for n in range(10))
         bins[bin_] = Measurement(BaselineKey("here", "m"), bin_, Origin.CALIBRATION, points)
     return Baseline(bins)
 
@@ -69,15 +69,15 @@ HOT_AND_COLD = {"0": 4.0, ">1": 2.0}
 def remembered(*loads: tuple[float, float]) -> list[Sample]:
     """Ten minutes at each of some loads, with the cost of a step there."""
     return [
-        on(600 * at + 60 * minute, running, cost, HOT_AND_COLD)
-        for at, (running, cost) in enumerate(loads)
+        on(600 * n + 60 * minute, running, cost, HOT_AND_COLD)
+        for n, (running, cost) in enumerate(loads)
         for minute in range(10)
     ]
 
 
 def present(running: float, **tokens: int) -> list[Sample]:
     """Ten minutes later on."""
-    return [off(100_000 + 60 * at, running, tokens) for at in range(10)]
+    return [off(100_000 + 60 * n, running, tokens) for n in range(10)]
 
 
 KNOWN = Experience.of(remembered((12.0, 2.0), (24.0, 3.0)), baseline(12.0, 24.0))
@@ -93,21 +93,21 @@ KNOWN = Experience.of(remembered((12.0, 2.0), (24.0, 3.0)), baseline(12.0, 24.0)
 )
 def test_tau_is_that_of_the_present_mix(mix: dict[str, int], length: float) -> None:
     running = 12.0 * length / 2.0  # so that with speculation twelve would run
-    found = KNOWN.speedup([off(100_000 + 60 * at, running, mix) for at in range(10)])
-    assert found is not None
-    assert found.value == pytest.approx(length / 2.0, rel=0.01)
+    interval = KNOWN.speedup([off(100_000 + 60 * n, running, mix) for n in range(10)])
+    assert interval is not None
+    assert interval.value == pytest.approx(length / 2.0, rel=0.01)
 
 
 def test_the_load_is_that_which_speculation_would_lead_to() -> None:
     """27 run without it: at a speedup of 1.5 those are 18, halfway between 12 and 24."""
     experience = Experience.of(
-        [on(60 * at, 12.0, 2.0, {"0": 3.75}) for at in range(10)]
-        + [on(6000 + 60 * at, 24.0, 3.0, {"0": 3.75}) for at in range(10)],
+        [on(60 * n, 12.0, 2.0, {"0": 3.75}) for n in range(10)]
+        + [on(6000 + 60 * n, 24.0, 3.0, {"0": 3.75}) for n in range(10)],
         baseline(12.0, 24.0),
     )
-    found = experience.speedup([off(100_000 + 60 * at, 27.0, {"0": 900}) for at in range(10)])
-    assert found is not None
-    assert found.value == pytest.approx(1.5, rel=0.01)
+    interval = experience.speedup([off(100_000 + 60 * n, 27.0, {"0": 900}) for n in range(10)])
+    assert interval is not None
+    assert interval.value == pytest.approx(1.5, rel=0.01)
 
 
 def test_above_the_known_loads_it_may_be_worse_and_below_better() -> None:
@@ -139,24 +139,24 @@ def test_without_a_baseline_nothing_is_predicted() -> None:
 
 def test_a_draft_that_got_worse_is_not_what_it_was() -> None:
     """tau comes from the newest minutes, however many good ones came before."""
-    good = [on(60 * at, 12.0, 2.0, {"0": 4.0}) for at in range(50)]
-    bad = [on(60 * at, 12.0, 2.0, {"0": 1.5}) for at in range(50, 55)]
+    good = [on(60 * n, 12.0, 2.0, {"0": 4.0}) for n in range(50)]
+    bad = [on(60 * n, 12.0, 2.0, {"0": 1.5}) for n in range(50, 55)]
     memory = Remembered()
     for sample in good + bad:
         memory.add(sample)
     experience = Experience.of(memory.samples, baseline(12.0))
     assert experience.lengths["0"].value == pytest.approx(1.5)
-    found = experience.speedup(present(9.0, **{"0": 900}))
-    assert found is not None
-    assert found.below(1.0)
+    interval = experience.speedup(present(9.0, **{"0": 900}))
+    assert interval is not None
+    assert interval.below(1.0)
 
 
 def test_temperatures_and_loads_long_ago_are_remembered_among_newer_ones() -> None:
     memory = Remembered(most=10)
     for sample in remembered((12.0, 2.0)):
         memory.add(sample)
-    for at in range(100):
-        memory.add(on(10_000 + 60 * at, 24.0, 3.0, {">1": 2.0}))
+    for n in range(100):
+        memory.add(on(10_000 + 60 * n, 24.0, 3.0, {">1": 2.0}))
     experience = Experience.of(memory.samples, baseline(12.0, 24.0))
     assert experience.lengths["0"].value == pytest.approx(4.0)
     assert [round(cost.concurrency) for cost in experience.costs] == [12, 24]

@@ -25,23 +25,23 @@ sure = Estimate(2.0, 2.0, 2.0, open_ended=False)
 )
 def test_a_threshold_inside_a_bucket_divides_it_evenly(threshold, above):
     """Beyond the last bound nothing is known: all that is there counts as above."""
-    found = quantile.above(Histogram(BOUNDS, (10, 20, 30, 40), 0.0), threshold)
-    assert found == pytest.approx(above)
+    share = quantile.above(Histogram(BOUNDS, (10, 20, 30, 40), 0.0), threshold)
+    assert share == pytest.approx(above)
 
 
 @given(counts=st.lists(st.integers(1, 1000), min_size=4, max_size=4), q=st.floats(0.01, 0.99))
 def test_the_share_above_a_quantile_is_what_it_leaves(counts, q):
     whole = Histogram(BOUNDS, tuple(counts), 0.0)
-    at = histogram.quantile(whole, q)
-    assert at is not None
-    if not at.open_ended:
-        left = quantile.above(whole, at.value or 0.0) / whole.count
+    value = histogram.quantile(whole, q)
+    assert value is not None
+    if not value.open_ended:
+        left = quantile.above(whole, value.value or 0.0) / whole.count
         assert left == pytest.approx(1 - q)
 
 
 def _cumulated(below: int, requests: int, q: float) -> float:
     return math.fsum(
-        math.comb(requests, at) * q**at * (1 - q) ** (requests - at) for at in range(below)
+        math.comb(requests, n) * q**n * (1 - q) ** (requests - n) for n in range(below)
     )
 
 
@@ -65,9 +65,9 @@ def test_limits_contain_the_true_quantile_most_of_the_time():
     hits = 0
     for _ in range(300):
         drawn = observed([chance.uniform(0.0, 0.1) for _ in range(500)], FINE_BOUNDS)
-        found = quantile.estimate(drawn, 0.9, drawn.count)
-        assert found is not None
-        hits += found.lower <= 0.09 <= found.upper
+        estimate = quantile.estimate(drawn, 0.9, drawn.count)
+        assert estimate is not None
+        hits += estimate.lower <= 0.09 <= estimate.upper
     assert 0.93 <= hits / 300 <= 0.995
 
 
@@ -80,17 +80,17 @@ def test_fewer_independent_requests_widen_the_limits():
 
 
 def test_a_quantile_may_lie_anywhere_in_its_bucket():
-    found = quantile.estimate(Histogram(BOUNDS, (0, 10_000, 0, 0), 1.0), 0.9, 10_000)
-    assert found == (pytest.approx(1.9), 1.0, 2.0, False)
-    found = quantile.estimate(Histogram(BOUNDS, (0, 0, 0, 10_000), 1.0), 0.9, 10_000)
-    assert found == (4.0, 4.0, math.inf, True)
+    estimate = quantile.estimate(Histogram(BOUNDS, (0, 10_000, 0, 0), 1.0), 0.9, 10_000)
+    assert estimate == (pytest.approx(1.9), 1.0, 2.0, False)
+    estimate = quantile.estimate(Histogram(BOUNDS, (0, 0, 0, 10_000), 1.0), 0.9, 10_000)
+    assert estimate == (4.0, 4.0, math.inf, True)
 
 
 def test_too_few_requests_have_no_upper_limit():
     drawn = observed(spread(0.02, 200), TPOT_BOUNDS)
-    found = quantile.estimate(drawn, 0.99, 200)
-    assert found is not None
-    assert found.upper == math.inf
+    estimate = quantile.estimate(drawn, 0.99, 200)
+    assert estimate is not None
+    assert estimate.upper == math.inf
 
 
 def test_a_ratio_of_what_is_certain_is_certain():

@@ -58,10 +58,10 @@ def test_buckets_stand_beside_all_temperatures_in_any_order(order):
         for start in (0, 60, 120)
         for number, label in enumerate(("all", "0", ">1"), start + 1)
     ]
-    found = samples_of(windows[at] for at in order)
-    assert [sample.start for sample in found] == [0, 60, 120]
-    assert [sample.tally.drafts for sample in found] == [1, 61, 121]
-    assert [{k: t.drafts for k, t in sample.buckets.items()} for sample in found] == [
+    samples = samples_of(windows[n] for n in order)
+    assert [sample.start for sample in samples] == [0, 60, 120]
+    assert [sample.tally.drafts for sample in samples] == [1, 61, 121]
+    assert [{k: t.drafts for k, t in sample.buckets.items()} for sample in samples] == [
         {"0": n + 2, ">1": n + 3} for n in (0, 60, 120)
     ]
 
@@ -83,9 +83,9 @@ def test_parts_of_an_hour_keep_to_their_own_mode_and_load():
         )
         for label in ("all", "0")
     ]  # fmt: skip
-    found = samples_of(hour)
-    assert len(found) == 4
-    assert all(sample.buckets["0"].drafts == sample.tally.drafts for sample in found)
+    samples = samples_of(hour)
+    assert len(samples) == 4
+    assert all(sample.buckets["0"].drafts == sample.tally.drafts for sample in samples)
 
 
 def test_coverage_is_that_of_the_buckets():
@@ -159,7 +159,7 @@ def test_there_are_never_fewer_steps_than_drafts():
 
 
 def test_totals_add_up():
-    samples = [minutes.on(at, buckets={"0": (10, 20), ">1": (at, at)}) for at in range(3)]
+    samples = [minutes.on(n, buckets={"0": (10, 20), ">1": (n, n)}) for n in range(3)]
     assert total(samples).drafts == 1200
     assert {k: t.accepted_tokens for k, t in totals_by_bucket(samples).items()} == {
         "0": 60,

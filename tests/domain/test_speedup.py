@@ -31,7 +31,7 @@ def plain_seconds(running: float, tokens: float, prompt: float, requests: float)
 
 
 def minute(
-    at: int,
+    n: int,
     *,
     mode: Mode = Mode.ON,
     running: float = 6.0,
@@ -59,7 +59,7 @@ def minute(
             counted, drafts=drafts, draft_tokens=4 * drafts, accepted_tokens=round(tokens) - drafts
         )
     return Sample(
-        at * MINUTE, MINUTE, mode, counted, Gauges(60.0, busy, busy * running, 0.0), Environment()
+        n * MINUTE, MINUTE, mode, counted, Gauges(60.0, busy, busy * running, 0.0), Environment()
     )
 
 
@@ -68,23 +68,23 @@ def unlike(
 ) -> list[dict]:
     """Loads and noise of so many minutes, which come slowly and go slowly."""
     chance = random.Random(seed)
-    found, shaken = [], 0.0
-    for at in range(count):
+    samples, shaken = [], 0.0
+    for n in range(count):
         shaken = 0.4 * shaken + math.sqrt(1 - 0.4**2) * chance.gauss(0.0, noise)
         requests = chance.randint(10, 50)
-        running = 7.0 + wide * math.sin(at / 9 + seed) + chance.uniform(-1.0, 1.0)
-        found.append(
+        running = 7.0 + wide * math.sin(n / 9 + seed) + chance.uniform(-1.0, 1.0)
+        samples.append(
             {"running": running, "noise": math.exp(shaken), "requests": requests, **others}
         )
-    return found
+    return samples
 
 
 def off(begin: int, given: Iterable[dict]) -> list[Sample]:
-    return [minute(begin + n, mode=Mode.OFF, **each) for n, each in enumerate(given)]
+    return [minute(begin + n, mode=Mode.OFF, **shape) for n, shape in enumerate(given)]
 
 
 def running_on(begin: int, given: Iterable[dict], **others) -> list[Sample]:
-    return [minute(begin + n, **(each | others)) for n, each in enumerate(given)]
+    return [minute(begin + n, **(shape | others)) for n, shape in enumerate(given)]
 
 
 def baseline(samples: Iterable[Sample]) -> Baseline:
@@ -94,22 +94,22 @@ def baseline(samples: Iterable[Sample]) -> Baseline:
 def by_load(samples: Sequence[Sample], plain: Sequence[Sample]) -> float:
     """The speedup of whoever compares minutes of one load, whatever else they were like."""
     paces: dict[int | None, list[float]] = {}
-    for each in plain:
-        sums = paces.setdefault(each.load_bin, [0.0, 0.0])
-        sums[0] += each.pace.seconds
-        sums[1] += each.pace.tokens
+    for sample in plain:
+        sums = paces.setdefault(sample.load_bin, [0.0, 0.0])
+        sums[0] += sample.pace.seconds
+        sums[1] += sample.pace.tokens
     known = [sample for sample in samples if sample.load_bin in paces]
-    over = sum(each.pace.tokens * paces[each.load_bin][0] / paces[each.load_bin][1]
-               for each in known)  # fmt: skip
-    return over / sum(each.pace.seconds for each in known)
+    over = sum(sample.pace.tokens * paces[sample.load_bin][0] / paces[sample.load_bin][1]
+               for sample in known)  # fmt: skip
+    return over / sum(minute.pace.seconds for minute in known)
 
 
 SHORT = off(-2000, unlike(1, 90, wide=5.0, prompt=500.0))
 MIXED = off(
     -2000,
     (
-        each | {"prompt": 9000.0 if n % 8 == 7 else 500.0}
-        for n, each in enumerate(unlike(2, 200, wide=5.0))
+        shape | {"prompt": 9000.0 if n % 8 == 7 else 500.0}
+        for n, shape in enumerate(unlike(2, 200, wide=5.0))
     ),
 )
 """Most of what was measured without speculation had short prompts."""
@@ -120,20 +120,20 @@ MIXED = off(
 def test_prompts_of_other_lengths_than_the_baseline_had_are_no_loss(truth, prompt):
     """Time per token is driven by the prompts that share its steps."""
     samples = running_on(0, unlike(3, 60), prompt=prompt, speedup=truth)
-    found = Comparison(samples, baseline(MIXED), objective=Objective.TPOT).interval()
-    assert found is not None
-    assert found.lower <= truth <= found.upper
-    assert found.value == pytest.approx(truth, rel=0.04)
+    interval = Comparison(samples, baseline(MIXED), objective=Objective.TPOT).interval()
+    assert interval is not None
+    assert interval.lower <= truth <= interval.upper
+    assert interval.value == pytest.approx(truth, rel=0.04)
     assert by_load(samples, MIXED) < truth * 0.9
 
 
 def test_a_gain_that_looks_like_a_loss_by_load_alone_is_found():
     samples = running_on(0, unlike(3, 60), prompt=5000.0, speedup=1.37)
     assert by_load(samples, MIXED) < 1.0
-    found = Comparison(samples, baseline(MIXED)).of(Objective.TPOT)
-    assert found is not None
-    assert found.lower <= 1.37 <= found.upper
-    assert found.above(1.0)
+    comparison = Comparison(samples, baseline(MIXED)).of(Objective.TPOT)
+    assert comparison is not None
+    assert comparison.lower <= 1.37 <= comparison.upper
+    assert comparison.above(1.0)
 
 
 def test_conditions_that_were_never_seen_are_said_with_how_far_they_are():
@@ -154,9 +154,9 @@ def test_conditions_that_were_never_seen_are_said_with_how_far_they_are():
 def test_a_few_long_prompts_are_left_out_and_the_rest_is_compared(first):
     samples = running_on(0, unlike(4, 40), prompt=500.0, speedup=1.3)
     samples += running_on(first, unlike(4, 12), prompt=9000.0, speedup=0.2)
-    found = Comparison(samples, baseline(SHORT), objective=Objective.TPOT)
-    assert found.covered == pytest.approx(40 / 52)
-    interval = found.interval()
+    comparison = Comparison(samples, baseline(SHORT), objective=Objective.TPOT)
+    assert comparison.covered == pytest.approx(40 / 52)
+    interval = comparison.interval()
     assert interval is not None
     assert interval.value == pytest.approx(1.3, rel=0.03)
     assert interval.samples == 40
@@ -169,16 +169,16 @@ def test_a_few_long_prompts_are_left_out_and_the_rest_is_compared(first):
 def test_the_objective_decides_where_the_first_token_comes_later(objective, expected):
     samples = running_on(0, unlike(5, 60), prompt=500.0, speedup=1.3, first=0.25)
     compared = Comparison(samples, baseline(SHORT), objective=objective)
-    found = compared.interval()
-    assert found is not None
+    interval = compared.interval()
+    assert interval is not None
     assert compared.objective is objective
     if expected is None:
         firsts = sum(sample.tally.ttft.sum for sample in samples)
         tokens = sum(sample.pace.seconds for sample in samples)
         expected = (1.3 * tokens + 0.25 * firsts) / (tokens + firsts)
-    assert found.lower <= expected <= found.upper
-    assert found.value == pytest.approx(expected, rel=0.03)
-    assert compared.of(objective) == found
+    assert interval.lower <= expected <= interval.upper
+    assert interval.value == pytest.approx(expected, rel=0.03)
+    assert compared.of(objective) == interval
 
 
 def test_whole_requests_may_lose_what_tokens_gain():
@@ -248,7 +248,7 @@ def test_no_stretch_is_certain_where_speculation_changes_nothing():
 
 
 def test_stretches_are_of_the_minutes_that_there_were():
-    samples = [each for each in dropping(0, 1.0) if each.start % (3 * MINUTE) == 0]
+    samples = [sample for sample in dropping(0, 1.0) if sample.start % (3 * MINUTE) == 0]
     compared = Comparison(samples, baseline(SHORT))
     stretches = compared.stretches(180.0 * MINUTE)
     assert [stretch.samples for stretch in stretches] == [6, 9, 13, 20]
@@ -268,9 +268,9 @@ def test_95_of_100_intervals_contain_the_truth_although_the_baseline_is_short():
     for run in range(runs):
         plain = off(-100, unlike(run, 12, **given))
         samples = running_on(0, unlike(run + runs, 12, **given), speedup=1.2)
-        found = Comparison(samples, baseline(plain), objective=Objective.TPOT).interval()
-        assert found is not None
-        missed += found.below(1.2) or found.above(1.2)
+        interval = Comparison(samples, baseline(plain), objective=Objective.TPOT).interval()
+        assert interval is not None
+        missed += interval.below(1.2) or interval.above(1.2)
     assert 0.92 <= 1 - missed / runs <= 0.97
 
 
@@ -292,7 +292,7 @@ def test_what_is_remembered_changes_nothing():
     for end in range(5, 91):
         window = samples[max(end - 60, 0) : end]
         again, anew = Comparison(window, known, memory=memory), Comparison(window, known)
-        settled = [each for each in window if each.start >= window[0].start + 300]
+        settled = [sample for sample in window if sample.start >= window[0].start + 300]
         assert [
             plain
             for minute, plain in zip(again.known, again.plain, strict=True)
@@ -317,10 +317,10 @@ def test_minutes_without_requests_are_like_those_around_them():
         between = replace(counted.inter_token, sum=seconds)
         return replace(one, tally=replace(counted, inter_token=between))
 
-    some = [without(each) if n % 3 else each for n, each in enumerate(samples)]
-    found = Comparison(some, known, objective=Objective.TPOT)
-    assert found.covered == 1.0
-    interval = found.interval()
+    some = [without(sample) if n % 3 else sample for n, sample in enumerate(samples)]
+    comparison = Comparison(some, known, objective=Objective.TPOT)
+    assert comparison.covered == 1.0
+    interval = comparison.interval()
     assert interval is not None
     assert interval.value == pytest.approx(1.37, rel=0.05)
     far = Comparison([*samples[:6], *map(without, samples[20:])], known)
@@ -332,7 +332,7 @@ def test_a_baseline_that_is_wrong_by_a_factor_is_corrected_by_minutes_without_sp
     """The server has become a third slower since it was measured."""
     known = baseline(off(-2000, unlike(1, 90, wide=5.0, prompt=500.0)))
     given = unlike(11, 80, prompt=500.0)
-    slow = [each | {"noise": 1.33 * each["noise"]} for each in given]
+    slow = [shape | {"noise": 1.33 * shape["noise"]} for shape in given]
     with_it = Comparison(running_on(0, slow[:60], speedup=1.25), known)
     without = Comparison(off(60, slow[60:]), known, mode=Mode.OFF)
     wrong = with_it.of(Objective.TPOT)
@@ -347,15 +347,15 @@ def test_a_baseline_that_is_wrong_by_a_factor_is_corrected_by_minutes_without_sp
         ), strict=True)
     )  # fmt: skip
     truth = (1.25 * tokens + firsts) / (tokens + firsts)
-    found = with_it.corrected_by(without)
-    assert found is not None
-    assert found.lower <= truth <= found.upper
-    assert found.value == pytest.approx(truth, rel=0.03)
-    assert found.samples == 20
-    assert found.above(1.0)
+    corrected = with_it.corrected_by(without)
+    assert corrected is not None
+    assert corrected.lower <= truth <= corrected.upper
+    assert corrected.value == pytest.approx(truth, rel=0.03)
+    assert corrected.samples == 20
+    assert corrected.above(1.0)
     narrow = with_it.corrected_by(without, tail=0.25)
     assert narrow is not None
-    assert found.lower < narrow.lower < narrow.upper < found.upper
+    assert corrected.lower < narrow.lower < narrow.upper < corrected.upper
 
 
 def test_a_correction_is_of_what_both_know_and_of_enough():
@@ -365,8 +365,8 @@ def test_a_correction_is_of_what_both_know_and_of_enough():
     few = Comparison(off(60, given[:4]), known, mode=Mode.OFF)
     assert with_it.corrected_by(few) is None
     crowded = [
-        replace(each, gauges=replace(each.gauges, waiting_seconds=60 * 90.0))
-        for each in off(60, given[20:])
+        replace(sample, gauges=replace(sample.gauges, waiting_seconds=60 * 90.0))
+        for sample in off(60, given[20:])
     ]
     tokens = with_it.corrected_by(Comparison(crowded, known, mode=Mode.OFF))
     assert tokens is not None
@@ -397,16 +397,16 @@ def test_a_load_that_there_is_only_with_speculation_is_compared_at_its_demand():
     """Forty requests at a time, as each takes so long: without it few would run."""
     samples = running_on(0, [{"running": 40.0}] * 9, prompt=500.0)
     compared = Comparison(samples, baseline(SHORT))
-    found = compared.interval()
+    interval = compared.interval()
     assert (compared.missing, compared.covered) == (None, 1.0)
-    assert found is not None
-    assert found.upper < 1, "what takes ten times as many requests at a time takes longer"
+    assert interval is not None
+    assert interval.upper < 1, "what takes ten times as many requests at a time takes longer"
 
 
 def test_loads_that_alternate_are_no_noise_where_they_are_given():
     """Of a report it is asked what was gained at the loads that there were."""
     given = [{"running": (4.0, 11.0)[n % 2], "prompt": 500.0} for n in range(60)]
-    samples = [minute(n, speedup=(1.4, 0.8)[n % 2], **each) for n, each in enumerate(given)]
+    samples = [minute(n, speedup=(1.4, 0.8)[n % 2], **shape) for n, shape in enumerate(given)]
     known = baseline(off(-1000, given))
     mixed, apart = (
         Comparison(samples, known, given_loads=given_loads, objective=Objective.TPOT).interval()
@@ -430,18 +430,18 @@ def test_minutes_of_an_environment_without_a_baseline_do_not_hide_those_of_one_t
     None
 ):
     known = choose(
-        measured(KEY, Origin.WINDOWS, [minute(at, mode=Mode.OFF) for at in range(20)]),
+        measured(KEY, Origin.WINDOWS, [minute(n, mode=Mode.OFF) for n in range(20)]),
         Environment(),
         now=0.0,
     )
     old, new = Environment("0.32.0"), Environment("0.33.0")
-    samples = [replace(minute(at), environment=old) for at in range(30, 50)]
-    samples += [replace(minute(at), environment=new) for at in range(50, 55)]
+    samples = [replace(minute(n), environment=old) for n in range(30, 50)]
+    samples += [replace(minute(n), environment=new) for n in range(50, 55)]
     asked = {old: known, new: Baseline()}
     compared = Comparison(samples, asked.__getitem__, objective=Objective.TPOT)
     assert compared.missing is None
     assert compared.covered == pytest.approx(20 / 25)
-    found = compared.interval()
-    assert found is not None
-    assert found.value == pytest.approx(1.0, rel=0.02)
+    interval = compared.interval()
+    assert interval is not None
+    assert interval.value == pytest.approx(1.0, rel=0.02)
     assert Comparison(samples[20:], asked.__getitem__).missing == "no baseline"

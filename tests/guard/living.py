@@ -52,9 +52,9 @@ class Book(GuardBook):
         if self.away:
             raise StoreUnavailable("the database is away")
         self.point(f"before storing {step.state.phase}: {step.reason}")
-        found = super().advance(entry, step, now, by=by)
+        advanced = super().advance(entry, step, now, by=by)
         self.point(f"after storing {step.state.phase}: {step.reason}")
-        return found
+        return advanced
 
 
 class SimulatedSurvey(Survey):
@@ -106,11 +106,11 @@ class Living:
             self.store, self.book, server.seen, server.decision, dict, lambda: None,
             lambda: server.up, lambda: server.now, lambda: server.now,
         )  # fmt: skip
-        found = Guardian(target, self.policy, server, world)
+        guardian = Guardian(target, self.policy, server, world)
         survey = SimulatedSurvey("chat", self.store, dict, Objective.E2E)
         survey.server = server
-        found._survey = survey
-        return found
+        guardian._survey = survey
+        return guardian
 
     def point(self, what: str) -> None:
         number = len(self.points)

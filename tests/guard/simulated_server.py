@@ -122,11 +122,11 @@ class SimulatedServer:
         if not on or seconds < BREACH_SECONDS / 2:
             return TargetDecision()
         verdict = Verdict.BREACH if seconds >= BREACH_SECONDS else Verdict.PASS
-        found = Finding(
+        finding = Finding(
             NET_NEGATIVE, "chat", "tiny", ALL_TEMPERATURES, verdict, Verdict.BREACH,
             self.now, None, (), at=self.now,
         )  # fmt: skip
-        return TargetDecision(findings=(found,))
+        return TargetDecision(findings=(finding,))
 
     def speedup(self) -> Interval:
         """Of speculation as it is."""

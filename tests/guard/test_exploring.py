@@ -29,14 +29,14 @@ def step(state: GuardState, look: Seen, policy: Guard = POLICY) -> Step | None:
 
 
 def test_an_exploration_is_an_action_with_the_reason_that_called_for_it() -> None:
-    found = step(CALM, LOOK)
-    assert found is not None
-    assert found.reason == "exploring: no baseline at this load"
-    assert (found.state.phase, found.state.goal) == (Phase.DRAINING, Mode.OFF)
-    assert found.state.incident is not None
-    assert found.state.incident.cause is Cause.EXPLORATION
-    assert found.state.actions == (NOW,)
-    assert (found.state.credit, found.state.credit_at) == (1.0, NOW)
+    result = step(CALM, LOOK)
+    assert result is not None
+    assert result.reason == "exploring: no baseline at this load"
+    assert (result.state.phase, result.state.goal) == (Phase.DRAINING, Mode.OFF)
+    assert result.state.incident is not None
+    assert result.state.incident.cause is Cause.EXPLORATION
+    assert result.state.actions == (NOW,)
+    assert (result.state.credit, result.state.credit_at) == (1.0, NOW)
 
 
 @pytest.mark.parametrize(
@@ -73,18 +73,18 @@ def test_a_person_who_pauses_the_guard_keeps_it_from_exploring() -> None:
 def test_what_is_only_old_waits_for_a_budget_that_is_full() -> None:
     old = replace(LOOK, unknown="", aged="the baseline is two days old")
     assert step(replace(CALM, credit=1.9, credit_at=NOW), old) is None
-    found = step(replace(CALM, credit=2.0, credit_at=NOW), old)
-    assert found is not None
-    assert found.reason == "exploring: the baseline is two days old"
+    result = step(replace(CALM, credit=2.0, credit_at=NOW), old)
+    assert result is not None
+    assert result.reason == "exploring: the baseline is two days old"
 
 
 def test_the_budget_grows_with_time_and_up_to_two() -> None:
     """By one in an interval, which is up to a quarter longer: not at the same time each day."""
     spent = replace(CALM, credit=0.0, credit_at=NOW - 0.99 * INTERVAL)
     assert step(spent, LOOK) is None
-    found = step(replace(CALM, credit=0.0, credit_at=NOW - 1.25 * INTERVAL), LOOK)
-    assert found is not None
-    assert 0.0 <= found.state.credit < 0.26
+    result = step(replace(CALM, credit=0.0, credit_at=NOW - 1.25 * INTERVAL), LOOK)
+    assert result is not None
+    assert 0.0 <= result.state.credit < 0.26
     late = step(replace(CALM, credit=0.0, credit_at=NOW - 9 * INTERVAL), LOOK)
     assert late is not None
     assert late.state.credit == 1.0
@@ -101,8 +101,8 @@ EXPLORING = replace(
 
 
 def looked(value: float, spread: float = 0.05, **more: object) -> Seen:
-    found = Verification(value, 1.1, about(value, spread))
-    return seen(mode=Mode.OFF, breaches=(), service=OFF, verification=found, **more)
+    verification = Verification(value, 1.1, about(value, spread))
+    return seen(mode=Mode.OFF, breaches=(), service=OFF, verification=verification, **more)
 
 
 def test_an_exploration_lasts_as_long_as_its_block() -> None:
@@ -116,32 +116,32 @@ def test_after_an_exploration_speculation_is_on_again_unless_it_loses_for_certai
 ) -> None:
     look = looked(value or 1.0, spread)
     look = look if value is not None else replace(look, verification=None)
-    found = step(EXPLORING, look)
-    assert found is not None
-    assert (found.state.phase, found.state.goal) == (Phase.DRAINING, Mode.ON)
-    assert found.state.incident is not None
-    assert found.state.incident.cause is Cause.NOT_HELPED
-    assert found.state.actions == EXPLORING.actions, "the end of one is not another action"
-    assert (found.state.healthy_at, found.state.instance, found.state.issued) == (None,) * 3
+    result = step(EXPLORING, look)
+    assert result is not None
+    assert (result.state.phase, result.state.goal) == (Phase.DRAINING, Mode.ON)
+    assert result.state.incident is not None
+    assert result.state.incident.cause is Cause.NOT_HELPED
+    assert result.state.actions == EXPLORING.actions, "the end of one is not another action"
+    assert (result.state.healthy_at, result.state.instance, result.state.issued) == (None,) * 3
     if value is not None:
-        assert found.inputs["slowdown"] == 1.1
+        assert result.inputs["slowdown"] == 1.1
 
 
 def test_speculation_that_loses_for_certain_is_left_off_and_tried_again_later() -> None:
-    found = step(EXPLORING, looked(0.8))
-    assert found is not None
-    assert found.state.phase is Phase.DISABLED
-    assert found.reason == "explored: speculation had a speedup of 0.80 (0.75 to 0.85)"
-    assert found.state.rearm_at == NOW + POLICY.rearm.wait(120.0)
+    result = step(EXPLORING, looked(0.8))
+    assert result is not None
+    assert result.state.phase is Phase.DISABLED
+    assert result.reason == "explored: speculation had a speedup of 0.80 (0.75 to 0.85)"
+    assert result.state.rearm_at == NOW + POLICY.rearm.wait(120.0)
 
 
 @pytest.mark.parametrize("value", [0.8, 1.3])
 def test_an_exploration_does_not_end_while_the_guard_may_not_act(value: float) -> None:
     paused = orders.pause(EXPLORING, until=NOW + 60, by="ann").state
-    found = step(paused, looked(value))
-    assert found is not None
-    assert (found.state.phase, found.state.goal) == (Phase.VERIFYING, Mode.OFF)
-    assert found.state.waiting == "explored, and the guard may not act now"
+    result = step(paused, looked(value))
+    assert result is not None
+    assert (result.state.phase, result.state.goal) == (Phase.VERIFYING, Mode.OFF)
+    assert result.state.waiting == "explored, and the guard may not act now"
     observing = POLICY.model_copy(update={"mode": "observe"})
     again = step(EXPLORING, looked(value), observing)
     assert again is not None
@@ -171,10 +171,10 @@ def test_latency_is_watched_for_as_long_as_it_takes_to_be_certain_but_not_for_ev
 
 def test_what_cannot_be_verified_is_left_off_after_three_times_the_time() -> None:
     nothing = replace(looked(1.0), verification=None)
-    found = step(HELPED, nothing)
-    assert found is not None
-    assert "too few whole minutes of traffic" in found.state.waiting
-    assert step(replace(found.state, healthy_at=NOW - 1799), nothing) is None
+    result = step(HELPED, nothing)
+    assert result is not None
+    assert "too few whole minutes of traffic" in result.state.waiting
+    assert step(replace(result.state, healthy_at=NOW - 1799), nothing) is None
     late = step(replace(HELPED, healthy_at=NOW - 1800), nothing)
     assert late is not None
     assert late.state.phase is Phase.DISABLED
@@ -182,30 +182,30 @@ def test_what_cannot_be_verified_is_left_off_after_three_times_the_time() -> Non
 
 def test_a_switch_that_did_not_help_is_undone_and_the_guard_rests_twice_as_long_each_time() -> None:
     for before, rest in ((0.0, 1800.0), (1800.0, 3600.0), (2 * DAY, DAY)):
-        found = step(replace(HELPED, backoff=before), looked(1.3))
-        assert found is not None
-        assert (found.state.phase, found.state.goal) == (Phase.DRAINING, Mode.ON)
-        assert (found.state.backoff, found.state.rests_until) == (rest, NOW + rest)
-        assert found.state.rearm_at == NOW + POLICY.rearm.wait(120.0)
+        result = step(replace(HELPED, backoff=before), looked(1.3))
+        assert result is not None
+        assert (result.state.phase, result.state.goal) == (Phase.DRAINING, Mode.ON)
+        assert (result.state.backoff, result.state.rests_until) == (rest, NOW + rest)
+        assert result.state.rearm_at == NOW + POLICY.rearm.wait(120.0)
 
 
 def test_a_switch_that_did_not_help_stays_while_the_guard_may_not_act() -> None:
     paused = orders.pause(replace(HELPED), until=NOW + 60, by="ann").state
-    found = step(paused, looked(1.3))
-    assert found is not None
-    assert (found.state.phase, found.state.goal) == (Phase.VERIFYING, Mode.OFF)
-    assert found.state.waiting.startswith("it did not help, and the guard may not act now")
+    result = step(paused, looked(1.3))
+    assert result is not None
+    assert (result.state.phase, result.state.goal) == (Phase.VERIFYING, Mode.OFF)
+    assert result.state.waiting.startswith("it did not help, and the guard may not act now")
 
 
 def test_a_server_that_dies_while_it_is_watched_is_rolled_back_after_15_seconds() -> None:
     gone = replace(looked(0.8), service=replace(OFF, life=Life.DOWN))
-    found = step(HELPED, gone)
-    assert found is not None
-    assert (found.state.phase, found.state.down_since) == (Phase.VERIFYING, NOW)
-    back = step(found.state, looked(0.8))
+    result = step(HELPED, gone)
+    assert result is not None
+    assert (result.state.phase, result.state.down_since) == (Phase.VERIFYING, NOW)
+    back = step(result.state, looked(0.8))
     assert back is not None
     assert (back.reason, back.state.down_since) == ("the process is there", None)
-    dead = step(replace(found.state, down_since=NOW - 15), gone)
+    dead = step(replace(result.state, down_since=NOW - 15), gone)
     assert dead is not None
     assert dead.state.phase is Phase.ROLLING_BACK
     assert dead.state.why == "vLLM died after the restart"
@@ -214,6 +214,6 @@ def test_a_server_that_dies_while_it_is_watched_is_rolled_back_after_15_seconds(
 
 def test_after_a_trial_that_was_won_narrowly_a_new_breach_waits_longer() -> None:
     fixed = Guard.model_validate({"mode": "act", "rearm": {"after": "6h"}})
-    found = step(replace(HELPED, delay=6.0 * HOUR), looked(0.8), fixed)
-    assert found is not None
-    assert (found.state.delay, found.state.rearm_at) == (12 * HOUR, NOW + 12 * HOUR)
+    result = step(replace(HELPED, delay=6.0 * HOUR), looked(0.8), fixed)
+    assert result is not None
+    assert (result.state.delay, result.state.rearm_at) == (12 * HOUR, NOW + 12 * HOUR)

@@ -37,15 +37,15 @@ def asked(sample: Sample, first: float) -> Sample:
 def test_verifying_takes_as_long_as_check_config_says(seconds: float, known: bool) -> None:
     """Healthy a second after a minute began: nothing is known a minute earlier."""
     healthy = 120 * MINUTE + 1.0
-    samples = [*(on(at, tpot=0.06) for at in range(100, 119)), *(off(at) for at in range(120, 140))]
-    found = verified(
+    samples = [*(on(n, tpot=0.06) for n in range(100, 119)), *(off(n) for n in range(120, 140))]
+    verification = verified(
         [sample for sample in samples if sample.start + sample.length <= healthy + seconds],
-        baseline([off(at) for at in range(20)]),
+        baseline([off(n) for n in range(20)]),
         switched=119.0 * MINUTE,
         since=healthy,
         objective=Objective.TPOT,
     )
-    assert (found is not None) is known
+    assert (verification is not None) is known
 
 
 @pytest.mark.parametrize(
@@ -54,25 +54,25 @@ def test_verifying_takes_as_long_as_check_config_says(seconds: float, known: boo
 )
 def test_what_is_predicted_is_the_objective(objective: Objective, speedup: float) -> None:
     """Tokens come faster with speculation (50 s of them in 40), the first ones at 6 s, not 2."""
-    known = baseline([asked(off(at), 2.0) for at in range(20)])
-    past = [asked(on(at, tpot=0.04), 6.0) for at in range(60, 120)]
-    present = [asked(off(at), 2.0) for at in range(120, 135)]
-    found = predicted_speedup(past, present, known, objective)
-    assert found is not None
-    assert found.value == pytest.approx(speedup, rel=0.02)
-    assert found.above(1.0) is (speedup > 1)
-    assert found.below(1.0) is (speedup < 1)
+    known = baseline([asked(off(n), 2.0) for n in range(20)])
+    past = [asked(on(n, tpot=0.04), 6.0) for n in range(60, 120)]
+    present = [asked(off(n), 2.0) for n in range(120, 135)]
+    interval = predicted_speedup(past, present, known, objective)
+    assert interval is not None
+    assert interval.value == pytest.approx(speedup, rel=0.02)
+    assert interval.above(1.0) is (speedup > 1)
+    assert interval.below(1.0) is (speedup < 1)
 
 
 def test_how_far_the_objective_is_from_the_pace_is_taken_from_minutes_alike() -> None:
     """Of those in which twice as much was asked for, the first tokens came at once."""
-    known = baseline([asked(off(at), 2.0) for at in range(20)])
-    alike = [asked(on(at, tpot=0.04), 6.0) for at in range(60, 120)]
-    others = [asked(on(at, tpot=0.04, drafts=800, accepted=1200), 0.1) for at in range(120, 180)]
-    present = [asked(off(at), 2.0) for at in range(180, 195)]
-    found = predicted_speedup(alike + others, present, known, Objective.E2E)
-    assert found is not None
-    assert found.value == pytest.approx((50 + 20) / (40 + 60), rel=0.02)
+    known = baseline([asked(off(n), 2.0) for n in range(20)])
+    alike = [asked(on(n, tpot=0.04), 6.0) for n in range(60, 120)]
+    others = [asked(on(n, tpot=0.04, drafts=800, accepted=1200), 0.1) for n in range(120, 180)]
+    present = [asked(off(n), 2.0) for n in range(180, 195)]
+    interval = predicted_speedup(alike + others, present, known, Objective.E2E)
+    assert interval is not None
+    assert interval.value == pytest.approx((50 + 20) / (40 + 60), rel=0.02)
 
 
 BEGAN = 100
@@ -82,12 +82,12 @@ COLD = 2
 
 
 def plain(first: int, count: int, tpot: float) -> list[Sample]:
-    return [off(first + at, tpot=tpot) for at in range(count)]
+    return [off(first + n, tpot=tpot) for n in range(count)]
 
 
 def speculating(first: int, count: int, tpot: float, around: float = 0.0) -> list[Sample]:
     """Minutes of a time per token that lies ``around`` above it and below it in turn."""
-    return [on(first + at, tpot=tpot + around * (-1) ** at) for at in range(count)]
+    return [on(first + n, tpot=tpot + around * (-1) ** n) for n in range(count)]
 
 
 def test_a_trial_is_judged_by_all_minutes_but_the_first_two() -> None:
@@ -95,15 +95,15 @@ def test_a_trial_is_judged_by_all_minutes_but_the_first_two() -> None:
     cold = speculating(BEGAN, COLD, 0.5)
     warm = speculating(BEGAN + COLD, 10, 0.04)
     now = (BEGAN + COLD + 10) * MINUTE
-    found = trial_speedup(
+    interval = trial_speedup(
         cold + warm, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
         objective=Objective.TPOT,
     )  # fmt: skip
-    assert found is not None
-    assert found.speedup.value == pytest.approx(1.25)
-    assert found.speedup.samples == 10
-    assert found.certain is not None
-    assert found.certain.above(1.0)
+    assert interval is not None
+    assert interval.speedup.value == pytest.approx(1.25)
+    assert interval.speedup.samples == 10
+    assert interval.certain is not None
+    assert interval.certain.above(1.0)
 
 
 @pytest.mark.parametrize(("tpot", "around", "certain"), [(0.05, 0.005, None), (0.06, 0.0, "below")])
@@ -112,29 +112,29 @@ def test_a_trial_is_certain_only_of_what_is_clear_of_one(
 ) -> None:
     minutes = speculating(BEGAN + COLD, 20, tpot, around)
     now = (BEGAN + COLD + 20) * MINUTE
-    found = trial_speedup(
+    interval = trial_speedup(
         minutes, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
         objective=Objective.TPOT,
     )  # fmt: skip
-    assert found is not None
+    assert interval is not None
     if certain is None:
-        assert found.certain is None
+        assert interval.certain is None
     else:
-        assert found.certain is not None
-        assert found.certain.below(1.0)
+        assert interval.certain is not None
+        assert interval.certain.below(1.0)
 
 
 def test_the_longest_stretch_that_is_certain_tells_of_a_trial() -> None:
     """Five bad minutes at its end do not undo an hour that was good."""
     minutes = [*speculating(BEGAN + COLD, 50, 0.03), *speculating(BEGAN + COLD + 50, 6, 0.07)]
     now = (BEGAN + COLD + 56) * MINUTE
-    found = trial_speedup(
+    interval = trial_speedup(
         minutes, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
         objective=Objective.TPOT,
     )  # fmt: skip
-    assert found is not None
-    assert found.certain is not None
-    assert found.certain.samples > 40
+    assert interval is not None
+    assert interval.certain is not None
+    assert interval.certain.samples > 40
 
 
 def test_a_trial_without_traffic_has_no_speedup() -> None:
@@ -150,27 +150,29 @@ def test_the_minutes_that_led_to_a_switch_are_compared_with_those_after_it() -> 
     before = [*speculating(40, 48, 0.03), *speculating(88, 12, 0.08)]
     after = [*plain(BEGAN, COLD, 0.5), *plain(BEGAN + COLD, 10, 0.06)]
     known = [*plain(0, 20, 0.05), *plain(BEGAN, 20, 0.2)]
-    found = verified(
+    verification = verified(
         before + after, baseline(known), switched=BEGAN * MINUTE - 1.0, since=BEGAN * MINUTE,
         objective=Objective.TPOT,
     )  # fmt: skip
-    assert found is not None
-    assert found.before == pytest.approx(0.05 / 0.08)
-    assert found.slowdown == pytest.approx(0.06 / 0.05)
-    assert found.speedup.value == pytest.approx(0.06 / 0.08)
+    assert verification is not None
+    assert verification.before == pytest.approx(0.05 / 0.08)
+    assert verification.slowdown == pytest.approx(0.06 / 0.05)
+    assert verification.speedup.value == pytest.approx(0.06 / 0.08)
 
 
 def test_where_no_stretch_told_the_last_ten_minutes_led_to_the_switch() -> None:
     """As where a rule about something else was in breach; another environment is not alike."""
-    other = [replace(each, environment=Environment("0.30.0")) for each in speculating(90, 3, 0.02)]
+    other = [
+        replace(sample, environment=Environment("0.30.0")) for sample in speculating(90, 3, 0.02)
+    ]
     before = [*speculating(40, 50, 0.03), *other, *speculating(93, 7, 0.04)]
     after = plain(BEGAN, COLD + 10, 0.05)
-    found = verified(
+    verification = verified(
         before + after, baseline(plain(0, 20, 0.05)), switched=BEGAN * MINUTE,
         since=BEGAN * MINUTE, objective=Objective.TPOT,
     )  # fmt: skip
-    assert found is not None
-    assert found.before == pytest.approx(1.25)
+    assert verification is not None
+    assert verification.before == pytest.approx(1.25)
     alike = [*speculating(40, 50, 0.03), *speculating(90, 10, 0.04)]
     again = verified(
         alike + after, baseline(plain(0, 20, 0.05)), switched=BEGAN * MINUTE,
@@ -194,14 +196,14 @@ def test_an_exploration_tells_what_speculation_was_worth_by_what_was_learned() -
     """0.05 s a token by the baseline of before, 0.08 s by what the exploration measured."""
     known = [*plain(0, 20, 0.05), *plain(BEGAN, 60, 0.08)]
     before = speculating(40, 60, 0.04)
-    found = explored(
+    verification = explored(
         before + plain(BEGAN, 30, 0.08), baseline(known), switched=BEGAN * MINUTE - 1.0,
         objective=Objective.TPOT,
     )  # fmt: skip
-    assert found is not None
-    assert found.before == pytest.approx(1.25)
-    assert found.speedup.value == pytest.approx(found.before * found.slowdown)
-    assert 1.3 < found.slowdown <= 1.6
+    assert verification is not None
+    assert verification.before == pytest.approx(1.25)
+    assert verification.speedup.value == pytest.approx(verification.before * verification.slowdown)
+    assert 1.3 < verification.slowdown <= 1.6
     newer = replace(before[-1], environment=Environment("0.33.0"))
     assert explored(
         [*before[:-1], newer], baseline(known), switched=BEGAN * MINUTE, objective=Objective.TPOT
@@ -214,8 +216,8 @@ def test_an_exploration_tells_what_speculation_was_worth_by_what_was_learned() -
 def hours(tokens: dict[int, int], usual: int = 1000, count: int = 24) -> list[Sample]:
     """The hours of a day, of so many tokens each."""
     return [
-        replace(off(0, tokens=tokens.get(at, usual)), start=at * HOUR, length=HOUR)
-        for at in range(count)
+        replace(off(0, tokens=tokens.get(n, usual)), start=n * HOUR, length=HOUR)
+        for n in range(count)
     ]
 
 

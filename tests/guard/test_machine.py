@@ -85,24 +85,24 @@ def test_a_restart_has_to_save_more_time_than_it_takes(
     speedups: tuple[Interval, ...], why: str
 ) -> None:
     breach = replace(BREACH, speedups=speedups)
-    found = machine.step(CONFIRMED, seen(breaches=(breach,)), ACT)
-    assert found is not None
-    assert found.state.waiting == why
-    assert found.state.phase is (Phase.CONFIRMED if why else Phase.DRAINING)
+    step = machine.step(CONFIRMED, seen(breaches=(breach,)), ACT)
+    assert step is not None
+    assert step.state.waiting == why
+    assert step.state.phase is (Phase.CONFIRMED if why else Phase.DRAINING)
 
 
 def test_what_restarts_took_before_and_how_soon_traffic_rests_counts() -> None:
     losing = seen(breaches=(replace(BREACH, speedups=(about(0.5),)),))
     slow = replace(CONFIRMED, costs=(20.0, 8 * HOUR, 8 * HOUR))
-    found = machine.step(slow, losing, ACT)
-    assert found is not None
-    assert found.state.waiting == "a restart takes 8h, more than it would save in 6h"
-    found = machine.step(CONFIRMED, replace(losing, quiet_in=200.0), ACT)
-    assert found is not None
-    assert found.state.waiting == "a restart takes 2m, more than it would save in 3m20s"
-    found = machine.step(CONFIRMED, replace(losing, quiet_in=400.0), ACT)
-    assert found is not None
-    assert found.state.phase is Phase.DRAINING
+    step = machine.step(slow, losing, ACT)
+    assert step is not None
+    assert step.state.waiting == "a restart takes 8h, more than it would save in 6h"
+    step = machine.step(CONFIRMED, replace(losing, quiet_in=200.0), ACT)
+    assert step is not None
+    assert step.state.waiting == "a restart takes 2m, more than it would save in 3m20s"
+    step = machine.step(CONFIRMED, replace(losing, quiet_in=400.0), ACT)
+    assert step is not None
+    assert step.state.phase is Phase.DRAINING
 
 
 @pytest.mark.parametrize(
@@ -125,19 +125,19 @@ def test_what_keeps_the_guard_from_acting_is_said(
 ) -> None:
     before = replace(CONFIRMED, **state)  # type: ignore[arg-type]
     guard = Guard.model_validate({"mode": "act", **policy})
-    found = machine.step(before, seen(**look), guard)
-    assert found is not None
-    assert found.state.phase is Phase.CONFIRMED
-    assert waiting in found.state.waiting
-    assert machine.step(found.state, seen(**look), guard) is None, "it is said once"
+    step = machine.step(before, seen(**look), guard)
+    assert step is not None
+    assert step.state.phase is Phase.CONFIRMED
+    assert waiting in step.state.waiting
+    assert machine.step(step.state, seen(**look), guard) is None, "it is said once"
 
 
 def test_an_action_a_day_ago_or_a_cooldown_ago_is_over() -> None:
     before = replace(CONFIRMED, actions=(NOW - 86400, NOW - 1800))
-    found = machine.step(before, seen(), Guard(mode="act", max_actions_per_day=2))
-    assert found is not None
-    assert found.state.phase is Phase.DRAINING
-    assert found.state.actions == (NOW - 1800, NOW)
+    step = machine.step(before, seen(), Guard(mode="act", max_actions_per_day=2))
+    assert step is not None
+    assert step.state.phase is Phase.DRAINING
+    assert step.state.actions == (NOW - 1800, NOW)
 
 
 # Trials
@@ -146,24 +146,24 @@ def test_an_action_a_day_ago_or_a_cooldown_ago_is_over() -> None:
 def test_a_prediction_of_a_loss_puts_a_trial_off_but_not_for_ever() -> None:
     off = seen(mode=Mode.OFF, breaches=(), predicted=about(0.7))
     due = replace(off, now=NOW + 6 * HOUR, scraped_at=NOW + 6 * HOUR)
-    found = machine.step(DISABLED, due, ACT)
-    assert found is not None
-    assert (found.state.phase, found.state.waiting) == (
+    step = machine.step(DISABLED, due, ACT)
+    assert step is not None
+    assert (step.state.phase, step.state.waiting) == (
         Phase.DISABLED, "a trial is due; speculation would lose now, by prediction",
     )  # fmt: skip
     late = NOW + ACT.rearm.most
-    found = machine.step(DISABLED, replace(off, now=late, scraped_at=late), ACT)
-    assert found is not None
-    assert found.state.phase is Phase.DRAINING
-    assert found.reason == "it is time for a trial"
+    step = machine.step(DISABLED, replace(off, now=late, scraped_at=late), ACT)
+    assert step is not None
+    assert step.state.phase is Phase.DRAINING
+    assert step.reason == "it is time for a trial"
 
 
 def test_a_predicted_gain_brings_a_trial_early_once_it_may() -> None:
     gains = seen(mode=Mode.OFF, breaches=(), predicted=about(1.5))
-    found = machine.step(DISABLED, gains, ACT)
-    assert found is not None
-    assert found.reason == "speculation would pay now, by prediction"
-    assert (found.state.phase, found.state.goal) == (Phase.DRAINING, Mode.ON)
+    step = machine.step(DISABLED, gains, ACT)
+    assert step is not None
+    assert step.reason == "speculation would pay now, by prediction"
+    assert (step.state.phase, step.state.goal) == (Phase.DRAINING, Mode.ON)
     assert machine.step(replace(DISABLED, early_at=NOW + 1), gains, ACT) is None
     little = replace(gains, predicted=about(1.06))
     assert machine.step(DISABLED, little, ACT) is None, "two restarts cost more than it gains"
@@ -173,11 +173,11 @@ def test_a_predicted_gain_brings_a_trial_early_once_it_may() -> None:
 
 def test_each_lost_trial_makes_early_ones_rarer() -> None:
     trial = replace(CONFIRMED, phase=Phase.TRIAL)
-    found = machine.step(trial, seen(), ACT)
-    assert found is not None
-    assert (found.state.early_at, found.state.early_pause) == (NOW + HOUR, 2 * HOUR)
-    assert found.state.delay == 2 * 6 * HOUR
-    assert found.state.actions == (), "the end of a trial is not another action"
+    step = machine.step(trial, seen(), ACT)
+    assert step is not None
+    assert (step.state.early_at, step.state.early_pause) == (NOW + HOUR, 2 * HOUR)
+    assert step.state.delay == 2 * 6 * HOUR
+    assert step.state.actions == (), "the end of a trial is not another action"
 
 
 def test_trials_come_as_often_as_the_budget_pays_for_what_the_last_one_lost() -> None:
@@ -185,9 +185,9 @@ def test_trials_come_as_often_as_the_budget_pays_for_what_the_last_one_lost() ->
     policy = ACT.model_copy(update={"rearm": Rearm(), "restart_cost": 60.0})
     trial = replace(CONFIRMED, phase=Phase.TRIAL, since=NOW - 2400)
     for speedup, delay in ((0.75, (120 + 800) / 0.02), (0.99, (120 + 2400 / 99) / 0.02)):
-        found = machine.step(trial, seen(breaches=(), trial=Trial(about(speedup))), policy)
-        assert found is not None
-        assert found.state.delay == pytest.approx(delay)
+        step = machine.step(trial, seen(breaches=(), trial=Trial(about(speedup))), policy)
+        assert step is not None
+        assert step.state.delay == pytest.approx(delay)
     unknown = machine.step(trial, seen(), policy)
     assert unknown is not None
     assert unknown.state.delay == pytest.approx(policy.rearm.wait(60.0))
@@ -205,9 +205,9 @@ def test_trials_come_as_often_as_the_budget_pays_for_what_the_last_one_lost() ->
 def test_a_trial_ends_by_what_is_known_of_it(look: dict[str, object], phase: Phase) -> None:
     now = NOW + ACT.rearm.trial
     trial = replace(CONFIRMED, phase=Phase.TRIAL)
-    found = machine.step(trial, seen(now=now, scraped_at=now, breaches=(), **look), ACT)
-    assert found is not None
-    assert found.state.phase is phase
+    step = machine.step(trial, seen(now=now, scraped_at=now, breaches=(), **look), ACT)
+    assert step is not None
+    assert step.state.phase is phase
 
 
 # Persons
@@ -215,10 +215,10 @@ def test_a_trial_ends_by_what_is_known_of_it(look: dict[str, object], phase: Pha
 
 def test_a_pause_ends_by_itself_and_what_waited_goes_on() -> None:
     paused = orders.pause(CONFIRMED, until=NOW + 60, by="ann", why="a demo").state
-    found = machine.step(paused, seen(), ACT)
-    assert found is not None
-    assert found.state.waiting == "paused by ann"
-    over = machine.step(found.state, seen(now=NOW + 60), ACT)
+    step = machine.step(paused, seen(), ACT)
+    assert step is not None
+    assert step.state.waiting == "paused by ann"
+    over = machine.step(step.state, seen(now=NOW + 60), ACT)
     assert over is not None
     assert (over.state.pause, over.reason) == (None, "the pause of ann is over")
     begun = machine.step(over.state, seen(now=NOW + 60), ACT)
@@ -228,11 +228,11 @@ def test_a_pause_ends_by_itself_and_what_waited_goes_on() -> None:
 
 def test_an_order_that_cannot_be_done_is_refused_and_forgotten() -> None:
     ordered = orders.order(CONFIRMED, Mode.OFF, by="ann", now=NOW).state
-    found = machine.step(ordered, seen(service=None, service_error="masked"), ACT)
-    assert found is not None
-    assert found.reason == "ann switched speculation off; refused: masked"
-    assert found.state.order is None
-    assert found.state.phase is Phase.CONFIRMED
+    step = machine.step(ordered, seen(service=None, service_error="masked"), ACT)
+    assert step is not None
+    assert step.reason == "ann switched speculation off; refused: masked"
+    assert step.state.order is None
+    assert step.state.phase is Phase.CONFIRMED
 
 
 def test_an_order_is_done_whatever_the_guard_may_do_itself() -> None:
@@ -267,21 +267,21 @@ def test_a_manager_that_never_answers_ends_draining_in_a_hold() -> None:
     lost = seen(service=None, service_error="no answer", load=3.0)
     limit = ACT.drain_timeout + ACT.start_timeout
     assert machine.step(draining, replace(lost, now=NOW + limit - 1), ACT) is None
-    found = machine.step(draining, replace(lost, now=NOW + limit), ACT)
-    assert found is not None
-    assert (found.state.phase, found.reason) == (Phase.HELD, "nothing was done: no answer")
+    step = machine.step(draining, replace(lost, now=NOW + limit), ACT)
+    assert step is not None
+    assert (step.state.phase, step.reason) == (Phase.HELD, "nothing was done: no answer")
 
 
 def test_only_a_look_since_then_says_that_no_request_runs() -> None:
     draining = replace(CONFIRMED, phase=Phase.DRAINING, goal=Mode.OFF)
     assert machine.step(draining, seen(now=NOW + 1, scraped_at=NOW, load=0.0), ACT) is None
-    found = machine.step(draining, seen(now=NOW + 2, scraped_at=NOW + 1, load=0.0), ACT)
-    assert found is not None
-    assert found.state.phase is Phase.RESTARTING
+    step = machine.step(draining, seen(now=NOW + 2, scraped_at=NOW + 1, load=0.0), ACT)
+    assert step is not None
+    assert step.state.phase is Phase.RESTARTING
 
 
 @pytest.mark.parametrize(
-    ("load", "looked", "said"),
+    ("load", "looked", "sentence"),
     [
         (3.0, 1, "drained for 1m; cut off 3 requests that still ran or waited"),
         (1.0, 1, "drained for 1m; cut off 1 request that still ran or waited"),
@@ -290,21 +290,21 @@ def test_only_a_look_since_then_says_that_no_request_runs() -> None:
     ],
 )
 def test_requests_that_outlast_draining_are_said_to_be_cut_off(
-    load: float | None, looked: int, said: str
+    load: float | None, looked: int, sentence: str
 ) -> None:
     draining = replace(CONFIRMED, phase=Phase.DRAINING, goal=Mode.OFF)
     policy = ACT.model_copy(update={"drain_timeout": 60.0})
-    found = machine.step(draining, seen(now=NOW + 60, scraped_at=NOW + looked, load=load), policy)
-    assert found is not None
-    assert (found.state.phase, found.reason) == (Phase.RESTARTING, said)
+    step = machine.step(draining, seen(now=NOW + 60, scraped_at=NOW + looked, load=load), policy)
+    assert step is not None
+    assert (step.state.phase, step.reason) == (Phase.RESTARTING, sentence)
 
 
 @pytest.mark.parametrize("mode", [Mode.ON, Mode.OFF])
 def test_the_first_step_of_an_order_names_the_person(mode: Mode) -> None:
     ordered = GuardState("chat", order=Order(Mode.OFF, "ann", NOW))
-    found = machine.step(ordered, seen(mode=mode), ACT)
-    assert found is not None
-    assert found.inputs == {"ordered_by": "ann"}
+    step = machine.step(ordered, seen(mode=mode), ACT)
+    assert step is not None
+    assert step.inputs == {"ordered_by": "ann"}
 
 
 @pytest.mark.parametrize(
@@ -317,17 +317,17 @@ def test_the_first_step_of_an_order_names_the_person(mode: Mode) -> None:
 )
 def test_what_came_of_the_switch_decides(outcome: Outcome, phase: Phase) -> None:
     restarting = replace(CONFIRMED, phase=Phase.RESTARTING, goal=Mode.OFF, instance="1")
-    found = machine.step(restarting, seen(outcome=outcome), ACT)
-    assert found is not None
-    assert found.state.phase is phase
+    step = machine.step(restarting, seen(outcome=outcome), ACT)
+    assert step is not None
+    assert step.state.phase is phase
 
 
 def test_a_switch_that_was_thrown_before_a_crash_is_not_thrown_again() -> None:
     restarting = replace(CONFIRMED, phase=Phase.RESTARTING, goal=Mode.OFF, instance="1")
     for done in (Service(Life.UP, Mode.OFF, "2"), Service(Life.UP, Mode.OFF, None)):
-        found = machine.step(restarting, seen(service=done), ACT)
-        assert found is not None
-        assert found.state.phase is Phase.VERIFYING
+        step = machine.step(restarting, seen(service=done), ACT)
+        assert step is not None
+        assert step.state.phase is Phase.VERIFYING
     changing = seen(service=Service(Life.CHANGING, Mode.OFF, None))
     assert machine.step(restarting, changing, ACT) is None
     assert machine.effect(restarting, changing, prepared=True) is None
@@ -340,9 +340,9 @@ def test_a_process_that_is_another_at_every_look_is_given_up() -> None:
     state = replace(CONFIRMED, phase=Phase.VERIFYING, goal=Mode.OFF, instance="1", issued=NOW)
     for look in range(2, 10):
         dying = seen(now=NOW + look, scraped_at=NOW, service=Service(Life.UP, Mode.OFF, str(look)))
-        found = machine.step(state, dying, ACT)
-        assert found is not None
-        state = found.state
+        step = machine.step(state, dying, ACT)
+        assert step is not None
+        state = step.state
         if state.phase is Phase.ROLLING_BACK:
             break
     assert state.why == "vLLM died 3 times after the restart"

@@ -32,18 +32,18 @@ def cause(of: Cause) -> Incident:
 
 
 def test_an_action_that_is_given_up_does_not_count() -> None:
-    found = machine.step(DRAINING, seen(now=NOW + 2, scraped_at=NOW + 1, service=STOPPED), ACT)
-    assert found is not None
-    assert found.reason == "given up: the server was stopped by hand"
-    assert (found.state.phase, found.state.goal) == (Phase.OBSERVING, Mode.ON)
-    assert (found.state.actions, found.state.incident) == ((NOW - 9000,), None)
+    step = machine.step(DRAINING, seen(now=NOW + 2, scraped_at=NOW + 1, service=STOPPED), ACT)
+    assert step is not None
+    assert step.reason == "given up: the server was stopped by hand"
+    assert (step.state.phase, step.state.goal) == (Phase.OBSERVING, Mode.ON)
+    assert (step.state.actions, step.state.incident) == ((NOW - 9000,), None)
 
 
 def test_a_server_that_was_stopped_is_switched_where_a_person_asked_for_it() -> None:
     draining = replace(DRAINING, incident=cause(Cause.PERSON))
-    found = machine.step(draining, seen(now=NOW + 2, scraped_at=NOW + 1, service=STOPPED), ACT)
-    assert found is not None
-    assert found.state.phase is Phase.RESTARTING
+    step = machine.step(draining, seen(now=NOW + 2, scraped_at=NOW + 1, service=STOPPED), ACT)
+    assert step is not None
+    assert step.state.phase is Phase.RESTARTING
 
 
 @pytest.mark.parametrize(
@@ -61,19 +61,19 @@ def test_what_is_given_up_goes_back_to_where_it_began(
 ) -> None:
     state = replace(DRAINING, goal=goal, incident=cause(of))
     paused = orders.pause(state, until=NOW + 60, by="ann").state
-    found = machine.step(paused, seen(now=NOW + 2), ACT)
-    assert found is not None
-    assert found.reason == "given up: paused by ann"
-    assert (found.state.phase, found.state.actions) == (phase, actions)
-    assert found.state.goal is (Mode.ON if goal is Mode.OFF else Mode.OFF)
-    assert (found.state.incident is None) is (phase is Phase.OBSERVING)
+    step = machine.step(paused, seen(now=NOW + 2), ACT)
+    assert step is not None
+    assert step.reason == "given up: paused by ann"
+    assert (step.state.phase, step.state.actions) == (phase, actions)
+    assert step.state.goal is (Mode.ON if goal is Mode.OFF else Mode.OFF)
+    assert (step.state.incident is None) is (phase is Phase.OBSERVING)
 
 
 def test_a_person_who_wants_something_else_ends_draining() -> None:
     other = replace(DRAINING, order=Order(Mode.ON, "ann", NOW))
-    found = machine.step(other, seen(now=NOW + 2), ACT)
-    assert found is not None
-    assert found.reason == "given up: ann wants something else"
+    step = machine.step(other, seen(now=NOW + 2), ACT)
+    assert step is not None
+    assert step.reason == "given up: ann wants something else"
     same = replace(DRAINING, order=Order(Mode.OFF, "ann", NOW))
     assert machine.step(same, seen(now=NOW + 2, load=1.0), ACT) is None
 
@@ -84,10 +84,10 @@ def test_a_person_who_wants_something_else_ends_draining() -> None:
 def test_a_switch_that_may_succeed_later_is_tried_again_until_the_start_timeout() -> None:
     busy = seen(outcome=Outcome("it is busy", changed=False, retry=True))
     assert machine.step(RESTARTING, replace(busy, now=NOW + START - 1), ACT) is None
-    found = machine.step(RESTARTING, replace(busy, now=NOW + START), ACT)
-    assert found is not None
-    assert (found.state.phase, found.state.goal) == (Phase.HELD, Mode.ON)
-    assert found.reason == "nothing was done: it is busy"
+    step = machine.step(RESTARTING, replace(busy, now=NOW + START), ACT)
+    assert step is not None
+    assert (step.state.phase, step.state.goal) == (Phase.HELD, Mode.ON)
+    assert step.reason == "nothing was done: it is busy"
     touched = seen(outcome=Outcome("it failed", changed=True, retry=True))
     undone = machine.step(RESTARTING, touched, ACT)
     assert undone is not None
@@ -97,10 +97,10 @@ def test_a_switch_that_may_succeed_later_is_tried_again_until_the_start_timeout(
 def test_a_manager_that_does_not_come_to_rest_ends_the_restart() -> None:
     look = seen(service=CHANGING)
     assert machine.step(RESTARTING, replace(look, now=NOW + START - 1), ACT) is None
-    found = machine.step(RESTARTING, replace(look, now=NOW + START), ACT)
-    assert found is not None
-    assert (found.state.phase, found.state.goal) == (Phase.ROLLING_BACK, Mode.ON)
-    assert found.state.why == "the server's manager did not come to rest"
+    step = machine.step(RESTARTING, replace(look, now=NOW + START), ACT)
+    assert step is not None
+    assert (step.state.phase, step.state.goal) == (Phase.ROLLING_BACK, Mode.ON)
+    assert step.state.why == "the server's manager did not come to rest"
 
 
 # After it
@@ -113,10 +113,10 @@ def test_a_manager_that_cannot_tell_processes_apart_may_show_the_old_one_for_a_w
     early = NOW + START - 1
     assert machine.step(state, replace(old, now=early, scraped_at=early), ACT) is None
     late = NOW + START
-    found = machine.step(state, replace(old, now=late, scraped_at=late), ACT)
-    assert found is not None
-    assert found.state.phase is Phase.ROLLING_BACK
-    assert found.state.why == "it still speculates after the restart"
+    step = machine.step(state, replace(old, now=late, scraped_at=late), ACT)
+    assert step is not None
+    assert step.state.phase is Phase.ROLLING_BACK
+    assert step.state.why == "it still speculates after the restart"
 
 
 def test_a_server_that_somebody_stops_after_the_restart_is_left_to_them() -> None:
@@ -124,37 +124,37 @@ def test_a_server_that_somebody_stops_after_the_restart_is_left_to_them() -> Non
     stopped = seen(service=replace(STOPPED, mode=Mode.OFF, instance="2"))
     early = machine.step(state, replace(stopped, now=NOW + 14.9), ACT)
     assert early is None or early.state.phase is Phase.VERIFYING
-    found = machine.step(state, replace(stopped, now=NOW + 15), ACT)
-    assert found is not None
-    assert found.state.phase is Phase.HELD
+    step = machine.step(state, replace(stopped, now=NOW + 15), ACT)
+    assert step is not None
+    assert step.state.phase is Phase.HELD
 
 
 # Putting it back
 
 
 def test_a_server_that_was_put_back_before_a_crash_is_not_restarted_again() -> None:
-    found = machine.step(BACK, seen(service=replace(UP, instance="3")), ACT)
-    assert found is not None
-    assert found.reason == "the server is as it was"
-    assert (found.state.phase, found.state.issued) == (Phase.ROLLING_BACK, NOW)
+    step = machine.step(BACK, seen(service=replace(UP, instance="3")), ACT)
+    assert step is not None
+    assert step.reason == "the server is as it was"
+    assert (step.state.phase, step.state.issued) == (Phase.ROLLING_BACK, NOW)
     assert machine.step(BACK, seen(service=replace(UP, instance="2")), ACT) is None
 
 
 def test_putting_back_is_tried_twice_more_where_no_process_is_there() -> None:
     state = replace(BACK, issued=NOW)
     look = seen(service=GONE)
-    found = machine.step(state, look, ACT)
-    assert found is not None
-    assert found.state.down_since == NOW
-    assert machine.step(found.state, replace(look, now=NOW + 14.9), ACT) is None
+    step = machine.step(state, look, ACT)
+    assert step is not None
+    assert step.state.down_since == NOW
+    assert machine.step(step.state, replace(look, now=NOW + 14.9), ACT) is None
     for attempt in (1, 2):
         again = machine.step(
-            replace(found.state, attempts=attempt - 1), replace(look, now=NOW + 15), ACT
+            replace(step.state, attempts=attempt - 1), replace(look, now=NOW + 15), ACT
         )
         assert again is not None
         assert again.state.phase is Phase.ROLLING_BACK
         assert (again.state.attempts, again.state.issued) == (attempt, None)
-    tired = replace(found.state, attempts=2)
+    tired = replace(step.state, attempts=2)
     assert machine.step(tired, replace(look, now=NOW + START - 1), ACT) is None
     given_up = machine.step(tired, replace(look, now=NOW + START), ACT)
     assert given_up is not None
@@ -165,10 +165,10 @@ def test_putting_back_is_tried_twice_more_where_no_process_is_there() -> None:
 def test_a_server_that_cannot_be_put_back_is_for_a_person() -> None:
     look = seen(outcome=Outcome("it is masked", changed=False), service=CHANGING)
     assert machine.step(BACK, replace(look, now=NOW + START - 1), ACT) is None
-    found = machine.step(BACK, replace(look, now=NOW + START), ACT)
-    assert found is not None
-    assert found.reason == "it failed; and it could not be put back: it is masked"
-    assert found.state.phase is Phase.HELD
+    step = machine.step(BACK, replace(look, now=NOW + START), ACT)
+    assert step is not None
+    assert step.reason == "it failed; and it could not be put back: it is masked"
+    assert step.state.phase is Phase.HELD
 
 
 # Trials, orders, hooks
@@ -181,10 +181,10 @@ def test_a_lost_trial_stays_while_the_guard_may_not_act() -> None:
         (orders.pause(trial, until=NOW + 60, by="ann").state, ACT),
         (trial, ACT.model_copy(update={"mode": "observe"})),
     ):
-        found = machine.step(state, lost, policy)
-        assert found is not None
-        assert (found.state.phase, found.state.goal) == (Phase.TRIAL, Mode.ON)
-        assert found.state.waiting == "the trial is lost, and the guard may not act now"
+        step = machine.step(state, lost, policy)
+        assert step is not None
+        assert (step.state.phase, step.state.goal) == (Phase.TRIAL, Mode.ON)
+        assert step.state.waiting == "the trial is lost, and the guard may not act now"
 
 
 @pytest.mark.parametrize("more", [{}, {"service_error": "busy", "service_retry": True}])
@@ -193,12 +193,12 @@ def test_an_order_waits_for_a_manager_that_may_answer_yet(more: dict[str, object
     ordered = orders.order(calm, Mode.OFF, by="ann", now=NOW).state
     look = seen(breaches=(), service=None, **more)
     assert machine.step(ordered, replace(look, now=NOW + START - 1), ACT) is None
-    found = machine.step(ordered, replace(look, now=NOW + START), ACT)
-    assert found is not None
-    assert found.state.order is None
-    assert found.state.phase is Phase.OBSERVING
-    said = more.get("service_error", "the server's manager did not answer")
-    assert found.reason == f"ann switched speculation off; refused: {said}"
+    step = machine.step(ordered, replace(look, now=NOW + START), ACT)
+    assert step is not None
+    assert step.state.order is None
+    assert step.state.phase is Phase.OBSERVING
+    sentence = more.get("service_error", "the server's manager did not answer")
+    assert step.reason == f"ann switched speculation off; refused: {sentence}"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_hooks_run_around_every_restart(hooks: dict[str, list[str]], hooked: boo
     [("Chat 1/7B", "chat-1-7b"), ("日本", "target"), ("x" * 60, "x" * 40)],
 )
 def test_the_name_of_an_incident_is_of_its_target_and_time(target: str, name: str) -> None:
-    found = machine.step(GuardState(target, goal=Mode.ON), seen(), ACT)
-    assert found is not None
-    assert found.state.incident is not None
-    assert found.state.incident.id == f"{name}-{int(NOW):x}"
+    step = machine.step(GuardState(target, goal=Mode.ON), seen(), ACT)
+    assert step is not None
+    assert step.state.incident is not None
+    assert step.state.incident.id == f"{name}-{int(NOW):x}"

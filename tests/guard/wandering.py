@@ -100,18 +100,18 @@ class Wandering:
         if not self._happens(0.03):
             return
         state, now = self.state, self.now
-        found: Step | None
+        step: Step | None
         match self.chance.randrange(3):
             case 0:
                 until = now + self.chance.choice([60, 3600])
-                found = orders.pause(state, until=until, by="ann")
+                step = orders.pause(state, until=until, by="ann")
             case 1:
-                found = orders.resume(state, by="ann", now=now)
+                step = orders.resume(state, by="ann", now=now)
             case _:
                 goal, later = self.chance.choice(_MODES), self.chance.choice([None, now + 600])
-                found = orders.order(state, goal, by="ann", now=now, until=later)
-        if found is not None:
-            self.state = found.state
+                step = orders.order(state, goal, by="ann", now=now, until=later)
+        if step is not None:
+            self.state = step.state
 
     def _seen(self) -> Seen:
         """What obeys, with something else in its place now and then."""
@@ -219,7 +219,7 @@ class Wandering:
             assert before.phase in (Phase.CONFIRMED, Phase.DISABLED)
         assert not self.began or now - self.began[-1] >= policy.cooldown
         self.began.append(now)
-        assert sum(now - at < DAY for at in self.began) <= policy.max_actions_per_day
+        assert sum(now - began < DAY for began in self.began) <= policy.max_actions_per_day
 
     def _may_go_on(self, before: GuardState) -> None:
         """Without a person's wish only where the guard may act at all."""

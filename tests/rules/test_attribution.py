@@ -83,15 +83,15 @@ def baseline() -> Baseline:
                 key,
                 bin_,
                 Origin.WINDOWS,
-                tuple(Point(60.0 * at, CONCURRENCY[bin_], 1e3 * pace, 1e3) for at in range(5)),
+                tuple(Point(60.0 * n, CONCURRENCY[bin_], 1e3 * pace, 1e3) for n in range(5)),
             )
             for bin_, pace in PLAIN.items()
         }
     )
 
 
-def contributions(found: Attribution) -> dict[Factor, float]:
-    return {cause.factor: cause.contribution for cause in found.causes}
+def contributions(attribution: Attribution) -> dict[Factor, float]:
+    return {cause.factor: cause.contribution for cause in attribution.causes}
 
 
 HALF = {"0": (500, 0.8), "(0.7,1]": (500, 0.2)}
@@ -101,7 +101,7 @@ ON: dict[str, Any] = {"mix": HALF}
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "factor", "said"),
+    ("before", "now", "factor", "sentence"),
     [
         (ON, {"mix": HOT}, Factor.TEMPERATURE_MIX,
          "draft tokens at temperature (0.7,1] rose from 50% to 90%: -0.96 tokens per step"),
@@ -117,56 +117,60 @@ ON: dict[str, Any] = {"mix": HALF}
     ],
 )  # fmt: skip
 def test_a_single_change_is_the_only_cause(
-    before: dict[str, Any], now: dict[str, Any], factor: Factor, said: str
+    before: dict[str, Any], now: dict[str, Any], factor: Factor, sentence: str
 ) -> None:
-    found = attribute(minutes(**now), minutes(60, **before), baseline())
-    assert found.metric == "speedup_ratio"
-    assert [(cause.factor, cause.share, cause.sentence) for cause in found.causes] == [
-        (factor, 1.0, said)
+    attribution = attribute(minutes(**now), minutes(60, **before), baseline())
+    assert attribution.metric == "speedup_ratio"
+    assert [(cause.factor, cause.share, cause.sentence) for cause in attribution.causes] == [
+        (factor, 1.0, sentence)
     ]
-    assert found.leading is found.causes[0]
-    assert not found.within_noise
+    assert attribution.leading is attribution.causes[0]
+    assert not attribution.within_noise
 
 
 def test_two_changes_are_ranked_and_told_apart() -> None:
     """Acceptance halves and most of the traffic is hot: both orders are averaged."""
-    found = attribute(
+    attribution = attribute(
         minutes(mix={"0": (100, 0.4), "(0.7,1]": (900, 0.1)}), minutes(60, mix=HALF), baseline()
     )
-    assert [cause.factor for cause in found.causes] == ["acceptance", "temperature_mix"]
+    assert [cause.factor for cause in attribution.causes] == ["acceptance", "temperature_mix"]
     first = (math.log(2.04 / 3.0) + math.log(1.52 / 2.0)) / 2
-    assert contributions(found)[Factor.TEMPERATURE_MIX] == pytest.approx(first)
-    assert sum(cause.effect for cause in found.causes) == pytest.approx((1.52 - 3.0) / 1.5)
+    assert contributions(attribution)[Factor.TEMPERATURE_MIX] == pytest.approx(first)
+    assert sum(cause.effect for cause in attribution.causes) == pytest.approx((1.52 - 3.0) / 1.5)
 
 
 def test_more_load_explains_what_loads_in_common_cost() -> None:
     """Half of the work moves to a load where a step has always cost twice as much."""
-    mixed = [minute(at, HALF, bin_=2 if at % 4 else 4, cost=1.0 if at % 4 else 2.0) for at in
+    mixed = [minute(n, HALF, bin_=2 if n % 4 else 4, cost=1.0 if n % 4 else 2.0) for n in
              range(40)]  # fmt: skip
-    now = [minute(at, HALF, bin_=4 if at % 4 else 2, cost=2.0 if at % 4 else 1.0) for at in
+    now = [minute(n, HALF, bin_=4 if n % 4 else 2, cost=2.0 if n % 4 else 1.0) for n in
            range(40)]  # fmt: skip
-    found = attribute(now, mixed, baseline())
-    assert contributions(found).keys() == {Factor.LOAD}
-    assert found.causes[0].sentence.startswith("running requests rose from 5.6 to 9.9: -")
+    attribution = attribute(now, mixed, baseline())
+    assert contributions(attribution).keys() == {Factor.LOAD}
+    assert attribution.causes[0].sentence.startswith("running requests rose from 5.6 to 9.9: -")
 
 
 def test_without_a_baseline_tokens_per_second_are_compared() -> None:
-    found = attribute(minutes(cost=3.0), minutes(60), NOTHING)
-    assert found.metric == "tokens_per_second"
-    assert found.before == pytest.approx(4.2 / 0.015)
-    assert found.change is not None
-    assert found.change.value == pytest.approx(0.5)
-    assert "no baseline" in found.notes[0]
-    assert found.causes[0].sentence.endswith("-140.0 tokens per second")
+    attribution = attribute(minutes(cost=3.0), minutes(60), NOTHING)
+    assert attribution.metric == "tokens_per_second"
+    assert attribution.before == pytest.approx(4.2 / 0.015)
+    assert attribution.change is not None
+    assert attribution.change.value == pytest.approx(0.5)
+    assert "no baseline" in attribution.notes[0]
+    assert attribution.causes[0].sentence.endswith("-140.0 tokens per second")
 
 
 def test_without_times_only_tokens_are_compared() -> None:
     def untimed(samples: Sequence[Sample]) -> list[Sample]:
         return [replace(s, tally=replace(s.tally, inter_token=None)) for s in samples]
 
-    found = attribute(untimed(minutes(mix=BAD)), untimed(minutes(60, mix=HALF)), baseline())
-    assert (found.metric, found.before, found.now) == ("acceptance_length", 3.0, 2.0)
-    assert contributions(found).keys() == {Factor.ACCEPTANCE}
+    attribution = attribute(untimed(minutes(mix=BAD)), untimed(minutes(60, mix=HALF)), baseline())
+    assert (attribution.metric, attribution.before, attribution.now) == (
+        "acceptance_length",
+        3.0,
+        2.0,
+    )
+    assert contributions(attribution).keys() == {Factor.ACCEPTANCE}
 
 
 def test_periods_that_count_time_otherwise_are_compared_by_tokens() -> None:
@@ -180,24 +184,24 @@ def test_periods_that_count_time_otherwise_are_compared_by_tokens() -> None:
 
 def test_what_the_tap_does_not_see_counts_as_acceptance() -> None:
     unseen = [replace(minute, buckets={}) for minute in minutes(60, mix=HALF)]
-    found = attribute(minutes(mix=HOT), unseen, baseline())
-    assert contributions(found).keys() == {Factor.ACCEPTANCE}
-    assert found.causes[0].sentence.startswith("acceptance fell from 50% to 26%")
-    assert any("temperatures are not known" in note for note in found.notes)
+    attribution = attribute(minutes(mix=HOT), unseen, baseline())
+    assert contributions(attribution).keys() == {Factor.ACCEPTANCE}
+    assert attribution.causes[0].sentence.startswith("acceptance fell from 50% to 26%")
+    assert any("temperatures are not known" in note for note in attribution.notes)
 
 
 def test_a_temperature_that_is_new_is_a_change_of_the_mix() -> None:
-    found = attribute(minutes(mix=HALF), minutes(60, mix={"0": (1000, 0.8)}), baseline())
-    assert contributions(found).keys() == {Factor.TEMPERATURE_MIX}
-    assert "rose from 0% to 50%" in found.causes[0].sentence
+    attribution = attribute(minutes(mix=HALF), minutes(60, mix={"0": (1000, 0.8)}), baseline())
+    assert contributions(attribution).keys() == {Factor.TEMPERATURE_MIX}
+    assert "rose from 0% to 50%" in attribution.causes[0].sentence
     gone = attribute(minutes(mix={"0": (1000, 0.8)}), minutes(60, mix=HALF), baseline())
     assert contributions(gone).keys() == {Factor.TEMPERATURE_MIX}
 
 
 def test_facts_that_changed_stand_beside_what_is_not_explained() -> None:
     now = minutes(environment=Environment("0.33.0", "xyz-2"), cost=2.0, output=900.0, preemptions=3)
-    found = attribute(now, minutes(60), baseline())
-    changed = {fact.name: (fact.before, fact.now) for fact in found.facts if fact.changed}
+    attribution = attribute(now, minutes(60), baseline())
+    changed = {fact.name: (fact.before, fact.now) for fact in attribution.facts if fact.changed}
     assert changed == {
         "engine_version": ("0.32.0", "0.33.0"),
         "configuration": ("abc", "xyz"),
@@ -205,19 +209,24 @@ def test_facts_that_changed_stand_beside_what_is_not_explained() -> None:
         "output_length": (200.0, 900.0),
         "preemptions": (0.0, 180.0),
     }
-    assert "engine version 0.32.0 -> 0.33.0; configuration abc -> xyz" in found.causes[0].sentence
-    extent = {fact.name: (fact.before, fact.now) for fact in found.facts[-3:]}
+    assert (
+        "engine version 0.32.0 -> 0.33.0; configuration abc -> xyz"
+        in attribution.causes[0].sentence
+    )
+    extent = {fact.name: (fact.before, fact.now) for fact in attribution.facts[-3:]}
     assert extent == {"minutes": (60, 10), "drafts": (60_000, 10_000), "requests": (600, 100)}
 
 
 def test_a_full_cache_is_told() -> None:
     now = [replace(s, gauges=replace(s.gauges, kv_cache_usage_max=0.97)) for s in minutes()]
-    found = attribute(now, minutes(60), baseline())
-    assert [fact.sentence for fact in found.facts if fact.changed] == ["KV cache 50% -> 97% full"]
+    attribution = attribute(now, minutes(60), baseline())
+    assert [fact.sentence for fact in attribution.facts if fact.changed] == [
+        "KV cache 50% -> 97% full"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("now", "reference", "said"),
+    ("now", "reference", "sentence"),
     [
         ([], minutes(), "the present period has no sound minute in which speculation ran"),
         (minutes(), [], "the reference period has no sound minute in which speculation ran"),
@@ -234,32 +243,34 @@ def test_a_full_cache_is_told() -> None:
         ),
     ],
 )
-def test_nothing_to_compare_is_said(now: list[Sample], reference: list[Sample], said: str) -> None:
-    found = attribute(now, reference, baseline())
-    assert found.causes == ()
-    assert found.leading is None
-    assert found.missing is not None
-    assert found.missing.startswith(said)
+def test_nothing_to_compare_is_said(
+    now: list[Sample], reference: list[Sample], sentence: str
+) -> None:
+    attribution = attribute(now, reference, baseline())
+    assert attribution.causes == ()
+    assert attribution.leading is None
+    assert attribution.missing is not None
+    assert attribution.missing.startswith(sentence)
 
 
 def test_a_change_within_noise_is_called_that() -> None:
-    wild = [minute(at, {"0": (1000, 0.2 + 0.1 * (at % 7))}) for at in range(60)]
+    wild = [minute(n, {"0": (1000, 0.2 + 0.1 * (n % 7))}) for n in range(60)]
     assert attribute(wild[3:13], wild, baseline()).within_noise
-    found = attribute(minutes(3), minutes(60), baseline())
-    assert found.within_noise
-    assert "too few minutes" in found.notes[0]
+    attribution = attribute(minutes(3), minutes(60), baseline())
+    assert attribution.within_noise
+    assert "too few minutes" in attribution.notes[0]
 
 
 def test_a_breach_is_explained_by_the_minutes_that_confirmed_it() -> None:
     """Half a window of 10 min and ``for`` 5 min, against the day before and no more."""
     rule = Rule(name="slow", conditions=(Condition(metric="speedup_ratio", below=1),))
-    older = [minute(at, cost=9.0) for at in range(100)]
-    day = [minute(at, cost=1.5) for at in range(100, 100 + 1440)]
-    breach = [minute(at, cost=3.0) for at in range(1540, 1550)]
-    found = explain(rule, older + day + breach, baseline(), now=60.0 * 1550)
-    assert found.before == pytest.approx(4.2 / 1.5)
-    assert found.now == pytest.approx(4.2 / 3.0)
-    assert [fact.now for fact in found.facts if fact.name == "minutes"] == [10]
+    older = [minute(n, cost=9.0) for n in range(100)]
+    day = [minute(n, cost=1.5) for n in range(100, 100 + 1440)]
+    breach = [minute(n, cost=3.0) for n in range(1540, 1550)]
+    chosen_baseline = explain(rule, older + day + breach, baseline(), now=60.0 * 1550)
+    assert chosen_baseline.before == pytest.approx(4.2 / 1.5)
+    assert chosen_baseline.now == pytest.approx(4.2 / 3.0)
+    assert [fact.now for fact in chosen_baseline.facts if fact.name == "minutes"] == [10]
 
 
 _mixes = st.dictionaries(
@@ -286,32 +297,34 @@ _baselines = st.sampled_from([NOTHING, baseline()])
 def test_causes_add_up_to_the_change(
     now: list[Sample], reference: list[Sample], known: Baseline
 ) -> None:
-    found = attribute(now, reference, known)
-    assert found.now is not None
-    assert found.before is not None
-    change = math.log(found.now / found.before)
-    assert sum(cause.contribution for cause in found.causes) == pytest.approx(change, abs=1e-7)
-    assert sum(cause.effect for cause in found.causes) == pytest.approx(
-        found.now - found.before, rel=1e-6, abs=1e-6 * found.now
+    attribution = attribute(now, reference, known)
+    assert attribution.now is not None
+    assert attribution.before is not None
+    change = math.log(attribution.now / attribution.before)
+    assert sum(cause.contribution for cause in attribution.causes) == pytest.approx(
+        change, abs=1e-7
     )
-    if found.causes:
-        assert sum(cause.share for cause in found.causes) == pytest.approx(1.0)
+    assert sum(cause.effect for cause in attribution.causes) == pytest.approx(
+        attribution.now - attribution.before, rel=1e-6, abs=1e-6 * attribution.now
+    )
+    if attribution.causes:
+        assert sum(cause.share for cause in attribution.causes) == pytest.approx(1.0)
 
 
 @given(_periods, _periods, _baselines, st.randoms())
 def test_the_order_of_minutes_does_not_matter(
     now: list[Sample], reference: list[Sample], known: Baseline, random: object
 ) -> None:
-    found = attribute(now, reference, known)
+    attribution = attribute(now, reference, known)
     random.shuffle(now)  # type: ignore[attr-defined]
     random.shuffle(reference)  # type: ignore[attr-defined]
     again = attribute(now, reference, known)
-    assert again == found
+    assert again == attribution
 
 
 @given(_periods, _baselines)
 def test_identical_periods_attribute_nothing(period: list[Sample], known: Baseline) -> None:
-    found = attribute(period, period, known)
-    assert found.causes == ()
-    assert found.within_noise
-    assert not any(fact.changed for fact in found.facts)
+    attribution = attribute(period, period, known)
+    assert attribution.causes == ()
+    assert attribution.within_noise
+    assert not any(fact.changed for fact in attribution.facts)

@@ -25,21 +25,21 @@ def mixed(greedy: float, hot: float, *, share: float, count: int = 30):
 
 
 def change(samples, reference=THEN) -> Change:
-    found = acceptance_change(samples, reference)
-    assert isinstance(found, Change), found
-    return found
+    change_found = acceptance_change(samples, reference)
+    assert isinstance(change_found, Change), change_found
+    return change_found
 
 
 def test_a_shift_of_traffic_to_hotter_requests_is_no_change():
-    found = change(mixed(0.8, 0.4, share=0.1))
-    assert found.interval.value == pytest.approx(0, abs=1e-9)
-    assert found.note is None
+    change_found = change(mixed(0.8, 0.4, share=0.1))
+    assert change_found.interval.value == pytest.approx(0, abs=1e-9)
+    assert change_found.note is None
 
 
 def test_a_worse_draft_is_seen_at_the_mix_of_now():
-    found = change(mixed(0.7, 0.4, share=0.2)).interval
-    assert found.value == pytest.approx(-0.02)
-    assert found.upper < 0
+    change_found = change(mixed(0.7, 0.4, share=0.2)).interval
+    assert change_found.value == pytest.approx(-0.02)
+    assert change_found.upper < 0
 
 
 def test_two_thirds_of_a_fall_hidden_by_a_better_mix_is_seen():
@@ -47,9 +47,9 @@ def test_two_thirds_of_a_fall_hidden_by_a_better_mix_is_seen():
 
 
 def test_without_buckets_it_is_the_whole_difference_and_says_so():
-    found = change(minutes(30, tally(rate=0.5)))
-    assert found.interval.value == pytest.approx(-0.1)
-    assert found.note == "temperature mix unknown"
+    change_found = change(minutes(30, tally(rate=0.5)))
+    assert change_found.interval.value == pytest.approx(-0.1)
+    assert change_found.note == "temperature mix unknown"
 
 
 def test_a_bucket_that_the_reference_hardly_knows_is_left_out():
@@ -71,15 +71,15 @@ def test_a_bucket_that_the_reference_hardly_knows_is_left_out():
 )
 def test_it_says_why_there_is_no_comparison(samples, reference, why):
     """A shift to temperatures that the reference has not is not taken for a change."""
-    found = acceptance_change(samples, reference)
-    assert isinstance(found, str)
-    assert found.startswith(why)
+    change_found = acceptance_change(samples, reference)
+    assert isinstance(change_found, str)
+    assert change_found.startswith(why)
 
 
 def test_minutes_that_differ_widen_the_interval():
-    rates = [0.3 + 0.6 * (at % 2) for at in range(30)]
+    rates = [0.3 + 0.6 * (n % 2) for n in range(30)]
     steady = change(minutes(30, tally(rate=0.6))).interval
-    restless = change([minute(at, tally(rate=rate)) for at, rate in enumerate(rates)]).interval
+    restless = change([minute(n, tally(rate=rate)) for n, rate in enumerate(rates)]).interval
     assert restless.value == pytest.approx(steady.value)
     assert restless.upper - restless.lower > 5 * (steady.upper - steady.lower)
 
@@ -94,7 +94,7 @@ def test_the_interval_contains_no_change_95_times_of_100():
     hits = 0
     for _ in range(300):
         then = sum(rate() for _ in range(200)) / 200
-        now = [minute(at, tally(rate=rate(), drafts=200, requests=0)) for at in range(12)]
-        found = change(now, {"all": tally(rate=then, drafts=40_000)}).interval
-        hits += found.lower <= 0 <= found.upper
+        now = [minute(n, tally(rate=rate(), drafts=200, requests=0)) for n in range(12)]
+        change_found = change(now, {"all": tally(rate=then, drafts=40_000)}).interval
+        hits += change_found.lower <= 0 <= change_found.upper
     assert 0.92 <= hits / 300 <= 0.98

@@ -14,8 +14,8 @@ from specwatch.rules.readings import read
 from tests.domain.samples import baseline, evidence, minute, tally
 
 HOUR = 3600.0
-FAST = [minute(at, tally(tpot=0.02, requests=200)) for at in range(10)]
-SLOW = [minute(at + 10, tally(tpot=0.08, requests=100), running=40.0) for at in range(10)]
+FAST = [minute(n, tally(tpot=0.02, requests=200)) for n in range(10)]
+SLOW = [minute(n + 10, tally(tpot=0.08, requests=100), running=40.0) for n in range(10)]
 
 
 @pytest.mark.parametrize("metric", ["ttft", "tpot"])
@@ -33,7 +33,7 @@ def test_a_ratio_is_that_of_the_latency_now_and_the_one_shown(metric, rank, q):
 @pytest.mark.parametrize("origin", [Origin.CALIBRATION, Origin.IMPORTED])
 def test_a_fixed_workload_has_no_latencies_of_traffic(origin):
     own = baseline()
-    fixed = Baseline({at: replace(each, origin=origin) for at, each in own.bins.items()})
+    fixed = Baseline({bin_: replace(sample, origin=origin) for bin_, sample in own.bins.items()})
     assert baseline_latencies(evidence(FAST, baseline=fixed), HOUR) == {}
     beside = Baseline(fixed.bins, own.bins)
     assert set(baseline_latencies(evidence(FAST, baseline=beside), HOUR)) == {"ttft", "tpot"}
@@ -44,14 +44,14 @@ def test_there_is_none_for_loads_that_were_not_measured():
 
 
 def test_there_is_none_without_traffic_that_speculates():
-    off = [replace(each, mode=Mode.OFF) for each in FAST]
+    off = [replace(sample, mode=Mode.OFF) for sample in FAST]
     for samples in ([], off):
         assert baseline_latencies(evidence(samples, baseline=baseline()), HOUR) == {}
 
 
 def test_it_stays_for_the_hour_after_speculation_went_off():
     """So that one sees that latencies come to what they are without."""
-    off = [minute(at + 10, tally(tpot=0.03), mode=Mode.OFF) for at in range(3)]
+    off = [minute(n + 10, tally(tpot=0.03), mode=Mode.OFF) for n in range(3)]
     known = evidence([*FAST, *off], baseline=baseline())
     assert baseline_latencies(known, HOUR) == baseline_latencies(
         evidence(FAST, baseline=baseline()), HOUR
@@ -60,6 +60,6 @@ def test_it_stays_for_the_hour_after_speculation_went_off():
 
 def test_one_metric_may_be_known_without_the_other():
     before = baseline()
-    bare = {at: replace(each, ttft=None) for at, each in before.bins.items()}
+    bare = {bin_: replace(sample, ttft=None) for bin_, sample in before.bins.items()}
     known = evidence(FAST, baseline=Baseline(before.bins, bare))
     assert set(baseline_latencies(known, HOUR)) == {"tpot"}

@@ -15,46 +15,46 @@ from tests.domain.samples import START, baseline, evidence, minute, minutes, tal
 
 
 def test_a_window_takes_what_ends_after_its_start_up_to_now():
-    found = evidence(minutes(10), now=START + 8 * 60.0)
-    assert [(each.start - START) // 60 for each in found.window(180)] == [5, 6, 7]
+    examined = evidence(minutes(10), now=START + 8 * 60.0)
+    assert [(sample.start - START) // 60 for sample in examined.window(180)] == [5, 6, 7]
 
 
 def test_only_minutes_with_speculation_on_are_speculative():
     modes = [Mode.ON, Mode.OFF, Mode.MIXED, Mode.ON]
-    found = evidence([minute(at, mode=mode) for at, mode in enumerate(modes)])
-    assert [each.start for each in found.speculative(600)] == [START, START + 180]
+    examined = evidence([minute(n, mode=mode) for n, mode in enumerate(modes)])
+    assert [sample.start for sample in examined.speculative(600)] == [START, START + 180]
 
 
 def test_drafts_of_an_unsound_minute_count_and_its_latencies_do_not():
-    found = evidence([minute(0, sound=False), minute(1)])
-    assert found.tally(600, "all").drafts == 2000
-    assert found.tally(600, "all", sound=True).drafts == 1000
+    examined = evidence([minute(0, sound=False), minute(1)])
+    assert examined.tally(600, "all").drafts == 2000
+    assert examined.tally(600, "all", sound=True).drafts == 1000
 
 
 def test_what_the_server_does_not_count_comes_from_its_buckets():
     whole = replace(tally(drafts=900), ttft=None, requests={})
     parts = {"0": tally(drafts=300, requests=7), ">1": tally(drafts=200, requests=5)}
-    found = evidence([minute(0, whole, buckets=parts)]).tally(60, "all")
-    assert found.drafts == 900
-    assert found.ttft is not None
-    assert found.ttft.count == 12
-    assert found.requests == {"stop": 12}
+    examined = evidence([minute(0, whole, buckets=parts)]).tally(60, "all")
+    assert examined.drafts == 900
+    assert examined.ttft is not None
+    assert examined.ttft.count == 12
+    assert examined.requests == {"stop": 12}
 
 
 def test_a_temperature_is_that_of_its_bucket_alone():
     parts = {"0": tally(drafts=300), ">1": tally(drafts=200)}
-    found = evidence(minutes(3, buckets=parts))
-    assert found.tally(180, ">1").drafts == 600
-    assert found.tally(180, "0").drafts == 900
-    assert found.tally(180, "(0,0.3]").drafts is None
+    examined = evidence(minutes(3, buckets=parts))
+    assert examined.tally(180, ">1").drafts == 600
+    assert examined.tally(180, "0").drafts == 900
+    assert examined.tally(180, "(0,0.3]").drafts is None
 
 
 def test_the_speedup_is_that_of_the_assessment():
     samples = minutes(20, buckets={"0": tally(drafts=700)})
-    found = evidence(samples, baseline=baseline())
+    chosen_baseline = evidence(samples, baseline=baseline())
     whole = assess(samples[-10:], baseline())
-    assert found.compared(600).interval() == whole.speedup
-    assert found.assessment(600) == whole
+    assert chosen_baseline.compared(600).interval() == whole.speedup
+    assert chosen_baseline.assessment(600) == whole
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_the_speedup_is_that_of_the_assessment():
     ],
 )
 def test_a_speedup_that_is_not_of_the_newest_minutes_says_until_when_and_why(later, why):
-    found = evidence([*minutes(12), later], baseline=baseline()).assessment(HOUR)
-    assert found.speedup is not None
-    assert found.until == START + 60 * (12 if why else 15)
-    assert found.missing_lately == why
+    chosen_baseline = evidence([*minutes(12), later], baseline=baseline()).assessment(HOUR)
+    assert chosen_baseline.speedup is not None
+    assert chosen_baseline.until == START + 60 * (12 if why else 15)
+    assert chosen_baseline.missing_lately == why
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_a_speedup_that_is_not_of_the_newest_minutes_says_until_when_and_why(lat
     [(0, True, False), (2, True, False), (3, True, True), (0, False, True)],
 )
 def test_evidence_goes_stale_when_nothing_sound_was_seen_for_three_minutes(silent, sound, stale):
-    found = evidence([minute(0, sound=sound)], now=START + 60.0 + 60 * silent)
-    assert found.stale is stale
+    examined = evidence([minute(0, sound=sound)], now=START + 60.0 + 60 * silent)
+    assert examined.stale is stale
 
 
 @pytest.mark.parametrize("mode", Mode)
@@ -96,22 +96,22 @@ def test_no_samples_are_stale():
 def test_minutes_are_compared_one_by_one_whatever_they_are_kept_as() -> None:
     """Twelve of them are kept as two blocks and two minutes, of which no noise could be told."""
     known = Dossier("chat", "tiny", HOUR, ())
-    known.compare_with(measurements([off(at) for at in range(10)]), max_age=10 * HOUR)
-    for at in range(100, 112):
-        sample = on(at, tpot=0.04)
+    known.compare_with(measurements([off(n) for n in range(10)]), max_age=10 * HOUR)
+    for n in range(100, 112):
+        sample = on(n, tpot=0.04)
         assert known.history.add(sample)
         known.learn(sample)
-    found = known.examine(112 * MINUTE).assessment(HOUR)
+    examined = known.examine(112 * MINUTE).assessment(HOUR)
     assert len(known.history.minutes) < 12
-    assert (found.samples, found.missing) == (12, None)
-    assert found.speedup is not None
-    assert found.speedup.value == pytest.approx(1.25)
+    assert (examined.samples, examined.missing) == (12, None)
+    assert examined.speedup is not None
+    assert examined.speedup.value == pytest.approx(1.25)
 
 
 def test_a_server_may_come_back_without_speculation_after_hours_of_silence() -> None:
     known = Dossier("chat", "tiny", HOUR, ())
-    known.compare_with(measurements([off(at) for at in range(10)]), max_age=10 * HOUR)
-    for sample in [*(on(at) for at in range(100, 130)), off(400), off(401)]:
+    known.compare_with(measurements([off(n) for n in range(10)]), max_age=10 * HOUR)
+    for sample in [*(on(n) for n in range(100, 130)), off(400), off(401)]:
         assert known.history.add(sample)
-        found = known.examine(sample.start + sample.length).assessment(HOUR)
-    assert found.missing == NOTHING
+        examined = known.examine(sample.start + sample.length).assessment(HOUR)
+    assert examined.missing == NOTHING

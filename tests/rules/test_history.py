@@ -31,7 +31,7 @@ def test_minutes_are_kept_as_long_as_the_horizon_and_no_longer() -> None:
     fresh = [sample for sample in history.minutes if sample.length == MINUTE]
     blocks = [sample for sample in history.minutes if sample.length == BLOCK]
     settled = (last - FRESH) // BLOCK * BLOCK
-    assert [each.start for each in fresh] == list(range(settled, last, MINUTE))
+    assert [sample.start for sample in fresh] == list(range(settled, last, MINUTE))
     assert [block.start for block in blocks] == list(range(last - HOUR, settled, BLOCK))
     assert total(history.minutes).drafts == 60 * 100
 

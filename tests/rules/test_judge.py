@@ -44,8 +44,8 @@ def feed(judge: Judge, first: int, last: int, **given: Any) -> list[tuple[int, F
     """The minutes from ``first`` to ``last``; what changed, by the minute after which it did."""
     changed = []
     for number in range(first, last):
-        for found in judge.observe(minute(number, **given), at(number + 1)):
-            changed.append((number, found))
+        for finding in judge.observe(minute(number, **given), at(number + 1)):
+            changed.append((number, finding))
     return changed
 
 
@@ -81,9 +81,9 @@ def test_a_rule_fires_after_its_time_and_clears_after_its_time() -> None:
     judge = judge_of(LOW)
     assert feed(judge, 0, 20, acceptance=0.6) == []
     fired = feed(judge, 20, 60, acceptance=0.2)
-    assert [found.verdict for _, found in fired] == [Verdict.BREACH]
+    assert [finding.verdict for _, finding in fired] == [Verdict.BREACH]
     cleared = feed(judge, 60, 100, acceptance=0.6)
-    assert [found.verdict for _, found in cleared] == [Verdict.PASS]
+    assert [finding.verdict for _, finding in cleared] == [Verdict.PASS]
     # Of five minutes at 0.6 and 0.2 the third at 0.2 brings the rate below 0.4; two more confirm.
     assert fired[0][0] == 25 - 1
     # The fourth at 0.6 brings it above 0.45: 0.6 * 4/5 + 0.2 / 5 = 0.52; three more clear.
@@ -94,10 +94,10 @@ def test_a_loss_against_the_baseline_is_found_and_a_gain_is_none() -> None:
     judge = judge_of(LOSES)
     judge.measurements = baseline()
     assert feed(judge, 0, 30, step=0.03, acceptance=0.5) == []  # tau 3, cost 1.5
-    ((number, found),) = feed(judge, 30, 60, step=0.03, acceptance=0.05)  # tau 1.2
-    assert found.verdict is Verdict.BREACH
+    ((number, finding),) = feed(judge, 30, 60, step=0.03, acceptance=0.05)  # tau 1.2
+    assert finding.verdict is Verdict.BREACH
     assert 30 + 5 <= number <= 30 + 12
-    (reading,) = [reading for _, reading in found.readings]
+    (reading,) = [reading for _, reading in finding.readings]
     assert reading.interval is not None
     assert reading.interval.upper < 1.0
     assert number <= 30 + 7 + 2, "seven minutes of a loss, confirmed by two"
@@ -106,8 +106,8 @@ def test_a_loss_against_the_baseline_is_found_and_a_gain_is_none() -> None:
 def test_without_a_baseline_nothing_is_known_of_a_loss() -> None:
     judge = judge_of(LOSES)
     assert feed(judge, 0, 60, step=0.2, acceptance=0.1) == []
-    (found,) = judge.findings()
-    assert (found.verdict, found.seen) == (Verdict.NO_DATA, Verdict.NO_DATA)
+    (finding,) = judge.findings()
+    assert (finding.verdict, finding.seen) == (Verdict.NO_DATA, Verdict.NO_DATA)
 
 
 @pytest.mark.parametrize(
@@ -141,8 +141,8 @@ def test_minutes_without_speculation_make_a_baseline() -> None:
     (taken,) = judge.take_measurements()
     assert (taken.origin, len(taken.points)) == (Origin.WINDOWS, 30)
     assert judge.take_measurements() == []
-    ((_, found),) = feed(judge, 30, 60, step=0.07, acceptance=0.5)
-    assert found.verdict is Verdict.BREACH
+    ((_, finding),) = feed(judge, 30, 60, step=0.07, acceptance=0.5)
+    assert finding.verdict is Verdict.BREACH
     assert judge.assessments()["m"].measured
 
 
@@ -180,7 +180,8 @@ def test_minutes_of_a_version_that_is_not_known_yet_are_no_baseline() -> None:
 
     def nameless(number: int) -> list[Window]:
         return [
-            replace(each, environment=Environment(None, "c-0")) for each in minute(number, Mode.OFF)
+            replace(sample, environment=Environment(None, "c-0"))
+            for sample in minute(number, Mode.OFF)
         ]
 
     for number in range(9):
@@ -213,8 +214,8 @@ def test_what_ran_before_an_upgrade_is_not_held_against_the_new_version() -> Non
 
     def upgraded(number: int, mode: Mode) -> list[Window]:
         return [
-            replace(each, environment=replace(each.environment, engine_version="0.33.0"))
-            for each in minute(number, mode, step=0.01)
+            replace(window, environment=replace(window.environment, engine_version="0.33.0"))
+            for window in minute(number, mode, step=0.01)
         ]
 
     for mode, numbers in ((Mode.OFF, range(30, 45)), (Mode.ON, range(45, 50))):
@@ -236,8 +237,8 @@ def test_a_model_that_is_gone_for_a_day_is_in_breach_no_more() -> None:
     feed(judge, 0, 30, acceptance=0.2)
     day = 24 * 60
     assert judge.observe((), at(29 + day)) == ()
-    (found,) = judge.observe((), at(31 + day))
-    assert (found.verdict, found.since) == (Verdict.NO_DATA, at(31 + day))
+    (finding,) = judge.observe((), at(31 + day))
+    assert (finding.verdict, finding.since) == (Verdict.NO_DATA, at(31 + day))
     assert judge.findings() == ()
 
 
@@ -245,15 +246,17 @@ def test_a_breach_that_was_restored_and_never_seen_ends_too() -> None:
     judge = judge_of(LOW)
     judge.restore("low", "m", "all", at(-10))
     assert judge.observe((), at(0)) == ()
-    (found,) = judge.observe((), at(24 * 60 + 1))
-    assert found.verdict is Verdict.NO_DATA
+    (finding,) = judge.observe((), at(24 * 60 + 1))
+    assert finding.verdict is Verdict.NO_DATA
 
 
 def test_a_temperature_that_is_gone_for_a_day_is_in_breach_no_more() -> None:
     judge = judge_of(LOW.model_copy(update={"scope": Scope(temperature="each")}))
     feed(judge, 0, 30, acceptance=0.5, buckets={">1": (500, 0.1)})
     changed = feed(judge, 30, 30 + 25 * 60 + 5, acceptance=0.5)
-    assert [(found.temperature, found.verdict) for _, found in changed] == [(">1", Verdict.NO_DATA)]
+    assert [(finding.temperature, finding.verdict) for _, finding in changed] == [
+        (">1", Verdict.NO_DATA)
+    ]
     assert judge.findings() == ()
 
 
@@ -269,11 +272,11 @@ def test_what_gives_way_ends_its_breach_and_loses_no_measurement() -> None:
     feed(judge, 0, 12, mode=Mode.OFF)
     feed(judge, 12, 40, acceptance=0.2)
     ended = [
-        found
+        finding
         for n in range(MOST_MODELS)
-        for found in judge.observe(minute(40 + n, model_name=f"m{n}"), at(41 + n))
+        for finding in judge.observe(minute(40 + n, model_name=f"m{n}"), at(41 + n))
     ]
-    assert [(found.model_name, found.verdict) for found in ended] == [("m", Verdict.NO_DATA)]
+    assert [(finding.model_name, finding.verdict) for finding in ended] == [("m", Verdict.NO_DATA)]
     (taken,) = judge.take_measurements()
     assert len(taken.points) == 12
     assert judge.take_measurements() == []
@@ -287,7 +290,7 @@ def test_a_successor_knows_all_but_the_books_of_the_objectives() -> None:
     feed(judge, 0, 20, mode=Mode.OFF)
     feed(judge, 20, 40, acceptance=0.2)
     heir = judge.successor([LOW], ())
-    assert [found.rule.name for found in heir.findings()] == ["low"]
+    assert [finding.rule.name for finding in heir.findings()] == ["low"]
     assert heir.recent("m") == judge.recent("m")
     (taken,) = heir.take_measurements()
     assert len(taken.points) == 20
@@ -305,8 +308,8 @@ def test_a_model_that_shows_no_more_is_judged_on_nothing() -> None:
     judge = judge_of(LOW)
     feed(judge, 0, 30, acceptance=0.2)
     judge.observe((), at(200))
-    (found,) = judge.findings()
-    assert (found.verdict, found.seen) == (Verdict.BREACH, Verdict.NO_DATA)
+    (finding,) = judge.findings()
+    assert (finding.verdict, finding.seen) == (Verdict.BREACH, Verdict.NO_DATA)
 
 
 def test_a_breach_from_before_goes_on_and_is_not_told_again() -> None:
@@ -314,8 +317,8 @@ def test_a_breach_from_before_goes_on_and_is_not_told_again() -> None:
     judge.restore("low", "m", "all", at(-10))
     judge.restore("gone", "m", "all", at(-10))
     assert feed(judge, 0, 30, acceptance=0.2) == []
-    (found,) = judge.findings()
-    assert (found.verdict, found.since) == (Verdict.BREACH, at(-10))
+    (finding,) = judge.findings()
+    assert (finding.verdict, finding.since) == (Verdict.BREACH, at(-10))
     assert [each.verdict for _, each in feed(judge, 30, 60, acceptance=0.7)] == [Verdict.PASS]
 
 
@@ -330,14 +333,16 @@ def test_past_minutes_are_loaded_without_being_judged() -> None:
 
 
 def test_a_scope_of_each_temperature_judges_each_by_itself() -> None:
-    each = LOW.model_copy(update={"scope": Scope(temperature="each")})
-    judge = judge_of(each)
+    by_temperature = LOW.model_copy(update={"scope": Scope(temperature="each")})
+    judge = judge_of(by_temperature)
     changed = feed(judge, 0, 30, acceptance=0.5, buckets={"0": (500, 0.8), ">1": (500, 0.1)})
-    assert [(found.temperature, found.verdict) for _, found in changed] == [(">1", Verdict.BREACH)]
+    assert [(finding.temperature, finding.verdict) for _, finding in changed] == [
+        (">1", Verdict.BREACH)
+    ]
     positive = LOW.model_copy(update={"scope": Scope(temperature="positive")})
     judge = judge_of(positive)
     feed(judge, 0, 30, acceptance=0.5, buckets={"0": (500, 0.1), ">1": (500, 0.8)})
-    assert [found.temperature for found in judge.findings()] == [">1"]
+    assert [finding.temperature for finding in judge.findings()] == [">1"]
 
 
 def test_a_scope_names_targets_and_models_by_pattern() -> None:
@@ -346,14 +351,14 @@ def test_a_scope_names_targets_and_models_by_pattern() -> None:
     judge = judge_of(rule, target="chat-1")
     windows = [*minute(0, model_name="big-1"), *minute(0, model_name="small")]
     judge.observe(windows, at(1))
-    assert [found.model_name for found in judge.findings()] == ["big-1"]
+    assert [finding.model_name for finding in judge.findings()] == ["big-1"]
 
 
 def test_new_rules_keep_what_was_found_by_those_that_stay() -> None:
     judge = judge_of(LOW, LOSES)
     feed(judge, 0, 30, acceptance=0.2)
     judge.rules = [LOW]
-    assert [found.rule.name for found in judge.findings()] == ["low"]
+    assert [finding.rule.name for finding in judge.findings()] == ["low"]
     changed = LOW.model_copy(update={"for_": 60.0})
     judge.rules = [changed]
     assert judge.findings() == ()
@@ -363,8 +368,8 @@ def test_a_restart_inside_a_minute_decides_nothing() -> None:
     judge = judge_of(LOSES)
     judge.measurements = baseline()
     assert feed(judge, 0, 60, step=0.2, acceptance=0.1, restarts=1) == []
-    (found,) = judge.findings()
-    assert found.verdict is Verdict.NO_DATA
+    (finding,) = judge.findings()
+    assert finding.verdict is Verdict.NO_DATA
 
 
 def test_a_baseline_that_ages_is_chosen_anew_every_hour() -> None:

@@ -16,17 +16,17 @@ SINCE, UNTIL = AT, AT + 3600
 
 def test_minutes_add_up_by_temperature_and_model() -> None:
     windows = [
-        each
+        window
         for n in range(3)
-        for each in (
+        for window in (
             minute(AT + 60 * n),
             of_tap(AT + 60 * n, ">1", drafts=10, of=90, server=100),
             of_tap(AT + 60 * n, "0", drafts=80, of=90, server=100),
         )
     ]
-    found = last_hour([*windows, minute(AT, model_name="b")], SINCE, UNTIL)["chat"]
-    assert sorted(found) == ["b", "llama"]
-    one = found["llama"]
+    hour = last_hour([*windows, minute(AT, model_name="b")], SINCE, UNTIL)["chat"]
+    assert sorted(hour) == ["b", "llama"]
+    one = hour["llama"]
     assert one.whole is not None
     assert one.whole.tally.drafts == 300
     assert [bucket.series.temperature for bucket in one.buckets] == ["0", ">1"]
@@ -56,16 +56,19 @@ def test_sums_begin_with_the_last_change_of_mode() -> None:
     """What was served with speculation, or in the minute of the change, is not the present."""
     modes = [Mode.OFF, Mode.ON, Mode.MIXED, Mode.OFF, Mode.OFF]
     windows = [
-        each
+        window
         for n, mode in enumerate(modes)
-        for each in (
+        for window in (
             minute(AT + 60 * n, mode=mode),
             replace(of_tap(AT + 60 * n, "0", drafts=1, of=1, server=1), mode=mode),
         )
     ]
     one = last_hour(windows, SINCE, UNTIL)["chat"]["llama"]
     assert (one.on, one.start, one.seconds) == (False, AT + 180, 120)
-    assert [each.length for each in (one.whole, *one.buckets) if each is not None] == [120, 120]
+    assert [sample.length for sample in (one.whole, *one.buckets) if sample is not None] == [
+        120,
+        120,
+    ]
     assert len(one.points["all"]) == 5
     one = last_hour(windows[:4], SINCE, UNTIL)["chat"]["llama"]
     assert (one.on, one.start, one.seconds) == (True, AT + 60, 60)

@@ -29,8 +29,8 @@ def requests(good: int, bad: int = 0) -> Tally:
 
 
 def status(book: SloBook, now: float) -> SloStatus:
-    (found,) = book.statuses("model", now)
-    return found
+    (reported,) = book.statuses("model", now)
+    return reported
 
 
 def of_one(counts: tuple[int, ...], objective: Slo) -> SloStatus:
@@ -48,32 +48,32 @@ def of_one(counts: tuple[int, ...], objective: Slo) -> SloStatus:
 )  # fmt: skip
 def test_only_what_was_surely_too_slow_counts_as_bad(threshold, bad, unknown):
     """Of what lies in the bucket of the threshold it is said how much that is."""
-    found = of_one((70, 20, 4, 6), slo(threshold))
-    assert (found.total, found.good, found.unknown) == (100, 100 - bad, unknown)
-    assert found.error_ratio == pytest.approx(bad / 100)
+    status = of_one((70, 20, 4, 6), slo(threshold))
+    assert (status.total, status.good, status.unknown) == (100, 100 - bad, unknown)
+    assert status.error_ratio == pytest.approx(bad / 100)
 
 
 @pytest.mark.parametrize(("bad", "left"), [(0, 1.0), (5, 0.5), (10, 0.0), (30, -2.0)])
 def test_the_budget_is_what_the_objective_allows(bad, left):
-    found = of_one((1000 - bad, 0, bad, 0), slo(objective="99%"))
-    assert found.budget_left == pytest.approx(left)
-    assert found.burn_rates[300] == pytest.approx(1 - left)
+    status = of_one((1000 - bad, 0, bad, 0), slo(objective="99%"))
+    assert status.budget_left == pytest.approx(left)
+    assert status.burn_rates[300] == pytest.approx(1 - left)
 
 
 def test_without_requests_nothing_is_known():
     book = SloBook([slo()])
-    for at, counted in enumerate([Tally(), Tally(ttft=Histogram((), (9,), 1.0)), requests(0)]):
-        book.add(T0 + at * MINUTE, MINUTE, counted)
-    found = status(book, T0 + 180)
-    assert (found.total, found.error_ratio, found.budget_left) == (0, None, None)
-    assert found.burn_rates == dict.fromkeys(BURN_WINDOWS)
+    for n, counted in enumerate([Tally(), Tally(ttft=Histogram((), (9,), 1.0)), requests(0)]):
+        book.add(T0 + n * MINUTE, MINUTE, counted)
+    reported = status(book, T0 + 180)
+    assert (reported.total, reported.error_ratio, reported.budget_left) == (0, None, None)
+    assert reported.burn_rates == dict.fromkeys(BURN_WINDOWS)
 
 
 def test_burn_rates_are_of_their_own_windows():
     """Ten bad minutes of a hundred requests, then twenty good ones."""
     book = SloBook([slo(objective="90%")])
-    for at in range(30):
-        book.add(T0 + at * MINUTE, MINUTE, requests(*((0, 100) if at < 10 else (100, 0))))
+    for n in range(30):
+        book.add(T0 + n * MINUTE, MINUTE, requests(*((0, 100) if n < 10 else (100, 0))))
     rates = status(book, T0 + 30 * MINUTE).burn_rates
     assert rates[300] == 0
     assert rates[1800] == pytest.approx(10 / 3)
@@ -82,17 +82,19 @@ def test_burn_rates_are_of_their_own_windows():
 
 def test_a_burn_rate_is_exact_to_the_minute_for_six_hours():
     book = SloBook([slo(objective="90%")])
-    for at in range(12 * 60):
-        book.add(T0 + at * MINUTE, MINUTE, requests(9, 1 if at % 7 else 0))
-    for at in (12 * 60, 11 * 60 + 17):
-        now = T0 + at * MINUTE
-        if at < 12 * 60:
+    for n in range(12 * 60):
+        book.add(T0 + n * MINUTE, MINUTE, requests(9, 1 if n % 7 else 0))
+    for minutes in (12 * 60, 11 * 60 + 17):
+        now = T0 + minutes * MINUTE
+        if minutes < 12 * 60:
             book = SloBook([slo(objective="90%")])
-            for each in range(at):
-                book.add(T0 + each * MINUTE, MINUTE, requests(9, 1 if each % 7 else 0))
+            for minute_number in range(minutes):
+                book.add(
+                    T0 + minute_number * MINUTE, MINUTE, requests(9, 1 if minute_number % 7 else 0)
+                )
         for span in (300, 1800, 3600, 7200, 21600):
-            inside = range(at - span // 60, at)
-            bad = sum(1 for each in inside if each % 7)
+            inside = range(minutes - span // 60, minutes)
+            bad = sum(1 for minute_number in inside if minute_number % 7)
             rate = bad / (9 * len(inside) + bad) / 0.1
             assert status(book, now).burn_rates[span] == pytest.approx(rate)
 
@@ -109,7 +111,7 @@ def test_what_has_left_the_window_counts_no_more():
 def test_a_minute_counts_once_however_late_and_often_it_comes():
     """The order of a whole day, each minute up to three times, is of no account."""
     chance = random.Random(3)
-    minutes = [(T0 + at * MINUTE, requests(at % 7, at % 3)) for at in range(24 * 60)]
+    minutes = [(T0 + n * MINUTE, requests(n % 7, n % 3)) for n in range(24 * 60)]
     in_order, any_order = SloBook([slo()]), SloBook([slo()])
     for start, counted in minutes:
         in_order.add(start, MINUTE, counted)
@@ -118,8 +120,8 @@ def test_a_minute_counts_once_however_late_and_often_it_comes():
     for start, counted in late:
         any_order.add(start, MINUTE, counted)
     first, second = (status(book, T0 + 24 * HOUR) for book in (in_order, any_order))
-    assert first.total == sum(at % 7 + at % 3 for at in range(24 * 60))
-    assert first.good == sum(at % 7 for at in range(24 * 60))
+    assert first.total == sum(n % 7 + n % 3 for n in range(24 * 60))
+    assert first.good == sum(n % 7 for n in range(24 * 60))
     assert (first.total, first.good) == (second.total, second.good)
 
 
@@ -131,14 +133,14 @@ def test_hours_of_a_store_stand_for_their_minutes():
         book.add(T0, HOUR, requests(*part))
     book.add(T0 + 2 * MINUTE, MINUTE, requests(50, 50))
     book.add(T0 + HOUR, MINUTE, requests(1000))
-    found = status(book, T0 + HOUR + MINUTE)
-    assert (found.total, found.good) == (4000, 3900)
+    reported = status(book, T0 + HOUR + MINUTE)
+    assert (reported.total, reported.good) == (4000, 3900)
 
 
 def test_a_month_of_hours_and_a_minute_of_today_are_one_window():
     book = SloBook([slo(window="30d", objective="99%")])
-    for at in range(29 * 24):
-        book.add(T0 + at * HOUR, HOUR, requests(995, 5))
+    for n in range(29 * 24):
+        book.add(T0 + n * HOUR, HOUR, requests(995, 5))
     now = T0 + 29 * 24 * HOUR
     assert status(book, now).error_ratio == pytest.approx(0.005)
     assert status(book, now).burn_rates[86400] == pytest.approx(0.5)
@@ -159,17 +161,17 @@ def test_memory_is_bounded():
     """Six days of minutes leave four of hours, and minutes of six hours and a piece."""
     book = SloBook([slo(window="96h")])
     counted = requests(9, 1)
-    for at in range(6 * 24 * 60):
-        book.add(T0 + at * MINUTE, MINUTE, counted)
+    for n in range(6 * 24 * 60):
+        book.add(T0 + n * MINUTE, MINUTE, counted)
     now = T0 + 6 * 24 * HOUR
     assert len(book._hours) <= 4 * 24 + 2
     assert sum(len(hour.minutes) for hour in book._hours.values()) <= 7 * 60
-    found = status(book, now)
-    assert found.total == 10 * 4 * 24 * 60
-    assert found.error_ratio == pytest.approx(0.1)
+    reported = status(book, now)
+    assert reported.total == 10 * 4 * 24 * 60
+    assert reported.error_ratio == pytest.approx(0.1)
     for late in (T0, now - 24 * HOUR):
         book.add(late, MINUTE, counted)
-    assert status(book, now) == found
+    assert status(book, now) == reported
 
 
 def test_each_objective_has_its_own_account():
@@ -188,8 +190,8 @@ WHOLE = Slo(name="whole", metric="e2e", threshold="500ms", objective="99%")
 
 def of_all(*parts: tuple[Slo, int, int]) -> Goodput:
     """The goodput of a minute in which each objective had so many good and bad requests."""
-    book = SloBook([each for each, _, _ in parts])
-    counted = {each.metric: requests(good, bad).ttft for each, good, bad in parts}
+    book = SloBook([objective for objective, _, _ in parts])
+    counted = {objective.metric: requests(good, bad).ttft for objective, good, bad in parts}
     book.add(T0, MINUTE, Tally(**counted))
     return book.goodput(T0 + MINUTE)[300]
 
@@ -211,37 +213,37 @@ def of_all(*parts: tuple[Slo, int, int]) -> Goodput:
     ],
 )
 def test_the_requests_that_met_all_objectives_lie_between_bounds(parts, requests, lower, upper):
-    found = of_all(*parts)
-    assert found == (MINUTE, requests, lower, upper)
-    assert found.rate(found.upper) == (None if upper is None else pytest.approx(upper / MINUTE))
+    status = of_all(*parts)
+    assert status == (MINUTE, requests, lower, upper)
+    assert status.rate(status.upper) == (None if upper is None else pytest.approx(upper / MINUTE))
 
 
 def test_of_two_thresholds_of_one_metric_the_strictest_decides():
     """Who misses the lax one misses the other too: that is one figure, not bounds."""
     book = SloBook([slo("1s"), slo("500ms"), slo("250ms")])
     book.add(T0, MINUTE, Tally(ttft=Histogram(BOUNDS, (50, 30, 15, 5), 1.0)))
-    found = book.goodput(T0 + MINUTE)[300]
-    assert (found.lower, found.upper) == (50, 50)
+    status = book.goodput(T0 + MINUTE)[300]
+    assert (status.lower, status.upper) == (50, 50)
 
 
 def test_what_lies_beyond_the_end_of_the_histogram_may_have_met_the_objective():
     book = SloBook([slo("4s")])
     book.add(T0, MINUTE, Tally(ttft=Histogram(BOUNDS, (70, 20, 4, 6), 1.0)))
-    found = book.goodput(T0 + MINUTE)[300]
-    assert (found.lower, found.upper) == (94, 100)
+    status = book.goodput(T0 + MINUTE)[300]
+    assert (status.lower, status.upper) == (94, 100)
 
 
 def test_goodput_is_a_rate_of_the_time_that_was_watched():
     """Ten minutes of an hour, one of which made up for five that nobody watched."""
     book = SloBook([slo()])
-    for at in range(9):
-        book.add(T0 + at * MINUTE, MINUTE, requests(30, 30), 60.0)
+    for n in range(9):
+        book.add(T0 + n * MINUTE, MINUTE, requests(30, 30), 60.0)
     book.add(T0 + 50 * MINUTE, MINUTE, requests(180, 180), 360.0)
     book.add(T0 + 50 * MINUTE, MINUTE, requests(180, 180), 360.0)
-    found = book.goodput(T0 + HOUR)[3600]
-    assert found.watched == 9 * 60 + 360
-    assert found.rate(found.requests) == pytest.approx(1.0)
-    assert found.rate(found.lower) == found.rate(found.upper) == pytest.approx(0.5)
+    status = book.goodput(T0 + HOUR)[3600]
+    assert status.watched == 9 * 60 + 360
+    assert status.rate(status.requests) == pytest.approx(1.0)
+    assert status.rate(status.lower) == status.rate(status.upper) == pytest.approx(0.5)
     empty = book.goodput(T0 + HOUR)[300]
     assert (empty.watched, empty.rate(empty.requests)) == (0, None)
 
@@ -252,9 +254,9 @@ def test_hours_of_a_store_bring_the_time_that_they_were_watched():
     book.add(T0 + MINUTE, MINUTE, requests(50, 50))
     book.add(T0, HOUR, requests(900), 1200.0)
     book.add(T0, HOUR, requests(450, 450), 600.0)
-    found = book.goodput(T0 + HOUR)[3600]
-    assert found == (1800, 1800, 1350, 1350)
-    assert found.rate(found.lower) == pytest.approx(0.75)
+    status = book.goodput(T0 + HOUR)[3600]
+    assert status == (1800, 1800, 1350, 1350)
+    assert status.rate(status.lower) == pytest.approx(0.75)
 
 
 def test_another_length_is_refused():
@@ -268,7 +270,8 @@ def test_another_length_is_refused():
 )
 def test_a_stricter_threshold_leaves_no_more_budget(counts, one, other):
     strict, lax = (
-        of_one(tuple(counts), slo(f"{each}ms")) for each in (min(one, other), max(one, other))
+        of_one(tuple(counts), slo(f"{milliseconds}ms"))
+        for milliseconds in (min(one, other), max(one, other))
     )
     assert strict.good <= lax.good + 1e-9
     assert 0 <= lax.good <= lax.total == sum(counts)
@@ -282,10 +285,10 @@ _SLOW = st.frozensets(st.integers(0, 29), max_size=30)
 def test_what_truly_met_all_objectives_lies_within_the_bounds(slow, metrics, brief):
     """Thirty requests, some of which miss each objective, and some have no time per token."""
     parts, missed = [], set()
-    for each, late in zip((slo(), WHOLE, PACE)[:metrics], slow, strict=False):
-        timed = set(range(brief, 30)) if each is PACE else set(range(30))
-        parts.append((each, len(timed - late), len(timed & late)))
+    for objective, late in zip((slo(), WHOLE, PACE)[:metrics], slow, strict=False):
+        timed = set(range(brief, 30)) if objective is PACE else set(range(30))
+        parts.append((objective, len(timed - late), len(timed & late)))
         missed |= timed & late
-    found = of_all(*parts)
-    assert found.lower <= 30 - len(missed) <= found.upper <= found.requests == 30
-    assert metrics > 1 or found.lower == found.upper
+    status = of_all(*parts)
+    assert status.lower <= 30 - len(missed) <= status.upper <= status.requests == 30
+    assert metrics > 1 or status.lower == status.upper

@@ -33,7 +33,7 @@ VLLM_BOUNDS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2)
 RATIOS = [name for name in MEASURES if name.startswith(("ttft", "tpot")) and name.endswith("ratio")]
 
 
-def busy(at: int = 0, rate: float = 0.6, tpot: float = 0.02):
+def busy(n: int = 0, rate: float = 0.6, tpot: float = 0.02):
     """A minute of which everything is known, with two temperatures."""
     greedy = tally(
         rate=0.8, drafts=600, tpot=0.018, requests=60,
@@ -48,11 +48,11 @@ def busy(at: int = 0, rate: float = 0.6, tpot: float = 0.02):
         output_length=observed([3, 15, 20, 21, 400], LENGTH_BOUNDS),
     )  # fmt: skip
     return minute(
-        at,
+        n,
         whole,
         buckets={"0": greedy, HOT: hot},
         coverage=0.9,
-        gauges=gauges(4.0, waiting_seconds=90.0, kv_cache_usage_max=0.5 + at / 1000),
+        gauges=gauges(4.0, waiting_seconds=90.0, kv_cache_usage_max=0.5 + n / 1000),
     )
 
 
@@ -61,7 +61,7 @@ REFERENCE = {
     "0": tally(rate=0.9, drafts=30_000),
     HOT: tally(rate=0.3, drafts=20_000),
 }
-HOURLY = [busy(at) for at in range(60)]
+HOURLY = [busy(n) for n in range(60)]
 
 
 @functools.cache
@@ -102,20 +102,20 @@ def full(samples):
     ],
 )
 def test_a_metric_is_what_the_samples_make_it(metric, temperature, value):
-    found = read(metric, hourly(), window=HOUR, temperature=temperature)
-    assert found.value == pytest.approx(value, rel=0.03)
-    assert found.missing is None
+    reading = read(metric, hourly(), window=HOUR, temperature=temperature)
+    assert reading.value == pytest.approx(value, rel=0.03)
+    assert reading.missing is None
 
 
 @pytest.mark.parametrize("metric", MEASURES)
 def test_a_metric_has_an_interval_if_it_is_said_to(metric):
     if MEASURES[metric].instead_of:
-        found = read(metric, hourly(measured=False), window=HOUR)
+        reading = read(metric, hourly(measured=False), window=HOUR)
     else:
-        found = read(metric, hourly(), window=HOUR)
-    assert (found.interval is not None) is MEASURES[metric].has_interval
-    if found.interval is not None:
-        assert found.interval.lower <= found.value <= found.interval.upper
+        reading = read(metric, hourly(), window=HOUR)
+    assert (reading.interval is not None) is MEASURES[metric].has_interval
+    if reading.interval is not None:
+        assert reading.interval.lower <= reading.value <= reading.interval.upper
 
 
 @pytest.mark.parametrize("metric", MEASURES)
@@ -124,10 +124,10 @@ def test_a_metric_has_an_interval_if_it_is_said_to(metric):
     [
         [],
         [
-            minute(at, replace(tally(), drafts=None), mode=Mode.OFF, gauges=gauges(0))
-            for at in range(9)
+            minute(n, replace(tally(), drafts=None), mode=Mode.OFF, gauges=gauges(0))
+            for n in range(9)
         ],
-        [minute(at, mode=Mode.MIXED, sound=False) for at in range(9)],
+        [minute(n, mode=Mode.MIXED, sound=False) for n in range(9)],
     ],
     ids=["nothing", "off", "mixed"],
 )
@@ -135,10 +135,10 @@ def test_without_speculation_there_is_no_value_and_a_reason(metric, samples):
     if metric in ("running", "waiting") and samples and samples[0].sound:
         assert read(metric, full(samples), window=HOUR).value == 0
         return
-    found = read(metric, full(samples), window=HOUR)
-    assert found.value is None
-    assert found.interval is None
-    assert found.missing
+    reading = read(metric, full(samples), window=HOUR)
+    assert reading.value is None
+    assert reading.interval is None
+    assert reading.missing
 
 
 @pytest.mark.parametrize("metric", MEASURES)
@@ -146,17 +146,17 @@ def test_a_single_empty_minute_is_no_data(metric):
     """Counts that are there and zero divide nothing."""
     nothing = Histogram(TPOT_BOUNDS, (0,) * (len(TPOT_BOUNDS) + 1), 0.0)
     empty = tally(drafts=0, requests=0, output_length=nothing, request_acceptance=nothing)
-    found = read(metric, full([minute(0, empty, buckets={"0": empty})]), window=60)
-    assert found.value is None or metric in ("running", "waiting")
-    assert found.drafts == found.requests == 0
+    reading = read(metric, full([minute(0, empty, buckets={"0": empty})]), window=60)
+    assert reading.value is None or metric in ("running", "waiting")
+    assert reading.drafts == reading.requests == 0
 
 
 @pytest.mark.parametrize("metric", MEASURES)
 def test_traffic_is_that_of_the_window_and_the_temperature(metric):
-    samples = [busy(at) for at in range(10)]
-    found = read(metric, full(samples), window=300, temperature=HOT)
+    samples = [busy(n) for n in range(10)]
+    reading = read(metric, full(samples), window=300, temperature=HOT)
     by_temperature = MEASURES[metric].by_temperature
-    assert (found.drafts, found.requests) == ((1500, 200) if by_temperature else (5000, 500))
+    assert (reading.drafts, reading.requests) == ((1500, 200) if by_temperature else (5000, 500))
 
 
 def test_an_unknown_metric_is_refused():
@@ -167,7 +167,7 @@ def test_an_unknown_metric_is_refused():
 @pytest.mark.parametrize("metric", ["speedup_ratio", "ttft_p99", "tpot_p99_ratio", "tpot_tail"])
 def test_latencies_around_a_restart_are_those_of_no_mode(metric):
     wild = tally(tpot=0.3, ttft=4.0)
-    restarts = [minute(at, wild, sound=False) for at in range(60, 70)]
+    restarts = [minute(n, wild, sound=False) for n in range(60, 70)]
     before = read(metric, hourly(), window=HOUR)
     after = read(metric, evidence([*HOURLY, *restarts], baseline=baseline()), window=HOUR + 600)
     assert after.value == before.value
@@ -175,9 +175,9 @@ def test_latencies_around_a_restart_are_those_of_no_mode(metric):
 
 def test_drafts_around_a_restart_are_exact_counts():
     restarted = minute(1, tally(rate=0.2, drafts=1000), sound=False)
-    found = read("acceptance_ratio", evidence([minute(0), restarted]), window=120)
-    assert found.value == pytest.approx(0.4)
-    assert found.drafts == 2000
+    reading = read("acceptance_ratio", evidence([minute(0), restarted]), window=120)
+    assert reading.value == pytest.approx(0.4)
+    assert reading.drafts == 2000
 
 
 @pytest.mark.parametrize("metric", MEASURES)
@@ -189,15 +189,15 @@ def test_what_was_read_of_speculation_says_nothing_once_it_is_off(metric, mode):
     else:
         samples, known = HOURLY, baseline()
     ended = [*samples, minute(60, mode=mode, sound=mode is Mode.OFF)]
-    found = read(metric, evidence(ended, baseline=known, reference=REFERENCE), window=HOUR)
+    reading = read(metric, evidence(ended, baseline=known, reference=REFERENCE), window=HOUR)
     if metric in ("running", "waiting"):
-        assert found.value is not None
+        assert reading.value is not None
         return
-    assert (found.value, found.interval, found.open_ended) == (None, None, False)
-    assert found.missing == "speculation was off in the newest minute"
+    assert (reading.value, reading.interval, reading.open_ended) == (None, None, False)
+    assert reading.missing == "speculation was off in the newest minute"
     again = [*ended, minute(61)]
-    found = read(metric, evidence(again, baseline=known, reference=REFERENCE), window=HOUR)
-    assert found.value is not None
+    reading = read(metric, evidence(again, baseline=known, reference=REFERENCE), window=HOUR)
+    assert reading.value is not None
 
 
 def test_without_a_baseline_acceptance_is_judged_by_assumption():
@@ -211,17 +211,17 @@ def test_without_a_baseline_acceptance_is_judged_by_assumption():
 def test_beyond_the_loads_of_a_baseline_acceptance_is_judged_by_assumption():
     """Else a loss at loads that nobody measured would be missed for ever."""
     elsewhere = evidence(HOURLY, baseline=baseline(running=(40.0,)), reference=REFERENCE)
-    found = read("acceptance_ratio_unmeasured", elsewhere, window=HOUR)
-    assert (found.value, found.basis, found.moot) == (0.6, "assumed", False)
+    reading = read("acceptance_ratio_unmeasured", elsewhere, window=HOUR)
+    assert (reading.value, reading.basis, reading.moot) == (0.6, "assumed", False)
 
 
 def test_the_assumed_speedup_is_one_at_the_draft_cost_of_the_target():
     """3.4 tokens of steps that cost 1 + 4 x c; a tenth of the requests accept 12 %."""
     known = hourly(measured=False)
     for cost, speedup in ((0.1, 3.4 / 1.4), (0.6, 1.0), (0.9, 3.4 / 4.6)):
-        found = read("speedup_ratio_assumed", known, window=HOUR, draft_cost_ratio=cost)
-        assert found.value == pytest.approx(speedup)
-        assert (found.basis, found.moot) == ("assumed", False)
+        reading = read("speedup_ratio_assumed", known, window=HOUR, draft_cost_ratio=cost)
+        assert reading.value == pytest.approx(speedup)
+        assert (reading.basis, reading.moot) == ("assumed", False)
     low = read("request_speedup_p10_assumed", known, window=HOUR, temperature=HOT)
     assert low.value == pytest.approx((1 + 4 * 0.105) / 1.4, rel=1e-3)
     assert read("request_speedup_p10_assumed", hourly(), window=HOUR, temperature=HOT).moot
@@ -229,8 +229,8 @@ def test_the_assumed_speedup_is_one_at_the_draft_cost_of_the_target():
 
 def test_without_drafts_of_known_length_no_speedup_is_assumed():
     counted = replace(tally(), drafts=None)
-    found = read("speedup_ratio_assumed", evidence([minute(0, counted)]), window=60)
-    assert (found.value, found.missing) == (None, "no drafts")
+    reading = read("speedup_ratio_assumed", evidence([minute(0, counted)]), window=60)
+    assert (reading.value, reading.missing) == (None, "no drafts")
 
 
 def test_acceptance_is_judged_by_measurement_at_loads_of_the_baseline():
@@ -248,41 +248,43 @@ def test_a_speedup_that_is_missing_says_why():
 
 
 def test_a_quantile_beyond_the_last_bound_says_that_it_is_greater():
-    found = read("ttft_p99", evidence([minute(0, tally(ttft=20.0))]), window=60)
-    assert (found.value, found.open_ended) == (TTFT_BOUNDS[-1], True)
-    assert found.note == "greater than the last bound of the histogram"
+    reading = read("ttft_p99", evidence([minute(0, tally(ttft=20.0))]), window=60)
+    assert (reading.value, reading.open_ended) == (TTFT_BOUNDS[-1], True)
+    assert reading.note == "greater than the last bound of the histogram"
 
 
 def test_a_server_that_gives_no_bounds_has_no_quantiles():
     bare = replace(tally(), tpot=Histogram((), (20,), 0.4))
-    found = read("tpot_p99", evidence([minute(0, bare)]), window=60)
-    assert (found.value, found.missing) == (None, "no TPOT")
+    reading = read("tpot_p99", evidence([minute(0, bare)]), window=60)
+    assert (reading.value, reading.missing) == (None, "no TPOT")
 
 
 def test_latency_is_compared_within_load_bins_as_traffic_weighs_them_now():
     """At 4 running the baseline is fast, at 40 slow: as much traffic of each is half and half."""
     measured = baseline(tpot=0.01, running=[4.0]).bins | baseline(tpot=0.1, running=[40.0]).bins
     both = Baseline(measured, measured)
-    fast = [minute(at, tally(tpot=0.01, requests=200)) for at in range(10)]
-    slow = [minute(at + 10, tally(tpot=0.1, requests=200), running=40.0) for at in range(10)]
+    fast = [minute(n, tally(tpot=0.01, requests=200)) for n in range(10)]
+    slow = [minute(n + 10, tally(tpot=0.1, requests=200), running=40.0) for n in range(10)]
     for samples in ([*fast, *slow], [*fast, *slow[:1]], [*fast[:1], *slow]):
-        found = read("tpot_p99_ratio", evidence(samples, baseline=both), window=HOUR)
-        assert found.value == pytest.approx(1.0, abs=0.02)
+        reading = read("tpot_p99_ratio", evidence(samples, baseline=both), window=HOUR)
+        assert reading.value == pytest.approx(1.0, abs=0.02)
 
 
 def test_a_load_without_baseline_is_left_out_while_it_is_the_lesser_part():
-    here = [minute(at, tally(tpot=0.03, requests=200)) for at in range(10)]
-    there = [minute(at + 10, tally(tpot=0.4, requests=200), running=40.0) for at in range(11)]
-    found = read("tpot_p99_ratio", evidence([*here, *there[:9]], baseline=baseline()), window=HOUR)
-    assert found.value == pytest.approx(1.0, abs=0.02)
-    found = read("tpot_p99_ratio", evidence([*here, *there], baseline=baseline()), window=HOUR)
-    assert found.value is None
-    assert found.missing == "no TPOT without speculation at the load that there was"
+    here = [minute(n, tally(tpot=0.03, requests=200)) for n in range(10)]
+    there = [minute(n + 10, tally(tpot=0.4, requests=200), running=40.0) for n in range(11)]
+    reading = read(
+        "tpot_p99_ratio", evidence([*here, *there[:9]], baseline=baseline()), window=HOUR
+    )
+    assert reading.value == pytest.approx(1.0, abs=0.02)
+    reading = read("tpot_p99_ratio", evidence([*here, *there], baseline=baseline()), window=HOUR)
+    assert reading.value is None
+    assert reading.missing == "no TPOT without speculation at the load that there was"
 
 
 def of_origin(origin, **others):
     made = baseline(**others)
-    return {at: replace(each, origin=origin) for at, each in made.bins.items()}
+    return {bin_: replace(sample, origin=origin) for bin_, sample in made.bins.items()}
 
 
 @pytest.mark.parametrize("metric", RATIOS)
@@ -290,10 +292,10 @@ def of_origin(origin, **others):
 def test_latencies_of_traffic_are_not_compared_with_a_fixed_workload(metric, origin):
     """Its prompts and lengths are others, and so are its first tokens and its tail."""
     own = baseline(ttft=0.02)
-    fixed = Baseline({at: replace(each, origin=origin) for at, each in own.bins.items()})
-    found = read(metric, evidence(HOURLY, baseline=fixed), window=HOUR)
-    assert found.value is None
-    assert found.missing == "no minutes of its own without speculation"
+    fixed = Baseline({bin_: replace(sample, origin=origin) for bin_, sample in own.bins.items()})
+    reading = read(metric, evidence(HOURLY, baseline=fixed), window=HOUR)
+    assert reading.value is None
+    assert reading.missing == "no minutes of its own without speculation"
     beside = Baseline(fixed.bins, own.bins)
     assert read(metric, evidence(HOURLY, baseline=beside), window=HOUR).value is not None
 
@@ -301,17 +303,17 @@ def test_latencies_of_traffic_are_not_compared_with_a_fixed_workload(metric, ori
 @pytest.mark.parametrize("requests", [1, 30])
 def test_a_p99_of_few_requests_proves_no_regression(requests):
     """Twice as slow, but of so few requests that its interval reaches far down or up."""
-    samples = [minute(at, tally(tpot=0.035, requests=requests)) for at in range(6)]
+    samples = [minute(n, tally(tpot=0.035, requests=requests)) for n in range(6)]
     few = baseline(tpot=0.03, requests=20)
-    found = read("tpot_p99_ratio", evidence(samples, baseline=few), window=HOUR)
-    assert found.interval.lower == 0
+    reading = read("tpot_p99_ratio", evidence(samples, baseline=few), window=HOUR)
+    assert reading.interval.lower == 0
 
 
 def test_a_regression_is_seen_with_the_whole_interval():
-    samples = [minute(at, tally(tpot=0.06, requests=200)) for at in range(30)]
-    found = read("tpot_p99_ratio", evidence(samples, baseline=baseline()), window=HOUR)
-    assert found.value == pytest.approx(2, rel=0.05)
-    assert found.interval.lower > 1.1
+    samples = [minute(n, tally(tpot=0.06, requests=200)) for n in range(30)]
+    reading = read("tpot_p99_ratio", evidence(samples, baseline=baseline()), window=HOUR)
+    assert reading.value == pytest.approx(2, rel=0.05)
+    assert reading.interval.lower > 1.1
 
 
 def test_a_p99_that_has_just_crossed_a_bound_is_no_regression():
@@ -319,20 +321,20 @@ def test_a_p99_that_has_just_crossed_a_bound_is_no_regression():
     fast = observed([0.0101] * 2400 + [0.0249] * 100, VLLM_BOUNDS)
     slow = observed([0.0101] * 2400 + [0.0251] * 100, VLLM_BOUNDS)
     before = baseline()
-    (at,) = before.bins
-    before = Baseline(before.bins, {at: replace(before.bins[at], tpot=fast)})
+    (bin_,) = before.bins
+    before = Baseline(before.bins, {bin_: replace(before.bins[bin_], tpot=fast)})
     samples = [minute(n, replace(tally(), tpot=slow)) for n in range(30)]
-    found = read("tpot_p99_ratio", evidence(samples, baseline=before), window=HOUR)
-    assert found.value > 1.3
-    assert found.interval.lower < 1.1
+    reading = read("tpot_p99_ratio", evidence(samples, baseline=before), window=HOUR)
+    assert reading.value > 1.3
+    assert reading.interval.lower < 1.1
 
 
 @pytest.mark.parametrize("metric", RATIOS)
 def test_a_ratio_to_a_baseline_beyond_its_last_bound_is_not_known(metric):
     slow = baseline(tpot=3.0, ttft=30.0)
-    found = read(metric, evidence(HOURLY, baseline=slow), window=HOUR)
-    assert found.value is None
-    assert found.missing == "beyond the last bound of the histogram"
+    reading = read(metric, evidence(HOURLY, baseline=slow), window=HOUR)
+    assert reading.value is None
+    assert reading.missing == "beyond the last bound of the histogram"
 
 
 counts = st.tuples(st.sampled_from([0.3, 0.6, 0.9]), st.sampled_from([0, 7, 2000]))
@@ -352,11 +354,11 @@ def test_the_order_of_minutes_changes_no_reading_and_none_is_nan(made, seed):
     shuffled = list(contents)
     seed.shuffle(shuffled)
     first, second = (
-        full([replace(each, start=each.start + 60 * at) for at, each in enumerate(order)])
+        full([replace(sample, start=sample.start + 60 * n) for n, sample in enumerate(order)])
         for order in (contents, shuffled)
     )
     for metric in MEASURES:
-        one, other = (read(metric, each, window=HOUR) for each in (first, second))
+        one, other = (read(metric, part, window=HOUR) for part in (first, second))
         alone = {"stretches": (), "interval": None}
         assert one._replace(**alone) == other._replace(**alone)
         assert (one.interval is None) == (other.interval is None)

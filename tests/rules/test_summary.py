@@ -43,19 +43,19 @@ def test_a_page_with_a_tap_shows_its_buckets_by_temperature() -> None:
         "source": "tap", "drafts": 995, "coverage": 995 / 1238, "failures": 0,
         "records": {"record": 90}, "uncovered": {"disconnected": 1, "several": 3},
     }  # fmt: skip
-    found = model["temperatures"]
-    assert [bucket["temperature"] for bucket in found] == [
+    buckets = model["temperatures"]
+    assert [bucket["temperature"] for bucket in buckets] == [
         "0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1", "unknown",
     ]  # fmt: skip
-    assert sum(bucket["drafts"] for bucket in found) == 995
-    assert sum(bucket["share"] for bucket in found) == pytest.approx(1.0)
-    assert sum(sum(bucket["requests"].values()) for bucket in found) == 93
-    assert list(found[0]) == [
+    assert sum(bucket["drafts"] for bucket in buckets) == 995
+    assert sum(bucket["share"] for bucket in buckets) == pytest.approx(1.0)
+    assert sum(sum(bucket["requests"].values()) for bucket in buckets) == 93
+    assert list(buckets[0]) == [
         "temperature", "share", "requests", "drafts", "draft_tokens", "accepted_tokens",
         "acceptance_rate", "mean_acceptance_length", "accepted_length_histogram",
         "accepted_per_position", "ttft", "tpot", "request_acceptance",
     ]  # fmt: skip
-    greedy, hot = found[0], found[4]
+    greedy, hot = buckets[0], buckets[4]
     assert sum(greedy["accepted_length_histogram"]) == greedy["drafts"]
     assert hot["acceptance_rate"] < 0.1 < 0.7 < greedy["acceptance_rate"]
     spread = greedy["request_acceptance"]
@@ -114,8 +114,8 @@ def test_engines_of_one_model_are_added_and_counted() -> None:
 def test_models_come_sorted_by_name() -> None:
     page = pages.speculation(3, [2, 1], model="b")
     other = pages.speculation(5, [4], model="a").splitlines()[2::3]
-    found = summary.models_of({**pages.read(page), **pages.read("\n".join(other) + "\n")}, [])
-    assert [(model["model_name"], model["drafts"]) for model in found] == [("a", 5), ("b", 3)]
+    result = summary.models_of({**pages.read(page), **pages.read("\n".join(other) + "\n")}, [])
+    assert [(model["model_name"], model["drafts"]) for model in result] == [("a", 5), ("b", 3)]
 
 
 def test_the_old_engine_gives_its_lifetime_rate() -> None:
@@ -157,17 +157,17 @@ def test_a_quantile_beyond_the_last_bound_is_marked() -> None:
 
 
 def test_a_mean_without_bounds_has_no_quantile_and_none_that_is_open_ended() -> None:
-    found = summary.latency(Histogram((), (60,), 2.0))
-    assert found is not None
-    assert (found["count"], found["sum"], found["p50"], found["open_ended"]) == (
+    result = summary.latency(Histogram((), (60,), 2.0))
+    assert result is not None
+    assert (result["count"], result["sum"], result["p50"], result["open_ended"]) == (
         60, 2.0, None, False,
     )  # fmt: skip
 
 
 def test_no_observation_is_no_quantile() -> None:
-    found = summary.latency(Histogram((1.0,), (0, 0), 0.0))
-    assert found is not None
-    assert (found["count"], found["p99"], found["open_ended"]) == (0, None, False)
+    result = summary.latency(Histogram((1.0,), (0, 0), 0.0))
+    assert result is not None
+    assert (result["count"], result["p99"], result["open_ended"]) == (0, None, False)
     assert summary.latency(None) is None
 
 

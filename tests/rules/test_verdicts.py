@@ -40,10 +40,10 @@ def rule(*conditions: Condition, **others) -> Rule:
 
 
 def found(
-    a_rule: Rule, known: Evidence, before: Finding | None = None, at="all", cost=0.1
+    a_rule: Rule, known: Evidence, before: Finding | None = None, temperature="all", cost=0.1
 ) -> Finding:
     return judge(
-        a_rule, known, target="chat", model_name="model", temperature=at, before=before,
+        a_rule, known, target="chat", model_name="model", temperature=temperature, before=before,
         draft_cost_ratio=cost,
     )  # fmt: skip
 
@@ -51,9 +51,9 @@ def found(
 def judged(a_rule: Rule, rates: Iterable[float | None], *, first: int = 0, before=None):
     """The findings of minutes with these acceptance rates, None for idle ones."""
     findings = []
-    for at, rate in enumerate(rates, first):
+    for n, rate in enumerate(rates, first):
         counted = Tally() if rate is None else tally(rate=rate)
-        before = found(a_rule, evidence([minute(at, counted)]), before)
+        before = found(a_rule, evidence([minute(n, counted)]), before)
         findings.append(before)
     return findings
 
@@ -131,9 +131,7 @@ def test_one_bad_minute_a_day_never_fires():
     """However often it comes: what was pending is forgotten in the idle day between."""
     bad_days = judged(rule(for_=180.0), [0.1, *[None] * 1439] * 5)
     assert B not in verdicts(bad_days)
-    assert [bad_day.pending for bad_day in bad_days[:4]] == [
-        START + 60.0 * at for at in range(1, 5)
-    ]
+    assert [bad_day.pending for bad_day in bad_days[:4]] == [START + 60.0 * n for n in range(1, 5)]
     assert {bad_day.pending for bad_day in bad_days[4:1440]} == {None}
 
 
@@ -227,7 +225,7 @@ SLOW = Condition(metric="speedup_ratio", below=1.0)
 
 def paced(*paces: float):
     return evidence(
-        [minute(at, tally(tpot=pace)) for at, pace in enumerate(paces)], baseline=baseline()
+        [minute(n, tally(tpot=pace)) for n, pace in enumerate(paces)], baseline=baseline()
     )
 
 
@@ -270,7 +268,7 @@ def test_a_quantile_beyond_the_last_bound_is_compared_as_far_as_it_is_known(
 
 
 @pytest.mark.parametrize(
-    ("least", "window", "at", "seen"),
+    ("least", "window", "temperature", "seen"),
     [
         ({"min_drafts": 3000}, 180.0, "all", B),
         ({"min_drafts": 3001}, 180.0, "all", N),
@@ -281,10 +279,12 @@ def test_a_quantile_beyond_the_last_bound_is_compared_as_far_as_it_is_known(
         ({"min_requests": 16}, 180.0, "0", N),
     ],
 )
-def test_traffic_has_to_suffice_in_the_window_and_at_the_temperature(least, window, at, seen):
+def test_traffic_has_to_suffice_in_the_window_and_at_the_temperature(
+    least, window, temperature, seen
+):
     part = tally(rate=0.2, drafts=200, requests=5)
     known = evidence(minutes(9, tally(rate=0.2), buckets={"0": part}))
-    assert found(rule(LOW, window=window, **least), known, at=at).seen is seen
+    assert found(rule(LOW, window=window, **least), known, temperature=temperature).seen is seen
 
 
 def test_traffic_has_to_suffice_in_the_window_of_each_condition():
@@ -297,7 +297,7 @@ def test_traffic_has_to_suffice_in_the_window_of_each_condition():
 def test_a_breach_of_an_assumption_is_over_once_it_is_measured():
     """The question does not arise any more, and no data would keep it for good."""
     assumed = rule(Condition(metric="acceptance_ratio_unmeasured", below=0.5), window=600)
-    samples = [minute(at, tally(rate=0.2, tpot=0.02 + at / 1000)) for at in range(10)]
+    samples = [minute(n, tally(rate=0.2, tpot=0.02 + n / 1000)) for n in range(10)]
     first = found(assumed, evidence(samples))
     assert first.verdict is B
     measured = evidence(samples, baseline=baseline())
@@ -312,12 +312,12 @@ def test_an_assumption_is_not_pending_on_once_it_is_measured():
     )
     samples = minutes(20, tally(rate=0.2))
     before = None
-    for at in range(20):
-        known = baseline() if at == 9 else None
-        before = found(assumed, evidence(samples[: at + 1], baseline=known), before)
-        if at == 9:
+    for n in range(20):
+        known = baseline() if n == 9 else None
+        before = found(assumed, evidence(samples[: n + 1], baseline=known), before)
+        if n == 9:
             assert (before.seen, before.pending) == (N, None)
-        assert before.verdict is (B if at == 19 else N)
+        assert before.verdict is (B if n == 19 else N)
 
 
 def test_a_moot_condition_keeps_no_breach_of_another():
@@ -335,7 +335,7 @@ def test_a_moot_condition_keeps_no_breach_of_another():
 
 def default(name: str):
     """A default rule, confirmed at once."""
-    (known,) = [each for each in DEFAULT_RULES if each.name == name]
+    (known,) = [rule for rule in DEFAULT_RULES if rule.name == name]
     return known.model_copy(update={"for_": 0.0, "clear_for": 0.0})
 
 
@@ -345,7 +345,7 @@ def hour(rate: float, tpot: float, requests: Sequence[float], losing: float = 0.
     cold = tally(rate=rate, drafts=round(1000 * (1 - losing)))
     hot = tally(rate=0.0, drafts=round(1000 * losing))
     whole = tally(rate=rate, tpot=tpot, request_acceptance=rates)
-    return [minute(at, whole, buckets={"0": cold, ">1": hot}) for at in range(60)]
+    return [minute(n, whole, buckets={"0": cold, ">1": hot}) for n in range(60)]
 
 
 UNEVEN = (0.2, *[0.9] * 8, 0.95)
@@ -396,11 +396,11 @@ def test_minutes_without_data_keep_what_is_pending_although_one_condition_is_moo
 
 def test_nothing_is_confirmed_of_speculation_while_it_is_off():
     """Most of the window is a loss, but of what runs no more; a queue is one in any mode."""
-    slow = [minute(at, tally(tpot=0.05), gauges=gauges(waiting_seconds=300.0)) for at in range(10)]
+    slow = [minute(n, tally(tpot=0.05), gauges=gauges(waiting_seconds=300.0)) for n in range(10)]
     queue = Condition(metric="waiting", above=1.0)
     before = None
-    for at in range(10, 15):
-        plain = minute(at, mode=Mode.OFF, gauges=gauges(waiting_seconds=300.0))
+    for n in range(10, 15):
+        plain = minute(n, mode=Mode.OFF, gauges=gauges(waiting_seconds=300.0))
         slow.append(plain)
         known = evidence(slow, baseline=baseline())
         before = found(rule(SLOW, window=1200), known, before)
@@ -422,7 +422,7 @@ def test_what_was_seen_before_a_silence_says_nothing_of_now():
 
 def test_a_finding_tells_what_it_was_found_by():
     first = found(rule(LOW, HIGH_TTFT), evidence([minute(0, tally(rate=0.25))]))
-    assert [(each.metric, reading.value) for each, reading in first.readings] == [
+    assert [(condition.metric, reading.value) for condition, reading in first.readings] == [
         ("acceptance_ratio", 0.25),
         ("ttft_p50", pytest.approx(0.1)),
     ]
@@ -441,7 +441,7 @@ def test_minutes_without_data_never_fire_and_never_clear(seen, for_, clear_for, 
     last = findings[-1] if findings else None
     idle = judged(patient, [None] * more, first=len(seen), before=last)
     was = last is not None and last.verdict is B
-    assert all((each.verdict is B) is was for each in idle)
+    assert all((decision.verdict is B) is was for decision in idle)
 
 
 short_silences = st.lists(
@@ -454,12 +454,14 @@ short_silences = st.lists(
 def test_minutes_without_data_are_as_if_they_had_not_been(seen, for_, clear_for):
     """But for the time that they take: what is known is confirmed no sooner and no later."""
     patient = rule(for_=for_, clear_for=clear_for)
-    known = [each for each in seen if each is not None]
+    known = [verdict for verdict in seen if verdict is not None]
     with_gaps = [
-        each for each, rate in zip(judged(patient, seen), seen, strict=True) if rate is not None
+        decision
+        for decision, rate in zip(judged(patient, seen), seen, strict=True)
+        if rate is not None
     ]
     breaches = [decision.verdict is B for decision in with_gaps]
-    assert breaches == [each.verdict is B for each in judged(patient, known)]
+    assert breaches == [decision.verdict is B for decision in judged(patient, known)]
 
 
 @given(st.lists(st.sampled_from([0.5, 0.55, 0.59]), min_size=1, max_size=20), st.booleans())
@@ -491,15 +493,15 @@ def test_restarts_gaps_and_changes_of_mode_never_breach(made):
     wild = tally(rate=0.6, tpot=0.4, ttft=4.0, preemptions=9)
     healthy = tally(rate=0.6, tpot=0.02, ttft=0.1, preemptions=0)
     samples = []
-    for at, trouble in enumerate(made):
+    for n, trouble in enumerate(made):
         if trouble is None:
-            samples.append(minute(at, healthy))
+            samples.append(minute(n, healthy))
         elif trouble == "restart":
-            samples.append(minute(at, wild, sound=False))
+            samples.append(minute(n, wild, sound=False))
         elif trouble == "mixed":
-            samples.append(minute(at, wild, mode=Mode.MIXED, sound=False))
+            samples.append(minute(n, wild, mode=Mode.MIXED, sound=False))
         elif trouble == "silent":
-            samples.append(minute(at, Tally(), sound=False))
+            samples.append(minute(n, Tally(), sound=False))
     known = evidence(samples, baseline=baseline(), now=START + 60.0 * len(made))
     assert found(SLOW_ALL, known).verdict is not B
 
@@ -509,7 +511,7 @@ def test_the_same_latencies_breach_when_they_are_sound():
     wild = tally(rate=0.6, tpot=0.4, ttft=4.0, preemptions=9, requests=200)
     known = evidence(minutes(10, wild), baseline=baseline())
     readings = found(SLOW_ALL, known).readings
-    beyond = {each.metric for each, reading in readings if reading.value is not None}
+    beyond = {condition.metric for condition, reading in readings if reading.value is not None}
     assert found(SLOW_ALL, known).verdict is B
     assert "tpot_p99_ratio" in beyond
 
@@ -527,7 +529,7 @@ COUNTS = SLOW_ALL.model_copy(
 @given(st.permutations(range(8)))
 def test_the_order_of_minutes_in_a_window_changes_nothing_but_how_sure_a_speedup_is(order):
     paces = [0.02, 0.024, 0.028, 0.031, 0.033, 0.037, 0.041, 0.05]
-    in_order, shuffled = paced(*paces), paced(*(paces[at] for at in order))
+    in_order, shuffled = paced(*paces), paced(*(paces[n] for n in order))
     assert found(COUNTS, in_order) == found(COUNTS, shuffled)
     value = in_order.compared(1200).interval().value
     assert shuffled.compared(1200).interval().value == pytest.approx(value)
@@ -561,7 +563,7 @@ def test_a_loss_that_is_over_is_none_and_what_passes_is_told_by_the_whole_window
 
 
 def test_a_loss_that_is_over_is_not_told_by_the_window_that_still_has_it():
-    slow, fast = [each for each in LATELY_SLOW for _ in range(5)], FAST[:10]
+    slow, fast = [pace for pace in LATELY_SLOW for _ in range(5)], FAST[:10]
     known = paced(*slow, *fast)
     assert known.compared(3600).interval().below(1.0)
     seen = found(rule(SLOW, window=3600), known)
@@ -579,7 +581,7 @@ def test_a_loss_that_seems_over_is_none_before_that_is_certain():
     ((_, reading),) = over.readings
     newest, *longer = reading.stretches
     assert not newest.above(1.0)
-    assert any(each.below(1.0) for each in longer)
+    assert any(stretch.below(1.0) for stretch in longer)
     assert over.verdict is P
 
 

@@ -87,13 +87,13 @@ def _worlds(plugin: str) -> Worlds:
     module = importlib.util.module_from_spec(spec)
     sys.modules["plugin"] = module
     spec.loader.exec_module(module)
-    found: Worlds = module.WORLDS
-    return found
+    worlds: Worlds = module.WORLDS
+    return worlds
 
 
-def _tell(what: str, hours: float, told: list[float], done: float) -> None:
-    if sys.stderr.isatty() and time.monotonic() - told[0] > 0.5:
-        told[0] = time.monotonic()
+def _tell(what: str, hours: float, printed: list[float], done: float) -> None:
+    if sys.stderr.isatty() and time.monotonic() - printed[0] > 0.5:
+        printed[0] = time.monotonic()
         print(f"\r\033[K{what}: {done:.0f} of {hours:g} h", end="\r", file=sys.stderr, flush=True)
 
 

@@ -61,9 +61,9 @@ def sample(minute: int, pace: float, mode: Mode, chance: random.Random) -> Sampl
 
 def baseline(chance: random.Random) -> Baseline:
     """Exact: what is asked is whether the minutes' own noise is understood."""
-    minutes = [sample(at - 500, PLAIN, Mode.OFF, chance) for at in range(120)]
-    found = measured(BaselineKey("t", "m"), Origin.WINDOWS, minutes)
-    return Baseline({each.load_bin: each for each in found})
+    minutes = [sample(n - 500, PLAIN, Mode.OFF, chance) for n in range(120)]
+    measurements = measured(BaselineKey("t", "m"), Origin.WINDOWS, minutes)
+    return Baseline({measurement.load_bin: measurement for measurement in measurements})
 
 
 def covered(correlation: float, window: int, runs: int) -> float:
@@ -72,12 +72,10 @@ def covered(correlation: float, window: int, runs: int) -> float:
     for seed in range(runs):
         chance = random.Random(f"{correlation}/{window}/{seed}")
         known, factors = baseline(chance), noise(correlation, chance)
-        minutes = [
-            sample(at, PLAIN / 1.3 * next(factors), Mode.ON, chance) for at in range(HISTORY)
-        ]
-        found = _evidence(minutes, known).compared(60.0 * window).interval()
+        minutes = [sample(n, PLAIN / 1.3 * next(factors), Mode.ON, chance) for n in range(HISTORY)]
+        interval = _evidence(minutes, known).compared(60.0 * window).interval()
         truth = (PLAIN * 120 + 0.05) / (PLAIN / 1.3 * 120 + 0.05)
-        hits += found is not None and found.lower <= truth <= found.upper
+        hits += interval is not None and interval.lower <= truth <= interval.upper
     return hits / runs
 
 
@@ -88,16 +86,16 @@ def false_alarms(correlation: float, speedup: float, hours: int) -> int:
     minutes: list[Sample] = []
     memory: Memory = {}
     before, alarms = None, 0
-    for at in range(60 * hours):
-        minutes.append(sample(at, PLAIN / speedup * next(factors), Mode.ON, chance))
+    for n in range(60 * hours):
+        minutes.append(sample(n, PLAIN / speedup * next(factors), Mode.ON, chance))
         del minutes[:-HISTORY]
-        found = judge(
+        decisions = judge(
             RULE, _evidence(minutes, known, memory), target="t", model_name="m",
             temperature=ALL_TEMPERATURES, before=before, draft_cost_ratio=0.1,
         )  # fmt: skip
         was = before is not None and before.verdict is Verdict.BREACH
-        alarms += found.verdict is Verdict.BREACH and not was
-        before = found
+        alarms += decisions.verdict is Verdict.BREACH and not was
+        before = decisions
     return alarms
 
 

@@ -202,9 +202,9 @@ class Specwatch:
         state = status.state if status else None
         if state is None:
             return
-        told = f"{state.phase} {state.waiting or state.why}".strip()
-        if told != self._phase:
-            self._phase = told
+        line = f"{state.phase} {state.waiting or state.why}".strip()
+        if line != self._phase:
+            self._phase = line
             hours = (server.now - START) / HOUR
             truth = self._world.truth(server.now)
             decision = self.judging.decision_of(self._target.name)
@@ -212,7 +212,7 @@ class Specwatch:
                 f"{one.assessment.speedup.value:.2f}" if one.assessment.speedup else "?"
                 for one in decision.models.values()
             ]
-            self.log.append(f"{hours:8.2f} h, S {truth:.2f}, told {','.join(speedups)}: {told}")
+            self.log.append(f"{hours:8.2f} h, S {truth:.2f}, told {','.join(speedups)}: {line}")
 
     def _calibrate(self) -> None:
         """As ``specwatch calibrate`` does beside the server: the shape and loads of the traffic."""
@@ -237,9 +237,9 @@ class Specwatch:
                 first = reader.read(pages[0].encode())
                 engine = calibration.engine_of(first, "0.32.0", ())
                 looks = tuple(
-                    Look(reader.read(page.encode()), until, at * self._world.interval,
-                         load * at * self._world.interval)
-                    for at, page in enumerate(pages)
+                    Look(reader.read(page.encode()), until, n * self._world.interval,
+                         load * n * self._world.interval)
+                    for n, page in enumerate(pages)
                 )  # fmt: skip
                 stage = Stage(engine, load)
                 stage.add(Block((looks[0], *looks[3:], looks[-1]), ()), Meter(engine))
@@ -250,9 +250,9 @@ class Specwatch:
             self._target.name, engine.model_name, environment.engine_version,
             environment.configuration,
         )  # fmt: skip
-        found = calibration.measurements(key, stages)
-        self._store.write_measurements(found, until)
+        measurements = calibration.measurements(key, stages)
+        self._store.write_measurements(measurements, until)
         self.log.append(
             f"calibrated at loads {shape.loads}, prompts of {shape.prompt_tokens},"
-            f" outputs of {shape.output_tokens}: {len(found)} bins"
+            f" outputs of {shape.output_tokens}: {len(measurements)} bins"
         )

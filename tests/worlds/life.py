@@ -104,13 +104,13 @@ def live(
     server = Server(world)
     book = _Book(world)
     steps = int(hours * 3600 / world.interval)
-    for at in range(steps):
-        now = START + at * world.interval
+    for n in range(steps):
+        now = START + n * world.interval
         server.look(now)
         book.step(server)
         policy.step(server)
-        if at % 240 == 0:
-            progress(at * world.interval / 3600)
+        if n % 240 == 0:
+            progress(n * world.interval / 3600)
     score = book.score(policy.name, seed, server, hours)
     end = policy.end()
     score.held = bool(end.get("held", False))
@@ -142,14 +142,14 @@ class _Book:
         self._seen = 0
         self._restarting = False
         """Whether the server is down by the policy's order."""
-        self._found = Score("", "", 0)
+        self._score = Score("", "", 0)
 
     def step(self, server: Server) -> None:
         """Take the interval that begins now; called before the policy looks at it."""
         step, truth, now = self._world.interval, self._world.truth(server.now), server.now
         self._truths.append(truth)
-        for at, speculation in server.switches[self._seen :]:
-            self._switched(at, self._world.truth(at), speculation)
+        for time, speculation in server.switches[self._seen :]:
+            self._switched(time, self._world.truth(time), speculation)
         self._seen = len(server.switches)
         speculating = server.speculating
         if speculating is not None:
@@ -180,44 +180,44 @@ class _Book:
             if self._hurting_since is None and not self._tries:
                 self._hurting_since = now
 
-    def _switched(self, at: float, truth: float, speculation: bool) -> None:
+    def _switched(self, now: float, truth: float, speculation: bool) -> None:
         self._restarting = True
         if not speculation:
-            self._off = _Off(at, truth)
+            self._off = _Off(now, truth)
             if self._hurting_since is not None:
-                self._found.delays_s.append(at - self._hurting_since)
+                self._score.delays_s.append(now - self._hurting_since)
                 self._hurting_since = None
             return
         self._hurting_since = None
         self._tries = True
         if self._off is not None:
-            self._ended(self._off, at, truth)
+            self._ended(self._off, now, truth)
             self._off = None
 
-    def _ended(self, off: _Off, at: float, truth: float) -> None:
-        lasted = at - (off.ordered if off.up is None else off.up)
+    def _ended(self, off: _Off, now: float, truth: float) -> None:
+        lasted = now - (off.ordered if off.up is None else off.up)
         short = lasted <= VERIFY + _SLACK
         if off.truth > 1 + MARGIN:
-            minutes = (at - off.ordered) / 60
-            longest = self._found.longest_false_disable_minutes
-            self._found.longest_false_disable_minutes = max(longest, minutes)
-            self._found.short_false_disables += short
-            self._found.false_disables += not short
+            minutes = (now - off.ordered) / 60
+            longest = self._score.longest_false_disable_minutes
+            self._score.longest_false_disable_minutes = max(longest, minutes)
+            self._score.short_false_disables += short
+            self._score.false_disables += not short
         elif off.truth < 1 - MARGIN and truth < 1 - MARGIN and short:
-            self._found.undone_disables += 1
+            self._score.undone_disables += 1
 
     def score(self, policy: str, seed: int, server: Server, hours: float) -> Score:
         """What it comes to."""
         now = server.now + self._world.interval
         if self._off is not None:
             self._ended(self._off, now, 1.0)
-        found, seconds = self._found, hours * 3600
-        found.world, found.policy, found.seed, found.hours = self._world.name, policy, seed, hours
-        found.speedup_low, found.speedup_high = min(self._truths), max(self._truths)
-        found.missed_minutes = self._missed / 60
-        found.delay_s = statistics.median(found.delays_s) if found.delays_s else None
-        found.restarts = server.restarts
-        found.down_minutes = self._down / 60
-        found.regret_percent = 100 * self._lost / seconds
-        found.share_on = self._on / seconds
-        return found
+        score, seconds = self._score, hours * 3600
+        score.world, score.policy, score.seed, score.hours = self._world.name, policy, seed, hours
+        score.speedup_low, score.speedup_high = min(self._truths), max(self._truths)
+        score.missed_minutes = self._missed / 60
+        score.delay_s = statistics.median(score.delays_s) if score.delays_s else None
+        score.restarts = server.restarts
+        score.down_minutes = self._down / 60
+        score.regret_percent = 100 * self._lost / seconds
+        score.share_on = self._on / seconds
+        return score

@@ -91,7 +91,7 @@ class Threshold(_OfCounters):
         full = self._recent[0][0] <= server.now - 600
         while self._recent[0][0] < server.now - 600:
             self._recent.popleft()
-        drafted, accepted = (sum(each[at] for each in self._recent) for at in (1, 2))
+        drafted, accepted = (sum(row[column] for row in self._recent) for column in (1, 2))
         if full and drafted and accepted / drafted < 0.5:
             self._recent.clear()
             server.restart(speculation=False)
@@ -122,9 +122,11 @@ class Gate(_OfCounters):
         if news is None:
             return
         self._recent.append((news[3], news[0], news[2]))
-        while sum(each[0] for each in self._recent) - self._recent[0][0] >= self.window:
+        while sum(row[0] for row in self._recent) - self._recent[0][0] >= self.window:
             self._recent.popleft()
-        requests, drafts, accepted = (sum(each[at] for each in self._recent) for at in (0, 1, 2))
+        requests, drafts, accepted = (
+            sum(row[column] for row in self._recent) for column in (0, 1, 2)
+        )
         if requests >= self.window and drafts and accepted / drafts < self.threshold:
             self._recent.clear()
             self._off = True

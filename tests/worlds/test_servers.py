@@ -46,12 +46,12 @@ def last(world: World, hours: float, start: float = 0.0) -> str:
 
 def totals(page: str) -> dict[tuple[str, str, str], float]:
     """Values by quantity, part and label, summed over temperatures."""
-    found: dict[tuple[str, str, str], float] = {}
+    values: dict[tuple[str, str, str], float] = {}
     for series, value in PageReader().read(page.encode()).items():
         assert isinstance(series, Series)
         if not series.temperature:
-            found[series.quantity, series.part, series.key] = value
-    return found
+            values[series.quantity, series.part, series.key] = value
+    return values
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -160,7 +160,7 @@ def step_by_step(regime: Regime, end: float, *, speculation: bool) -> list[tuple
     k = regime.k if speculation else 0
     waiting: list[Request] = []
     running: list[Request] = []
-    time, found = 0.0, []
+    time, loads = 0.0, []
     while source.time < math.inf or waiting or running:
         if not waiting and not running:
             time = max(time, source.time)
@@ -197,8 +197,8 @@ def step_by_step(regime: Regime, end: float, *, speculation: bool) -> list[tuple
                 request.growth = (request.output - 1) / max(1, request.steps)
         for request in [r for r in running if not r.left and r.flushed == r.steps]:
             running.remove(request)
-            found.append((request.first, time))
-    return found
+            loads.append((request.first, time))
+    return loads
 
 
 @pytest.mark.parametrize("speculation", [True, False])
@@ -209,20 +209,20 @@ def test_many_steps_at_once_are_the_same_as_single_ones(
     regime = Regime(
         Traffic(rate=0.4, prompt_tokens=prompt_tokens), machine=Machine(most_sequences=4)
     )
-    found: list[tuple[float, float]] = []
+    points: list[tuple[float, float]] = []
     engine = Engine(
         OpenLoop(constant(regime), 1, end=HOUR),
         Conditions(constant(regime), 1),
         speculation=speculation,
         start=0.0,
         seed=2,
-        watcher=lambda request, end, _: found.append((request.first, end)),
+        watcher=lambda request, end, _: points.append((request.first, end)),
     )
     for index in range(1, 600):
         engine.advance(index * 15.0)
     expected = step_by_step(regime, HOUR, speculation=speculation)
-    assert len(found) == len(expected) > 1000
-    for ours, theirs in zip(sorted(found), sorted(expected), strict=True):
+    assert len(points) == len(expected) > 1000
+    for ours, theirs in zip(sorted(points), sorted(expected), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-5)
 
 
@@ -313,23 +313,23 @@ def test_a_gap_in_the_scrapes_changes_nothing() -> None:
 
 
 def test_scrapes_are_lost() -> None:
-    found = pages(SCENARIOS["lost_scrapes"](1), 3.0)
-    assert 0.2 < found.count(None) / len(found) < 0.5
+    pages_seen = pages(SCENARIOS["lost_scrapes"](1), 3.0)
+    assert 0.2 < pages_seen.count(None) / len(pages_seen) < 0.5
 
 
 def test_calibration_is_a_server_of_its_own() -> None:
     world = SCENARIOS["helps"](1)
     page = world.page(ZERO)
-    found = world.calibrate(4, 200, 100, 120.0)
-    assert len(found) == 9
-    values = [totals(text) for text in found]
+    pages_seen = world.calibrate(4, 200, 100, 120.0)
+    assert len(pages_seen) == 9
+    values = [totals(text) for text in pages_seen]
     assert values[0]["prompt_tokens", "", ""] == 0
     for before, after in itertools.pairwise(values):
         assert after["generation_tokens", "", ""] > before["generation_tokens", "", ""]
         assert after["running", "", ""] == 4
-    assert "spec_decode" not in found[-1]
+    assert "spec_decode" not in pages_seen[-1]
     assert values[-1]["prompt_tokens", "", ""] % 200 == 0
-    assert found == world.calibrate(4, 200, 100, 120.0)
+    assert pages_seen == world.calibrate(4, 200, 100, 120.0)
     assert world.page(ZERO + 1e-6) == page
 
 
@@ -371,8 +371,8 @@ def test_truths() -> None:
 def test_the_truth_of_a_drop_changes() -> None:
     world = SCENARIOS["drop"](1)
     world.page(ZERO)
-    found = {round(world.truth(ZERO + hour * HOUR), 1) for hour in range(200)}
-    assert found == {1.4, 0.7}
+    truths = {round(world.truth(ZERO + hour * HOUR), 1) for hour in range(200)}
+    assert truths == {1.4, 0.7}
 
 
 def test_the_truth_of_a_server_that_cannot_keep_up_is_finite(

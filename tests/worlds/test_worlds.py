@@ -62,10 +62,10 @@ def scored(world: Stub, *switches: tuple[float, bool], hours: float = 10) -> Sco
 
 
 def test_a_long_false_disable_counts_and_a_short_one_apart() -> None:
-    found = scored(Stub((0, 1.5)), (1, False), (2, True), (4, False), (4.15, True))
-    assert (found.false_disables, found.short_false_disables) == (1, 1)
-    assert found.longest_false_disable_minutes == pytest.approx(60)
-    assert found.restarts == 4
+    score = scored(Stub((0, 1.5)), (1, False), (2, True), (4, False), (4.15, True))
+    assert (score.false_disables, score.short_false_disables) == (1, 1)
+    assert score.longest_false_disable_minutes == pytest.approx(60)
+    assert score.restarts == 4
 
 
 def test_a_false_disable_that_never_ends_counts_too() -> None:
@@ -74,10 +74,10 @@ def test_a_false_disable_that_never_ends_counts_too() -> None:
 
 def test_the_delay_is_from_the_drop_and_trials_have_none() -> None:
     drops = Stub((0, 1.4), (2, 0.7))
-    found = scored(drops, (2.25, False), (5, True), (5.5, False))
-    assert found.delays_s == [900.0]
-    assert found.missed_minutes == pytest.approx(15 + 29, abs=2)
-    assert (found.false_disables, found.undone_disables) == (0, 0)
+    score = scored(drops, (2.25, False), (5, True), (5.5, False))
+    assert score.delays_s == [900.0]
+    assert score.missed_minutes == pytest.approx(15 + 29, abs=2)
+    assert (score.false_disables, score.undone_disables) == (0, 0)
 
 
 def test_a_right_disable_that_is_put_back_at_once_was_undone() -> None:
@@ -86,23 +86,23 @@ def test_a_right_disable_that_is_put_back_at_once_was_undone() -> None:
 
 def test_regret_is_time_against_an_oracle() -> None:
     """An hour off at 1.5 of ten, and two minutes down."""
-    found = scored(Stub((0, 1.5)), (1, False), (2, True))
-    assert found.regret_percent == pytest.approx(100 * (58 * 0.5 + 2) / 600, abs=0.3)
+    score = scored(Stub((0, 1.5)), (1, False), (2, True))
+    assert score.regret_percent == pytest.approx(100 * (58 * 0.5 + 2) / 600, abs=0.3)
     assert scored(Stub((0, 1.5))).regret_percent == 0.0
 
 
 def test_a_loss_from_the_beginning_is_switched_off_and_stays_off() -> None:
     world = WORLDS["hurts"](1)
-    found = live(world, Specwatch(world), hours=2.2, seed=1)
-    assert (found.final_state, found.restarts, found.undone_disables) == ("disabled", 1, 0)
+    score = live(world, Specwatch(world), hours=2.2, seed=1)
+    assert (score.final_state, score.restarts, score.undone_disables) == ("disabled", 1, 0)
 
 
 def test_a_gain_is_explored_once_and_put_back_within_the_time_of_verifying() -> None:
     world = WORLDS["helps"](1)
     policy = Specwatch(world, explore={"budget": "1%"})
-    found = live(world, policy, hours=1.5, seed=1)
-    assert (found.final_state, found.restarts) == ("observing", 2)
-    assert (found.false_disables, found.short_false_disables) == (0, 1)
+    score = live(world, policy, hours=1.5, seed=1)
+    assert (score.final_state, score.restarts) == ("observing", 2)
+    assert (score.false_disables, score.short_false_disables) == (0, 1)
 
 
 def test_a_plugin_is_run_and_its_scores_are_json(
@@ -125,6 +125,6 @@ def test_a_plugin_is_run_and_its_scores_are_json(
             "0",
         ]
     )
-    found = json.loads(capsys.readouterr().out)
-    assert (found["world"], found["policy"], found["restarts"]) == ("mine", "always-off", 1)
-    assert found["regret_percent"] > 20
+    result = json.loads(capsys.readouterr().out)
+    assert (result["world"], result["policy"], result["restarts"]) == ("mine", "always-off", 1)
+    assert result["regret_percent"] > 20

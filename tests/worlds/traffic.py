@@ -260,11 +260,11 @@ class OpenLoop:
     def _choice(
         self, traffic: Traffic
     ) -> tuple[list[float], list[float], list[float], list[float]]:
-        found = self._choices.get(traffic)
-        if found is None:
-            found = (*_cumulative(traffic.temperatures), *_cumulative(traffic.classes))
-            self._choices[traffic] = found
-        return found
+        choices = self._choices.get(traffic)
+        if choices is None:
+            choices = (*_cumulative(traffic.temperatures), *_cumulative(traffic.classes))
+            self._choices[traffic] = choices
+        return choices
 
     def _draw(self, time: float) -> None:
         while True:
