@@ -95,6 +95,7 @@ class Daemon:
             queue_limit=config.store.queue_limit,
             now=now,
             resume=self._resume,
+            supersede=self._supersede,
         )
         self._judging = Judging(self._recorder.store, config, now=now)
         self._gpu = GpuMemoryReader()
@@ -255,6 +256,12 @@ class Daemon:
         for name, cycle in list(self._cycles.items()):
             cycle.resume(cursors.get(name))
         _log.info("resumed_late", targets=sorted(cursors))
+
+    def _supersede(self, cursors: Mapping[str, Cursor]) -> None:
+        """Another process of our name has written: count from where it stopped."""
+        for name, cycle in list(self._cycles.items()):
+            if name in cursors:
+                cycle.supersede(cursors[name])
 
     def _stuck(self) -> tuple[str, ...]:
         now = self._now()

@@ -35,16 +35,21 @@ class Recorder:
         queue_limit: int,
         now: Callable[[], Moment],
         resume: Callable[[Mapping[str, Cursor]], None],
+        supersede: Callable[[Mapping[str, Cursor]], None],
     ) -> None:
         """``queue_limit`` bounds the windows that wait in memory.
 
         ``resume`` is told, before anything is written, where reading each target stopped when the
-        database was away at :meth:`open` and is there now.
+        database was away at :meth:`open` and is there now; ``supersede`` where another process of
+        our name stopped, which has counted the same.
         """
         self.store = store
         self._queue = WriteQueue(limit=queue_limit)
         self._now = now
         self._resume = resume
+        self._supersede = supersede
+        self._shared = False
+        """Whether another process of our name was seen, and told."""
         self._written = 0
         self._unstorable = 0
         self._opened = False
@@ -106,6 +111,10 @@ class Recorder:
         before = self._queue.last_error
         outcome = self._queue.drain(self.store, self._now().wall, force=force)
         self._written += outcome.written
+        if outcome.superseded:
+            cursors = self.cursors()
+            self._supersede({name: cursors[name] for name in outcome.superseded & cursors.keys()})
+            self._warn_of_rivals()
         if outcome.error is not None and str(outcome.error) != str(before):
             _log.error(
                 "store_write_failed",
@@ -140,28 +149,38 @@ class Recorder:
                 " `specwatch db check` lists what is damaged",
             )
 
+    def _warn_of_rivals(self) -> None:
+        if self._shared:
+            return
+        self._shared = True
+        try:
+            rivals = self.store.rivals(self._now().wall)
+        except StoreError as error:
+            self._failed("rivals_unread", error)
+            return
+        _log.warning(
+            "identity_shared",
+            daemon=self.store.daemon,
+            others=rivals,
+            remedy="give each its own name with the key daemon, or stop one; each minute is from"
+            " the one that writes it first",
+        )
+
     def roll_up(self) -> None:
-        """Bring the hours up to date, and look for another process under our name."""
+        """Bring the hours up to date."""
         with self._rolling_up:
             self._roll_up(self._now().wall)
 
     def _roll_up(self, now: float) -> None:
         try:
             built = self.store.roll_up(now)
-            rivals = self.store.rivals(now)
+            self._shared = self._shared and bool(self.store.rivals(now))
         except StoreError as error:
             self._failed("roll_up_failed", error)
             return
         self._succeeded()
         if built:
             _log.info("rolled_up", hours=built)
-        if rivals:
-            _log.warning(
-                "identity_shared",
-                daemon=self.store.daemon,
-                others=rivals,
-                remedy="give each its own name with the key daemon: their windows are added up",
-            )
 
     def prune(self, keep: Retention, baselines_kept: float) -> None:
         """Delete what is older than the retention, and baselines that have expired as well."""

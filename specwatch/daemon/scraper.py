@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -102,6 +103,8 @@ class TargetCycle:
         self._finished = False
         self._ask_at: float | None = 0.0
         self._begun = clock().monotonic
+        self._superseded_at = -math.inf
+        """When another process's cursor was taken over, on the monotonic clock."""
         self._ended: float | None = None
         self._status = TargetStatus(target.name, target.url, target.interval)
         self._loads: deque[float | None] = deque(maxlen=2)
@@ -189,6 +192,12 @@ class TargetCycle:
         with self._watching:
             self._watch.resume(cursor, self._clock())
 
+    def supersede(self, cursor: Cursor) -> None:
+        """Go on from another process's cursor; see :meth:`Watch.supersede`."""
+        with self._watching:
+            self._superseded_at = self._clock().monotonic
+            self._watch.supersede(cursor)
+
     def adopt(self, predecessor: TargetCycle) -> None:
         """Go on where another cycle of this target, which has left, stopped.
 
@@ -232,6 +241,8 @@ class TargetCycle:
         with self._watching:
             if self._finished:
                 return  # cut short by us: no failure of the target's
+            if started <= self._superseded_at:
+                return  # this page may be older than the cursor
             now = self._clock()
             if error is not None:
                 observation = self._watch.fail(now, error.reason)

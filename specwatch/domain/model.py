@@ -333,6 +333,9 @@ class Cursor:
     """Unix time of the scrape that the samples come from."""
     proxy: Counters | None = None
     """The same of the target's proxy, which is a process of its own."""
+    after: float | None = None
+    """Since when its windows count, in Unix seconds: ``wall`` of the cursor before, or of the first
+    page."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,8 @@ class Watch:
         self._proxy_tracker = CounterTracker()
         self._taps = Taps()
         self._wall: float | None = None
+        self._counted_since: float | None = None
+        """Unix time of the page at which the open window's counts begin."""
         self._monotonic: float | None = None
         self._tried: float | None = None
         """When the last scrape ended, good or not, on the monotonic clock."""
@@ -163,6 +165,8 @@ class Watch:
             return Observation(batch, error=error, problems=tuple(problems))
         if self._cursor_follows and before is None:
             self._first = page, now.wall
+        if self._counted_since is None:
+            self._counted_since = now.wall
         if restarted:
             self._end_process(window, before or {}, problems)
             self.drafting = None
@@ -265,9 +269,7 @@ class Watch:
             windows = self._build(self._open, problems)
             self._closed_start = self._open.start
         self._open = None
-        return Observation(
-            Batch(windows, self.cursor()) if windows else None, problems=tuple(problems)
-        )
+        return Observation(self._batch(windows), problems=tuple(problems))
 
     def peek(self) -> tuple[Window, ...]:
         """The open window as far as it is filled."""
@@ -312,6 +314,14 @@ class Watch:
         before.increments.update({s: increment for s, increment in increments.items() if increment})
         window.proxy.add_ended(before.tallies(_counters(first), []))
 
+    def supersede(self, cursor: Cursor) -> None:
+        """Go on from the cursor of another process, which has counted what the open window has."""
+        if self._open is not None:
+            self._open = OpenWindow(self._open.start)
+        self._proxy_tracker = CounterTracker()
+        self._monotonic, self._sampled = None, {}
+        self._begin_at(cursor)
+
     def start_over(self) -> None:
         """Take the next page for the first one of another server; the open window stays open."""
         if self._open is not None:
@@ -341,9 +351,11 @@ class Watch:
             self._tracker.process_start,
             self._wall,
             None if proxy.last is None else Counters(proxy.last, proxy.process_start),
+            self._counted_since,
         )
 
     def _begin_at(self, cursor: Cursor) -> None:
+        self._counted_since = cursor.wall
         self._tracker = CounterTracker(cursor.samples, cursor.process_start)
         self._wall = cursor.wall
         if cursor.proxy is not None:
@@ -361,7 +373,15 @@ class Watch:
         if closed is None:
             return None
         windows = self._build(closed, problems)
-        return Batch(windows, self.cursor()) if windows else None
+        return self._batch(windows)
+
+    def _batch(self, windows: tuple[Window, ...]) -> Batch | None:
+        if not windows:
+            return None
+        cursor = self.cursor()
+        if cursor is not None:
+            self._counted_since = cursor.wall
+        return Batch(windows, cursor)
 
     def _window(self, now: Moment) -> OpenWindow:
         if self._open is None:

@@ -101,6 +101,7 @@ class PackedCursor(msgspec.Struct, frozen=True, gc=False):
     counters: bytes
     process_start: float | None
     wall: float
+    after: float | None = None
 
 
 class PackedBatch(msgspec.Struct, frozen=True, gc=False):
@@ -340,6 +341,7 @@ def pack_cursor(cursor: Cursor) -> PackedCursor:
         _ENCODER.encode(data),
         cursor.process_start,
         cursor.wall,
+        cursor.after,
     )
 
 

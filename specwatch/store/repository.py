@@ -46,6 +46,7 @@ from specwatch.store.verdict_rows import VerdictSelection
 _log = structlog.get_logger("specwatch.store")
 Pick = Callable[[sa.Connection, Sequence[PackedWindow]], Sequence[PackedWindow]]
 """Of windows to write those that shall be, as the database in the transaction says."""
+_Chosen = tuple[Sequence[PackedWindow], Mapping[str, PackedCursor]]
 MOST_LAYOUT_BYTES = 4 << 20
 """Bytes of cursors' layouts that a target may add in an hour. They are never deleted, and each set
 of counters has another, so that a server which makes up names would fill the disk with them."""
@@ -153,23 +154,35 @@ class Store:
             self._database.remember_file()
             self._opened = True
 
-    def write(self, batches: Sequence[PackedBatch], now: float) -> None:
+    def write(self, batches: Sequence[PackedBatch], now: float) -> frozenset[str]:
         """Write minutes and cursors in one transaction; repeating it changes nothing.
+
+        Returns the targets of which another process of this daemon's name has written counts that
+        these batches have as well: of them nothing is written, and counting goes on from
+        :meth:`cursors`.
 
         Of several cursors of one target the last is kept; one whose layout is more than the target
         may add (:data:`MOST_LAYOUT_BYTES`) is deleted instead, so that the next start begins to
         count anew. Raises ValueError for windows that are not minutes, or do not start with one.
         """
-        windows = [window for batch in batches for window in batch]
-        cursors = {batch.cursor.target: batch.cursor for batch in batches if batch.cursor}
-        self._write_all(windows, cursors, now)
+        superseded: frozenset[str] = frozenset()
+
+        def choose(connection: sa.Connection) -> _Chosen:
+            nonlocal superseded
+            superseded = _superseded(connection, self.daemon, batches)
+            written = [b for b in batches if b.cursor is None or b.cursor.target not in superseded]
+            windows = [window for batch in written for window in batch]
+            return windows, {batch.cursor.target: batch.cursor for batch in written if batch.cursor}
+
+        self._write_all(choose, now)
+        return superseded
 
     def add_missing(self, windows: Sequence[PackedWindow], now: float, missing: Pick) -> int:
         """Write those minutes that ``missing`` picks inside the transaction; returns how many.
 
         Moves no cursor. Raises ValueError as :meth:`write` does.
         """
-        return self._write_all(windows, {}, now, missing)
+        return self._write_all(lambda connection: (missing(connection, windows), {}), now)
 
     def write_measurements(self, measurements: Sequence[Measurement], now: float) -> None:
         """Write baselines in one transaction; repeating it changes nothing.
@@ -269,8 +282,8 @@ class Store:
     def rivals(self, now: float) -> list[str]:
         """Other processes that write as this daemon now, each as ``HOST, pid PID``.
 
-        Their minutes are added to ours. A predecessor is no rival: nothing that it wrote began
-        after this run did.
+        Each minute is of the one that writes it first. A predecessor is no rival: nothing that it
+        wrote began after this run did.
         """
         run = self._run
         if run is None:
@@ -357,19 +370,14 @@ class Store:
                 self._forget()
                 raise
 
-    def _write_all(
-        self,
-        windows: Sequence[PackedWindow],
-        cursors: Mapping[str, PackedCursor],
-        now: float,
-        pick: Pick | None = None,
-    ) -> int:
-        if any(window.length != MINUTE or window.start % MINUTE for window in windows):
-            raise ValueError("only whole minutes are written; hours are rolled up from them")
+    def _write_all(self, choose: Callable[[sa.Connection], _Chosen], now: float) -> int:
         with self._lock:
             with self.writing(now) as connection:
-                if pick is not None:
-                    windows = pick(connection, windows)
+                windows, cursors = choose(connection)
+                if any(window.length != MINUTE or window.start % MINUTE for window in windows):
+                    raise ValueError(
+                        "only whole minutes are written; hours are rolled up from them"
+                    )
                 new_contexts, new_series = self._write(connection, windows, cursors, now)
             self._contexts |= new_contexts
             self._series |= new_series
@@ -423,6 +431,29 @@ class Store:
             raise StoreUnavailable(
                 f"{self.where} went back to schema revision {found}; it is upgraded at the next try"
             )
+
+
+def _superseded(
+    connection: sa.Connection, daemon: str, batches: Sequence[PackedBatch]
+) -> frozenset[str]:
+    """Targets whose stored cursor is later than where their batches begin, and is none of them."""
+    own: dict[str, list[PackedCursor]] = {}
+    for batch in batches:
+        if batch.cursor is not None:
+            own.setdefault(batch.cursor.target, []).append(batch.cursor)
+    cursors = schema.cursors
+    stored = connection.execute(
+        sa.select(cursors.c.target, cursors.c.wall)
+        .where(cursors.c.daemon == daemon, cursors.c.target.in_(own))
+        .with_for_update()
+    )
+    return frozenset(
+        row.target
+        for row in stored
+        if (since := own[row.target][0].after) is not None
+        and row.wall > since
+        and all(row.wall != cursor.wall for cursor in own[row.target])
+    )
 
 
 def _register(connection: sa.Connection, run: _Run) -> _Run:

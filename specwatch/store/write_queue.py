@@ -20,8 +20,8 @@ _WINDOW_BYTES = 4000
 class Writer(Protocol):
     """What a queue drains into: a store."""
 
-    def write(self, batches: Sequence[PackedBatch], now: float) -> None:
-        """Write all or nothing; raises StoreError."""
+    def write(self, batches: Sequence[PackedBatch], now: float) -> frozenset[str]:
+        """Write all or nothing of each target; returns those left out. Raises StoreError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,14 @@ class Outcome:
     """What one drain did.
 
     ``written`` counts windows; ``error`` is the failure that ended it; ``waiting`` says that
-    nothing was tried because the last failure was too recent.
+    nothing was tried because the last failure was too recent; ``superseded`` are the targets that
+    another process has written, as :meth:`specwatch.store.repository.Store.write` says.
     """
 
     written: int = 0
     error: StoreError | None = None
     waiting: bool = False
+    superseded: frozenset[str] = frozenset()
 
 
 class WriteQueue:
@@ -120,15 +122,21 @@ class WriteQueue:
             if not force and self._is_too_soon(now):
                 return Outcome(waiting=True)
             written = 0
+            superseded: frozenset[str] = frozenset()
             while pending := self._next():
                 try:
-                    writer.write(pending, now)
+                    left_out = writer.write(pending, now)
                 except StoreError as error:
                     self._failed(error, now)
-                    return Outcome(written, error)
-                written += sum(map(len, pending))
+                    return Outcome(written, error, superseded=superseded)
+                superseded |= left_out
+                written += sum(
+                    len(batch)
+                    for batch in pending
+                    if batch.cursor is None or batch.cursor.target not in left_out
+                )
                 self._written(pending, now)
-            return Outcome(written)
+            return Outcome(written, superseded=superseded)
 
     def _is_too_soon(self, now: float) -> bool:
         # A clock that was set back must not make the wait longer.

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import requests
+from structlog.testing import capture_logs
 
 from specwatch.daemon.daemon import Daemon
 from specwatch.daemon.scraper import TargetCycle
@@ -126,6 +127,33 @@ def test_a_daemon_that_is_killed_loses_nothing_once_it_is_back(
     with server.synced() as engine:
         assert counts(total(stored(database))) == counts(engine.tally())
     assert before >= 1
+
+
+def test_two_daemons_of_one_name_count_everything_once(
+    server: SimulatedServer, database: Path
+) -> None:
+    """Whichever of them writes a minute first; when one ends, the other goes on."""
+    target = target_of(server.url, interval=QUICK)
+    hands = Hands()
+
+    def minutes(*daemons: Daemon) -> None:
+        for _ in range(2):
+            work(server)
+            for daemon in daemons:
+                scraped(daemon, 2)
+            hands.forward(60)
+
+    with Running(daemon_of(database, target, now=hands)) as second:
+        scraped(second)
+        with Running(daemon_of(database, target, now=hands)) as first, capture_logs() as log:
+            scraped(first)
+            minutes(first, second)
+            wait_for(lambda: any(entry["event"] == "identity_shared" for entry in log))
+        minutes(second)
+    with Running(daemon_of(database, target, now=hands)) as last:
+        scraped(last, 2)
+    with server.synced() as engine:
+        assert counts(total(stored(database))) == counts(engine.tally())
 
 
 def test_the_surface_shows_what_the_loop_knows(server: SimulatedServer, database: Path) -> None:
@@ -279,7 +307,7 @@ def test_stop_waits_for_no_database_that_hangs(
     daemon = daemon_of(database, target_of(server.url, interval=QUICK))
     daemon.start()
     scraped(daemon, 2)
-    monkeypatch.setattr(daemon._recorder.store, "write", lambda *_: leave.wait(600))
+    monkeypatch.setattr(daemon._recorder.store, "write", lambda *_: leave.wait(600) and frozenset())
     stopping = threading.Thread(target=daemon.stop)
     stopping.start()
     wait_for(lambda: not stopping.is_alive(), IN_TIME)

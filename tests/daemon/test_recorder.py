@@ -16,7 +16,13 @@ from tests.store.examples import T0, minute
 def recorder(store: Store) -> Recorder:
     """A recorder whose database is there."""
     now = Moment(T0 + 90.0, 90.0)
-    found = Recorder(store, queue_limit=100, now=lambda: now, resume=lambda cursors: None)
+    found = Recorder(
+        store,
+        queue_limit=100,
+        now=lambda: now,
+        resume=lambda cursors: None,
+        supersede=lambda cursors: None,
+    )
     found.open()
     return found
 

@@ -1,7 +1,8 @@
 """Daemons that are killed (SIGKILL) at random moments beside a server under load lose no count.
 
 ``python -m tests.robustness.kills --count 100`` runs the long campaign, with ``--postgres`` on a
-Postgres of its own in place of SQLite.
+Postgres of its own in place of SQLite, with ``--overlap`` always two daemons of one name, of which
+the older one is killed after the newer one has started.
 """
 
 from __future__ import annotations
@@ -35,14 +36,18 @@ class Outcome(NamedTuple):
     stored: dict[str, Any]
 
 
-def run(database: str, folder: Path, count: int, seed: int) -> Outcome:
+def run(database: str, folder: Path, count: int, seed: int, *, overlap: bool = False) -> Outcome:
     """Start and kill so many daemons on a database, which is a URL; the last one ends in order."""
     rng = random.Random(seed)
     with SimulatedServer(FAST) as server:
         target = target_of(server.url, interval=0.05)
         settings = [f"database: '{database}'", "listen: 127.0.0.1:0", "daemon: d", "targets:"]
         target_line = f"  - {{name: {target.name}, url: '{server.url}', interval: 1s}}"
-        (folder / "c.yml").write_text("\n".join([*settings, target_line, ""]))
+        folders = [folder / "one", folder / "other"]
+        for own in folders:
+            own.mkdir()
+            (own / "c.yml").write_text("\n".join([*settings, target_line, ""]))
+        older: Process | None = None
 
         def look() -> None:
             with Running(Daemon(config_of(database, [target]), environ={})) as daemon:
@@ -50,7 +55,7 @@ def run(database: str, folder: Path, count: int, seed: int) -> Outcome:
 
         look()
         for number in range(count):
-            daemon = Process(folder)
+            daemon = Process(folders[number % 2])
             try:
                 daemon.wait_for("started")
                 with server.synced() as engine:
@@ -58,11 +63,17 @@ def run(database: str, folder: Path, count: int, seed: int) -> Outcome:
                         engine.submit(SimulatedRequest(rng.randrange(1, 90), rng.randrange(1, 500)))
                 time.sleep(rng.uniform(0.0, LONGEST))
             finally:
-                daemon.end(signal.SIGKILL)
+                if older is not None:
+                    older.end(signal.SIGKILL)
+                older = daemon if overlap else None
+                if not overlap:
+                    daemon.end(signal.SIGKILL)
             if sys.stderr.isatty():
                 print(
                     f"\r\033[K{number + 1} of {count} killed", end="", file=sys.stderr, flush=True
                 )
+        if older is not None:
+            older.end(signal.SIGTERM)
         work(server)
         look()
         with server.synced() as engine:
@@ -74,6 +85,7 @@ if __name__ == "__main__":
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--postgres", action="store_true")
+    parser.add_argument("--overlap", action="store_true", help="two daemons of one name at a time")
     asked = parser.parse_args()
     postgres = None
     folder = Path(tempfile.mkdtemp(prefix="specwatch-kills-"))
@@ -88,7 +100,7 @@ if __name__ == "__main__":
             postgres = PostgresServer(programs, folder / "postgres")
             postgres.start()
             url = postgres.new_url()
-        outcome = run(url, folder, asked.count, asked.seed)
+        outcome = run(url, folder, asked.count, asked.seed, overlap=asked.overlap)
     finally:
         if postgres is not None:
             postgres.stop(signal.SIGQUIT)

@@ -350,6 +350,27 @@ def test_a_restart_while_the_daemon_was_down_counts_where_the_cursor_comes_late(
     assert samples_of([window])[0].sound is (restarts == 0)
 
 
+def test_two_watches_of_which_one_goes_on_from_the_other_count_everything_once():
+    first, second = new_watch(), new_watch()
+    for watch, tokens in ((first, 10), (second, 12)):
+        watch.observe(server(tokens), at(1))
+    first.observe(server(30), at(40))
+    second.observe(server(35), at(41))
+    batch = first.observe(server(50), at(61)).batch
+    assert batch is not None
+    assert batch.cursor is not None
+    assert (batch.cursor.after, batch.cursor.wall) == (at(1).wall, at(40).wall)
+    late = second.observe(server(55), at(62)).batch
+    assert late is not None
+    assert late.cursor is not None
+    assert late.cursor.after == at(1).wall
+    second.supersede(batch.cursor)
+    second.observe(server(70), at(70))
+    window = only_window(second)
+    assert window.tally.generation_tokens == 70 - 30
+    assert window.observed_seconds == 30
+
+
 def test_the_time_of_a_daemon_that_was_down_across_a_clock_step_is_not_negative():
     first = new_watch()
     first.observe(server(10), at(500))

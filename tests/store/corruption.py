@@ -143,7 +143,9 @@ def start(path: Path) -> Outcome:
     now = Moment(NOW, NOW)
     store = Store(f"sqlite:///{path}", daemon=DAEMON, host="h", pid=2)
     config = config_of(path, [target_of("http://127.0.0.1:1", name=TARGET)], daemon=DAEMON)
-    recorder = Recorder(store, queue_limit=100, now=lambda: now, resume=lambda _: None)
+    recorder = Recorder(
+        store, queue_limit=100, now=lambda: now, resume=lambda _: None, supersede=lambda _: None
+    )
     judging = Judging(store, config, now=lambda: now)
     guarding = Guarding(
         store, config, now=lambda: now, judging=judging, healthy=lambda _: True,

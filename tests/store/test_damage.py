@@ -77,7 +77,11 @@ def _note(state: GuardState) -> Step:
 @pytest.fixture
 def recorder(filled: Store) -> Recorder:
     found = Recorder(
-        filled, queue_limit=9, now=lambda: Moment(NOW, NOW), resume=lambda cursors: None
+        filled,
+        queue_limit=9,
+        now=lambda: Moment(NOW, NOW),
+        resume=lambda cursors: None,
+        supersede=lambda cursors: None,
     )
     found.open()
     return found

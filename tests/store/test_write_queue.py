@@ -22,10 +22,11 @@ class Paper:
         self.failures = list(failures)
         self.written: list[list[int]] = []
 
-    def write(self, batches: Sequence[PackedBatch], now: float) -> None:
+    def write(self, batches: Sequence[PackedBatch], now: float) -> frozenset[str]:
         if self.failures:
             raise self.failures.pop(0)
         self.written.append([window.start for batch in batches for window in batch])
+        return frozenset()
 
 
 GONE = StoreUnavailable("gone")
@@ -94,7 +95,7 @@ def test_a_failure_in_the_middle_keeps_the_rest_only() -> None:
     def fail_second(batches: Sequence[PackedBatch], now: float) -> None:
         if len(paper.written) == 1:
             paper.failures = [GONE]
-        write(batches, now)
+        return write(batches, now)
 
     paper.write = fail_second  # type: ignore[method-assign]
     assert queue.drain(paper, now=0) == Outcome(written=2, error=GONE)
@@ -141,10 +142,10 @@ def test_what_arrives_while_it_is_being_written_is_neither_lost_nor_counted_twic
     queue, paper = filled(3, limit=3), Paper()
     write = paper.write
 
-    def meanwhile(batches: Sequence[PackedBatch], now: float) -> None:
+    def meanwhile(batches: Sequence[PackedBatch], now: float) -> frozenset[str]:
         if not paper.written:
             queue.put(batch(minute(6000)))
-        write(batches, now)
+        return write(batches, now)
 
     paper.write = meanwhile  # type: ignore[method-assign]
     assert queue.drain(paper, now=0).written == 4
@@ -156,12 +157,12 @@ def test_the_count_of_dropped_windows_never_falls() -> None:
     queue, paper = filled(3, limit=3), Paper()
     write, seen = paper.write, []
 
-    def meanwhile(batches: Sequence[PackedBatch], now: float) -> None:
+    def meanwhile(batches: Sequence[PackedBatch], now: float) -> frozenset[str]:
         if not paper.written:
             for n in range(5):
                 queue.put(batch(minute(6000 + 60 * n)))
                 seen.append(queue.dropped)
-        write(batches, now)
+        return write(batches, now)
 
     paper.write = meanwhile  # type: ignore[method-assign]
     queue.drain(paper, now=0)
@@ -174,11 +175,12 @@ def test_a_commit_whose_answer_was_lost_doubles_nothing(store: Store) -> None:
     class Unlucky:
         tries = 0
 
-        def write(self, batches: Sequence[PackedBatch], now: float) -> None:
+        def write(self, batches: Sequence[PackedBatch], now: float) -> frozenset[str]:
             self.tries += 1
-            store.write(batches, now)
+            superseded = store.write(batches, now)
             if self.tries == 1:
                 raise StoreUnavailable("the connection broke after the commit")
+            return superseded
 
     queue, unlucky = WriteQueue(), Unlucky()
     queue.put(batch(minute(T0), cursor=cursor(value=1)))

@@ -55,6 +55,25 @@ def test_writing_the_same_again_changes_nothing(store: Store) -> None:
     assert store.info().rows["minutes"] == 2
 
 
+@pytest.mark.parametrize("since", [1.0, 59.0])
+def test_counts_that_another_process_has_written_are_left_out(store: Store, since: float) -> None:
+    """Of its target only; what begins where the other one stopped is written."""
+    other = [batch(minute(T0), cursor=dataclasses.replace(cursor(wall=60.0), after=1.0))]
+    assert store.write(other, now=0) == store.write(other, now=0) == frozenset()
+    same = batch(minute(T0), cursor=dataclasses.replace(cursor(wall=61.0), after=since))
+    elsewhere = batch(
+        minute(T0, target="b"), cursor=dataclasses.replace(cursor("b", wall=61.0), after=since)
+    )
+    before = read(store)
+    assert store.write([same, elsewhere], now=0) == {"chat"}
+    assert read(store, target="chat") == before
+    assert store.cursors()["chat"].wall == 60.0
+    assert len(read(store, target="b")) == 1
+    for after, wall in ((60.0, 120.0), (120.0, 50.0), (50.0, 55.0)):  # the clock was set back
+        follows = batch(minute(T0 + 60), cursor=dataclasses.replace(cursor(wall=wall), after=after))
+        assert store.write([follows], now=0) == frozenset()
+
+
 def test_another_process_that_writes_as_this_daemon_is_noticed(
     url: str, open_store: OpenStore
 ) -> None:

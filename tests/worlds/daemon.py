@@ -116,7 +116,11 @@ class Specwatch:
         self.config = self.config.model_copy(update={"targets": (self._target,)})
         self._store = Store(self.config.database.connect_url(), daemon="worlds")
         self._recorder = Recorder(
-            self._store, queue_limit=100_000, now=self._clock, resume=lambda cursors: None
+            self._store,
+            queue_limit=100_000,
+            now=self._clock,
+            resume=lambda cursors: None,
+            supersede=lambda cursors: None,
         )
         self._recorder.open()
         self.judging = Judging(self._store, self.config, now=self._clock)
