@@ -24,8 +24,9 @@ from specwatch.report.latencies import summed
 from specwatch.report.ledger import Cell, Ledger
 from specwatch.report.model import Ratio
 
-_STRETCHES = 16
-"""Windows of one load are compared as so many stretches at most."""
+_STRETCHES = 60
+"""Windows of one load are compared as so many stretches at most: an hour minute by minute. Of
+fewer a correlation cannot be told."""
 
 _LITTLE = 0.05
 """Share of the tokens that a speedup may leave out without saying so."""
