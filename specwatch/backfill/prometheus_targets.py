@@ -32,19 +32,19 @@ class Source:
     @property
     def models(self) -> Mapping[str, MinuteSet]:
         """In which minutes each model was on a page."""
-        found: dict[str, MinuteSet] = {}
+        by_model: dict[str, MinuteSet] = {}
         for server in self.servers:
             for model, minutes in server.models.items():
-                found.setdefault(model, MinuteSet()).update(minutes)
-        return found
+                by_model.setdefault(model, MinuteSet()).update(minutes)
+        return by_model
 
     @cached_property
     def present(self) -> MinuteSet:
         """In which minutes there was a page."""
-        found = MinuteSet()
+        minutes = MinuteSet()
         for server in self.servers:
-            found.update(server.present)
-        return found
+            minutes.update(server.present)
+        return minutes
 
     def between(self, since: float, until: float) -> list[Server]:
         """Servers that may have a page in a span."""
@@ -107,13 +107,13 @@ def sources(
                 by_name.setdefault(own or default_name(server.instance), []).append(server)
             except ConfigError as error:
                 refused.append(str(error))
-    found: list[Source] = []
+    sources_of_targets: list[Source] = []
     for target in sorted(by_name):
         try:
-            found.append(_source(target, by_name[target], name))
+            sources_of_targets.append(_source(target, by_name[target], name))
         except ConfigError as error:
             refused.append(str(error))
-    return Found(found, list(dict.fromkeys(passed_over)), refused)
+    return Found(sources_of_targets, list(dict.fromkeys(passed_over)), refused)
 
 
 def _source(target: str, servers: Sequence[Server], name: str | None) -> Source:

@@ -99,15 +99,15 @@ def discover(
 
     ``looked`` is told how far it is.
     """
-    found: list[Server] = []
-    at = span.since - HOUR
+    servers: list[Server] = []
+    start = span.since - HOUR
     expr = f"count_over_time({selector}[1m])"
-    while at < span.until:
-        end = min(at + _DAY, span.until)
-        found = prometheus_pages.merged(found, _servers(prometheus, expr, at, end))
-        at = end
-        looked(at)
-    return found
+    while start < span.until:
+        end = min(start + _DAY, span.until)
+        servers = prometheus_pages.merged(servers, _servers(prometheus, expr, start, end))
+        start = end
+        looked(start)
+    return servers
 
 
 def _servers(prometheus: Prometheus, expr: str, since: int, until: int) -> list[Server]:
@@ -217,35 +217,35 @@ class Backfill:
 
     def pages(self, source: Source, since: float, until: float) -> Iterator[list[Page]]:
         """The pages of a span, in their order, in lists that fit into memory."""
-        at = since
+        start = since
         slice_ = self._slices[source.target]
-        while at < until:
-            end = min(at + slice_.seconds, until)
+        while start < until:
+            end = min(start + slice_.seconds, until)
             try:
-                found = prometheus_pages.joined(
-                    [self._slice_of(server, at, end) for server in source.between(at, end)]
+                joined = prometheus_pages.joined(
+                    [self._slice_of(server, start, end) for server in source.between(start, end)]
                 )
             except TooMuch as error:
-                if end - at <= _SHORTEST_SLICE:
+                if end - start <= _SHORTEST_SLICE:
                     raise NoAnswer(str(error)) from None
-                slice_.was_too_long(end - at)
+                slice_.was_too_long(end - start)
                 continue
             slice_.was_good()
-            yield found
-            at = end
+            yield joined
+            start = end
 
     def _slice_of(self, server: Server, since: float, until: float) -> list[Page]:
         selector = prometheus_pages.page_selector(server.labels)
         if self._step is None:
             window = f"[{(until - since) * 1000:.0f}ms]"
-            found = self._prometheus.query(selector + window, until - 0.001)
+            series = self._prometheus.query(selector + window, until - 0.001)
         else:
             # The end of each step: what happened in a minute is then counted in that minute.
             first = (since // self._step + 1) * self._step - 0.001
             if first >= until:
                 return []
-            found = self._prometheus.query_range(selector, first, until - 0.001, self._step)
-        return prometheus_pages.pages(found, server.labels, since, until)
+            series = self._prometheus.query_range(selector, first, until - 0.001, self._step)
+        return prometheus_pages.pages(series, server.labels, since, until)
 
     def add(
         self, source: Source, hour: int, windows: Sequence[Window], gone: Sequence[Hold] = ()
@@ -269,7 +269,7 @@ class Backfill:
         for delay in (*_DELAYS, None):
             try:
                 store.add_missing(packed, self._now(), pick)
-                return [by_packed[each] for each in chosen]
+                return [by_packed[minute] for minute in chosen]
             except StoreUnavailable:
                 if delay is None:
                     raise
@@ -334,11 +334,11 @@ class _Books:
 
     def missing(self, hour: int) -> MinuteSet:
         """Minutes of an hour with a page, of which a model is not in the store."""
-        found = MinuteSet()
+        lacking = MinuteSet()
         for model, minutes in self._by_model.items():
             here = minutes.of_hour(hour).within(self._since, self.until)
-            found.update(here.without(self._known.get(model, MinuteSet())))
-        return found
+            lacking.update(here.without(self._known.get(model, MinuteSet())))
+        return lacking
 
     def lacks(self, hour: int) -> bool:
         """Whether any minute of an hour is missing."""
@@ -421,11 +421,11 @@ class _Filling:
                     self._note(page.at)
         return windows
 
-    def _note(self, at: float) -> None:
-        minute = int(at // MINUTE) * MINUTE
+    def _note(self, time: float) -> None:
+        minute = int(time // MINUTE) * MINUTE
         if self._last is not None and self._last < minute:
             self._before[minute] = self._last
-        self._last = at
+        self._last = time
 
     def _new(self, window: Window) -> bool:
         """Whether no window in the store counts any of what this one does."""

@@ -49,16 +49,16 @@ class Paging:
             return ()
         return tuple(
             PagerStatus(
-                url=each.url,
-                firing=each.firing,
-                behind=each.behind,
-                last_success=each.last_success,
-                failing_since=each.failing_since,
-                error=each.last_error,
-                sent=each.sent,
-                failures={str(reason): count for reason, count in each.failures.items()},
+                url=manager.url,
+                firing=manager.firing,
+                behind=manager.behind,
+                last_success=manager.last_success,
+                failing_since=manager.failing_since,
+                error=manager.last_error,
+                sent=manager.sent,
+                failures={str(reason): count for reason, count in manager.failures.items()},
             )
-            for each in self._alertmanagers.status()
+            for manager in self._alertmanagers.status()
         )
 
     def close(self) -> None:

@@ -432,14 +432,14 @@ class Daemon:
         cycles = list(self._cycles.values())
         failing = [cycle.target.name for cycle in cycles if cycle.failing]
         stuck, store = self._stuck(), self._recorder.status()
-        said = f"Watching {len(cycles)} target{'s' if len(cycles) != 1 else ''}"
+        message = f"Watching {len(cycles)} target{'s' if len(cycles) != 1 else ''}"
         if failing:
-            said += f", {len(failing)} failing ({', '.join(failing[:3])})"
+            message += f", {len(failing)} failing ({', '.join(failing[:3])})"
         if stuck:
-            said += f", {len(stuck)} stuck"
+            message += f", {len(stuck)} stuck"
         if store.error:
-            said += f"; {store.queued} windows wait for the database: {store.error}"
-        return said
+            message += f"; {store.queued} windows wait for the database: {store.error}"
+        return message
 
     def _read_again(self) -> None:
         self._service.reloading()

@@ -156,11 +156,14 @@ class Judging:
         now = self._now().wall
         with seat.lock:
             ended = seat.judge.forget(now)
-            told = [_ended(seat, self._decision(seat, each, now), now, _SWITCHED) for each in ended]
+            changes = [
+                _ended(seat, self._decision(seat, finding, now), now, _SWITCHED)
+                for finding in ended
+            ]
             seat.found = _found(seat)
-        for each in ended:
-            _tell(each)
-        self._queue(told)
+        for finding in ended:
+            _tell(finding)
+        self._queue(changes)
 
     def status(self) -> JudgingStatus:
         """How judging itself goes."""
@@ -212,10 +215,10 @@ class Judging:
             changed = seat.judge.observe(batch.windows, now)
             # A verdict counts even where it cannot be shown or explained.
             self._guarded(seat.judge.target, self._look, seat)
-            told = [self._changed(seat, each, now) for each in changed]
-        for each in changed:
-            _tell(each)
-        self._queue(told)
+            changes = [self._changed(seat, finding, now) for finding in changed]
+        for finding in changed:
+            _tell(finding)
+        self._queue(changes)
 
     def _look(self, seat: _Seat) -> None:
         seat.found = _found(seat)
@@ -233,7 +236,8 @@ class Judging:
             gone = before.keys() - _open(seat.judge).keys()
             now = self._now().wall
             ended = [
-                _ended(seat, self._decision(seat, before[at], now), now, _CHANGED) for at in gone
+                _ended(seat, self._decision(seat, before[scope], now), now, _CHANGED)
+                for scope in gone
             ]
             seat.found = _found(seat)
         self._queue(ended)
@@ -249,7 +253,8 @@ class Judging:
             ]
             again = (known.get(_place(kept)) for kept in ours)
             seat.judge.measurements = [
-                before if before == each else each for before, each in zip(again, ours, strict=True)
+                before if before == measurement else measurement
+                for before, measurement in zip(again, ours, strict=True)
             ]
 
     def _load(self, seat: _Seat, now: float) -> None:
@@ -303,33 +308,33 @@ class Judging:
             elif known.verdict is Verdict.PASS:
                 self._queue([self._changed(seat, known, now)])
 
-    def _changed(self, seat: _Seat, found: Finding, now: float) -> _Change:
+    def _changed(self, seat: _Seat, finding: Finding, now: float) -> _Change:
         """A change as it is kept; a breach is explained when it is written."""
-        decision = self._decision(seat, found, now)
-        if found.verdict is Verdict.NO_DATA:
-            return _ended(seat, decision, found.since, _GONE)
-        breach = found.verdict is Verdict.BREACH
-        at = _later(seat, _scope(found), found.since, breach=breach)
-        return _Change(replace(decision, at=at), found if breach else None)
+        decision = self._decision(seat, finding, now)
+        if finding.verdict is Verdict.NO_DATA:
+            return _ended(seat, decision, finding.since, _GONE)
+        breach = finding.verdict is Verdict.BREACH
+        changed_at = _later(seat, _scope(finding), finding.since, breach=breach)
+        return _Change(replace(decision, at=changed_at), finding if breach else None)
 
-    def _decision(self, seat: _Seat, found: Finding, now: float) -> Decision:
-        rule = found.rule
+    def _decision(self, seat: _Seat, finding: Finding, now: float) -> Decision:
+        rule = finding.rule
         return Decision(
             daemon=self._store.daemon,
             target=seat.judge.target,
-            model_name=found.model_name,
-            temperature=found.temperature,
+            model_name=finding.model_name,
+            temperature=finding.temperature,
             rule=rule.name,
-            at=found.since,
-            verdict=str(found.verdict),
+            at=finding.since,
+            verdict=str(finding.verdict),
             severity=rule.severity,
             action=rule.action,
-            inputs=decisions.inputs(found, seat.found.models.get(found.model_name), now),
+            inputs=decisions.inputs(finding, seat.found.models.get(finding.model_name), now),
         )
 
-    def _queue(self, told: Sequence[_Change]) -> None:
+    def _queue(self, changes: Sequence[_Change]) -> None:
         with self._lock:
-            self._waiting += told
+            self._waiting += changes
             self._drop()
 
     def _drop(self) -> None:
@@ -345,28 +350,28 @@ class Judging:
         if not writing:
             return
         try:
-            for at, each in enumerate(writing):
-                if each.found is not None:
-                    writing[at] = _Change(self._explained(each.decision, each.found))
-            self._store.write_verdicts([each.decision for each in writing], self._now().wall)
+            for index, change in enumerate(writing):
+                if change.found is not None:
+                    writing[index] = _Change(self._explained(change.decision, change.found))
+            self._store.write_verdicts([change.decision for change in writing], self._now().wall)
         except StoreError:
             with self._lock:
                 self._waiting[:0] = writing
                 self._drop()
             raise
 
-    def _explained(self, decision: Decision, found: Finding) -> Decision:
+    def _explained(self, decision: Decision, finding: Finding) -> Decision:
         """With what had changed: the minutes are remembered, the day before is in the store."""
         seat = self._seats.get(decision.target)
         causes: list[Attribution] = []
         if seat is not None:
             with seat.lock:
-                minutes = seat.judge.recent(found.model_name)
-                baseline = seat.judge.baselines().get(found.model_name, Baseline())
-            first = min((minute.start for minute in minutes), default=found.since)
+                minutes = seat.judge.recent(finding.model_name)
+                baseline = seat.judge.baselines().get(finding.model_name, Baseline())
+            first = min((minute.start for minute in minutes), default=finding.since)
             hours = self._store.windows(
                 target=decision.target,
-                model_name=found.model_name,
+                model_name=finding.model_name,
                 since=first - REFERENCE_SECONDS,
                 until=first - HOUR + 1,
                 length=HOUR,
@@ -374,7 +379,7 @@ class Judging:
             samples = [*samples_of(hours), *minutes]
 
             def explain_it() -> None:
-                causes.append(explain(found.rule, samples, baseline, now=found.since))
+                causes.append(explain(finding.rule, samples, baseline, now=finding.since))
 
             self._guarded(decision.target, explain_it)
         if not causes:
@@ -444,23 +449,23 @@ def _place(one: Measurement) -> tuple[object, ...]:
 
 def _ended(seat: _Seat, breach: Decision, now: float, why: str) -> _Change:
     """The end of a breach that cannot be judged any more."""
-    at = _later(seat, (breach.rule, breach.model_name, breach.temperature), now, breach=False)
+    ended_at = _later(seat, (breach.rule, breach.model_name, breach.temperature), now, breach=False)
     inputs = {"missing": why}
-    return _Change(replace(breach, at=at, verdict=str(Verdict.NO_DATA), inputs=inputs))
+    return _Change(replace(breach, at=ended_at, verdict=str(Verdict.NO_DATA), inputs=inputs))
 
 
-def _later(seat: _Seat, scope: _Scope, at: float, *, breach: bool) -> float:
+def _later(seat: _Seat, scope: _Scope, time: float, *, breach: bool) -> float:
     """When a change is said to be: after the one before, to wherever the clock was set."""
-    later = max(at, seat.told.get(scope, -math.inf) + 1)  # they are told apart by their second
-    if breach or later > at:
+    later = max(time, seat.told.get(scope, -math.inf) + 1)  # they are told apart by their second
+    if breach or later > time:
         seat.told[scope] = later
     else:
         seat.told.pop(scope, None)
     return later
 
 
-def _scope(found: Finding) -> _Scope:
-    return found.rule.name, found.model_name, found.temperature
+def _scope(finding: Finding) -> _Scope:
+    return finding.rule.name, finding.model_name, finding.temperature
 
 
 def _open(judge: Judge) -> dict[_Scope, Finding]:
@@ -471,17 +476,17 @@ def _open(judge: Judge) -> dict[_Scope, Finding]:
     }
 
 
-def _tell(found: Finding) -> None:
+def _tell(finding: Finding) -> None:
     """Log a change; the value is that of the condition that says most."""
-    breach = found.verdict is Verdict.BREACH
-    told = decisions.leading(found)
+    breach = finding.verdict is Verdict.BREACH
+    reading = decisions.leading(finding)
     (_log.warning if breach else _log.info)(
-        _EVENTS[found.verdict],
-        rule=found.rule.name,
-        target=found.target,
-        model_name=found.model_name,
-        temperature=found.temperature,
-        metric=told and told[0].metric,
-        value=told and told[1].value,
-        threshold=told and told[0].threshold,
+        _EVENTS[finding.verdict],
+        rule=finding.rule.name,
+        target=finding.target,
+        model_name=finding.model_name,
+        temperature=finding.temperature,
+        metric=reading and reading[0].metric,
+        value=reading and reading[1].value,
+        threshold=reading and reading[0].threshold,
     )

@@ -274,25 +274,25 @@ class TargetCycle:
         if observation.batch is not None:
             self._recent.add(observation.batch.windows)
             self._put(observation.batch)
-            found = frozenset(observation.problems)
-            for problem in sorted(found - self._problems)[:_MOST_PROBLEMS]:
+            problems = frozenset(observation.problems)
+            for problem in sorted(problems - self._problems)[:_MOST_PROBLEMS]:
                 _log.warning("counts_left_out", target=self.target.name, problem=problem[:200])
-            self._problems = found
+            self._problems = problems
 
     def _tap(self) -> TapStatus:
         taps = self._watch.taps
-        found = [
+        troubles = [
             trouble._replace(model_name=trouble.model_name or self._watch.unnamed_model)
             if trouble.kind in LEAVES_OUT
             else trouble
             for trouble in taps.trouble(self._edges())
         ]
-        doubted = {trouble.model_name for trouble in found if trouble.kind in LEAVES_OUT}
+        doubted = {trouble.model_name for trouble in troubles if trouble.kind in LEAVES_OUT}
         seen = self._seen_of(self._recent.merged(), taps.source, doubted)
         low = (coverage.trouble_of(model, one) for model, one in seen.items())
         return TapStatus(
             taps.source,
-            (*found, *(trouble for trouble in low if trouble is not None)),
+            (*troubles, *(trouble for trouble in low if trouble is not None)),
             taps.failures,
             seen,
             None if self._proxy is None else self._proxy.status,
@@ -316,7 +316,7 @@ class TargetCycle:
             self._source = source
         elif not (source or self._trouble or self._watch.taps.gone):
             return
-        now = {(each.kind, each.model_name): each for each in self._tap().trouble}
+        now = {(trouble.kind, trouble.model_name): trouble for trouble in self._tap().trouble}
         for key in sorted(now.keys() - self._trouble)[:_MOST_PROBLEMS]:
             kind, model = key
             detail = now[key].text
@@ -393,15 +393,15 @@ class TargetCycle:
             if self._finished:
                 return
             self._watch.drafting = info.drafting
-            told = info.version and (info.drafting is not None or not self._undecided())
-            self._ask_at = None if told else now.monotonic + _ASK_AGAIN
+            complete = info.version and (info.drafting is not None or not self._undecided())
+            self._ask_at = None if complete else now.monotonic + _ASK_AGAIN
             known = (self._watch.environment.engine_version, self._watch.unnamed_model)
             self._watch.environment = replace(self._watch.environment, engine_version=info.version)
             if info.models:
                 self._watch.unnamed_model = info.models[0]
             self._status = replace(self._status, engine_version=info.version, models=self._models())
-            found = (info.version, self._watch.unnamed_model)
-        if found != known:
+            current = (info.version, self._watch.unnamed_model)
+        if current != known:
             _log.info(
                 "engine_found", target=self.target.name, version=info.version, models=info.models
             )

@@ -329,7 +329,7 @@ class Guardian:
         mode = Mode.ON if Mode.ON in modes else None if unknown else Mode.OFF
         failing = status.failure is not None
         decision = world.decision()
-        found = found_by(decision.findings)
+        verdicts = found_by(decision.findings)
         if state.phase is Phase.OBSERVING and self.policy.explore.budget:
             self._doubt = unmeasured(decision, wall, self.policy.explore.max_age)
         else:
@@ -342,9 +342,9 @@ class Guardian:
             mode=None if failing else mode,
             models=tuple(sorted(status.models)),
             load=None if failing else status.load,
-            breaches=found.breaches,
-            suspects=found.suspects,
-            passing=found.passing,
+            breaches=verdicts.breaches,
+            suspects=verdicts.suspects,
+            passing=verdicts.passing,
             unknown=self._doubt[0],
             aged=self._doubt[1],
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,

@@ -205,7 +205,7 @@ def _prefer_successors(values: dict[str, float] | dict[str, dict[str, dict[str, 
 def _histogram(
     quantity: str, engines: Mapping[str, Mapping[str, float]], problems: list[str]
 ) -> Histogram | None:
-    found = []
+    histograms = []
     for engine, parts in engines.items():
         by_bound = {le: count for le, count in parts.items() if le not in ("sum", "count")}
         if not by_bound:
@@ -225,8 +225,8 @@ def _histogram(
         if one is None or math.isnan(one.sum):
             problems.append(f"the buckets of {quantity} of engine {engine[:60]!r} do not add up")
         else:
-            found.append(one)
-    return histogram.merge_all(found)
+            histograms.append(one)
+    return histogram.merge_all(histograms)
 
 
 def _per_position(counts: Mapping[str, float], problems: list[str]) -> tuple[int, ...] | None:
@@ -236,7 +236,7 @@ def _per_position(counts: Mapping[str, float], problems: list[str]) -> tuple[int
             problems.append(f"{position[:20]!r} is not a position of a draft token")
             return None
         totals[int(position)] = int(count)
-    return tuple(totals.get(at, 0) for at in range(max(totals) + 1)) if totals else None
+    return tuple(totals.get(place, 0) for place in range(max(totals) + 1)) if totals else None
 
 
 def _mean_tpot(parts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Histogram | None:

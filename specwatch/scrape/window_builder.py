@@ -119,10 +119,10 @@ class Watch:
     @property
     def load(self) -> float | None:
         """Requests that ran or waited at the last page, of all models; None where it told none."""
-        told = [each for each in self._sampled.values() if each.running is not None]
-        if not told:
+        samples = [sample for sample in self._sampled.values() if sample.running is not None]
+        if not samples:
             return None
-        return sum((each.running or 0.0) + (each.waiting or 0.0) for each in told)
+        return sum((sample.running or 0.0) + (sample.waiting or 0.0) for sample in samples)
 
     @property
     def taps(self) -> Taps:
@@ -514,13 +514,13 @@ class Watch:
 def no_engine(page: tally.Parts) -> PageError:
     """Why a page is not taken for an engine's."""
     if page.tap:
-        said = (
+        message = (
             "a page of a `specwatch tap proxy` alone; give its URL as the target's proxy, and the"
             " server's as its url"
         )
     else:
-        said = f"a metrics page, but not of {ENGINE_TITLES}"
-    return PageError(ScrapeReason.NO_ENGINE, said)
+        message = f"a metrics page, but not of {ENGINE_TITLES}"
+    return PageError(ScrapeReason.NO_ENGINE, message)
 
 
 def _counters(page: Mapping[Series, float]) -> dict[Series, float]:

@@ -113,7 +113,7 @@ def _decoder(connection: sa.Connection, table: sa.Table) -> Decode:
         return _window_decoder(connection, table)
     if table is schema.cursors:
         return _cursor_decoder(connection)
-    found: Mapping[sa.Table, Decode] = {
+    decoders: Mapping[sa.Table, Decode] = {
         schema.baselines: measurement_of,
         schema.verdicts: decision_of,
         schema.guards: entry_of,
@@ -122,7 +122,7 @@ def _decoder(connection: sa.Connection, table: sa.Table) -> Decode:
         schema.series: series_of,
         schema.contexts: content_of,
     }
-    return found.get(table, lambda row: damage.require_types(table, row._fields, row))
+    return decoders.get(table, lambda row: damage.require_types(table, row._fields, row))
 
 
 def _window_decoder(connection: sa.Connection, table: sa.Table) -> Decode:
@@ -151,8 +151,8 @@ def _contents(connection: sa.Connection) -> Callable[[object], str | None]:
 
     def content(id_: object) -> str | None:
         if id_ not in known:
-            found = contents_of(connection, [id_]) if isinstance(id_, int) else {}
-            known[id_] = next(iter(found.values()), None)
+            contents = contents_of(connection, [id_]) if isinstance(id_, int) else {}
+            known[id_] = next(iter(contents.values()), None)
         return known[id_]
 
     return content

@@ -122,10 +122,10 @@ class GuardBook:
             if target is not None:
                 query = query.where(guards.c.target == storable(target))
             rows = connection.execute(query).all()
-            found = damage.sound(
+            entries = damage.sound(
                 damage.of(connection), guards, rows, lambda row: (row.target, entry_of(row))
             )
-        return dict(found)
+        return dict(entries)
 
     def advance(self, entry: Entry, step: Step, now: float, *, by: str) -> Entry:
         """Store a step that follows on ``entry``, and renew the lease.

@@ -82,7 +82,7 @@ def put(connection: sa.Connection, measurements: Iterable[Measurement]) -> None:
         if bytes(stored.data) != values["data"]:
             same = (baselines.c[name] == value for name, value in zip(_KEY, key, strict=True))
             known = damage.sound(damage.of(connection), baselines, [stored], measurement_of)
-            joined = _values(next((join(each, one) for each in known), one))
+            joined = _values(next((join(measurement, one) for measurement in known), one))
             connection.execute(baselines.update().where(*same).values(joined))
 
 
@@ -99,7 +99,7 @@ def version(connection: sa.Connection) -> tuple[float, ...]:
     """Numbers that differ once any measurement does, for far less than it takes to read them."""
     size = sa.func.sum(sa.func.length(baselines.c.data))
     query = sa.select(sa.func.count(), sa.func.sum(baselines.c.measured_at), size)
-    return tuple(float(each or 0) for each in connection.execute(query).one())
+    return tuple(float(number or 0) for number in connection.execute(query).one())
 
 
 def prune(connection: sa.Connection, before: float) -> int:

@@ -416,7 +416,9 @@ def _context(
     histograms: tuple[tuple[tuple[float, ...], bool] | None, ...],
 ) -> Context:
     known = {
-        name: each for name, each in zip(HISTOGRAMS, histograms, strict=True) if each is not None
+        name: histogram
+        for name, histogram in zip(HISTOGRAMS, histograms, strict=True)
+        if histogram is not None
     }
     return _address(
         {
@@ -467,14 +469,14 @@ class Shared(NamedTuple):
 @lru_cache(maxsize=1024)
 def shared_of(content: str) -> Shared:
     """The content of a context, read."""
-    found = msgspec.convert(json.loads(content), _Shared)
-    bounds = [found.bounds.get(name, ()) for name in HISTOGRAMS]
+    shared = msgspec.convert(json.loads(content), _Shared)
+    bounds = [shared.bounds.get(name, ()) for name in HISTOGRAMS]
     return Shared(
-        Environment(found.engine_version, found.fingerprint),
-        found.gpu_memory_total,
+        Environment(shared.engine_version, shared.fingerprint),
+        shared.gpu_memory_total,
         tuple(
-            HistogramLayout(name, each, name in found.coarsened, len(each) + 1)
-            for name, each in zip(HISTOGRAMS, bounds, strict=True)
+            HistogramLayout(name, edges, name in shared.coarsened, len(edges) + 1)
+            for name, edges in zip(HISTOGRAMS, bounds, strict=True)
         ),
     )
 
@@ -498,11 +500,11 @@ def _family(series: Series) -> tuple[str, ...]:
 
 def _families(series: tuple[Series, ...]) -> list[list[Any]]:
     """Siblings, which differ only in their key, as one entry."""
-    found = itertools.groupby(series, lambda each: each._replace(key=""))
+    groups = itertools.groupby(series, lambda counter: counter._replace(key=""))
     return [
-        [each.quantity, each.part, each.model_name, each.engine, each.temperature,
+        [family.quantity, family.part, family.model_name, family.engine, family.temperature,
          [sibling.key for sibling in siblings]]
-        for each, siblings in found
+        for family, siblings in groups
     ]  # fmt: skip
 
 

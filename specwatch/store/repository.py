@@ -143,9 +143,9 @@ class Store:
             self._stopping.clear()
             self._database.prepare()
             with self._database.reading() as connection:
-                found = schema.found_revision(connection)
-            schema.require_known(found, self.where)
-            if found != schema.CURRENT and not (found is None and create(self.url)):
+                revision = schema.found_revision(connection)
+            schema.require_known(revision, self.where)
+            if revision != schema.CURRENT and not (revision is None and create(self.url)):
                 from specwatch.store import migrate
 
                 migrate.upgrade(self.url)
@@ -210,7 +210,7 @@ class Store:
             query = sa.select(cursors).where(cursors.c.daemon == self.daemon)
             rows = connection.execute(query).all()
             contents = contents_of(connection, {row.layout_id for row in rows})
-            found = list(
+            stored = list(
                 damage.sound(
                     damage.of(connection),
                     cursors,
@@ -218,7 +218,7 @@ class Store:
                     lambda row: cursor_of(row, contents.get(row.layout_id)),
                 )
             )
-        return {cursor.target: cursor for cursor in found}
+        return {cursor.target: cursor for cursor in stored}
 
     def roll_up(self, now: float, *, everybody: bool = False) -> int:
         """Bring the hours of this daemon, or of all, up to date; returns how many series-hours
@@ -258,21 +258,21 @@ class Store:
     def set_aside(self, now: float) -> list[DamagedRow]:
         """Move the damaged rows that were found since the last call into ``damaged_rows``; returns
         all that were found."""
-        found = self.damage.take()
-        if not found:
+        damaged = self.damage.take()
+        if not damaged:
             return []
         # It knows the rows of all tables, those that are not written here as well.
         from specwatch.store import damaged_rows
 
         try:
             with self.writing(now) as connection:
-                done = damaged_rows.set_aside(connection, found, now, thorough=False)
+                done = damaged_rows.set_aside(connection, damaged, now, thorough=False)
         except StoreError:
-            self.damage.give_back(found)
+            self.damage.give_back(damaged)
             raise
         for row in done:
             self.damage.end(row.table, row.key)
-        return found
+        return damaged
 
     @property
     def damage(self) -> Damage:
@@ -425,11 +425,12 @@ class Store:
         return before + size <= MOST_LAYOUT_BYTES
 
     def _require_current(self, connection: sa.Connection) -> None:
-        found = schema.stored_revision(connection)
-        schema.require_known(found, self.where)
-        if found != schema.CURRENT:
+        revision = schema.stored_revision(connection)
+        schema.require_known(revision, self.where)
+        if revision != schema.CURRENT:
             raise StoreUnavailable(
-                f"{self.where} went back to schema revision {found}; it is upgraded at the next try"
+                f"{self.where} went back to schema revision {revision};"
+                " it is upgraded at the next try"
             )
 
 
@@ -510,11 +511,11 @@ def _add_series(
             for series, start in new.items()
         ],
     )
-    found = sa.select(table.c.id, *(table.c[name] for name in names)).where(
+    query = sa.select(table.c.id, *(table.c[name] for name in names)).where(
         table.c.daemon.in_({series.daemon for series in new}),
         table.c.target.in_({series.target for series in new}),
     )
-    ids = {SeriesId(*row[1:]): row[0] for row in connection.execute(found)}
+    ids = {SeriesId(*row[1:]): row[0] for row in connection.execute(query)}
     for series in new.keys() - ids.keys():
         key = {name: getattr(series, name) for name in names}
         raise DamagedRow("series", key, "is in the index, and not in the table")

@@ -86,31 +86,31 @@ class Asked(msgspec.Struct, frozen=True):
 def read(endpoint: Endpoint, body: bytes) -> Asked | None:
     """Read a request's body; None for what is not a JSON object, which the server will refuse."""
     plain = True
-    found: _Body | None
+    request: _Body | None
     try:
-        found = _BODY.decode(body)
+        request = _BODY.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        found, plain = _other_json(body), False
-    if found is None:
+        request, plain = _other_json(body), False
+    if request is None:
         return None
-    if endpoint is Endpoint.CHAT and found.prompt and not found.messages:
+    if endpoint is Endpoint.CHAT and request.prompt and not request.messages:
         endpoint = Endpoint.COMPLETIONS
-    options = found.stream_options
-    stream = _is_true(found.stream)
+    options = request.stream_options
+    stream = _is_true(request.stream)
     can_say = options is None or (
         isinstance(options, dict) and options.get("include_usage") in _NO_USAGE
     )
     return Asked(
         endpoint,
-        temperature=_number(found.temperature),
+        temperature=_number(request.temperature),
         stream=stream,
-        several=_several(found),
-        beam_search=_is_true(found.use_beam_search),
+        several=_several(request),
+        beam_search=_is_true(request.use_beam_search),
         wants_usage=isinstance(options, dict) and _is_true(options.get("include_usage")),
         open=isinstance(options, dict) and "include_usage" not in options,
         askable=plain and stream and can_say and endpoint in OPENAI,
-        tools=bool(found.tools) and bytes(found.tools) not in (b"null", b"[]"),
-        echo=_is_true(found.echo),
+        tools=bool(request.tools) and bytes(request.tools) not in (b"null", b"[]"),
+        echo=_is_true(request.echo),
         options=options if isinstance(options, dict) else None,
     )
 
@@ -130,17 +130,19 @@ def with_usage(body: bytes, asked: Asked) -> bytes:
 def _other_json(body: bytes) -> _Body | None:
     """What a more lenient reader than ours, such as the server's, makes of it."""
     try:
-        found = json.loads(body)
+        members = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(members, dict):
         return None
     raw = {
-        key: msgspec.Raw(json.dumps(found[key]).encode())
+        key: msgspec.Raw(json.dumps(members[key]).encode())
         for key in ("prompt", "prompt_embeds", "messages", "tools")
-        if key in found
+        if key in members
     }
-    plain = {key: found[key] for key in _Body.__struct_fields__ if key in found and key not in raw}
+    plain = {
+        key: members[key] for key in _Body.__struct_fields__ if key in members and key not in raw
+    }
     return _Body(**plain, **raw)
 
 

@@ -165,20 +165,20 @@ class Exchange:
         return self._facts.default_temperature
 
     def _request(self, body: bytes) -> bytes:
-        found = self._asked = asked.read(self._endpoint, body)
-        if found is None:
+        request = self._asked = asked.read(self._endpoint, body)
+        if request is None:
             return body
-        self._endpoint = found.endpoint
+        self._endpoint = request.endpoint
         facts = self._facts
         asks = (
-            found.askable
-            and not (found.several or found.beam_search)
-            and not (found.wants_usage or facts.forces_usage or facts.asks_nothing)
-            and (facts.keeps_records or not found.open)
+            request.askable
+            and not (request.several or request.beam_search)
+            and not (request.wants_usage or facts.forces_usage or facts.asks_nothing)
+            and (facts.keeps_records or not request.open)
         )
         if not asks:
             return body
-        body = asked.with_usage(body, found)
+        body = asked.with_usage(body, request)
         length = (b"content-length", str(len(body)).encode())
         headers = self._scope["headers"]  # in place: starlette keeps the list that it left there
         headers[:] = [length if name == b"content-length" else (name, v) for name, v in headers]
@@ -253,8 +253,8 @@ class Exchange:
 
 def _length(headers: Iterable[tuple[bytes, bytes]]) -> int:
     """Bytes that a body says it has; 0 without a number."""
-    said = _value_of(b"content-length", headers)
-    return int(said) if said.isdigit() else 0
+    length = _value_of(b"content-length", headers)
+    return int(length) if length.isdigit() else 0
 
 
 def _without_length(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

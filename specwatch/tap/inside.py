@@ -24,11 +24,11 @@ class InsideVllm:
 
     def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
         """The facts; of a server without vLLM's state, that nothing is known."""
-        found = self._known.get(endpoint)
-        if found is None:
+        facts = self._known.get(endpoint)
+        if facts is None:
             state = getattr(scope.get("app"), "state", None)
-            found = self._known[endpoint] = _read(state, endpoint)
-        return found
+            facts = self._known[endpoint] = _read(state, endpoint)
+        return facts
 
 
 def _read(state: Any, endpoint: Endpoint) -> Facts:
@@ -64,8 +64,8 @@ def _default_temperature(handler: Any) -> float | None:
     """What a request without a temperature gets; None before vLLM resolved that by handler."""
     if not hasattr(handler, "default_sampling_params"):
         return None
-    found = (handler.default_sampling_params or {}).get("temperature", _OWN_DEFAULT)
-    return float(found) if isinstance(found, int | float) else None
+    temperature = (handler.default_sampling_params or {}).get("temperature", _OWN_DEFAULT)
+    return float(temperature) if isinstance(temperature, int | float) else None
 
 
 def _draft_tokens(config: Any) -> int | None:
@@ -73,5 +73,5 @@ def _draft_tokens(config: Any) -> int | None:
         return None
     if config.speculative_config is None:
         return 0
-    found = getattr(config.speculative_config, "num_speculative_tokens", None)
-    return found if isinstance(found, int) else None
+    draft_tokens = getattr(config.speculative_config, "num_speculative_tokens", None)
+    return draft_tokens if isinstance(draft_tokens, int) else None

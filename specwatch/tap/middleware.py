@@ -119,7 +119,7 @@ def _endpoint(scope: Scope) -> Endpoint | None:
     if scope["type"] != "http" or scope["method"] != "POST":
         return None
     path: str = scope["path"]
-    found = ENDPOINTS.get(path)
-    if found is None and (root := scope.get("root_path")):
-        found = ENDPOINTS.get(path.removeprefix(root))
-    return found
+    endpoint = ENDPOINTS.get(path)
+    if endpoint is None and (root := scope.get("root_path")):
+        endpoint = ENDPOINTS.get(path.removeprefix(root))
+    return endpoint
