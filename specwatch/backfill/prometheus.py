@@ -144,29 +144,29 @@ class Prometheus:
 
     def query_range(self, expr: str, since: float, until: float, step: float) -> list[Found]:
         """The series of a query at ``since``, and every ``step`` seconds until ``until``."""
-        asked = {"start": f"{since:.3f}", "end": f"{until:.3f}", "step": f"{step:g}"}
-        return self._ask("query_range", {"query": expr, **asked})
+        parameters = {"start": f"{since:.3f}", "end": f"{until:.3f}", "step": f"{step:g}"}
+        return self._ask("query_range", {"query": expr, **parameters})
 
     def close(self) -> None:
         """Disconnect."""
         self._session.close()
 
-    def _ask(self, what: str, asked: Mapping[str, str]) -> list[Found]:
+    def _ask(self, what: str, parameters: Mapping[str, str]) -> list[Found]:
         for delay in (*_DELAYS, None):
             try:
-                return self._once(what, asked)
+                return self._once(what, parameters)
             except _Again as error:
                 if delay is None:
                     raise NoAnswer(str(error)) from None
                 self._sleep(max(delay, error.after or 0.0))
         raise AssertionError("the last try ends it")
 
-    def _once(self, what: str, asked: Mapping[str, str]) -> list[Found]:
+    def _once(self, what: str, parameters: Mapping[str, str]) -> list[Found]:
         headers = headers_of(self._access, "prometheus")
         try:
             with self._session.post(
                 f"{self.url}/api/v1/{what}",
-                data={**asked, **self._parameters},
+                data={**parameters, **self._parameters},
                 headers={"User-Agent": f"specwatch/{__version__}", **headers},
                 timeout=self._access.timeout,
                 verify=not self._access.insecure_skip_verify,

@@ -127,9 +127,9 @@ def _source(target: str, servers: Sequence[Server], name: str | None) -> Source:
 
 
 def _both(target: str, first: Server, second: Server, name: str | None) -> str:
-    one, other = dict(first.labels), dict(second.labels)
-    unlike = sorted(label for label in one if one[label] != other[label])
-    choice = shown(tuple((label, one[label]) for label in unlike))
+    labels, other_labels = dict(first.labels), dict(second.labels)
+    unlike = sorted(label for label in labels if labels[label] != other_labels[label])
+    choice = shown(tuple((label, labels[label]) for label in unlike))
     remedy = f"choose one, like --selector '{choice}'"
     if name is not None and first.instance != second.instance:
         remedy += ", or leave --target out"

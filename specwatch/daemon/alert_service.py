@@ -41,7 +41,9 @@ class Paging:
         """Exactly what these say fires now."""
         if self._alertmanagers is not None and self._section is not None:
             book = self._section.runbook_url
-            self._alertmanagers.set([alert for one in targets for alert in alerts_of(one, book)])
+            self._alertmanagers.set(
+                [alert for target in targets for alert in alerts_of(target, book)]
+            )
 
     def status(self) -> tuple[PagerStatus, ...]:
         """How each delivery goes."""

@@ -81,10 +81,12 @@ class Guarding:
                     target, config.guard, self._actuator(target), self._world(target.name),
                     after=present,
                 )  # fmt: skip
-        parted = [one for name, one in self._guardians.items() if guardians.get(name) is not one]
+        parted = [
+            guard for name, guard in self._guardians.items() if guardians.get(name) is not guard
+        ]
         self._guardians = guardians
-        for one in parted:
-            self._pool.submit(_part, one)
+        for guard in parted:
+            self._pool.submit(_part, guard)
 
     def turn(self) -> None:
         """Let every guard that is ours have its turn."""
@@ -116,14 +118,14 @@ class Guarding:
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         try:
-            acting = [name for name, one in self._guardians.items() if one.running.locked()]
+            acting = [name for name, guard in self._guardians.items() if guard.running.locked()]
             self._book.release(self._holder, self._now().wall, but=acting)
         except StoreError as error:
             _log.warning("guard_not_released", detail=str(error))
 
     def _turn(self) -> None:
         guardians = dict(self._guardians)
-        if not any(one.busy for one in guardians.values()):
+        if not any(guard.busy for guard in guardians.values()):
             self._offset = self._now().wall - self._now().monotonic
         try:
             self._read(guardians)
@@ -131,15 +133,17 @@ class Guarding:
             if str(error) != self._error:
                 _log.error("guard_unread", detail=str(error))
             self._error = str(error)
-            ours = [one for name, one in guardians.items() if self._is_ours(name) and one.busy]
+            ours = [
+                guard for name, guard in guardians.items() if self._is_ours(name) and guard.busy
+            ]
         else:
             self._error = None
-            ours = [one for name, one in guardians.items() if self._is_ours(name)]
-        for one in ours:
-            if one.slow or one.busy:
-                self._submit(one)
+            ours = [guard for name, guard in guardians.items() if self._is_ours(name)]
+        for guard in ours:
+            if guard.slow or guard.busy:
+                self._submit(guard)
             else:
-                self._run(one)
+                self._run(guard)
 
     def _read(self, guardians: dict[str, Guardian]) -> None:
         """Read every guard, take those that are free, renew those that are ours."""
@@ -149,37 +153,37 @@ class Guarding:
         free = any(name not in entries or entries[name].left <= 0 for name in guardians)
         if guardians and (due or free):
             for able in (True, False):
-                names = [name for name, one in guardians.items() if one.able is able]
+                names = [name for name, guard in guardians.items() if guard.able is able]
                 if names:
                     self._book.hold(names, self._holder, now.wall, able=able)
             self._renewed = now.monotonic
             entries = self._book.look()
         self._entries = entries
-        for name, one in guardians.items():
-            if name in entries and not one.running.locked():
-                one.take(entries[name])
+        for name, guard in guardians.items():
+            if name in entries and not guard.running.locked():
+                guard.take(entries[name])
 
     def _is_ours(self, name: str) -> bool:
         entry = self._entries.get(name)
         return entry is not None and entry.held_by(self._holder)
 
-    def _submit(self, one: Guardian) -> None:
-        if one.running.locked() or one in self._waiting:
+    def _submit(self, guard: Guardian) -> None:
+        if guard.running.locked() or guard in self._waiting:
             return
-        self._waiting.add(one)
+        self._waiting.add(guard)
         try:
-            self._pool.submit(self._run, one)
+            self._pool.submit(self._run, guard)
         except RuntimeError as error:
             if not self._closed:
-                _log.error("no_thread", target=one.target.name, detail=str(error))
+                _log.error("no_thread", target=guard.target.name, detail=str(error))
 
-    def _run(self, one: Guardian) -> None:
-        self._waiting.discard(one)
+    def _run(self, guard: Guardian) -> None:
+        self._waiting.discard(guard)
         try:
-            one.turn()
+            guard.turn()
         except Exception:
             # A defect of ours in one guard must neither stop the others nor pass unseen.
-            _log.exception("guard_failed", target=one.target.name)
+            _log.exception("guard_failed", target=guard.target.name)
 
     def _world(self, name: str) -> World:
         return World(
@@ -195,7 +199,7 @@ class Guarding:
         )
 
 
-def _part(one: Guardian) -> None:
+def _part(guard: Guardian) -> None:
     """What it does now is finished first; its successor resumes."""
-    with one.running:
-        one.close()
+    with guard.running:
+        guard.close()

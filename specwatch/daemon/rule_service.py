@@ -443,8 +443,8 @@ def _found(seat: _Seat) -> TargetDecision:
     return TargetDecision(models, judge.findings(), judge.slos(), judge.goodput())
 
 
-def _place(one: Measurement) -> tuple[object, ...]:
-    return one.key, one.load_bin, one.origin
+def _place(measurement: Measurement) -> tuple[object, ...]:
+    return measurement.key, measurement.load_bin, measurement.origin
 
 
 def _ended(seat: _Seat, breach: Decision, now: float, why: str) -> _Change:

@@ -289,7 +289,7 @@ class TargetCycle:
         ]
         doubted = {trouble.model_name for trouble in troubles if trouble.kind in LEAVES_OUT}
         seen = self._seen_of(self._recent.merged(), taps.source, doubted)
-        low = (coverage.trouble_of(model, one) for model, one in seen.items())
+        low = (coverage.trouble_of(model, covered) for model, covered in seen.items())
         return TapStatus(
             taps.source,
             (*troubles, *(trouble for trouble in low if trouble is not None)),
@@ -302,10 +302,10 @@ class TargetCycle:
         self, recent: tuple[Window, ...], source: Source | None, doubted: set[str]
     ) -> Mapping[str, Coverage]:
         """The coverages, found anew only where something else is asked: once a minute."""
-        asked = (recent, source, doubted)
+        inputs = (recent, source, doubted)
         # The sums are kept until a window comes, so that they compare at once.
-        if self._seen is None or self._seen[0] != asked:
-            self._seen = asked, coverage.coverages(recent, source, doubted)
+        if self._seen is None or self._seen[0] != inputs:
+            self._seen = inputs, coverage.coverages(recent, source, doubted)
         return self._seen[1]
 
     def _tell_of_tap(self) -> None:

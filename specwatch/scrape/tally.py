@@ -182,12 +182,12 @@ def fingerprint_of(samples: Iterable[Series]) -> str:
     shown: list[str] = []
     positions: Counter[tuple[str, str]] = Counter()
     unknown = False
-    for one in sorted(samples):
-        if one.quantity == "cache_config":
-            shown.append(f"{one.model_name}|{one.key}")
-        elif one.quantity == "accepted_per_position" and not one.temperature:
-            positions[one.model_name, one.engine] += 1
-        elif one.quantity == "lifetime_acceptance_rate":
+    for series in sorted(samples):
+        if series.quantity == "cache_config":
+            shown.append(f"{series.model_name}|{series.key}")
+        elif series.quantity == "accepted_per_position" and not series.temperature:
+            positions[series.model_name, series.engine] += 1
+        elif series.quantity == "lifetime_acceptance_rate":
             unknown = True
     digest = hashlib.blake2b("\n".join(shown).encode(), digest_size=6).hexdigest()
     counts = sorted(set(positions.values()))
@@ -221,11 +221,11 @@ def _histogram(
         except ValueError:
             problems.append(f"a bucket of {quantity} of engine {engine[:60]!r} has no bound")
             continue
-        one = histogram.from_cumulative(buckets, parts.get("sum", math.nan))
-        if one is None or math.isnan(one.sum):
+        histogram_of_engine = histogram.from_cumulative(buckets, parts.get("sum", math.nan))
+        if histogram_of_engine is None or math.isnan(histogram_of_engine.sum):
             problems.append(f"the buckets of {quantity} of engine {engine[:60]!r} do not add up")
         else:
-            histograms.append(one)
+            histograms.append(histogram_of_engine)
     return histogram.merge_all(histograms)
 
 

@@ -215,4 +215,4 @@ def _key(table: sa.Table, row: Any) -> dict[str, object]:
 
 
 def _place(row: DamagedRow) -> tuple[object, ...]:
-    return row.table, *sorted(row.key.items(), key=lambda item: item[0])
+    return row.table, *sorted(row.key.items(), key=lambda column: column[0])

@@ -94,7 +94,7 @@ def between(
     stored = damage.sound(
         damage.of(connection), experiments, connection.execute(query).all(), decode
     )
-    return [Stored(number, one) for number, one in stored if one is not None]
+    return [Stored(number, experiment) for number, experiment in stored if experiment is not None]
 
 
 def experiment_of(row: sa.Row[Any]) -> Experiment | None:

@@ -264,9 +264,9 @@ def fresh_after_damage(target: str, now: float) -> str:
     )
 
 
-def alike(one: GuardState, other: GuardState) -> bool:
+def alike(first: GuardState, other: GuardState) -> bool:
     """Whether they are the same, once stored."""
-    return _packed(one) == _packed(other)
+    return _packed(first) == _packed(other)
 
 
 def _names(holder: str) -> list[str]:

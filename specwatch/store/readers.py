@@ -120,13 +120,13 @@ class Reader:
         length = selection.get("length", MINUTE)
         if length not in TABLES:
             raise ValueError(f"windows are {MINUTE} or {HOUR} s long, not {length}")
-        given = {
+        columns = {
             "target": selection.get("target"),
             "model_name": selection.get("model_name"),
             "temperature": selection.get("temperature"),
             "daemon": selection.get("daemon"),
         }
-        chosen = {name: value for name, value in given.items() if value is not None}
+        chosen = {name: value for name, value in columns.items() if value is not None}
         windows = self._windows(selection["since"], selection["until"], length, chosen)
         return itertools.islice(windows, selection.get("limit"))
 

@@ -154,11 +154,11 @@ def derived(seen: Seen, stream: StreamReader) -> Acceptance | None:
     because the server joined steps or kept some back. A server joins steps too when the client is
     slow to read, so that the result may be too high under load.
     """
-    facts, asked = seen.facts, seen.asked
+    facts, options = seen.facts, seen.asked
     most = facts.draft_tokens
     if not most or facts.keeps_records or facts.joins_steps or seen.endpoint not in OPENAI:
         return None
-    if asked is None or not seen.is_one or asked.tools or asked.echo:
+    if options is None or not seen.is_one or options.tools or options.echo:
         return None  # tools and echoes make more or fewer events than there are steps
     if not stream.ended or stream.failed or not stream.tokens or not stream.steps:
         return None

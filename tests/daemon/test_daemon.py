@@ -440,8 +440,8 @@ def test_a_step_of_the_clock_is_told_and_stops_nothing(
         wait_for(until_logged(log, "clock_stepped"))
         work(server)
         scraped(daemon, 3)
-    (told,) = events(log, "clock_stepped")
-    assert told["seconds"] == pytest.approx(step, abs=1)
+    (entry,) = events(log, "clock_stepped")
+    assert entry["seconds"] == pytest.approx(step, abs=1)
     windows = stored(database)
     assert max(Counter(window.start for window in windows).values()) == 1
     assert len(windows) == (2 if step > 0 else 1)

@@ -83,8 +83,8 @@ def reloadable(tmp_path: Path) -> Iterator[Callable[..., Reloadable]]:
         return made
 
     yield started
-    for each in running:
-        each.__exit__()
+    for daemon in running:
+        daemon.__exit__()
 
 
 Start = Callable[..., Reloadable]
@@ -171,8 +171,8 @@ def test_a_bad_configuration_changes_nothing_and_systemd_is_told_that_it_is_over
         kept = made.daemon._cycles["t"]
         made.problem = RecursionError("deep") if defect else ConfigError("x.yml:3: no such key")
         made.read_again()
-        told = notify.until(lambda message: "READY" in message)
-        assert [message for message in told if "RELOADING" in message]
+        messages = notify.until(lambda message: "READY" in message)
+        assert [message for message in messages if "RELOADING" in message]
         assert made.daemon._cycles["t"] is kept
         scraped(made.daemon, 2)
     if defect:

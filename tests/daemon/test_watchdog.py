@@ -37,8 +37,8 @@ def running(serve: Serve, tmp_path: Path, notify: NotifySocket) -> Iterator[Call
         return started[-1].__enter__()
 
     yield start
-    for each in started:
-        each.__exit__()
+    for daemon in started:
+        daemon.__exit__()
 
 
 def falls_silent(notify: NotifySocket) -> None:

@@ -74,8 +74,8 @@ DEFAULTS: dict[str, tuple[Any, float | None]] = {
 @pytest.mark.parametrize(("params", "expected"), DEFAULTS.values(), ids=DEFAULTS)
 def test_the_default_temperature(params: Any, expected: float | None) -> None:
     handler = Thing(default_sampling_params=params)
-    found = facts(state(openai_serving_chat=handler, anthropic_serving_messages=handler))
-    assert found.default_temperature == expected
+    learned = facts(state(openai_serving_chat=handler, anthropic_serving_messages=handler))
+    assert learned.default_temperature == expected
 
 
 def test_each_endpoint_has_a_default_of_its_own() -> None:
@@ -86,13 +86,13 @@ def test_each_endpoint_has_a_default_of_its_own() -> None:
         Endpoint.MESSAGES: "anthropic_serving_messages",
     }
     of = state(**{
-        name: Thing(default_sampling_params={"temperature": at / 10})
-        for at, name in enumerate(members.values())
+        name: Thing(default_sampling_params={"temperature": index / 10})
+        for index, name in enumerate(members.values())
     })  # fmt: skip
     vllm, request = InsideVllm(), scope(app=Thing(state=of))
     for _ in range(2):
-        for at, endpoint in enumerate(members):
-            assert vllm.facts(request, endpoint).default_temperature == at / 10
+        for index, endpoint in enumerate(members):
+            assert vllm.facts(request, endpoint).default_temperature == index / 10
 
 
 @pytest.mark.parametrize("missing", ["openai_serving_chat", "openai_serving_responses"])
@@ -105,9 +105,9 @@ def test_without_a_handler_the_default_is_not_known(missing: str) -> None:
 
 def test_forced_usage_stands_on_the_handler_since_0_9() -> None:
     handler = Thing(default_sampling_params={}, enable_force_include_usage=True)
-    found = state(openai_serving_chat=handler, args=Thing(enable_force_include_usage=False))
-    assert facts(found).forces_usage
-    assert not facts(found, COMPLETIONS).forces_usage
+    app_state = state(openai_serving_chat=handler, args=Thing(enable_force_include_usage=False))
+    assert facts(app_state).forces_usage
+    assert not facts(app_state, COMPLETIONS).forces_usage
 
 
 def test_forced_usage_stands_in_the_arguments_since_0_20() -> None:

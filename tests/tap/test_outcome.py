@@ -41,8 +41,8 @@ def seen(**members: Any) -> Seen:
 def streamed(stream: Stream, *, events: int | None = None) -> StreamReader:
     """A stream whose first event comes 0.5 s after the request, each other 0.1 s after the last."""
     by = StreamReader(stream.endpoint, remove_usage=False, remove_metrics=False)
-    for at, event in enumerate(events_of(stream.written(usage=True))[:events]):
-        by.feed(event, STARTED + 0.5 + at / 10)
+    for index, event in enumerate(events_of(stream.written(usage=True))[:events]):
+        by.feed(event, STARTED + 0.5 + index / 10)
     return by
 
 
@@ -52,17 +52,17 @@ def whole(changes: Mapping[bytes, bytes] | None = None) -> answer.Answer:
     for old, new in (changes or {}).items():
         assert old in text
         text = text.replace(old, new)
-    found = answer.read(text)
-    assert found is not None
-    return found
+    response = answer.read(text)
+    assert response is not None
+    return response
 
 
 def bare(finish_reason: str = "stop", **members: Any) -> answer.Answer:
     """A response without a record."""
     choice = {"finish_reason": finish_reason}
-    found = answer.read(msgspec.json.encode({"choices": [choice], **members}))
-    assert found is not None
-    return found
+    response = answer.read(msgspec.json.encode({"choices": [choice], **members}))
+    assert response is not None
+    return response
 
 
 ENDED = Stream(CHAT, ("a", "b", "c"), record=False)
@@ -116,8 +116,8 @@ UNCOVERED: dict[str, list[Seen]] = {
     ("reason", "request_"), [(reason, one) for reason, ones in UNCOVERED.items() for one in ones]
 )
 def test_why_the_acceptance_of_a_request_is_not_known(reason: str, request_: Seen) -> None:
-    found = request_.outcome()
-    assert (found.uncovered, found.acceptance) == (reason, None)
+    outcome = request_.outcome()
+    assert (outcome.uncovered, outcome.acceptance) == (reason, None)
 
 
 def test_there_is_a_row_for_every_reason() -> None:
@@ -135,8 +135,8 @@ def test_without_speculation_there_is_nothing_to_know(reason: str) -> None:
 
 
 def test_a_whole_response_with_its_record() -> None:
-    found = seen(answer=whole()).outcome()
-    assert found == Outcome(finish_reason="length", tokens=24, acceptance=RECORD)
+    outcome = seen(answer=whole()).outcome()
+    assert outcome == Outcome(finish_reason="length", tokens=24, acceptance=RECORD)
 
 
 def test_the_times_of_a_whole_response_are_those_that_the_server_tells() -> None:
@@ -145,8 +145,8 @@ def test_the_times_of_a_whole_response_are_those_that_the_server_tells() -> None
         b'"queue_time_ms":null': b'"queue_time_ms":20',
         b'"mean_itl_ms":null': b'"mean_itl_ms":4',
     }
-    found = seen(answer=whole(timed)).outcome()
-    assert (found.ttft, found.tpot) == (0.05, 0.004)
+    outcome = seen(answer=whole(timed)).outcome()
+    assert (outcome.ttft, outcome.tpot) == (0.05, 0.004)
     several = seen(answer=whole(timed), asked=Asked(CHAT, several=True)).outcome()
     assert (several.ttft, several.tpot) == (None, None)
 
@@ -165,10 +165,10 @@ def test_a_response_that_does_not_say_why_it_ended_is_counted_too() -> None:
 
 def test_the_times_of_a_stream() -> None:
     """The first content is the event after the role, the last that with the finish reason."""
-    found = seen(stream=streamed(Stream(CHAT, ("a", "b", "c", "d", "e")))).outcome()
-    assert found.ttft == pytest.approx(0.6)
-    assert found.tpot == pytest.approx(0.5 / 4)
-    assert (found.tokens, found.finish_reason) == (5, "stop")
+    outcome = seen(stream=streamed(Stream(CHAT, ("a", "b", "c", "d", "e")))).outcome()
+    assert outcome.ttft == pytest.approx(0.6)
+    assert outcome.tpot == pytest.approx(0.5 / 4)
+    assert (outcome.tokens, outcome.finish_reason) == (5, "stop")
 
 
 ONE_TOKEN = Stream(CHAT, ("a",))
@@ -185,14 +185,14 @@ ONE_TOKEN = Stream(CHAT, ("a",))
     ids=["one token", "several completions", "cut short", "an error"],
 )
 def test_no_time_per_token_where_there_is_none(request_: Seen) -> None:
-    found = request_.outcome()
-    assert found.tpot is None
-    assert found.ttft is not None
+    outcome = request_.outcome()
+    assert outcome.tpot is None
+    assert outcome.ttft is not None
 
 
 def test_a_request_that_was_not_read_has_no_times_and_yet_its_record() -> None:
-    found = seen(stream=streamed(Stream(CHAT, ("a", "b"))), asked=None).outcome()
-    assert (found.ttft, found.tpot, found.acceptance) == (None, None, RECORD)
+    outcome = seen(stream=streamed(Stream(CHAT, ("a", "b"))), asked=None).outcome()
+    assert (outcome.ttft, outcome.tpot, outcome.acceptance) == (None, None, RECORD)
 
 
 def test_a_stream_of_nothing_has_no_time_to_the_first_token() -> None:
@@ -201,8 +201,8 @@ def test_a_stream_of_nothing_has_no_time_to_the_first_token() -> None:
 
 def test_a_stream_that_the_client_left_counts_its_record_all_the_same() -> None:
     stream = streamed(Stream(CHAT, ("a", "b")), events=5)
-    found = seen(stream=stream, complete=False, disconnected=True).outcome()
-    assert (found.acceptance, found.uncovered) == (RECORD, None)
+    outcome = seen(stream=stream, complete=False, disconnected=True).outcome()
+    assert (outcome.acceptance, outcome.uncovered) == (RECORD, None)
 
 
 def steps(count: int, tokens: int, **changes: Any) -> Seen:
@@ -216,10 +216,10 @@ def steps(count: int, tokens: int, **changes: Any) -> Seen:
 def test_acceptance_is_derived_from_steps(accepted: list[int]) -> None:
     """The first step yields a token, each other one more than was accepted."""
     tokens = 1 + sum(kept + 1 for kept in accepted)
-    found = steps(1 + len(accepted), tokens).outcome()
+    outcome = steps(1 + len(accepted), tokens).outcome()
     drafts = len(accepted)
-    assert found.acceptance == Acceptance("derived", drafts, 4 * drafts, sum(accepted))
-    assert found.uncovered is None
+    assert outcome.acceptance == Acceptance("derived", drafts, 4 * drafts, sum(accepted))
+    assert outcome.uncovered is None
 
 
 NOT_DERIVED = {
@@ -238,19 +238,19 @@ NOT_DERIVED = {
 
 @pytest.mark.parametrize("request_", NOT_DERIVED.values(), ids=NOT_DERIVED)
 def test_acceptance_is_not_derived_where_it_would_be_wrong(request_: Seen) -> None:
-    found = request_.outcome()
-    assert found.acceptance is None
-    assert found.uncovered is not None
+    outcome = request_.outcome()
+    assert outcome.acceptance is None
+    assert outcome.uncovered is not None
 
 
 def test_without_speculation_nothing_is_derived() -> None:
-    found = steps(3, 3, facts=OFF).outcome()
-    assert (found.acceptance, found.uncovered) == (None, None)
+    outcome = steps(3, 3, facts=OFF).outcome()
+    assert (outcome.acceptance, outcome.uncovered) == (None, None)
 
 
 def test_a_record_that_contradicts_itself_is_not_believed() -> None:
-    found = seen(answer=whole({b'"num_draft_tokens":32': b'"num_draft_tokens":12'})).outcome()
-    assert (found.acceptance, found.uncovered) == (None, "no_record")
+    outcome = seen(answer=whole({b'"num_draft_tokens":32': b'"num_draft_tokens":12'})).outcome()
+    assert (outcome.acceptance, outcome.uncovered) == (None, "no_record")
 
 
 @pytest.mark.parametrize(
@@ -262,19 +262,19 @@ def test_a_record_that_contradicts_itself_is_not_believed() -> None:
     ],
 )
 def test_a_response_that_says_that_it_is_none(body: bytes, expected: str) -> None:
-    found = seen(endpoint=Endpoint.RESPONSES, answer=answer.read(body)).outcome()
-    assert (found.uncovered, found.finish_reason) == (expected, None)
+    outcome = seen(endpoint=Endpoint.RESPONSES, answer=answer.read(body)).outcome()
+    assert (outcome.uncovered, outcome.finish_reason) == (expected, None)
 
 
 def test_a_stream_of_responses_that_failed() -> None:
     by = StreamReader(Endpoint.RESPONSES, remove_usage=False, remove_metrics=False)
     failed = {"type": "response.failed", "response": {"status": "failed", "usage": None}}
     by.feed(b"event: response.failed\ndata: %b\n\n" % json.dumps(failed).encode(), STARTED)
-    found = seen(endpoint=Endpoint.RESPONSES, stream=by).outcome()
-    assert (found.uncovered, found.finish_reason) == ("failed", None)
+    outcome = seen(endpoint=Endpoint.RESPONSES, stream=by).outcome()
+    assert (outcome.uncovered, outcome.finish_reason) == ("failed", None)
 
 
 def test_of_several_completions_no_record_is_believed() -> None:
     """llama.cpp gives the first one's."""
-    found = seen(answer=whole(), asked=Asked(CHAT, several=True)).outcome()
-    assert (found.acceptance, found.uncovered) == (None, "several")
+    outcome = seen(answer=whole(), asked=Asked(CHAT, several=True)).outcome()
+    assert (outcome.acceptance, outcome.uncovered) == (None, "several")

@@ -120,9 +120,9 @@ def test_a_server_of_another_kind_is_asked_for_nothing(pages: Pages) -> None:
 @pytest.mark.parametrize("older", [False, True])
 def test_the_facts_of_a_llama_server(older: bool) -> None:
     with SimulatedLlama(draft_tokens=5, temperature=0.35, older_props=older) as server:
-        found = learned(server.url)
+        answer = learned(server.url)
     facts = Facts(MODEL, default_temperature=0.35, draft_tokens=5, asks_nothing=True)
-    assert found == (True, facts)
+    assert answer == (True, facts)
 
 
 def test_a_llama_server_without_drafts_so_far_may_draft_yet() -> None:
@@ -133,8 +133,8 @@ def test_a_llama_server_without_drafts_so_far_may_draft_yet() -> None:
 
 def test_a_llama_server_that_wants_a_key_is_recognised_by_its_model() -> None:
     with SimulatedLlama(api_key="sk-secret") as server:
-        found = learned(server.url, 0.5)
-    assert found == (True, Facts(MODEL, default_temperature=0.5, asks_nothing=True))
+        facts = learned(server.url, 0.5)
+    assert facts == (True, Facts(MODEL, default_temperature=0.5, asks_nothing=True))
 
 
 NOTHING = {

@@ -116,8 +116,8 @@ def long_bodies(draw: st.DrawFn) -> dict[str, Any]:
             "stop_reason": None,
         }
         record = draw(st.none() | st.just({**TIMING, "speculative_decoding": RECORD}))
-        found = {"object": "x", "choices": [choice], "usage": usage, "params": draw(contents)}
-        return found | {"metrics": record}
+        body = {"object": "x", "choices": [choice], "usage": usage, "params": draw(contents)}
+        return body | {"metrics": record}
     if draw(st.booleans()):
         return {
             "type": "message",
@@ -125,16 +125,16 @@ def long_bodies(draw: st.DrawFn) -> dict[str, Any]:
             "stop_reason": "end_turn",
             "usage": usage,
         }
-    found = {"object": "response", "output": [{"text": text, "status": "completed"}]}
-    return found | {"tools": [SCHEMA], "status": "incomplete", "usage": usage}
+    body = {"object": "response", "output": [{"text": text, "status": "completed"}]}
+    return body | {"tools": [SCHEMA], "status": "incomplete", "usage": usage}
 
 
-def said(found: Answer | None) -> tuple[Any, ...]:
+def fields_of(response: Answer | None) -> tuple[Any, ...]:
     """What matters of an answer; nothing is known of one without usage."""
-    if found is None or found.usage is None:
+    if response is None or response.usage is None:
         return (None,)
-    ttft = None if found.metrics is None else found.metrics.ttft
-    return (found.tokens, found.finish_reason, found.acceptance, ttft)
+    ttft = None if response.metrics is None else response.metrics.ttft
+    return (response.tokens, response.finish_reason, response.acceptance, ttft)
 
 
 @given(long_bodies(), st.lists(st.integers(0, 3 * TAIL), max_size=5))
@@ -142,14 +142,14 @@ def test_the_end_says_as_much_as_all_of_it(body: dict[str, Any], places: list[in
     text = compact(body)
     by = WholeReader(remove_metrics=False)
     assert passed(by, chunked(text, places)) == text
-    assert said(by.answer()) == said(answer.read(text))
+    assert fields_of(by.answer()) == fields_of(answer.read(text))
 
 
 def test_a_reason_that_is_no_word_is_none() -> None:
     body = compact({"output": "x" * TAIL, "usage": {"output_tokens": 7}, "text": SCHEMA["status"]})
     by = WholeReader(remove_metrics=False)
     passed(by, [body.replace(b'"text"', b'"status"')])
-    assert said(by.answer()) == (7, None, None, None)
+    assert fields_of(by.answer()) == (7, None, None, None)
 
 
 def test_no_more_than_the_end_is_held() -> None:
