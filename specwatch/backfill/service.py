@@ -23,7 +23,7 @@ from specwatch.backfill.prometheus_targets import Source
 from specwatch.domain.minute_set import MinuteSet
 from specwatch.domain.model import HOUR, MINUTE, Moment, Window
 from specwatch.errors import NoAnswer, StoreUnavailable
-from specwatch.scrape.window_builder import Watch
+from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store.packing import PackedWindow, pack, storable
 from specwatch.store.repository import Store
 from specwatch.store.stored_minutes import (
@@ -276,9 +276,9 @@ class Backfill:
                 self._sleep(delay)
         raise AssertionError("the last try ends it")
 
-    def watch(self, source: Source, unnamed: str) -> Watch:
+    def watch(self, source: Source, unnamed: str) -> WindowBuilder:
         """A watch that has seen nothing."""
-        watch = Watch(self._daemon, source.target, max_gap=3 * MINUTE)
+        watch = WindowBuilder(self._daemon, source.target, max_gap=3 * MINUTE)
         watch.unnamed_model = unnamed
         return watch
 
@@ -364,7 +364,7 @@ class _Filling:
         self._backfill = backfill
         self._source = source
         self._books = books
-        self._watch: Watch | None = None
+        self._watch: WindowBuilder | None = None
         self._last: float | None = None
         """When the last page was scraped."""
         self._before: dict[int, float] = {}
@@ -393,7 +393,7 @@ class _Filling:
         self._books.take(written, ours=True)
         return len({window.start for window in written})
 
-    def _begin(self, hour: int) -> Watch:
+    def _begin(self, hour: int) -> WindowBuilder:
         """A watch that has seen the last pages before an hour, so that counts across its edge are
         known."""
         watch = self._backfill.watch(self._source, self._books.unnamed)
@@ -405,7 +405,7 @@ class _Filling:
             self._books.ours.update(ours)
         return watch
 
-    def _observe(self, watch: Watch, since: float, until: float) -> list[Window]:
+    def _observe(self, watch: WindowBuilder, since: float, until: float) -> list[Window]:
         windows: list[Window] = []
         for pages in self._backfill.pages(self._source, since, until):
             intervals = [later.at - earlier.at for earlier, later in pairwise(pages)]

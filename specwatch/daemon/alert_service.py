@@ -1,4 +1,4 @@
-"""Paging: what fires is told to every Alertmanager, whatever they do."""
+"""Alerts: what fires is told to every Alertmanager, whatever they do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _END_SECONDS = 1.0
 
 
-class Paging:
+class AlertService:
     """Tells the configured Alertmanagers; nothing waits for them."""
 
     def __init__(self, config: Config) -> None:

@@ -17,7 +17,7 @@ from specwatch.guard.state import Cause, GuardState, Phase
 from specwatch.store.repository import Store
 
 
-class Survey:
+class GuardMeasurements:
     """Of one target, from the stored minutes; each is computed once a minute at most.
 
     Nothing is raised when the database fails: the figure is not known then, and ``error`` says why.

@@ -52,11 +52,11 @@ class _Change(NamedTuple):
     """A change that waits for the database; a breach with what it has to be explained by."""
 
     decision: Decision
-    found: Finding | None = None
+    finding: Finding | None = None
 
 
 @dataclass(slots=True)
-class _Seat:
+class _TargetState:
     """The judge of one target; the lock is held for whatever the judge does."""
 
     judge: Judge
@@ -65,12 +65,12 @@ class _Seat:
     """Whether the past was read for the objectives that are configured."""
     restored: bool = False
     """Whether the breaches that an earlier daemon left are known."""
-    found: TargetDecision = field(default_factory=TargetDecision)
-    told: dict[_Scope, float] = field(default_factory=dict)
+    decision: TargetDecision = field(default_factory=TargetDecision)
+    changed_at: dict[_Scope, float] = field(default_factory=dict)
     """When the last change of a scope was, while it is in breach or the clock is behind that."""
 
 
-class Judging:
+class RuleService:
     """Judges every target; safe to use from several threads.
 
     Nothing raises, neither when the database fails nor for a defect of ours: that is logged once,
@@ -81,10 +81,10 @@ class Judging:
         self._store = store
         self._now = now
         self._config = config
-        self._seats: dict[str, _Seat] = {}
+        self._states: dict[str, _TargetState] = {}
         self._lock = threading.Lock()
         self._waiting: list[_Change] = []
-        self._parted: list[Measurement] = []
+        self._of_left_targets: list[Measurement] = []
         """What was measured of targets that left, and not taken before."""
         self._unwritten: list[Measurement] = []
         """What may be in the store or not: the last write of it failed."""
@@ -102,67 +102,67 @@ class Judging:
         before, self._config = self._config, config
         same = (before.slos, before.baseline) == (config.slos, config.baseline)
         rules = config.effective_rules()
-        seats = {}
+        states = {}
         for target in config.targets:
-            seat = self._seats.get(target.name)
-            if seat is None:
+            state = self._states.get(target.name)
+            if state is None:
                 judge = Judge(
                     target.name, rules, config.slos,
                     max_age=config.baseline.max_age, objective=target.objective,
                 )  # fmt: skip
-                seat = _Seat(judge)
+                state = _TargetState(judge)
             else:
-                seat.judge.objective = target.objective
-                self._change(seat, rules, None if same else config)
-            seat.judge.draft_cost_ratio = target.draft_cost_ratio
-            seats[target.name] = seat
-        parted = [seat for name, seat in self._seats.items() if name not in seats]
-        self._seats = seats
-        for seat in parted:
-            with seat.lock:
-                taken = seat.judge.take_measurements()
+                state.judge.objective = target.objective
+                self._change(state, rules, None if same else config)
+            state.judge.draft_cost_ratio = target.draft_cost_ratio
+            states[target.name] = state
+        left = [state for name, state in self._states.items() if name not in states]
+        self._states = states
+        for state in left:
+            with state.lock:
+                taken = state.judge.take_measurements()
             with self._lock:
-                self._parted += taken
+                self._of_left_targets += taken
 
     def observe(self, target: str, batch: Batch) -> None:
         """Judge a target by windows that closed."""
-        seat = self._seats.get(target)
-        if seat is not None:  # else it left the configuration meanwhile
-            self._guarded(target, self._observe, seat, batch)
+        state = self._states.get(target)
+        if state is not None:  # else it left the configuration meanwhile
+            self._guarded(target, self._observe, state, batch)
 
     @property
     def caught_up(self) -> bool:
         """Whether the past of every target is known."""
-        return all(seat.loaded for seat in list(self._seats.values()))
+        return all(state.loaded for state in list(self._states.values()))
 
     def decision_of(self, target: str) -> TargetDecision:
         """What was decided of a target with its last minute."""
-        seat = self._seats.get(target)
-        return TargetDecision() if seat is None else seat.found
+        state = self._states.get(target)
+        return TargetDecision() if state is None else state.decision
 
     def baselines_of(self, target: str) -> Mapping[str, Baseline]:
         """What a target is compared with now, by model."""
-        seat = self._seats.get(target)
-        if seat is None:
+        state = self._states.get(target)
+        if state is None:
             return {}
-        with seat.lock:
-            return seat.judge.baselines()
+        with state.lock:
+            return state.judge.baselines()
 
     def forget(self, target: str) -> None:
         """The server was restarted another way: what was found of it before is over."""
-        seat = self._seats.get(target)
-        if seat is None:
+        state = self._states.get(target)
+        if state is None:
             return
         now = self._now().wall
-        with seat.lock:
-            ended = seat.judge.forget(now)
+        with state.lock:
+            ended = state.judge.forget(now)
             changes = [
-                _ended(seat, self._decision(seat, finding, now), now, _SWITCHED)
+                _ended(state, self._decision(state, finding, now), now, _SWITCHED)
                 for finding in ended
             ]
-            seat.found = _found(seat)
+            state.decision = _decide(state)
         for finding in ended:
-            _tell(finding)
+            _log_change(finding)
         self._queue(changes)
 
     def status(self) -> JudgingStatus:
@@ -178,7 +178,7 @@ class Judging:
 
         The past is read a target at a time: nobody waits for that of a whole fleet.
         """
-        waiting = [seat for seat in self._seats.values() if not seat.loaded]
+        waiting = [state for state in self._states.values() if not state.loaded]
         now = self._now()
         if not waiting and now.monotonic < self._refresh_at:
             return
@@ -186,13 +186,13 @@ class Judging:
             version = self._store.measurements_version()
             if waiting or version != self._measurements_version:
                 measurements = self._store.measurements()
-                for seat in list(self._seats.values()):
-                    self._guarded(seat.judge.target, self._give, seat, measurements)
+                for state in list(self._states.values()):
+                    self._guarded(state.judge.target, self._set_measurements, state, measurements)
                 self._measurements_version = version
             self._refresh_at = now.monotonic + _MEASUREMENTS_SECONDS
-            for seat in waiting:
-                self._guarded(seat.judge.target, self._load, seat, self._now().wall)
-                seat.loaded = True  # after a defect, too: it would only come again
+            for state in waiting:
+                self._guarded(state.judge.target, self._load, state, self._now().wall)
+                state.loaded = True  # after a defect, too: it would only come again
         except StoreError as error:
             self._failed("history_unread", error)
         else:
@@ -209,60 +209,60 @@ class Judging:
         else:
             self._succeeded()
 
-    def _observe(self, seat: _Seat, batch: Batch) -> None:
+    def _observe(self, state: _TargetState, batch: Batch) -> None:
         now = self._now().wall
-        with seat.lock:
-            changed = seat.judge.observe(batch.windows, now)
+        with state.lock:
+            changed = state.judge.observe(batch.windows, now)
             # A verdict counts even where it cannot be shown or explained.
-            self._guarded(seat.judge.target, self._look, seat)
-            changes = [self._changed(seat, finding, now) for finding in changed]
+            self._guarded(state.judge.target, self._refresh, state)
+            changes = [self._changed(state, finding, now) for finding in changed]
         for finding in changed:
-            _tell(finding)
+            _log_change(finding)
         self._queue(changes)
 
-    def _look(self, seat: _Seat) -> None:
-        seat.found = _found(seat)
+    def _refresh(self, state: _TargetState) -> None:
+        state.decision = _decide(state)
 
-    def _change(self, seat: _Seat, rules: Sequence[Rule], config: Config | None) -> None:
+    def _change(self, state: _TargetState, rules: Sequence[Rule], config: Config | None) -> None:
         """Judge by other rules; given a configuration, by its objectives and ages too."""
-        with seat.lock:
-            before = _open(seat.judge)
-            seat.judge.rules = rules
+        with state.lock:
+            before = _open(state.judge)
+            state.judge.rules = rules
             if config is not None:
-                seat.judge = seat.judge.successor(
+                state.judge = state.judge.successor(
                     rules, config.slos, max_age=config.baseline.max_age
                 )
-                seat.loaded = False  # the books of its objectives are empty
-            gone = before.keys() - _open(seat.judge).keys()
+                state.loaded = False  # the books of its objectives are empty
+            gone = before.keys() - _open(state.judge).keys()
             now = self._now().wall
             ended = [
-                _ended(seat, self._decision(seat, before[scope], now), now, _CHANGED)
+                _ended(state, self._decision(state, before[scope], now), now, _CHANGED)
                 for scope in gone
             ]
-            seat.found = _found(seat)
+            state.decision = _decide(state)
         self._queue(ended)
 
-    def _give(self, seat: _Seat, measurements: Sequence[Measurement]) -> None:
+    def _set_measurements(self, state: _TargetState, measurements: Sequence[Measurement]) -> None:
         """What did not change stays the same object: there are two thousand points to a target."""
-        with seat.lock:
-            known = {_place(measurement): measurement for measurement in seat.judge.measurements}
+        with state.lock:
+            known = {_place(measurement): measurement for measurement in state.judge.measurements}
             ours = [
                 measurement
                 for measurement in measurements
-                if measurement.key.target == seat.judge.target
+                if measurement.key.target == state.judge.target
             ]
             again = (known.get(_place(kept)) for kept in ours)
-            seat.judge.measurements = [
+            state.judge.measurements = [
                 before if before == measurement else measurement
                 for before, measurement in zip(again, ours, strict=True)
             ]
 
-    def _load(self, seat: _Seat, now: float) -> None:
+    def _load(self, state: _TargetState, now: float) -> None:
         """Hours as far back as sums are kept, whole hours of minutes, the open breaches; minutes
         about the newest measurement without speculation, too."""
-        target = seat.judge.target
+        target = state.judge.target
         windows = [
-            rule.window_of(condition) for rule in seat.judge.rules for condition in rule.conditions
+            rule.window_of(condition) for rule in state.judge.rules for condition in rule.conditions
         ]
         # The last hour at least, and whole ones, so that nothing is both in an hour and a minute.
         minutes = (now - max(HOUR, *windows, HOUR)) // HOUR * HOUR
@@ -276,9 +276,9 @@ class Judging:
         for span in spans:
             if span["since"] < span["until"]:
                 read = list(self._store.windows(target=target, **span))
-                with seat.lock:
-                    seat.judge.load(read)
-        measured = max((measurement.at for measurement in seat.judge.measurements), default=0.0)
+                with state.lock:
+                    state.judge.load(read)
+        measured = max((measurement.at for measurement in state.judge.measurements), default=0.0)
         if measured:
             read = list(
                 self._store.windows(
@@ -286,42 +286,42 @@ class Judging:
                     length=MINUTE, temperature=ALL_TEMPERATURES,
                 )
             )  # fmt: skip
-            with seat.lock:
-                seat.judge.recall(read)
-        breaches = [] if seat.restored else self._store.open_breaches(target)
-        with seat.lock:
-            self._restore(seat, breaches, now)
-            seat.restored = True
-            seat.found = _found(seat)
+            with state.lock:
+                state.judge.recall(read)
+        breaches = [] if state.restored else self._store.open_breaches(target)
+        with state.lock:
+            self._restore(state, breaches, now)
+            state.restored = True
+            state.decision = _decide(state)
         _log.debug("history_read", target=target, open_breaches=len(breaches))
 
-    def _restore(self, seat: _Seat, breaches: Sequence[Decision], now: float) -> None:
+    def _restore(self, state: _TargetState, breaches: Sequence[Decision], now: float) -> None:
         """Keep open what an earlier daemon found, unless we have meanwhile found otherwise."""
-        judge = seat.judge
+        judge = state.judge
         for breach in breaches:
             scope = (breach.rule, breach.model_name, breach.temperature)
             known = {_scope(finding): finding for finding in judge.findings()}.get(scope)
-            seat.told[scope] = max(breach.at, seat.told.get(scope, breach.at))
+            state.changed_at[scope] = max(breach.at, state.changed_at.get(scope, breach.at))
             if known is None or known.verdict is Verdict.NO_DATA:
                 if not judge.restore(*scope, breach.at):
-                    self._queue([_ended(seat, breach, now, _CHANGED)])
+                    self._queue([_ended(state, breach, now, _CHANGED)])
             elif known.verdict is Verdict.PASS:
-                self._queue([self._changed(seat, known, now)])
+                self._queue([self._changed(state, known, now)])
 
-    def _changed(self, seat: _Seat, finding: Finding, now: float) -> _Change:
+    def _changed(self, state: _TargetState, finding: Finding, now: float) -> _Change:
         """A change as it is kept; a breach is explained when it is written."""
-        decision = self._decision(seat, finding, now)
+        decision = self._decision(state, finding, now)
         if finding.verdict is Verdict.NO_DATA:
-            return _ended(seat, decision, finding.since, _GONE)
+            return _ended(state, decision, finding.since, _GONE)
         breach = finding.verdict is Verdict.BREACH
-        changed_at = _later(seat, _scope(finding), finding.since, breach=breach)
+        changed_at = _later(state, _scope(finding), finding.since, breach=breach)
         return _Change(replace(decision, at=changed_at), finding if breach else None)
 
-    def _decision(self, seat: _Seat, finding: Finding, now: float) -> Decision:
+    def _decision(self, state: _TargetState, finding: Finding, now: float) -> Decision:
         rule = finding.rule
         return Decision(
             daemon=self._store.daemon,
-            target=seat.judge.target,
+            target=state.judge.target,
             model_name=finding.model_name,
             temperature=finding.temperature,
             rule=rule.name,
@@ -329,7 +329,7 @@ class Judging:
             verdict=str(finding.verdict),
             severity=rule.severity,
             action=rule.action,
-            inputs=decisions.inputs(finding, seat.found.models.get(finding.model_name), now),
+            inputs=decisions.inputs(finding, state.decision.models.get(finding.model_name), now),
         )
 
     def _queue(self, changes: Sequence[_Change]) -> None:
@@ -351,8 +351,8 @@ class Judging:
             return
         try:
             for index, change in enumerate(writing):
-                if change.found is not None:
-                    writing[index] = _Change(self._explained(change.decision, change.found))
+                if change.finding is not None:
+                    writing[index] = _Change(self._explained(change.decision, change.finding))
             self._store.write_verdicts([change.decision for change in writing], self._now().wall)
         except StoreError:
             with self._lock:
@@ -362,12 +362,12 @@ class Judging:
 
     def _explained(self, decision: Decision, finding: Finding) -> Decision:
         """With what had changed: the minutes are remembered, the day before is in the store."""
-        seat = self._seats.get(decision.target)
+        state = self._states.get(decision.target)
         causes: list[Attribution] = []
-        if seat is not None:
-            with seat.lock:
-                minutes = seat.judge.recent(finding.model_name)
-                baseline = seat.judge.baselines().get(finding.model_name, Baseline())
+        if state is not None:
+            with state.lock:
+                minutes = state.judge.recent(finding.model_name)
+                baseline = state.judge.baselines().get(finding.model_name, Baseline())
             first = min((minute.start for minute in minutes), default=finding.since)
             hours = self._store.windows(
                 target=decision.target,
@@ -396,10 +396,10 @@ class Judging:
 
     def _taken(self) -> list[Measurement]:
         with self._lock:
-            taken, self._parted = self._parted, []
-        for seat in list(self._seats.values()):
-            with seat.lock:
-                taken += seat.judge.take_measurements()
+            taken, self._of_left_targets = self._of_left_targets, []
+        for state in list(self._states.values()):
+            with state.lock:
+                taken += state.judge.take_measurements()
         return taken
 
     def _guarded(self, target: str, act: Callable[..., None], *args: Any) -> None:
@@ -428,16 +428,16 @@ class Judging:
         self._error = None
 
 
-def _found(seat: _Seat) -> TargetDecision:
-    judge = seat.judge
+def _decide(state: _TargetState) -> TargetDecision:
+    judge = state.judge
     cost = judge.draft_cost_ratio
     baselines, latencies = judge.baselines(), judge.baseline_latencies()
     models = {}
     for name, assessment in judge.assessments().items():
         prior = None
-        if not seat.restored and assessment.missing == NO_BASELINE:
+        if not state.restored and assessment.missing == NO_BASELINE:
             assessment = replace(assessment, missing=NOT_READ)
-        elif seat.restored and not baselines[name].known:
+        elif state.restored and not baselines[name].known:
             prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
         models[name] = ModelDecision(assessment, baselines[name], prior, cost, latencies[name])
     return TargetDecision(models, judge.findings(), judge.slos(), judge.goodput())
@@ -447,20 +447,22 @@ def _place(measurement: Measurement) -> tuple[object, ...]:
     return measurement.key, measurement.load_bin, measurement.origin
 
 
-def _ended(seat: _Seat, breach: Decision, now: float, why: str) -> _Change:
+def _ended(state: _TargetState, breach: Decision, now: float, why: str) -> _Change:
     """The end of a breach that cannot be judged any more."""
-    ended_at = _later(seat, (breach.rule, breach.model_name, breach.temperature), now, breach=False)
+    scope = (breach.rule, breach.model_name, breach.temperature)
+    ended_at = _later(state, scope, now, breach=False)
     inputs = {"missing": why}
     return _Change(replace(breach, at=ended_at, verdict=str(Verdict.NO_DATA), inputs=inputs))
 
 
-def _later(seat: _Seat, scope: _Scope, time: float, *, breach: bool) -> float:
+def _later(state: _TargetState, scope: _Scope, time: float, *, breach: bool) -> float:
     """When a change is said to be: after the one before, to wherever the clock was set."""
-    later = max(time, seat.told.get(scope, -math.inf) + 1)  # they are told apart by their second
+    # Changes of a scope are told apart by their second.
+    later = max(time, state.changed_at.get(scope, -math.inf) + 1)
     if breach or later > time:
-        seat.told[scope] = later
+        state.changed_at[scope] = later
     else:
-        seat.told.pop(scope, None)
+        state.changed_at.pop(scope, None)
     return later
 
 
@@ -476,7 +478,7 @@ def _open(judge: Judge) -> dict[_Scope, Finding]:
     }
 
 
-def _tell(finding: Finding) -> None:
+def _log_change(finding: Finding) -> None:
     """Log a change; the value is that of the condition that says most."""
     breach = finding.verdict is Verdict.BREACH
     reading = decisions.leading(finding)

@@ -23,7 +23,7 @@ from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.gauges import GpuMemory
 from specwatch.scrape.page_client import PageClient
 from specwatch.scrape.taps import LEAVES_OUT, Trouble
-from specwatch.scrape.window_builder import Observation, Watch
+from specwatch.scrape.window_builder import Observation, WindowBuilder
 from specwatch.status import Recent, TapStatus, TargetStatus, failure_of
 
 _log = structlog.get_logger("specwatch.daemon.scraper")
@@ -49,7 +49,7 @@ class Client(Protocol):
         """Let go of the connection."""
 
 
-class TargetCycle:
+class Scraper:
     """Watches one target; ``turn`` does one scrape and raises for nothing that a server does.
 
     Only one turn runs at a time; a turn that is due meanwhile is skipped and counted.
@@ -87,7 +87,7 @@ class TargetCycle:
         self._new_client = client or self._http_client
         self._client = self._new_client()
         self._reader = PageReader(target.page_limits)
-        self._watch = Watch(
+        self._watch = WindowBuilder(
             daemon,
             target.name,
             max_gap=3 * target.interval,
@@ -188,17 +188,17 @@ class TargetCycle:
             self._take(self._watch.close())
 
     def resume(self, cursor: Cursor | None) -> None:
-        """Go on from a cursor that came to light only now; see :meth:`Watch.resume`."""
+        """Go on from a cursor that came to light only now; see :meth:`WindowBuilder.resume`."""
         with self._watching:
             self._watch.resume(cursor, self._clock())
 
     def supersede(self, cursor: Cursor) -> None:
-        """Go on from another process's cursor; see :meth:`Watch.supersede`."""
+        """Go on from another process's cursor; see :meth:`WindowBuilder.supersede`."""
         with self._watching:
             self._superseded_at = self._clock().monotonic
             self._watch.supersede(cursor)
 
-    def adopt(self, predecessor: TargetCycle) -> None:
+    def adopt(self, predecessor: Scraper) -> None:
         """Go on where another cycle of this target, which has left, stopped.
 
         Its open minute, counters and status are ours from now on.

@@ -60,7 +60,7 @@ class Observation(NamedTuple):
     proxy_error: PageError | None = None
 
 
-class Watch:
+class WindowBuilder:
     """The state of one target between scrapes."""
 
     def __init__(

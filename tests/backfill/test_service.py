@@ -25,7 +25,7 @@ from specwatch.backfill.service import (
 )
 from specwatch.domain.model import HOUR, MINUTE, Moment, SeriesId, Window
 from specwatch.errors import ConfigError, NoAnswer, StoreUnavailable
-from specwatch.scrape.window_builder import Watch
+from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store.packing import PackedBatch, pack_batch
 from specwatch.store.repository import Store
 from specwatch.store.stored_minutes import BACKFILL, Hold
@@ -94,7 +94,7 @@ def as_live() -> tuple[Window, ...]:
 
 def watched(scrapes: Sequence[Scrape], every: float) -> list[Window]:
     """As a daemon does it, by its own reader."""
-    watch = Watch(DAEMON, TARGET, max_gap=3 * every)
+    watch = WindowBuilder(DAEMON, TARGET, max_gap=3 * every)
     windows: list[Window] = []
     for time, text in scrapes:
         observed = watch.observe(pages.read(text), Moment(time, time))
@@ -376,7 +376,7 @@ def test_nothing_is_written_after_where_the_daemon_stopped(
 ) -> None:
     """It counts from there on itself when it runs again."""
     time = T0 + 1000.0
-    watch = Watch(DAEMON, TARGET, max_gap=60)
+    watch = WindowBuilder(DAEMON, TARGET, max_gap=60)
     watch.observe(pages.read(page(1)), Moment(time, time))
     windows = watch.close().batch
     assert windows is not None
@@ -389,7 +389,7 @@ def test_nothing_is_written_after_where_the_daemon_stopped(
 
 def stopped_at(time: float) -> PackedBatch:
     """What a daemon wrote that stopped then."""
-    watch = Watch(DAEMON, TARGET, max_gap=60)
+    watch = WindowBuilder(DAEMON, TARGET, max_gap=60)
     watch.observe(pages.read(page(1)), Moment(time, time))
     last = watch.close().batch
     assert last is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.daemon.scraper import TargetCycle
+from specwatch.daemon.scraper import Scraper
 from specwatch.domain.model import Batch, Moment, Source, Window
 from tests import pages
 from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
@@ -59,8 +59,8 @@ class Bench:
         self.settings = {"url": engine.url, "proxy": serve(self.proxy).url, **settings}
         self.cycle = self.another()
 
-    def another(self, **changes: Any) -> TargetCycle:
-        return TargetCycle(
+    def another(self, **changes: Any) -> Scraper:
+        return Scraper(
             target_of(**self.settings | changes),
             daemon="d",
             clock=lambda: self.now,

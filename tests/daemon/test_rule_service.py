@@ -17,7 +17,7 @@ from specwatch.config.sections import Baselines
 from specwatch.config.target import Target
 from specwatch.daemon import rule_service as judging_module
 from specwatch.daemon.daemon import Daemon
-from specwatch.daemon.rule_service import Judging
+from specwatch.daemon.rule_service import RuleService
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
 from specwatch.domain.model import HOUR, Batch, Histogram, Mode, Moment, Window
 from specwatch.domain.speedup import NOT_READ, TOO_FEW
@@ -98,13 +98,13 @@ class Scene:
             update={"rules": Rules(use_defaults=False, extra=rules), **changes}
         )
 
-    def judging(self, store: Store | None = None) -> Judging:
+    def judging(self, store: Store | None = None) -> RuleService:
         """A new judging that has learned what the store knows."""
-        new = Judging(store or self.store, self.config, now=self.now)
+        new = RuleService(store or self.store, self.config, now=self.now)
         new.catch_up()
         return new
 
-    def pass_minutes(self, judging: Judging, *rates: float, **changes: Any) -> None:
+    def pass_minutes(self, judging: RuleService, *rates: float, **changes: Any) -> None:
         """Let minutes with these acceptance rates pass, and be written to the store."""
         for rate in rates:
             window = acceptance(int(self.time), rate, **changes)
@@ -126,7 +126,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
     new_scene.close()
 
 
-def verdicts(judging: Judging, target: str = "chat") -> list[Verdict]:
+def verdicts(judging: RuleService, target: str = "chat") -> list[Verdict]:
     """The confirmed verdicts on a target."""
     return [finding.verdict for finding in judging.decision_of(target).findings]
 
@@ -194,7 +194,7 @@ def test_after_a_restart_it_is_known_how_fast_the_server_was_when_the_baseline_w
     scene.config = scene.ruled(*both)
     judging = scene.judging()
 
-    def pass_by(judging: Judging, minutes: int, seconds: float, mode: Mode = Mode.ON) -> None:
+    def pass_by(judging: RuleService, minutes: int, seconds: float, mode: Mode = Mode.ON) -> None:
         for _ in range(minutes):
             one = acceptance(int(scene.time), 0.7, mode=mode, concurrency=2.0)
             tally = dataclasses.replace(
@@ -208,7 +208,7 @@ def test_after_a_restart_it_is_known_how_fast_the_server_was_when_the_baseline_w
             judging.observe("chat", Batch((one,), None))
             scene.store.write([batch(one)], now=scene.time)
 
-    def read(judging: Judging) -> dict[str, float]:
+    def read(judging: RuleService) -> dict[str, float]:
         findings = judging.decision_of("chat").findings
         return {finding.rule.name: finding.readings[0][1].value or 0.0 for finding in findings}
 
@@ -694,7 +694,7 @@ def test_nothing_is_assumed_of_a_target_with_a_baseline(scene: Scene) -> None:
     points = tuple(Point(T0 - n, 1.0, 2.5, 50.0, by_token=False) for n in range(6))
     key = BaselineKey("chat", "llama", "0.11.0")
     scene.store.write_measurements([Measurement(key, 0, Origin.CALIBRATION, points)], scene.time)
-    judging = Judging(scene.store, scene.config, now=scene.now)
+    judging = RuleService(scene.store, scene.config, now=scene.now)
     scene.pass_minutes(judging, 0.6)
     figures = judging.decision_of("chat").models["llama"]
     assert (figures.prior, figures.assessment.missing) == (None, NOT_READ)
@@ -768,7 +768,7 @@ def test_the_daemon_judges_what_it_watches_and_goes_on_after_a_restart(
             url = f"{daemon.http.url}/api/v1/decisions?until=2000000000"
             wait_for(lambda: len(requests.get(url, timeout=10).json()["decisions"]) == 1)
         with Running(Daemon(config, environ={}, now=hands, seed=1)) as daemon:
-            wait_for(lambda: daemon._judging.caught_up)
+            wait_for(lambda: daemon._rule_service.caught_up)
             (finding,) = daemon.status().targets[0].decision.findings
             assert (finding.verdict, finding.rule) == (Verdict.BREACH, rule)
             wait_for(lambda: daemon.status().judging.queued == 0)

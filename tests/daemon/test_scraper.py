@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from specwatch.config.target import Target
-from specwatch.daemon.scraper import TargetCycle
+from specwatch.daemon.scraper import Scraper
 from specwatch.domain.model import Batch, Mode, Moment, Window
 from specwatch.errors import ConfigError
 from specwatch.runtime.tls import tls_context
@@ -67,8 +67,8 @@ class Bench:
         self.settings = {"url": server.url, **settings}
         self.cycle = self.another()
 
-    def another(self, **changes: Any) -> TargetCycle:
-        return TargetCycle(
+    def another(self, **changes: Any) -> Scraper:
+        return Scraper(
             target_of(**self.settings | changes),
             daemon="d",
             clock=lambda: self.now,

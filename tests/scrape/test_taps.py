@@ -12,7 +12,7 @@ from specwatch.domain.model import Cursor, Mode, Moment, Source, Window
 from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.errors import ScrapeReason
 from specwatch.scrape.taps import BUCKETS_VARIABLE, Trouble
-from specwatch.scrape.window_builder import Watch
+from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.tap.settings import BUCKETS
 from specwatch.wording.text import LONGEST_SENTENCE
 from tests import pages
@@ -66,7 +66,7 @@ class Story:
     """A watch that is shown pages, five seconds apart."""
 
     def __init__(self, **options: Any) -> None:
-        self.watch = Watch("d", "t", max_gap=15.0, **options)
+        self.watch = WindowBuilder("d", "t", max_gap=15.0, **options)
         self.seconds = 0.0
         self.problems: list[str] = []
 

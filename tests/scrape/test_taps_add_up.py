@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specwatch.domain.merge import merge_tallies
 from specwatch.domain.model import Cursor, Moment, Source, Tally, Window
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.window_builder import Observation, Watch
+from specwatch.scrape.window_builder import Observation, WindowBuilder
 from tests import pages
 
 MODELS = ("a", "b")
@@ -92,12 +92,12 @@ class World:
     tap_book: Book = field(default_factory=Book)
     restarts_of_proxy: int = 0
     reader: PageReader = field(default_factory=PageReader)
-    watch: Watch = field(init=False)
+    watch: WindowBuilder = field(init=False)
 
     def __post_init__(self) -> None:
         self.engine = self._process()
         self.proxy = self._process()
-        self.watch = Watch("d", "t", max_gap=15.0)
+        self.watch = WindowBuilder("d", "t", max_gap=15.0)
 
     def _process(self) -> Process:
         self.processes += 1
@@ -160,7 +160,7 @@ class World:
     def kill(self) -> None:
         self.engine_book.lose()
         self.tap_book.lose()
-        self.watch = Watch("d", "t", max_gap=15.0, cursor=self.cursor)
+        self.watch = WindowBuilder("d", "t", max_gap=15.0, cursor=self.cursor)
 
     @property
     def now(self) -> Moment:

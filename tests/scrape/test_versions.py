@@ -15,7 +15,7 @@ from specwatch.domain.histogram import mean, quantile
 from specwatch.domain.model import Histogram, Mode, Moment, Series, Tally
 from specwatch.domain.sample import samples_of
 from specwatch.scrape import tally
-from specwatch.scrape.window_builder import Watch
+from specwatch.scrape.window_builder import WindowBuilder
 from tests.pages import capture, counter, faithful, gauge, llama_capture, multiprocess, page, read
 
 ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
@@ -42,7 +42,7 @@ def mode(text: bytes | str, drafting: bool | None = None) -> Mode:
 
 def between(first: bytes | str, second: bytes | str):
     """The only window of two pages, 5 s apart."""
-    watch = Watch("d", "t", max_gap=15)
+    watch = WindowBuilder("d", "t", max_gap=15)
     watch.observe(read(first), Moment(0, 0))
     watch.observe(read(second), Moment(5, 5))
     observation = watch.close()
@@ -305,7 +305,7 @@ def test_bounds_that_change_over_an_upgrade_are_coarsened_and_said_to_be():
     start = "process_start_time_seconds 1.76364999042e+09"
     assert start in before
     after = after.replace(start, "process_start_time_seconds 1.76365999042e+09")
-    watch = Watch("d", "t", max_gap=15)
+    watch = WindowBuilder("d", "t", max_gap=15)
     pages = [page(counter("vllm:prompt_tokens", 0, engine="0", model_name="tiny")), before, after]
     for second, text in enumerate(pages):
         watch.observe(read(text), Moment(second, second))

@@ -23,7 +23,7 @@ from specwatch.domain.sample import samples_of
 from specwatch.errors import ScrapeReason
 from specwatch.scrape import tally
 from specwatch.scrape.gauges import GpuMemory
-from specwatch.scrape.window_builder import Observation, Watch
+from specwatch.scrape.window_builder import Observation, WindowBuilder
 from tests.pages import counter, gauge, histogram, page, read, speculation
 
 MAX_GAP = 15.0
@@ -51,8 +51,8 @@ def server(
     return read(text + (speculation(drafts, [drafts], model=model) if drafts is not None else ""))
 
 
-def new_watch(**options) -> Watch:
-    return Watch("d", "t", max_gap=MAX_GAP, **options)
+def new_watch(**options) -> WindowBuilder:
+    return WindowBuilder("d", "t", max_gap=MAX_GAP, **options)
 
 
 def at(seconds: float) -> Moment:
@@ -63,7 +63,7 @@ def windows_of(*observations: Observation) -> list[Window]:
     return [window for o in observations if o.batch is not None for window in o.batch]
 
 
-def only_window(watch: Watch) -> Window:
+def only_window(watch: WindowBuilder) -> Window:
     (window,) = windows_of(watch.close())
     return window
 
@@ -312,7 +312,7 @@ def test_a_stopped_daemon_goes_on_where_it_was():
     first.observe(server(11), at(6))
     batch = first.close().batch
     assert batch is not None
-    second = Watch("d", "t", max_gap=MAX_GAP, cursor=batch.cursor)
+    second = WindowBuilder("d", "t", max_gap=MAX_GAP, cursor=batch.cursor)
     second.observe(server(40), Moment(6106, 3.0))
     window = only_window(second)
     assert (window.start, window.tally.generation_tokens, window.restarts) == (6060, 29, 0)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specwatch.domain.model import COUNTERS, HISTOGRAMS, MINUTE, Cursor, Mode, Moment, Window
 from specwatch.errors import ScrapeReason
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.window_builder import Observation, Watch
+from specwatch.scrape.window_builder import Observation, WindowBuilder
 from tests.scrape.server import REASONS, Engine, Ledger, Process, assert_adds_up
 
 MODELS = ("a", 'b"\\')
@@ -34,11 +34,11 @@ class World:
     ledger: Ledger = field(default_factory=Ledger)
     reader: PageReader = field(default_factory=PageReader)
     process: Process = field(init=False)
-    watch: Watch = field(init=False)
+    watch: WindowBuilder = field(init=False)
 
     def __post_init__(self) -> None:
         self.restart(1, 1, 2, 0)
-        self.watch = Watch("d", "t", max_gap=15.0)
+        self.watch = WindowBuilder("d", "t", max_gap=15.0)
 
     @property
     def now(self) -> Moment:
@@ -108,7 +108,7 @@ class World:
     def kill(self) -> None:
         """Kill the daemon, and start it again where it left its cursor."""
         self.ledger.lose()
-        self.watch = Watch("d", "t", max_gap=15.0, cursor=self.cursor)
+        self.watch = WindowBuilder("d", "t", max_gap=15.0, cursor=self.cursor)
         self.last_start = -1
 
     def take(self, observation: Observation) -> None:

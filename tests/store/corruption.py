@@ -22,9 +22,9 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 
-from specwatch.daemon.guard_service import Guarding
+from specwatch.daemon.guard_service import GuardService
 from specwatch.daemon.recorder import Recorder
-from specwatch.daemon.rule_service import Judging
+from specwatch.daemon.rule_service import RuleService
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
 from specwatch.domain.model import HOUR, MINUTE, Batch, Histogram, Mode, Moment
 from specwatch.errors import StoreError, StoreMalformed
@@ -148,9 +148,9 @@ def start(path: Path) -> Outcome:
     recorder = Recorder(
         store, queue_limit=100, now=lambda: now, resume=lambda _: None, supersede=lambda _: None
     )
-    judging = Judging(store, config, now=lambda: now)
-    guarding = Guarding(
-        store, config, now=lambda: now, judging=judging, healthy=lambda _: True,
+    judging = RuleService(store, config, now=lambda: now)
+    guarding = GuardService(
+        store, config, now=lambda: now, rule_service=judging, healthy=lambda _: True,
         status=lambda name: TargetStatus(name, "", 5.0), actuator=lambda _: None, pool=_Inline(),
     )  # fmt: skip
     defects: list[str] = []
