@@ -17,7 +17,7 @@ import urllib3
 from pydantic import BeforeValidator, Field, field_validator
 
 from specwatch import __version__
-from specwatch.backfill.prometheus_pages import Found
+from specwatch.backfill.prometheus_pages import ResultSeries
 from specwatch.config.sections import (
     BasicAuth,
     Duration,
@@ -94,7 +94,7 @@ class _Answer(msgspec.Struct, gc=False):
 _DECODER = msgspec.json.Decoder(_Answer)
 
 
-class _Said(msgspec.Struct, gc=False):
+class _ErrorAnswer(msgspec.Struct, gc=False):
     """What an answer that is none says."""
 
     error: str = ""
@@ -138,11 +138,11 @@ class Prometheus:
         """Where the API is."""
         return self._access.url
 
-    def query(self, expr: str, time: float) -> list[Found]:
+    def query(self, expr: str, time: float) -> list[ResultSeries]:
         """The series of a query at a time (Unix seconds)."""
         return self._ask("query", {"query": expr, "time": f"{time:.3f}"})
 
-    def query_range(self, expr: str, since: float, until: float, step: float) -> list[Found]:
+    def query_range(self, expr: str, since: float, until: float, step: float) -> list[ResultSeries]:
         """The series of a query at ``since``, and every ``step`` seconds until ``until``."""
         parameters = {"start": f"{since:.3f}", "end": f"{until:.3f}", "step": f"{step:g}"}
         return self._ask("query_range", {"query": expr, **parameters})
@@ -151,7 +151,7 @@ class Prometheus:
         """Disconnect."""
         self._session.close()
 
-    def _ask(self, what: str, parameters: Mapping[str, str]) -> list[Found]:
+    def _ask(self, what: str, parameters: Mapping[str, str]) -> list[ResultSeries]:
         for delay in (*_DELAYS, None):
             try:
                 return self._once(what, parameters)
@@ -161,7 +161,7 @@ class Prometheus:
                 self._sleep(max(delay, error.after or 0.0))
         raise AssertionError("the last try ends it")
 
-    def _once(self, what: str, parameters: Mapping[str, str]) -> list[Found]:
+    def _once(self, what: str, parameters: Mapping[str, str]) -> list[ResultSeries]:
         headers = headers_of(self._access, "prometheus")
         try:
             with self._session.post(
@@ -180,7 +180,7 @@ class Prometheus:
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise self._failure(error, headers) from None  # the cause may hold a secret
 
-    def _read(self, body: bytes, headers: Mapping[str, str]) -> list[Found]:
+    def _read(self, body: bytes, headers: Mapping[str, str]) -> list[ResultSeries]:
         secrets = secrets_in(headers.values())
         try:
             answer = _DECODER.decode(body)
@@ -215,9 +215,11 @@ class Prometheus:
     ) -> SpecwatchError:
         status = response.status_code
         try:
-            answer = msgspec.json.decode(body, type=_Said)
+            answer = msgspec.json.decode(body, type=_ErrorAnswer)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            answer = _Said("a web page" if _is_markup(body) else body.decode("utf-8", "replace"))
+            answer = _ErrorAnswer(
+                "a web page" if _is_markup(body) else body.decode("utf-8", "replace")
+            )
         message = masked(answer.error, secrets_in(headers.values()))
         line = f"{self.url} answered {status}" + (f": {message}" if message else "")
         limited = status in (400, 413, 422, 500, 503) and any(

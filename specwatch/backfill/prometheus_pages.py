@@ -19,7 +19,7 @@ from specwatch.engines.families import FAMILIES, SAMPLES, TAKE_MAXIMUM, series_o
 
 Labels = tuple[tuple[str, str], ...]
 """Labels of a server, by name."""
-Found = tuple[Mapping[str, str], Sequence[tuple[float, str]]]
+ResultSeries = tuple[Mapping[str, str], Sequence[tuple[float, str]]]
 """A series as the API gives it: its labels, and its samples as (Unix seconds, value)."""
 
 PRESENCE = tuple(family.exposed for family in FAMILIES if family.quantity == "running")
@@ -84,7 +84,7 @@ def shown(labels: Labels) -> str:
     return "{" + ",".join(_matcher(name, "=", value) for name, value in labels if value) + "}"
 
 
-def servers(results: Iterable[Found]) -> list[Server]:
+def servers(results: Iterable[ResultSeries]) -> list[Server]:
     """The servers of which there is anything, from points that each stand for a minute.
 
     A point at or before the end of a minute says that the gauge was seen in it. Labels that some
@@ -121,7 +121,9 @@ def merged(first: Sequence[Server], second: Sequence[Server]) -> list[Server]:
     return sorted(by_labels.values(), key=lambda server: server.labels)
 
 
-def pages(results: Iterable[Found], labels: Labels, since: float, until: float) -> list[Page]:
+def pages(
+    results: Iterable[ResultSeries], labels: Labels, since: float, until: float
+) -> list[Page]:
     """The pages of one server scraped in ``since <= at < until``, by their time.
 
     ``labels`` are the server's. Samples that differ only in labels that mean nothing to us are

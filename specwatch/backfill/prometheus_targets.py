@@ -60,7 +60,7 @@ class Source:
         return [(server, seen.first or 0, seen.last or 0) for server, seen in known]
 
 
-class Found(NamedTuple):
+class FoundTargets(NamedTuple):
     """What servers are."""
 
     sources: list[Source]
@@ -80,7 +80,7 @@ def sources(
     default_name: Callable[[str], str],
     near: bool = True,
     configured_only: bool = False,
-) -> Found:
+) -> FoundTargets:
     """The targets that servers are, by name.
 
     ``name`` is the one that the user gave; ``targets`` are the configured ones, of which the host
@@ -113,7 +113,7 @@ def sources(
             sources_of_targets.append(_source(target, by_name[target], name))
         except ConfigError as error:
             refused.append(str(error))
-    return Found(sources_of_targets, list(dict.fromkeys(passed_over)), refused)
+    return FoundTargets(sources_of_targets, list(dict.fromkeys(passed_over)), refused)
 
 
 def _source(target: str, servers: Sequence[Server], name: str | None) -> Source:

@@ -36,8 +36,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from yarl import URL
 
-from specwatch.tap.facts import Scope
 from specwatch.tap.middleware import Tap
+from specwatch.tap.server_facts import Scope
 from specwatch.tap.settings import Settings
 from specwatch.tap.upstream import Upstream, described, shown
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer
 from specwatch.tap.answer import Answer
-from specwatch.tap.asked import OPENAI
 from specwatch.tap.events import Splitter, data_of, is_one_line
-from specwatch.tap.facts import Endpoint
-from specwatch.tap.whole import usage_chunk_without_metrics
+from specwatch.tap.request_options import OPENAI
+from specwatch.tap.server_facts import Endpoint
+from specwatch.tap.whole_response import usage_chunk_without_metrics
 
 _GOES_ON = b'"finish_reason":null'
 """Stands in chunks before the last one. Quotes inside of strings are escaped: it is never text."""

@@ -17,7 +17,7 @@ import msgspec
 from specwatch.engines.families import ENGINES
 from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.engines.vllm import VLLM
-from specwatch.tap.facts import Endpoint, Facts, Scope
+from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 
 EVERY = 30.0
 """Seconds between two looks at an upstream that answers."""
@@ -143,17 +143,17 @@ class Upstream:
         self._url = url
         self._default_temperature = default_temperature
         # Until it is known who answers, nothing is asked for: llama.cpp's timings would move.
-        self._facts = Facts("", default_temperature, asks_nothing=True)
+        self._facts = ServerFacts("", default_temperature, asks_nothing=True)
         self._pages = _Pages()
         self._wake = asyncio.Event()
         self._reached: bool | None = None
 
-    def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
+    def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
         """The facts as of the last look; the model's name is empty before the first."""
         return self._facts
 
     @property
-    def known(self) -> Facts:
+    def known(self) -> ServerFacts:
         """The facts as of the last look."""
         return self._facts
 
@@ -247,7 +247,7 @@ class Upstream:
                     return None
             return bytes(body)
 
-    def _facts_from(self, pages: _Pages, name: str) -> Facts:
+    def _facts_from(self, pages: _Pages, name: str) -> ServerFacts:
         """The facts; ``name`` is the model's where no page says it."""
         base, metrics, props = pages.base, pages.metrics, pages.props
         temperature = self._default_temperature
@@ -257,7 +257,7 @@ class Upstream:
             name = base.id
         elif metrics is not None and metrics.model_name:
             name = metrics.model_name
-        return Facts(
+        return ServerFacts(
             name,
             default_temperature=temperature,
             draft_tokens=None if metrics is None else metrics.draft_tokens,

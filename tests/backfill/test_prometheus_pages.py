@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.backfill.prometheus_pages import (
-    Found,
     Page,
+    ResultSeries,
     Server,
     joined,
     merged,
@@ -35,7 +35,7 @@ TARGETS = (
 minute_starts = st.integers(0, 200).map(lambda number: T0 + number * MINUTE)
 
 
-def found(name: str, *points: tuple[float, str], **labels: str) -> Found:
+def found(name: str, *points: tuple[float, str], **labels: str) -> ResultSeries:
     return {"__name__": name, **dict(LABELS), **labels}, list(points)
 
 

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from specwatch.tap import Tap
 from specwatch.tap.exchange import Message, Receive, Send
-from specwatch.tap.facts import Endpoint, Facts, Scope
 from specwatch.tap.middleware import App
+from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 from specwatch.tap.settings import Settings
 
 QUESTION = b'{"messages":[],"temperature":0.5}'
@@ -28,9 +28,9 @@ class Known:
 
     def __init__(self, **facts: Any) -> None:
         usual = {"default_temperature": 1.0, "draft_tokens": 4, "keeps_records": True}
-        self._facts = Facts("tiny", **{**usual, **facts})
+        self._facts = ServerFacts("tiny", **{**usual, **facts})
 
-    def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
+    def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
         """The same for all endpoints."""
         return self._facts
 

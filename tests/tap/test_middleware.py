@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry
 
 from specwatch.tap import Tap, exchange
 from specwatch.tap.exchange import Message, Receive, Send
-from specwatch.tap.facts import Endpoint, Facts, Scope
 from specwatch.tap.metrics import Counters
+from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 from specwatch.tap.stream import StreamReader
 from tests.tap.exchanges import (
     DISCONNECT,
@@ -507,7 +507,7 @@ def test_a_client_that_reads_slowly_is_waited_for(registry: CollectorRegistry) -
 class Broken:
     """A server of which nothing can be learned."""
 
-    def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
+    def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
         raise ZeroDivisionError("facts")
 
 
@@ -539,7 +539,7 @@ def test_facts_that_fail(registry: CollectorRegistry, caplog: pytest.LogCaptureF
 def test_a_reader_of_requests_that_fails(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.tap.asked.read", fail)
+    monkeypatch.setattr("specwatch.tap.request_options.read", fail)
     three_visits(tapped(streaming(), registry), caplog)
     assert counts(registry)["tap_failures request"] == 3
 
@@ -548,7 +548,7 @@ def test_a_writer_of_requests_that_fails_leaves_them_alone(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that was not asked for keeps what the server sends it."""
-    monkeypatch.setattr("specwatch.tap.asked.with_usage", fail)
+    monkeypatch.setattr("specwatch.tap.request_options.with_usage", fail)
     three_visits(tapped(streaming(), registry), caplog)
     assert counts(registry)["tap_failures request"] == 3
 

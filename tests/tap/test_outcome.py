@@ -14,28 +14,28 @@ from hypothesis import strategies as st
 from specwatch.domain import model
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer
-from specwatch.tap.asked import Asked
-from specwatch.tap.facts import Endpoint, Facts
-from specwatch.tap.outcome import Outcome, Seen
+from specwatch.tap.outcome import ObservedRequest, Outcome
+from specwatch.tap.request_options import RequestOptions
+from specwatch.tap.server_facts import Endpoint, ServerFacts
 from specwatch.tap.stream import StreamReader
 from tests.tap.streams import DATA, Stream, events_of
 
 CHAT = Endpoint.CHAT
-FACTS = Facts("tiny", draft_tokens=4, keeps_records=True)
-NO_RECORDS = Facts("tiny", draft_tokens=4)
-OFF = Facts("tiny", draft_tokens=0)
+FACTS = ServerFacts("tiny", draft_tokens=4, keeps_records=True)
+NO_RECORDS = ServerFacts("tiny", draft_tokens=4)
+OFF = ServerFacts("tiny", draft_tokens=0)
 RECORD = Acceptance("record", 8, 32, 19, (7, 5, 4, 3))
 STARTED = 100.0
 
 
-def seen(**members: Any) -> Seen:
+def seen(**members: Any) -> ObservedRequest:
     """A request that came to its end, but for ``members``."""
     usual: dict[str, Any] = {
-        "facts": FACTS, "endpoint": CHAT, "asked": Asked(CHAT), "started": STARTED, "status": 200,
-        "complete": True, "disconnected": False, "unreadable": False,
+        "facts": FACTS, "endpoint": CHAT, "options": RequestOptions(CHAT), "started": STARTED,
+        "status": 200, "complete": True, "disconnected": False, "unreadable": False,
         "stream": None, "answer": None,
     }  # fmt: skip
-    return Seen(**{**usual, **members})
+    return ObservedRequest(**{**usual, **members})
 
 
 def streamed(stream: Stream, *, events: int | None = None) -> StreamReader:
@@ -66,16 +66,16 @@ def bare(finish_reason: str = "stop", **members: Any) -> answer.Answer:
 
 
 ENDED = Stream(CHAT, ("a", "b", "c"), record=False)
-UNCOVERED: dict[str, list[Seen]] = {
+UNCOVERED: dict[str, list[ObservedRequest]] = {
     "several": [
-        seen(asked=Asked(CHAT, several=True), answer=bare()),
-        seen(asked=Asked(CHAT, several=True, stream=True), stream=streamed(ENDED)),
-        seen(asked=Asked(CHAT, several=True), stream=streamed(ENDED), facts=NO_RECORDS),
+        seen(options=RequestOptions(CHAT, several=True), answer=bare()),
+        seen(options=RequestOptions(CHAT, several=True, stream=True), stream=streamed(ENDED)),
+        seen(options=RequestOptions(CHAT, several=True), stream=streamed(ENDED), facts=NO_RECORDS),
     ],
-    "beam_search": [seen(asked=Asked(CHAT, beam_search=True), answer=bare())],
+    "beam_search": [seen(options=RequestOptions(CHAT, beam_search=True), answer=bare())],
     "refused": [
         seen(status=400),
-        seen(status=401, asked=None),
+        seen(status=401, options=None),
         seen(status=499),
         seen(status=404, facts=OFF),
     ],
@@ -97,15 +97,15 @@ UNCOVERED: dict[str, list[Seen]] = {
     "disconnected": [
         seen(status=None, disconnected=True),
         seen(status=None, disconnected=True),
-        seen(status=400, disconnected=True, asked=None),
-        seen(status=500, disconnected=True, asked=None),
+        seen(status=400, disconnected=True, options=None),
+        seen(status=500, disconnected=True, options=None),
         seen(complete=False, disconnected=True, stream=streamed(ENDED, events=2)),
         seen(complete=False, disconnected=True),
         seen(disconnected=True),
     ],
     "no_record": [seen(answer=bare()), seen(stream=streamed(ENDED))],
-    "unreadable": [seen(), seen(unreadable=True), seen(asked=None)],
-    "endpoint": [seen(endpoint=Endpoint.OTHER, asked=None)],
+    "unreadable": [seen(), seen(unreadable=True), seen(options=None)],
+    "endpoint": [seen(endpoint=Endpoint.OTHER, options=None)],
     "stop_string": [
         seen(answer=bare(choices=[{"finish_reason": "stop", "stop_reason": "END"}])),
     ],
@@ -115,7 +115,9 @@ UNCOVERED: dict[str, list[Seen]] = {
 @pytest.mark.parametrize(
     ("reason", "request_"), [(reason, one) for reason, ones in UNCOVERED.items() for one in ones]
 )
-def test_why_the_acceptance_of_a_request_is_not_known(reason: str, request_: Seen) -> None:
+def test_why_the_acceptance_of_a_request_is_not_known(
+    reason: str, request_: ObservedRequest
+) -> None:
     outcome = request_.outcome()
     assert (outcome.uncovered, outcome.acceptance) == (reason, None)
 
@@ -147,7 +149,7 @@ def test_the_times_of_a_whole_response_are_those_that_the_server_tells() -> None
     }
     outcome = seen(answer=whole(timed)).outcome()
     assert (outcome.ttft, outcome.tpot) == (0.05, 0.004)
-    several = seen(answer=whole(timed), asked=Asked(CHAT, several=True)).outcome()
+    several = seen(answer=whole(timed), options=RequestOptions(CHAT, several=True)).outcome()
     assert (several.ttft, several.tpot) == (None, None)
 
 
@@ -178,20 +180,20 @@ ONE_TOKEN = Stream(CHAT, ("a",))
     "request_",
     [
         seen(stream=streamed(ONE_TOKEN)),
-        seen(stream=streamed(Stream(CHAT, ("a", "b"))), asked=Asked(CHAT, several=True)),
+        seen(stream=streamed(Stream(CHAT, ("a", "b"))), options=RequestOptions(CHAT, several=True)),
         seen(stream=streamed(Stream(CHAT, ("a", "b", "c")), events=3), complete=False),
         seen(stream=streamed(Stream(CHAT, ("a", "b", "c"), error="x"))),
     ],
     ids=["one token", "several completions", "cut short", "an error"],
 )
-def test_no_time_per_token_where_there_is_none(request_: Seen) -> None:
+def test_no_time_per_token_where_there_is_none(request_: ObservedRequest) -> None:
     outcome = request_.outcome()
     assert outcome.tpot is None
     assert outcome.ttft is not None
 
 
 def test_a_request_that_was_not_read_has_no_times_and_yet_its_record() -> None:
-    outcome = seen(stream=streamed(Stream(CHAT, ("a", "b"))), asked=None).outcome()
+    outcome = seen(stream=streamed(Stream(CHAT, ("a", "b"))), options=None).outcome()
     assert (outcome.ttft, outcome.tpot, outcome.acceptance) == (None, None, RECORD)
 
 
@@ -205,7 +207,7 @@ def test_a_stream_that_the_client_left_counts_its_record_all_the_same() -> None:
     assert (outcome.acceptance, outcome.uncovered) == (RECORD, None)
 
 
-def steps(count: int, tokens: int, **changes: Any) -> Seen:
+def steps(count: int, tokens: int, **changes: Any) -> ObservedRequest:
     """A stream of so many steps, on a server without records."""
     stream = streamed(Stream(CHAT, ("a",) * (count - 1), record=False))
     stream.tokens = tokens
@@ -227,17 +229,17 @@ NOT_DERIVED = {
     "more tokens than steps can yield": steps(3, 12),
     "no number of tokens": steps(3, 0),
     "a server that keeps records": steps(3, 5, facts=FACTS),
-    "tools, whose chunks may be swallowed": steps(3, 5, asked=Asked(CHAT, tools=True)),
-    "several completions": steps(3, 5, asked=Asked(CHAT, several=True)),
-    "an unknown k": steps(3, 5, facts=Facts("tiny")),
-    "an echo, which is an event more": steps(3, 5, asked=Asked(CHAT, echo=True)),
-    "joined steps": steps(3, 5, facts=Facts("tiny", draft_tokens=4, joins_steps=True)),
+    "tools, whose chunks may be swallowed": steps(3, 5, options=RequestOptions(CHAT, tools=True)),
+    "several completions": steps(3, 5, options=RequestOptions(CHAT, several=True)),
+    "an unknown k": steps(3, 5, facts=ServerFacts("tiny")),
+    "an echo, which is an event more": steps(3, 5, options=RequestOptions(CHAT, echo=True)),
+    "joined steps": steps(3, 5, facts=ServerFacts("tiny", draft_tokens=4, joins_steps=True)),
     "an API that swallows empty steps": steps(3, 5, endpoint=Endpoint.MESSAGES),
 }
 
 
 @pytest.mark.parametrize("request_", NOT_DERIVED.values(), ids=NOT_DERIVED)
-def test_acceptance_is_not_derived_where_it_would_be_wrong(request_: Seen) -> None:
+def test_acceptance_is_not_derived_where_it_would_be_wrong(request_: ObservedRequest) -> None:
     outcome = request_.outcome()
     assert outcome.acceptance is None
     assert outcome.uncovered is not None
@@ -276,5 +278,5 @@ def test_a_stream_of_responses_that_failed() -> None:
 
 def test_of_several_completions_no_record_is_believed() -> None:
     """llama.cpp gives the first one's."""
-    outcome = seen(answer=whole(), asked=Asked(CHAT, several=True)).outcome()
+    outcome = seen(answer=whole(), options=RequestOptions(CHAT, several=True)).outcome()
     assert (outcome.acceptance, outcome.uncovered) == (None, "several")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap.events import LONGEST_EVENT
-from specwatch.tap.facts import Endpoint
+from specwatch.tap.server_facts import Endpoint
 from specwatch.tap.stream import StreamReader
 from tests.tap.streams import PLAIN, USAGE, Stream, chunked, events_of, shorter, streams
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.tap.facts import Endpoint, Facts
-from specwatch.tap.inside import InsideVllm
+from specwatch.tap.inside_vllm import InsideVllm
+from specwatch.tap.server_facts import Endpoint, ServerFacts
 from tests.tap.exchanges import scope
 
 CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
@@ -27,7 +27,7 @@ def state(**members: Any) -> Thing:
     return Thing(**{**usual, **members})
 
 
-def facts(of: Any, endpoint: Endpoint = CHAT) -> Facts:
+def facts(of: Any, endpoint: Endpoint = CHAT) -> ServerFacts:
     """What is read of an application with the state."""
     return InsideVllm().facts(scope(app=Thing(state=of)), endpoint)
 
@@ -41,7 +41,7 @@ def speculating(level: str | None, tokens: Any = 4) -> Thing:
 
 
 def test_0_8_has_no_arguments_and_no_records() -> None:
-    expected = Facts("tiny", default_temperature=1.0, draft_tokens=4)
+    expected = ServerFacts("tiny", default_temperature=1.0, draft_tokens=4)
     assert facts(state()) == facts(state(), COMPLETIONS) == expected
 
 
@@ -100,7 +100,7 @@ def test_without_a_handler_the_default_is_not_known(missing: str) -> None:
     endpoint = CHAT if missing.endswith("chat") else Endpoint.RESPONSES
     assert facts(state(**{missing: None}), endpoint).default_temperature is None
     assert facts(state(), Endpoint.RESPONSES).default_temperature is None
-    assert facts(state(), Endpoint.OTHER) == Facts("tiny", draft_tokens=4)
+    assert facts(state(), Endpoint.OTHER) == ServerFacts("tiny", draft_tokens=4)
 
 
 def test_forced_usage_stands_on_the_handler_since_0_9() -> None:
@@ -121,7 +121,7 @@ def test_forced_usage_stands_in_the_arguments_since_0_20() -> None:
     ids=["no application", "none", "no state", "an empty state"],
 )
 def test_of_what_is_no_vllm_nothing_is_known(request_: dict[str, Any]) -> None:
-    assert InsideVllm().facts(scope(**request_), CHAT) == Facts("")
+    assert InsideVllm().facts(scope(**request_), CHAT) == ServerFacts("")
 
 
 def test_a_real_state_of_starlette_is_read() -> None:
@@ -130,7 +130,7 @@ def test_a_real_state_of_starlette_is_read() -> None:
     app = Starlette()
     for name, value in vars(state(vllm_config=speculating("summary"))).items():
         setattr(app.state, name, value)
-    assert InsideVllm().facts({"app": app}, CHAT) == Facts(
+    assert InsideVllm().facts({"app": app}, CHAT) == ServerFacts(
         "tiny", default_temperature=1.0, draft_tokens=4, keeps_records=True
     )
 

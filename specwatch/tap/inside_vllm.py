@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specwatch.tap.facts import Endpoint, Facts, Scope
+from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 
 _HANDLERS = {
     Endpoint.CHAT: "openai_serving_chat",
@@ -20,9 +20,9 @@ class InsideVllm:
     """Reads the facts at the first request to an endpoint: by then the application is complete."""
 
     def __init__(self) -> None:
-        self._known: dict[Endpoint, Facts] = {}
+        self._known: dict[Endpoint, ServerFacts] = {}
 
-    def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
+    def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
         """The facts; of a server without vLLM's state, that nothing is known."""
         facts = self._known.get(endpoint)
         if facts is None:
@@ -31,7 +31,7 @@ class InsideVllm:
         return facts
 
 
-def _read(state: Any, endpoint: Endpoint) -> Facts:
+def _read(state: Any, endpoint: Endpoint) -> ServerFacts:
     handler = getattr(state, _HANDLERS.get(endpoint, ""), None)
     arguments = getattr(state, "args", None)
     config = getattr(state, "vllm_config", None)
@@ -42,7 +42,7 @@ def _read(state: Any, endpoint: Endpoint) -> Facts:
         handler, "enable_force_include_usage",
         getattr(arguments, "enable_force_include_usage", False),
     )  # fmt: skip
-    return Facts(
+    return ServerFacts(
         _model_name(state),
         default_temperature=_default_temperature(handler),
         draft_tokens=_draft_tokens(config),

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.engines.acceptance import Acceptance
-from specwatch.tap import answer, whole
+from specwatch.tap import answer, whole_response
 from specwatch.tap.answer import Answer
-from specwatch.tap.whole import TAIL, WholeReader
+from specwatch.tap.whole_response import TAIL, WholeReader
 from tests.tap.streams import DATA, RECORD, chunked, some_text
 
 CHAT = (DATA / "chat-response.json").read_bytes()
@@ -64,24 +64,25 @@ def test_without_the_record_it_is_what_a_server_without_the_flag_says(
 def test_the_timing_that_an_operator_switched_on_stays() -> None:
     body = compact({"choices": [], "metrics": {**TIMING, "speculative_decoding": RECORD}, "x": 1})
     expected = compact({"choices": [], "metrics": {**TIMING, "speculative_decoding": None}, "x": 1})
-    assert whole.without_metrics(body) == expected
+    assert whole_response.without_metrics(body) == expected
     event = b"data: %b\n\n" % compact(
         {"metrics": {"queue_time_ms": 1.5, "speculative_decoding": {"a": 1}}}
     )
     assert (
-        whole.usage_chunk_without_metrics(event) == b'data: {"metrics":{"queue_time_ms":1.5}}\n\n'
+        whole_response.usage_chunk_without_metrics(event)
+        == b'data: {"metrics":{"queue_time_ms":1.5}}\n\n'
     )
 
 
 def test_a_record_that_stands_first_leaves_no_comma() -> None:
     event = b'data: {"metrics":{"speculative_decoding":{"a":1}},"choices":[]}\n\n'
-    assert whole.usage_chunk_without_metrics(event) == b'data: {"choices":[]}\n\n'
+    assert whole_response.usage_chunk_without_metrics(event) == b'data: {"choices":[]}\n\n'
 
 
 def test_what_was_generated_is_never_taken_for_the_record() -> None:
     text = '"metrics":{"speculative_decoding":{"a":1}}'
     body = compact({"choices": [{"message": {"content": text}}], "metrics": None})
-    assert whole.without_metrics(body) == body
+    assert whole_response.without_metrics(body) == body
 
 
 def test_surrogates_and_nesting_in_place_of_a_record_change_nothing() -> None:

@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.temperature import Buckets
-from specwatch.tap import asked
-from specwatch.tap.asked import Asked
-from specwatch.tap.facts import Endpoint
+from specwatch.tap import request_options
+from specwatch.tap.request_options import RequestOptions
+from specwatch.tap.server_facts import Endpoint
 
 CHAT = Endpoint.CHAT
 MESSAGES = '"messages":[{"role":"user","content":"Hi"}]'
 
 
-def read(members: str, endpoint: Endpoint = CHAT) -> Asked:
+def read(members: str, endpoint: Endpoint = CHAT) -> RequestOptions:
     """A request with the members, as JSON text."""
-    request = asked.read(endpoint, f"{{{MESSAGES},{members}}}".encode())
+    request = request_options.read(endpoint, f"{{{MESSAGES},{members}}}".encode())
     assert request is not None
     return request
 
@@ -93,7 +93,7 @@ SEVERAL = {
 
 @pytest.mark.parametrize(("members", "expected"), SEVERAL.items())
 def test_several_completions_are_known_before_they_come(members: str, expected: bool) -> None:
-    assert asked.read(Endpoint.COMPLETIONS, b"{%b}" % members.encode()) == Asked(
+    assert request_options.read(Endpoint.COMPLETIONS, b"{%b}" % members.encode()) == RequestOptions(
         Endpoint.COMPLETIONS, several=expected
     )
 
@@ -158,10 +158,10 @@ def test_tools_are_noticed(tools: str, expected: bool) -> None:
 
 
 def test_the_one_door_of_sagemaker_leads_to_completions_too() -> None:
-    door = asked.ENDPOINTS["/invocations"]
+    door = request_options.ENDPOINTS["/invocations"]
     assert read('"n":1', door).endpoint is Endpoint.CHAT
-    request = asked.read(door, b'{"prompt":["a","b"]}')
-    assert request == Asked(Endpoint.COMPLETIONS, several=True)
+    request = request_options.read(door, b'{"prompt":["a","b"]}')
+    assert request == RequestOptions(Endpoint.COMPLETIONS, several=True)
     assert read('"prompt":["a","b"]', door).endpoint is Endpoint.CHAT
 
 
@@ -179,7 +179,7 @@ LENIENT = {
 @pytest.mark.parametrize("body", LENIENT.values(), ids=LENIENT)
 def test_what_only_a_lenient_reader_takes_is_read_but_never_changed(body: bytes) -> None:
     assert json.loads(body)["temperature"] == 0.5
-    request = asked.read(CHAT, body)
+    request = request_options.read(CHAT, body)
     assert request is not None
     assert (request.temperature, request.stream, request.askable) == (0.5, True, False)
 
@@ -202,22 +202,23 @@ NO_REQUESTS = {
 
 @pytest.mark.parametrize("body", NO_REQUESTS.values(), ids=NO_REQUESTS)
 def test_what_is_no_request_is_none(body: bytes) -> None:
-    assert asked.read(CHAT, body) is None
+    assert request_options.read(CHAT, body) is None
 
 
 def test_a_huge_body_is_read_like_any_other() -> None:
     body = b'{"messages":["%b"],"temperature":0.25,"stream":true}' % (b"x" * (32 << 20))
-    request = asked.read(CHAT, body)
+    request = request_options.read(CHAT, body)
     assert request is not None
     assert request.temperature == 0.25
     assert (
-        asked.with_usage(body, request) == body[:-1] + b',"stream_options":{"include_usage":true}}'
+        request_options.with_usage(body, request)
+        == body[:-1] + b',"stream_options":{"include_usage":true}}'
     )
 
 
 @given(st.binary() | st.text().map(str.encode))
 def test_any_bytes_are_read_or_none(body: bytes) -> None:
-    asked.read(CHAT, body)
+    request_options.read(CHAT, body)
 
 
 values: st.SearchStrategy[Any] = st.recursive(
@@ -259,10 +260,10 @@ def streaming_bodies(draw: st.DrawFn) -> bytes:
 
 @given(streaming_bodies(), st.sampled_from([CHAT, Endpoint.COMPLETIONS]))
 def test_a_body_with_usage_differs_in_nothing_else(body: bytes, endpoint: Endpoint) -> None:
-    request = asked.read(endpoint, body)
+    request = request_options.read(endpoint, body)
     assert request is not None
     assert request.askable
-    changed = asked.with_usage(body, request)
+    changed = request_options.with_usage(body, request)
     before, after = json.loads(body), json.loads(changed)
     options, had = after.pop("stream_options"), before.pop("stream_options", None) or {}
     assert options.pop("include_usage") is True
@@ -278,7 +279,7 @@ def test_options_stay_but_for_the_usage_that_nobody_wanted() -> None:
     request = read(
         '"stream":true,"stream_options":{"a":[1],"include_usage":false,"continuous_usage_stats":"on"}'
     )
-    changed = json.loads(asked.with_usage(b"{}", request).replace(b"{,", b"{"))
+    changed = json.loads(request_options.with_usage(b"{}", request).replace(b"{,", b"{"))
     assert changed["stream_options"] == {
         "a": [1], "include_usage": True, "continuous_usage_stats": False,
     }  # fmt: skip

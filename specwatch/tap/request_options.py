@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from specwatch.tap.facts import Endpoint
+from specwatch.tap.server_facts import Endpoint
 
 ENDPOINTS = {
     "/v1/chat/completions": Endpoint.CHAT,
@@ -59,7 +59,7 @@ class _Body(msgspec.Struct, gc=False):
 _BODY = msgspec.json.Decoder(_Body)
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestOptions(msgspec.Struct, frozen=True):
     """A request to generate.
 
     ``temperature`` is what the request names, None where the server's default applies.
@@ -80,10 +80,10 @@ class Asked(msgspec.Struct, frozen=True):
     askable: bool = False
     tools: bool = False
     echo: bool = False
-    options: dict[str, Any] | None = None
+    stream_options: dict[str, Any] | None = None
 
 
-def read(endpoint: Endpoint, body: bytes) -> Asked | None:
+def read(endpoint: Endpoint, body: bytes) -> RequestOptions | None:
     """Read a request's body; None for what is not a JSON object, which the server will refuse."""
     plain = True
     request: _Body | None
@@ -100,7 +100,7 @@ def read(endpoint: Endpoint, body: bytes) -> Asked | None:
     can_say = options is None or (
         isinstance(options, dict) and options.get("include_usage") in _NO_USAGE
     )
-    return Asked(
+    return RequestOptions(
         endpoint,
         temperature=_number(request.temperature),
         stream=stream,
@@ -111,20 +111,24 @@ def read(endpoint: Endpoint, body: bytes) -> Asked | None:
         askable=plain and stream and can_say and endpoint in OPENAI,
         tools=bool(request.tools) and bytes(request.tools) not in (b"null", b"[]"),
         echo=_is_true(request.echo),
-        options=options if isinstance(options, dict) else None,
+        stream_options=options if isinstance(options, dict) else None,
     )
 
 
-def with_usage(body: bytes, asked: Asked) -> bytes:
+def with_usage(body: bytes, options: RequestOptions) -> bytes:
     """The body, asking for the usage chunk too: everything else stays byte for byte.
 
     The key is added at the end: of a key that stands twice, the last one counts.
     """
-    options = {**(asked.options or {}), "include_usage": True}
-    if _is_true(options.get(_CONTINUOUS)):
-        options[_CONTINUOUS] = False  # without usage it meant nothing, with it it would
+    stream_options = {**(options.stream_options or {}), "include_usage": True}
+    if _is_true(stream_options.get(_CONTINUOUS)):
+        stream_options[_CONTINUOUS] = False  # without usage it meant nothing, with it it would
     end = body.rindex(b"}")
-    return b'%b,"stream_options":%b%b' % (body[:end], msgspec.json.encode(options), body[end:])
+    return b'%b,"stream_options":%b%b' % (
+        body[:end],
+        msgspec.json.encode(stream_options),
+        body[end:],
+    )
 
 
 def _other_json(body: bytes) -> _Body | None:
