@@ -24,7 +24,8 @@ from specwatch.domain.minute_set import MinuteSet
 from specwatch.domain.model import HOUR, MINUTE, Moment, Window
 from specwatch.errors import NoAnswer, StoreUnavailable
 from specwatch.scrape.window_builder import WindowBuilder
-from specwatch.store.packing import PackedWindow, pack, storable
+from specwatch.store.contexts import storable
+from specwatch.store.packing import PackedWindow, pack
 from specwatch.store.repository import Store
 from specwatch.store.stored_minutes import (
     Hold,

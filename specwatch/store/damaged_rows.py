@@ -15,11 +15,12 @@ import sqlalchemy as sa
 
 from specwatch.domain.model import HOUR, SeriesId
 from specwatch.errors import DamagedRow
-from specwatch.store import damage, repository, schema
+from specwatch.store import cursor_rows, damage, schema
+from specwatch.store.contexts import storable
 from specwatch.store.experiment_rows import experiment_of
 from specwatch.store.guard_records import entry_of, fresh_after_damage, step_of, targets_of
 from specwatch.store.measurement_rows import measurement_of
-from specwatch.store.packing import COLUMNS, assemble, storable
+from specwatch.store.packing import COLUMNS, assemble
 from specwatch.store.statements import content_of, contents_of, insert, series_of
 from specwatch.store.verdict_rows import decision_of
 
@@ -142,7 +143,7 @@ def _window_decoder(connection: sa.Connection, table: sa.Table) -> Decode:
 
 def _cursor_decoder(connection: sa.Connection) -> Decode:
     contents = _contents(connection)
-    return lambda row: repository.cursor_of(row, contents(row.layout_id))
+    return lambda row: cursor_rows.cursor_of(row, contents(row.layout_id))
 
 
 def _contents(connection: sa.Connection) -> Callable[[object], str | None]:

@@ -17,7 +17,7 @@ from specwatch.domain.experiments import (
 )
 from specwatch.errors import DamagedRow
 from specwatch.store import damage
-from specwatch.store.packing import storable
+from specwatch.store.contexts import storable
 from specwatch.store.schema import experiments
 
 

@@ -26,8 +26,9 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.store import schema
+from specwatch.store.contexts import Shared, shared_of
 from specwatch.store.damage import UNDECODABLE, Damage, require_types, sound
-from specwatch.store.packing import COLUMNS, MODES, SOURCES, Shared, assemble, shared_of
+from specwatch.store.packing import COLUMNS, MODES, SOURCES, assemble
 from specwatch.store.readers import place
 from specwatch.store.row_columns import Entry, Packed, Positions, RowColumns, ints, numbered
 from specwatch.store.side_by_side import UNKNOWN, Floats, Ints, UnusualError

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from specwatch.errors import StoreError, StoreUnavailable
 from specwatch.guard.state import GuardState, Phase, Step
 from specwatch.store import damage
-from specwatch.store.packing import storable
+from specwatch.store.contexts import storable
 from specwatch.store.schema import guard_steps, guards
 from specwatch.store.statements import insert
 

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point, join
 from specwatch.domain.model import LOAD_BINS, Histogram
 from specwatch.store import damage
-from specwatch.store.packing import Finite, storable
+from specwatch.store.contexts import Finite, storable
 from specwatch.store.schema import baselines
 from specwatch.store.statements import insert
 

@@ -155,7 +155,7 @@ def test_a_write_that_fails_in_the_middle_leaves_nothing(
         raise sa.exc.OperationalError("", {}, Exception("gone"))
 
     with monkeypatch.context() as patched:
-        patched.setattr("specwatch.store.repository._put_cursors", fail)
+        patched.setattr("specwatch.store.cursor_rows.put", fail)
         with pytest.raises(Exception, match="gone"):
             store.write([batch(minute(T0), cursor=cursor())], now=0)
     assert (read(store), store.cursors()) == ([], {})
@@ -227,7 +227,7 @@ def test_leaving_does_not_wait_for_a_write_that_hangs(
         let_go.wait(10)
 
     with monkeypatch.context() as patched:
-        patched.setattr("specwatch.store.repository._put_cursors", hang)
+        patched.setattr("specwatch.store.cursor_rows.put", hang)
         thread = threading.Thread(target=store.write, args=([batch(minute(T0))], 0))
         thread.start()
         began.wait(10)
