@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -20,6 +20,7 @@ from specwatch.backfill import prometheus_pages
 from specwatch.backfill.prometheus import Prometheus, TooMuch
 from specwatch.backfill.prometheus_pages import Page, Server
 from specwatch.backfill.prometheus_targets import Source
+from specwatch.backfill.target_minutes import TargetMinutes
 from specwatch.domain.minute_set import MinuteSet
 from specwatch.domain.model import HOUR, MINUTE, Moment, Window
 from specwatch.errors import NoAnswer, StoreUnavailable
@@ -168,28 +169,28 @@ class Backfill:
     def fill(self, source: Source, span: Span) -> Filled:
         """Fill in one target. Raises what :class:`Prometheus` and :class:`Store` do; what was
         written stays."""
-        books = self._books(source, span)
+        target_minutes = self._minutes_of(source, span)
         hours = written = kept = skipped = queries = 0
-        filling = _Filling(self, source, books)
-        for hour in books.present.within(span.since, books.until).hours:
+        filling = _Filling(self, source, target_minutes)
+        for hour in target_minutes.present.within(span.since, target_minutes.until).hours:
             hours += 1
-            seen = books.present.of_hour(hour).within(span.since, books.until)
-            if not books.lacks(hour):
+            seen = target_minutes.present.of_hour(hour).within(span.since, target_minutes.until)
+            if not target_minutes.lacks(hour):
                 skipped += 1
                 minutes = 0
                 filling.skip()
             elif self._write:
                 minutes = filling.hour(hour)
-                queries += self._queries(hour, books.until)
+                queries += self._queries(hour, target_minutes.until)
             else:
-                queries += self._queries(hour, books.until)
-                minutes = len(books.missing(hour))
+                queries += self._queries(hour, target_minutes.until)
+                minutes = len(target_minutes.missing(hour))
             written += minutes
             kept += max(len(seen) - minutes, 0)
             self._progress.hour(source.target, hour, minutes)
         return Filled(
-            source.target, source.instance, hours, written, kept, skipped, books.until, queries,
-            books.held_by,
+            source.target, source.instance, hours, written, kept, skipped,
+            target_minutes.until, queries, target_minutes.held_by,
         )  # fmt: skip
 
     def _queries(self, hour: int, until: int) -> int:
@@ -199,7 +200,7 @@ class Backfill:
         """How many hours of a target there are to look at."""
         return len(source.present.within(span.since, span.until).hours)
 
-    def _books(self, source: Source, span: Span) -> _Books:
+    def _minutes_of(self, source: Source, span: Span) -> TargetMinutes:
         known: dict[str, MinuteSet] = {}
         until, unnamed = span.until, source.target
         held_by: Hold | None = None
@@ -214,7 +215,9 @@ class Backfill:
                     # What came after it the daemon counts itself, also if it is down now.
                     until, held_by = int(hold.wall // MINUTE) * MINUTE, hold
         present = {storable(m or unnamed): minutes for m, minutes in source.models.items()}
-        return _Books(present, known, Span(span.since, until), unnamed, held_by=held_by, gone=gone)
+        return TargetMinutes(
+            present, known, (span.since, until), unnamed, held_by=held_by, gone=gone
+        )
 
     def pages(self, source: Source, since: float, until: float) -> Iterator[list[Page]]:
         """The pages of a span, in their order, in lists that fit into memory."""
@@ -308,63 +311,13 @@ class _Slice:
             self.seconds, self._good = min(self.seconds * 2, _SLICE), 0
 
 
-class _Books:
-    """What Prometheus has of a target, and what the store has, by model as the store calls it."""
-
-    def __init__(
-        self,
-        present: Mapping[str, MinuteSet],
-        known: Mapping[str, MinuteSet],
-        span: Span,
-        unnamed: str,
-        *,
-        held_by: Hold | None = None,
-        gone: Sequence[Hold] = (),
-    ) -> None:
-        self._by_model = present
-        self.present = MinuteSet()
-        """Minutes with a page."""
-        for minutes in present.values():
-            self.present.update(minutes)
-        self._known = dict(known)
-        self._since, self.until = span.since, span.until
-        self.unnamed = unnamed
-        self.held_by, self.gone = held_by, gone
-        self.ours = MinuteSet()
-        """Minutes that were filled in: what follows them in Prometheus follows them exactly."""
-
-    def missing(self, hour: int) -> MinuteSet:
-        """Minutes of an hour with a page, of which a model is not in the store."""
-        lacking = MinuteSet()
-        for model, minutes in self._by_model.items():
-            here = minutes.of_hour(hour).within(self._since, self.until)
-            lacking.update(here.without(self._known.get(model, MinuteSet())))
-        return lacking
-
-    def lacks(self, hour: int) -> bool:
-        """Whether any minute of an hour is missing."""
-        return bool(len(self.missing(hour)))
-
-    def is_taken(self, model: str, minute: int) -> bool:
-        """Whether a minute of a model is in the store, or counted in what is."""
-        return minute in self._known.get(model, ())
-
-    def take(self, windows: Sequence[Window], *, ours: bool) -> None:
-        """Note minutes that are in the store now, by us or by another."""
-        for window in windows:
-            model = storable(window.series.model_name)
-            self._known.setdefault(model, MinuteSet()).add(window.start)
-            if ours:
-                self.ours.add(window.start)
-
-
 class _Filling:
     """One target on its way through the hours."""
 
-    def __init__(self, backfill: Backfill, source: Source, books: _Books) -> None:
+    def __init__(self, backfill: Backfill, source: Source, minutes: TargetMinutes) -> None:
         self._backfill = backfill
         self._source = source
-        self._books = books
+        self._minutes = minutes
         self._watch: WindowBuilder | None = None
         self._last: float | None = None
         """When the last page was scraped."""
@@ -379,8 +332,8 @@ class _Filling:
         """Fetch and write an hour; returns how many minutes were written."""
         if self._watch is None:
             self._watch = self._begin(hour)
-        end = min(hour + HOUR, self._books.until)
-        self._books.ours.update(self._backfill.backfilled(self._source, hour, end))
+        end = min(hour + HOUR, self._minutes.until)
+        self._minutes.ours.update(self._backfill.backfilled(self._source, hour, end))
         self._before = {}
         windows = self._observe(self._watch, hour, end)
         closed = self._watch.close().batch
@@ -389,21 +342,21 @@ class _Filling:
         if not fresh:
             return 0
         # Not before it is certain: a failure leaves the hour as it was.
-        written = self._backfill.add(self._source, hour, fresh, self._books.gone)
-        self._books.take(fresh, ours=False)
-        self._books.take(written, ours=True)
+        written = self._backfill.add(self._source, hour, fresh, self._minutes.gone)
+        self._minutes.take(fresh, ours=False)
+        self._minutes.take(written, ours=True)
         return len({window.start for window in written})
 
     def _begin(self, hour: int) -> WindowBuilder:
         """A watch that has seen the last pages before an hour, so that counts across its edge are
         known."""
-        watch = self._backfill.watch(self._source, self._books.unnamed)
+        watch = self._backfill.watch(self._source, self._minutes.unnamed)
         self._last = None
-        minute = self._books.present.last_before(hour)
+        minute = self._minutes.present.last_before(hour)
         if minute is not None:
             self._observe(watch, minute, minute + MINUTE)
             ours = self._backfill.backfilled(self._source, minute, minute + MINUTE)
-            self._books.ours.update(ours)
+            self._minutes.ours.update(ours)
         return watch
 
     def _observe(self, watch: WindowBuilder, since: float, until: float) -> list[Window]:
@@ -431,15 +384,15 @@ class _Filling:
     def _new(self, window: Window) -> bool:
         """Whether no window in the store counts any of what this one does."""
         model = storable(window.series.model_name)
-        if self._books.is_taken(model, window.start):
+        if self._minutes.is_taken(model, window.start):
             return False
         before = self._before.get(window.start)
         if before is None:
             return True
         first = int(before // MINUTE) * MINUTE
         between = range(first + MINUTE, window.start, MINUTE)
-        if any(self._books.is_taken(model, minute) for minute in between):
+        if any(self._minutes.is_taken(model, minute) for minute in between):
             return False
-        watched_on = self._books.is_taken(model, first) and first not in self._books.ours
+        watched_on = self._minutes.is_taken(model, first) and first not in self._minutes.ours
         gap = self._watch.max_gap if self._watch is not None else 0.0
         return not watched_on or before + gap >= first + MINUTE

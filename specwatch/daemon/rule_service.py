@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, replace
+from typing import Any
 
 import structlog
 
 from specwatch.config.loading import Config
 from specwatch.config.rules import Rule
-from specwatch.domain import breakeven
+from specwatch.daemon.judged_target import Change, JudgedTarget, log_change, scope_of
 from specwatch.domain.baseline import Baseline, Measurement
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Batch, Moment
-from specwatch.domain.sample import samples_of, total
-from specwatch.domain.speedup import NO_BASELINE, NOT_READ
+from specwatch.domain.sample import samples_of
 from specwatch.errors import StoreError
-from specwatch.rules import decisions
 from specwatch.rules.attribution import Attribution, explain
-from specwatch.rules.decisions import Decision, ModelDecision, TargetDecision
+from specwatch.rules.decisions import Decision, TargetDecision
 from specwatch.rules.history import REFERENCE_SECONDS
 from specwatch.rules.judge import Judge
 from specwatch.rules.verdicts import Finding, Verdict
@@ -37,37 +34,8 @@ _OWN_SECONDS = 600.0
 """How often at most those that came from traffic are written."""
 _REFERENCE_SECONDS = REFERENCE_SECONDS + 2 * HOUR
 
-_EVENTS = {
-    Verdict.BREACH: "rule_breach", Verdict.PASS: "rule_cleared", Verdict.NO_DATA: "rule_ended",
-}  # fmt: skip
 _CHANGED = "the rule was changed, or is there no more"
 _SWITCHED = "the guard switched speculation"
-_GONE = "no requests of that model or temperature for a day"
-
-_Scope = tuple[str, str, str]
-"""Name of a rule, a model and a temperature."""
-
-
-class _Change(NamedTuple):
-    """A change that waits for the database; a breach with what it has to be explained by."""
-
-    decision: Decision
-    finding: Finding | None = None
-
-
-@dataclass(slots=True)
-class _TargetState:
-    """The judge of one target; the lock is held for whatever the judge does."""
-
-    judge: Judge
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    loaded: bool = False
-    """Whether the past was read for the objectives that are configured."""
-    restored: bool = False
-    """Whether the breaches that an earlier daemon left are known."""
-    decision: TargetDecision = field(default_factory=TargetDecision)
-    changed_at: dict[_Scope, float] = field(default_factory=dict)
-    """When the last change of a scope was, while it is in breach or the clock is behind that."""
 
 
 class RuleService:
@@ -81,9 +49,9 @@ class RuleService:
         self._store = store
         self._now = now
         self._config = config
-        self._states: dict[str, _TargetState] = {}
+        self._states: dict[str, JudgedTarget] = {}
         self._lock = threading.Lock()
-        self._waiting: list[_Change] = []
+        self._waiting: list[Change] = []
         self._of_left_targets: list[Measurement] = []
         """What was measured of targets that left, and not taken before."""
         self._unwritten: list[Measurement] = []
@@ -110,7 +78,7 @@ class RuleService:
                     target.name, rules, config.slos,
                     max_age=config.baseline.max_age, objective=target.objective,
                 )  # fmt: skip
-                state = _TargetState(judge)
+                state = JudgedTarget(judge)
             else:
                 state.judge.objective = target.objective
                 self._change(state, rules, None if same else config)
@@ -153,16 +121,16 @@ class RuleService:
         state = self._states.get(target)
         if state is None:
             return
-        now = self._now().wall
+        now, daemon = self._now().wall, self._store.daemon
         with state.lock:
             ended = state.judge.forget(now)
             changes = [
-                _ended(state, self._decision(state, finding, now), now, _SWITCHED)
+                state.ended(state.decision_of(finding, daemon, now), now, _SWITCHED)
                 for finding in ended
             ]
-            state.decision = _decide(state)
+            state.decide()
         for finding in ended:
-            _log_change(finding)
+            log_change(finding)
         self._queue(changes)
 
     def status(self) -> JudgingStatus:
@@ -209,40 +177,37 @@ class RuleService:
         else:
             self._succeeded()
 
-    def _observe(self, state: _TargetState, batch: Batch) -> None:
-        now = self._now().wall
+    def _observe(self, state: JudgedTarget, batch: Batch) -> None:
+        now, daemon = self._now().wall, self._store.daemon
         with state.lock:
             changed = state.judge.observe(batch.windows, now)
             # A verdict counts even where it cannot be shown or explained.
-            self._guarded(state.judge.target, self._refresh, state)
-            changes = [self._changed(state, finding, now) for finding in changed]
+            self._guarded(state.judge.target, state.decide)
+            changes = [state.change_of(finding, daemon, now) for finding in changed]
         for finding in changed:
-            _log_change(finding)
+            log_change(finding)
         self._queue(changes)
 
-    def _refresh(self, state: _TargetState) -> None:
-        state.decision = _decide(state)
-
-    def _change(self, state: _TargetState, rules: Sequence[Rule], config: Config | None) -> None:
+    def _change(self, state: JudgedTarget, rules: Sequence[Rule], config: Config | None) -> None:
         """Judge by other rules; given a configuration, by its objectives and ages too."""
         with state.lock:
-            before = _open(state.judge)
+            before = state.open_breaches()
             state.judge.rules = rules
             if config is not None:
                 state.judge = state.judge.successor(
                     rules, config.slos, max_age=config.baseline.max_age
                 )
                 state.loaded = False  # the books of its objectives are empty
-            gone = before.keys() - _open(state.judge).keys()
-            now = self._now().wall
+            gone = before.keys() - state.open_breaches().keys()
+            now, daemon = self._now().wall, self._store.daemon
             ended = [
-                _ended(state, self._decision(state, before[scope], now), now, _CHANGED)
+                state.ended(state.decision_of(before[scope], daemon, now), now, _CHANGED)
                 for scope in gone
             ]
-            state.decision = _decide(state)
+            state.decide()
         self._queue(ended)
 
-    def _set_measurements(self, state: _TargetState, measurements: Sequence[Measurement]) -> None:
+    def _set_measurements(self, state: JudgedTarget, measurements: Sequence[Measurement]) -> None:
         """What did not change stays the same object: there are two thousand points to a target."""
         with state.lock:
             known = {_place(measurement): measurement for measurement in state.judge.measurements}
@@ -257,7 +222,7 @@ class RuleService:
                 for before, measurement in zip(again, ours, strict=True)
             ]
 
-    def _load(self, state: _TargetState, now: float) -> None:
+    def _load(self, state: JudgedTarget, now: float) -> None:
         """Hours as far back as sums are kept, whole hours of minutes, the open breaches; minutes
         about the newest measurement without speculation, too."""
         target = state.judge.target
@@ -292,47 +257,23 @@ class RuleService:
         with state.lock:
             self._restore(state, breaches, now)
             state.restored = True
-            state.decision = _decide(state)
+            state.decide()
         _log.debug("history_read", target=target, open_breaches=len(breaches))
 
-    def _restore(self, state: _TargetState, breaches: Sequence[Decision], now: float) -> None:
+    def _restore(self, state: JudgedTarget, breaches: Sequence[Decision], now: float) -> None:
         """Keep open what an earlier daemon found, unless we have meanwhile found otherwise."""
         judge = state.judge
         for breach in breaches:
             scope = (breach.rule, breach.model_name, breach.temperature)
-            known = {_scope(finding): finding for finding in judge.findings()}.get(scope)
+            known = {scope_of(finding): finding for finding in judge.findings()}.get(scope)
             state.changed_at[scope] = max(breach.at, state.changed_at.get(scope, breach.at))
             if known is None or known.verdict is Verdict.NO_DATA:
                 if not judge.restore(*scope, breach.at):
-                    self._queue([_ended(state, breach, now, _CHANGED)])
+                    self._queue([state.ended(breach, now, _CHANGED)])
             elif known.verdict is Verdict.PASS:
-                self._queue([self._changed(state, known, now)])
+                self._queue([state.change_of(known, self._store.daemon, now)])
 
-    def _changed(self, state: _TargetState, finding: Finding, now: float) -> _Change:
-        """A change as it is kept; a breach is explained when it is written."""
-        decision = self._decision(state, finding, now)
-        if finding.verdict is Verdict.NO_DATA:
-            return _ended(state, decision, finding.since, _GONE)
-        breach = finding.verdict is Verdict.BREACH
-        changed_at = _later(state, _scope(finding), finding.since, breach=breach)
-        return _Change(replace(decision, at=changed_at), finding if breach else None)
-
-    def _decision(self, state: _TargetState, finding: Finding, now: float) -> Decision:
-        rule = finding.rule
-        return Decision(
-            daemon=self._store.daemon,
-            target=state.judge.target,
-            model_name=finding.model_name,
-            temperature=finding.temperature,
-            rule=rule.name,
-            at=finding.since,
-            verdict=str(finding.verdict),
-            severity=rule.severity,
-            action=rule.action,
-            inputs=decisions.inputs(finding, state.decision.models.get(finding.model_name), now),
-        )
-
-    def _queue(self, changes: Sequence[_Change]) -> None:
+    def _queue(self, changes: Sequence[Change]) -> None:
         with self._lock:
             self._waiting += changes
             self._drop()
@@ -352,7 +293,7 @@ class RuleService:
         try:
             for index, change in enumerate(writing):
                 if change.finding is not None:
-                    writing[index] = _Change(self._explained(change.decision, change.finding))
+                    writing[index] = Change(self._explained(change.decision, change.finding))
             self._store.write_verdicts([change.decision for change in writing], self._now().wall)
         except StoreError:
             with self._lock:
@@ -428,67 +369,5 @@ class RuleService:
         self._error = None
 
 
-def _decide(state: _TargetState) -> TargetDecision:
-    judge = state.judge
-    cost = judge.draft_cost_ratio
-    baselines, latencies = judge.baselines(), judge.baseline_latencies()
-    models = {}
-    for name, assessment in judge.assessments().items():
-        prior = None
-        if not state.restored and assessment.missing == NO_BASELINE:
-            assessment = replace(assessment, missing=NOT_READ)
-        elif state.restored and not baselines[name].known:
-            prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
-        models[name] = ModelDecision(assessment, baselines[name], prior, cost, latencies[name])
-    return TargetDecision(models, judge.findings(), judge.slos(), judge.goodput())
-
-
 def _place(measurement: Measurement) -> tuple[object, ...]:
     return measurement.key, measurement.load_bin, measurement.origin
-
-
-def _ended(state: _TargetState, breach: Decision, now: float, why: str) -> _Change:
-    """The end of a breach that cannot be judged any more."""
-    scope = (breach.rule, breach.model_name, breach.temperature)
-    ended_at = _later(state, scope, now, breach=False)
-    inputs = {"missing": why}
-    return _Change(replace(breach, at=ended_at, verdict=str(Verdict.NO_DATA), inputs=inputs))
-
-
-def _later(state: _TargetState, scope: _Scope, time: float, *, breach: bool) -> float:
-    """When a change is said to be: after the one before, to wherever the clock was set."""
-    # Changes of a scope are told apart by their second.
-    later = max(time, state.changed_at.get(scope, -math.inf) + 1)
-    if breach or later > time:
-        state.changed_at[scope] = later
-    else:
-        state.changed_at.pop(scope, None)
-    return later
-
-
-def _scope(finding: Finding) -> _Scope:
-    return finding.rule.name, finding.model_name, finding.temperature
-
-
-def _open(judge: Judge) -> dict[_Scope, Finding]:
-    return {
-        _scope(finding): finding
-        for finding in judge.findings()
-        if finding.verdict is Verdict.BREACH
-    }
-
-
-def _log_change(finding: Finding) -> None:
-    """Log a change; the value is that of the condition that says most."""
-    breach = finding.verdict is Verdict.BREACH
-    reading = decisions.leading(finding)
-    (_log.warning if breach else _log.info)(
-        _EVENTS[finding.verdict],
-        rule=finding.rule.name,
-        target=finding.target,
-        model_name=finding.model_name,
-        temperature=finding.temperature,
-        metric=reading and reading[0].metric,
-        value=reading and reading[1].value,
-        threshold=reading and reading[0].threshold,
-    )

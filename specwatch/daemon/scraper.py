@@ -199,7 +199,7 @@ class Scraper:
             self._watch.supersede(cursor)
 
     def adopt(self, predecessor: Scraper) -> None:
-        """Go on where another cycle of this target, which has left, stopped.
+        """Go on where another scraper of this target, which has left, stopped.
 
         Its open minute, counters and status are ours from now on.
         """
@@ -317,9 +317,8 @@ class Scraper:
         elif not (source or self._trouble or self._watch.taps.gone):
             return
         now = {(trouble.kind, trouble.model_name): trouble for trouble in self._tap().trouble}
-        for key in sorted(now.keys() - self._trouble)[:_MOST_PROBLEMS]:
-            kind, model = key
-            detail = now[key].text
+        for kind, model in sorted(now.keys() - self._trouble)[:_MOST_PROBLEMS]:
+            detail = now[kind, model].text
             _log.warning("tap_trouble", target=target, kind=kind, model_name=model, detail=detail)
         for kind, model in sorted(self._trouble.keys() - now)[:_MOST_PROBLEMS]:
             _log.info("tap_trouble_over", target=target, kind=kind, model_name=model)
@@ -355,25 +354,22 @@ class Scraper:
             if restarted or before.get(model) is not now.get(model)
         }
 
-    def _undecided(self) -> bool:
-        """Whether the page leaves open whether the engine speculates."""
-        return Mode.UNKNOWN in self._watch.models.values()
-
     def _models(self) -> dict[str, Mode]:
         return {name or self._watch.unnamed_model: m for name, m in self._watch.models.items()}
 
     def _tell(self, before: TargetStatus, error: ScrapeError | None, restarted: bool) -> None:
         target = self.target.name
+        models = {model: str(mode) for model, mode in self._status.models.items()}
         if error is not None and (before.failure is None or before.failure.reason != error.reason):
             _log.warning("scrape_failed", target=target, reason=error.reason, detail=str(error))
         elif error is None and before.failure is not None:
             _log.info("scrape_recovered", target=target, after=before.failure.reason)
             self._ask_at = 0.0  # it may have been another engine's start that it was away for
         if restarted:
-            _log.info("engine_restarted", target=target, models=_words(self._status.models))
+            _log.info("engine_restarted", target=target, models=models)
             self._ask_at = 0.0
         elif error is None and before.models != self._status.models:
-            _log.info("models_changed", target=target, models=_words(self._status.models))
+            _log.info("models_changed", target=target, models=models)
 
     def _ask(self, now: Moment) -> None:
         """Learn who the engine is, in the time that one scrape may take."""
@@ -393,7 +389,8 @@ class Scraper:
             if self._finished:
                 return
             self._watch.drafting = info.drafting
-            complete = info.version and (info.drafting is not None or not self._undecided())
+            undecided = info.drafting is None and Mode.UNKNOWN in self._watch.models.values()
+            complete = info.version and not undecided
             self._ask_at = None if complete else now.monotonic + _ASK_AGAIN
             known = (self._watch.environment.engine_version, self._watch.unnamed_model)
             self._watch.environment = replace(self._watch.environment, engine_version=info.version)
@@ -412,7 +409,3 @@ class Scraper:
             self._client.close()
             if self._proxy is not None:
                 self._proxy.close()
-
-
-def _words(models: Mapping[str, Mode]) -> dict[str, str]:
-    return {model: str(mode) for model, mode in models.items()}
