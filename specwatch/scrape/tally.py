@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from specwatch.domain import histogram
 from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Histogram, Mode, Series, Tally
-from specwatch.engines.families import GAUGES, SUPERSEDED, TAKE_MAXIMUM
+from specwatch.engines.families import ENGINE_TITLES, GAUGES, SUPERSEDED, TAKE_MAXIMUM
+from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import counters
 
 _OF_THE_PROCESS = frozenset({"process_start", "cache_config", "tap_failures"})
@@ -58,6 +59,18 @@ def parts_of(samples: Mapping[Series, float]) -> Parts:
         else:
             models[series.model_name][series] = value
     return Parts(dict(models), tap)
+
+
+def no_engine(page: Parts) -> PageError:
+    """Why a page is not taken for an engine's."""
+    if page.tap:
+        message = (
+            "a page of a `specwatch tap proxy` alone; give its URL as the target's proxy, and the"
+            " server's as its url"
+        )
+    else:
+        message = f"a metrics page, but not of {ENGINE_TITLES}"
+    return PageError(ScrapeReason.NO_ENGINE, message)
 
 
 def by_model(samples: Mapping[Series, float]) -> dict[str, dict[Series, float]]:
