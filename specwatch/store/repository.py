@@ -8,7 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple, Unpack
+from typing import Unpack
 
 import sqlalchemy as sa
 import structlog
@@ -23,18 +23,19 @@ from specwatch.store import (
     cursor_rows,
     experiment_rows,
     measurement_rows,
+    run_rows,
     schema,
     upkeep,
     verdict_rows,
     window_rows,
 )
-from specwatch.store.contexts import storable
 from specwatch.store.creation import create
 from specwatch.store.cursor_rows import PackedCursor
 from specwatch.store.damage import Damage
 from specwatch.store.database import Database
 from specwatch.store.packing import PackedBatch, PackedWindow
 from specwatch.store.readers import Info, Reader, Selection, Watched
+from specwatch.store.run_rows import Run
 from specwatch.store.statements import add_contexts
 from specwatch.store.upkeep import Pruned
 from specwatch.store.verdict_rows import VerdictSelection
@@ -48,12 +49,6 @@ MOST_LAYOUT_BYTES = 4 << 20
 of counters has another, so that a server which makes up names would fill the disk with them."""
 CLOSE_SECONDS = 1.0
 """How long leaving waits for a write in another thread."""
-
-
-class _Run(NamedTuple):
-    started_at: int
-    identity: dict[str, Any]
-    id: int = 0
 
 
 class Store:
@@ -87,7 +82,7 @@ class Store:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._opened = False
-        self._run: _Run | None = None
+        self._run: Run | None = None
         self._series: dict[SeriesId, int] = {}
         self._contexts: set[int] = set()
         self._layout_bytes: Counter[str] = Counter()
@@ -123,7 +118,9 @@ class Store:
 
                 migrate.upgrade(self.url)
             with self._database.writing() as connection:
-                self._run = _register(connection, self._run or _Run(int(now), self._identity))
+                self._run = run_rows.register(
+                    connection, self._run or Run(int(now), self._identity)
+                )
             self._database.remember_file()
             self._opened = True
 
@@ -250,19 +247,8 @@ class Store:
         run = self._run
         if run is None:
             return []
-        runs, minutes = schema.runs, schema.minutes
-        writing = (
-            sa.select(minutes.c.run_id)
-            .where(minutes.c.start >= max(run.started_at + MINUTE, now - 10 * MINUTE))
-            .where(minutes.c.run_id != run.id)
-            .distinct()
-        )
-        query = sa.select(runs.c.host, runs.c.pid).where(
-            runs.c.id.in_(writing), runs.c.daemon == self.daemon
-        )
         with self._database.reading() as connection:
-            rows = connection.execute(query).all()
-        return [storable(f"{row.host}, pid {row.pid}") for row in rows]
+            return run_rows.rivals(connection, run, now)
 
     def windows(self, **selection: Unpack[Selection]) -> Iterator[Window]:
         """See :meth:`specwatch.store.readers.Reader.windows`."""
@@ -300,9 +286,8 @@ class Store:
             raise StoreUnavailable(f"{self.where}: a write still waits for it; left as it is")
         try:
             if self._opened and self._run is not None:
-                ended = schema.runs.update().where(schema.runs.c.id == self._run.id)
                 with self._database.writing() as connection:
-                    connection.execute(ended.values(ended_at=int(now)))
+                    run_rows.end(connection, self._run, now)
         finally:
             self._forget()
             self._database.dispose()
@@ -391,17 +376,3 @@ class Store:
                 f"{self.where} went back to schema revision {revision};"
                 " it is upgraded at the next try"
             )
-
-
-def _register(connection: sa.Connection, run: _Run) -> _Run:
-    """Add the run, unless this database knows it: retried writes must find the same id."""
-    runs = schema.runs
-    values = run.identity | {"started_at": run.started_at}
-    if run.id:
-        known = sa.select(runs.c.id).where(
-            runs.c.id == run.id, *(runs.c[name] == value for name, value in values.items())
-        )
-        if connection.execute(known).first():
-            return run
-    added = connection.execute(runs.insert().returning(runs.c.id), values).scalar_one()
-    return run._replace(id=int(added))
