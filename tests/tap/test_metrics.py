@@ -220,7 +220,7 @@ def test_several_processes_count_on_one_page(tmp_path: Path) -> None:
             assert worker.stdout is not None
             worker.stdin.write(f"{requests}\n")
             assert worker.stdout.readline() == "done\n"
-        found = look()
+        samples = look()
     finally:
         for worker in workers:
             worker.communicate("\n", timeout=30)
@@ -233,9 +233,9 @@ def test_several_processes_count_on_one_page(tmp_path: Path) -> None:
         "generation_tokens": 7 * 24,
     }
     for quantity, value in expected.items():
-        assert found[Series(quantity, "", "", "", "", bucket)] == value
-    assert found[Series("requests", "", "", "", "length", bucket)] == 7
-    assert found[Series("request_acceptance", "count", "", "", "", bucket)] == 7
-    assert found[Series("request_acceptance", "bucket", "", "", "1.0", bucket)] == 7
-    assert found[Series("accepted_per_position", "", "", "", "0", bucket)] == 49
-    assert {series for series in found if series.quantity == "tap_failures"} == set(failures)
+        assert samples[Series(quantity, "", "", "", "", bucket)] == value
+    assert samples[Series("requests", "", "", "", "length", bucket)] == 7
+    assert samples[Series("request_acceptance", "count", "", "", "", bucket)] == 7
+    assert samples[Series("request_acceptance", "bucket", "", "", "1.0", bucket)] == 7
+    assert samples[Series("accepted_per_position", "", "", "", "0", bucket)] == 49
+    assert {series for series in samples if series.quantity == "tap_failures"} == set(failures)
