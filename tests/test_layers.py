@@ -45,7 +45,7 @@ EFFECTS = {
     "__main__", "actuators", "advise", "cli", "config", "daemon", "runtime", "simulator", "store",
     "tap", "web",
     "alerts.client", "alerts.sender",
-    "backfill.prometheus", "backfill.service",
+    "backfill.prometheus", "backfill.service", "backfill.target_minutes",
     "loadtest.bench_run", "loadtest.calibration_run", "loadtest.client", "loadtest.closed_loop",
     "loadtest.fixed_load", "loadtest.ledger", "loadtest.open_loop", "loadtest.probe_run",
     "loadtest.server", "loadtest.stream_events",

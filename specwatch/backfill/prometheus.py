@@ -17,7 +17,7 @@ import urllib3
 from pydantic import BeforeValidator, Field, field_validator
 
 from specwatch import __version__
-from specwatch.backfill.prometheus_pages import Found
+from specwatch.backfill.prometheus_pages import ResultSeries
 from specwatch.config.sections import (
     BasicAuth,
     Duration,
@@ -94,7 +94,7 @@ class _Answer(msgspec.Struct, gc=False):
 _DECODER = msgspec.json.Decoder(_Answer)
 
 
-class _Said(msgspec.Struct, gc=False):
+class _ErrorAnswer(msgspec.Struct, gc=False):
     """What an answer that is none says."""
 
     error: str = ""
@@ -138,35 +138,35 @@ class Prometheus:
         """Where the API is."""
         return self._access.url
 
-    def query(self, expr: str, at: float) -> list[Found]:
+    def query(self, expr: str, time: float) -> list[ResultSeries]:
         """The series of a query at a time (Unix seconds)."""
-        return self._ask("query", {"query": expr, "time": f"{at:.3f}"})
+        return self._ask("query", {"query": expr, "time": f"{time:.3f}"})
 
-    def query_range(self, expr: str, since: float, until: float, step: float) -> list[Found]:
+    def query_range(self, expr: str, since: float, until: float, step: float) -> list[ResultSeries]:
         """The series of a query at ``since``, and every ``step`` seconds until ``until``."""
-        asked = {"start": f"{since:.3f}", "end": f"{until:.3f}", "step": f"{step:g}"}
-        return self._ask("query_range", {"query": expr, **asked})
+        parameters = {"start": f"{since:.3f}", "end": f"{until:.3f}", "step": f"{step:g}"}
+        return self._ask("query_range", {"query": expr, **parameters})
 
     def close(self) -> None:
         """Disconnect."""
         self._session.close()
 
-    def _ask(self, what: str, asked: Mapping[str, str]) -> list[Found]:
+    def _ask(self, what: str, parameters: Mapping[str, str]) -> list[ResultSeries]:
         for delay in (*_DELAYS, None):
             try:
-                return self._once(what, asked)
+                return self._once(what, parameters)
             except _Again as error:
                 if delay is None:
                     raise NoAnswer(str(error)) from None
                 self._sleep(max(delay, error.after or 0.0))
         raise AssertionError("the last try ends it")
 
-    def _once(self, what: str, asked: Mapping[str, str]) -> list[Found]:
+    def _once(self, what: str, parameters: Mapping[str, str]) -> list[ResultSeries]:
         headers = headers_of(self._access, "prometheus")
         try:
             with self._session.post(
                 f"{self.url}/api/v1/{what}",
-                data={**asked, **self._parameters},
+                data={**parameters, **self._parameters},
                 headers={"User-Agent": f"specwatch/{__version__}", **headers},
                 timeout=self._access.timeout,
                 verify=not self._access.insecure_skip_verify,
@@ -180,22 +180,22 @@ class Prometheus:
         except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
             raise self._failure(error, headers) from None  # the cause may hold a secret
 
-    def _read(self, body: bytes, headers: Mapping[str, str]) -> list[Found]:
+    def _read(self, body: bytes, headers: Mapping[str, str]) -> list[ResultSeries]:
         secrets = secrets_in(headers.values())
         try:
             answer = _DECODER.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             start = body[:200].lstrip()
-            said = masked(start.decode("utf-8", "replace"), secrets)[:80]
+            excerpt = masked(start.decode("utf-8", "replace"), secrets)[:80]
             if _is_markup(body):
-                said = "a web page"
+                excerpt = "a web page"
             if start[:1] == b"{" and not body.rstrip().endswith(b"}"):
                 raise _Again(
                     f"the answer of {self.url} broke off after {len(body)} bytes"
                 ) from None
             raise ConfigError(
                 f"{self.url} answered something that is not of the API of Prometheus"
-                f" ({said}); give the base URL of the"
+                f" ({excerpt}); give the base URL of the"
                 " API, as a data source in Grafana has it; Mimir's ends in /prometheus"
             ) from None
         if answer.status != "success" or answer.data is None:
@@ -203,11 +203,11 @@ class Prometheus:
                 f"{self.url} answered {answer.status}: {masked(answer.error, secrets)}"
             )
         if answer.warnings:
-            said = masked("; ".join(answer.warnings), secrets)
-            raise _Again(f"{self.url} gave only a part of the answer: {said}")
+            excerpt = masked("; ".join(answer.warnings), secrets)
+            raise _Again(f"{self.url} gave only a part of the answer: {excerpt}")
         return [
-            (each.metric, each.values if each.value is None else [each.value])
-            for each in answer.data.result
+            (series.metric, series.values if series.value is None else [series.value])
+            for series in answer.data.result
         ]
 
     def _refusal(
@@ -215,15 +215,17 @@ class Prometheus:
     ) -> SpecwatchError:
         status = response.status_code
         try:
-            told = msgspec.json.decode(body, type=_Said)
+            answer = msgspec.json.decode(body, type=_ErrorAnswer)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            told = _Said("a web page" if _is_markup(body) else body.decode("utf-8", "replace"))
-        said = masked(told.error, secrets_in(headers.values()))
-        line = f"{self.url} answered {status}" + (f": {said}" if said else "")
+            answer = _ErrorAnswer(
+                "a web page" if _is_markup(body) else body.decode("utf-8", "replace")
+            )
+        message = masked(answer.error, secrets_in(headers.values()))
+        line = f"{self.url} answered {status}" + (f": {message}" if message else "")
         limited = status in (400, 413, 422, 500, 503) and any(
-            word in told.error.lower() for word in _LIMITS
+            word in answer.error.lower() for word in _LIMITS
         )
-        if status in (413, 422) or told.error_type == "timeout" or limited:
+        if status in (413, 422) or answer.error_type == "timeout" or limited:
             return TooMuch(line)
         if status in _AGAIN:
             return _Again(line, _seconds(response.headers.get("Retry-After")))
@@ -236,7 +238,7 @@ class Prometheus:
 
     def _failure(self, error: Exception, headers: Mapping[str, str]) -> SpecwatchError:
         url, detail = self.url, masked(str(root(error)), secrets_in(headers.values()))
-        kinds = [type(each) for each in chain(error)]
+        kinds = [type(cause) for cause in chain(error)]
         if any(issubclass(kind, requests.Timeout | TimeoutError) for kind in kinds):
             seconds = f"{self._access.timeout:g} s"
             if requests.ConnectTimeout in kinds:
@@ -278,7 +280,7 @@ def _is_markup(body: bytes) -> bool:
 def _seconds(text: str | None) -> float | None:
     """What Retry-After says, where it is a number."""
     try:
-        found = float(text or "")
+        seconds = float(text or "")
     except ValueError:
         return None
-    return min(max(found, 0.0), _LONGEST_DELAY) if math.isfinite(found) else None
+    return min(max(seconds, 0.0), _LONGEST_DELAY) if math.isfinite(seconds) else None

@@ -19,7 +19,7 @@ from specwatch.engines.families import FAMILIES, SAMPLES, TAKE_MAXIMUM, series_o
 
 Labels = tuple[tuple[str, str], ...]
 """Labels of a server, by name."""
-Found = tuple[Mapping[str, str], Sequence[tuple[float, str]]]
+ResultSeries = tuple[Mapping[str, str], Sequence[tuple[float, str]]]
 """A series as the API gives it: its labels, and its samples as (Unix seconds, value)."""
 
 PRESENCE = tuple(family.exposed for family in FAMILIES if family.quantity == "running")
@@ -51,10 +51,10 @@ class Server:
     @property
     def present(self) -> MinuteSet:
         """The minutes with a page."""
-        found = MinuteSet()
+        present = MinuteSet()
         for minutes in self.models.values():
-            found.update(minutes)
-        return found
+            present.update(minutes)
+        return present
 
 
 def presence_selector(selector: str) -> str:
@@ -84,7 +84,7 @@ def shown(labels: Labels) -> str:
     return "{" + ",".join(_matcher(name, "=", value) for name, value in labels if value) + "}"
 
 
-def servers(found: Iterable[Found]) -> list[Server]:
+def servers(results: Iterable[ResultSeries]) -> list[Server]:
     """The servers of which there is anything, from points that each stand for a minute.
 
     A point at or before the end of a minute says that the gauge was seen in it. Labels that some
@@ -96,15 +96,15 @@ def servers(found: Iterable[Found]) -> list[Server]:
             labels.get("model_name", ""),
             points,
         )
-        for labels, points in found
+        for labels, points in results
     ]
     names = sorted({name for labels, _, _ in series for name in labels})
     by_labels: dict[Labels, Server] = {}
     for labels, model, points in series:
         key = tuple((name, labels.get(name, "")) for name in names)
         minutes = by_labels.setdefault(key, Server(key)).models.setdefault(model, MinuteSet())
-        for at, _ in points:
-            minutes.add(int((at - 0.0005) // MINUTE) * MINUTE)
+        for time, _ in points:
+            minutes.add(int((time - 0.0005) // MINUTE) * MINUTE)
     return sorted(by_labels.values(), key=lambda server: server.labels)
 
 
@@ -121,7 +121,9 @@ def merged(first: Sequence[Server], second: Sequence[Server]) -> list[Server]:
     return sorted(by_labels.values(), key=lambda server: server.labels)
 
 
-def pages(found: Iterable[Found], labels: Labels, since: float, until: float) -> list[Page]:
+def pages(
+    results: Iterable[ResultSeries], labels: Labels, since: float, until: float
+) -> list[Page]:
     """The pages of one server scraped in ``since <= at < until``, by their time.
 
     ``labels`` are the server's. Samples that differ only in labels that mean nothing to us are
@@ -129,31 +131,31 @@ def pages(found: Iterable[Found], labels: Labels, since: float, until: float) ->
     """
     of_server = {name for name, _ in labels} | {"__name__"}
     by_time: dict[float, dict[Series, float]] = {}
-    for all_labels, points in found:
+    for all_labels, points in results:
         own = {name: value for name, value in all_labels.items() if name not in of_server}
         series = series_of(all_labels.get("__name__", ""), own)
         if series is None:
             continue
         takes_maximum = series.quantity in TAKE_MAXIMUM
-        for at, text in points:
-            if not since <= at < until:
+        for time, text in points:
+            if not since <= time < until:
                 continue
-            samples = by_time.setdefault(at, {})
+            samples = by_time.setdefault(time, {})
             value = float(text)
             if series in samples:
                 before = samples[series]
                 value = max(before, value) if takes_maximum else before + value
             samples[series] = value
-    return [Page(at, by_time[at]) for at in sorted(by_time)]
+    return [Page(time, by_time[time]) for time in sorted(by_time)]
 
 
-def joined(found: Sequence[Sequence[Page]]) -> list[Page]:
+def joined(pages_of_servers: Sequence[Sequence[Page]]) -> list[Page]:
     """The pages of servers that follow one another, in their order.
 
     In the minute of a change both may have some: of the new one those that came after the old.
     """
     by_minute: dict[int, list[list[Page]]] = {}
-    for of_server in found:
+    for of_server in pages_of_servers:
         mine: dict[int, list[Page]] = {}
         for page in of_server:
             mine.setdefault(int(page.at // MINUTE), []).append(page)

@@ -32,19 +32,19 @@ class Source:
     @property
     def models(self) -> Mapping[str, MinuteSet]:
         """In which minutes each model was on a page."""
-        found: dict[str, MinuteSet] = {}
+        by_model: dict[str, MinuteSet] = {}
         for server in self.servers:
             for model, minutes in server.models.items():
-                found.setdefault(model, MinuteSet()).update(minutes)
-        return found
+                by_model.setdefault(model, MinuteSet()).update(minutes)
+        return by_model
 
     @cached_property
     def present(self) -> MinuteSet:
         """In which minutes there was a page."""
-        found = MinuteSet()
+        minutes = MinuteSet()
         for server in self.servers:
-            found.update(server.present)
-        return found
+            minutes.update(server.present)
+        return minutes
 
     def between(self, since: float, until: float) -> list[Server]:
         """Servers that may have a page in a span."""
@@ -60,7 +60,7 @@ class Source:
         return [(server, seen.first or 0, seen.last or 0) for server, seen in known]
 
 
-class Found(NamedTuple):
+class FoundTargets(NamedTuple):
     """What servers are."""
 
     sources: list[Source]
@@ -80,7 +80,7 @@ def sources(
     default_name: Callable[[str], str],
     near: bool = True,
     configured_only: bool = False,
-) -> Found:
+) -> FoundTargets:
     """The targets that servers are, by name.
 
     ``name`` is the one that the user gave; ``targets`` are the configured ones, of which the host
@@ -107,13 +107,13 @@ def sources(
                 by_name.setdefault(own or default_name(server.instance), []).append(server)
             except ConfigError as error:
                 refused.append(str(error))
-    found: list[Source] = []
+    sources_of_targets: list[Source] = []
     for target in sorted(by_name):
         try:
-            found.append(_source(target, by_name[target], name))
+            sources_of_targets.append(_source(target, by_name[target], name))
         except ConfigError as error:
             refused.append(str(error))
-    return Found(found, list(dict.fromkeys(passed_over)), refused)
+    return FoundTargets(sources_of_targets, list(dict.fromkeys(passed_over)), refused)
 
 
 def _source(target: str, servers: Sequence[Server], name: str | None) -> Source:
@@ -127,9 +127,9 @@ def _source(target: str, servers: Sequence[Server], name: str | None) -> Source:
 
 
 def _both(target: str, first: Server, second: Server, name: str | None) -> str:
-    one, other = dict(first.labels), dict(second.labels)
-    unlike = sorted(label for label in one if one[label] != other[label])
-    choice = shown(tuple((label, one[label]) for label in unlike))
+    labels, other_labels = dict(first.labels), dict(second.labels)
+    unlike = sorted(label for label in labels if labels[label] != other_labels[label])
+    choice = shown(tuple((label, labels[label]) for label in unlike))
     remedy = f"choose one, like --selector '{choice}'"
     if name is not None and first.instance != second.instance:
         remedy += ", or leave --target out"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -20,11 +20,13 @@ from specwatch.backfill import prometheus_pages
 from specwatch.backfill.prometheus import Prometheus, TooMuch
 from specwatch.backfill.prometheus_pages import Page, Server
 from specwatch.backfill.prometheus_targets import Source
+from specwatch.backfill.target_minutes import TargetMinutes
 from specwatch.domain.minute_set import MinuteSet
 from specwatch.domain.model import HOUR, MINUTE, Moment, Window
 from specwatch.errors import NoAnswer, StoreUnavailable
-from specwatch.scrape.window_builder import Watch
-from specwatch.store.packing import PackedWindow, pack, storable
+from specwatch.scrape.window_builder import WindowBuilder
+from specwatch.store.contexts import storable
+from specwatch.store.packing import PackedWindow, pack
 from specwatch.store.repository import Store
 from specwatch.store.stored_minutes import (
     Hold,
@@ -99,15 +101,15 @@ def discover(
 
     ``looked`` is told how far it is.
     """
-    found: list[Server] = []
-    at = span.since - HOUR
+    servers: list[Server] = []
+    start = span.since - HOUR
     expr = f"count_over_time({selector}[1m])"
-    while at < span.until:
-        end = min(at + _DAY, span.until)
-        found = prometheus_pages.merged(found, _servers(prometheus, expr, at, end))
-        at = end
-        looked(at)
-    return found
+    while start < span.until:
+        end = min(start + _DAY, span.until)
+        servers = prometheus_pages.merged(servers, _servers(prometheus, expr, start, end))
+        start = end
+        looked(start)
+    return servers
 
 
 def _servers(prometheus: Prometheus, expr: str, since: int, until: int) -> list[Server]:
@@ -167,28 +169,28 @@ class Backfill:
     def fill(self, source: Source, span: Span) -> Filled:
         """Fill in one target. Raises what :class:`Prometheus` and :class:`Store` do; what was
         written stays."""
-        books = self._books(source, span)
+        target_minutes = self._minutes_of(source, span)
         hours = written = kept = skipped = queries = 0
-        filling = _Filling(self, source, books)
-        for hour in books.present.within(span.since, books.until).hours:
+        filling = _Filling(self, source, target_minutes)
+        for hour in target_minutes.present.within(span.since, target_minutes.until).hours:
             hours += 1
-            seen = books.present.of_hour(hour).within(span.since, books.until)
-            if not books.lacks(hour):
+            seen = target_minutes.present.of_hour(hour).within(span.since, target_minutes.until)
+            if not target_minutes.lacks(hour):
                 skipped += 1
                 minutes = 0
                 filling.skip()
             elif self._write:
                 minutes = filling.hour(hour)
-                queries += self._queries(hour, books.until)
+                queries += self._queries(hour, target_minutes.until)
             else:
-                queries += self._queries(hour, books.until)
-                minutes = len(books.missing(hour))
+                queries += self._queries(hour, target_minutes.until)
+                minutes = len(target_minutes.missing(hour))
             written += minutes
             kept += max(len(seen) - minutes, 0)
             self._progress.hour(source.target, hour, minutes)
         return Filled(
-            source.target, source.instance, hours, written, kept, skipped, books.until, queries,
-            books.held_by,
+            source.target, source.instance, hours, written, kept, skipped,
+            target_minutes.until, queries, target_minutes.held_by,
         )  # fmt: skip
 
     def _queries(self, hour: int, until: int) -> int:
@@ -198,7 +200,7 @@ class Backfill:
         """How many hours of a target there are to look at."""
         return len(source.present.within(span.since, span.until).hours)
 
-    def _books(self, source: Source, span: Span) -> _Books:
+    def _minutes_of(self, source: Source, span: Span) -> TargetMinutes:
         known: dict[str, MinuteSet] = {}
         until, unnamed = span.until, source.target
         held_by: Hold | None = None
@@ -213,39 +215,41 @@ class Backfill:
                     # What came after it the daemon counts itself, also if it is down now.
                     until, held_by = int(hold.wall // MINUTE) * MINUTE, hold
         present = {storable(m or unnamed): minutes for m, minutes in source.models.items()}
-        return _Books(present, known, Span(span.since, until), unnamed, held_by=held_by, gone=gone)
+        return TargetMinutes(
+            present, known, (span.since, until), unnamed, held_by=held_by, gone=gone
+        )
 
     def pages(self, source: Source, since: float, until: float) -> Iterator[list[Page]]:
         """The pages of a span, in their order, in lists that fit into memory."""
-        at = since
+        start = since
         slice_ = self._slices[source.target]
-        while at < until:
-            end = min(at + slice_.seconds, until)
+        while start < until:
+            end = min(start + slice_.seconds, until)
             try:
-                found = prometheus_pages.joined(
-                    [self._slice_of(server, at, end) for server in source.between(at, end)]
+                joined = prometheus_pages.joined(
+                    [self._slice_of(server, start, end) for server in source.between(start, end)]
                 )
             except TooMuch as error:
-                if end - at <= _SHORTEST_SLICE:
+                if end - start <= _SHORTEST_SLICE:
                     raise NoAnswer(str(error)) from None
-                slice_.was_too_long(end - at)
+                slice_.was_too_long(end - start)
                 continue
             slice_.was_good()
-            yield found
-            at = end
+            yield joined
+            start = end
 
     def _slice_of(self, server: Server, since: float, until: float) -> list[Page]:
         selector = prometheus_pages.page_selector(server.labels)
         if self._step is None:
             window = f"[{(until - since) * 1000:.0f}ms]"
-            found = self._prometheus.query(selector + window, until - 0.001)
+            series = self._prometheus.query(selector + window, until - 0.001)
         else:
             # The end of each step: what happened in a minute is then counted in that minute.
             first = (since // self._step + 1) * self._step - 0.001
             if first >= until:
                 return []
-            found = self._prometheus.query_range(selector, first, until - 0.001, self._step)
-        return prometheus_pages.pages(found, server.labels, since, until)
+            series = self._prometheus.query_range(selector, first, until - 0.001, self._step)
+        return prometheus_pages.pages(series, server.labels, since, until)
 
     def add(
         self, source: Source, hour: int, windows: Sequence[Window], gone: Sequence[Hold] = ()
@@ -269,16 +273,16 @@ class Backfill:
         for delay in (*_DELAYS, None):
             try:
                 store.add_missing(packed, self._now(), pick)
-                return [by_packed[each] for each in chosen]
+                return [by_packed[minute] for minute in chosen]
             except StoreUnavailable:
                 if delay is None:
                     raise
                 self._sleep(delay)
         raise AssertionError("the last try ends it")
 
-    def watch(self, source: Source, unnamed: str) -> Watch:
+    def watch(self, source: Source, unnamed: str) -> WindowBuilder:
         """A watch that has seen nothing."""
-        watch = Watch(self._daemon, source.target, max_gap=3 * MINUTE)
+        watch = WindowBuilder(self._daemon, source.target, max_gap=3 * MINUTE)
         watch.unnamed_model = unnamed
         return watch
 
@@ -307,64 +311,14 @@ class _Slice:
             self.seconds, self._good = min(self.seconds * 2, _SLICE), 0
 
 
-class _Books:
-    """What Prometheus has of a target, and what the store has, by model as the store calls it."""
-
-    def __init__(
-        self,
-        present: Mapping[str, MinuteSet],
-        known: Mapping[str, MinuteSet],
-        span: Span,
-        unnamed: str,
-        *,
-        held_by: Hold | None = None,
-        gone: Sequence[Hold] = (),
-    ) -> None:
-        self._by_model = present
-        self.present = MinuteSet()
-        """Minutes with a page."""
-        for minutes in present.values():
-            self.present.update(minutes)
-        self._known = dict(known)
-        self._since, self.until = span.since, span.until
-        self.unnamed = unnamed
-        self.held_by, self.gone = held_by, gone
-        self.ours = MinuteSet()
-        """Minutes that were filled in: what follows them in Prometheus follows them exactly."""
-
-    def missing(self, hour: int) -> MinuteSet:
-        """Minutes of an hour with a page, of which a model is not in the store."""
-        found = MinuteSet()
-        for model, minutes in self._by_model.items():
-            here = minutes.of_hour(hour).within(self._since, self.until)
-            found.update(here.without(self._known.get(model, MinuteSet())))
-        return found
-
-    def lacks(self, hour: int) -> bool:
-        """Whether any minute of an hour is missing."""
-        return bool(len(self.missing(hour)))
-
-    def is_taken(self, model: str, minute: int) -> bool:
-        """Whether a minute of a model is in the store, or counted in what is."""
-        return minute in self._known.get(model, ())
-
-    def take(self, windows: Sequence[Window], *, ours: bool) -> None:
-        """Note minutes that are in the store now, by us or by another."""
-        for window in windows:
-            model = storable(window.series.model_name)
-            self._known.setdefault(model, MinuteSet()).add(window.start)
-            if ours:
-                self.ours.add(window.start)
-
-
 class _Filling:
     """One target on its way through the hours."""
 
-    def __init__(self, backfill: Backfill, source: Source, books: _Books) -> None:
+    def __init__(self, backfill: Backfill, source: Source, minutes: TargetMinutes) -> None:
         self._backfill = backfill
         self._source = source
-        self._books = books
-        self._watch: Watch | None = None
+        self._minutes = minutes
+        self._watch: WindowBuilder | None = None
         self._last: float | None = None
         """When the last page was scraped."""
         self._before: dict[int, float] = {}
@@ -378,8 +332,8 @@ class _Filling:
         """Fetch and write an hour; returns how many minutes were written."""
         if self._watch is None:
             self._watch = self._begin(hour)
-        end = min(hour + HOUR, self._books.until)
-        self._books.ours.update(self._backfill.backfilled(self._source, hour, end))
+        end = min(hour + HOUR, self._minutes.until)
+        self._minutes.ours.update(self._backfill.backfilled(self._source, hour, end))
         self._before = {}
         windows = self._observe(self._watch, hour, end)
         closed = self._watch.close().batch
@@ -388,24 +342,24 @@ class _Filling:
         if not fresh:
             return 0
         # Not before it is certain: a failure leaves the hour as it was.
-        written = self._backfill.add(self._source, hour, fresh, self._books.gone)
-        self._books.take(fresh, ours=False)
-        self._books.take(written, ours=True)
+        written = self._backfill.add(self._source, hour, fresh, self._minutes.gone)
+        self._minutes.take(fresh, ours=False)
+        self._minutes.take(written, ours=True)
         return len({window.start for window in written})
 
-    def _begin(self, hour: int) -> Watch:
+    def _begin(self, hour: int) -> WindowBuilder:
         """A watch that has seen the last pages before an hour, so that counts across its edge are
         known."""
-        watch = self._backfill.watch(self._source, self._books.unnamed)
+        watch = self._backfill.watch(self._source, self._minutes.unnamed)
         self._last = None
-        minute = self._books.present.last_before(hour)
+        minute = self._minutes.present.last_before(hour)
         if minute is not None:
             self._observe(watch, minute, minute + MINUTE)
             ours = self._backfill.backfilled(self._source, minute, minute + MINUTE)
-            self._books.ours.update(ours)
+            self._minutes.ours.update(ours)
         return watch
 
-    def _observe(self, watch: Watch, since: float, until: float) -> list[Window]:
+    def _observe(self, watch: WindowBuilder, since: float, until: float) -> list[Window]:
         windows: list[Window] = []
         for pages in self._backfill.pages(self._source, since, until):
             intervals = [later.at - earlier.at for earlier, later in pairwise(pages)]
@@ -421,24 +375,24 @@ class _Filling:
                     self._note(page.at)
         return windows
 
-    def _note(self, at: float) -> None:
-        minute = int(at // MINUTE) * MINUTE
+    def _note(self, time: float) -> None:
+        minute = int(time // MINUTE) * MINUTE
         if self._last is not None and self._last < minute:
             self._before[minute] = self._last
-        self._last = at
+        self._last = time
 
     def _new(self, window: Window) -> bool:
         """Whether no window in the store counts any of what this one does."""
         model = storable(window.series.model_name)
-        if self._books.is_taken(model, window.start):
+        if self._minutes.is_taken(model, window.start):
             return False
         before = self._before.get(window.start)
         if before is None:
             return True
         first = int(before // MINUTE) * MINUTE
         between = range(first + MINUTE, window.start, MINUTE)
-        if any(self._books.is_taken(model, minute) for minute in between):
+        if any(self._minutes.is_taken(model, minute) for minute in between):
             return False
-        watched_on = self._books.is_taken(model, first) and first not in self._books.ours
+        watched_on = self._minutes.is_taken(model, first) and first not in self._minutes.ours
         gap = self._watch.max_gap if self._watch is not None else 0.0
         return not watched_on or before + gap >= first + MINUTE

@@ -27,7 +27,7 @@ from specwatch.wording.text import shown
 
 if TYPE_CHECKING:
     from specwatch.backfill.prometheus import Prometheus
-    from specwatch.backfill.prometheus_targets import Found, Source
+    from specwatch.backfill.prometheus_targets import FoundTargets, Source
     from specwatch.backfill.service import Filled, Span
     from specwatch.cli.progress import BackfillProgress
     from specwatch.store.repository import Store
@@ -303,7 +303,7 @@ def _found(
     given: Mapping[str, Any],
     loaded: loading.Config | None,
     progress: BackfillProgress,
-) -> Found:
+) -> FoundTargets:
     from specwatch.backfill.prometheus_targets import named, sources
     from specwatch.backfill.service import discover
 

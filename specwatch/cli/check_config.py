@@ -36,8 +36,8 @@ from specwatch.runtime.tls import tls_context
 from specwatch.scrape import tally
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.page_client import PageClient
+from specwatch.scrape.tally import no_engine
 from specwatch.scrape.taps import other_buckets
-from specwatch.scrape.window_builder import no_engine
 from specwatch.store import schema
 from specwatch.store.database import parse_url
 from specwatch.store.readers import Reader

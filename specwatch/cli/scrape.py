@@ -19,7 +19,7 @@ from specwatch.rules import summary
 from specwatch.scrape import engine_info, tally
 from specwatch.scrape.engine_info import EngineInfo
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.window_builder import no_engine
+from specwatch.scrape.tally import no_engine
 from specwatch.wording import figures
 from specwatch.wording.speculation import MODE_NOT_KNOWN, MODE_REMEDY
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped

@@ -1,4 +1,4 @@
-"""Paging: what fires is told to every Alertmanager, whatever they do."""
+"""Alerts: what fires is told to every Alertmanager, whatever they do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _END_SECONDS = 1.0
 
 
-class Paging:
+class AlertService:
     """Tells the configured Alertmanagers; nothing waits for them."""
 
     def __init__(self, config: Config) -> None:
@@ -41,7 +41,9 @@ class Paging:
         """Exactly what these say fires now."""
         if self._alertmanagers is not None and self._section is not None:
             book = self._section.runbook_url
-            self._alertmanagers.set([alert for one in targets for alert in alerts_of(one, book)])
+            self._alertmanagers.set(
+                [alert for target in targets for alert in alerts_of(target, book)]
+            )
 
     def status(self) -> tuple[PagerStatus, ...]:
         """How each delivery goes."""
@@ -49,16 +51,16 @@ class Paging:
             return ()
         return tuple(
             PagerStatus(
-                url=each.url,
-                firing=each.firing,
-                behind=each.behind,
-                last_success=each.last_success,
-                failing_since=each.failing_since,
-                error=each.last_error,
-                sent=each.sent,
-                failures={str(reason): count for reason, count in each.failures.items()},
+                url=manager.url,
+                firing=manager.firing,
+                behind=manager.behind,
+                last_success=manager.last_success,
+                failing_since=manager.failing_since,
+                error=manager.last_error,
+                sent=manager.sent,
+                failures={str(reason): count for reason, count in manager.failures.items()},
             )
-            for each in self._alertmanagers.status()
+            for manager in self._alertmanagers.status()
         )
 
     def close(self) -> None:

@@ -19,11 +19,11 @@ from specwatch.actuators import actuator_of
 from specwatch.config.loading import Config
 from specwatch.config.sections import read_secret
 from specwatch.config.target import Target
-from specwatch.daemon.alert_service import Paging
-from specwatch.daemon.guard_service import TURN_SECONDS, Guarding
+from specwatch.daemon.alert_service import AlertService
+from specwatch.daemon.guard_service import TURN_SECONDS, GuardService
 from specwatch.daemon.recorder import Recorder
-from specwatch.daemon.rule_service import Judging
-from specwatch.daemon.scraper import TargetCycle
+from specwatch.daemon.rule_service import RuleService
+from specwatch.daemon.scraper import Scraper
 from specwatch.domain.model import HOUR, Batch, Cursor, Moment
 from specwatch.domain.units import is_loopback
 from specwatch.errors import ConfigError
@@ -97,23 +97,23 @@ class Daemon:
             resume=self._resume,
             supersede=self._supersede,
         )
-        self._judging = Judging(self._recorder.store, config, now=now)
+        self._rule_service = RuleService(self._recorder.store, config, now=now)
         self._gpu = GpuMemoryReader()
-        self._cycles: dict[str, TargetCycle] = {}
-        self._guarding = Guarding(
+        self._scrapers: dict[str, Scraper] = {}
+        self._guard_service = GuardService(
             self._recorder.store,
             config,
             now=now,
-            judging=self._judging,
+            rule_service=self._rule_service,
             status=self._seen_of,
             healthy=self._is_healthy,
             actuator=partial(actuator_of, supervisor=supervisor),
         )
-        self._left: dict[str, TargetCycle] = {}
-        self._paging = Paging(config)
+        self._left: dict[str, Scraper] = {}
+        self._alert_service = AlertService(config)
         self._deliveries = Watched()
         self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="scrape")
-        self._waiting: set[TargetCycle] = set()
+        self._waiting: set[Scraper] = set()
         self._schedule = Schedule(_LANES)
         self._started = now()
         self._looked: float | None = None
@@ -185,15 +185,15 @@ class Daemon:
         _log.info("stopping")
         self._schedule.stop()
         self._pool.shutdown(wait=False, cancel_futures=True)
-        cycles = list(self._cycles.values())
-        for cycle in cycles:
-            cycle.leave()
-        for cycle in cycles:
-            cycle.finish()
+        scrapers = list(self._scrapers.values())
+        for scraper in scrapers:
+            scraper.leave()
+        for scraper in scrapers:
+            scraper.finish()
         # A database that hangs must not hold us, however often it is asked.
         writer = threading.Thread(target=self._write_last, name="last-write", daemon=True)
         writer.start()
-        self._paging.close()
+        self._alert_service.close()
         writer.join(_WRITE_SECONDS)
         if writer.is_alive():
             _log.error("store_not_closed", detail="the database did not answer in time")
@@ -203,20 +203,20 @@ class Daemon:
     def status(self, *, current: bool = False) -> DaemonStatus:
         """The daemon now; with ``current`` the open minute of each target too."""
         now = self._now()
-        cycles = list(self._cycles.values())
+        scrapers = list(self._scrapers.values())
         return DaemonStatus(
             daemon=self.config.daemon,
             version=__version__,
             started=self._started.wall,
             now=now.wall,
-            targets=tuple(self._status_of(cycle, current=current) for cycle in cycles),
+            targets=tuple(self._status_of(scraper, current=current) for scraper in scrapers),
             store=self._recorder.status(),
-            judging=self._judging.status(),
-            not_shown=self._judging.not_shown,
-            pagers=self._paging.status(),
+            judging=self._rule_service.status(),
+            not_shown=self._rule_service.not_shown,
+            pagers=self._alert_service.status(),
             deliveries=self._deliveries.status(self.config.report),
             stuck=self._stuck(),
-            ready=self._recorder.ready and all(cycle.turned for cycle in cycles),
+            ready=self._recorder.ready and all(scraper.turned for scraper in scrapers),
         )
 
     def _hosts(self) -> tuple[str, ...]:
@@ -235,37 +235,37 @@ class Daemon:
 
         return read_report(self._recorder.store.reader, config=self.config, **chosen)
 
-    def _status_of(self, cycle: TargetCycle, *, current: bool) -> TargetStatus:
-        name = cycle.target.name
+    def _status_of(self, scraper: Scraper, *, current: bool) -> TargetStatus:
+        name = scraper.target.name
         return replace(
-            cycle.status(current=current),
-            decision=self._judging.decision_of(name),
-            guard=self._guarding.status_of(name),
+            scraper.status(current=current),
+            decision=self._rule_service.decision_of(name),
+            guard=self._guard_service.status_of(name),
         )
 
     def _seen_of(self, target: str) -> TargetStatus:
-        cycle = self._cycles.get(target)  # it may leave the configuration meanwhile
-        return TargetStatus(target, "", 0.0) if cycle is None else cycle.status(current=False)
+        scraper = self._scrapers.get(target)  # it may leave the configuration meanwhile
+        return TargetStatus(target, "", 0.0) if scraper is None else scraper.status(current=False)
 
     def _is_healthy(self, target: str) -> bool:
-        cycle = self._cycles.get(target)
-        return cycle is not None and cycle.healthy()
+        scraper = self._scrapers.get(target)
+        return scraper is not None and scraper.healthy()
 
     def _resume(self, cursors: Mapping[str, Cursor]) -> None:
         """The database was away at the start: count now what happened before our first page."""
-        for name, cycle in list(self._cycles.items()):
-            cycle.resume(cursors.get(name))
+        for name, scraper in list(self._scrapers.items()):
+            scraper.resume(cursors.get(name))
         _log.info("resumed_late", targets=sorted(cursors))
 
     def _supersede(self, cursors: Mapping[str, Cursor]) -> None:
         """Another process of our name has written: count from where it stopped."""
-        for name, cycle in list(self._cycles.items()):
+        for name, scraper in list(self._scrapers.items()):
             if name in cursors:
-                cycle.supersede(cursors[name])
+                scraper.supersede(cursors[name])
 
     def _stuck(self) -> tuple[str, ...]:
         now = self._now()
-        return tuple(name for name, cycle in list(self._cycles.items()) if cycle.stuck(now))
+        return tuple(name for name, scraper in list(self._scrapers.items()) if scraper.stuck(now))
 
     def _look_after(self) -> None:
         """Act on signals, and on steps of the clock."""
@@ -287,31 +287,31 @@ class Daemon:
 
         Raises ConfigError, and changes nothing, when one cannot be watched.
         """
-        known = {**self._left, **self._cycles}
-        cycles: dict[str, TargetCycle] = {}
+        known = {**self._left, **self._scrapers}
+        scrapers: dict[str, Scraper] = {}
         for target in targets:
-            present = self._cycles.get(target.name)
+            present = self._scrapers.get(target.name)
             # An authority's file may have changed where its name has not.
             same = present is not None and present.target == target and target.ca_file is None
-            cycles[target.name] = (
-                present if present and same else self._cycle(target, cursors.get(target.name))
+            scrapers[target.name] = (
+                present if present and same else self._new_scraper(target, cursors.get(target.name))
             )
-        for name, cycle in self._cycles.items():
-            if name not in cycles:
-                cycle.finish()
-                self._left[name] = cycle
-            elif cycles[name] is not cycle:
-                cycle.leave()
-        for name, cycle in cycles.items():
-            if name in known and known[name] is not cycle:
-                cycle.adopt(known[name])
+        for name, scraper in self._scrapers.items():
+            if name not in scrapers:
+                scraper.finish()
+                self._left[name] = scraper
+            elif scrapers[name] is not scraper:
+                scraper.leave()
+        for name, scraper in scrapers.items():
+            if name in known and known[name] is not scraper:
+                scraper.adopt(known[name])
                 self._left.pop(name, None)
         self._left = dict(list(self._left.items())[-_MOST_LEFT:])
-        self._cycles = cycles
+        self._scrapers = scrapers
 
-    def _cycle(self, target: Target, cursor: Cursor | None) -> TargetCycle:
+    def _new_scraper(self, target: Target, cursor: Cursor | None) -> Scraper:
         indices = target.gpu_indices
-        return TargetCycle(
+        return Scraper(
             target,
             daemon=self.config.daemon,
             clock=self._now,
@@ -326,21 +326,21 @@ class Daemon:
 
     def _take(self, target: str, batch: Batch) -> None:
         self._recorder.put(batch)
-        self._judging.observe(target, batch)
+        self._rule_service.observe(target, batch)
 
     def _set_jobs(self) -> None:
         """Set every job anew, the next scrapes spread over their interval from now."""
         self._schedule.clear()
-        by_interval: dict[float, list[TargetCycle]] = {}
-        for cycle in self._cycles.values():
-            by_interval.setdefault(cycle.target.interval, []).append(cycle)
-        for interval, cycles in by_interval.items():
-            slots = min(_SLOTS, len(cycles))
+        by_interval: dict[float, list[Scraper]] = {}
+        for scraper in self._scrapers.values():
+            by_interval.setdefault(scraper.target.interval, []).append(scraper)
+        for interval, scrapers in by_interval.items():
+            slots = min(_SLOTS, len(scrapers))
             jitter = self._random.random() / slots
             for slot in range(slots):
-                delay = interval * (slot + jitter) / slots if len(cycles) > 1 else 0.0
+                delay = interval * (slot + jitter) / slots if len(scrapers) > 1 else 0.0
                 self._schedule.every(
-                    interval, self._scrape, cycles[slot::slots], delay=delay, lane="loop"
+                    interval, self._scrape, scrapers[slot::slots], delay=delay, lane="loop"
                 )
         self._schedule.every(TURN_SECONDS, self._guard, delay=TURN_SECONDS, lane="guard")
         watchdog = self._service.watchdog_seconds
@@ -353,30 +353,30 @@ class Daemon:
             _ROLL_UP_SECONDS, self._recorder.roll_up, delay=30 + 30 * soon, lane="upkeep"
         )
         self._schedule.every(_PRUNE_SECONDS, self._prune, delay=300 + 300 * soon, lane="upkeep")
-        if any(cycle.target.gpu_indices != () for cycle in self._cycles.values()):
+        if any(scraper.target.gpu_indices != () for scraper in self._scrapers.values()):
             self._schedule.every(_GPU_SECONDS, self._look_at_gpus, delay=0.0, lane="gpu")
 
-    def _scrape(self, cycles: Sequence[TargetCycle]) -> None:
-        for cycle in cycles:
-            if cycle in self._waiting:
-                cycle.skip()  # every thread is busy
+    def _scrape(self, scrapers: Sequence[Scraper]) -> None:
+        for scraper in scrapers:
+            if scraper in self._waiting:
+                scraper.skip()  # every thread is busy
                 continue
-            self._waiting.add(cycle)
+            self._waiting.add(scraper)
             try:
-                self._pool.submit(self._turn, cycle)
+                self._pool.submit(self._turn, scraper)
             except RuntimeError as error:
                 if self._stop_asked:
                     return
                 # It is queued, and taken by the next thread that is free.
-                _log.error("no_thread", target=cycle.target.name, detail=str(error))
+                _log.error("no_thread", target=scraper.target.name, detail=str(error))
 
-    def _turn(self, cycle: TargetCycle) -> None:
-        self._waiting.discard(cycle)
+    def _turn(self, scraper: Scraper) -> None:
+        self._waiting.discard(scraper)
         try:
-            cycle.turn()
+            scraper.turn()
         except Exception:
             # A defect of ours in one target's turn must neither stop the others nor pass unseen.
-            _log.exception("turn_failed", target=cycle.target.name)
+            _log.exception("turn_failed", target=scraper.target.name)
 
     def _look_at_gpus(self) -> None:
         before = self._gpu.absent
@@ -387,26 +387,28 @@ class Daemon:
     def _flush(self) -> None:
         self._recorder.flush()
         if self._recorder.ready:
-            self._judging.flush()
+            self._rule_service.flush()
 
     def _guard(self) -> None:
         if self._recorder.opened:
-            self._guarding.turn()
-        if self._paging.listened_to:
-            cycles = list(self._cycles.values())
-            self._paging.tell([self._status_of(cycle, current=False) for cycle in cycles])
+            self._guard_service.turn()
+        if self._alert_service.listened_to:
+            scrapers = list(self._scrapers.values())
+            self._alert_service.tell(
+                [self._status_of(scraper, current=False) for scraper in scrapers]
+            )
 
     def _catch_up(self) -> None:
         if self._recorder.ready:
-            if not self._judging.caught_up:
+            if not self._rule_service.caught_up:
                 self._recorder.roll_up()  # the past is read from hours
-            self._judging.catch_up()
+            self._rule_service.catch_up()
 
     def _write_last(self) -> None:
         self._recorder.flush(force=True)
         if self._recorder.ready:
-            self._judging.flush(final=True)
-            self._guarding.close()
+            self._rule_service.flush(final=True)
+            self._guard_service.close()
         self._recorder.close()
 
     def _prune(self) -> None:
@@ -424,22 +426,22 @@ class Daemon:
             _log.error("loop_stuck", targets=stuck)
         if silent > _HUNG_SECONDS:
             _log.error("loop_hung", seconds=round(silent))
-        elif not stuck or len(stuck) < len(self._cycles):
+        elif not stuck or len(stuck) < len(self._scrapers):
             self._service.alive()
         self._service.status(self._sentence())
 
     def _sentence(self) -> str:
-        cycles = list(self._cycles.values())
-        failing = [cycle.target.name for cycle in cycles if cycle.failing]
+        scrapers = list(self._scrapers.values())
+        failing = [scraper.target.name for scraper in scrapers if scraper.failing]
         stuck, store = self._stuck(), self._recorder.status()
-        said = f"Watching {len(cycles)} target{'s' if len(cycles) != 1 else ''}"
+        message = f"Watching {len(scrapers)} target{'s' if len(scrapers) != 1 else ''}"
         if failing:
-            said += f", {len(failing)} failing ({', '.join(failing[:3])})"
+            message += f", {len(failing)} failing ({', '.join(failing[:3])})"
         if stuck:
-            said += f", {len(stuck)} stuck"
+            message += f", {len(stuck)} stuck"
         if store.error:
-            said += f"; {store.queued} windows wait for the database: {store.error}"
-        return said
+            message += f"; {store.queued} windows wait for the database: {store.error}"
+        return message
 
     def _read_again(self) -> None:
         self._service.reloading()
@@ -463,9 +465,9 @@ class Daemon:
             if getattr(config, key) != getattr(self.config, key)
         ]
         self._apply(config.targets, self._recorder.cursors() if self._recorder.opened else {})
-        self._judging.configure(config)
-        self._guarding.configure(config)
-        self._paging.configure(config)
+        self._rule_service.configure(config)
+        self._guard_service.configure(config)
+        self._alert_service.configure(config)
         self.config = config.model_copy(update={key: getattr(self.config, key) for key in fixed})
         self._set_jobs()
         self._taken_over(self.config)

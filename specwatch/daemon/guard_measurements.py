@@ -17,7 +17,7 @@ from specwatch.guard.state import Cause, GuardState, Phase
 from specwatch.store.repository import Store
 
 
-class Survey:
+class GuardMeasurements:
     """Of one target, from the stored minutes; each is computed once a minute at most.
 
     Nothing is raised when the database fails: the figure is not known then, and ``error`` says why.
@@ -44,8 +44,8 @@ class Survey:
         if state.phase is Phase.TRIAL:
             return replace(seen, trial=self._figure("trial", seen.now, MINUTE, self._trial))
         if state.phase is Phase.VERIFYING and state.healthy_at is not None:
-            found = self._figure("verification", seen.now, MINUTE, self._verification)
-            return replace(seen, verification=found)
+            verification = self._figure("verification", seen.now, MINUTE, self._verification)
+            return replace(seen, verification=verification)
         due = state.rearm_at is not None and seen.now >= min(
             state.rearm_at, max(state.early_at, state.since + foresight.PRESENT)
         )
@@ -57,14 +57,14 @@ class Survey:
         return seen
 
     def _figure(self, name: str, now: float, lasts: float, find: Callable[[float], Any]) -> Any:
-        found = self._figures.get(name)
-        if found is None or not 0 <= now - found[0] < lasts or found[0] < self._state.since:
+        figure = self._figures.get(name)
+        if figure is None or not 0 <= now - figure[0] < lasts or figure[0] < self._state.since:
             try:
-                found = self._figures[name] = (now, find(now))
+                figure = self._figures[name] = (now, find(now))
             except StoreError as error:
                 self.error = error
                 return None
-        return found[1]
+        return figure[1]
 
     def _trial(self, now: float) -> Any:
         since = self._state.since

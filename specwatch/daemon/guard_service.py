@@ -12,8 +12,8 @@ import structlog
 from specwatch.actuators import Actuator
 from specwatch.config.loading import Config
 from specwatch.config.target import Target
-from specwatch.daemon.rule_service import Judging
-from specwatch.daemon.target_guard import Guardian, World
+from specwatch.daemon.rule_service import RuleService
+from specwatch.daemon.target_guard import GuardDependencies, TargetGuard
 from specwatch.domain.model import Moment
 from specwatch.errors import StoreError
 from specwatch.guard.status import GuardStatus
@@ -28,7 +28,7 @@ _RENEW_SECONDS = LEASE_SECONDS / 2
 _MOST_THREADS = 32
 
 
-class Guarding:
+class GuardService:
     """Guards every target that the configuration lets it; safe to use from several threads.
 
     Nothing raises, neither when the database fails nor an actuator.
@@ -40,7 +40,7 @@ class Guarding:
         config: Config,
         *,
         now: Callable[[], Moment],
-        judging: Judging,
+        rule_service: RuleService,
         status: Callable[[str], TargetStatus],
         healthy: Callable[[str], bool],
         actuator: Callable[[Target], Actuator | None],
@@ -51,40 +51,43 @@ class Guarding:
         self._store = store
         self._book = GuardBook(store)
         self._now = now
-        self._judging = judging
+        self._rule_service = rule_service
         self._status = status
         self._healthy = healthy
         self._actuator = actuator
         self._holder = f"{store.daemon}:{secrets.token_hex(4)}"
-        self._guardians: dict[str, Guardian] = {}
+        self._guards: dict[str, TargetGuard] = {}
         self._entries: dict[str, Entry] = {}
         self._offset = now().wall - now().monotonic
         self._renewed = float("-inf")
         self._turning = threading.Lock()
         self._error: str | None = None
         self._pool = pool or ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="guard")
-        self._waiting: set[Guardian] = set()
+        self._waiting: set[TargetGuard] = set()
         """Those that wait for a thread."""
         self._closed = False
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Guard by a configuration; a guardian whose target and service stay goes on."""
-        guardians: dict[str, Guardian] = {}
+        """Guard by a configuration; a guard whose target and service stay goes on."""
+        guards: dict[str, TargetGuard] = {}
         for target in config.targets:
-            present = self._guardians.get(target.name)
+            present = self._guards.get(target.name)
             if present is not None and present.target == target:
                 present.policy = config.guard
-                guardians[target.name] = present
+                guards[target.name] = present
             else:  # with guard.mode off, too: what was begun is brought to its end
-                guardians[target.name] = Guardian(
-                    target, config.guard, self._actuator(target), self._world(target.name),
+                guards[target.name] = TargetGuard(
+                    target,
+                    config.guard,
+                    self._actuator(target),
+                    self._dependencies_of(target.name),
                     after=present,
-                )  # fmt: skip
-        parted = [one for name, one in self._guardians.items() if guardians.get(name) is not one]
-        self._guardians = guardians
-        for one in parted:
-            self._pool.submit(_part, one)
+                )
+        removed = [guard for name, guard in self._guards.items() if guards.get(name) is not guard]
+        self._guards = guards
+        for guard in removed:
+            self._pool.submit(_close, guard)
 
     def turn(self) -> None:
         """Let every guard that is ours have its turn."""
@@ -97,18 +100,18 @@ class Guarding:
 
     def status_of(self, target: str) -> GuardStatus | None:
         """The guard of a target as far as this daemon knows; None before it was read."""
-        guardian, entry = self._guardians.get(target), self._entries.get(target)
-        if guardian is None:
+        guard, entry = self._guards.get(target), self._entries.get(target)
+        if guard is None:
             return None
-        state = guardian.state if guardian.entry else entry.state if entry else None
+        state = guard.state if guard.entry else entry.state if entry else None
         return GuardStatus(
-            mode=guardian.policy.mode,
+            mode=guard.policy.mode,
             state=state,
             ours=entry is not None and entry.held_by(self._holder),
             holder=entry.daemon if entry else "",
-            error=guardian.error or self._error,
-            actions=dict(guardian.actions),
-            max_actions_per_day=guardian.policy.max_actions_per_day,
+            error=guard.error or self._error,
+            actions=dict(guard.actions),
+            max_actions_per_day=guard.policy.max_actions_per_day,
         )
 
     def close(self) -> None:
@@ -116,86 +119,86 @@ class Guarding:
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         try:
-            acting = [name for name, one in self._guardians.items() if one.running.locked()]
+            acting = [name for name, guard in self._guards.items() if guard.running.locked()]
             self._book.release(self._holder, self._now().wall, but=acting)
         except StoreError as error:
             _log.warning("guard_not_released", detail=str(error))
 
     def _turn(self) -> None:
-        guardians = dict(self._guardians)
-        if not any(one.busy for one in guardians.values()):
+        guards = dict(self._guards)
+        if not any(guard.busy for guard in guards.values()):
             self._offset = self._now().wall - self._now().monotonic
         try:
-            self._read(guardians)
+            self._read(guards)
         except StoreError as error:
             if str(error) != self._error:
                 _log.error("guard_unread", detail=str(error))
             self._error = str(error)
-            ours = [one for name, one in guardians.items() if self._is_ours(name) and one.busy]
+            ours = [guard for name, guard in guards.items() if self._is_ours(name) and guard.busy]
         else:
             self._error = None
-            ours = [one for name, one in guardians.items() if self._is_ours(name)]
-        for one in ours:
-            if one.slow or one.busy:
-                self._submit(one)
+            ours = [guard for name, guard in guards.items() if self._is_ours(name)]
+        for guard in ours:
+            if guard.slow or guard.busy:
+                self._submit(guard)
             else:
-                self._run(one)
+                self._run(guard)
 
-    def _read(self, guardians: dict[str, Guardian]) -> None:
+    def _read(self, guards: dict[str, TargetGuard]) -> None:
         """Read every guard, take those that are free, renew those that are ours."""
         now = self._now()
         entries = self._book.look()
         due = now.monotonic - self._renewed >= _RENEW_SECONDS
-        free = any(name not in entries or entries[name].left <= 0 for name in guardians)
-        if guardians and (due or free):
+        free = any(name not in entries or entries[name].left <= 0 for name in guards)
+        if guards and (due or free):
             for able in (True, False):
-                names = [name for name, one in guardians.items() if one.able is able]
+                names = [name for name, guard in guards.items() if guard.able is able]
                 if names:
                     self._book.hold(names, self._holder, now.wall, able=able)
             self._renewed = now.monotonic
             entries = self._book.look()
         self._entries = entries
-        for name, one in guardians.items():
-            if name in entries and not one.running.locked():
-                one.take(entries[name])
+        for name, guard in guards.items():
+            if name in entries and not guard.running.locked():
+                guard.take(entries[name])
 
     def _is_ours(self, name: str) -> bool:
         entry = self._entries.get(name)
         return entry is not None and entry.held_by(self._holder)
 
-    def _submit(self, one: Guardian) -> None:
-        if one.running.locked() or one in self._waiting:
+    def _submit(self, guard: TargetGuard) -> None:
+        if guard.running.locked() or guard in self._waiting:
             return
-        self._waiting.add(one)
+        self._waiting.add(guard)
         try:
-            self._pool.submit(self._run, one)
+            self._pool.submit(self._run, guard)
         except RuntimeError as error:
             if not self._closed:
-                _log.error("no_thread", target=one.target.name, detail=str(error))
+                _log.error("no_thread", target=guard.target.name, detail=str(error))
 
-    def _run(self, one: Guardian) -> None:
-        self._waiting.discard(one)
+    def _run(self, guard: TargetGuard) -> None:
+        self._waiting.discard(guard)
         try:
-            one.turn()
+            guard.turn()
         except Exception:
             # A defect of ours in one guard must neither stop the others nor pass unseen.
-            _log.exception("guard_failed", target=one.target.name)
+            _log.exception("guard_failed", target=guard.target.name)
 
-    def _world(self, name: str) -> World:
-        return World(
+    def _dependencies_of(self, name: str) -> GuardDependencies:
+        return GuardDependencies(
             store=self._store,
             book=self._book,
             status=lambda: self._status(name),
-            decision=lambda: self._judging.decision_of(name),
-            baselines=lambda: self._judging.baselines_of(name),
-            switched=lambda: self._judging.forget(name),
+            decision=lambda: self._rule_service.decision_of(name),
+            baselines=lambda: self._rule_service.baselines_of(name),
+            switched=lambda: self._rule_service.forget(name),
             healthy=lambda: self._healthy(name),
             now=lambda: self._now().monotonic + self._offset,
             wall=lambda: self._now().wall,
         )
 
 
-def _part(one: Guardian) -> None:
+def _close(guard: TargetGuard) -> None:
     """What it does now is finished first; its successor resumes."""
-    with one.running:
-        one.close()
+    with guard.running:
+        guard.close()

@@ -135,16 +135,16 @@ class Recorder:
     def _set_aside(self) -> None:
         """Move damaged rows out of the way that anybody found by this store; tell of each once."""
         try:
-            found = self.store.set_aside(self._now().wall)
+            rows = self.store.set_aside(self._now().wall)
         except StoreError as error:
             self._failed("damaged_rows_left", error)
             return
-        for row in found[:_MOST_TOLD]:
+        for row in rows[:_MOST_TOLD]:
             _log.error("row_damaged", table=row.table, row=row.where, reason=row.reason)
-        if found:
+        if rows:
             _log.error(
                 "rows_damaged",
-                rows=len(found),
+                rows=len(rows),
                 remedy="they are left out of everything, and kept in the table damaged_rows;"
                 " `specwatch db check` lists what is damaged",
             )

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import asdict, replace
+from typing import Any
 
 import structlog
 
 from specwatch.config.loading import Config
 from specwatch.config.rules import Rule
-from specwatch.domain import breakeven
+from specwatch.daemon.judged_target import Change, JudgedTarget, log_change, scope_of
 from specwatch.domain.baseline import Baseline, Measurement
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Batch, Moment
-from specwatch.domain.sample import samples_of, total
-from specwatch.domain.speedup import NO_BASELINE, NOT_READ
+from specwatch.domain.sample import samples_of
 from specwatch.errors import StoreError
-from specwatch.rules import decisions
 from specwatch.rules.attribution import Attribution, explain
-from specwatch.rules.decisions import Decision, ModelDecision, TargetDecision
+from specwatch.rules.decisions import Decision, TargetDecision
 from specwatch.rules.history import REFERENCE_SECONDS
 from specwatch.rules.judge import Judge
 from specwatch.rules.verdicts import Finding, Verdict
@@ -37,40 +34,11 @@ _OWN_SECONDS = 600.0
 """How often at most those that came from traffic are written."""
 _REFERENCE_SECONDS = REFERENCE_SECONDS + 2 * HOUR
 
-_EVENTS = {
-    Verdict.BREACH: "rule_breach", Verdict.PASS: "rule_cleared", Verdict.NO_DATA: "rule_ended",
-}  # fmt: skip
 _CHANGED = "the rule was changed, or is there no more"
 _SWITCHED = "the guard switched speculation"
-_GONE = "no requests of that model or temperature for a day"
-
-_Scope = tuple[str, str, str]
-"""Name of a rule, a model and a temperature."""
 
 
-class _Change(NamedTuple):
-    """A change that waits for the database; a breach with what it has to be explained by."""
-
-    decision: Decision
-    found: Finding | None = None
-
-
-@dataclass(slots=True)
-class _Seat:
-    """The judge of one target; the lock is held for whatever the judge does."""
-
-    judge: Judge
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    loaded: bool = False
-    """Whether the past was read for the objectives that are configured."""
-    restored: bool = False
-    """Whether the breaches that an earlier daemon left are known."""
-    found: TargetDecision = field(default_factory=TargetDecision)
-    told: dict[_Scope, float] = field(default_factory=dict)
-    """When the last change of a scope was, while it is in breach or the clock is behind that."""
-
-
-class Judging:
+class RuleService:
     """Judges every target; safe to use from several threads.
 
     Nothing raises, neither when the database fails nor for a defect of ours: that is logged once,
@@ -81,10 +49,10 @@ class Judging:
         self._store = store
         self._now = now
         self._config = config
-        self._seats: dict[str, _Seat] = {}
+        self._states: dict[str, JudgedTarget] = {}
         self._lock = threading.Lock()
-        self._waiting: list[_Change] = []
-        self._parted: list[Measurement] = []
+        self._waiting: list[Change] = []
+        self._of_left_targets: list[Measurement] = []
         """What was measured of targets that left, and not taken before."""
         self._unwritten: list[Measurement] = []
         """What may be in the store or not: the last write of it failed."""
@@ -102,65 +70,68 @@ class Judging:
         before, self._config = self._config, config
         same = (before.slos, before.baseline) == (config.slos, config.baseline)
         rules = config.effective_rules()
-        seats = {}
+        states = {}
         for target in config.targets:
-            seat = self._seats.get(target.name)
-            if seat is None:
+            state = self._states.get(target.name)
+            if state is None:
                 judge = Judge(
                     target.name, rules, config.slos,
                     max_age=config.baseline.max_age, objective=target.objective,
                 )  # fmt: skip
-                seat = _Seat(judge)
+                state = JudgedTarget(judge)
             else:
-                seat.judge.objective = target.objective
-                self._change(seat, rules, None if same else config)
-            seat.judge.draft_cost_ratio = target.draft_cost_ratio
-            seats[target.name] = seat
-        parted = [seat for name, seat in self._seats.items() if name not in seats]
-        self._seats = seats
-        for seat in parted:
-            with seat.lock:
-                taken = seat.judge.take_measurements()
+                state.judge.objective = target.objective
+                self._change(state, rules, None if same else config)
+            state.judge.draft_cost_ratio = target.draft_cost_ratio
+            states[target.name] = state
+        left = [state for name, state in self._states.items() if name not in states]
+        self._states = states
+        for state in left:
+            with state.lock:
+                taken = state.judge.take_measurements()
             with self._lock:
-                self._parted += taken
+                self._of_left_targets += taken
 
     def observe(self, target: str, batch: Batch) -> None:
         """Judge a target by windows that closed."""
-        seat = self._seats.get(target)
-        if seat is not None:  # else it left the configuration meanwhile
-            self._guarded(target, self._observe, seat, batch)
+        state = self._states.get(target)
+        if state is not None:  # else it left the configuration meanwhile
+            self._guarded(target, self._observe, state, batch)
 
     @property
     def caught_up(self) -> bool:
         """Whether the past of every target is known."""
-        return all(seat.loaded for seat in list(self._seats.values()))
+        return all(state.loaded for state in list(self._states.values()))
 
     def decision_of(self, target: str) -> TargetDecision:
         """What was decided of a target with its last minute."""
-        seat = self._seats.get(target)
-        return TargetDecision() if seat is None else seat.found
+        state = self._states.get(target)
+        return TargetDecision() if state is None else state.decision
 
     def baselines_of(self, target: str) -> Mapping[str, Baseline]:
         """What a target is compared with now, by model."""
-        seat = self._seats.get(target)
-        if seat is None:
+        state = self._states.get(target)
+        if state is None:
             return {}
-        with seat.lock:
-            return seat.judge.baselines()
+        with state.lock:
+            return state.judge.baselines()
 
     def forget(self, target: str) -> None:
         """The server was restarted another way: what was found of it before is over."""
-        seat = self._seats.get(target)
-        if seat is None:
+        state = self._states.get(target)
+        if state is None:
             return
-        now = self._now().wall
-        with seat.lock:
-            ended = seat.judge.forget(now)
-            told = [_ended(seat, self._decision(seat, each, now), now, _SWITCHED) for each in ended]
-            seat.found = _found(seat)
-        for each in ended:
-            _tell(each)
-        self._queue(told)
+        now, daemon = self._now().wall, self._store.daemon
+        with state.lock:
+            ended = state.judge.forget(now)
+            changes = [
+                state.ended(state.decision_of(finding, daemon, now), now, _SWITCHED)
+                for finding in ended
+            ]
+            state.decide()
+        for finding in ended:
+            log_change(finding)
+        self._queue(changes)
 
     def status(self) -> JudgingStatus:
         """How judging itself goes."""
@@ -175,7 +146,7 @@ class Judging:
 
         The past is read a target at a time: nobody waits for that of a whole fleet.
         """
-        waiting = [seat for seat in self._seats.values() if not seat.loaded]
+        waiting = [state for state in self._states.values() if not state.loaded]
         now = self._now()
         if not waiting and now.monotonic < self._refresh_at:
             return
@@ -183,13 +154,13 @@ class Judging:
             version = self._store.measurements_version()
             if waiting or version != self._measurements_version:
                 measurements = self._store.measurements()
-                for seat in list(self._seats.values()):
-                    self._guarded(seat.judge.target, self._give, seat, measurements)
+                for state in list(self._states.values()):
+                    self._guarded(state.judge.target, self._set_measurements, state, measurements)
                 self._measurements_version = version
             self._refresh_at = now.monotonic + _MEASUREMENTS_SECONDS
-            for seat in waiting:
-                self._guarded(seat.judge.target, self._load, seat, self._now().wall)
-                seat.loaded = True  # after a defect, too: it would only come again
+            for state in waiting:
+                self._guarded(state.judge.target, self._load, state, self._now().wall)
+                state.loaded = True  # after a defect, too: it would only come again
         except StoreError as error:
             self._failed("history_unread", error)
         else:
@@ -206,58 +177,57 @@ class Judging:
         else:
             self._succeeded()
 
-    def _observe(self, seat: _Seat, batch: Batch) -> None:
-        now = self._now().wall
-        with seat.lock:
-            changed = seat.judge.observe(batch.windows, now)
+    def _observe(self, state: JudgedTarget, batch: Batch) -> None:
+        now, daemon = self._now().wall, self._store.daemon
+        with state.lock:
+            changed = state.judge.observe(batch.windows, now)
             # A verdict counts even where it cannot be shown or explained.
-            self._guarded(seat.judge.target, self._look, seat)
-            told = [self._changed(seat, each, now) for each in changed]
-        for each in changed:
-            _tell(each)
-        self._queue(told)
+            self._guarded(state.judge.target, state.decide)
+            changes = [state.change_of(finding, daemon, now) for finding in changed]
+        for finding in changed:
+            log_change(finding)
+        self._queue(changes)
 
-    def _look(self, seat: _Seat) -> None:
-        seat.found = _found(seat)
-
-    def _change(self, seat: _Seat, rules: Sequence[Rule], config: Config | None) -> None:
+    def _change(self, state: JudgedTarget, rules: Sequence[Rule], config: Config | None) -> None:
         """Judge by other rules; given a configuration, by its objectives and ages too."""
-        with seat.lock:
-            before = _open(seat.judge)
-            seat.judge.rules = rules
+        with state.lock:
+            before = state.open_breaches()
+            state.judge.rules = rules
             if config is not None:
-                seat.judge = seat.judge.successor(
+                state.judge = state.judge.successor(
                     rules, config.slos, max_age=config.baseline.max_age
                 )
-                seat.loaded = False  # the books of its objectives are empty
-            gone = before.keys() - _open(seat.judge).keys()
-            now = self._now().wall
+                state.loaded = False  # the books of its objectives are empty
+            gone = before.keys() - state.open_breaches().keys()
+            now, daemon = self._now().wall, self._store.daemon
             ended = [
-                _ended(seat, self._decision(seat, before[at], now), now, _CHANGED) for at in gone
+                state.ended(state.decision_of(before[scope], daemon, now), now, _CHANGED)
+                for scope in gone
             ]
-            seat.found = _found(seat)
+            state.decide()
         self._queue(ended)
 
-    def _give(self, seat: _Seat, measurements: Sequence[Measurement]) -> None:
+    def _set_measurements(self, state: JudgedTarget, measurements: Sequence[Measurement]) -> None:
         """What did not change stays the same object: there are two thousand points to a target."""
-        with seat.lock:
-            known = {_place(measurement): measurement for measurement in seat.judge.measurements}
+        with state.lock:
+            known = {_place(measurement): measurement for measurement in state.judge.measurements}
             ours = [
                 measurement
                 for measurement in measurements
-                if measurement.key.target == seat.judge.target
+                if measurement.key.target == state.judge.target
             ]
             again = (known.get(_place(kept)) for kept in ours)
-            seat.judge.measurements = [
-                before if before == each else each for before, each in zip(again, ours, strict=True)
+            state.judge.measurements = [
+                before if before == measurement else measurement
+                for before, measurement in zip(again, ours, strict=True)
             ]
 
-    def _load(self, seat: _Seat, now: float) -> None:
+    def _load(self, state: JudgedTarget, now: float) -> None:
         """Hours as far back as sums are kept, whole hours of minutes, the open breaches; minutes
         about the newest measurement without speculation, too."""
-        target = seat.judge.target
+        target = state.judge.target
         windows = [
-            rule.window_of(condition) for rule in seat.judge.rules for condition in rule.conditions
+            rule.window_of(condition) for rule in state.judge.rules for condition in rule.conditions
         ]
         # The last hour at least, and whole ones, so that nothing is both in an hour and a minute.
         minutes = (now - max(HOUR, *windows, HOUR)) // HOUR * HOUR
@@ -271,9 +241,9 @@ class Judging:
         for span in spans:
             if span["since"] < span["until"]:
                 read = list(self._store.windows(target=target, **span))
-                with seat.lock:
-                    seat.judge.load(read)
-        measured = max((measurement.at for measurement in seat.judge.measurements), default=0.0)
+                with state.lock:
+                    state.judge.load(read)
+        measured = max((measurement.at for measurement in state.judge.measurements), default=0.0)
         if measured:
             read = list(
                 self._store.windows(
@@ -281,55 +251,31 @@ class Judging:
                     length=MINUTE, temperature=ALL_TEMPERATURES,
                 )
             )  # fmt: skip
-            with seat.lock:
-                seat.judge.recall(read)
-        breaches = [] if seat.restored else self._store.open_breaches(target)
-        with seat.lock:
-            self._restore(seat, breaches, now)
-            seat.restored = True
-            seat.found = _found(seat)
+            with state.lock:
+                state.judge.recall(read)
+        breaches = [] if state.restored else self._store.open_breaches(target)
+        with state.lock:
+            self._restore(state, breaches, now)
+            state.restored = True
+            state.decide()
         _log.debug("history_read", target=target, open_breaches=len(breaches))
 
-    def _restore(self, seat: _Seat, breaches: Sequence[Decision], now: float) -> None:
+    def _restore(self, state: JudgedTarget, breaches: Sequence[Decision], now: float) -> None:
         """Keep open what an earlier daemon found, unless we have meanwhile found otherwise."""
-        judge = seat.judge
+        judge = state.judge
         for breach in breaches:
             scope = (breach.rule, breach.model_name, breach.temperature)
-            known = {_scope(finding): finding for finding in judge.findings()}.get(scope)
-            seat.told[scope] = max(breach.at, seat.told.get(scope, breach.at))
+            known = {scope_of(finding): finding for finding in judge.findings()}.get(scope)
+            state.changed_at[scope] = max(breach.at, state.changed_at.get(scope, breach.at))
             if known is None or known.verdict is Verdict.NO_DATA:
                 if not judge.restore(*scope, breach.at):
-                    self._queue([_ended(seat, breach, now, _CHANGED)])
+                    self._queue([state.ended(breach, now, _CHANGED)])
             elif known.verdict is Verdict.PASS:
-                self._queue([self._changed(seat, known, now)])
+                self._queue([state.change_of(known, self._store.daemon, now)])
 
-    def _changed(self, seat: _Seat, found: Finding, now: float) -> _Change:
-        """A change as it is kept; a breach is explained when it is written."""
-        decision = self._decision(seat, found, now)
-        if found.verdict is Verdict.NO_DATA:
-            return _ended(seat, decision, found.since, _GONE)
-        breach = found.verdict is Verdict.BREACH
-        at = _later(seat, _scope(found), found.since, breach=breach)
-        return _Change(replace(decision, at=at), found if breach else None)
-
-    def _decision(self, seat: _Seat, found: Finding, now: float) -> Decision:
-        rule = found.rule
-        return Decision(
-            daemon=self._store.daemon,
-            target=seat.judge.target,
-            model_name=found.model_name,
-            temperature=found.temperature,
-            rule=rule.name,
-            at=found.since,
-            verdict=str(found.verdict),
-            severity=rule.severity,
-            action=rule.action,
-            inputs=decisions.inputs(found, seat.found.models.get(found.model_name), now),
-        )
-
-    def _queue(self, told: Sequence[_Change]) -> None:
+    def _queue(self, changes: Sequence[Change]) -> None:
         with self._lock:
-            self._waiting += told
+            self._waiting += changes
             self._drop()
 
     def _drop(self) -> None:
@@ -345,28 +291,28 @@ class Judging:
         if not writing:
             return
         try:
-            for at, each in enumerate(writing):
-                if each.found is not None:
-                    writing[at] = _Change(self._explained(each.decision, each.found))
-            self._store.write_verdicts([each.decision for each in writing], self._now().wall)
+            for index, change in enumerate(writing):
+                if change.finding is not None:
+                    writing[index] = Change(self._explained(change.decision, change.finding))
+            self._store.write_verdicts([change.decision for change in writing], self._now().wall)
         except StoreError:
             with self._lock:
                 self._waiting[:0] = writing
                 self._drop()
             raise
 
-    def _explained(self, decision: Decision, found: Finding) -> Decision:
+    def _explained(self, decision: Decision, finding: Finding) -> Decision:
         """With what had changed: the minutes are remembered, the day before is in the store."""
-        seat = self._seats.get(decision.target)
+        state = self._states.get(decision.target)
         causes: list[Attribution] = []
-        if seat is not None:
-            with seat.lock:
-                minutes = seat.judge.recent(found.model_name)
-                baseline = seat.judge.baselines().get(found.model_name, Baseline())
-            first = min((minute.start for minute in minutes), default=found.since)
+        if state is not None:
+            with state.lock:
+                minutes = state.judge.recent(finding.model_name)
+                baseline = state.judge.baselines().get(finding.model_name, Baseline())
+            first = min((minute.start for minute in minutes), default=finding.since)
             hours = self._store.windows(
                 target=decision.target,
-                model_name=found.model_name,
+                model_name=finding.model_name,
                 since=first - REFERENCE_SECONDS,
                 until=first - HOUR + 1,
                 length=HOUR,
@@ -374,7 +320,7 @@ class Judging:
             samples = [*samples_of(hours), *minutes]
 
             def explain_it() -> None:
-                causes.append(explain(found.rule, samples, baseline, now=found.since))
+                causes.append(explain(finding.rule, samples, baseline, now=finding.since))
 
             self._guarded(decision.target, explain_it)
         if not causes:
@@ -391,10 +337,10 @@ class Judging:
 
     def _taken(self) -> list[Measurement]:
         with self._lock:
-            taken, self._parted = self._parted, []
-        for seat in list(self._seats.values()):
-            with seat.lock:
-                taken += seat.judge.take_measurements()
+            taken, self._of_left_targets = self._of_left_targets, []
+        for state in list(self._states.values()):
+            with state.lock:
+                taken += state.judge.take_measurements()
         return taken
 
     def _guarded(self, target: str, act: Callable[..., None], *args: Any) -> None:
@@ -423,65 +369,5 @@ class Judging:
         self._error = None
 
 
-def _found(seat: _Seat) -> TargetDecision:
-    judge = seat.judge
-    cost = judge.draft_cost_ratio
-    baselines, latencies = judge.baselines(), judge.baseline_latencies()
-    models = {}
-    for name, assessment in judge.assessments().items():
-        prior = None
-        if not seat.restored and assessment.missing == NO_BASELINE:
-            assessment = replace(assessment, missing=NOT_READ)
-        elif seat.restored and not baselines[name].known:
-            prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
-        models[name] = ModelDecision(assessment, baselines[name], prior, cost, latencies[name])
-    return TargetDecision(models, judge.findings(), judge.slos(), judge.goodput())
-
-
-def _place(one: Measurement) -> tuple[object, ...]:
-    return one.key, one.load_bin, one.origin
-
-
-def _ended(seat: _Seat, breach: Decision, now: float, why: str) -> _Change:
-    """The end of a breach that cannot be judged any more."""
-    at = _later(seat, (breach.rule, breach.model_name, breach.temperature), now, breach=False)
-    inputs = {"missing": why}
-    return _Change(replace(breach, at=at, verdict=str(Verdict.NO_DATA), inputs=inputs))
-
-
-def _later(seat: _Seat, scope: _Scope, at: float, *, breach: bool) -> float:
-    """When a change is said to be: after the one before, to wherever the clock was set."""
-    later = max(at, seat.told.get(scope, -math.inf) + 1)  # they are told apart by their second
-    if breach or later > at:
-        seat.told[scope] = later
-    else:
-        seat.told.pop(scope, None)
-    return later
-
-
-def _scope(found: Finding) -> _Scope:
-    return found.rule.name, found.model_name, found.temperature
-
-
-def _open(judge: Judge) -> dict[_Scope, Finding]:
-    return {
-        _scope(finding): finding
-        for finding in judge.findings()
-        if finding.verdict is Verdict.BREACH
-    }
-
-
-def _tell(found: Finding) -> None:
-    """Log a change; the value is that of the condition that says most."""
-    breach = found.verdict is Verdict.BREACH
-    told = decisions.leading(found)
-    (_log.warning if breach else _log.info)(
-        _EVENTS[found.verdict],
-        rule=found.rule.name,
-        target=found.target,
-        model_name=found.model_name,
-        temperature=found.temperature,
-        metric=told and told[0].metric,
-        value=told and told[1].value,
-        threshold=told and told[0].threshold,
-    )
+def _place(measurement: Measurement) -> tuple[object, ...]:
+    return measurement.key, measurement.load_bin, measurement.origin

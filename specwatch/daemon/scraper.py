@@ -23,7 +23,7 @@ from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.gauges import GpuMemory
 from specwatch.scrape.page_client import PageClient
 from specwatch.scrape.taps import LEAVES_OUT, Trouble
-from specwatch.scrape.window_builder import Observation, Watch
+from specwatch.scrape.window_builder import Observation, WindowBuilder
 from specwatch.status import Recent, TapStatus, TargetStatus, failure_of
 
 _log = structlog.get_logger("specwatch.daemon.scraper")
@@ -49,7 +49,7 @@ class Client(Protocol):
         """Let go of the connection."""
 
 
-class TargetCycle:
+class Scraper:
     """Watches one target; ``turn`` does one scrape and raises for nothing that a server does.
 
     Only one turn runs at a time; a turn that is due meanwhile is skipped and counted.
@@ -87,7 +87,7 @@ class TargetCycle:
         self._new_client = client or self._http_client
         self._client = self._new_client()
         self._reader = PageReader(target.page_limits)
-        self._watch = Watch(
+        self._watch = WindowBuilder(
             daemon,
             target.name,
             max_gap=3 * target.interval,
@@ -188,18 +188,18 @@ class TargetCycle:
             self._take(self._watch.close())
 
     def resume(self, cursor: Cursor | None) -> None:
-        """Go on from a cursor that came to light only now; see :meth:`Watch.resume`."""
+        """Go on from a cursor that came to light only now; see :meth:`WindowBuilder.resume`."""
         with self._watching:
             self._watch.resume(cursor, self._clock())
 
     def supersede(self, cursor: Cursor) -> None:
-        """Go on from another process's cursor; see :meth:`Watch.supersede`."""
+        """Go on from another process's cursor; see :meth:`WindowBuilder.supersede`."""
         with self._watching:
             self._superseded_at = self._clock().monotonic
             self._watch.supersede(cursor)
 
-    def adopt(self, predecessor: TargetCycle) -> None:
-        """Go on where another cycle of this target, which has left, stopped.
+    def adopt(self, predecessor: Scraper) -> None:
+        """Go on where another scraper of this target, which has left, stopped.
 
         Its open minute, counters and status are ours from now on.
         """
@@ -274,25 +274,25 @@ class TargetCycle:
         if observation.batch is not None:
             self._recent.add(observation.batch.windows)
             self._put(observation.batch)
-            found = frozenset(observation.problems)
-            for problem in sorted(found - self._problems)[:_MOST_PROBLEMS]:
+            problems = frozenset(observation.problems)
+            for problem in sorted(problems - self._problems)[:_MOST_PROBLEMS]:
                 _log.warning("counts_left_out", target=self.target.name, problem=problem[:200])
-            self._problems = found
+            self._problems = problems
 
     def _tap(self) -> TapStatus:
         taps = self._watch.taps
-        found = [
+        troubles = [
             trouble._replace(model_name=trouble.model_name or self._watch.unnamed_model)
             if trouble.kind in LEAVES_OUT
             else trouble
             for trouble in taps.trouble(self._edges())
         ]
-        doubted = {trouble.model_name for trouble in found if trouble.kind in LEAVES_OUT}
+        doubted = {trouble.model_name for trouble in troubles if trouble.kind in LEAVES_OUT}
         seen = self._seen_of(self._recent.merged(), taps.source, doubted)
-        low = (coverage.trouble_of(model, one) for model, one in seen.items())
+        low = (coverage.trouble_of(model, covered) for model, covered in seen.items())
         return TapStatus(
             taps.source,
-            (*found, *(trouble for trouble in low if trouble is not None)),
+            (*troubles, *(trouble for trouble in low if trouble is not None)),
             taps.failures,
             seen,
             None if self._proxy is None else self._proxy.status,
@@ -302,10 +302,10 @@ class TargetCycle:
         self, recent: tuple[Window, ...], source: Source | None, doubted: set[str]
     ) -> Mapping[str, Coverage]:
         """The coverages, found anew only where something else is asked: once a minute."""
-        asked = (recent, source, doubted)
+        inputs = (recent, source, doubted)
         # The sums are kept until a window comes, so that they compare at once.
-        if self._seen is None or self._seen[0] != asked:
-            self._seen = asked, coverage.coverages(recent, source, doubted)
+        if self._seen is None or self._seen[0] != inputs:
+            self._seen = inputs, coverage.coverages(recent, source, doubted)
         return self._seen[1]
 
     def _tell_of_tap(self) -> None:
@@ -316,10 +316,9 @@ class TargetCycle:
             self._source = source
         elif not (source or self._trouble or self._watch.taps.gone):
             return
-        now = {(each.kind, each.model_name): each for each in self._tap().trouble}
-        for key in sorted(now.keys() - self._trouble)[:_MOST_PROBLEMS]:
-            kind, model = key
-            detail = now[key].text
+        now = {(trouble.kind, trouble.model_name): trouble for trouble in self._tap().trouble}
+        for kind, model in sorted(now.keys() - self._trouble)[:_MOST_PROBLEMS]:
+            detail = now[kind, model].text
             _log.warning("tap_trouble", target=target, kind=kind, model_name=model, detail=detail)
         for kind, model in sorted(self._trouble.keys() - now)[:_MOST_PROBLEMS]:
             _log.info("tap_trouble_over", target=target, kind=kind, model_name=model)
@@ -355,25 +354,22 @@ class TargetCycle:
             if restarted or before.get(model) is not now.get(model)
         }
 
-    def _undecided(self) -> bool:
-        """Whether the page leaves open whether the engine speculates."""
-        return Mode.UNKNOWN in self._watch.models.values()
-
     def _models(self) -> dict[str, Mode]:
         return {name or self._watch.unnamed_model: m for name, m in self._watch.models.items()}
 
     def _tell(self, before: TargetStatus, error: ScrapeError | None, restarted: bool) -> None:
         target = self.target.name
+        models = {model: str(mode) for model, mode in self._status.models.items()}
         if error is not None and (before.failure is None or before.failure.reason != error.reason):
             _log.warning("scrape_failed", target=target, reason=error.reason, detail=str(error))
         elif error is None and before.failure is not None:
             _log.info("scrape_recovered", target=target, after=before.failure.reason)
             self._ask_at = 0.0  # it may have been another engine's start that it was away for
         if restarted:
-            _log.info("engine_restarted", target=target, models=_words(self._status.models))
+            _log.info("engine_restarted", target=target, models=models)
             self._ask_at = 0.0
         elif error is None and before.models != self._status.models:
-            _log.info("models_changed", target=target, models=_words(self._status.models))
+            _log.info("models_changed", target=target, models=models)
 
     def _ask(self, now: Moment) -> None:
         """Learn who the engine is, in the time that one scrape may take."""
@@ -393,15 +389,16 @@ class TargetCycle:
             if self._finished:
                 return
             self._watch.drafting = info.drafting
-            told = info.version and (info.drafting is not None or not self._undecided())
-            self._ask_at = None if told else now.monotonic + _ASK_AGAIN
+            undecided = info.drafting is None and Mode.UNKNOWN in self._watch.models.values()
+            complete = info.version and not undecided
+            self._ask_at = None if complete else now.monotonic + _ASK_AGAIN
             known = (self._watch.environment.engine_version, self._watch.unnamed_model)
             self._watch.environment = replace(self._watch.environment, engine_version=info.version)
             if info.models:
                 self._watch.unnamed_model = info.models[0]
             self._status = replace(self._status, engine_version=info.version, models=self._models())
-            found = (info.version, self._watch.unnamed_model)
-        if found != known:
+            current = (info.version, self._watch.unnamed_model)
+        if current != known:
             _log.info(
                 "engine_found", target=self.target.name, version=info.version, models=info.models
             )
@@ -412,7 +409,3 @@ class TargetCycle:
             self._client.close()
             if self._proxy is not None:
                 self._proxy.close()
-
-
-def _words(models: Mapping[str, Mode]) -> dict[str, str]:
-    return {model: str(mode) for model, mode in models.items()}

@@ -13,7 +13,7 @@ from specwatch.actuators import Actuator
 from specwatch.actuators.command import run_hook
 from specwatch.config.guard import Guard
 from specwatch.config.target import Target
-from specwatch.daemon.guard_measurements import Survey
+from specwatch.daemon.guard_measurements import GuardMeasurements
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, StoreError
@@ -42,8 +42,8 @@ _CLAIMS = frozenset({Phase.DRAINING, Phase.RESTARTING})
 """Phases that lead to a restart: never entered without a durable claim."""
 
 
-class World(NamedTuple):
-    """What a guardian looks at and acts by."""
+class GuardDependencies(NamedTuple):
+    """What a guard looks at and acts by."""
 
     store: Store
     book: GuardBook
@@ -58,7 +58,7 @@ class World(NamedTuple):
     wall: Callable[[], float]
 
 
-class Guardian:
+class TargetGuard:
     """One target's; ``turn`` is for one thread at a time, and raises nothing."""
 
     def __init__(
@@ -66,9 +66,9 @@ class Guardian:
         target: Target,
         policy: Guard,
         actuator: Actuator | None,
-        world: World,
+        dependencies: GuardDependencies,
         *,
-        after: Guardian | None = None,
+        after: TargetGuard | None = None,
     ) -> None:
         """``after`` is whom it succeeds: what that one still does is waited for."""
         self.target = target
@@ -80,7 +80,7 @@ class Guardian:
         """Switches and hooks by action and result, since this process began."""
         self.running: threading.Lock = after.running if after else threading.Lock()
         self._actuator = actuator
-        self._world = world
+        self._dependencies = dependencies
         self.stale = False
         """Whether what is stored has to be read again."""
         self._doubt = ("", "")
@@ -99,7 +99,9 @@ class Guardian:
         self._service_retry = False
         self._unstored: list[Step] = []
         self._unstored_error = StoreError("")
-        self._survey = Survey(target.name, world.store, world.baselines, target.objective)
+        self._measurements = GuardMeasurements(
+            target.name, dependencies.store, dependencies.baselines, target.objective
+        )
 
     @property
     def state(self) -> GuardState:
@@ -136,7 +138,7 @@ class Guardian:
         if known is not None and entry.version < known.version and not self.stale:
             return
         if known is None:
-            entry = replace(entry, state=entry.state.capped(self._world.now()))
+            entry = replace(entry, state=entry.state.capped(self._dependencies.now()))
         if known is not None and self._unstored and entry.version > known.version:
             self._rebase(known.state, entry.state)
         self.entry, self.stale = entry, False
@@ -187,8 +189,8 @@ class Guardian:
         try:
             if self._unstored:
                 raise self._unstored_error
-            self.entry = self._world.book.advance(
-                self.entry, step, self._world.wall(), by=self._world.store.daemon
+            self.entry = self._dependencies.book.advance(
+                self.entry, step, self._dependencies.wall(), by=self._dependencies.store.daemon
             )
         except Lost:
             raise
@@ -205,8 +207,11 @@ class Guardian:
         """Store what could not be stored, in its order."""
         while self._unstored and self.entry is not None:
             try:
-                self.entry = self._world.book.advance(
-                    self.entry, self._unstored[0], self._world.wall(), by=self._world.store.daemon
+                self.entry = self._dependencies.book.advance(
+                    self.entry,
+                    self._unstored[0],
+                    self._dependencies.wall(),
+                    by=self._dependencies.store.daemon,
                 )
             except Lost:
                 raise
@@ -248,7 +253,7 @@ class Guardian:
             incident=state.incident.id if state.incident else None,
         )
         if state.phase is Phase.VERIFYING and before.phase is Phase.RESTARTING:
-            self._world.switched()
+            self._dependencies.switched()
         if before.phase is not state.phase and state.phase is Phase.HELD:
             self._count("disable" if state.goal is Mode.OFF else "enable", "held")
 
@@ -290,7 +295,7 @@ class Guardian:
         except ActuatorError as error:
             _log.error("guard_switch_failed", target=self.target.name, detail=str(error))
             self._outcome = Outcome(str(error), changed=error.changed, retry=error.retry)
-            self._again_at = self._world.now() + _AGAIN_SECONDS
+            self._again_at = self._dependencies.now() + _AGAIN_SECONDS
             self._count(action, "failed")
         else:
             self._outcome = Outcome()
@@ -311,7 +316,7 @@ class Guardian:
             run_hook(words, timeout=self.policy.hooks.timeout, environment=environment)
         except ActuatorError as error:
             _log.error("hook_failed", target=self.target.name, hook=which, detail=str(error))
-            self._again_at = self._world.now() + _AGAIN_SECONDS
+            self._again_at = self._dependencies.now() + _AGAIN_SECONDS
             self._count(f"hook_{which}", "failed")
             return False
         self._count(f"hook_{which}", "done")
@@ -321,15 +326,15 @@ class Guardian:
         self.actions[action, result] += 1
 
     def _look(self) -> Seen:
-        state, world = self.state, self._world
-        status = world.status()
-        now, wall = world.now(), world.wall()
+        state, dependencies = self.state, self._dependencies
+        status = dependencies.status()
+        now, wall = dependencies.now(), dependencies.wall()
         modes = set(status.models.values())
         unknown = not modes or Mode.UNKNOWN in modes
         mode = Mode.ON if Mode.ON in modes else None if unknown else Mode.OFF
         failing = status.failure is not None
-        decision = world.decision()
-        found = found_by(decision.findings)
+        decision = dependencies.decision()
+        verdicts = found_by(decision.findings)
         if state.phase is Phase.OBSERVING and self.policy.explore.budget:
             self._doubt = unmeasured(decision, wall, self.policy.explore.max_age)
         else:
@@ -342,9 +347,9 @@ class Guardian:
             mode=None if failing else mode,
             models=tuple(sorted(status.models)),
             load=None if failing else status.load,
-            breaches=found.breaches,
-            suspects=found.suspects,
-            passing=found.passing,
+            breaches=verdicts.breaches,
+            suspects=verdicts.suspects,
+            passing=verdicts.passing,
             unknown=self._doubt[0],
             aged=self._doubt[1],
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
@@ -358,10 +363,10 @@ class Guardian:
                 service_retry=self._service_retry,
             )
         if state.phase in (Phase.VERIFYING, Phase.ROLLING_BACK):
-            seen = replace(seen, healthy=world.healthy())
-        seen = self._survey.extend(seen, state, self.policy)
-        if self._survey.error is not None:
-            self._failed(self._survey.error)  # what is under way goes on without it
+            seen = replace(seen, healthy=dependencies.healthy())
+        seen = self._measurements.extend(seen, state, self.policy)
+        if self._measurements.error is not None:
+            self._failed(self._measurements.error)  # what is under way goes on without it
         return seen
 
     def _ask(self, state: GuardState, now: float) -> None:

@@ -16,8 +16,9 @@ from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode, Window
 from specwatch.report.hours import HOUR_NAMES, Member, Row, Without
 from specwatch.report.sources import Beside, Drafted, Recorded, add_drafted
 from specwatch.store import schema
+from specwatch.store.contexts import Shared, shared_of
 from specwatch.store.damage import UNDECODABLE, Damage, require_types, sound
-from specwatch.store.packing import MODES, Shared, assemble, shared_of
+from specwatch.store.packing import MODES, assemble
 from specwatch.store.readers import place
 
 if TYPE_CHECKING:

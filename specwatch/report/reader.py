@@ -26,9 +26,9 @@ from specwatch.report.sources import GuardStep, Recorded, Sources
 from specwatch.rules.decisions import Decision
 from specwatch.runtime.workers import spread
 from specwatch.store import damaged_rows, guard_records, measurement_rows, verdict_rows
+from specwatch.store.contexts import storable
 from specwatch.store.experiment_rows import subject_of
 from specwatch.store.guard_records import StepRecord
-from specwatch.store.packing import storable
 from specwatch.store.readers import Reader
 from specwatch.wording.moments import moment
 from specwatch.wording.text import shown

@@ -80,9 +80,9 @@ class _BoundedProtocol(_Protocol):
                 for connection in self.connections
                 if isinstance(connection, _BoundedProtocol)
             )
-            found = [protocol for protocol in protocols if not protocol.transport.is_closing()]
-            if len(found) > most:
-                min(found, key=_BoundedProtocol._needed_since).transport.abort()
+            idle = [protocol for protocol in protocols if not protocol.transport.is_closing()]
+            if len(idle) > most:
+                min(idle, key=_BoundedProtocol._needed_since).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:

@@ -36,17 +36,19 @@ def chain(error: BaseException) -> Iterable[BaseException]:
     seen: list[BaseException] = []
     waiting: list[object] = [error]
     while waiting:
-        each = waiting.pop()
-        if isinstance(each, BaseException) and each not in seen:
-            seen.append(each)
-            waiting += [each.__cause__, each.__context__, getattr(each, "reason", None)]
-            waiting += each.args
+        cause = waiting.pop()
+        if isinstance(cause, BaseException) and cause not in seen:
+            seen.append(cause)
+            waiting += [cause.__cause__, cause.__context__, getattr(cause, "reason", None)]
+            waiting += cause.args
     return seen
 
 
 def root(error: BaseException) -> BaseException:
     """The one that says most."""
-    return next((each for each in chain(error) if isinstance(each, OSError) and each.errno), error)
+    return next(
+        (cause for cause in chain(error) if isinstance(cause, OSError) and cause.errno), error
+    )
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:

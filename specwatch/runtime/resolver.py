@@ -47,13 +47,13 @@ class Resolver:
             pending = self._pending = Future()
             threading.Thread(target=self._run, args=(pending,), name="resolve", daemon=True).start()
         try:
-            found = pending.result(timeout)
+            addresses = pending.result(timeout)
         except CancelledError:
             raise ConnectionAbortedError("given up") from None
         finally:
             if pending.done():
                 self._pending = None
-        return found
+        return addresses
 
     def abort(self) -> None:
         """Make a look-up that another thread waits for fail at once."""
@@ -62,20 +62,20 @@ class Resolver:
             pending.cancel()
 
     def _run(self, pending: Future[list[Address]]) -> None:
-        found: list[Address] = []
+        addresses: list[Address] = []
         failure: Exception | None = None
         try:
-            found = _look_up(self._host, self._port)
+            addresses = _look_up(self._host, self._port)
         except Exception as error:
             failure = error  # raised where the result is waited for
         if not pending.set_running_or_notify_cancel():
             return
         if failure is None:
-            pending.set_result(found)
+            pending.set_result(addresses)
         else:
             pending.set_exception(failure)
 
 
 def _look_up(host: str, port: int, flags: int = 0) -> list[Address]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
-    return [Address(family, kind, protocol, place) for family, kind, protocol, _, place in found]
+    entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return [Address(family, kind, protocol, place) for family, kind, protocol, _, place in entries]

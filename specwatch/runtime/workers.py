@@ -51,13 +51,13 @@ def spread(
     with ExitStack() as stack:
         results: list[Connection] = []
         try:
-            for at in range(count):
-                _start(function, items[at::count], results, stack)
+            for first in range(count):
+                _start(function, items[first::count], results, stack)
         except OSError:  # too many processes or files
             stack.close()
             yield map(function, items)
             return
-        yield (_received(results[at % count]) for at in range(len(items)))
+        yield (_received(results[index % count]) for index in range(len(items)))
 
 
 def _start(
@@ -109,7 +109,7 @@ def _work(
 
 def _received(receiver: Connection) -> Any:
     try:
-        found, error = receiver.recv()
+        result, error = receiver.recv()
     except EOFError as ended:
         raise WorkerLostError(
             "a process that made a part of the report was killed or failed: expected its part;"
@@ -117,4 +117,4 @@ def _received(receiver: Connection) -> Any:
         ) from ended
     if error is not None:
         raise error
-    return found
+    return result

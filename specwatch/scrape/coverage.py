@@ -61,14 +61,14 @@ def coverages(
             of_all[model] = window
         else:
             parts.setdefault(model, []).append(window)
-    found = {}
+    by_model = {}
     for model in sorted({*of_all, *parts} - set(doubted)):
         seen = parts.get(model, [])
         if source is None and not seen:
             continue
         total = sum_tallies(window.tally for window in seen)
         whole = of_all.get(model)
-        found[model] = Coverage(
+        by_model[model] = Coverage(
             source or seen[-1].source,
             total.drafts or 0,
             None if whole is None else whole.tally.drafts,
@@ -77,7 +77,7 @@ def coverages(
             acceptance_rate(total),
             None if whole is None else acceptance_rate(whole.tally),
         )
-    return found
+    return by_model
 
 
 def trouble_of(model: str, seen: Coverage) -> Trouble | None:
@@ -102,21 +102,21 @@ _NO_RECORD = f"no response carries a record of its acceptance: {KEEP_RECORDS}"
 def _derived_off(model: str, derived: float | None, counted: float | None) -> Trouble | None:
     if derived is None or counted is None or abs(derived - counted) <= MOST_OFF:
         return None
-    said = (
+    message = (
         f"the acceptance rate derived from streamed steps is {derived:.1%}, where the server"
         f" counted {counted:.1%}: it may join steps, as for slow clients, or draft less than it"
         f" could. For figures by temperature that hold, {KEEP_RECORDS}"
     )
-    return Trouble("derived_off", said, model)
+    return Trouble("derived_off", message, model)
 
 
 def _low(share: float, uncovered: Mapping[str, int]) -> str:
-    said = f"the tap covers {share:.1%} of the drafts of the last minutes"
+    message = f"the tap covers {share:.1%} of the drafts of the last minutes"
     reasons = leading_reasons(uncovered)
     if not reasons:
-        return f"{said}; does all traffic pass through it?"
+        return f"{message}; does all traffic pass through it?"
     named = ", ".join(f"{count:,} ({reason})" for count, reason in reasons)
-    return f"{said}; requests that it does not: {named}"
+    return f"{message}; requests that it does not: {named}"
 
 
 def leading_reasons(uncovered: Mapping[str, int]) -> list[tuple[int, str]]:

@@ -34,7 +34,7 @@ def ask(fetch: Callable[[str], bytes]) -> EngineInfo:
     """
     read = partial(_json, fetch)
     identities = (engine.identify(read) for engine in ENGINES)
-    identity = next((one for one in identities if one != Identity()), Identity())
+    identity = next((candidate for candidate in identities if candidate != Identity()), Identity())
     document = read("/v1/models")
     models = document.get("data") if isinstance(document, dict) else None
     listed = models[:_MOST_MODELS] if isinstance(models, list) else []

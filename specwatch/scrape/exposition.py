@@ -86,7 +86,7 @@ class PageReader:
         samples: dict[Series, float] = {}
         try:
             if len(page) > _LARGE:
-                lines = [found[1] for found in self._picked(page)]
+                lines = [match[1] for match in self._picked(page)]
                 ours = self._read_lines(lines, samples)
             else:
                 ours = self._read_groups(page, samples)
@@ -158,12 +158,12 @@ class PageReader:
         """Yield the lines that may be ours, each with the line feed before it."""
         most = self._limits.sample_limit
         longest = _longest_line(self._limits)
-        found = _OURS_ON_PAGE.finditer(b"\n" + page)
-        for line in itertools.islice(found, most or None):
+        matches = _OURS_ON_PAGE.finditer(b"\n" + page)
+        for line in itertools.islice(matches, most or None):
             if line.end() - line.start(1) > longest:
                 raise self._too_long(line, page)
             yield line
-        more = sum(1 for _ in found)
+        more = sum(1 for _ in matches)
         if more:
             raise self._too_many(most + more)
 
@@ -186,24 +186,24 @@ class PageReader:
     def _read_line_by_line(self, page: bytes) -> dict[Series, float]:
         samples: dict[Series, float] = {}
         seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
-        for found in self._picked(page):
+        for match in self._picked(page):
             try:
-                line = found[1].decode("utf-8").strip()
+                line = match[1].decode("utf-8").strip()
                 name, labels, value, _ = self._parse_sample(line)
                 number = _parse_value(value)
             except UnicodeDecodeError as error:
-                said = f"line {_number(page, found)} is not UTF-8: {error.reason}"
-                raise PageError(ScrapeReason.NOT_METRICS, said) from error
+                message = f"line {_number(page, match)} is not UTF-8: {error.reason}"
+                raise PageError(ScrapeReason.NOT_METRICS, message) from error
             except ValueError as error:
-                said = f"line {_number(page, found)}: {error}"
-                raise PageError(ScrapeReason.MALFORMED, said) from error
+                message = f"line {_number(page, match)}: {error}"
+                raise PageError(ScrapeReason.MALFORMED, message) from error
             series = series_of(name, labels)
             if series is None:
                 continue
             identity = (name, frozenset(labels.items()))
             if identity in seen:
-                said = f"line {_number(page, found)}: {_excerpt(line)} stands twice"
-                raise PageError(ScrapeReason.DUPLICATE_SERIES, said)
+                message = f"line {_number(page, match)}: {_excerpt(line)} stands twice"
+                raise PageError(ScrapeReason.DUPLICATE_SERIES, message)
             seen.add(identity)
             before = samples.get(series)
             samples[series] = number if before is None else _combine(series, before, number)
@@ -265,7 +265,7 @@ class PageReader:
         size = len(written.encode()) if most and 4 * len(written) > most else 0
         # Unescaped it has at least half of its bytes: what is far too long is not looked at.
         if size <= 2 * most:
-            value = _ESCAPE.sub(lambda found: "\n" if found[1] == "n" else found[1], written)
+            value = _ESCAPE.sub(lambda match: "\n" if match[1] == "n" else match[1], written)
             size = len(value.encode()) if size > most else 0
             if size <= most:
                 return value

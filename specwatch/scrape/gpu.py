@@ -49,13 +49,13 @@ class GpuMemoryReader:
 
         None when one of them could not be read within the last 30 s.
         """
-        found, found_at = self._found, self._found_at
-        if not found or found_at is None or now - found_at > _FRESH_SECONDS:
+        memories, found_at = self._found, self._found_at
+        if not memories or found_at is None or now - found_at > _FRESH_SECONDS:
             return None
-        chosen = range(len(found)) if indices is None else indices
+        chosen = range(len(memories)) if indices is None else indices
         used = total = 0
         for index in chosen:
-            memory = found[index] if index < len(found) else None
+            memory = memories[index] if index < len(memories) else None
             if memory is None:
                 return None
             used += memory.used

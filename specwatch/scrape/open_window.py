@@ -7,9 +7,19 @@ from dataclasses import dataclass, field
 
 from specwatch.domain import buckets
 from specwatch.domain.buckets import Bucket
-from specwatch.domain.model import Gauges, Mode, Series
+from specwatch.domain.model import (
+    MINUTE,
+    Environment,
+    Gauges,
+    Mode,
+    Series,
+    SeriesId,
+    Tally,
+    Window,
+)
 from specwatch.scrape import counted
 from specwatch.scrape.counted import Counted
+from specwatch.scrape.gauges import counted as counted_gauges
 
 
 def by_bucket_of_tap() -> Counted[Bucket]:
@@ -42,3 +52,24 @@ class OpenWindow:
             if increment:
                 counts = inside if tapped and series.temperature else engine
                 counts[series] = counts.get(series, 0.0) + increment
+
+    def closed(
+        self, series: SeriesId, model: str, mode: Mode, total: Tally, environment: Environment
+    ) -> Window:
+        """The window of one model, which the engine calls ``model``."""
+        return Window(
+            series=series,
+            start=self.start,
+            length=MINUTE,
+            mode=mode,
+            tally=total,
+            gauges=counted_gauges(self.gauges.get(model, Gauges()), total, self.observed_seconds),
+            environment=environment,
+            server_drafts=total.drafts,
+            source_drafts=total.drafts,
+            observed_seconds=self.observed_seconds,
+            down_seconds=self.down_seconds,
+            scrapes_ok=self.scrapes_ok,
+            scrapes_failed=self.scrapes_failed,
+            restarts=self.restarts,
+        )

@@ -139,8 +139,8 @@ class PageClient:
         response = connection.getresponse()
         self._stage = _PAGE
         if response.status != http.client.OK:
-            said, status = self._status(response), response.status
-            raise ScrapeError(ScrapeReason.HTTP_STATUS, said, status)
+            message, status = self._status(response), response.status
+            raise ScrapeError(ScrapeReason.HTTP_STATUS, message, status)
         body = self._read(response, max_size)
         if self._aborted:  # which looks like the end of a page that tells no length
             raise ConnectionAbortedError("given up")

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from specwatch.domain import histogram
 from specwatch.domain.model import COUNTERS, HISTOGRAMS, MAPPINGS, Histogram, Mode, Series, Tally
-from specwatch.engines.families import GAUGES, SUPERSEDED, TAKE_MAXIMUM
+from specwatch.engines.families import ENGINE_TITLES, GAUGES, SUPERSEDED, TAKE_MAXIMUM
+from specwatch.errors import PageError, ScrapeReason
 from specwatch.scrape import counters
 
 _OF_THE_PROCESS = frozenset({"process_start", "cache_config", "tap_failures"})
@@ -58,6 +59,18 @@ def parts_of(samples: Mapping[Series, float]) -> Parts:
         else:
             models[series.model_name][series] = value
     return Parts(dict(models), tap)
+
+
+def no_engine(page: Parts) -> PageError:
+    """Why a page is not taken for an engine's."""
+    if page.tap:
+        message = (
+            "a page of a `specwatch tap proxy` alone; give its URL as the target's proxy, and the"
+            " server's as its url"
+        )
+    else:
+        message = f"a metrics page, but not of {ENGINE_TITLES}"
+    return PageError(ScrapeReason.NO_ENGINE, message)
 
 
 def by_model(samples: Mapping[Series, float]) -> dict[str, dict[Series, float]]:
@@ -182,12 +195,12 @@ def fingerprint_of(samples: Iterable[Series]) -> str:
     shown: list[str] = []
     positions: Counter[tuple[str, str]] = Counter()
     unknown = False
-    for one in sorted(samples):
-        if one.quantity == "cache_config":
-            shown.append(f"{one.model_name}|{one.key}")
-        elif one.quantity == "accepted_per_position" and not one.temperature:
-            positions[one.model_name, one.engine] += 1
-        elif one.quantity == "lifetime_acceptance_rate":
+    for series in sorted(samples):
+        if series.quantity == "cache_config":
+            shown.append(f"{series.model_name}|{series.key}")
+        elif series.quantity == "accepted_per_position" and not series.temperature:
+            positions[series.model_name, series.engine] += 1
+        elif series.quantity == "lifetime_acceptance_rate":
             unknown = True
     digest = hashlib.blake2b("\n".join(shown).encode(), digest_size=6).hexdigest()
     counts = sorted(set(positions.values()))
@@ -205,7 +218,7 @@ def _prefer_successors(values: dict[str, float] | dict[str, dict[str, dict[str, 
 def _histogram(
     quantity: str, engines: Mapping[str, Mapping[str, float]], problems: list[str]
 ) -> Histogram | None:
-    found = []
+    histograms = []
     for engine, parts in engines.items():
         by_bound = {le: count for le, count in parts.items() if le not in ("sum", "count")}
         if not by_bound:
@@ -221,12 +234,12 @@ def _histogram(
         except ValueError:
             problems.append(f"a bucket of {quantity} of engine {engine[:60]!r} has no bound")
             continue
-        one = histogram.from_cumulative(buckets, parts.get("sum", math.nan))
-        if one is None or math.isnan(one.sum):
+        histogram_of_engine = histogram.from_cumulative(buckets, parts.get("sum", math.nan))
+        if histogram_of_engine is None or math.isnan(histogram_of_engine.sum):
             problems.append(f"the buckets of {quantity} of engine {engine[:60]!r} do not add up")
         else:
-            found.append(one)
-    return histogram.merge_all(found)
+            histograms.append(histogram_of_engine)
+    return histogram.merge_all(histograms)
 
 
 def _per_position(counts: Mapping[str, float], problems: list[str]) -> tuple[int, ...] | None:
@@ -236,7 +249,7 @@ def _per_position(counts: Mapping[str, float], problems: list[str]) -> tuple[int
             problems.append(f"{position[:20]!r} is not a position of a draft token")
             return None
         totals[int(position)] = int(count)
-    return tuple(totals.get(at, 0) for at in range(max(totals) + 1)) if totals else None
+    return tuple(totals.get(place, 0) for place in range(max(totals) + 1)) if totals else None
 
 
 def _mean_tpot(parts: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Histogram | None:

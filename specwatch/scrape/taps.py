@@ -230,26 +230,26 @@ class Taps:
 
     def trouble(self, edges: Sequence[float]) -> tuple[Trouble, ...]:
         """What is wrong now; ``edges`` are those of the configured temperature buckets."""
-        found = []
+        troubles = []
         if self.gone:
-            found.append(Trouble("gone", _GONE))
+            troubles.append(Trouble("gone", _GONE))
         if self._inside and self._proxied:
-            found.append(Trouble("two_taps", _TWO_TAPS))
+            troubles.append(Trouble("two_taps", _TWO_TAPS))
         if self._proxy_empty:
-            found.append(Trouble("proxy_without_tap", _PROXY_WITHOUT_TAP))
+            troubles.append(Trouble("proxy_without_tap", _PROXY_WITHOUT_TAP))
         doubted = self._doubted if self._inside else self._proxy_doubted
-        found += [
+        troubles += [
             _too_many(model, excess, derives=self._seen.derives)
             for model, excess in sorted(doubted.items())
         ]
         if self._strangers:
-            found.append(Trouble("unknown_model", unknown_models(self._strangers)))
+            troubles.append(Trouble("unknown_model", unknown_models(self._strangers)))
         others = other_buckets(self._seen.temperatures, edges)
         if others is not None:
-            found.append(Trouble("other_buckets", others))
+            troubles.append(Trouble("other_buckets", others))
         if self._seen.failures:
-            found.append(Trouble("tap_failed", _failed(self._seen.failures)))
-        return tuple(found)
+            troubles.append(Trouble("tap_failed", _failed(self._seen.failures)))
+        return tuple(troubles)
 
 
 _GONE = (
@@ -264,7 +264,7 @@ _PROXY_WITHOUT_TAP = "the proxy's page has no specwatch_* family; is it a `specw
 
 
 def _too_many(model: str, excess: _Excess, *, derives: bool) -> Trouble:
-    said = (
+    message = (
         f"the tap counted {excess.tap:,} {_COMPARED[excess.quantity]} where the server counted"
         f" {excess.server:,}"
     )
@@ -273,7 +273,7 @@ def _too_many(model: str, excess: _Excess, *, derives: bool) -> Trouble:
         why = _COUNTS_TWICE
     else:
         why = _JOINS_STEPS if kind == ACCEPTS_TOO_MUCH else _DERIVES_TOO_MANY
-    return Trouble(kind, said + why, model)
+    return Trouble(kind, message + why, model)
 
 
 _COUNTS_TWICE = (
@@ -331,31 +331,31 @@ def _strangers(seen: _Seen, models: Collection[str], unnamed: str) -> frozenset[
 
 def _counts(samples: Mapping[Series, float]) -> Counter[_Count]:
     """What the engine counted; models without a family are missing there."""
-    found: Counter[_Count] = Counter()
+    counts: Counter[_Count] = Counter()
     for series, value in samples.items():
         if series.quantity in _COMPARED and not series.temperature:
-            found[_Count(series.model_name, series.quantity)] += int(value)
-    return found
+            counts[_Count(series.model_name, series.quantity)] += int(value)
+    return counts
 
 
 def _of_server(models: Mapping[str, Mapping[Series, float]]) -> Counter[_Count]:
-    found: Counter[_Count] = Counter()
+    counts: Counter[_Count] = Counter()
     for samples in models.values():
-        found.update(_counts(samples))
-    return found
+        counts.update(_counts(samples))
+    return counts
 
 
 def _of_tap(
     samples: Mapping[Series, float], models: Collection[str], unnamed: str
 ) -> Counter[_Count]:
     """What a tap counted, by the engine's model."""
-    found: Counter[_Count] = Counter()
+    counts: Counter[_Count] = Counter()
     for series, value in samples.items():
         if series.quantity in _COMPARED and series.temperature:
             model = matching(series.model_name, models, unnamed)
             if model is not None:
-                found[_Count(model, series.quantity)] += int(value)
-    return found
+                counts[_Count(model, series.quantity)] += int(value)
+    return counts
 
 
 def _widths(models: Mapping[str, Mapping[Series, float]]) -> dict[str, int]:
@@ -374,10 +374,10 @@ def _excesses(
     Where the engine does not count drafts, nobody knows: how many tokens each may have is not told
     then either (before vLLM 0.8.5), or its counts of tokens mean nothing (V0).
     """
-    found: dict[str, _Excess] = {}
+    excesses: dict[str, _Excess] = {}
     for quantity in _COMPARED:
         for count, seen in tap.items():
-            told = count in server and _Count(count.model, "drafts") in server
-            if count.quantity == quantity and told and seen > most(count):
-                found.setdefault(count.model, _Excess(quantity, seen, server[count]))
-    return found
+            comparable = count in server and _Count(count.model, "drafts") in server
+            if count.quantity == quantity and comparable and seen > most(count):
+                excesses.setdefault(count.model, _Excess(quantity, seen, server[count]))
+    return excesses

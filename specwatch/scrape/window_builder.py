@@ -30,12 +30,13 @@ from specwatch.domain.model import (
     Tally,
     Window,
 )
-from specwatch.engines.families import ENGINE_TITLES, GAUGES
+from specwatch.engines.families import GAUGES
 from specwatch.errors import NO_ANSWER, PageError, ScrapeReason
 from specwatch.scrape import tally
 from specwatch.scrape.counted import Counted
 from specwatch.scrape.counters import CounterTracker
-from specwatch.scrape.gauges import GpuMemory, counted, gauges_over
+from specwatch.scrape.downtime import Downtime
+from specwatch.scrape.gauges import GpuMemory, gauges_over
 from specwatch.scrape.open_window import OpenWindow, by_bucket_of_tap
 from specwatch.scrape.taps import Taps
 
@@ -60,7 +61,7 @@ class Observation(NamedTuple):
     proxy_error: PageError | None = None
 
 
-class Watch:
+class WindowBuilder:
     """The state of one target between scrapes."""
 
     def __init__(
@@ -84,14 +85,7 @@ class Watch:
         self._counted_since: float | None = None
         """Unix time of the page at which the open window's counts begin."""
         self._monotonic: float | None = None
-        self._tried: float | None = None
-        """When the last scrape ended, good or not, on the monotonic clock."""
-        self._silent_since: float | None = None
-        """Since when the engine has not answered, on the monotonic clock."""
-        self._silent_until = 0.0
-        """Up to when that is counted as down."""
-        self._down = 0.0
-        """Seconds counted as down since the last good page."""
+        self._downtime = Downtime()
         self._page: Mapping[Series, float] = {}
         self._models: dict[str, Mode] = {}
         self._sampled: dict[str, tally.Sampled] = {}
@@ -119,10 +113,10 @@ class Watch:
     @property
     def load(self) -> float | None:
         """Requests that ran or waited at the last page, of all models; None where it told none."""
-        told = [each for each in self._sampled.values() if each.running is not None]
-        if not told:
+        samples = [sample for sample in self._sampled.values() if sample.running is not None]
+        if not samples:
             return None
-        return sum((each.running or 0.0) + (each.waiting or 0.0) for each in told)
+        return sum((sample.running or 0.0) + (sample.waiting or 0.0) for sample in samples)
 
     @property
     def taps(self) -> Taps:
@@ -148,7 +142,7 @@ class Watch:
         models = parts.models
         try:
             if not models:
-                raise no_engine(parts)
+                raise tally.no_engine(parts)
             count = len(window.modes.keys() | models.keys())
             if count > MOST_MODELS:
                 raise PageError(
@@ -227,39 +221,17 @@ class Watch:
         """Take in that a scrape failed at ``now``."""
         problems: list[str] = []
         ends = self._open is not None and self._start(now) > self._open.start
-        if self._open is not None and ends and self._tried is not None and reason in NO_ANSWER:
-            self._count_down(self._open, self._tried)
+        if self._open is not None and ends and reason in NO_ANSWER:
+            self._open.down_seconds += self._downtime.until_last_try()
         batch = self._roll(now, problems)
         self._fail(self._window(now), now, reason)
         return Observation(batch, problems=tuple(problems))
 
     def _fail(self, window: OpenWindow, now: Moment, reason: ScrapeReason) -> None:
         window.scrapes_failed += 1
-        if self._was_away(now):
-            self._silent_since = None
-        elif self._is_down(now):
-            self._count_down(window, now.monotonic)
-        if reason not in NO_ANSWER:
-            self._silent_since = None
-        elif self._silent_since is None:
-            begun = now.monotonic if self._tried is None or self._was_away(now) else self._tried
-            self._silent_since = self._silent_until = begun
-        self._tried = now.monotonic
-
-    def _was_away(self, now: Moment) -> bool:
-        """Whether specwatch itself did not try for long: nobody knows whether the engine ran."""
-        return self._tried is not None and now.monotonic - self._tried > self.max_gap
-
-    def _is_down(self, now: Moment) -> bool:
-        since = self._silent_since
-        return since is not None and now.monotonic - since > self.max_gap
-
-    def _count_down(self, window: OpenWindow, until: float) -> None:
-        """Count the silence of the engine, if there is one, as down time."""
-        if self._silent_since is not None:
-            window.down_seconds += until - self._silent_until
-            self._down += until - self._silent_until
-            self._silent_until = until
+        window.down_seconds += self._downtime.fail(
+            now.monotonic, self.max_gap, silent=reason in NO_ANSWER
+        )
 
     def close(self) -> Observation:
         """End the open window before its time, because the daemon stops."""
@@ -329,8 +301,8 @@ class Watch:
         self._tracker = CounterTracker()
         self._taps = Taps()
         self.drafting = None
-        self._wall = self._monotonic = self._tried = self._silent_since = None
-        self._down = 0.0
+        self._wall = self._monotonic = None
+        self._downtime = Downtime()
         self._sampled = {}
 
     def change_proxy(self) -> None:
@@ -429,11 +401,12 @@ class Watch:
             elapsed = now.monotonic - self._monotonic
         elif self._wall is not None:
             elapsed = max(0.0, now.wall - self._wall)
-        if not self._was_away(now) and (restarted or self._is_down(now)):
-            self._count_down(window, now.monotonic)
+        window.down_seconds += self._downtime.until_page(
+            now.monotonic, self.max_gap, restarted=restarted
+        )
         window.observed_seconds += self._covered(elapsed, now, restarted=restarted)
         window.scrapes_ok += 1
-        self._tried, self._silent_since, self._down = now.monotonic, None, 0.0
+        self._downtime.end(now.monotonic)
         known = 0.0 < elapsed <= self.max_gap and not restarted and self._monotonic is not None
         modes: dict[str, Mode] = {}
         before, self._sampled = self._sampled, {}
@@ -450,7 +423,7 @@ class Watch:
 
     def _covered(self, elapsed: float, now: Moment, *, restarted: bool) -> float:
         """For how many of the ``elapsed`` seconds the counts of this page make up."""
-        covered = max(0.0, elapsed - self._down)
+        covered = max(0.0, elapsed - self._downtime.seconds)
         start = self._tracker.process_start
         if restarted and start is not None and self._monotonic is None:
             # What an earlier daemon saw of an outage is in its windows.
@@ -460,10 +433,14 @@ class Watch:
     def _build(self, window: OpenWindow, problems: list[str]) -> tuple[Window, ...]:
         tallies = window.engine.tallies(self._tracker.last or {}, problems)
         modes = window.modes or self._models
-        of_all = {
-            model: self._assemble(window, model, modes[model], tallies.get(model, Tally()))
-            for model in sorted(modes)
-        }
+        environment = replace(
+            self.environment, fingerprint=tally.fingerprint_of(self._page) if self._page else None
+        )
+        of_all = {}
+        for model in sorted(modes):
+            series = SeriesId(self._daemon, self._target, model or self.unnamed_model)
+            total = tallies.get(model, Tally())
+            of_all[model] = window.closed(series, model, modes[model], total, environment)
         by_temperature = self._build_buckets(window, of_all, problems)
         return (*of_all.values(), *by_temperature)
 
@@ -488,39 +465,6 @@ class Watch:
             restarts=window.proxy_restarts if is_proxy else 0,
             problems=problems,
         )
-
-    def _assemble(self, window: OpenWindow, model: str, mode: Mode, total: Tally) -> Window:
-        return Window(
-            series=SeriesId(self._daemon, self._target, model or self.unnamed_model),
-            start=window.start,
-            length=MINUTE,
-            mode=mode,
-            tally=total,
-            gauges=counted(window.gauges.get(model, Gauges()), total, window.observed_seconds),
-            environment=replace(
-                self.environment,
-                fingerprint=tally.fingerprint_of(self._page) if self._page else None,
-            ),
-            server_drafts=total.drafts,
-            source_drafts=total.drafts,
-            observed_seconds=window.observed_seconds,
-            down_seconds=window.down_seconds,
-            scrapes_ok=window.scrapes_ok,
-            scrapes_failed=window.scrapes_failed,
-            restarts=window.restarts,
-        )
-
-
-def no_engine(page: tally.Parts) -> PageError:
-    """Why a page is not taken for an engine's."""
-    if page.tap:
-        said = (
-            "a page of a `specwatch tap proxy` alone; give its URL as the target's proxy, and the"
-            " server's as its url"
-        )
-    else:
-        said = f"a metrics page, but not of {ENGINE_TITLES}"
-    return PageError(ScrapeReason.NO_ENGINE, said)
 
 
 def _counters(page: Mapping[Series, float]) -> dict[Series, float]:

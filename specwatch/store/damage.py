@@ -108,8 +108,8 @@ class Damage:
 
 def of(connection: sa.Connection) -> Damage:
     """What is known to be damaged in the database of a connection."""
-    found = connection.get_execution_options().get("specwatch_damage")
-    return found if isinstance(found, Damage) else Damage()
+    damage = connection.get_execution_options().get("specwatch_damage")
+    return damage if isinstance(damage, Damage) else Damage()
 
 
 def sound(
@@ -125,14 +125,14 @@ def sound(
     """
     for row in rows:
         try:
-            found = decode(row)
+            decoded = decode(row)
         except MissingContext:
             continue
         except UNDECODABLE as error:
             columns = _key(table, row) if key is None else key(row)
             damage.note(DamagedRow(str(table.name), columns, reason(error)))
             continue
-        yield found
+        yield decoded
 
 
 def require_types(table: sa.Table, names: Sequence[str], values: Sequence[Any]) -> None:
@@ -156,10 +156,10 @@ def require_types(table: sa.Table, names: Sequence[str], values: Sequence[Any]) 
 
 def reason(error: BaseException) -> str:
     """What an error says of a row, in a line."""
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     if not isinstance(error, (ValueError, msgspec.MsgspecError, ConfigError)):
-        said = f"{type(error).__name__} {said}"
-    return said[:300] or type(error).__name__
+        message = f"{type(error).__name__} {message}"
+    return message[:300] or type(error).__name__
 
 
 class _Rule(NamedTuple):
@@ -215,4 +215,4 @@ def _key(table: sa.Table, row: Any) -> dict[str, object]:
 
 
 def _place(row: DamagedRow) -> tuple[object, ...]:
-    return row.table, *sorted(row.key.items(), key=lambda item: item[0])
+    return row.table, *sorted(row.key.items(), key=lambda column: column[0])

@@ -15,11 +15,12 @@ import sqlalchemy as sa
 
 from specwatch.domain.model import HOUR, SeriesId
 from specwatch.errors import DamagedRow
-from specwatch.store import damage, repository, schema
+from specwatch.store import cursor_rows, damage, schema
+from specwatch.store.contexts import storable
 from specwatch.store.experiment_rows import experiment_of
 from specwatch.store.guard_records import entry_of, fresh_after_damage, step_of, targets_of
 from specwatch.store.measurement_rows import measurement_of
-from specwatch.store.packing import COLUMNS, assemble, storable
+from specwatch.store.packing import COLUMNS, assemble
 from specwatch.store.statements import content_of, contents_of, insert, series_of
 from specwatch.store.verdict_rows import decision_of
 
@@ -113,7 +114,7 @@ def _decoder(connection: sa.Connection, table: sa.Table) -> Decode:
         return _window_decoder(connection, table)
     if table is schema.cursors:
         return _cursor_decoder(connection)
-    found: Mapping[sa.Table, Decode] = {
+    decoders: Mapping[sa.Table, Decode] = {
         schema.baselines: measurement_of,
         schema.verdicts: decision_of,
         schema.guards: entry_of,
@@ -122,7 +123,7 @@ def _decoder(connection: sa.Connection, table: sa.Table) -> Decode:
         schema.series: series_of,
         schema.contexts: content_of,
     }
-    return found.get(table, lambda row: damage.require_types(table, row._fields, row))
+    return decoders.get(table, lambda row: damage.require_types(table, row._fields, row))
 
 
 def _window_decoder(connection: sa.Connection, table: sa.Table) -> Decode:
@@ -142,7 +143,7 @@ def _window_decoder(connection: sa.Connection, table: sa.Table) -> Decode:
 
 def _cursor_decoder(connection: sa.Connection) -> Decode:
     contents = _contents(connection)
-    return lambda row: repository.cursor_of(row, contents(row.layout_id))
+    return lambda row: cursor_rows.cursor_of(row, contents(row.layout_id))
 
 
 def _contents(connection: sa.Connection) -> Callable[[object], str | None]:
@@ -151,8 +152,8 @@ def _contents(connection: sa.Connection) -> Callable[[object], str | None]:
 
     def content(id_: object) -> str | None:
         if id_ not in known:
-            found = contents_of(connection, [id_]) if isinstance(id_, int) else {}
-            known[id_] = next(iter(found.values()), None)
+            contents = contents_of(connection, [id_]) if isinstance(id_, int) else {}
+            known[id_] = next(iter(contents.values()), None)
         return known[id_]
 
     return content

@@ -192,23 +192,23 @@ class Database:
         try:
             yield
         except (DBAPIError, PoolTimeout, sqlite3.Error, OSError, UnicodeDecodeError) as error:
-            said = self._explain(error)
-            kind = StoreMalformed if MEND in said else StoreUnavailable
-            raise kind(said) from error
+            message = self._explain(error)
+            kind = StoreMalformed if MEND in message else StoreUnavailable
+            raise kind(message) from error
 
     def _explain(self, error: Exception) -> str:
         cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-        said = " ".join(str(cause).split())
+        message = " ".join(str(cause).split())
         if isinstance(self._url.password, str) and self._url.password:
-            said = said.replace(self._url.password, "***")
+            message = message.replace(self._url.password, "***")
         if self.is_sqlite:
             for words, remedy in _SQLITE_REMEDIES:
-                if words in said:
-                    return f"{self.where}: {remedy} ({said})"
+                if words in message:
+                    return f"{self.where}: {remedy} ({message})"
             for words, what in _SQLITE_DAMAGE:
-                if words in said:
-                    return f"{self.where}: {what}; {MEND} ({said})"
-        return f"{self.where}: {said}"
+                if words in message:
+                    return f"{self.where}: {what}; {MEND} ({message})"
+        return f"{self.where}: {message}"
 
 
 def parse_url(url: str) -> sa.URL:

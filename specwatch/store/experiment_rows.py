@@ -17,7 +17,7 @@ from specwatch.domain.experiments import (
 )
 from specwatch.errors import DamagedRow
 from specwatch.store import damage
-from specwatch.store.packing import storable
+from specwatch.store.contexts import storable
 from specwatch.store.schema import experiments
 
 
@@ -67,10 +67,10 @@ def fetch(connection: sa.Connection, number: int) -> Experiment | None:
     if row is None:
         return None
     try:
-        found = experiment_of(row)
+        experiment = experiment_of(row)
     except damage.UNDECODABLE as error:
         raise DamagedRow(experiments.name, {"id": number}, damage.reason(error)) from error
-    return found or read(bytes(row.data), f"stored result {number}")
+    return experiment or read(bytes(row.data), f"stored result {number}")
 
 
 def between(
@@ -91,10 +91,10 @@ def between(
     def decode(row: sa.Row[Any]) -> tuple[int, Experiment | None]:
         return row.id, experiment_of(row)
 
-    found = damage.sound(
+    stored = damage.sound(
         damage.of(connection), experiments, connection.execute(query).all(), decode
     )
-    return [Stored(number, one) for number, one in found if one is not None]
+    return [Stored(number, experiment) for number, experiment in stored if experiment is not None]
 
 
 def experiment_of(row: sa.Row[Any]) -> Experiment | None:
@@ -117,13 +117,13 @@ def spans(connection: sa.Connection, since: float, target: str) -> list[Span]:
     query = sa.select(experiments.c.data).where(
         experiments.c.ended_at >= int(since), experiments.c.target == storable(target)
     )
-    found = []
+    measured = []
     for data in connection.execute(query).scalars():
         try:
-            found.append(msgspec.json.decode(data, type=Span))
+            measured.append(msgspec.json.decode(data, type=Span))
         except msgspec.DecodeError:
             continue
-    return found
+    return measured
 
 
 def prune(connection: sa.Connection, before: float) -> int:

@@ -26,8 +26,9 @@ from specwatch.domain.model import (
     Window,
 )
 from specwatch.store import schema
+from specwatch.store.contexts import Shared, shared_of
 from specwatch.store.damage import UNDECODABLE, Damage, require_types, sound
-from specwatch.store.packing import COLUMNS, MODES, SOURCES, Shared, assemble, shared_of
+from specwatch.store.packing import COLUMNS, MODES, SOURCES, assemble
 from specwatch.store.readers import place
 from specwatch.store.row_columns import Entry, Packed, Positions, RowColumns, ints, numbered
 from specwatch.store.side_by_side import UNKNOWN, Floats, Ints, UnusualError
@@ -91,10 +92,10 @@ def fold(
             )
             for place in places
         ]
-        found = list(zip(places, sums(columns, group, groups), strict=True))
+        windows = list(zip(places, sums(columns, group, groups), strict=True))
     except UNDECODABLE:
-        found = list(_one_by_one(rows, series, contents, damage))
-    yield from found
+        windows = list(_one_by_one(rows, series, contents, damage))
+    yield from windows
 
 
 def sums(columns: RowColumns, group: Ints, groups: Sequence[Group]) -> list[Window]:
@@ -113,15 +114,15 @@ def sums(columns: RowColumns, group: Ints, groups: Sequence[Group]) -> list[Wind
         adding.most(columns.waiting_max),
         adding.greatest(columns.kv_cache_usage_max),
         adding.most(columns.gpu_memory_used_max),
-        (each.shared.gpu_memory_total for each in groups),
+        (member.shared.gpu_memory_total for member in groups),
         strict=True,
     )
     return [
         Window(
-            each.series, each.start, HOUR, each.mode, tally, Gauges(*sampled),
-            each.shared.environment, SOURCES[of], *rest,
+            member.series, member.start, HOUR, member.mode, tally, Gauges(*sampled),
+            member.shared.environment, SOURCES[of], *rest,
         )
-        for each, tally, sampled, of, *rest in zip(
+        for member, tally, sampled, of, *rest in zip(
             groups,
             _tallies(columns, adding, groups),
             gauges,
@@ -173,8 +174,8 @@ def _places(
     bins = np.where(mean > 0, np.searchsorted(_LAST_OF_BINS, np.rint(mean)), -1)
     keys = [starts - starts % HOUR, ids, contexts, columns.mode, bins]
     first, group = numbered(keys)
-    found = zip(*(key[first].tolist() for key in keys), strict=True)
-    return [Place(*each) for each in found], group
+    places = zip(*(key[first].tolist() for key in keys), strict=True)
+    return [Place(*values) for values in places], group
 
 
 class _Adding:
@@ -188,10 +189,12 @@ class _Adding:
         """The sums of what is known; None where nothing is."""
         known = values != UNKNOWN
         whole = bool(known.all())
-        found: list[int | None] = self.exact(values if whole else values * known).tolist()
+        totals: list[int | None] = self.exact(values if whole else values * known).tolist()
         if whole:
-            return found
-        return [each if here else None for each, here in zip(found, self.any(known), strict=True)]
+            return totals
+        return [
+            total if here else None for total, here in zip(totals, self.any(known), strict=True)
+        ]
 
     def exact(self, values: Ints) -> Ints:
         """The sums of whole numbers."""
@@ -201,25 +204,25 @@ class _Adding:
 
     def any(self, here: npt.NDArray[np.bool_]) -> list[bool]:
         """Whether any row of a group is among those."""
-        found: list[bool] = (np.bincount(self.group, here, self.count) > 0).tolist()
-        return found
+        result: list[bool] = (np.bincount(self.group, here, self.count) > 0).tolist()
+        return result
 
     def numbers(self, values: Floats) -> list[float]:
         """The sums."""
-        found: list[float] = np.bincount(self.group, values, self.count).tolist()
-        return found
+        result: list[float] = np.bincount(self.group, values, self.count).tolist()
+        return result
 
     def most(self, values: Ints) -> list[int | None]:
         """The greatest that is known; None where nothing is."""
-        found = np.full(self.count, UNKNOWN)
-        np.maximum.at(found, self.group, values)
-        return [None if each == UNKNOWN else each for each in found.tolist()]
+        greatest = np.full(self.count, UNKNOWN)
+        np.maximum.at(greatest, self.group, values)
+        return [None if value == UNKNOWN else value for value in greatest.tolist()]
 
     def greatest(self, values: Floats) -> list[float | None]:
         """The same of numbers."""
-        found = np.full(self.count, -np.inf)
-        np.fmax.at(found, self.group, values)
-        return [None if each == -np.inf else each for each in found.tolist()]
+        maxima = np.full(self.count, -np.inf)
+        np.fmax.at(maxima, self.group, values)
+        return [None if value == -np.inf else value for value in maxima.tolist()]
 
 
 def _positions(values: Positions, adding: _Adding) -> list[tuple[int, ...] | None]:
@@ -228,19 +231,19 @@ def _positions(values: Positions, adding: _Adding) -> list[tuple[int, ...] | Non
     columns = [adding.exact(count).tolist() for count in values.counts]
     whole = list(zip(*columns, strict=True)) if columns else [()] * adding.count
     return [
-        None if length is None else each[:length]
-        for length, each in zip(lengths, whole, strict=True)
+        None if length is None else counts[:length]
+        for length, counts in zip(lengths, whole, strict=True)
     ]
 
 
 def _by_key(entries: Sequence[Entry], adding: _Adding) -> list[dict[str, int]]:
-    found: list[dict[str, int]] = [{} for _ in range(adding.count)]
+    mappings: list[dict[str, int]] = [{} for _ in range(adding.count)]
     for entry in entries:
         group = adding.group[entry.rows]
         counts = _Adding(group, adding.count).exact(entry.counts).tolist()
-        for at in np.unique(group).tolist():
-            found[at][entry.key] = counts[at]
-    return found
+        for index in np.unique(group).tolist():
+            mappings[index][entry.key] = counts[index]
+    return mappings
 
 
 def _histograms(
@@ -255,10 +258,10 @@ def _histograms(
     first = adding.group * size + packed.first
     if packed.first.min() < 0 or packed.first.max() >= size or len(packed.counts) > size:
         raise UnusualError
-    for at, counts in enumerate(packed.counts):
+    for offset, counts in enumerate(packed.counts):
         if int(counts.max()) * len(counts) >= _EXACT:
             raise UnusualError
-        cells += np.bincount(first + at, counts, len(cells))
+        cells += np.bincount(first + offset, counts, len(cells))
     counted = cells[: adding.count * size].astype(np.int64).reshape(-1, size).tolist()
     return [
         Histogram(layout.bounds, tuple(row[: layout.size]), whole, layout.coarsened)
@@ -291,8 +294,8 @@ def _one_by_one(
         load_bin = -1 if window.load_bin is None else window.load_bin
         return Place(start - start % HOUR, id_, context, columns[0], load_bin), window
 
-    found: dict[Place, list[Window]] = {}
-    for at, window in sound(damage, schema.minutes, rows, decode, place):
-        found.setdefault(at, []).append(window)
-    for at, windows in found.items():
-        yield at, merge_windows(windows, start=at.start, length=HOUR)
+    by_place: dict[Place, list[Window]] = {}
+    for key, window in sound(damage, schema.minutes, rows, decode, place):
+        by_place.setdefault(key, []).append(window)
+    for key, windows in by_place.items():
+        yield key, merge_windows(windows, start=key.start, length=HOUR)

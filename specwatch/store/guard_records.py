@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from specwatch.errors import StoreError, StoreUnavailable
 from specwatch.guard.state import GuardState, Phase, Step
 from specwatch.store import damage
-from specwatch.store.packing import storable
+from specwatch.store.contexts import storable
 from specwatch.store.schema import guard_steps, guards
 from specwatch.store.statements import insert
 
@@ -122,10 +122,10 @@ class GuardBook:
             if target is not None:
                 query = query.where(guards.c.target == storable(target))
             rows = connection.execute(query).all()
-            found = damage.sound(
+            entries = damage.sound(
                 damage.of(connection), guards, rows, lambda row: (row.target, entry_of(row))
             )
-        return dict(found)
+        return dict(entries)
 
     def advance(self, entry: Entry, step: Step, now: float, *, by: str) -> Entry:
         """Store a step that follows on ``entry``, and renew the lease.
@@ -264,9 +264,9 @@ def fresh_after_damage(target: str, now: float) -> str:
     )
 
 
-def alike(one: GuardState, other: GuardState) -> bool:
+def alike(first: GuardState, other: GuardState) -> bool:
     """Whether they are the same, once stored."""
-    return _packed(one) == _packed(other)
+    return _packed(first) == _packed(other)
 
 
 def _names(holder: str) -> list[str]:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point, join
 from specwatch.domain.model import LOAD_BINS, Histogram
 from specwatch.store import damage
-from specwatch.store.packing import Finite, storable
+from specwatch.store.contexts import Finite, storable
 from specwatch.store.schema import baselines
 from specwatch.store.statements import insert
 
@@ -82,7 +82,7 @@ def put(connection: sa.Connection, measurements: Iterable[Measurement]) -> None:
         if bytes(stored.data) != values["data"]:
             same = (baselines.c[name] == value for name, value in zip(_KEY, key, strict=True))
             known = damage.sound(damage.of(connection), baselines, [stored], measurement_of)
-            joined = _values(next((join(each, one) for each in known), one))
+            joined = _values(next((join(measurement, one) for measurement in known), one))
             connection.execute(baselines.update().where(*same).values(joined))
 
 
@@ -99,7 +99,7 @@ def version(connection: sa.Connection) -> tuple[float, ...]:
     """Numbers that differ once any measurement does, for far less than it takes to read them."""
     size = sa.func.sum(sa.func.length(baselines.c.data))
     query = sa.select(sa.func.count(), sa.func.sum(baselines.c.measured_at), size)
-    return tuple(float(each or 0) for each in connection.execute(query).one())
+    return tuple(float(number or 0) for number in connection.execute(query).one())
 
 
 def prune(connection: sa.Connection, before: float) -> int:
@@ -107,30 +107,34 @@ def prune(connection: sa.Connection, before: float) -> int:
     return connection.execute(baselines.delete().where(baselines.c.measured_at < before)).rowcount
 
 
-def _values(one: Measurement) -> dict[str, Any]:
-    return {"measured_at": int(one.at), "data": _pack(one)}
+def _values(measurement: Measurement) -> dict[str, Any]:
+    return {"measured_at": int(measurement.at), "data": _pack(measurement)}
 
 
-def _key(one: Measurement) -> tuple[str, str, str, str, int, str]:
-    key = one.key
+def _key(measurement: Measurement) -> tuple[str, str, str, str, int, str]:
+    key = measurement.key
     names = (key.target, key.model_name, key.engine_version or "", key.configuration or "")
     target, model_name, version, configuration = map(storable, names)
-    return target, model_name, version, configuration, one.load_bin, str(one.origin)
+    return target, model_name, version, configuration, measurement.load_bin, str(measurement.origin)
 
 
-def _pack(one: Measurement) -> bytes:
+def _pack(measurement: Measurement) -> bytes:
     return _ENCODER.encode(
         _Data(
-            tuple(_Point(*point, on_arrival=True) for point in one.points),
-            _packed(one.ttft),
-            _packed(one.tpot),
-            one.points_behind,
+            tuple(_Point(*point, on_arrival=True) for point in measurement.points),
+            _packed(measurement.ttft),
+            _packed(measurement.tpot),
+            measurement.points_behind,
         )
     )
 
 
-def _packed(one: Histogram | None) -> _Packed | None:
-    return None if one is None else (one.bounds, one.counts, one.sum, one.coarsened)
+def _packed(histogram: Histogram | None) -> _Packed | None:
+    return (
+        None
+        if histogram is None
+        else (histogram.bounds, histogram.counts, histogram.sum, histogram.coarsened)
+    )
 
 
 def _point(stored: _Point, origin: Origin) -> Point:

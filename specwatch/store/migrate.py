@@ -50,11 +50,11 @@ def check(url: str) -> None:
 
 def config(connection: sa.Connection | None = None) -> Config:
     """Alembic's configuration, working on an open connection when one is given."""
-    made = Config()
-    made.set_main_option("script_location", str(script_location()).replace("%", "%%"))
-    made.set_main_option("path_separator", "os")
-    made.attributes["connection"] = connection
-    return made
+    settings = Config()
+    settings.set_main_option("script_location", str(script_location()).replace("%", "%%"))
+    settings.set_main_option("path_separator", "os")
+    settings.attributes["connection"] = connection
+    return settings
 
 
 def script_location() -> Path:

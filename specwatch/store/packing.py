@@ -7,14 +7,9 @@ What thousands of windows share (environment, histogram bounds, the series of a 
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
-import re
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 
@@ -22,19 +17,25 @@ from specwatch.domain.model import (
     HISTOGRAMS,
     MAPPINGS,
     Batch,
-    Counters,
-    Cursor,
-    Environment,
     Gauges,
     Histogram,
     Mode,
-    Series,
     SeriesId,
     Source,
     Tally,
     Window,
 )
 from specwatch.scrape.tally import most_frequent
+from specwatch.store.contexts import (
+    Context,
+    Finite,
+    context_of,
+    shared_of,
+    shared_size,
+    short,
+    storable,
+)
+from specwatch.store.cursor_rows import PackedCursor, pack_cursor
 from specwatch.store.damage import MissingContext
 
 MODES = (Mode.ON, Mode.OFF, Mode.MIXED, Mode.UNKNOWN)
@@ -58,25 +59,10 @@ COLUMNS = (
 )  # fmt: skip
 """Columns that a packed window fills beside its key and context, in this order."""
 
-_ID_BITS = 47
 _LARGEST = 2**63 - 1
-_EXACT = 2**53
-_LONGEST_NAME = 600
-"""Bytes of a name: Postgres cannot index rows of more than 2704."""
-_LARGEST_REMEMBERED = 1 << 16
-"""Characters of a cursor's series up to which their layout is remembered."""
 
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
-Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-"""Neither NaN nor infinite, which pages are refused for: a row that has it is damaged."""
-
-
-class Context(NamedTuple):
-    """Text that many rows share, and the id that its content gives it."""
-
-    id: int
-    content: str
 
 
 class PackedWindow(msgspec.Struct, frozen=True, gc=False):
@@ -91,17 +77,6 @@ class PackedWindow(msgspec.Struct, frozen=True, gc=False):
     def columns(self) -> tuple[Any, ...]:
         """Values of :data:`COLUMNS`."""
         return _ROW.decode(self.row)
-
-
-class PackedCursor(msgspec.Struct, frozen=True, gc=False):
-    """One cursor; ``layout`` lists its series, ``counters`` has their values in that order."""
-
-    target: str
-    layout: Context
-    counters: bytes
-    process_start: float | None
-    wall: float
-    after: float | None = None
 
 
 class PackedBatch(msgspec.Struct, frozen=True, gc=False):
@@ -119,9 +94,9 @@ class PackedBatch(msgspec.Struct, frozen=True, gc=False):
     @property
     def size(self) -> int:
         """Bytes that it takes while it waits, less what all those of usual servers share."""
-        size = sum(len(window.row) + _shared_size(window.context) for window in self.windows)
+        size = sum(len(window.row) + shared_size(window.context) for window in self.windows)
         if self.cursor is not None:
-            size += len(self.cursor.counters) + _shared_size(self.cursor.layout)
+            size += len(self.cursor.counters) + shared_size(self.cursor.layout)
         return size
 
 
@@ -152,31 +127,12 @@ class _Data(msgspec.Struct, frozen=True, gc=False, array_like=True):
     down_seconds: Finite = 0.0
 
 
-class _Shared(msgspec.Struct, frozen=True):
-    """The content of a window's context."""
-
-    engine_version: str | None
-    fingerprint: str | None
-    gpu_memory_total: int | None
-    bounds: dict[str, tuple[float, ...]]
-    coarsened: tuple[str, ...]
-
-
-class _CursorData(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The values of a cursor's series; those of its proxy are None where it has none."""
-
-    values: tuple[Finite, ...]
-    proxy_values: tuple[Finite, ...] | None = None
-    proxy_process_start: Finite | None = None
-
-
 _ENCODER = msgspec.msgpack.Encoder()
 _NO_MAPPINGS: tuple[dict[int | str, int], ...] = ({},) * len(MAPPINGS)
 
 decode = msgspec.msgpack.Decoder(_Data).decode
 """What of a window is neither key, context nor column, from the column ``data``."""
 _ROW = msgspec.msgpack.Decoder(tuple[Any, ...])
-_CURSOR = msgspec.msgpack.Decoder(_CursorData)
 
 
 def pack(window: Window) -> PackedWindow:
@@ -194,19 +150,19 @@ def pack(window: Window) -> PackedWindow:
         tally.prefix_cache_hits,
         _mappings(tally),
         tuple(None if histogram is None else _trimmed(histogram) for histogram in histograms),
-        _short(gauges.sampled_seconds),
-        _short(gauges.busy_seconds),
-        _short(gauges.running_seconds),
-        _short(gauges.waiting_seconds),
+        short(gauges.sampled_seconds),
+        short(gauges.busy_seconds),
+        short(gauges.running_seconds),
+        short(gauges.waiting_seconds),
         gauges.running_max,
         gauges.waiting_max,
-        None if gauges.kv_cache_usage_max is None else _short(gauges.kv_cache_usage_max),
+        None if gauges.kv_cache_usage_max is None else short(gauges.kv_cache_usage_max),
         gauges.gpu_memory_used_max,
         window.server_drafts,
         window.source_drafts,
-        _short(window.observed_seconds),
+        short(window.observed_seconds),
         window.restarts,
-        _short(window.down_seconds),
+        short(window.down_seconds),
     )
     columns = (
         tally.drafts, tally.draft_tokens, tally.accepted_tokens, tally.generation_tokens,
@@ -228,7 +184,7 @@ def pack(window: Window) -> PackedWindow:
             f"window {window.start} of {window.series} cannot be stored: {error}"
         ) from error
     environment = window.environment
-    context = _context(
+    context = context_of(
         environment.engine_version,
         environment.fingerprint,
         gauges.gpu_memory_total,
@@ -322,67 +278,10 @@ def assemble(
     )
 
 
-def pack_cursor(cursor: Cursor) -> PackedCursor:
-    """Pack one cursor."""
-    proxy = cursor.proxy
-    own, of_proxy = tuple(cursor.samples), () if proxy is None else tuple(proxy.samples)
-    size = sum(map(len, itertools.chain(*own, *of_proxy)))
-    # Those of hostile servers would take gigabytes.
-    make = _layout if size <= _LARGEST_REMEMBERED else _layout.__wrapped__
-    layout = make(own, of_proxy)
-    data = _CursorData(
-        _values(cursor.samples, layout.own),
-        None if proxy is None else _values(proxy.samples, layout.proxy),
-        None if proxy is None else proxy.process_start,
-    )
-    return PackedCursor(
-        storable(cursor.target),
-        layout.context,
-        _ENCODER.encode(data),
-        cursor.process_start,
-        cursor.wall,
-        cursor.after,
-    )
-
-
-def unpack_cursor(packed: PackedCursor) -> Cursor:
-    """The cursor that was packed."""
-    own, of_proxy = _series_of(packed.layout.content)
-    data = _CURSOR.decode(packed.counters)
-    proxy = None
-    if data.proxy_values is not None:
-        samples = dict(zip(of_proxy, data.proxy_values, strict=True))
-        proxy = Counters(samples, data.proxy_process_start)
-    return Cursor(
-        packed.target,
-        dict(zip(own, data.values, strict=True)),
-        packed.process_start,
-        packed.wall,
-        proxy,
-    )
-
-
 def pack_batch(batch: Batch) -> PackedBatch:
     """Pack the windows of a batch and its cursor. Raises ValueError as :func:`pack` does."""
     cursor = None if batch.cursor is None else pack_cursor(batch.cursor)
     return PackedBatch(tuple(map(pack, batch.windows)), cursor)
-
-
-def storable(text: str) -> str:
-    """The text as every database can store and index it: the same, but for hostile ones."""
-    if len(text) <= _LONGEST_NAME // 4 and text.isascii() and "\0" not in text:
-        return text
-    encoded = re.sub("[\0\ud800-\udfff]", "\ufffd", text).encode()
-    if len(encoded) > _LONGEST_NAME:
-        digest = hashlib.blake2b(encoded, digest_size=8).hexdigest()
-        encoded = encoded[: _LONGEST_NAME - len(digest)] + digest.encode()
-    return encoded.decode(errors="replace")
-
-
-def _shared_size(context: Context) -> int:
-    """The bytes of a context that counts as a row's own: a usual one is that of many rows."""
-    size = len(context.content)
-    return size if size > _LARGEST_REMEMBERED else 0
 
 
 @lru_cache(maxsize=8192)
@@ -393,134 +292,6 @@ def _series(series: SeriesId) -> SeriesId:
         storable(series.model_name),
         storable(series.temperature),
     )
-
-
-def _address(content: object) -> Context:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return Context(context_id(text), text)
-
-
-def context_id(content: str) -> int:
-    """The id of a context, which tells whether its content is what was stored."""
-    # 47 bits stay within six bytes of a SQLite integer; a thousand contexts collide with a
-    # probability of 4e-9.
-    digest = hashlib.blake2b(content.encode(), digest_size=8).digest()
-    return int.from_bytes(digest) >> (64 - _ID_BITS)
-
-
-@lru_cache(maxsize=1024)
-def _context(
-    engine_version: str | None,
-    fingerprint: str | None,
-    gpu_memory_total: int | None,
-    histograms: tuple[tuple[tuple[float, ...], bool] | None, ...],
-) -> Context:
-    known = {
-        name: each for name, each in zip(HISTOGRAMS, histograms, strict=True) if each is not None
-    }
-    return _address(
-        {
-            "engine_version": engine_version,
-            "fingerprint": fingerprint,
-            "gpu_memory_total": gpu_memory_total,
-            "bounds": {name: list(map(float, bounds)) for name, (bounds, _) in known.items()},
-            "coarsened": [name for name, (_, coarsened) in known.items() if coarsened],
-        }
-    )
-
-
-class HistogramLayout(NamedTuple):
-    """The bounds of a histogram, which many rows share."""
-
-    name: str
-    bounds: tuple[float, ...]
-    coarsened: bool
-    size: int
-    """Of its counts."""
-
-    def dense(self, trimmed: tuple[int | float, ...]) -> Histogram:
-        """The histogram of which a row has the sum, the first bucket in use, and the counts.
-
-        Raises ValueError for buckets that there are not.
-        """
-        missing = self.size
-        counts: tuple[Any, ...] = ()
-        if len(trimmed) > 1:
-            first = trimmed[1]
-            missing -= len(trimmed) - 2
-            if not 0 <= first <= missing or min(trimmed[2:], default=0) < 0:
-                raise ValueError(f"{self.name} has counts of buckets that there are not")
-            counts = (0,) * int(first) + trimmed[2:]
-            missing -= int(first)
-        counts += (0,) * missing
-        return Histogram(self.bounds, counts, float(trimmed[0]), self.coarsened)
-
-
-class Shared(NamedTuple):
-    """What the windows of one context have in common; ``layouts`` are in storage order."""
-
-    environment: Environment
-    gpu_memory_total: int | None
-    layouts: tuple[HistogramLayout, ...]
-
-
-@lru_cache(maxsize=1024)
-def shared_of(content: str) -> Shared:
-    """The content of a context, read."""
-    found = msgspec.convert(json.loads(content), _Shared)
-    bounds = [found.bounds.get(name, ()) for name in HISTOGRAMS]
-    return Shared(
-        Environment(found.engine_version, found.fingerprint),
-        found.gpu_memory_total,
-        tuple(
-            HistogramLayout(name, each, name in found.coarsened, len(each) + 1)
-            for name, each in zip(HISTOGRAMS, bounds, strict=True)
-        ),
-    )
-
-
-class _Layout(NamedTuple):
-    context: Context
-    own: tuple[Series, ...]
-    proxy: tuple[Series, ...]
-
-
-@lru_cache(maxsize=512)
-def _layout(own: tuple[Series, ...], proxy: tuple[Series, ...]) -> _Layout:
-    # Sorted: a tap's series stand on the page as its first requests came, at each start otherwise.
-    own, proxy = tuple(sorted(own, key=_family)), tuple(sorted(proxy, key=_family))
-    return _Layout(_address([_families(own), _families(proxy)]), own, proxy)
-
-
-def _family(series: Series) -> tuple[str, ...]:
-    return (*series._replace(key=""), series.key)
-
-
-def _families(series: tuple[Series, ...]) -> list[list[Any]]:
-    """Siblings, which differ only in their key, as one entry."""
-    found = itertools.groupby(series, lambda each: each._replace(key=""))
-    return [
-        [each.quantity, each.part, each.model_name, each.engine, each.temperature,
-         [sibling.key for sibling in siblings]]
-        for each, siblings in found
-    ]  # fmt: skip
-
-
-def _values(samples: Mapping[Series, float], order: tuple[Series, ...]) -> tuple[float, ...]:
-    return tuple(_short(samples[series]) for series in order)
-
-
-@lru_cache(maxsize=512)
-def _series_of(content: str) -> tuple[tuple[Series, ...], tuple[Series, ...]]:
-    own, proxy = (
-        tuple(
-            Series(quantity, part, model_name, engine, key, temperature)
-            for quantity, part, model_name, engine, temperature, keys in families
-            for key in keys
-        )
-        for families in json.loads(content)
-    )
-    return own, proxy
 
 
 def _mappings(tally: Tally) -> tuple[dict[int | str, int], ...]:
@@ -543,14 +314,9 @@ def _code(key: str) -> int | str:
     return storable(key) if known is None else known
 
 
-def _short(value: float) -> float:
-    """The same number in as few bytes as msgpack can: whole floats as integers."""
-    return int(value) if -_EXACT < value < _EXACT and value == int(value) else value
-
-
 def _trimmed(histogram: Histogram) -> tuple[int | float, ...]:
     used = [index for index, count in enumerate(histogram.counts) if count]
     if not used:
-        return (_short(histogram.sum),)
+        return (short(histogram.sum),)
     first, last = used[0], used[-1]
-    return _short(histogram.sum), first, *histogram.counts[first : last + 1]
+    return short(histogram.sum), first, *histogram.counts[first : last + 1]

@@ -120,15 +120,15 @@ class Reader:
         length = selection.get("length", MINUTE)
         if length not in TABLES:
             raise ValueError(f"windows are {MINUTE} or {HOUR} s long, not {length}")
-        given = {
+        columns = {
             "target": selection.get("target"),
             "model_name": selection.get("model_name"),
             "temperature": selection.get("temperature"),
             "daemon": selection.get("daemon"),
         }
-        chosen = {name: value for name, value in given.items() if value is not None}
-        found = self._windows(selection["since"], selection["until"], length, chosen)
-        return itertools.islice(found, selection.get("limit"))
+        chosen = {name: value for name, value in columns.items() if value is not None}
+        windows = self._windows(selection["since"], selection["until"], length, chosen)
+        return itertools.islice(windows, selection.get("limit"))
 
     def targets(self) -> list[Watched]:
         """What was watched, by target, model and daemon."""
@@ -220,11 +220,11 @@ class Reader:
         """A connection to a database of which we know that we can read it."""
         self._require_file()
         with self._database.reading() as connection:
-            found = schema.found_revision(connection)
-            schema.require_known(found, self._database.where)
-            if found != schema.CURRENT:
+            revision = schema.found_revision(connection)
+            schema.require_known(revision, self._database.where)
+            if revision != schema.CURRENT:
                 raise StoreUnavailable(
-                    f"{self._database.where} has schema revision {found}, needed is"
+                    f"{self._database.where} has schema revision {revision}, needed is"
                     f" {schema.CURRENT}: run `specwatch db upgrade`, or start the daemon"
                 )
             yield connection
@@ -258,13 +258,13 @@ class Reader:
             selection = _select_series(connection, chosen)
         if not selection.series:
             return
-        at: float = _next_multiple(max(since, selection.first), length)
+        position: float = _next_multiple(max(since, selection.first), length)
         end = min(until, selection.last + 1)
         span = length * max(1, _ROWS_AT_ONCE // len(selection.series))
-        while at < end:
-            stop = min(at + span, end)
+        while position < end:
+            stop = min(position + span, end)
             with self._database.reading() as connection:
-                rows = _read_rows(connection, table, at, stop, length, selection)
+                rows = _read_rows(connection, table, position, stop, length, selection)
                 if not rows:
                     # Nothing here: go to where the table goes on.
                     following = sa.select(table.c.start).where(
@@ -276,7 +276,7 @@ class Reader:
                     stop = max(stop, start)
             if rows:
                 yield rows
-            at = stop if stop >= end else _next_multiple(stop, length)
+            position = stop if stop >= end else _next_multiple(stop, length)
 
 
 class _Selection(NamedTuple):
@@ -309,7 +309,7 @@ def _select_series(connection: sa.Connection, chosen: Mapping[str, str]) -> _Sel
 def _read_rows(
     connection: sa.Connection,
     table: sa.Table,
-    at: float,
+    since: float,
     stop: float,
     length: int,
     selection: _Selection,
@@ -318,20 +318,20 @@ def _read_rows(
     query = sa.select(*(table.c[name] for name in names))
     if selection.few:
         # Seeks to each row of the grid instead of reading past everybody else's.
-        grid = range(_next_multiple(at, length), _next_multiple(stop, length), length)
+        grid = range(_next_multiple(since, length), _next_multiple(stop, length), length)
         query = query.where(table.c.start.in_(grid))
     else:
-        query = query.where(table.c.start >= at, table.c.start < stop)
+        query = query.where(table.c.start >= since, table.c.start < stop)
     if not selection.everything:
         query = query.where(table.c.series_id.in_(selection.series))
-    found = connection.execute(query)
+    result = connection.execute(query)
 
     def decode(row: Any) -> _Row:
         damage.require_types(table, names, row)
         rank, series = selection.series[row[1]]
         return _Row(row[0], rank, row[1], series, row[2], tuple(row[3:]))
 
-    known = (row for row in found if row[1] in selection.series)
+    known = (row for row in result if row[1] in selection.series)
     rows = list(damage.sound(damage.of(connection), table, known, decode, place))
     rows.sort(key=lambda row: (row.start, row.rank, row.context, row.columns[0]))
     return rows

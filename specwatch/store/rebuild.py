@@ -56,19 +56,19 @@ def problems(url: str) -> list[str]:
         return []
     try:
         with database.reading() as connection:
-            said = connection.exec_driver_sql(f"PRAGMA integrity_check({_MOST_PROBLEMS})")
-            found = [each for each in map(str, said.scalars()) if each != "ok"]
+            result = connection.exec_driver_sql(f"PRAGMA integrity_check({_MOST_PROBLEMS})")
+            lines = [line for line in map(str, result.scalars()) if line != "ok"]
             revision = schema.found_revision(connection)
             if schema.is_damaged(revision):
-                found.append(f"its schema revision is {revision!a}")
-            elif revision == schema.CURRENT and not found:
+                lines.append(f"its schema revision is {revision!a}")
+            elif revision == schema.CURRENT and not lines:
                 for table in schema.metadata.tables.values():  # as the code expects them
                     connection.execute(sa.select(table).limit(1)).all()
     except StoreMalformed as error:
         return [str(error)]
     finally:
         database.dispose()
-    return found
+    return lines
 
 
 def rebuild(url: str, now: float) -> Rebuilt:

@@ -55,16 +55,16 @@ def repair(url: str, now: float) -> Repaired:
     ``now`` is Unix time in seconds. Raises StoreError.
     """
     rebuilt = rebuild(url, now) if problems(url) else None
-    found = check(url).damaged
+    damaged = check(url).damaged
     database = Database(url)
     try:
-        for at in range(0, len(found), _ROWS_AT_ONCE):
+        for first in range(0, len(damaged), _ROWS_AT_ONCE):
             with database.writing() as connection:
-                some = found[at : at + _ROWS_AT_ONCE]
+                some = damaged[first : first + _ROWS_AT_ONCE]
                 damaged_rows.set_aside(connection, some, now, thorough=True)
     finally:
         database.dispose()
-    left = check(url).damaged if found else []
-    still = {(each.table, *each.key.values()) for each in left}
-    moved = [each for each in found if (each.table, *each.key.values()) not in still]
+    left = check(url).damaged if damaged else []
+    still = {(row.table, *row.key.values()) for row in left}
+    moved = [row for row in damaged if (row.table, *row.key.values()) not in still]
     return Repaired(rebuilt, moved, left)

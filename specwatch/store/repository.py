@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple, Unpack
+from typing import Unpack
 
 import sqlalchemy as sa
 import structlog
@@ -19,27 +19,24 @@ from specwatch.domain.experiments import Calibration, Experiment
 from specwatch.domain.model import HOUR, MINUTE, Cursor, SeriesId, Window
 from specwatch.errors import DamagedRow, StoreError, StoreUnavailable
 from specwatch.rules.decisions import Decision
-from specwatch.store import damage, experiment_rows, measurement_rows, schema, upkeep, verdict_rows
+from specwatch.store import (
+    cursor_rows,
+    experiment_rows,
+    measurement_rows,
+    run_rows,
+    schema,
+    upkeep,
+    verdict_rows,
+    window_rows,
+)
 from specwatch.store.creation import create
-from specwatch.store.damage import Damage, MissingContext
+from specwatch.store.cursor_rows import PackedCursor
+from specwatch.store.damage import Damage
 from specwatch.store.database import Database
-from specwatch.store.packing import (
-    COLUMNS,
-    Context,
-    PackedBatch,
-    PackedCursor,
-    PackedWindow,
-    storable,
-    unpack_cursor,
-)
+from specwatch.store.packing import PackedBatch, PackedWindow
 from specwatch.store.readers import Info, Reader, Selection, Watched
-from specwatch.store.statements import (
-    add_contexts,
-    add_rows,
-    contents_of,
-    insert,
-    lock_series,
-)
+from specwatch.store.run_rows import Run
+from specwatch.store.statements import add_contexts
 from specwatch.store.upkeep import Pruned
 from specwatch.store.verdict_rows import VerdictSelection
 
@@ -52,35 +49,6 @@ MOST_LAYOUT_BYTES = 4 << 20
 of counters has another, so that a server which makes up names would fill the disk with them."""
 CLOSE_SECONDS = 1.0
 """How long leaving waits for a write in another thread."""
-
-
-_EXTEND_SERIES = """
-UPDATE series SET
-    first_start = CASE WHEN first_start > {first} THEN {first} ELSE first_start END,
-    last_start = CASE WHEN last_start < {last} THEN {last} ELSE last_start END,
-    rolled_until = CASE WHEN rolled_until > {hour} THEN {hour} ELSE rolled_until END
-WHERE id IN ({members}) AND (first_start > {first} OR last_start < {last} OR rolled_until > {hour})
-"""
-
-
-def cursor_of(row: sa.Row[Any], content: str | None) -> Cursor:
-    """What a row of cursors holds, whose layout has that content.
-
-    Raises one of ``damage.UNDECODABLE``.
-    """
-    damage.require_types(schema.cursors, row._fields, row)
-    if content is None:
-        raise MissingContext
-    layout = Context(row.layout_id, content)
-    return unpack_cursor(
-        PackedCursor(row.target, layout, bytes(row.counters), row.process_start, row.wall)
-    )
-
-
-class _Run(NamedTuple):
-    started_at: int
-    identity: dict[str, Any]
-    id: int = 0
 
 
 class Store:
@@ -114,7 +82,7 @@ class Store:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._opened = False
-        self._run: _Run | None = None
+        self._run: Run | None = None
         self._series: dict[SeriesId, int] = {}
         self._contexts: set[int] = set()
         self._layout_bytes: Counter[str] = Counter()
@@ -143,14 +111,16 @@ class Store:
             self._stopping.clear()
             self._database.prepare()
             with self._database.reading() as connection:
-                found = schema.found_revision(connection)
-            schema.require_known(found, self.where)
-            if found != schema.CURRENT and not (found is None and create(self.url)):
+                revision = schema.found_revision(connection)
+            schema.require_known(revision, self.where)
+            if revision != schema.CURRENT and not (revision is None and create(self.url)):
                 from specwatch.store import migrate
 
                 migrate.upgrade(self.url)
             with self._database.writing() as connection:
-                self._run = _register(connection, self._run or _Run(int(now), self._identity))
+                self._run = run_rows.register(
+                    connection, self._run or Run(int(now), self._identity)
+                )
             self._database.remember_file()
             self._opened = True
 
@@ -169,7 +139,8 @@ class Store:
 
         def choose(connection: sa.Connection) -> _Chosen:
             nonlocal superseded
-            superseded = _superseded(connection, self.daemon, batches)
+            own = [batch.cursor for batch in batches if batch.cursor]
+            superseded = cursor_rows.superseded(connection, self.daemon, own)
             written = [b for b in batches if b.cursor is None or b.cursor.target not in superseded]
             windows = [window for batch in written for window in batch]
             return windows, {batch.cursor.target: batch.cursor for batch in written if batch.cursor}
@@ -205,20 +176,8 @@ class Store:
 
     def cursors(self) -> dict[str, Cursor]:
         """Where this daemon stopped reading, by target."""
-        cursors = schema.cursors
         with self._reader.connected() as connection:
-            query = sa.select(cursors).where(cursors.c.daemon == self.daemon)
-            rows = connection.execute(query).all()
-            contents = contents_of(connection, {row.layout_id for row in rows})
-            found = list(
-                damage.sound(
-                    damage.of(connection),
-                    cursors,
-                    rows,
-                    lambda row: cursor_of(row, contents.get(row.layout_id)),
-                )
-            )
-        return {cursor.target: cursor for cursor in found}
+            return cursor_rows.read(connection, self.daemon)
 
     def roll_up(self, now: float, *, everybody: bool = False) -> int:
         """Bring the hours of this daemon, or of all, up to date; returns how many series-hours
@@ -258,21 +217,21 @@ class Store:
     def set_aside(self, now: float) -> list[DamagedRow]:
         """Move the damaged rows that were found since the last call into ``damaged_rows``; returns
         all that were found."""
-        found = self.damage.take()
-        if not found:
+        damaged = self.damage.take()
+        if not damaged:
             return []
         # It knows the rows of all tables, those that are not written here as well.
         from specwatch.store import damaged_rows
 
         try:
             with self.writing(now) as connection:
-                done = damaged_rows.set_aside(connection, found, now, thorough=False)
+                done = damaged_rows.set_aside(connection, damaged, now, thorough=False)
         except StoreError:
-            self.damage.give_back(found)
+            self.damage.give_back(damaged)
             raise
         for row in done:
             self.damage.end(row.table, row.key)
-        return found
+        return damaged
 
     @property
     def damage(self) -> Damage:
@@ -288,19 +247,8 @@ class Store:
         run = self._run
         if run is None:
             return []
-        runs, minutes = schema.runs, schema.minutes
-        writing = (
-            sa.select(minutes.c.run_id)
-            .where(minutes.c.start >= max(run.started_at + MINUTE, now - 10 * MINUTE))
-            .where(minutes.c.run_id != run.id)
-            .distinct()
-        )
-        query = sa.select(runs.c.host, runs.c.pid).where(
-            runs.c.id.in_(writing), runs.c.daemon == self.daemon
-        )
         with self._database.reading() as connection:
-            rows = connection.execute(query).all()
-        return [storable(f"{row.host}, pid {row.pid}") for row in rows]
+            return run_rows.rivals(connection, run, now)
 
     def windows(self, **selection: Unpack[Selection]) -> Iterator[Window]:
         """See :meth:`specwatch.store.readers.Reader.windows`."""
@@ -338,9 +286,8 @@ class Store:
             raise StoreUnavailable(f"{self.where}: a write still waits for it; left as it is")
         try:
             if self._opened and self._run is not None:
-                ended = schema.runs.update().where(schema.runs.c.id == self._run.id)
                 with self._database.writing() as connection:
-                    connection.execute(ended.values(ended_at=int(now)))
+                    run_rows.end(connection, self._run, now)
         finally:
             self._forget()
             self._database.dispose()
@@ -395,15 +342,12 @@ class Store:
         kept = {target: c for target, c in cursors.items() if self._affordable(c, now)}
         contexts.update(cursor.layout for cursor in kept.values())
         new_contexts = add_contexts(connection, contexts, self._contexts)
-        new_series = _add_series(connection, windows, self._series)
-        _add_minutes(connection, windows, self._series | new_series, run_id)
-        _put_cursors(connection, self.daemon, kept.values())
-        dropped = [storable(target) for target in cursors if target not in kept]
+        new_series = window_rows.add_series(connection, windows, self._series)
+        window_rows.add(connection, windows, self._series | new_series, run_id)
+        cursor_rows.put(connection, self.daemon, kept.values())
+        dropped = [target for target in cursors if target not in kept]
         if dropped:
-            table = schema.cursors
-            connection.execute(
-                table.delete().where(table.c.daemon == self.daemon, table.c.target.in_(dropped))
-            )
+            cursor_rows.delete(connection, self.daemon, dropped)
         return new_contexts, new_series
 
     def _affordable(self, cursor: PackedCursor, now: float) -> bool:
@@ -425,137 +369,10 @@ class Store:
         return before + size <= MOST_LAYOUT_BYTES
 
     def _require_current(self, connection: sa.Connection) -> None:
-        found = schema.stored_revision(connection)
-        schema.require_known(found, self.where)
-        if found != schema.CURRENT:
+        revision = schema.stored_revision(connection)
+        schema.require_known(revision, self.where)
+        if revision != schema.CURRENT:
             raise StoreUnavailable(
-                f"{self.where} went back to schema revision {found}; it is upgraded at the next try"
+                f"{self.where} went back to schema revision {revision};"
+                " it is upgraded at the next try"
             )
-
-
-def _superseded(
-    connection: sa.Connection, daemon: str, batches: Sequence[PackedBatch]
-) -> frozenset[str]:
-    """Targets whose stored cursor is later than where their batches begin, and is none of them."""
-    own: dict[str, list[PackedCursor]] = {}
-    for batch in batches:
-        if batch.cursor is not None:
-            own.setdefault(batch.cursor.target, []).append(batch.cursor)
-    cursors = schema.cursors
-    stored = connection.execute(
-        sa.select(cursors.c.target, cursors.c.wall)
-        .where(cursors.c.daemon == daemon, cursors.c.target.in_(own))
-        .with_for_update()
-    )
-    return frozenset(
-        row.target
-        for row in stored
-        if (since := own[row.target][0].after) is not None
-        and row.wall > since
-        and all(row.wall != cursor.wall for cursor in own[row.target])
-    )
-
-
-def _register(connection: sa.Connection, run: _Run) -> _Run:
-    """Add the run, unless this database knows it: retried writes must find the same id."""
-    runs = schema.runs
-    values = run.identity | {"started_at": run.started_at}
-    if run.id:
-        known = sa.select(runs.c.id).where(
-            runs.c.id == run.id, *(runs.c[name] == value for name, value in values.items())
-        )
-        if connection.execute(known).first():
-            return run
-    added = connection.execute(runs.insert().returning(runs.c.id), values).scalar_one()
-    return run._replace(id=int(added))
-
-
-def _add_minutes(
-    connection: sa.Connection,
-    windows: Sequence[PackedWindow],
-    ids: Mapping[SeriesId, int],
-    run_id: int,
-) -> None:
-    if not windows:
-        return
-    members = [ids[window.series] for window in windows]
-    spans: dict[int, tuple[int, int]] = {}
-    for id_, window in zip(members, windows, strict=True):
-        first, last = spans.get(id_, (window.start, window.start))
-        spans[id_] = (min(first, window.start), max(last, window.start))
-    if connection.dialect.name != "sqlite":
-        lock_series(connection, spans)
-    rows = [
-        (window.start, id_, run_id, window.context.id, *window.columns())
-        for id_, window in zip(members, windows, strict=True)
-    ]
-    key = ("start", "series_id", "run_id", "context_id")
-    add_rows(connection, schema.minutes, (*key, *COLUMNS), rows)
-    _extend_series(connection, spans)
-
-
-def _add_series(
-    connection: sa.Connection, windows: Sequence[PackedWindow], known: Mapping[SeriesId, int]
-) -> dict[SeriesId, int]:
-    new = {window.series: window.start for window in windows if window.series not in known}
-    if not new:
-        return {}
-    table = schema.series
-    names = ("daemon", "target", "model_name", "temperature")
-    connection.execute(
-        insert(connection, table).on_conflict_do_nothing(),
-        [
-            {name: getattr(series, name) for name in names}
-            | {"first_start": start, "last_start": start, "rolled_until": start - start % HOUR}
-            for series, start in new.items()
-        ],
-    )
-    found = sa.select(table.c.id, *(table.c[name] for name in names)).where(
-        table.c.daemon.in_({series.daemon for series in new}),
-        table.c.target.in_({series.target for series in new}),
-    )
-    ids = {SeriesId(*row[1:]): row[0] for row in connection.execute(found)}
-    for series in new.keys() - ids.keys():
-        key = {name: getattr(series, name) for name in names}
-        raise DamagedRow("series", key, "is in the index, and not in the table")
-    return {series: ids[series] for series in new}
-
-
-def _extend_series(connection: sa.Connection, spans: Mapping[int, tuple[int, int]]) -> None:
-    """Move each series' first and last start, and its roll-up back to the first late minute."""
-    grouped = defaultdict(list)
-    for id_, span in spans.items():
-        grouped[span].append(id_)
-    for (first, last), members in grouped.items():
-        hour = first - first % HOUR
-        # Written out: a parameter for each of a fleet's ids takes longer than all the rest.
-        connection.exec_driver_sql(
-            _EXTEND_SERIES.format(
-                first=first, last=last, hour=hour, members=", ".join(map(str, members))
-            )
-        )
-
-
-def _put_cursors(connection: sa.Connection, daemon: str, cursors: Iterable[PackedCursor]) -> None:
-    rows = [
-        {
-            "daemon": daemon,
-            "target": cursor.target,
-            "layout_id": cursor.layout.id,
-            "counters": cursor.counters,
-            "process_start": cursor.process_start,
-            "wall": cursor.wall,
-        }
-        for cursor in cursors
-    ]
-    if not rows:
-        return
-    statement = insert(connection, schema.cursors)
-    changed = ("layout_id", "counters", "process_start", "wall")
-    connection.execute(
-        statement.on_conflict_do_update(
-            index_elements=["daemon", "target"],
-            set_={name: statement.excluded[name] for name in changed},
-        ),
-        rows,
-    )

@@ -91,8 +91,8 @@ class RowColumns:
         finished = np.zeros(len(known), np.bool_)
         for entry in self.mappings[MAPPINGS.index("requests")]:
             finished[entry.rows[entry.counts > 0]] = True
-        found: Here = known & finished
-        return found
+        usable: Here = known & finished
+        return usable
 
 
 def ints(values: Sequence[int | None]) -> Ints:
@@ -106,8 +106,8 @@ def ints(values: Sequence[int | None]) -> Ints:
 
 def replaced(values: Ints, by: Mapping[int, int]) -> Ints:
     """Each value by what stands for it."""
-    distinct, at = np.unique(values, return_inverse=True)
-    return np.array([by[value] for value in distinct.tolist()], np.int64)[at]
+    distinct, indices = np.unique(values, return_inverse=True)
+    return np.array([by[value] for value in distinct.tolist()], np.int64)[indices]
 
 
 def numbered(columns: Sequence[Ints | Here]) -> tuple[Ints, Ints]:
@@ -116,37 +116,37 @@ def numbered(columns: Sequence[Ints | Here]) -> tuple[Ints, Ints]:
     number = np.zeros(len(columns[0]), np.int64)
     numbers = 1
     for column in columns:
-        at = column.astype(np.int64)
-        low, span = int(at.min()), int(at.max()) - int(at.min()) + 1
+        values = column.astype(np.int64)
+        low, span = int(values.min()), int(values.max()) - int(values.min()) + 1
         if numbers * span > _MOST_NUMBERS:
-            distinct, at = np.unique(at, return_inverse=True)
+            distinct, values = np.unique(values, return_inverse=True)
             low, span = 0, len(distinct)
-        number = number * span + (at - low)
+        number = number * span + (values - low)
         numbers *= span
-    _, first, found = np.unique(number, return_index=True, return_inverse=True)
-    return first, found
+    _, first, numbers_of_rows = np.unique(number, return_index=True, return_inverse=True)
+    return first, numbers_of_rows
 
 
 def _mappings(data: SideBySide) -> list[list[Entry]]:
     """The entries of each mapping, in storage order; empty ones at the end are left out."""
-    found: list[list[Entry]] = [[] for _ in MAPPINGS]
+    mappings: list[list[Entry]] = [[] for _ in MAPPINGS]
     stored = data.lengths()
-    for at in range(int(stored.max())):
-        here = stored > at
-        found[at] = _entries(data, data.lengths(here))
-    return found
+    for place in range(int(stored.max())):
+        here = stored > place
+        mappings[place] = _entries(data, data.lengths(here))
+    return mappings
 
 
 def _entries(data: SideBySide, lengths: Ints) -> list[Entry]:
     names: dict[str, int] = {}
     columns = []
-    for at in range(int(lengths.max(initial=0))):
-        here = lengths > at
+    for place in range(int(lengths.max(initial=0))):
+        here = lengths > place
         keys = data.keys(here, names)
         columns.append((np.flatnonzero(here), keys[here], data.counts(here)[here]))
     if not columns:
         return []
-    rows, keys, counts = (np.concatenate(each) for each in zip(*columns, strict=True))
+    rows, keys, counts = (np.concatenate(parts) for parts in zip(*columns, strict=True))
     texts = {number: text for text, number in names.items()}
     return [
         Entry(texts[key] if key < 0 else KEYS[key], rows[keys == key], counts[keys == key])

@@ -224,19 +224,19 @@ def is_damaged(revision: str | None) -> bool:
     """Whether it is none, of four digits as ours or longer as those of other programs."""
     length = len(CURRENT)
     return revision is not None and any(
-        len(each) < length or (len(each) == length and not each.isdigit())
-        for each in revision.split(", ")
+        len(number) < length or (len(number) == length and not number.isdigit())
+        for number in revision.split(", ")
     )
 
 
-def require_known(found: str | None, where: str) -> None:
+def require_known(revision: str | None, where: str) -> None:
     """Raise SchemaMismatch for a revision that this code has never heard of, StoreMalformed for
     one that is damaged."""
-    if is_damaged(found):
-        raise StoreMalformed(f"{where} has schema revision {found!a}, which is damaged; {MEND}")
-    if found is not None and found not in REVISIONS:
+    if is_damaged(revision):
+        raise StoreMalformed(f"{where} has schema revision {revision!a}, which is damaged; {MEND}")
+    if revision is not None and revision not in REVISIONS:
         raise SchemaMismatch(
-            f"{where} has schema revision {found}, and this specwatch knows {CURRENT}: a newer"
+            f"{where} has schema revision {revision}, and this specwatch knows {CURRENT}: a newer"
             " specwatch, or another program, migrated it. Upgrade this specwatch, or give it a"
             " database of its own; nothing was written"
         )

@@ -25,8 +25,8 @@ _MAPS, _ARRAYS = 0x80 >> 4, 0x90 >> 4
 _NUMBERS = {_NIL: 0, _FLOAT: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
 """Bytes that follow the first one of a number; small ones have but one."""
 _OTHER = 99
-_WIDTH = np.array([0 if at <= _LAST_SMALL else _NUMBERS.get(at, _OTHER) for at in range(256)])
-_SHIFT = np.array([64 - 8 * (_NUMBERS.get(at, 8) or 8) for at in range(256)], np.uint64)
+_WIDTH = np.array([0 if code <= _LAST_SMALL else _NUMBERS.get(code, _OTHER) for code in range(256)])
+_SHIFT = np.array([64 - 8 * (_NUMBERS.get(code, 8) or 8) for code in range(256)], np.uint64)
 _WORD = 8
 _TOO_LARGE = np.uint64(1 << 63)
 
@@ -63,7 +63,7 @@ class SideBySide:
     def lengths(self, here: Here | None = None) -> Ints:
         """Elements of an array, or entries of a mapping; ``UNKNOWN`` of nil."""
         first = self._first(here)
-        found = (first & 0x0F).astype(np.int64)
+        lengths = (first & 0x0F).astype(np.int64)
         kind = first >> 4
         others = np.flatnonzero((kind != _ARRAYS) & (kind != _MAPS) & (first > 0))
         if len(others):
@@ -71,47 +71,47 @@ class SideBySide:
             if not np.isin(which, (_NIL, _ARRAY16)).all():
                 raise UnusualError
             long = others[which == _ARRAY16]
-            found[others] = UNKNOWN
-            found[long] = self._words[self._at[long]] >> np.uint64(48)
+            lengths[others] = UNKNOWN
+            lengths[long] = self._words[self._at[long]] >> np.uint64(48)
             self._at[long] += 2
-        return found
+        return lengths
 
     def counts(self, here: Here | None = None) -> Ints:
         """Whole numbers; ``UNKNOWN`` of nil."""
         first = self._first(here)
-        found = first.astype(np.int64)
+        counts = first.astype(np.int64)
         wide = np.flatnonzero(first > _LAST_SMALL)
         if len(wide):
             kind, bits = self._wide(first, wide)
             nil = kind == _NIL
             if (kind == _FLOAT).any() or (bits[~nil] >= _TOO_LARGE).any():
                 raise UnusualError
-            found[wide] = np.where(nil, UNKNOWN, bits.astype(np.int64))
-        return found
+            counts[wide] = np.where(nil, UNKNOWN, bits.astype(np.int64))
+        return counts
 
     def numbers(self, here: Here | None = None) -> Floats:
         """Numbers of any kind; NaN of nil."""
         first = self._first(here)
-        found = first.astype(np.float64)
+        numbers = first.astype(np.float64)
         wide = np.flatnonzero(first > _LAST_SMALL)
         if len(wide):
             kind, bits = self._wide(first, wide)
-            found[wide] = np.where(kind == _FLOAT, bits.view(np.float64), bits)
-            if not (found[wide] >= 0).all() or np.isinf(found[wide]).any():
+            numbers[wide] = np.where(kind == _FLOAT, bits.view(np.float64), bits)
+            if not (numbers[wide] >= 0).all() or np.isinf(numbers[wide]).any():
                 raise UnusualError
-            found[wide[kind == _NIL]] = np.nan
-        return found
+            numbers[wide[kind == _NIL]] = np.nan
+        return numbers
 
     def row(self, lengths: Ints) -> Iterator[Ints]:
         """Yield the counts of arrays whose lengths were read, place by place."""
-        for at in range(int(lengths.max(initial=0))):
-            here = lengths > at
+        for place in range(int(lengths.max(initial=0))):
+            here = lengths > place
             yield self.counts(None if here.all() else here)
 
     def skip(self, lengths: Ints) -> None:
         """Pass over as many numbers."""
-        for at in range(int(lengths.max(initial=0))):
-            here = lengths > at
+        for place in range(int(lengths.max(initial=0))):
+            here = lengths > place
             width = _WIDTH.take(self._first(here))
             if width.max() == _OTHER:
                 raise UnusualError
@@ -123,28 +123,28 @@ class SideBySide:
         first = self._bytes.take(self._at)
         texts = here & ((first >> 5 == 0xA0 >> 5) | (first == 0xD9) | (first == 0xDA))
         rows = np.flatnonzero(texts).tolist()
-        found = self.counts(here & ~texts if rows else here)
+        keys = self.counts(here & ~texts if rows else here)
         for row in rows:
-            found[row] = self._text(row, names)
-        return found
+            keys[row] = self._text(row, names)
+        return keys
 
     def _text(self, row: int, names: dict[str, int]) -> int:
-        at = int(self._at[row])
-        first = self._joined[at]
+        position = int(self._at[row])
+        first = self._joined[position]
         more = {0xD9: 1, 0xDA: 2}.get(first, 0)
-        begin = at + 1 + more
-        length = int.from_bytes(self._joined[at + 1 : begin]) if more else first & 0x1F
+        begin = position + 1 + more
+        length = int.from_bytes(self._joined[position + 1 : begin]) if more else first & 0x1F
         self._at[row] = begin + length
         return names.setdefault(self._joined[begin : begin + length].decode(), -1 - len(names))
 
     def _first(self, here: Here | None) -> npt.NDArray[np.uint8]:
         """The first bytes of values, behind which all then stand."""
-        found = self._bytes.take(self._at)
+        codes = self._bytes.take(self._at)
         if here is None:
             self._at += 1
-            return found
+            return codes
         self._at += here
-        return found * here
+        return codes * here
 
     def _wide(
         self, first: npt.NDArray[np.uint8], wide: npt.NDArray[np.intp]
@@ -154,6 +154,6 @@ class SideBySide:
         width = _WIDTH[kind]
         if width.max() == _OTHER:
             raise UnusualError
-        at = self._at[wide]
-        self._at[wide] = at + width
-        return kind, self._words[at].astype(np.uint64) >> _SHIFT[kind]
+        positions = self._at[wide]
+        self._at[wide] = positions + width
+        return kind, self._words[positions].astype(np.uint64) >> _SHIFT[kind]

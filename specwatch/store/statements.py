@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from specwatch.errors import DamagedRow
 from specwatch.store import damage, schema
-from specwatch.store.packing import Context, context_id
+from specwatch.store.contexts import Context, context_id
 
 
 def insert(connection: sa.Connection, table: sa.Table) -> Any:

@@ -32,7 +32,7 @@ def taken(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
     what it counts began that much before its end. Where minutes were deleted, their hour stands for
     them.
     """
-    found: dict[str, MinuteSet] = defaultdict(MinuteSet)
+    minutes_of: dict[str, MinuteSet] = defaultdict(MinuteSet)
 
     def windows(length: int) -> Iterator[Window]:
         every = ALL_TEMPERATURES
@@ -43,7 +43,7 @@ def taken(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
     for window in windows(MINUTE):
         end = window.start + MINUTE
         begun = end - max(window.observed_seconds + window.down_seconds, MINUTE)
-        found[window.series.model_name].add_span(max(begun, since), end)
+        minutes_of[window.series.model_name].add_span(max(begun, since), end)
     with store.reading() as connection:
         pruned = _pruned_until(connection, target)
     observed: dict[tuple[str, int], float] = defaultdict(float)
@@ -55,15 +55,15 @@ def taken(store: Store, target: str, since: float) -> dict[str, MinuteSet]:
         # Which of its minutes made up for more is not known: the first, at worst.
         before = max(seconds - HOUR - MINUTE, 0.0)
         begun = hour + MINUTE - seconds if before else hour
-        found[model].add_span(max(begun, since), hour + HOUR)
-    return found
+        minutes_of[model].add_span(max(begun, since), hour + HOUR)
+    return minutes_of
 
 
 def watched_models(store: Store, target: str) -> list[str]:
     """Models of a target that are in the store, the latest first."""
-    known = [each for each in store.targets() if each.target == target]
-    ordered = sorted(known, key=lambda each: -each.last_start)
-    return list(dict.fromkeys(each.model_name for each in ordered))
+    known = [watched for watched in store.targets() if watched.target == target]
+    ordered = sorted(known, key=lambda watched: -watched.last_start)
+    return list(dict.fromkeys(watched.model_name for watched in ordered))
 
 
 def backfilled(store: Store, target: str, since: int, until: int) -> MinuteSet:
@@ -122,9 +122,9 @@ def writer(store: Store, target: str, hour: int) -> str | None:
     )
     with store.reading() as connection:
         for query in (here, latest):
-            found = connection.execute(query.limit(1)).scalar()
-            if found is not None:
-                return str(found)
+            version = connection.execute(query.limit(1)).scalar()
+            if version is not None:
+                return str(version)
     return None
 
 
@@ -198,10 +198,10 @@ def _holds(connection: sa.Connection, target: str) -> list[Hold]:
 def _let_go(connection: sa.Connection, target: str, gone: Sequence[Hold]) -> None:
     now = {hold.daemon: hold for hold in _holds(connection, target)} if gone else {}
     for hold in gone:
-        found = now.get(hold.daemon)
-        if found is None:
+        current = now.get(hold.daemon)
+        if current is None:
             continue  # with an earlier hour
-        if found != hold:
+        if current != hold:
             raise ConfigError(
                 f"daemon {quoted(hold.daemon)} has come back to {quoted(target)} meanwhile; leave"
                 " --past-cursor out"

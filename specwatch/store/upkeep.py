@@ -91,28 +91,28 @@ def prune(
     cutoff = int(minutes_before // HOUR) * HOUR
     roll_up(database, cutoff, stopping, daemon=None)
     deleted = Pruned()
-    at = 0
+    first = 0
     while not stopping.is_set():
         with database.writing() as connection:
             if not _alone(connection):
                 return deleted
-            hour = _first_hour(connection, _minutes, at, cutoff)
+            hour = _first_hour(connection, _minutes, first, cutoff)
             if hour is None:
                 break
             rows = _prune_minutes_turn(connection, hour)
         deleted = deleted._replace(minutes=deleted.minutes + rows)
-        at = hour if rows else hour + HOUR
+        first = hour if rows else hour + HOUR
         stopping.wait(_PAUSE)
-    at = 0
+    first = 0
     while not stopping.is_set():
         with database.writing() as connection:
-            hour = _first_hour(connection, _hours, at, hours_before)
+            hour = _first_hour(connection, _hours, first, hours_before)
             if hour is None or not _alone(connection):
                 break
             in_hour = (_hours.c.start >= hour, _hours.c.start < hour + HOUR)
             rows = connection.execute(_hours.delete().where(*in_hour)).rowcount
         deleted = deleted._replace(hours=deleted.hours + rows)
-        at = hour + HOUR
+        first = hour + HOUR
         stopping.wait(_PAUSE)
     with database.writing() as connection:
         deleted = deleted._replace(
@@ -145,8 +145,8 @@ def _roll_up_turn(
     ids = connection.execute(query).scalars().all()
     if not ids:
         return None
-    found = damage.of(connection)
-    locked = list(damage.sound(found, _series, lock_series(connection, ids), series_of))
+    known = damage.of(connection)
+    locked = list(damage.sound(known, _series, lock_series(connection, ids), series_of))
     damaged.update(set(ids).difference(row.id for row in locked))
     if not locked:
         return 0
@@ -188,9 +188,9 @@ def _build_hours(connection: sa.Connection, hour: int, members: dict[int, sa.Row
     query = sa.select(*(_minutes.c[name] for name in names)).where(
         grid, _minutes.c.series_id.in_(members)
     )
-    found = connection.execute(query.order_by(_minutes.c.start, _minutes.c.run_id))
+    result = connection.execute(query.order_by(_minutes.c.start, _minutes.c.run_id))
     # On a damaged page SQLite may find a row by one key and read it with another.
-    rows = [row for row in found if row.series_id in members]
+    rows = [row for row in result if row.series_id in members]
     touched = {row.series_id for row in rows}
     # Where minutes of the hour were deleted, what is stored of it counts, and late ones are added.
     partial = {id_ for id_ in touched if members[id_].pruned_until > hour}
@@ -237,19 +237,19 @@ def _insert_hours(
             lambda group: {"start": hour, "series_id": group[0][0]},
         )
     )
-    add_contexts(connection, {each.context for _, each in packed}, set())
+    add_contexts(connection, {window.context for _, window in packed}, set())
     if packed:
         connection.execute(
             _hours.insert(),
             [
-                dict(zip(COLUMNS, each.columns(), strict=True))
+                dict(zip(COLUMNS, window.columns(), strict=True))
                 | {
                     "start": hour,
                     "series_id": key[0],
-                    "context_id": each.context.id,
+                    "context_id": window.context.id,
                     "load_bin": key[3],
                 }
-                for key, each in packed
+                for key, window in packed
             ],
         )
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from specwatch.rules.decisions import Decision
 from specwatch.store import damage
-from specwatch.store.packing import storable
+from specwatch.store.contexts import storable
 from specwatch.store.schema import verdicts
 from specwatch.store.statements import insert
 

@@ -52,8 +52,8 @@ class Delta(msgspec.Struct, gc=False):
     @property
     def only_names_the_role(self) -> bool:
         """Whether it comes before any content."""
-        said = self.content or self.reasoning or self.reasoning_content or self.tool_calls
-        return self.role is not None and not said
+        content = self.content or self.reasoning or self.reasoning_content or self.tool_calls
+        return self.role is not None and not content
 
 
 class Choice(msgspec.Struct, gc=False):
@@ -109,22 +109,22 @@ class Answer(msgspec.Struct, gc=False):
     @property
     def finish_reason(self) -> str | None:
         """Why the generation ended, in our words; None while it goes on."""
-        said: Any = None
+        reason: Any = None
         if self.choices:
-            said = self.choices[0].finish_reason
+            reason = self.choices[0].finish_reason
         elif self.response is not None:
-            said = self.response.status
+            reason = self.response.status
         elif isinstance(self.delta, dict):
-            said = self.delta.get("stop_reason")
+            reason = self.delta.get("stop_reason")
         elif self.object == "response":
-            said = self.status
+            reason = self.status
         elif self.type == "message":
-            said = self.stop_reason
+            reason = self.stop_reason
         elif self.stop is True:
-            said = self.stop_type or "stop"
-        if said is None or said in _NOT_YET:
+            reason = self.stop_type or "stop"
+        if reason is None or reason in _NOT_YET:
             return None
-        return FINISH_REASONS.get(said, OTHER) if isinstance(said, str) else OTHER
+        return FINISH_REASONS.get(reason, OTHER) if isinstance(reason, str) else OTHER
 
     @property
     def stopped_by_string(self) -> bool:
@@ -135,10 +135,10 @@ class Answer(msgspec.Struct, gc=False):
     def tokens(self) -> int | None:
         """Generated tokens, where it says."""
         usage = self.usage if self.response is None else self.response.usage
-        said: Any = None if usage is None else usage.tokens
-        if said is None:
-            said = self.tokens_predicted if self.timings is None else self.timings.predicted_n
-        return said if isinstance(said, int) and said >= 0 else None
+        generated: Any = None if usage is None else usage.tokens
+        if generated is None:
+            generated = self.tokens_predicted if self.timings is None else self.timings.predicted_n
+        return generated if isinstance(generated, int) and generated >= 0 else None
 
     @property
     def acceptance(self) -> Acceptance | None:
@@ -172,13 +172,13 @@ def _read_by_member(text: bytes) -> Answer | None:
         members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    found = Answer()
+    answer = Answer()
     for name in _MEMBER.keys() & members.keys():
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            setattr(found, name, _MEMBER[name].decode(members[name]))
-    if found.usage is None and bytes(members.get("usage", b"null")) != b"null":
-        found.usage = Usage()  # there is one, whatever it says
-    return found
+            setattr(answer, name, _MEMBER[name].decode(members[name]))
+    if answer.usage is None and bytes(members.get("usage", b"null")) != b"null":
+        answer.usage = Usage()  # there is one, whatever it says
+    return answer
 
 
 def read_end(tail: bytes) -> Answer | None:
@@ -191,9 +191,9 @@ def read_end(tail: bytes) -> Answer | None:
     members: dict[str, Any] = {}
     decoder = json.JSONDecoder()
     for name in (*_MEMBERS, *_ENDS):
-        at = text.rfind(f'"{name}":')
-        if at >= 0:
-            start = at + len(name) + 3
+        position = text.rfind(f'"{name}":')
+        if position >= 0:
+            start = position + len(name) + 3
             try:
                 members[name], _ = decoder.raw_decode(
                     text, start + (text[start : start + 1] == " ")
@@ -202,6 +202,6 @@ def read_end(tail: bytes) -> Answer | None:
                 continue
     if members.get("usage") is None and members.get("timings") is None:
         return None
-    said = (members.pop(name, None) for name in _ENDS)
-    reason = next((end for end in said if isinstance(end, str)), None)
+    ends = (members.pop(name, None) for name in _ENDS)
+    reason = next((end for end in ends if isinstance(end, str)), None)
     return read(msgspec.json.encode({**members, "choices": [{"finish_reason": reason}]}))

@@ -38,9 +38,9 @@ class Splitter:
         held += chunk
         events = []
         start = 0
-        for found in _BLANK_LINE.finditer(held, self._searched):
-            events.append(bytes(held[start : found.end()]))
-            start = found.end()
+        for match in _BLANK_LINE.finditer(held, self._searched):
+            events.append(bytes(held[start : match.end()]))
+            start = match.end()
         if len(held) - start > LONGEST_EVENT:
             events.append(bytes(held[start:]))
             start = len(held)

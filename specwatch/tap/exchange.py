@@ -7,12 +7,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from specwatch.tap import asked
-from specwatch.tap.asked import Asked
-from specwatch.tap.facts import Endpoint, Facts, Scope
-from specwatch.tap.outcome import Seen
+from specwatch.tap import request_options
+from specwatch.tap.outcome import ObservedRequest
+from specwatch.tap.request_options import RequestOptions
+from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 from specwatch.tap.stream import StreamReader
-from specwatch.tap.whole import WholeReader
+from specwatch.tap.whole_response import WholeReader
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -38,7 +38,7 @@ class Exchange:
         receive: Receive,
         send: Send,
         *,
-        facts: Facts,
+        facts: ServerFacts,
         remove_metrics: bool,
         largest_request: int,
         fail: Callable[[str, Exception], None],
@@ -55,7 +55,7 @@ class Exchange:
         self._largest_request = largest_request
         self._fail = fail
         self._read = _length(scope["headers"]) > largest_request
-        self._asked: Asked | None = None
+        self._options: RequestOptions | None = None
         self._asks = False
         self._started = _clock()
         self._status: int | None = None
@@ -135,12 +135,12 @@ class Exchange:
             with contextlib.suppress(Exception):
                 await self._send({"type": "http.response.body", "body": held, "more_body": True})
 
-    def seen(self) -> Seen:
+    def seen(self) -> ObservedRequest:
         """All that was seen, once the application has returned."""
-        return Seen(
+        return ObservedRequest(
             facts=self._facts,
             endpoint=self._endpoint,
-            asked=self._asked,
+            options=self._options,
             started=self._started,
             status=self._status,
             complete=self._complete,
@@ -158,27 +158,27 @@ class Exchange:
     @property
     def temperature(self) -> float | None:
         """The one that is used; None when it is not known."""
-        if self._asked is None:
+        if self._options is None:
             return None
-        if self._asked.temperature is not None:
-            return self._asked.temperature
+        if self._options.temperature is not None:
+            return self._options.temperature
         return self._facts.default_temperature
 
     def _request(self, body: bytes) -> bytes:
-        found = self._asked = asked.read(self._endpoint, body)
-        if found is None:
+        request = self._options = request_options.read(self._endpoint, body)
+        if request is None:
             return body
-        self._endpoint = found.endpoint
+        self._endpoint = request.endpoint
         facts = self._facts
         asks = (
-            found.askable
-            and not (found.several or found.beam_search)
-            and not (found.wants_usage or facts.forces_usage or facts.asks_nothing)
-            and (facts.keeps_records or not found.open)
+            request.askable
+            and not (request.several or request.beam_search)
+            and not (request.wants_usage or facts.forces_usage or facts.asks_nothing)
+            and (facts.keeps_records or not request.open)
         )
         if not asks:
             return body
-        body = asked.with_usage(body, found)
+        body = request_options.with_usage(body, request)
         length = (b"content-length", str(len(body)).encode())
         headers = self._scope["headers"]  # in place: starlette keeps the list that it left there
         headers[:] = [length if name == b"content-length" else (name, v) for name, v in headers]
@@ -202,7 +202,7 @@ class Exchange:
         if _value_of(b"content-encoding", headers).lower() not in (b"", b"identity"):
             self._unreadable = True
             return False
-        remove = self._remove_metrics and self._endpoint in asked.OPENAI
+        remove = self._remove_metrics and self._endpoint in request_options.OPENAI
         if _value_of(b"content-type", headers).startswith(b"text/event-stream"):
             self._stream = StreamReader(
                 self._endpoint, remove_usage=self._asks, remove_metrics=remove
@@ -253,8 +253,8 @@ class Exchange:
 
 def _length(headers: Iterable[tuple[bytes, bytes]]) -> int:
     """Bytes that a body says it has; 0 without a number."""
-    said = _value_of(b"content-length", headers)
-    return int(said) if said.isdigit() else 0
+    length = _value_of(b"content-length", headers)
+    return int(length) if length.isdigit() else 0
 
 
 def _without_length(headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:

@@ -58,11 +58,11 @@ class Counters:
 
     def count(self, model_name: str, bucket: str, outcome: Outcome) -> None:
         """Count one request."""
-        found = self._buckets.get((model_name, bucket))
-        if found is None:
-            found = _Bucket(self._families, (model_name, bucket))
-            self._buckets[model_name, bucket] = found
-        found.count(outcome)
+        counters = self._buckets.get((model_name, bucket))
+        if counters is None:
+            counters = _Bucket(self._families, (model_name, bucket))
+            self._buckets[model_name, bucket] = counters
+        counters.count(outcome)
 
 
 class _Families(NamedTuple):

@@ -11,11 +11,11 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from specwatch.domain.temperature import Buckets
 from specwatch.tap import settings as settings_of
-from specwatch.tap.asked import ENDPOINTS
 from specwatch.tap.exchange import LARGEST_REQUEST, Exchange, Receive, Send
-from specwatch.tap.facts import Endpoint, Scope, Server
-from specwatch.tap.inside import InsideVllm
+from specwatch.tap.inside_vllm import InsideVllm
 from specwatch.tap.metrics import Counters
+from specwatch.tap.request_options import ENDPOINTS
+from specwatch.tap.server_facts import Endpoint, Scope, Server
 from specwatch.tap.settings import Settings
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -119,7 +119,7 @@ def _endpoint(scope: Scope) -> Endpoint | None:
     if scope["type"] != "http" or scope["method"] != "POST":
         return None
     path: str = scope["path"]
-    found = ENDPOINTS.get(path)
-    if found is None and (root := scope.get("root_path")):
-        found = ENDPOINTS.get(path.removeprefix(root))
-    return found
+    endpoint = ENDPOINTS.get(path)
+    if endpoint is None and (root := scope.get("root_path")):
+        endpoint = ENDPOINTS.get(path.removeprefix(root))
+    return endpoint

@@ -6,8 +6,8 @@ import msgspec
 
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap.answer import OTHER, Answer
-from specwatch.tap.asked import OPENAI, Asked
-from specwatch.tap.facts import Endpoint, Facts
+from specwatch.tap.request_options import OPENAI, RequestOptions
+from specwatch.tap.server_facts import Endpoint, ServerFacts
 from specwatch.tap.stream import StreamReader
 
 
@@ -26,7 +26,7 @@ class Outcome(msgspec.Struct, frozen=True):
     uncovered: str | None = None
 
 
-class Seen(msgspec.Struct, frozen=True):
+class ObservedRequest(msgspec.Struct, frozen=True):
     """All that was seen of a request. ``asked`` is None where its body could not be read.
 
     ``started`` is when it was there as a whole, in seconds of the stream's clock; ``complete`` says
@@ -34,9 +34,9 @@ class Seen(msgspec.Struct, frozen=True):
     ``unreadable`` that the response could not be read.
     """
 
-    facts: Facts
+    facts: ServerFacts
     endpoint: Endpoint
-    asked: Asked | None
+    options: RequestOptions | None
     started: float
     status: int | None
     complete: bool
@@ -49,12 +49,12 @@ class Seen(msgspec.Struct, frozen=True):
     @property
     def is_many(self) -> bool:
         """Whether it is known to have asked for more than one completion, or for beam search."""
-        return self.asked is not None and (self.asked.several or self.asked.beam_search)
+        return self.options is not None and (self.options.several or self.options.beam_search)
 
     @property
     def is_one(self) -> bool:
         """Whether it is known to have asked for a single one, sampled token by token."""
-        return self.asked is not None and not self.is_many
+        return self.options is not None and not self.is_many
 
     def outcome(self) -> Outcome:
         """The judgement."""
@@ -103,7 +103,7 @@ class Seen(msgspec.Struct, frozen=True):
 
     def _ttft(self, stream: StreamReader) -> float | None:
         """From the whole request to the first content; of one that was not read, None."""
-        if self.asked is None or stream.first is None:
+        if self.options is None or stream.first is None:
             return None
         return stream.first - self.started
 
@@ -124,9 +124,9 @@ class Seen(msgspec.Struct, frozen=True):
         """Why a response to the end has no record."""
         if finish_reason == "abort":
             return "aborted"
-        if self.asked is not None and self.asked.several:
+        if self.options is not None and self.options.several:
             return self._unless_off("several")
-        if self.asked is not None and self.asked.beam_search:
+        if self.options is not None and self.options.beam_search:
             return self._unless_off("beam_search")
         end = self.answer if self.stream is None else self.stream
         if end is not None and end.stopped_by_string:
@@ -134,7 +134,7 @@ class Seen(msgspec.Struct, frozen=True):
         if self.endpoint not in OPENAI:
             return self._unless_off("endpoint")
         unreadable = self.unreadable or (self.stream is not None and self.stream.unreadable)
-        return self._unless_off("unreadable" if unreadable or not self.asked else "no_record")
+        return self._unless_off("unreadable" if unreadable or not self.options else "no_record")
 
     def _cut_short(self) -> str | None:
         if self.disconnected:
@@ -146,7 +146,7 @@ class Seen(msgspec.Struct, frozen=True):
         return None if self.facts.draft_tokens == 0 else reason
 
 
-def derived(seen: Seen, stream: StreamReader) -> Acceptance | None:
+def derived(seen: ObservedRequest, stream: StreamReader) -> Acceptance | None:
     """Acceptance from the number of streamed steps, where the server keeps no record.
 
     The first content is the token that the prompt yields; each step after it yields one token of
@@ -154,11 +154,11 @@ def derived(seen: Seen, stream: StreamReader) -> Acceptance | None:
     because the server joined steps or kept some back. A server joins steps too when the client is
     slow to read, so that the result may be too high under load.
     """
-    facts, asked = seen.facts, seen.asked
+    facts, options = seen.facts, seen.options
     most = facts.draft_tokens
     if not most or facts.keeps_records or facts.joins_steps or seen.endpoint not in OPENAI:
         return None
-    if asked is None or not seen.is_one or asked.tools or asked.echo:
+    if options is None or not seen.is_one or options.tools or options.echo:
         return None  # tools and echoes make more or fewer events than there are steps
     if not stream.ended or stream.failed or not stream.tokens or not stream.steps:
         return None

@@ -24,28 +24,23 @@ import asyncio
 import contextlib
 import json
 import logging
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
-from urllib.parse import unquote
 
 import aiohttp
 from aiohttp import ClientResponse, ClientSession, hdrs
-from multidict import CIMultiDict
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from yarl import URL
 
-from specwatch.tap.facts import Scope
+from specwatch.tap import forwarding
 from specwatch.tap.middleware import Tap
+from specwatch.tap.server_facts import Scope
 from specwatch.tap.settings import Settings
 from specwatch.tap.upstream import Upstream, described, shown
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
-
 METRICS = "/metrics"
 HEALTH = "/specwatch/healthz"
 """The two pages of the proxy itself. All others are the upstream's, its ``/health`` too."""
@@ -54,11 +49,6 @@ _KEPT_IDLE = 4.0
 """Seconds that an idle connection is kept; uvicorn and llama.cpp close theirs after 5."""
 _LONGEST_LINE = 64 << 10
 _JSON = "application/json"
-_ONE_CONNECTION = frozenset({
-    b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization",
-    b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade",
-})  # fmt: skip
-_ABSOLUTE = re.compile(rb"https?://(?:[^/]*@)?([^/@]+)(/.*)?", re.IGNORECASE)
 _ADDED = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
 _LARGEST_REQUEST = 16 << 20
 _log = logging.getLogger("specwatch.tap")
@@ -100,7 +90,7 @@ class ProxyApplication:
             await self._live(receive, send)
         elif scope["type"] == "http" and self._tap is not None:
             try:
-                checked = _checked(scope)
+                checked = forwarding.checked(scope)
             except ValueError as error:
                 await _fail(scope, send, 400, str(error), "invalid_request_error")
                 return
@@ -164,7 +154,7 @@ class Proxy:
         elif scope["path"] == HEALTH:
             known = {"status": "ok", "model_name": self._upstream.known.model_name}
             await _answer(scope, send, 200, json.dumps(known).encode())
-        elif scope["method"] == "CONNECT" or _asks_for_websocket(scope["headers"]):
+        elif scope["method"] == "CONNECT" or forwarding.asks_for_websocket(scope["headers"]):
             await _fail(scope, send, 501, "the proxy forwards neither WebSockets nor tunnels")
         else:
             await _Forward(self._url, self._upstream, self._session, scope, receive, send).run()
@@ -283,9 +273,9 @@ class _Forward:
     ) -> ClientResponse:
         return await self._session.request(
             self._scope["method"],
-            _target(self._base, self._scope),
+            forwarding.target(self._base, self._scope),
             # Only now: the tap sets the length right when it has seen the body.
-            headers=_forwarded(self._scope, has_body=body is not None),
+            headers=forwarding.forwarded(self._scope, has_body=body is not None),
             data=body,
             allow_redirects=False,
             trace_request_ctx=used,
@@ -296,90 +286,12 @@ class _Forward:
         await self._send({
             "type": "http.response.start",
             "status": response.status,
-            "headers": _end_to_end(headers),
+            "headers": forwarding.end_to_end(headers),
         })  # fmt: skip
         self._started = True
         while chunk := await response.content.readany():
             await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def _checked(scope: Scope) -> Scope:
-    """The request with a path for a target. Raises ValueError for one not to be forwarded."""
-    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
-        raise ValueError("a request may have Content-Length or Transfer-Encoding, not both")
-    raw = _raw_path(scope)
-    if raw.startswith(b"/") or scope["method"] == "CONNECT":
-        return scope
-    absolute = _ABSOLUTE.fullmatch(raw)
-    if absolute is None:
-        raise ValueError("the target of a request must begin with a slash")
-    path = absolute[2] or b"/"
-    others = [field for field in scope["headers"] if field[0] != b"host"]
-    headers = [(b"host", absolute[1]), *others]
-    return {**scope, "path": unquote(path.decode("ascii")), "raw_path": path, "headers": headers}
-
-
-def _raw_path(scope: Scope) -> bytes:
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    return raw
-
-
-def _end_to_end(headers: Headers) -> Headers:
-    """Header fields, named in lower case, without those that are for one connection only."""
-    dropped = set(_ONE_CONNECTION)
-    for name, value in headers:
-        if name == b"connection":
-            dropped |= {option.strip().lower() for option in value.split(b",")}
-    dropped -= {b"content-length", b"host"}
-    return [(name, value) for name, value in headers if name not in dropped]
-
-
-def _forwarded(scope: Scope, *, has_body: bool) -> CIMultiDict[str]:
-    """What the upstream gets."""
-    headers = CIMultiDict[str]()
-    came_for: list[str] = []
-    host = ""
-    for name, value in _end_to_end(scope["headers"]):
-        text = _text(value)
-        if name == b"x-forwarded-for":
-            came_for.append(text)
-        elif name == b"host":
-            host = text
-        elif name != b"expect" and (has_body or name != b"content-length"):
-            headers.add(name.decode("ascii"), text)
-    client = scope.get("client")
-    headers["x-forwarded-for"] = ", ".join([*came_for, *([client[0]] if client else [])])
-    headers.setdefault("x-forwarded-proto", scope.get("scheme", "http"))
-    if host:
-        headers.setdefault("x-forwarded-host", host)
-    return headers
-
-
-def _text(value: bytes) -> str:
-    """A field's value as the client library wants it, which writes UTF-8."""
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return value.decode("latin-1")
-
-
-def _target(base: str, scope: Scope) -> URL:
-    """The URL upstream, with path and query as the client wrote them.
-
-    Raises ValueError for what is no path: it would go on with the name of another host.
-    """
-    raw = _raw_path(scope)
-    if not raw.startswith(b"/"):
-        raise ValueError("no path")
-    if query := scope["query_string"]:
-        raw = b"%b?%b" % (raw, query)
-    plain = "".join(chr(byte) if 0x20 < byte < 0x7F else f"%{byte:02X}" for byte in raw)
-    return URL(base + plain.replace("#", "%23"), encoded=True)
-
-
-def _asks_for_websocket(headers: Headers) -> bool:
-    return any(name == b"upgrade" and value.lower() == b"websocket" for name, value in headers)
 
 
 async def _answer(

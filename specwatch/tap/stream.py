@@ -10,10 +10,10 @@ from __future__ import annotations
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer
 from specwatch.tap.answer import Answer
-from specwatch.tap.asked import OPENAI
 from specwatch.tap.events import Splitter, data_of, is_one_line
-from specwatch.tap.facts import Endpoint
-from specwatch.tap.whole import usage_chunk_without_metrics
+from specwatch.tap.request_options import OPENAI
+from specwatch.tap.server_facts import Endpoint
+from specwatch.tap.whole_response import usage_chunk_without_metrics
 
 _GOES_ON = b'"finish_reason":null'
 """Stands in chunks before the last one. Quotes inside of strings are escaped: it is never text."""
@@ -100,14 +100,14 @@ class StreamReader:
         if not self._is_openai and self._is_content(event):
             self._content(now)
             return event
-        found = answer.read(data)
-        if found is None:
+        chunk = answer.read(data)
+        if chunk is None:
             self.unreadable = True
             return self._release() + event
-        self._note(found)
+        self._note(chunk)
         if not self._is_openai:
             return event
-        return self._chunk(event, found, now)
+        return self._chunk(event, chunk, now)
 
     def _is_content(self, event: bytes) -> bool:
         line = event[: event.find(b"\n")].rstrip()
@@ -121,43 +121,43 @@ class StreamReader:
         self.last = now
         self.steps += 1
 
-    def _note(self, found: Answer) -> None:
-        self.failed = self.failed or found.failed
-        if (reason := found.finish_reason) is not None:
+    def _note(self, chunk: Answer) -> None:
+        self.failed = self.failed or chunk.failed
+        if (reason := chunk.finish_reason) is not None:
             self.finish_reason = reason
-            self.stopped_by_string = self.stopped_by_string or found.stopped_by_string
-        if found.tokens is not None:
-            self.tokens = found.tokens
-        self.acceptance = found.acceptance or self.acceptance
-        over = found.stop is True or not self._is_openai  # these end without a [DONE]
+            self.stopped_by_string = self.stopped_by_string or chunk.stopped_by_string
+        if chunk.tokens is not None:
+            self.tokens = chunk.tokens
+        self.acceptance = chunk.acceptance or self.acceptance
+        over = chunk.stop is True or not self._is_openai  # these end without a [DONE]
         self.ended = self.ended or (over and self.finish_reason is not None)
 
-    def _chunk(self, event: bytes, found: Answer, now: float) -> bytes:
+    def _chunk(self, event: bytes, chunk: Answer, now: float) -> bytes:
         begun, self._begun = self._begun, True
-        if not begun and found.usage is not None:
+        if not begun and chunk.usage is not None:
             self._removing = False  # usage in every chunk: the server does this to all clients
-        if found.is_usage_chunk:
-            return self._usage_chunk(event, found)
-        if found.choices:
-            delta = found.choices[0].delta
+        if chunk.is_usage_chunk:
+            return self._usage_chunk(event, chunk)
+        if chunk.choices:
+            delta = chunk.choices[0].delta
             if begun or delta is None or not delta.only_names_the_role:
                 self._content(now)
-        elif found.stop is not None:
+        elif chunk.stop is not None:
             self._content(now)  # of llama.cpp's /completion
         released = self._release()
-        if found.choices and found.finish_reason is not None and self._removing:
+        if chunk.choices and chunk.finish_reason is not None and self._removing:
             self._held, self._usual_end = event, b""
             return released
         if self.first is not None:
             self._usual_end = _usual_end(event)
         return released + event
 
-    def _usage_chunk(self, event: bytes, found: Answer) -> bytes:
+    def _usage_chunk(self, event: bytes, chunk: Answer) -> bytes:
         if not self._removing:
             return self._release() + (
                 usage_chunk_without_metrics(event) if self._remove_metrics else event
             )
-        fingerprint = bytes(found.system_fingerprint)
+        fingerprint = bytes(chunk.system_fingerprint)
         if self._held and fingerprint != b"null" and b'"system_fingerprint":' not in self._held:
             self._held = with_member(self._held, b"system_fingerprint", fingerprint)
         return self._release()
@@ -170,8 +170,8 @@ class StreamReader:
 
 def _usual_end(event: bytes) -> bytes:
     """How the chunks after ``event`` will end too, that are only to be counted."""
-    at = event.rfind(_GOES_ON)
-    return event[at:] if at >= 0 and is_one_line(event) else b""
+    position = event.rfind(_GOES_ON)
+    return event[position:] if position >= 0 and is_one_line(event) else b""
 
 
 def with_member(event: bytes, name: bytes, value: bytes) -> bytes:

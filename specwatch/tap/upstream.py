@@ -17,7 +17,7 @@ import msgspec
 from specwatch.engines.families import ENGINES
 from specwatch.engines.llamacpp import LLAMACPP
 from specwatch.engines.vllm import VLLM
-from specwatch.tap.facts import Endpoint, Facts, Scope
+from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 
 EVERY = 30.0
 """Seconds between two looks at an upstream that answers."""
@@ -143,17 +143,17 @@ class Upstream:
         self._url = url
         self._default_temperature = default_temperature
         # Until it is known who answers, nothing is asked for: llama.cpp's timings would move.
-        self._facts = Facts("", default_temperature, asks_nothing=True)
+        self._facts = ServerFacts("", default_temperature, asks_nothing=True)
         self._pages = _Pages()
         self._wake = asyncio.Event()
         self._reached: bool | None = None
 
-    def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
+    def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
         """The facts as of the last look; the model's name is empty before the first."""
         return self._facts
 
     @property
-    def known(self) -> Facts:
+    def known(self) -> ServerFacts:
         """The facts as of the last look."""
         return self._facts
 
@@ -193,10 +193,10 @@ class Upstream:
             name = ""
         else:
             pages = pages.with_missing_from(self._pages)
-        found = self._facts_from(pages, name)
-        if found != self._facts or not self._reached:
-            _log.info("upstream %s: %s", shown(self._url), found)
-        self._pages, self._facts, self._reached = pages, found, True
+        facts = self._facts_from(pages, name)
+        if facts != self._facts or not self._reached:
+            _log.info("upstream %s: %s", shown(self._url), facts)
+        self._pages, self._facts, self._reached = pages, facts, True
         return not pages.missing
 
     async def _keep_learning(self, session: aiohttp.ClientSession) -> None:
@@ -239,15 +239,15 @@ class Upstream:
                 if response.status in _FOR_NOW:
                     missing.add(name)
                 return None
-            found = bytearray()
+            body = bytearray()
             async for chunk in response.content.iter_any():
-                found += chunk
-                if len(found) > _LARGEST_PAGE:
+                body += chunk
+                if len(body) > _LARGEST_PAGE:
                     response.close()
                     return None
-            return bytes(found)
+            return bytes(body)
 
-    def _facts_from(self, pages: _Pages, name: str) -> Facts:
+    def _facts_from(self, pages: _Pages, name: str) -> ServerFacts:
         """The facts; ``name`` is the model's where no page says it."""
         base, metrics, props = pages.base, pages.metrics, pages.props
         temperature = self._default_temperature
@@ -257,7 +257,7 @@ class Upstream:
             name = base.id
         elif metrics is not None and metrics.model_name:
             name = metrics.model_name
-        return Facts(
+        return ServerFacts(
             name,
             default_temperature=temperature,
             draft_tokens=None if metrics is None else metrics.draft_tokens,
@@ -294,16 +294,16 @@ def _read(page: bytes | None, kind: type[_Page]) -> _Page | None:
 
 
 def _model_name(page: bytes) -> str:
-    found = _MODEL_NAME.search(page)
-    if found is None:
+    match = _MODEL_NAME.search(page)
+    if match is None:
         return ""
-    text = found[1].decode("utf-8", "replace")
+    text = match[1].decode("utf-8", "replace")
     return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], text)
 
 
 def _metrics(page: bytes) -> _Metrics:
-    found = _ENGINE.search(page)
-    engine = None if found is None else found[1].decode()
+    match = _ENGINE.search(page)
+    engine = None if match is None else match[1].decode()
     # k: as many as there are positions. llama.cpp shows them only once it has drafted.
     positions = {position[2] for position in _POSITION.finditer(page)}
     off = 0 if engine is not None and _ENGINES[engine].shows_speculation else None

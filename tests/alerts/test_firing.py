@@ -10,7 +10,7 @@ import pytest
 from specwatch.alerts.alert import Alert, runbook_anchor
 from specwatch.alerts.firing import BLOCKED, FAILED, RULE, SWITCHED_OFF, alerts_of
 from specwatch.config import loading
-from specwatch.daemon.alert_service import Paging
+from specwatch.daemon.alert_service import AlertService
 from specwatch.domain.model import Mode
 from specwatch.generate.alerts import runbook_sections
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
@@ -69,6 +69,6 @@ def test_the_configured_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     read = loading.from_targets(
         ["http://127.0.0.1:8000"], environ={}, hostname="here", settings={"alertmanager": section}
     )
-    Paging(read).tell([target(decision=decided((BREACHED,)))])
+    AlertService(read).tell([target(decision=decided((BREACHED,)))])
     (alert,) = sent
     assert alert.annotations["runbook_url"].startswith(f"{BOOK}#")

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.backfill.prometheus_pages import (
-    Found,
     Page,
+    ResultSeries,
     Server,
     joined,
     merged,
@@ -35,7 +35,7 @@ TARGETS = (
 minute_starts = st.integers(0, 200).map(lambda number: T0 + number * MINUTE)
 
 
-def found(name: str, *points: tuple[float, str], **labels: str) -> Found:
+def found(name: str, *points: tuple[float, str], **labels: str) -> ResultSeries:
     return {"__name__": name, **dict(LABELS), **labels}, list(points)
 
 
@@ -70,7 +70,7 @@ def test_samples_of_one_time_are_one_page() -> None:
 
 def test_only_what_lies_in_the_span_is_taken() -> None:
     """Some servers give a range with its beginning, some without: neighbours never share a page."""
-    points = [(T0 + at, "1") for at in (-0.001, 0.0, 59.999, 60.0)]
+    points = [(T0 + offset, "1") for offset in (-0.001, 0.0, 59.999, 60.0)]
     got = pages([found("vllm:num_requests_running", *points)], LABELS, T0, T0 + 60)
     assert [page.at for page in got] == [T0, T0 + 59.999]
 
@@ -123,7 +123,7 @@ def test_servers_are_told_apart_by_what_is_not_the_engines() -> None:
             ({**gauge, "model_name": "m", "instance": "b:1", "pod": "p"}, points[1:]),
         ]
     )
-    assert [each.labels for each in got] == [
+    assert [server.labels for server in got] == [
         (("instance", "a:1"), ("pod", "")), (("instance", "b:1"), ("pod", "p")),
     ]  # fmt: skip
     assert {m: minutes.hours for m, minutes in got[0].models.items()} == {"m": [T0], "n": [T0]}
@@ -144,8 +144,8 @@ def server(instance: str, *minutes: int, **more: str) -> Server:
     return Server(labels, {"m": MinuteSet(T0 + MINUTE * number for number in minutes)})
 
 
-def names(*found: Server, name: str | None = None) -> dict[str, str]:
-    got = sources(found, TARGETS, name=name, hostname="box", default_name="new {}".format)
+def names(*servers: Server, name: str | None = None) -> dict[str, str]:
+    got = sources(servers, TARGETS, name=name, hostname="box", default_name="new {}".format)
     if got.refused:
         raise ConfigError("; ".join(got.refused))
     return {source.target: source.instance for source in got.sources}
@@ -215,8 +215,8 @@ def test_a_set_of_minutes_is_a_set(own: set[int], others: set[int], since: int, 
     minutes, other = MinuteSet(own), MinuteSet(others)
     everything = range(T0, T0 + 202 * MINUTE, MINUTE)
 
-    def listed(found: MinuteSet) -> set[int]:
-        return {start for start in everything if start in found}
+    def listed(minutes: MinuteSet) -> set[int]:
+        return {start for start in everything if start in minutes}
 
     assert listed(minutes) == own
     assert len(minutes) == len(own)

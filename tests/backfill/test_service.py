@@ -25,7 +25,7 @@ from specwatch.backfill.service import (
 )
 from specwatch.domain.model import HOUR, MINUTE, Moment, SeriesId, Window
 from specwatch.errors import ConfigError, NoAnswer, StoreUnavailable
-from specwatch.scrape.window_builder import Watch
+from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store.packing import PackedBatch, pack_batch
 from specwatch.store.repository import Store
 from specwatch.store.stored_minutes import BACKFILL, Hold
@@ -76,14 +76,14 @@ def page(number: int, *, process: int = 0, since: int = 0) -> str:
 
 def timeline(since: float = T0 + 7.0, until: float = T0 + 2 * HOUR) -> list[Scrape]:
     """Scrapes of two hours: a restart in the first, a gap over the edge of the hours."""
-    found = []
+    scrapes = []
     for number in range(int((until - since) // EVERY) + 1):
-        at = since + EVERY * number
-        if T0 + HOUR - 300 <= at < T0 + HOUR + 420:
+        time = since + EVERY * number
+        if T0 + HOUR - 300 <= time < T0 + HOUR + 420:
             continue
-        started = 0 if at < T0 + 1234 else 40
-        found.append((at, page(number, process=started, since=min(started, number))))
-    return found
+        started = 0 if time < T0 + 1234 else 40
+        scrapes.append((time, page(number, process=started, since=min(started, number))))
+    return scrapes
 
 
 @functools.cache
@@ -94,10 +94,10 @@ def as_live() -> tuple[Window, ...]:
 
 def watched(scrapes: Sequence[Scrape], every: float) -> list[Window]:
     """As a daemon does it, by its own reader."""
-    watch = Watch(DAEMON, TARGET, max_gap=3 * every)
+    watch = WindowBuilder(DAEMON, TARGET, max_gap=3 * every)
     windows: list[Window] = []
-    for at, text in scrapes:
-        observed = watch.observe(pages.read(text), Moment(at, at))
+    for time, text in scrapes:
+        observed = watch.observe(pages.read(text), Moment(time, time))
         windows += observed.batch.windows if observed.batch else ()
     closed = watch.close().batch
     return [*windows, *(closed.windows if closed else ())]
@@ -137,8 +137,8 @@ SCRAPES = timeline()
 @functools.cache
 def recorded() -> Recording:
     recording = Recording()
-    for at, text in SCRAPES:
-        recording.scrape(text, at, **LABELS)
+    for time, text in SCRAPES:
+        recording.scrape(text, time, **LABELS)
     return recording
 
 
@@ -251,9 +251,9 @@ def dense() -> list[Scrape]:
     begins early in a minute."""
     spans = ((3000, 3100), (3210, 3246), (HOUR + 300, HOUR + 400))
     return [
-        (float(T0 + at), page(at // 10 - 300))
+        (float(T0 + time), page(time // 10 - 300))
         for first, last in spans
-        for at in range(first, last, 10)
+        for time in range(first, last, 10)
     ]
 
 
@@ -263,8 +263,8 @@ def test_a_gap_after_the_hour_before_is_counted_unless_the_daemon_watched_it(
 ) -> None:
     """What an earlier backfill wrote of the minute in which the gap began ends with the gap; what a
     daemon wrote of it goes on."""
-    for at, text in dense():
-        server.recording.scrape(text, at, **LABELS)
+    for time, text in dense():
+        server.recording.scrape(text, time, **LABELS)
     filling = open_store(url, version=f"1{BACKFILL}")
     watching = open_store(url) if live else filling
     fill(server, watching, Span(T0, T0 + HOUR))
@@ -280,8 +280,8 @@ def test_hours_on_both_sides_of_one_that_is_there_are_filled_in(
     server: SimulatedPrometheus, store: Store
 ) -> None:
     scrapes = [(T0 + 10.0 + 120 * number, page(number)) for number in range(90)]
-    for at, text in scrapes:
-        server.recording.scrape(text, at, **LABELS)
+    for time, text in scrapes:
+        server.recording.scrape(text, time, **LABELS)
     fill(server, store, Span(T0 + HOUR, T0 + 2 * HOUR))
     filled = fill(server, store, Span(T0, T0 + 3 * HOUR))
     assert (filled.skipped_hours, filled.minutes_written) == (1, 60)
@@ -375,9 +375,9 @@ def test_nothing_is_written_after_where_the_daemon_stopped(
     full: SimulatedPrometheus, store: Store
 ) -> None:
     """It counts from there on itself when it runs again."""
-    at = T0 + 1000.0
-    watch = Watch(DAEMON, TARGET, max_gap=60)
-    watch.observe(pages.read(page(1)), Moment(at, at))
+    time = T0 + 1000.0
+    watch = WindowBuilder(DAEMON, TARGET, max_gap=60)
+    watch.observe(pages.read(page(1)), Moment(time, time))
     windows = watch.close().batch
     assert windows is not None
     store.write([pack_batch(windows)], NOW)
@@ -387,10 +387,10 @@ def test_nothing_is_written_after_where_the_daemon_stopped(
     assert len(set(starts(read(store)))) == 17
 
 
-def stopped_at(at: float) -> PackedBatch:
+def stopped_at(time: float) -> PackedBatch:
     """What a daemon wrote that stopped then."""
-    watch = Watch(DAEMON, TARGET, max_gap=60)
-    watch.observe(pages.read(page(1)), Moment(at, at))
+    watch = WindowBuilder(DAEMON, TARGET, max_gap=60)
+    watch.observe(pages.read(page(1)), Moment(time, time))
     last = watch.close().batch
     assert last is not None
     return pack_batch(last)
@@ -448,12 +448,12 @@ def test_all_that_a_backfill_wrote_of_an_hour_is_known_as_such(
 ) -> None:
     """Not only its last minute before an hour: a gap after any of them is counted."""
     scrapes = [
-        (float(T0 + at), page(at // 10 - 300))
+        (float(T0 + time), page(time // 10 - 300))
         for first, last in ((3000, 3080), (3210, 3246))
-        for at in range(first, last, 10)
+        for time in range(first, last, 10)
     ]
-    for at, text in scrapes:
-        server.recording.scrape(text, at, **LABELS)
+    for time, text in scrapes:
+        server.recording.scrape(text, time, **LABELS)
     store = open_store(url, version=f"1{BACKFILL}")
     fill(server, store, Span(T0, T0 + 3180))
     fill(server, store, Span(T0, T0 + HOUR))
@@ -538,10 +538,10 @@ def test_replicas_are_refused_with_a_selector_that_chooses(server: SimulatedProm
         server.recording.add(recorded(), replica=replica)
     with pytest.raises(ConfigError) as refused:
         found(server)
-    said = str(refused.value)
-    assert 'replica="a"' in said
-    assert 'replica="b"' in said
-    assert "--selector '{replica=\"a\"}'" in said
+    message = str(refused.value)
+    assert 'replica="a"' in message
+    assert 'replica="b"' in message
+    assert "--selector '{replica=\"a\"}'" in message
 
 
 def test_labels_that_changed_are_one_history(server: SimulatedPrometheus, store: Store) -> None:

@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 
 from specwatch.config.loading import Config, from_targets
-from specwatch.daemon.rule_service import Judging
+from specwatch.daemon.rule_service import RuleService
 from specwatch.domain import histogram
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
 from specwatch.domain.model import HISTOGRAMS, MINUTE, Batch, Histogram, Moment, Window
@@ -171,7 +171,7 @@ def _judge(targets: int) -> JudgingCost:
         store = Store(f"sqlite:///{directory}/bench.db", daemon="bench")
         store.open(begun)
         store.write_measurements([each for name in names for each in _baseline(name)], begun)
-        judging = Judging(store, _watching(names), now=lambda: Moment(clock[0], clock[0]))
+        judging = RuleService(store, _watching(names), now=lambda: Moment(clock[0], clock[0]))
         chance = random.Random(1)
         before = _resident_megabytes()
         cpu = 0.0
@@ -191,7 +191,7 @@ def _judge(targets: int) -> JudgingCost:
         return JudgingCost(added, 1e3 * cpu / targets / TIMED_MINUTES)
 
 
-def _measured(judging: Judging) -> Callable[[str], bool]:
+def _measured(judging: RuleService) -> Callable[[str], bool]:
     """Whether the speedup of a target was measured."""
     return lambda name: all(
         model.assessment.measured for model in judging.decision_of(name).models.values()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from specwatch.domain.model import Moment, PageLimits
 from specwatch.errors import PageError
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.window_builder import Watch
+from specwatch.scrape.window_builder import WindowBuilder
 from tests.benchmarks.figure import Figure
 from tests.pages import capture
 
@@ -45,7 +45,7 @@ def run() -> list[Figure]:
 def _measure(name: str) -> tuple[float, float]:
     """Median CPU seconds of a look, and how much the process grew by, in MB."""
     pages = [_PAGES[name](look) for look in range(_LOOKS)]
-    reader, watch = PageReader(), Watch("bench", "bench", max_gap=3 * _INTERVAL)
+    reader, watch = PageReader(), WindowBuilder("bench", "bench", max_gap=3 * _INTERVAL)
     before, seconds = _resident(), []
     for look, page in enumerate(pages):
         began = time.thread_time()

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from specwatch.domain.model import Batch, Moment
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.page_client import PageClient
-from specwatch.scrape.window_builder import Watch
+from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store.packing import pack_batch
 from tests.benchmarks.figure import Figure
 from tests.benchmarks.moving_page import pages
@@ -60,7 +60,7 @@ def _parse(text: str) -> int:
 
 def _counting(looks: Iterable[bytes]) -> tuple[float, float]:
     """Medians of a scrape inside a minute, and of one that closes a window, which is packed."""
-    watch = Watch("bench", "bench", max_gap=3 * _INTERVAL)
+    watch = WindowBuilder("bench", "bench", max_gap=3 * _INTERVAL)
     reader = PageReader()
     inside, closing = [], []
     for turn, look in enumerate(looks):

@@ -22,8 +22,8 @@ from prometheus_client import CollectorRegistry
 
 from specwatch.tap import Tap
 from specwatch.tap.exchange import Message, Receive, Send
-from specwatch.tap.facts import Endpoint, Facts, Scope
 from specwatch.tap.middleware import App
+from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 from specwatch.tap.settings import Settings
 from tests.benchmarks.figure import Figure
 
@@ -71,7 +71,7 @@ def run() -> list[Figure]:
 
 def measure() -> tuple[Costs, Costs]:
     """Of the wrapper, and of the tap."""
-    facts = Facts("tiny", default_temperature=1.0, draft_tokens=4, keeps_records=True)
+    facts = ServerFacts("tiny", default_temperature=1.0, draft_tokens=4, keeps_records=True)
     settings, registry = Settings(), CollectorRegistry()
 
     def tapped(app: App) -> App:
@@ -93,10 +93,10 @@ def measure() -> tuple[Costs, Costs]:
 
 
 class _Known:
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: ServerFacts) -> None:
         self._facts = facts
 
-    def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
+    def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
         return self._facts
 
 

@@ -16,7 +16,7 @@ import requests
 from structlog.testing import capture_logs
 
 from specwatch.daemon.daemon import Daemon
-from specwatch.daemon.scraper import TargetCycle
+from specwatch.daemon.scraper import Scraper
 from specwatch.domain.merge import merge_tallies
 from specwatch.errors import ConfigError, StoreUnavailable
 from specwatch.simulator.server import SimulatedServer
@@ -118,7 +118,7 @@ def test_a_daemon_that_is_killed_loses_nothing_once_it_is_back(
     scraped(killed, 2)
     # Killed: no window is closed and nothing is written any more.
     killed._put = lambda batch: None  # type: ignore[method-assign]
-    for cycle in killed._cycles.values():
+    for cycle in killed._scrapers.values():
         cycle._put = lambda batch: None
     killed.stop()
     before = len(stored(database))
@@ -233,14 +233,14 @@ def test_a_defect_in_one_turn_stops_no_other_and_shows(
 ) -> None:
     server = serve(page(vllm()))
     bad, good = (target_of(server.url, name, interval=0.2) for name in ("bad", "good"))
-    turn = TargetCycle._turn
+    turn = Scraper._turn
 
-    def defective(cycle: TargetCycle) -> None:
+    def defective(cycle: Scraper) -> None:
         if cycle.target.name == "bad":
             raise ZeroDivisionError
         turn(cycle)
 
-    monkeypatch.setattr(TargetCycle, "_turn", defective)
+    monkeypatch.setattr(Scraper, "_turn", defective)
     with Running(daemon_of(database, bad, good)) as daemon:
         scraped(daemon, 4, ["good"])
 
@@ -440,8 +440,8 @@ def test_a_step_of_the_clock_is_told_and_stops_nothing(
         wait_for(until_logged(log, "clock_stepped"))
         work(server)
         scraped(daemon, 3)
-    (told,) = events(log, "clock_stepped")
-    assert told["seconds"] == pytest.approx(step, abs=1)
+    (entry,) = events(log, "clock_stepped")
+    assert entry["seconds"] == pytest.approx(step, abs=1)
     windows = stored(database)
     assert max(Counter(window.start for window in windows).values()) == 1
     assert len(windows) == (2 if step > 0 else 1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from specwatch.config.guard import Guard
-from specwatch.daemon.guard_measurements import Survey
+from specwatch.daemon.guard_measurements import GuardMeasurements
 from specwatch.domain.model import HOUR, MINUTE, Mode, Objective, Window
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.observation import Seen
@@ -39,7 +39,7 @@ class Asked(Store):
 def asked(state: GuardState, *moments: float) -> list[tuple[float, float, int]]:
     """What a survey asks the store for at moments that follow one another."""
     store = Asked()
-    survey = Survey("chat", store, dict, Objective.E2E)
+    survey = GuardMeasurements("chat", store, dict, Objective.E2E)
     for now in moments:
         survey.extend(Seen(now), state, Guard())
     return store.asked
@@ -87,7 +87,7 @@ def test_a_figure_is_asked_for_once_a_minute() -> None:
 
 def test_a_figure_of_an_earlier_phase_does_not_last_into_the_next() -> None:
     store = Asked()
-    survey = Survey("chat", store, dict, Objective.E2E)
+    survey = GuardMeasurements("chat", store, dict, Objective.E2E)
     survey.extend(Seen(NOW + 1), GuardState("chat", Phase.TRIAL, NOW), Guard())
     survey.extend(Seen(NOW + 3), GuardState("chat", Phase.TRIAL, NOW + 2), Guard())
     assert [since for since, _, _ in store.asked] == [NOW, NOW + 2]
@@ -95,7 +95,7 @@ def test_a_figure_of_an_earlier_phase_does_not_last_into_the_next() -> None:
 
 def test_what_a_database_cannot_give_is_not_known_and_asked_for_again() -> None:
     store = Asked()
-    survey = Survey("chat", store, dict, Objective.E2E)
+    survey = GuardMeasurements("chat", store, dict, Objective.E2E)
     state = GuardState("chat", Phase.TRIAL, NOW)
     store.fails = True
     assert survey.extend(Seen(NOW + 1), state, Guard()).trial is None

@@ -44,8 +44,8 @@ def modes(world: World) -> list[Mode]:
 
 def who(daemon: GuardingDaemon) -> list[str]:
     """Whose steps there are, each once, in their order."""
-    found = [step.daemon for step in reversed(GuardBook(daemon.store).history())]
-    return [name for at, name in enumerate(found) if at == 0 or found[at - 1] != name]
+    daemons = [step.daemon for step in reversed(GuardBook(daemon.store).history())]
+    return [name for index, name in enumerate(daemons) if index == 0 or daemons[index - 1] != name]
 
 
 def test_of_two_in_turn_one_restarts_once_and_the_other_looks(
@@ -66,7 +66,7 @@ def test_of_two_in_turn_one_restarts_once_and_the_other_looks(
     assert status.max_actions_per_day == 4
     done = a.guarding.status_of("chat")
     assert done is not None
-    assert {each: count for each, count in done.actions.items() if count} == {
+    assert {action: count for action, count in done.actions.items() if count} == {
         ("disable", "done"): 1
     }
     assert (a.judging.forgotten["chat"], b.judging.forgotten["chat"]) == (1, 0)
@@ -368,13 +368,13 @@ def test_the_server_is_taken_out_of_the_balancer_before_it_stops(
     alone: str, open_store: OpenStore, world: World, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Also where requests are not waited for."""
-    told = tmp_path_factory.mktemp("hooks") / "told"
-    hooks = {which: ["/bin/sh", "-c", f"echo {which} >> {told}"] for which in ("before", "after")}
+    calls = tmp_path_factory.mktemp("hooks") / "calls"
+    hooks = {which: ["/bin/sh", "-c", f"echo {which} >> {calls}"] for which in ("before", "after")}
     policy = ACT.model_copy(update={"drain_timeout": 0.0, "hooks": Hooks.model_validate(hooks)})
     daemon = GuardingDaemon(world, open_store(alone), config(policy=policy))
     heard: list[str] = []
-    world.server.point = lambda what: heard.append(told.read_text())
+    world.server.point = lambda what: heard.append(calls.read_text())
     daemon.live(90)
     assert set(heard) == {"before\n"}
-    assert told.read_text() == "before\nafter\n"
+    assert calls.read_text() == "before\nafter\n"
     assert daemon.state().phase is Phase.DISABLED

@@ -93,10 +93,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
         return running[-1]
 
     yield started
-    for each in running:
-        if each.popen.poll() is None:
-            each.popen.kill()
-            each.popen.wait(10)
+    for process in running:
+        if process.popen.poll() is None:
+            process.popen.kill()
+            process.popen.wait(10)
 
 
 def configure(folder: Path, *urls: str, more: str = "") -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from specwatch.daemon.scraper import TargetCycle
+from specwatch.daemon.scraper import Scraper
 from specwatch.domain.model import Batch, Moment, Source, Window
 from tests import pages
 from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
@@ -59,8 +59,8 @@ class Bench:
         self.settings = {"url": engine.url, "proxy": serve(self.proxy).url, **settings}
         self.cycle = self.another()
 
-    def another(self, **changes: Any) -> TargetCycle:
-        return TargetCycle(
+    def another(self, **changes: Any) -> Scraper:
+        return Scraper(
             target_of(**self.settings | changes),
             daemon="d",
             clock=lambda: self.now,
@@ -94,8 +94,8 @@ def bench(serve: Serve) -> Iterator[Callable[..., Bench]]:
         return made[-1]
 
     yield build
-    for each in made:
-        each.cycle.finish()
+    for scraper in made:
+        scraper.cycle.finish()
 
 
 MakeBench = Callable[..., Bench]
@@ -106,9 +106,9 @@ def test_what_a_proxy_counted_makes_windows_beside_the_servers(bench: MakeBench,
     one.turn()
     one.turn(vllm(drafts=100), tap(60))
     assert [(e["source"], e["target"]) for e in events(log, "tap_found")] == [("proxy", "t")]
-    found = one.end()
-    assert (found["all"].tally.drafts, found["0"].tally.drafts) == (100, 60)
-    assert (found["0"].source, found["0"].coverage) == (Source.PROXY, 0.6)
+    windows = one.end()
+    assert (windows["all"].tally.drafts, windows["0"].tally.drafts) == (100, 60)
+    assert (windows["0"].source, windows["0"].coverage) == (Source.PROXY, 0.6)
 
 
 def test_the_proxy_gets_no_credentials_of_the_server(bench: MakeBench, tmp_path: Any) -> None:
@@ -150,9 +150,9 @@ def test_a_proxy_that_fails_fails_nothing_else_and_is_told_once(
     proxy = one.cycle.status().tap.proxy
     assert proxy is not None
     assert proxy.failure is None
-    found = one.end()
-    assert (found["all"].tally.drafts, found["0"].tally.drafts) == (200, 90)
-    assert found["all"].scrapes_failed == 0
+    windows = one.end()
+    assert (windows["all"].tally.drafts, windows["0"].tally.drafts) == (200, 90)
+    assert windows["all"].scrapes_failed == 0
 
 
 def test_a_proxy_is_given_what_the_server_left_of_the_time(bench: MakeBench) -> None:
@@ -185,9 +185,9 @@ def test_a_proxy_that_restarts_alone_is_told_and_marked(bench: MakeBench, log: L
     assert status.restarts == 0
     assert status.tap.proxy is not None
     assert status.tap.proxy.restarts == 1
-    found = one.end()
-    assert (found["0"].restarts, found["all"].restarts) == (1, 0)
-    assert found["0"].tally.drafts == 20
+    windows = one.end()
+    assert (windows["0"].restarts, windows["all"].restarts) == (1, 0)
+    assert windows["0"].tally.drafts == 20
 
 
 def test_a_cycle_goes_on_with_the_proxy_of_its_predecessor(bench: MakeBench) -> None:
@@ -219,8 +219,8 @@ def test_another_proxy_is_counted_anew_and_none_is_none(bench: MakeBench, serve:
     one.turn(vllm(drafts=60))
     status = one.cycle.status()
     assert (status.tap.source, status.tap.proxy) == (None, None)
-    found = one.end()
-    assert (found["all"].tally.drafts, found["0"].tally.drafts) == (60, 20)
+    windows = one.end()
+    assert (windows["all"].tally.drafts, windows["0"].tally.drafts) == (60, 20)
 
 
 def test_trouble_is_told_once_and_when_it_is_over(bench: MakeBench, log: Log) -> None:
@@ -228,9 +228,9 @@ def test_trouble_is_told_once_and_when_it_is_over(bench: MakeBench, log: Log) ->
     one.turn(vllm(drafts=10) + inside(5))
     for _ in range(3):
         one.turn(vllm(drafts=10) + inside(500))
-    told = events(log, "tap_trouble")
-    assert [(e["kind"], e["model_name"]) for e in told] == [("counts_twice", "m")]
-    assert "500 drafts where the server counted 10" in told[0]["detail"]
+    entries = events(log, "tap_trouble")
+    assert [(e["kind"], e["model_name"]) for e in entries] == [("counts_twice", "m")]
+    assert "500 drafts where the server counted 10" in entries[0]["detail"]
     assert [trouble.kind for trouble in one.cycle.status().tap.trouble] == ["counts_twice"]
     assert one.cycle.status().tap.models == {}
     one.turn(vllm(drafts=600) + inside(500))
@@ -246,8 +246,8 @@ def test_acceptance_derived_from_joined_steps_has_no_windows_and_no_coverage(
     one.turn(vllm(drafts=0) + inside(0))
     one.turn(vllm(drafts=2000) + inside(1500, accepted=[2] * 1500, method="derived"), seconds=60.0)
     one.turn()
-    (told,) = events(log, "tap_trouble")
-    assert (told["kind"], told["model_name"]) == ("accepts_too_much", "m")
+    (entry,) = events(log, "tap_trouble")
+    assert (entry["kind"], entry["model_name"]) == ("accepts_too_much", "m")
     assert one.cycle.status().tap.models == {}
     assert set(one.end()) == {"all"}
 

@@ -16,15 +16,15 @@ from tests.store.examples import T0, minute
 def recorder(store: Store) -> Recorder:
     """A recorder whose database is there."""
     now = Moment(T0 + 90.0, 90.0)
-    found = Recorder(
+    opened = Recorder(
         store,
         queue_limit=100,
         now=lambda: now,
         resume=lambda cursors: None,
         supersede=lambda cursors: None,
     )
-    found.open()
-    return found
+    opened.open()
+    return opened
 
 
 def test_a_failed_roll_up_is_made_good_by_the_next_write(
@@ -66,5 +66,5 @@ def test_the_end_of_an_outage_is_told_once_whatever_failed_in_it(
         if first == "roll_up":
             recorder.roll_up()
         recorder.flush(force=True)
-    assert [each["event"] for each in log].count("store_recovered") == 1
+    assert [entry["event"] for entry in log].count("store_recovered") == 1
     assert recorder.ready

@@ -83,8 +83,8 @@ def reloadable(tmp_path: Path) -> Iterator[Callable[..., Reloadable]]:
         return made
 
     yield started
-    for each in running:
-        each.__exit__()
+    for daemon in running:
+        daemon.__exit__()
 
 
 Start = Callable[..., Reloadable]
@@ -96,10 +96,10 @@ def test_targets_come_and_go_and_what_stays_is_not_disturbed(
     one, two, three = (target_of(url, name, interval=QUICK) for name in ("one", "two", "three"))
     made = reloadable(one, two)
     scraped(made.daemon, 2)
-    kept, gone = made.daemon._cycles["one"], made.daemon._cycles["two"]
+    kept, gone = made.daemon._scrapers["one"], made.daemon._scrapers["two"]
     made.watch(one, three)
     assert made.names == ["one", "three"]
-    assert made.daemon._cycles["one"] is kept
+    assert made.daemon._scrapers["one"] is kept
     scraped(made.daemon, 2)
     count = gone.status().scrapes
     scraped(made.daemon, 3)
@@ -168,12 +168,12 @@ def test_a_bad_configuration_changes_nothing_and_systemd_is_told_that_it_is_over
     with NotifySocket(str(tmp_path / "n")) as notify:
         made = reloadable(target_of(url, interval=QUICK), notify=notify.address)
         notify.until(lambda message: "READY" in message)
-        kept = made.daemon._cycles["t"]
+        kept = made.daemon._scrapers["t"]
         made.problem = RecursionError("deep") if defect else ConfigError("x.yml:3: no such key")
         made.read_again()
-        told = notify.until(lambda message: "READY" in message)
-        assert [message for message in told if "RELOADING" in message]
-        assert made.daemon._cycles["t"] is kept
+        messages = notify.until(lambda message: "READY" in message)
+        assert [message for message in messages if "RELOADING" in message]
+        assert made.daemon._scrapers["t"] is kept
         scraped(made.daemon, 2)
     if defect:
         assert events(log, "reload_failed")[0]["exc_info"]
@@ -205,9 +205,9 @@ def test_an_authority_is_read_again(reloadable: Start, serve: Serve, tmp_path: P
     authority.write_bytes(CERTIFICATE.read_bytes())
     target = target_of("https://127.0.0.1:1", ca_file=authority, interval=QUICK)
     made = reloadable(target)
-    before = made.daemon._cycles["t"]
+    before = made.daemon._scrapers["t"]
     made.watch(target)
-    assert made.daemon._cycles["t"] is not before
+    assert made.daemon._scrapers["t"] is not before
 
 
 def test_what_only_a_restart_changes_is_named_and_left_as_it_is(

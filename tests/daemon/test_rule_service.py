@@ -17,7 +17,7 @@ from specwatch.config.sections import Baselines
 from specwatch.config.target import Target
 from specwatch.daemon import rule_service as judging_module
 from specwatch.daemon.daemon import Daemon
-from specwatch.daemon.rule_service import Judging
+from specwatch.daemon.rule_service import RuleService
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
 from specwatch.domain.model import HOUR, Batch, Histogram, Mode, Moment, Window
 from specwatch.domain.speedup import NOT_READ, TOO_FEW
@@ -92,19 +92,19 @@ class Scene:
 
     def ruled(self, *rules: Rule, targets: tuple[str, ...] = ("chat",), **changes: Any) -> Config:
         """A configuration with those rules and no others."""
-        found = [Target(url="http://127.0.0.1:1", name=name) for name in targets]
-        config = config_of("sqlite:///unused.db", found)
+        configured = [Target(url="http://127.0.0.1:1", name=name) for name in targets]
+        config = config_of("sqlite:///unused.db", configured)
         return config.model_copy(
             update={"rules": Rules(use_defaults=False, extra=rules), **changes}
         )
 
-    def judging(self, store: Store | None = None) -> Judging:
+    def judging(self, store: Store | None = None) -> RuleService:
         """A new judging that has learned what the store knows."""
-        found = Judging(store or self.store, self.config, now=self.now)
-        found.catch_up()
-        return found
+        new = RuleService(store or self.store, self.config, now=self.now)
+        new.catch_up()
+        return new
 
-    def pass_minutes(self, judging: Judging, *rates: float, **changes: Any) -> None:
+    def pass_minutes(self, judging: RuleService, *rates: float, **changes: Any) -> None:
         """Let minutes with these acceptance rates pass, and be written to the store."""
         for rate in rates:
             window = acceptance(int(self.time), rate, **changes)
@@ -114,19 +114,19 @@ class Scene:
 
     def stored(self) -> list[Decision]:
         """Changes of verdicts in the store, oldest first, those of one time by daemon and rule."""
-        found = self.store.verdicts(**FOREVER)
-        return sorted(found, key=lambda each: (each.at, each.daemon, each.rule))
+        decisions = self.store.verdicts(**FOREVER)
+        return sorted(decisions, key=lambda decision: (decision.at, decision.daemon, decision.rule))
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
     """An empty store at a full hour."""
-    found = Scene(tmp_path)
-    yield found
-    found.close()
+    new_scene = Scene(tmp_path)
+    yield new_scene
+    new_scene.close()
 
 
-def verdicts(judging: Judging, target: str = "chat") -> list[Verdict]:
+def verdicts(judging: RuleService, target: str = "chat") -> list[Verdict]:
     """The confirmed verdicts on a target."""
     return [finding.verdict for finding in judging.decision_of(target).findings]
 
@@ -194,7 +194,7 @@ def test_after_a_restart_it_is_known_how_fast_the_server_was_when_the_baseline_w
     scene.config = scene.ruled(*both)
     judging = scene.judging()
 
-    def pass_by(judging: Judging, minutes: int, seconds: float, mode: Mode = Mode.ON) -> None:
+    def pass_by(judging: RuleService, minutes: int, seconds: float, mode: Mode = Mode.ON) -> None:
         for _ in range(minutes):
             one = acceptance(int(scene.time), 0.7, mode=mode, concurrency=2.0)
             tally = dataclasses.replace(
@@ -208,9 +208,9 @@ def test_after_a_restart_it_is_known_how_fast_the_server_was_when_the_baseline_w
             judging.observe("chat", Batch((one,), None))
             scene.store.write([batch(one)], now=scene.time)
 
-    def read(judging: Judging) -> dict[str, float]:
-        found = judging.decision_of("chat").findings
-        return {each.rule.name: each.readings[0][1].value or 0.0 for each in found}
+    def read(judging: RuleService) -> dict[str, float]:
+        findings = judging.decision_of("chat").findings
+        return {finding.rule.name: finding.readings[0][1].value or 0.0 for finding in findings}
 
     pass_by(judging, 15, 0.030, Mode.OFF)
     pass_by(judging, 20, 0.020)
@@ -245,8 +245,8 @@ def test_what_is_attributed_is_what_changed_before_the_window_of_the_rule(scene:
     cause = breach.inputs["attribution"]
     assert cause["missing"] is None
     # Of tokens that come as fast as before: what acceptance took, something else gave.
-    found = {each["factor"]: each["contribution"] for each in cause["causes"]}
-    assert found["acceptance"] < -0.3
+    contributions = {factor["factor"]: factor["contribution"] for factor in cause["causes"]}
+    assert contributions["acceptance"] < -0.3
 
 
 def test_without_a_change_nothing_is_stored(scene: Scene) -> None:
@@ -263,14 +263,14 @@ def test_a_daemon_that_starts_again_neither_forgets_a_breach_nor_fires_again(
     scene.pass_minutes(before, 0.2, 0.2)
     before.flush(final=True)
     judging = scene.judging()
-    (found,) = judging.decision_of("chat").findings
-    assert (found.verdict, found.since) == (Verdict.BREACH, T0 + 120)
+    (finding,) = judging.decision_of("chat").findings
+    assert (finding.verdict, finding.since) == (Verdict.BREACH, T0 + 120)
     scene.pass_minutes(judging, 0.2)
     judging.flush()
     assert len(scene.stored()) == len(events(log, "rule_breach")) == 1
     scene.pass_minutes(judging, 0.9, 0.9, 0.9)
     judging.flush()
-    assert [each.verdict for each in scene.stored()] == ["breach", "pass"]
+    assert [decision.verdict for decision in scene.stored()] == ["breach", "pass"]
     assert scene.judging().decision_of("chat").findings == ()
 
 
@@ -278,12 +278,12 @@ def test_two_daemons_on_one_target_keep_each_its_own(scene: Scene) -> None:
     left, right = scene.judging(), scene.judging(scene.opened("right"))
     for start in (T0, T0 + 60):
         scene.time = start + 60
-        for each in (left, right):
-            each.observe("chat", Batch((acceptance(start, 0.2),), None))
+        for judging in (left, right):
+            judging.observe("chat", Batch((acceptance(start, 0.2),), None))
     left.flush()
     assert scene.judging(scene.opened("right")).decision_of("chat").findings == ()
     right.flush()
-    assert [each.daemon for each in scene.stored()] == ["left", "right"]
+    assert [decision.daemon for decision in scene.stored()] == ["left", "right"]
 
 
 def test_the_minutes_before_the_start_are_known(scene: Scene) -> None:
@@ -301,8 +301,8 @@ def test_hours_and_minutes_of_the_past_are_counted_once(scene: Scene) -> None:
     scene.store.write([batch(*written)], now=0)
     scene.time = T0 + 40 * HOUR + 400
     scene.store.roll_up(scene.time)
-    (found,) = scene.judging().decision_of("chat").slos
-    assert found.total == sum(one.tally.ttft.count for one in written if one.tally.ttft)
+    (slo,) = scene.judging().decision_of("chat").slos
+    assert slo.total == sum(one.tally.ttft.count for one in written if one.tally.ttft)
 
 
 def test_goodput_is_of_the_time_that_minutes_cover(scene: Scene) -> None:
@@ -338,7 +338,7 @@ def test_an_outage_of_the_database_loses_no_verdict(
     assert (status.queued, status.dropped, status.error) == (3, 0, "the database is away")
     assert len(events(log, "verdicts_unwritten")) == 1
     judging.flush()
-    assert [each.verdict for each in scene.stored()] == ["breach", "pass", "breach"]
+    assert [decision.verdict for decision in scene.stored()] == ["breach", "pass", "breach"]
     assert judging.status() == dataclasses.replace(status, queued=0, error=None)
 
 
@@ -346,13 +346,13 @@ def test_what_waits_is_bounded_and_the_newest_stay(
     scene: Scene, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(judging_module, "MOST_WAITING", 6)
-    each = LOW.model_copy(update={"scope": Scope(temperature="each")})
-    scene.config = scene.ruled(each)
+    by_temperature = LOW.model_copy(update={"scope": Scope(temperature="each")})
+    scene.config = scene.ruled(by_temperature)
     judging = scene.judging()
     labels = [f"t{number}" for number in range(3)]
     for rate in (0.2, 0.2, 0.9, 0.9, 0.9, 0.2, 0.2, 0.2):
         scene.time += 60
-        windows = [acceptance(int(scene.time) - 60, rate, temperature=at) for at in labels]
+        windows = [acceptance(int(scene.time) - 60, rate, temperature=label) for label in labels]
         windows.append(acceptance(int(scene.time) - 60, rate))
         judging.observe("chat", Batch(tuple(windows), None))
     assert (judging.status().queued, judging.status().dropped) == (6, 3)
@@ -377,7 +377,7 @@ def test_a_database_that_comes_late_does_not_make_a_breach_begin_again(
     assert judging.caught_up
     judging.flush()
     assert verdicts(judging) == [Verdict.PASS]
-    assert [each.verdict for each in scene.stored()] == ["breach", "pass"]
+    assert [decision.verdict for decision in scene.stored()] == ["breach", "pass"]
 
 
 def test_a_defect_in_judging_one_target_is_told_once_and_stops_nobody(
@@ -397,9 +397,9 @@ def test_a_defect_in_judging_one_target_is_told_once_and_stops_nobody(
         scene.pass_minutes(judging, 0.2, target="broken")
         scene.pass_minutes(judging, 0.2)
     assert judging.status().defects == 3
-    (told,) = events(log, "judging_failed")
-    assert told["target"] == "broken"
-    assert told["exc_info"]
+    (entry,) = events(log, "judging_failed")
+    assert entry["target"] == "broken"
+    assert entry["exc_info"]
     assert verdicts(judging) == [Verdict.BREACH]
 
 
@@ -408,8 +408,8 @@ def test_what_cannot_be_shown_is_logged_once_and_counted(scene: Scene, log: Log)
     for _ in range(3):
         judging.not_shown("chat", KeyError("bins"))
     assert judging.status().defects == 3
-    (told,) = events(log, "status_not_shown")
-    assert (told["target"], bool(told["exc_info"])) == ("chat", True)
+    (entry,) = events(log, "status_not_shown")
+    assert (entry["target"], bool(entry["exc_info"])) == ("chat", True)
 
 
 def test_a_past_that_cannot_be_taken_in_is_not_read_again_and_again(
@@ -444,10 +444,12 @@ def test_a_reload_keeps_what_did_not_change_and_ends_the_breaches_of_what_did(
     judging.configure(scene.ruled(LOW, stricter))
     assert [finding.rule.name for finding in judging.decision_of("chat").findings] == ["low"]
     scene.pass_minutes(judging, 0.2)
-    found = {finding.rule.name: finding.verdict for finding in judging.decision_of("chat").findings}
-    assert found == {"low": Verdict.BREACH, "other": Verdict.NO_DATA}
+    verdicts_by_rule = {
+        finding.rule.name: finding.verdict for finding in judging.decision_of("chat").findings
+    }
+    assert verdicts_by_rule == {"low": Verdict.BREACH, "other": Verdict.NO_DATA}
     judging.flush()
-    assert [(each.rule, each.verdict) for each in scene.stored()] == [
+    assert [(decision.rule, decision.verdict) for decision in scene.stored()] == [
         ("low", "breach"), ("other", "breach"), ("other", "no_data"),
     ]  # fmt: skip
     assert len(events(log, "rule_breach")) == 2
@@ -472,13 +474,13 @@ def test_a_breach_of_a_rule_that_is_gone_at_the_start_is_ended(scene: Scene) -> 
     scene.config = scene.ruled()
     judging = scene.judging()
     judging.flush()
-    assert [each.verdict for each in scene.stored()] == ["breach", "no_data"]
+    assert [decision.verdict for decision in scene.stored()] == ["breach", "no_data"]
     assert scene.store.open_breaches() == []
 
 
 def test_a_breach_of_a_temperature_that_its_rule_no_longer_looks_at_is_ended(scene: Scene) -> None:
-    each = LOW.model_copy(update={"scope": Scope(temperature="each")})
-    scene.config = scene.ruled(each)
+    by_temperature = LOW.model_copy(update={"scope": Scope(temperature="each")})
+    scene.config = scene.ruled(by_temperature)
     judging = scene.judging()
     for _ in range(2):
         start = int(scene.time)
@@ -505,8 +507,8 @@ def test_a_breach_of_a_model_that_is_gone_for_a_day_is_ended(scene: Scene, log: 
     breach, end = scene.stored()
     assert (breach.model_name, end.model_name, end.verdict) == ("llama", "llama", "no_data")
     assert end.inputs == {"missing": "no requests of that model or temperature for a day"}
-    (told,) = events(log, "rule_ended")
-    assert (told["model_name"], told["value"]) == ("llama", None)
+    (entry,) = events(log, "rule_ended")
+    assert (entry["model_name"], entry["value"]) == ("llama", None)
     assert scene.store.open_breaches() == []
 
 
@@ -522,11 +524,16 @@ def test_a_clock_that_was_set_back_leaves_no_breach_open(scene: Scene) -> None:
     assert scene.store.open_breaches() == []
     scene.pass_minutes(judging, 0.2, 0.2, 0.2)
     judging.flush()
-    assert [each.verdict for each in scene.stored()] == ["breach", "pass", "breach"]
+    assert [decision.verdict for decision in scene.stored()] == ["breach", "pass", "breach"]
     assert len(scene.store.open_breaches()) == 1
     judging.configure(scene.ruled())
     judging.flush()
-    assert [each.verdict for each in scene.stored()] == ["breach", "pass", "breach", "no_data"]
+    assert [decision.verdict for decision in scene.stored()] == [
+        "breach",
+        "pass",
+        "breach",
+        "no_data",
+    ]
     assert scene.store.open_breaches() == []
 
 
@@ -543,7 +550,7 @@ def test_a_clock_that_was_set_back_and_a_database_that_comes_late_leave_no_breac
     scene.pass_minutes(judging, 0.9, 0.9)
     judging.catch_up()
     judging.flush()
-    assert [each.verdict for each in scene.stored()] == ["breach", "pass"]
+    assert [decision.verdict for decision in scene.stored()] == ["breach", "pass"]
     assert scene.store.open_breaches() == []
 
 
@@ -556,10 +563,10 @@ def test_what_a_rule_found_is_not_held_after_the_rule_is_gone(scene: Scene) -> N
         judging.flush()
         judging.configure(scene.ruled())
         judging.flush()
-    assert [each.verdict for each in scene.stored()] == ["breach", "no_data"] * 3
+    assert [decision.verdict for decision in scene.stored()] == ["breach", "no_data"] * 3
     gc.collect()
     held = [get_object for get_object in gc.get_objects() if isinstance(get_object, Finding)]
-    assert [each for each in held if each.rule.name == LOW.name] == []
+    assert [finding for finding in held if finding.rule.name == LOW.name] == []
 
 
 def test_minutes_without_speculation_become_a_baseline_that_is_kept(scene: Scene) -> None:
@@ -571,12 +578,12 @@ def test_minutes_without_speculation_become_a_baseline_that_is_kept(scene: Scene
     assert scene.store.measurements() == []
     scene.pass_minutes(judging, *[0.0] * 4, mode=Mode.OFF)
     judging.flush()
-    (found,) = scene.store.measurements()
-    assert (found.origin, len(found.points)) == (Origin.WINDOWS, 10)
-    assert found.key == BaselineKey("chat", "llama", "0.11.0", "abc")
+    (measurement,) = scene.store.measurements()
+    assert (measurement.origin, len(measurement.points)) == (Origin.WINDOWS, 10)
+    assert measurement.key == BaselineKey("chat", "llama", "0.11.0", "abc")
     scene.pass_minutes(judging, 0.0, mode=Mode.OFF)
     judging.flush()
-    assert scene.store.measurements() == [found]
+    assert scene.store.measurements() == [measurement]
     judging.flush(final=True)
     (last,) = scene.store.measurements()
     assert len(last.points) == 11
@@ -595,11 +602,11 @@ def test_a_baseline_outlives_a_restart_and_an_outage(
     judging.flush(final=True)
     after = scene.judging()
     scene.pass_minutes(after, *[0.6] * 6)
-    found = after.decision_of("chat").models["llama"]
-    assert found.assessment.measured
-    assert found.baseline.age(scene.time) == 360.0
-    assert "tpot" in found.baseline_latencies
-    assert found.prior is None
+    figures = after.decision_of("chat").models["llama"]
+    assert figures.assessment.measured
+    assert figures.baseline.age(scene.time) == 360.0
+    assert "tpot" in figures.baseline_latencies
+    assert figures.prior is None
 
 
 def observations(scene: Scene) -> list[tuple[int, int]]:
@@ -687,14 +694,14 @@ def test_nothing_is_assumed_of_a_target_with_a_baseline(scene: Scene) -> None:
     points = tuple(Point(T0 - n, 1.0, 2.5, 50.0, by_token=False) for n in range(6))
     key = BaselineKey("chat", "llama", "0.11.0")
     scene.store.write_measurements([Measurement(key, 0, Origin.CALIBRATION, points)], scene.time)
-    judging = Judging(scene.store, scene.config, now=scene.now)
+    judging = RuleService(scene.store, scene.config, now=scene.now)
     scene.pass_minutes(judging, 0.6)
-    found = judging.decision_of("chat").models["llama"]
-    assert (found.prior, found.assessment.missing) == (None, NOT_READ)
+    figures = judging.decision_of("chat").models["llama"]
+    assert (figures.prior, figures.assessment.missing) == (None, NOT_READ)
     judging.catch_up()
     scene.pass_minutes(judging, 0.6)
-    found = judging.decision_of("chat").models["llama"]
-    assert (found.prior, found.assessment.missing) == (None, TOO_FEW)
+    figures = judging.decision_of("chat").models["llama"]
+    assert (figures.prior, figures.assessment.missing) == (None, TOO_FEW)
 
 
 def test_baselines_are_read_only_once_they_changed(
@@ -708,8 +715,8 @@ def test_baselines_are_read_only_once_they_changed(
         judging.catch_up()
     assert not reads
     key, newer = BaselineKey("chat", "llama", "0.11.0"), scene.time
-    for at in (newer, newer - 9000):  # one of before is news as well
-        points = (Point(at, 1.0, 2.5, 50.0, by_token=False),)
+    for time in (newer, newer - 9000):  # one of before is news as well
+        points = (Point(time, 1.0, 2.5, 50.0, by_token=False),)
         scene.store.write_measurements(
             [Measurement(key, 0, Origin.CALIBRATION, points)], scene.time
         )
@@ -761,9 +768,9 @@ def test_the_daemon_judges_what_it_watches_and_goes_on_after_a_restart(
             url = f"{daemon.http.url}/api/v1/decisions?until=2000000000"
             wait_for(lambda: len(requests.get(url, timeout=10).json()["decisions"]) == 1)
         with Running(Daemon(config, environ={}, now=hands, seed=1)) as daemon:
-            wait_for(lambda: daemon._judging.caught_up)
-            (found,) = daemon.status().targets[0].decision.findings
-            assert (found.verdict, found.rule) == (Verdict.BREACH, rule)
+            wait_for(lambda: daemon._rule_service.caught_up)
+            (finding,) = daemon.status().targets[0].decision.findings
+            assert (finding.verdict, finding.rule) == (Verdict.BREACH, rule)
             wait_for(lambda: daemon.status().judging.queued == 0)
             page = requests.get(f"{daemon.http.url}/metrics", timeout=10).text
             assert "\nspecwatch_rule_verdict{" in page

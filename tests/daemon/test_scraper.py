@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from specwatch.config.target import Target
-from specwatch.daemon.scraper import TargetCycle
+from specwatch.daemon.scraper import Scraper
 from specwatch.domain.model import Batch, Mode, Moment, Window
 from specwatch.errors import ConfigError
 from specwatch.runtime.tls import tls_context
@@ -43,16 +43,16 @@ class Engine:
                 return self.page(visit)
             visit.answer(self.page)
             return True
-        told = {
+        answers = {
             "/version": self.version, "/v1/models": self.models, "/props": self.props,
             "/slots": self.slots,
         }.get(visit.path)  # fmt: skip
-        if callable(told):
-            return bool(told(visit))
-        if told is None:
+        if callable(answers):
+            return bool(answers(visit))
+        if answers is None:
             visit.answer(b"", "404 Not Found")
         else:
-            visit.answer(told if isinstance(told, bytes) else json.dumps(told).encode())
+            visit.answer(answers if isinstance(answers, bytes) else json.dumps(answers).encode())
         return True
 
 
@@ -67,8 +67,8 @@ class Bench:
         self.settings = {"url": server.url, **settings}
         self.cycle = self.another()
 
-    def another(self, **changes: Any) -> TargetCycle:
-        return TargetCycle(
+    def another(self, **changes: Any) -> Scraper:
+        return Scraper(
             target_of(**self.settings | changes),
             daemon="d",
             clock=lambda: self.now,
@@ -97,8 +97,8 @@ def bench(serve: Serve) -> Iterator[Callable[..., Bench]]:
         return made[-1]
 
     yield build
-    for each in made:
-        each.cycle.finish()
+    for scraper in made:
+        scraper.cycle.finish()
 
 
 MakeBench = Callable[..., Bench]
@@ -161,11 +161,11 @@ def test_a_bad_page_is_a_failed_scrape_told_once(
     assert (status.failure.reason, status.scrapes) == (reason, 3 if first else 4)
     assert one.cycle.failing
     assert one.cycle.turned
-    (told,) = events(log, "scrape_failed")
-    assert (told["reason"], told["target"], told["log_level"]) == (reason, "t", "warning")
+    (entry,) = events(log, "scrape_failed")
+    assert (entry["reason"], entry["target"], entry["log_level"]) == (reason, "t", "warning")
     one.turn(vllm(150))
-    (told,) = events(log, "scrape_recovered")
-    assert told["after"] == reason
+    (entry,) = events(log, "scrape_recovered")
+    assert entry["after"] == reason
     one.turn(vllm(170))
     one.cycle.finish()
     (window,) = one.windows
@@ -376,18 +376,18 @@ def test_a_server_that_does_not_tell_whether_it_speculates_is_asked_again(
 def test_what_an_engine_says_of_itself_can_be_shown_anywhere(bench: MakeBench) -> None:
     one = bench(version=b'{"version": "0.\\ud800' + b"9" * 900 + b'"}', models={"data": 5})
     one.turn()
-    said = one.cycle.status().engine_version
-    assert said is not None
-    assert said.encode()
-    assert len(said) == 200
+    version = one.cycle.status().engine_version
+    assert version is not None
+    assert version.encode()
+    assert len(version) == 200
 
 
 def test_speculation_that_is_switched_is_told(bench: MakeBench, log: Log) -> None:
     one = bench()
     one.turn(vllm(1, drafts=1))
     one.turn(vllm(2))
-    told = [entry["models"] for entry in events(log, "models_changed")]
-    assert told == [{"m": "on"}, {"m": "off"}]
+    models = [entry["models"] for entry in events(log, "models_changed")]
+    assert models == [{"m": "on"}, {"m": "off"}]
 
 
 @pytest.mark.parametrize("switched", [vllm(9, start=1_790_000_200.0), vllm(9)])
@@ -526,9 +526,9 @@ def test_credentials_that_are_gone_are_a_failure_with_their_reason(
     one.turn()
     token.unlink()
     one.turn()
-    (told,) = events(log, "scrape_failed")
-    assert told["reason"] == "credentials"
-    assert str(token) in told["detail"]
+    (entry,) = events(log, "scrape_failed")
+    assert entry["reason"] == "credentials"
+    assert str(token) in entry["detail"]
     token.write_text("hush2")
     one.turn()
     assert not one.cycle.failing

@@ -140,13 +140,13 @@ def test_killed_anywhere_it_goes_on_and_restarts_no_more_than_without(tmp_path: 
         path = tmp_path / f"{number}.db"
         living = Living(path, policy=QUICK, every=FEW_TURNS, kill_at=number)
         story(living)
-        told = f"killed {living.points[number]}"
-        assert living.deaths == 1, told
-        assert living.state.phase is Phase.DISABLED, told
+        case = f"killed {living.points[number]}"
+        assert living.deaths == 1, case
+        assert living.state.phase is Phase.DISABLED, case
         modes = [mode for _, mode in living.server.starts]
-        assert modes == [Mode.OFF, Mode.ON, Mode.OFF], told
-        assert living.server.up, told
-        assert living.server.configured is Mode.OFF, told
+        assert modes == [Mode.OFF, Mode.ON, Mode.OFF], case
+        assert living.server.up, case
+        assert living.server.configured is Mode.OFF, case
 
 
 def test_without_a_database_nothing_begins_and_what_began_is_finished(tmp_path: Path) -> None:
@@ -157,10 +157,10 @@ def test_without_a_database_nothing_begins_and_what_began_is_finished(tmp_path: 
         living = Living(path, policy=QUICK, every=FEW_TURNS, away_at=number, away_turns=20)
         story(living)
         living.live(400)
-        told = f"away {what}"
-        assert living.state.phase is Phase.DISABLED, told
+        case = f"away {what}"
+        assert living.state.phase is Phase.DISABLED, case
         modes = [mode for _, mode in living.server.starts]
-        assert modes == [Mode.OFF, Mode.ON, Mode.OFF], told
+        assert modes == [Mode.OFF, Mode.ON, Mode.OFF], case
 
 
 def test_a_failed_restart_is_put_right_though_the_database_is_away(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from specwatch.daemon.daemon import Daemon
-from specwatch.daemon.scraper import TargetCycle
+from specwatch.daemon.scraper import Scraper
 from tests.daemon.running import Running, config_of, scraped
 from tests.fixtures import Log, Serve, events, target_of
 from tests.hostile import page, wait_for
@@ -37,8 +37,8 @@ def running(serve: Serve, tmp_path: Path, notify: NotifySocket) -> Iterator[Call
         return started[-1].__enter__()
 
     yield start
-    for each in started:
-        each.__exit__()
+    for daemon in started:
+        daemon.__exit__()
 
 
 def falls_silent(notify: NotifySocket) -> None:
@@ -85,14 +85,14 @@ def test_a_target_that_fails_is_no_loop_that_hangs(
 def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
     """Makes the turns of the target at a URL hang: a defect, as no deadline ends them."""
     hung: set[str] = set()
-    leave, turn = threading.Event(), TargetCycle._turn
+    leave, turn = threading.Event(), Scraper._turn
 
-    def defective(cycle: TargetCycle) -> None:
+    def defective(cycle: Scraper) -> None:
         if cycle.target.url in hung:
             leave.wait(60)
         turn(cycle)
 
-    monkeypatch.setattr(TargetCycle, "_turn", defective)
+    monkeypatch.setattr(Scraper, "_turn", defective)
     yield hung.add
     leave.set()
 

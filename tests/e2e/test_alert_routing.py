@@ -27,7 +27,7 @@ import pytest
 from specwatch.domain.model import Batch, Environment, Moment
 from specwatch.generate.alerts import alert_files, alertmanager_sample
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.window_builder import Watch
+from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store.packing import pack_batch
 from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
@@ -184,7 +184,7 @@ def give_a_past(server: VllmServer, database: str) -> None:
     reader = Reader.of(database)
     key = reader.measurements("tiny")[0].key
     reader.close()
-    watch = Watch("past", "tiny", max_gap=60)
+    watch = WindowBuilder("past", "tiny", max_gap=60)
     watch.environment = Environment(engine_version=key.engine_version)
     pages, batches = PageReader(), list[Batch]()
     start = int(time.time()) // 60 * 60 - PAST_MINUTES * 60

@@ -43,14 +43,14 @@ SITE_CUSTOMIZE = f"""\
 import os, time
 import specwatch.daemon.scraper
 
-turn = specwatch.daemon.scraper.TargetCycle._turn
+turn = specwatch.daemon.scraper.Scraper._turn
 
 def hanging(self):
     while os.path.exists({HANG!r}):
         time.sleep(3600)
     turn(self)
 
-specwatch.daemon.scraper.TargetCycle._turn = hanging
+specwatch.daemon.scraper.Scraper._turn = hanging
 """
 READ = """\
 import json

@@ -12,8 +12,8 @@ from specwatch.actuators import Actuator
 from specwatch.config.guard import Guard
 from specwatch.config.loading import Config, from_targets
 from specwatch.config.target import Target
-from specwatch.daemon.guard_service import TURN_SECONDS, Guarding
-from specwatch.daemon.rule_service import Judging
+from specwatch.daemon.guard_service import TURN_SECONDS, GuardService
+from specwatch.daemon.rule_service import RuleService
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.model import Moment
 from specwatch.errors import StoreUnavailable
@@ -100,11 +100,11 @@ class GuardingDaemon:
         self.world, self.store = world, store
         self.judging = FakeJudging(world.servers)
         self.broken: set[str] = set()
-        self.guarding = Guarding(
+        self.guarding = GuardService(
             store,
             configured or config(world.servers),
             now=world.moment,
-            judging=cast(Judging, self.judging),
+            rule_service=cast(RuleService, self.judging),
             status=self._status,
             healthy=lambda name: world.servers[name].up,
             actuator=lambda target: self.actuator(target) if acts else None,
@@ -124,7 +124,7 @@ class GuardingDaemon:
         """One turn, to its end."""
         self.guarding.turn()
         deadline = time.monotonic() + _IN_A_TURN
-        while any(one.running.locked() for one in self.guarding._guardians.values()):
+        while any(one.running.locked() for one in self.guarding._guards.values()):
             assert time.monotonic() < deadline
             time.sleep(0.001)
 

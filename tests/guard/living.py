@@ -8,8 +8,8 @@ from pathlib import Path
 
 from specwatch.config.guard import Guard, Rearm
 from specwatch.config.loading import from_targets
-from specwatch.daemon.guard_measurements import Survey
-from specwatch.daemon.target_guard import Guardian, World
+from specwatch.daemon.guard_measurements import GuardMeasurements
+from specwatch.daemon.target_guard import GuardDependencies, TargetGuard
 from specwatch.domain.model import Objective
 from specwatch.errors import StoreUnavailable
 from specwatch.guard.foresight import Trial, Verification
@@ -57,7 +57,7 @@ class Book(GuardBook):
         return advanced
 
 
-class SimulatedSurvey(Survey):
+class SimulatedMeasurements(GuardMeasurements):
     """Measures what the simulated server says of itself."""
 
     server: SimulatedServer
@@ -98,18 +98,18 @@ class Living:
         self.guardian = self._born()
         self._back_at: float | None = None
 
-    def _born(self) -> Guardian:
+    def _born(self) -> TargetGuard:
         server = self.server
         target = from_targets(["http://127.0.0.1:8000"], environ={}, hostname="h").targets[0]
         target = target.model_copy(update={"name": "chat"})
-        world = World(
+        world = GuardDependencies(
             self.store, self.book, server.seen, server.decision, dict, lambda: None,
             lambda: server.up, lambda: server.now, lambda: server.now,
         )  # fmt: skip
-        guardian = Guardian(target, self.policy, server, world)
-        survey = SimulatedSurvey("chat", self.store, dict, Objective.E2E)
+        guardian = TargetGuard(target, self.policy, server, world)
+        survey = SimulatedMeasurements("chat", self.store, dict, Objective.E2E)
         survey.server = server
-        guardian._survey = survey
+        guardian._measurements = survey
         return guardian
 
     def point(self, what: str) -> None:

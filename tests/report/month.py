@@ -20,7 +20,7 @@ from specwatch.domain.model import HOUR, MINUTE, Batch, Moment, Series
 from specwatch.domain.temperature import Buckets
 from specwatch.rules.judge import Judge
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.window_builder import Watch
+from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.simulator.acceptance import SimulatedAcceptance
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS, SimulatedHistogram
@@ -192,7 +192,7 @@ class _Daemon:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._watch = Watch("d", TARGET, max_gap=3 * SCRAPE)
+        self._watch = WindowBuilder("d", TARGET, max_gap=3 * SCRAPE)
         self._judge = Judge(TARGET, (), ())
         self._packed: list[PackedBatch] = []
 

@@ -196,9 +196,9 @@ def daemon_with_half_open(folder: Path, count: int) -> dict[str, Any]:
             port = int(process.wait_for("started")["listen"].rpartition(":")[2])
             with half_open(
                 Server(process.popen.pid, port, "/healthz", folder / "log"), count
-            ) as found:
+            ) as figures:
                 process.scraped(2)
-                return dict(found)
+                return dict(figures)
         finally:
             process.end(signal.SIGKILL)
 
@@ -209,8 +209,8 @@ def proxy_with_half_open(folder: Path, count: int) -> dict[str, Any]:
         process = proxies.Process(folder, upstream.url)
         server = Server(process.popen.pid, process.port, "/specwatch/healthz", process.log_file)
         try:
-            with half_open(server, count) as found:
-                return dict(found)
+            with half_open(server, count) as figures:
+                return dict(figures)
         finally:
             process.popen.send_signal(signal.SIGKILL)
             process.popen.wait()
@@ -224,18 +224,18 @@ def progress(text: str) -> None:
 
 def run(half: int, many: int) -> dict[str, dict[str, Any]]:
     """The figures of each server, by what it had to bear."""
-    found: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="specwatch-connections-") as name:
         folders = [Path(name) / part for part in ("daemon", "proxy", "streams")]
         for folder in folders:
             folder.mkdir()
         if half:
             progress(f"{half} half-open connections")
-            found["daemon, half-open"] = daemon_with_half_open(folders[0], half)
-            found["proxy, half-open"] = proxy_with_half_open(folders[1], half)
+            figures["daemon, half-open"] = daemon_with_half_open(folders[0], half)
+            figures["proxy, half-open"] = proxy_with_half_open(folders[1], half)
         if many:
-            found["proxy, streams"] = asyncio.run(streams(folders[2], many))
-    return found
+            figures["proxy, streams"] = asyncio.run(streams(folders[2], many))
+    return figures
 
 
 if __name__ == "__main__":

@@ -99,8 +99,8 @@ def crashes(folder: Path, count: int, seed: int) -> dict[str, Any]:
                 scraped(daemon, 2)
                 hands.forward(60)
                 wait_for(lambda: daemon.status().store.queued == 0)
-            found = _compared(server, url)
-        return {**found, "ways": dict(ways), "away_seconds": round(away), "most_queued": queued}
+            figures = _compared(server, url)
+        return {**figures, "ways": dict(ways), "away_seconds": round(away), "most_queued": queued}
     finally:
         postgres.stop(signal.SIGQUIT)
 
@@ -124,9 +124,9 @@ def progress(text: str) -> None:
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
-def sound(found: dict[str, Any]) -> bool:
+def sound(figures: dict[str, Any]) -> bool:
     """Whether nothing was lost."""
-    return bool(found["same_counts"]) and not found["minutes_twice"]
+    return bool(figures["same_counts"]) and not figures["minutes_twice"]
 
 
 if __name__ == "__main__":

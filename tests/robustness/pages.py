@@ -123,7 +123,7 @@ class DamagedPages:
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
-        self._pages = [[capture(f"{name}.{at}") for at in range(4)] for name in CAPTURES]
+        self._pages = [[capture(f"{name}.{number}") for number in range(4)] for name in CAPTURES]
         self._chosen = self._pages[0]
         self.done: Counter[str] = Counter()
 

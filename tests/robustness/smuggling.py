@@ -251,9 +251,11 @@ if __name__ == "__main__":
     if asked.json:
         print(json.dumps(outcome._asdict()))
     else:
-        told = ", ".join(f"{status or 'none'}: {n}" for status, n in outcome.answers.most_common())
+        answers = ", ".join(
+            f"{status or 'none'}: {n}" for status, n in outcome.answers.most_common()
+        )
         print(
-            f"{outcome.cases} requests in {outcome.seconds:.0f} s; answers {told};"
+            f"{outcome.cases} requests in {outcome.seconds:.0f} s; answers {answers};"
             f" {outcome.arrived} reached the upstream; {len(outcome.defects)} defects"
         )
         print(*outcome.defects[:10], sep="\n")

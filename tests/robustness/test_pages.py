@@ -2,7 +2,7 @@
 
 import pytest
 
-from specwatch.daemon.target_guard import Guardian
+from specwatch.daemon.target_guard import TargetGuard
 from specwatch.rules.judge import Judge
 from tests.robustness.pages import MUTATIONS, DamagedPages, run
 from tests.worlds.world import START
@@ -24,7 +24,7 @@ def test_the_campaign_damages_pages_in_all_ways() -> None:
     assert set(world.done) == set(MUTATIONS)
 
 
-@pytest.mark.parametrize("where", [(Judge, "observe"), (Guardian, "turn")])
+@pytest.mark.parametrize("where", [(Judge, "observe"), (TargetGuard, "turn")])
 def test_a_defect_is_found_with_its_traceback(
     where: tuple[type, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

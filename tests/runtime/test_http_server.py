@@ -278,9 +278,9 @@ def test_without_file_descriptors_there_is_one_line_of_log_a_minute() -> None:
         for _ in times:
             complaints(loop, full)
     loop.close()
-    told = [entry for entry in log if entry["event"] == "cannot_accept"]
-    assert [entry["times"] for entry in told] == [1, 1000]
-    assert "Full" in told[0]["detail"]
+    entries = [entry for entry in log if entry["event"] == "cannot_accept"]
+    assert [entry["times"] for entry in entries] == [1, 1000]
+    assert "Full" in entries[0]["detail"]
 
 
 def test_stopping_waits_for_no_slow_client(server: HttpServer) -> None:

@@ -106,11 +106,11 @@ def test_an_exception_keeps_its_traceback_and_not_its_local_variables(
         failing()
     except ValueError:
         structlog.get_logger("specwatch.test").exception("turn_failed", target="chat")
-    said = out.getvalue()
-    assert "turn_failed" in said
-    assert "Traceback" in said
-    assert "ValueError: of 7 characters" in said
-    assert "hunter2'" not in said
+    output = out.getvalue()
+    assert "turn_failed" in output
+    assert "Traceback" in output
+    assert "ValueError: of 7 characters" in output
+    assert "hunter2'" not in output
 
 
 @pytest.mark.parametrize(

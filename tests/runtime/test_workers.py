@@ -59,8 +59,8 @@ def test_a_program_of_several_threads_is_not_copied(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(workers, "_processors", lambda: 4)
     monkeypatch.setattr(workers.threading, "active_count", lambda: 2)
     seen: list[int] = []
-    with spread(lambda n: seen.append(n), range(20), lambda: None) as found:
-        list(found)
+    with spread(lambda n: seen.append(n), range(20), lambda: None) as results:
+        list(results)
     assert seen == list(range(20))
 
 
@@ -117,8 +117,8 @@ def test_a_process_that_is_killed_is_named_and_the_others_end() -> None:
         except ChildProcessError:
             print("nobody is left")
     """)
-    said, left = done.stdout.splitlines()
-    assert "was killed or failed" in said
+    message, left = done.stdout.splitlines()
+    assert "was killed or failed" in message
     assert (left, done.stderr) == ("nobody is left", "")
 
 

@@ -70,7 +70,10 @@ def minute(
         scrapes_ok=12,
         restarts=restarts,
     )
-    return [window, *(_bucket(window, at, *what) for at, what in (buckets or {}).items())]
+    return [
+        window,
+        *(_bucket(window, temperature, *what) for temperature, what in (buckets or {}).items()),
+    ]
 
 
 def _bucket(window: Window, temperature: str, drafts: int, acceptance: float) -> Window:
@@ -90,7 +93,9 @@ def _drafts(count: int, acceptance: float) -> dict[str, Any]:
         "drafts": count,
         "draft_tokens": count * K,
         "accepted_tokens": accepted,
-        "accepted_per_position": tuple(accepted // K + (at < accepted % K) for at in range(K)),
+        "accepted_per_position": tuple(
+            accepted // K + (index < accepted % K) for index in range(K)
+        ),
     }
 
 

@@ -49,7 +49,7 @@ class Engine:
             self.finished[reason] += 1
 
     def per_position(self) -> list[int]:
-        return [sum(length > at for length in self.accepted) for at in range(self.k)]
+        return [sum(length > index for length in self.accepted) for index in range(self.k)]
 
     def counts(self) -> dict[tuple[str, str], float]:
         """Every counter by quantity and part; bucket counts are cumulative."""
@@ -62,7 +62,7 @@ class Engine:
             counts["drafts", ""] = len(self.accepted)
             counts["draft_tokens", ""] = len(self.accepted) * self.k
             counts["accepted_tokens", ""] = sum(self.accepted)
-            counts |= {("position", str(at)): n for at, n in enumerate(self.per_position())}
+            counts |= {("position", str(index)): n for index, n in enumerate(self.per_position())}
         counts |= {("requests", reason): self.finished[reason] for reason in REASONS}
         for bound in (*self.bounds, float("inf")):
             counts["ttft", str(bound)] = sum(seen <= bound for seen in self.ttft)
@@ -122,8 +122,8 @@ def _engine_page(state: Engine, running: float, **labels: str) -> str:
             families.append(counter(prefix + name, counts[name, ""], **labels))
             families.append(gauge(prefix + name + "_created", 1.7e9, **labels))
         families += [
-            counter(prefix + "accepted_tokens_per_pos", n, position=str(at), **labels)
-            for at, n in enumerate(state.per_position())
+            counter(prefix + "accepted_tokens_per_pos", n, position=str(index), **labels)
+            for index, n in enumerate(state.per_position())
         ]
     return page(*families)
 
@@ -203,10 +203,10 @@ def assert_adds_up(windows: Iterable[Window], expected: Mapping[Key, float]) -> 
             assert (getattr(tally, name) or 0) == counted(name), name
         for name in ("prompt_tokens", "generation_tokens"):
             assert (getattr(tally, name) or 0) == counted(name), name
-        for at in range(6):
+        for index in range(6):
             per_position = tally.accepted_per_position or ()
-            assert (per_position[at] if at < len(per_position) else 0) == counted(
-                "position", str(at)
+            assert (per_position[index] if index < len(per_position) else 0) == counted(
+                "position", str(index)
             )
         assert {r: n for r, n in tally.requests.items() if n} == {
             r: counted("requests", r) for r in REASONS if counted("requests", r)

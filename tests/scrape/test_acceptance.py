@@ -24,9 +24,9 @@ SPECULATING = [path for path in VLLM if "spec-off" not in path.name]
 def of_page(path) -> Tally:
     problems: list[str] = []
     (samples,) = tally.by_model(read(path.read_bytes())).values()
-    found = tally.tally_of(samples, problems)
+    counts = tally.tally_of(samples, problems)
     assert problems == []
-    return found
+    return counts
 
 
 def test_there_are_captures_of_two_kinds_of_drafters():
@@ -39,26 +39,32 @@ def test_there_are_captures_of_two_kinds_of_drafters():
 @pytest.mark.parametrize("path", SPECULATING, ids=lambda path: path.stem)
 def test_the_histogram_of_a_real_page_adds_up(path):
     """All drafts are in it, and all accepted tokens."""
-    found = of_page(path)
+    counts = of_page(path)
     lengths = accepted_length_histogram(
-        found.drafts, found.accepted_per_position, found.accepted_tokens
+        counts.drafts, counts.accepted_per_position, counts.accepted_tokens
     )
     assert lengths is not None
-    assert sum(lengths) == found.drafts
-    assert sum(j * count for j, count in enumerate(lengths)) == found.accepted_tokens
+    assert sum(lengths) == counts.drafts
+    assert sum(j * count for j, count in enumerate(lengths)) == counts.accepted_tokens
 
 
 def test_the_figures_of_a_real_page():
-    found = of_page(next(path for path in CAPTURES if path.name.endswith("draft-k4.3.prom")))
-    assert acceptance_rate(found) == 3582 / 6304
-    assert mean_acceptance_length(found) == 1 + 3582 / 1576
-    assert accepted_length_histogram(1576, found.accepted_per_position) == (398, 229, 154, 135, 660)
+    counts = of_page(next(path for path in CAPTURES if path.name.endswith("draft-k4.3.prom")))
+    assert acceptance_rate(counts) == 3582 / 6304
+    assert mean_acceptance_length(counts) == 1 + 3582 / 1576
+    assert accepted_length_histogram(1576, counts.accepted_per_position) == (
+        398,
+        229,
+        154,
+        135,
+        660,
+    )
 
 
 @given(st.integers(1, 8).flatmap(lambda k: st.lists(st.integers(0, k)).map(lambda a: (k, a))))
 def test_the_histogram_is_that_of_the_accepted_lengths(drafts_of_k):
     k, accepted = drafts_of_k
-    per_position = [sum(length > at for length in accepted) for at in range(k)]
+    per_position = [sum(length > index for length in accepted) for index in range(k)]
     lengths = accepted_length_histogram(len(accepted), per_position, sum(accepted))
     assert lengths == tuple(accepted.count(j) for j in range(k + 1))
 

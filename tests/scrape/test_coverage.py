@@ -32,7 +32,7 @@ def seen(drafts: int, server: int | None, **uncovered: int) -> Coverage:
 
 def test_coverage_adds_the_buckets_up_against_the_server() -> None:
     """A bucket has windows only for minutes in which it counted: the server's are of all."""
-    found = coverages(
+    coverage = coverages(
         [
             window("all", 100),
             replace(window("0", 30, records={"record": 3}), server_drafts=40, source_drafts=30),
@@ -41,17 +41,17 @@ def test_coverage_adds_the_buckets_up_against_the_server() -> None:
         ],
         Source.TAP,
     )
-    assert found == {
+    assert coverage == {
         "m": Coverage(Source.TAP, 70, 100, {"derived": 2, "record": 4}, {"failed": 2, "several": 5})
     }
-    assert found["m"].coverage == 0.7
+    assert coverage["m"].coverage == 0.7
 
 
 @pytest.mark.parametrize("source", [Source.TAP, Source.PROXY])
 def test_a_tap_that_saw_nothing_of_a_model_covers_none_of_it(source: Source) -> None:
-    (found,) = coverages([window("all", 5000)], source).values()
-    assert (found.source, found.drafts, found.coverage) == (source, 0, 0.0)
-    trouble = trouble_of("m", found)
+    (coverage,) = coverages([window("all", 5000)], source).values()
+    assert (coverage.source, coverage.drafts, coverage.coverage) == (source, 0, 0.0)
+    trouble = trouble_of("m", coverage)
     assert trouble is not None
     assert trouble.kind == "low_coverage"
     assert "does all traffic pass through it?" in trouble.text
@@ -71,9 +71,9 @@ def test_a_model_whose_counts_are_doubted_has_none() -> None:
 
 
 def test_a_server_that_does_not_say_has_no_coverage_and_no_trouble() -> None:
-    (found,) = coverages([window("all", None), window("0", 500)], Source.PROXY).values()
-    assert found.coverage is None
-    assert trouble_of("m", found) is None
+    (coverage,) = coverages([window("all", None), window("0", 500)], Source.PROXY).values()
+    assert coverage.coverage is None
+    assert trouble_of("m", coverage) is None
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_low_coverage_says_why_in_words() -> None:
 @pytest.mark.parametrize("drafts", [10, 100_000])
 def test_responses_without_any_record_name_the_flag(drafts: int) -> None:
     """However few there were: nothing will ever be seen."""
-    found = Coverage(Source.TAP, 0, drafts, {}, {"no_record": 2, "refused": 1})
-    trouble = trouble_of("m", found)
+    coverage = Coverage(Source.TAP, 0, drafts, {}, {"no_record": 2, "refused": 1})
+    trouble = trouble_of("m", coverage)
     assert trouble is not None
     assert trouble.kind == "no_record"
     assert "--per-request-spec-decode-metrics summary" in trouble.text
-    assert trouble_of("m", replace(found, records={"record": 1}, drafts=drafts)) is None
-    assert trouble_of("m", replace(found, server_drafts=0)) is None
+    assert trouble_of("m", replace(coverage, records={"record": 1}, drafts=drafts)) is None
+    assert trouble_of("m", replace(coverage, server_drafts=0)) is None
 
 
 def test_requests_of_apis_without_a_record_are_named_and_no_flag_is_told_for_them() -> None:
@@ -125,7 +125,7 @@ def test_requests_of_apis_without_a_record_are_named_and_no_flag_is_told_for_the
 
 def test_the_acceptance_of_both_sides_is_known() -> None:
     all_of_them = window("all", 100, draft_tokens=400, accepted_tokens=100)
-    (found,) = coverages(
+    (coverage,) = coverages(
         [
             all_of_them,
             window("0", 40, draft_tokens=160, accepted_tokens=100),
@@ -133,11 +133,11 @@ def test_the_acceptance_of_both_sides_is_known() -> None:
         ],
         Source.TAP,
     ).values()
-    assert (found.acceptance_rate, found.server_acceptance_rate) == (0.5, 0.25)
-    (found,) = coverages([all_of_them], Source.TAP).values()
-    assert found.acceptance_rate is None
-    (found,) = coverages([window("0", 5, draft_tokens=20, accepted_tokens=5)], None).values()
-    assert found.server_acceptance_rate is None
+    assert (coverage.acceptance_rate, coverage.server_acceptance_rate) == (0.5, 0.25)
+    (coverage,) = coverages([all_of_them], Source.TAP).values()
+    assert coverage.acceptance_rate is None
+    (coverage,) = coverages([window("0", 5, draft_tokens=20, accepted_tokens=5)], None).values()
+    assert coverage.server_acceptance_rate is None
 
 
 OFF = Coverage(Source.TAP, 900, 1000, {"derived": 5}, {}, 0.46, 0.4)

@@ -23,12 +23,12 @@ class Request(NamedTuple):
 
 
 def independent(rate: float, reading: float, decoding: float) -> list[Request]:
-    rng, at, found = random.Random(5), -200.0, []
-    while at < SECONDS:
-        at += rng.expovariate(rate)
-        first = at + reading * rng.uniform(0.5, 1.5)
-        found.append(Request(at, at, first, first + decoding * rng.uniform(0.5, 1.5)))
-    return found
+    rng, arrival, requests = random.Random(5), -200.0, []
+    while arrival < SECONDS:
+        arrival += rng.expovariate(rate)
+        first = arrival + reading * rng.uniform(0.5, 1.5)
+        requests.append(Request(arrival, arrival, first, first + decoding * rng.uniform(0.5, 1.5)))
+    return requests
 
 
 def one_after_the_other(users: int, reading: float, decoding: float, most: int) -> list[Request]:
@@ -36,16 +36,16 @@ def one_after_the_other(users: int, reading: float, decoding: float, most: int) 
     rng = random.Random(6)
     free = [-200.0] * most
     came = [-200.0] * users
-    found = []
+    requests = []
     while min(came) < SECONDS:
         user = came.index(min(came))
         slot = free.index(min(free))
         admitted = max(came[user], free[slot])
         first = admitted + reading * rng.uniform(0.5, 1.5)
         ended = first + decoding * rng.uniform(0.5, 1.5)
-        found.append(Request(came[user], admitted, first, ended))
+        requests.append(Request(came[user], admitted, first, ended))
         came[user] = free[slot] = ended
-    return found
+    return requests
 
 
 def overlap(begin: float, end: float) -> float:
@@ -54,12 +54,16 @@ def overlap(begin: float, end: float) -> float:
 
 def seen(requests: list[Request]) -> tuple[Gauges, Tally]:
     """What a page shows: gauges of a few moments, without those whose prompt is being read."""
-    looks = [SECONDS * (at + 0.5) / LOOKS for at in range(LOOKS)]
-    running = [sum(request.first <= at < request.ended for request in requests) for at in looks]
-    waiting = [sum(request.came <= at < request.admitted for request in requests) for at in looks]
+    looks = [SECONDS * (number + 0.5) / LOOKS for number in range(LOOKS)]
+    running = [
+        sum(request.first <= moment < request.ended for request in requests) for moment in looks
+    ]
+    waiting = [
+        sum(request.came <= moment < request.admitted for request in requests) for moment in looks
+    ]
     gauges = Gauges(
         sampled_seconds=SECONDS,
-        busy_seconds=SECONDS * sum(each > 0 for each in running) / LOOKS,
+        busy_seconds=SECONDS * sum(number > 0 for number in running) / LOOKS,
         running_seconds=SECONDS * sum(running) / LOOKS,
         waiting_seconds=SECONDS * sum(waiting) / LOOKS,
         running_max=max(running),
@@ -75,12 +79,12 @@ def seen(requests: list[Request]) -> tuple[Gauges, Tally]:
 
 def true_load(requests: list[Request]) -> float:
     """Mean of admitted requests while there was one."""
-    moments = [SECONDS * (at + 0.5) / 5_000 for at in range(5_000)]
+    moments = [SECONDS * (number + 0.5) / 5_000 for number in range(5_000)]
     numbers = [0] * len(moments)
     for request in requests:
-        begin, end = (round(at / SECONDS * 5_000) for at in (request.admitted, request.ended))
-        for at in range(max(begin, 0), min(max(end, 0), 5_000)):
-            numbers[at] += 1
+        begin, end = (round(time / SECONDS * 5_000) for time in (request.admitted, request.ended))
+        for index in range(max(begin, 0), min(max(end, 0), 5_000)):
+            numbers[index] += 1
     return sum(numbers) / sum(number > 0 for number in numbers)
 
 
@@ -104,31 +108,31 @@ def test_requests_that_read_their_prompt_run(requests: list[Request], margin: fl
 
 
 def test_a_drained_queue_brings_no_more_than_the_server_admits() -> None:
-    crowd = [Request(-100.0, at, at + 1, at + 10) for at in range(0, 1200, 2)]
+    crowd = [Request(-100.0, time, time + 1, time + 10) for time in range(0, 1200, 2)]
     gauges, tally = seen(crowd)
 
-    found = counted(gauges, tally, SECONDS).concurrency
+    concurrency = counted(gauges, tally, SECONDS).concurrency
 
-    assert found == pytest.approx(true_load(crowd), rel=0.12)
+    assert concurrency == pytest.approx(true_load(crowd), rel=0.12)
 
 
 def test_what_was_never_seen_running_still_ran() -> None:
     gauges = Gauges(sampled_seconds=60.0)
     tally = Tally(ttft=Histogram((), (3,), 0.6), inter_token=Histogram((), (40,), 2.4))
 
-    found = counted(gauges, tally, 60.0)
+    figures = counted(gauges, tally, 60.0)
 
-    assert (found.concurrency, found.busy_seconds) == (1.0, 3.0)
+    assert (figures.concurrency, figures.busy_seconds) == (1.0, 3.0)
 
 
 def test_a_gauge_that_says_more_than_any_server_runs_leaves_a_finite_load() -> None:
     gauges = Gauges(sampled_seconds=60.0, running_max=10**308)
     tally = Tally(ttft=Histogram((), (1,), 0.1), inter_token=Histogram((), (1,), 1e-300))
 
-    found = counted(gauges, tally, 60.0).concurrency
+    concurrency = counted(gauges, tally, 60.0).concurrency
 
-    assert found is not None
-    assert math.isfinite(found)
+    assert concurrency is not None
+    assert math.isfinite(concurrency)
 
 
 def test_of_a_window_with_a_short_gap_the_known_part_counts() -> None:

@@ -40,10 +40,10 @@ class Driver:
         return index
 
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:  # noqa: N802
-        found = self.memory[handle]
-        if found is None:
+        memory = self.memory[handle]
+        if memory is None:
             raise NVMLError("GPU is lost")
-        return SimpleNamespace(used=found[0], total=found[1])
+        return SimpleNamespace(used=memory[0], total=memory[1])
 
 
 @pytest.fixture

@@ -42,8 +42,8 @@ def client_of() -> Iterator[Callable[..., PageClient]]:
         return made[-1]
 
     yield client
-    for each in made:
-        each.close()
+    for created in made:
+        created.close()
 
 
 ClientOf = Callable[..., PageClient]
@@ -262,9 +262,9 @@ def test_what_a_server_says_stays_short_and_printable_in_messages(
     serve: Serve, client_of: ClientOf
 ) -> None:
     server = serve(lambda v: v.answer(b"", "500 \x1b[2J" + "x" * 5000))
-    said = str(failure(client_of(server.url)))
-    assert said.isprintable()
-    assert len(said) < 400
+    message = str(failure(client_of(server.url)))
+    assert message.isprintable()
+    assert len(message) < 400
 
 
 def trickling(head: bytes, pieces: Callable[[], Iterator[bytes]], pause: float) -> Behaviour:

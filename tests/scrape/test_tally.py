@@ -35,14 +35,14 @@ def test_samples_of_the_process_belong_to_no_model():
 
 
 def test_accepted_tokens_are_not_those_of_the_positions():
-    found = tally.tally_of(only(speculation(10, [6, 3, 1])), [])
-    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (10, 30, 10)
-    assert found.accepted_per_position == (6, 3, 1)
+    counts = tally.tally_of(only(speculation(10, [6, 3, 1])), [])
+    assert (counts.drafts, counts.draft_tokens, counts.accepted_tokens) == (10, 30, 10)
+    assert counts.accepted_per_position == (6, 3, 1)
 
 
 def test_positions_are_in_numerical_order():
-    found = tally.tally_of(only(speculation(20, range(19, 7, -1))), [])
-    assert found.accepted_per_position == tuple(range(19, 7, -1))
+    counts = tally.tally_of(only(speculation(20, range(19, 7, -1))), [])
+    assert counts.accepted_per_position == tuple(range(19, 7, -1))
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_reasons_are_bounded_in_number_and_length(metric, label, field):
     text = page(
         *(counter(metric, count, **LABELS, **{label: key}) for key, count in counts.items())
     )
-    found = getattr(tally.tally_of(read(text), []), field)
-    assert len(found) == tally.MOST_KEYS
-    assert sum(found.values()) == sum(counts.values())
-    assert found[long[:64]] == 1000
-    assert found["r99"] == 99
-    assert found["other"] > 7
-    assert "r1" not in found
+    limited = getattr(tally.tally_of(read(text), []), field)
+    assert len(limited) == tally.MOST_KEYS
+    assert sum(limited.values()) == sum(counts.values())
+    assert limited[long[:64]] == 1000
+    assert limited["r99"] == 99
+    assert limited["other"] > 7
+    assert "r1" not in limited
 
 
 def test_a_histogram_of_too_many_buckets_is_left_out_and_said():
@@ -83,9 +83,9 @@ def test_a_position_that_is_none_is_left_out_and_said(position):
     samples = only(speculation(10, [6, 3]))
     samples[Series("accepted_per_position", "", "m", "0", position)] = 1.0
     problems: list[str] = []
-    found = tally.tally_of(samples, problems)
-    assert found.accepted_per_position is None
-    assert found.accepted_tokens == 9
+    counts = tally.tally_of(samples, problems)
+    assert counts.accepted_per_position is None
+    assert counts.accepted_tokens == 9
     assert problems == [f"{position!r} is not a position of a draft token"]
 
 
@@ -108,9 +108,9 @@ def test_a_histogram_that_is_none_is_left_out_and_said(series, value, words):
     )
     samples[series] = value
     problems: list[str] = []
-    found = tally.tally_of(samples, problems)
-    assert found.ttft is None
-    assert found.e2e == Histogram((1.0,), (2, 1), 1.5)
+    counts = tally.tally_of(samples, problems)
+    assert counts.ttft is None
+    assert counts.e2e == Histogram((1.0,), (2, 1), 1.5)
     assert len(problems) == 1
     assert problems[0].startswith(words)
 
@@ -150,9 +150,9 @@ def test_numbers_in_every_spelling_are_read():
         'vllm:time_to_first_token_seconds_sum{model_name="m"} 2.5e-1\n'
     )
     problems: list[str] = []
-    found = tally.tally_of(only(text), problems)
-    assert (found.prompt_tokens, found.generation_tokens) == (1200, 500)
-    assert found.ttft == Histogram((0.1,), (2, 1), 0.25)
+    counts = tally.tally_of(only(text), problems)
+    assert (counts.prompt_tokens, counts.generation_tokens) == (1200, 500)
+    assert counts.ttft == Histogram((0.1,), (2, 1), 0.25)
     assert problems == []
 
 

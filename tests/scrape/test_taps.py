@@ -12,7 +12,7 @@ from specwatch.domain.model import Cursor, Mode, Moment, Source, Window
 from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.errors import ScrapeReason
 from specwatch.scrape.taps import BUCKETS_VARIABLE, Trouble
-from specwatch.scrape.window_builder import Watch
+from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.tap.settings import BUCKETS
 from specwatch.wording.text import LONGEST_SENTENCE
 from tests import pages
@@ -66,7 +66,7 @@ class Story:
     """A watch that is shown pages, five seconds apart."""
 
     def __init__(self, **options: Any) -> None:
-        self.watch = Watch("d", "t", max_gap=15.0, **options)
+        self.watch = WindowBuilder("d", "t", max_gap=15.0, **options)
         self.seconds = 0.0
         self.problems: list[str] = []
 
@@ -82,7 +82,7 @@ class Story:
         return self.watch.observe(page, now, by_proxy)
 
     def trouble(self, edges: Iterable[float] = DEFAULT_EDGES) -> dict[str, Trouble]:
-        return {each.kind: each for each in self.watch.taps.trouble(tuple(edges))}
+        return {warning.kind: warning for warning in self.watch.taps.trouble(tuple(edges))}
 
     def end(self) -> list[Window]:
         observation = self.watch.close()
@@ -139,10 +139,13 @@ def test_a_window_says_which_share_of_the_drafts_its_source_saw() -> None:
     story = Story()
     story.see(engine(0, inside=True))
     story.see(engine(100, drafts(40), drafts(20, temperature=">1")))
-    found = story.by_temperature()
-    assert {at: window.tally.drafts for at, window in found.items()} == {"0": 40, ">1": 20}
-    assert {window.coverage for window in found.values()} == {0.6}
-    assert {window.source for window in found.values()} == {Source.TAP}
+    windows = story.by_temperature()
+    assert {temperature: window.tally.drafts for temperature, window in windows.items()} == {
+        "0": 40,
+        ">1": 20,
+    }
+    assert {window.coverage for window in windows.values()} == {0.6}
+    assert {window.source for window in windows.values()} == {Source.TAP}
 
 
 @pytest.mark.parametrize(
@@ -231,12 +234,14 @@ def test_accepted_tokens_that_are_too_many_say_how_that_may_be(method: str, reme
     story = Story()
     story.see(engine(0, inside=True))
     story.see(engine(20_000, drafts(5000, kept=3, method=method), accepted=0))
-    said = story.trouble()["accepts_too_much"]
-    assert said.model_name == "m"
-    assert said.text.startswith("the tap counted 15,000 accepted tokens where the server counted 0")
-    assert said.text.endswith(remedy)
-    assert ("joins steps" in said.text) is (method == "derived")
-    assert len(said.text) <= LONGEST_SENTENCE
+    trouble = story.trouble()["accepts_too_much"]
+    assert trouble.model_name == "m"
+    assert trouble.text.startswith(
+        "the tap counted 15,000 accepted tokens where the server counted 0"
+    )
+    assert trouble.text.endswith(remedy)
+    assert ("joins steps" in trouble.text) is (method == "derived")
+    assert len(trouble.text) <= LONGEST_SENTENCE
 
 
 @pytest.mark.parametrize("who", ["tap", "proxy"])
@@ -251,10 +256,12 @@ def test_draft_tokens_that_are_too_many_count_twice(who: str, method: str) -> No
     else:
         story.see(engine(0), proxy())
         story.see(engine(20_000, k=3), proxy(seen))
-    said = story.trouble()["counts_twice"]
-    assert said.text.startswith("the tap counted 80,000 draft tokens where the server counted 60,")
-    assert ("derived" in said.text) is (method == "derived")
-    assert len(said.text) <= LONGEST_SENTENCE
+    trouble = story.trouble()["counts_twice"]
+    assert trouble.text.startswith(
+        "the tap counted 80,000 draft tokens where the server counted 60,"
+    )
+    assert ("derived" in trouble.text) is (method == "derived")
+    assert len(trouble.text) <= LONGEST_SENTENCE
     assert story.by_temperature() == {}
 
 
@@ -284,10 +291,10 @@ def test_doubts_concern_one_model_and_end_with_their_reason() -> None:
     both = {**engine(0, model="a"), **engine(0, inside=True)}
     story.see(both)
     story.see({**engine(500, model="a"), **engine(500, drafts(900), drafts(300, model="a"))})
-    said = story.trouble()["counts_twice"]
-    assert said.model_name == "m"
-    assert "900" in said.text
-    assert "500" in said.text
+    trouble = story.trouble()["counts_twice"]
+    assert trouble.model_name == "m"
+    assert "900" in trouble.text
+    assert "500" in trouble.text
     assert [window.series.model_name for window in story.by_temperature().values()] == ["a"]
     story.see({**engine(500, model="a"), **engine(1000, drafts(900), drafts(300, model="a"))})
     assert story.trouble() == {}
@@ -565,7 +572,7 @@ def test_a_model_without_a_name_is_the_one_that_the_tap_names(named: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "models", "found"),
+    ("name", "models", "expected"),
     [
         ("m", {"m", "n"}, "m"),
         ("", {"m"}, "m"),
@@ -577,8 +584,8 @@ def test_a_model_without_a_name_is_the_one_that_the_tap_names(named: str) -> Non
         ("m", set(), None),
     ],
 )
-def test_models_are_matched_by_name(name: str, models: set[str], found: str | None) -> None:
-    assert buckets.matching(name, models, "unnamed") == found
+def test_models_are_matched_by_name(name: str, models: set[str], expected: str | None) -> None:
+    assert buckets.matching(name, models, "unnamed") == expected
 
 
 def test_two_names_of_one_model_add_up_in_one_window() -> None:
@@ -592,7 +599,7 @@ def test_two_names_of_one_model_add_up_in_one_window() -> None:
 def test_a_page_that_makes_temperatures_up_takes_bounded_room() -> None:
     story = Story()
     story.see(engine(0, inside=True))
-    made_up = [drafts(1, temperature=f"t{at}") for at in range(500)]
+    made_up = [drafts(1, temperature=f"t{number}") for number in range(500)]
     story.see(engine(900, *made_up, drafts(1, temperature="all")))
     windows = story.end()
     assert len(windows) == 1 + buckets.MOST_TEMPERATURES

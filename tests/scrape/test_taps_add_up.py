@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from specwatch.domain.merge import merge_tallies
 from specwatch.domain.model import Cursor, Moment, Source, Tally, Window
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.window_builder import Observation, Watch
+from specwatch.scrape.window_builder import Observation, WindowBuilder
 from tests import pages
 
 MODELS = ("a", "b")
@@ -40,7 +40,7 @@ class Process:
                 pages.gauge("vllm:num_requests_running", 1, **labels),
                 pages.counter("vllm:prompt_tokens", 7 * len(mine), **labels),
             )
-            per_position = [sum(kept > at for kept in drafts) for at in range(K)]
+            per_position = [sum(kept > index for kept in drafts) for index in range(K)]
             text += pages.speculation(len(drafts), per_position, model=model, k=K)
         return text + (self.tap_page() if self.taps else self._start())
 
@@ -92,12 +92,12 @@ class World:
     tap_book: Book = field(default_factory=Book)
     restarts_of_proxy: int = 0
     reader: PageReader = field(default_factory=PageReader)
-    watch: Watch = field(init=False)
+    watch: WindowBuilder = field(init=False)
 
     def __post_init__(self) -> None:
         self.engine = self._process()
         self.proxy = self._process()
-        self.watch = Watch("d", "t", max_gap=15.0)
+        self.watch = WindowBuilder("d", "t", max_gap=15.0)
 
     def _process(self) -> Process:
         self.processes += 1
@@ -160,7 +160,7 @@ class World:
     def kill(self) -> None:
         self.engine_book.lose()
         self.tap_book.lose()
-        self.watch = Watch("d", "t", max_gap=15.0, cursor=self.cursor)
+        self.watch = WindowBuilder("d", "t", max_gap=15.0, cursor=self.cursor)
 
     @property
     def now(self) -> Moment:
@@ -194,13 +194,13 @@ def assert_adds_up(world: World) -> None:
         assert whole.request_acceptance is None
         assert not {**whole.records, **whole.uncovered}
         for temperature in TEMPERATURES:
-            found = _sum(of_tap, model, temperature)
+            total = _sum(of_tap, model, temperature)
             mine = [
                 r
                 for r in world.tap_book.total
                 if (r["model_name"], r["temperature"]) == (model, temperature)
             ]
-            _assert_counted(found, mine)
+            _assert_counted(total, mine)
 
 
 def assert_agrees(batch: list[Window], *, proxied: bool) -> None:
@@ -221,28 +221,28 @@ def assert_agrees(batch: list[Window], *, proxied: bool) -> None:
         assert any((*window.tally.records.values(), *window.tally.uncovered.values()))
 
 
-def _assert_counted(found: Tally, requests: list[dict[str, Any]]) -> None:
+def _assert_counted(tally: Tally, requests: list[dict[str, Any]]) -> None:
     known = [r["accepted"] for r in requests if "accepted" in r]
     drafts = [kept for accepted in known for kept in accepted]
-    assert (found.drafts or 0) == len(drafts)
-    assert (found.draft_tokens or 0) == K * len(drafts)
-    assert (found.accepted_tokens or 0) == sum(drafts)
-    per_position = found.accepted_per_position or (0,) * K
-    assert per_position == tuple(sum(kept > at for kept in drafts) for at in range(K))
-    assert (found.generation_tokens or 0) == sum(r.get("tokens", 0) for r in requests)
+    assert (tally.drafts or 0) == len(drafts)
+    assert (tally.draft_tokens or 0) == K * len(drafts)
+    assert (tally.accepted_tokens or 0) == sum(drafts)
+    per_position = tally.accepted_per_position or (0,) * K
+    assert per_position == tuple(sum(kept > index for kept in drafts) for index in range(K))
+    assert (tally.generation_tokens or 0) == sum(r.get("tokens", 0) for r in requests)
     for name, key in (
         ("records", "method"),
         ("uncovered", "uncovered"),
         ("requests", "finish_reason"),
     ):
-        counts = {value: n for value, n in getattr(found, name).items() if n}
+        counts = {value: n for value, n in getattr(tally, name).items() if n}
         assert counts == Counter(r[key] for r in requests if key in r)
     for name in ("ttft", "tpot"):
         seen = [r[name] for r in requests if name in r]
-        observed = getattr(found, name)
+        observed = getattr(tally, name)
         assert (observed.count if observed else 0) == len(seen)
         assert (observed.sum if observed else 0.0) == sum(seen)
-    spread = found.request_acceptance
+    spread = tally.request_acceptance
     assert (spread.count if spread else 0) == sum(bool(accepted) for accepted in known)
 
 

@@ -15,7 +15,7 @@ from specwatch.domain.histogram import mean, quantile
 from specwatch.domain.model import Histogram, Mode, Moment, Series, Tally
 from specwatch.domain.sample import samples_of
 from specwatch.scrape import tally
-from specwatch.scrape.window_builder import Watch
+from specwatch.scrape.window_builder import WindowBuilder
 from tests.pages import capture, counter, faithful, gauge, llama_capture, multiprocess, page, read
 
 ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
@@ -25,9 +25,9 @@ def totals(text: bytes | str) -> Tally:
     """What the only model of a page counted since its start."""
     problems: list[str] = []
     (samples,) = tally.by_model(read(text)).values()
-    found = tally.tally_of(samples, problems)
+    counts = tally.tally_of(samples, problems)
     assert problems == []
-    return found
+    return counts
 
 
 def gauges(text: bytes | str) -> tally.Sampled:
@@ -42,7 +42,7 @@ def mode(text: bytes | str, drafting: bool | None = None) -> Mode:
 
 def between(first: bytes | str, second: bytes | str):
     """The only window of two pages, 5 s apart."""
-    watch = Watch("d", "t", max_gap=15)
+    watch = WindowBuilder("d", "t", max_gap=15)
     watch.observe(read(first), Moment(0, 0))
     watch.observe(read(second), Moment(5, 5))
     observation = watch.close()
@@ -53,21 +53,21 @@ def between(first: bytes | str, second: bytes | str):
 
 
 def test_vllm_0_32_with_a_draft_model():
-    found = totals(capture("draft-k4.3"))
-    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (1576, 6304, 3582)
-    assert found.accepted_per_position == (1178, 949, 795, 660)
-    assert (found.prompt_tokens, found.generation_tokens, found.preemptions) == (7230, 5044, 0)
-    assert (found.prefix_cache_queries, found.prefix_cache_hits) == (7230, 512)
-    assert found.requests == {"abort": 0, "error": 0, "length": 102, "repetition": 0, "stop": 0}
+    values = totals(capture("draft-k4.3"))
+    assert (values.drafts, values.draft_tokens, values.accepted_tokens) == (1576, 6304, 3582)
+    assert values.accepted_per_position == (1178, 949, 795, 660)
+    assert (values.prompt_tokens, values.generation_tokens, values.preemptions) == (7230, 5044, 0)
+    assert (values.prefix_cache_queries, values.prefix_cache_hits) == (7230, 512)
+    assert values.requests == {"abort": 0, "error": 0, "length": 102, "repetition": 0, "stop": 0}
     counts = {
-        name: getattr(found, name).count
+        name: getattr(values, name).count
         for name in ("ttft", "tpot", "inter_token", "e2e", "output_length")
     }
     assert counts == {
         "ttft": 102, "tpot": 102, "inter_token": 1576, "e2e": 102, "output_length": 102,
     }  # fmt: skip
-    assert found.tpot is not None
-    assert found.tpot.bounds
+    assert values.tpot is not None
+    assert values.tpot.bounds
     assert mode(capture("draft-k4.3")) is Mode.ON
 
 
@@ -81,12 +81,12 @@ def test_a_window_between_two_captures_has_their_difference():
     )
     assert window.tally.requests["length"] == after.requests["length"] - before.requests["length"]
     for name in ("ttft", "tpot", "inter_token", "e2e", "output_length"):
-        first, second, found = (getattr(t, name) for t in (before, after, window.tally))
-        assert found.counts == tuple(
+        first, second, counted = (getattr(t, name) for t in (before, after, window.tally))
+        assert counted.counts == tuple(
             b - a for a, b in zip(first.counts, second.counts, strict=True)
         )
-        assert found.sum == pytest.approx(second.sum - first.sum)
-        assert not found.coarsened
+        assert counted.sum == pytest.approx(second.sum - first.sum)
+        assert not counted.coarsened
     assert window.mode is Mode.ON
     assert window.server_drafts == 338
 
@@ -166,14 +166,14 @@ def test_models_of_one_server_are_kept_apart():
 def test_v0_says_only_the_ratio_of_its_whole_life():
     """Its token counters are sums of running totals."""
     text = faithful("vllm-0.8.2-v0-speculation")
-    found = totals(text)
+    counts = totals(text)
     assert mode(text) is Mode.ON
-    assert found.drafts is found.draft_tokens is found.accepted_tokens is None
-    assert found.accepted_per_position is None
+    assert counts.drafts is counts.draft_tokens is counts.accepted_tokens is None
+    assert counts.accepted_per_position is None
     assert gauges(text) == tally.Sampled(2, 1, 0.125, 0.625)
-    assert found.generation_tokens == 64
-    assert found.requests == {"length": 3, "stop": 1}
-    assert quantile(found.ttft, 0.99)[:2] == (10.0, True)
+    assert counts.generation_tokens == 64
+    assert counts.requests == {"length": 3, "stop": 1}
+    assert quantile(counts.ttft, 0.99)[:2] == (10.0, True)
 
 
 def test_a_window_of_v0_has_no_drafts_either():
@@ -190,36 +190,36 @@ def test_a_window_of_v0_has_no_drafts_either():
 
 def test_vllm_0_8_3_says_tokens_but_neither_drafts_nor_positions():
     text = faithful("vllm-0.8.3-ngram")
-    found = totals(text)
+    counts = totals(text)
     assert mode(text) is Mode.ON
-    assert (found.drafts, found.accepted_per_position) == (None, None)
-    assert (found.draft_tokens, found.accepted_tokens) == (90, 18)
-    assert (found.prefix_cache_queries, found.prefix_cache_hits) == (16, 4)
+    assert (counts.drafts, counts.accepted_per_position) == (None, None)
+    assert (counts.draft_tokens, counts.accepted_tokens) == (90, 18)
+    assert (counts.prefix_cache_queries, counts.prefix_cache_hits) == (16, 4)
     assert gauges(text).kv_cache_usage == 0.25
-    assert found.inter_token.bounds == ITL
-    assert found.inter_token.count == 32
+    assert counts.inter_token.bounds == ITL
+    assert counts.inter_token.count == 32
 
 
 def test_before_0_11_time_per_output_token_is_a_mean_only():
     """Decode time over the tokens after the first: no quantile is made up."""
-    found = totals(faithful("vllm-0.8.3-ngram"))
-    assert found.tpot.bounds == ()
-    assert found.tpot.count == 20 + 30 - 2
-    assert mean(found.tpot) == 1.5 / 48
-    assert quantile(found.tpot, 0.5)[:2] == (None, True)
+    counts = totals(faithful("vllm-0.8.3-ngram"))
+    assert counts.tpot.bounds == ()
+    assert counts.tpot.count == 20 + 30 - 2
+    assert mean(counts.tpot) == 1.5 / 48
+    assert quantile(counts.tpot, 0.5)[:2] == (None, True)
 
 
 def test_families_under_both_names_count_once():
     """0.10.2 to 0.12: latency between tokens, cache usage, prefix cache."""
     text = faithful("vllm-0.10.2-draft-k2")
     assert b"vllm:time_per_output_token_seconds_count" in text
-    found = totals(text)
-    assert found.inter_token.count == 40
-    assert found.inter_token.sum == pytest.approx(0.8)
-    assert (found.prefix_cache_queries, found.prefix_cache_hits) == (640, 64)
+    counts = totals(text)
+    assert counts.inter_token.count == 40
+    assert counts.inter_token.sum == pytest.approx(0.8)
+    assert (counts.prefix_cache_queries, counts.prefix_cache_hits) == (640, 64)
     assert gauges(text) == tally.Sampled(3, 2, 0.5, None)
-    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (40, 80, 45)
-    assert found.accepted_per_position == (30, 15)
+    assert (counts.drafts, counts.draft_tokens, counts.accepted_tokens) == (40, 80, 45)
+    assert counts.accepted_per_position == (30, 15)
 
 
 @pytest.mark.parametrize(
@@ -248,19 +248,19 @@ def test_diffusion_is_not_speculation():
 
 def test_llama_cpp_names_no_model():
     text = faithful("llamacpp")
-    found = totals(text)
-    assert (found.prompt_tokens, found.generation_tokens) == (1280, 1234500)
+    counts = totals(text)
+    assert (counts.prompt_tokens, counts.generation_tokens) == (1280, 1234500)
     assert gauges(text) == tally.Sampled(2, 1, None, None)
-    assert found.ttft is found.drafts is None
+    assert counts.ttft is counts.drafts is None
     window = between(text, faithful("llamacpp").replace(b"1280", b"1300"))
     assert window.series.model_name == "t"
     assert window.tally.prompt_tokens == 20
 
 
 def test_llama_cpp_counts_drafts():
-    found = totals(llama_capture("draft-k4.1"))
-    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (50, 195, 126)
-    assert found.accepted_per_position == (37, 35, 29, 25)
+    counts = totals(llama_capture("draft-k4.1"))
+    assert (counts.drafts, counts.draft_tokens, counts.accepted_tokens) == (50, 195, 126)
+    assert counts.accepted_per_position == (37, 35, 29, 25)
     assert mode(llama_capture("draft-k4.1")) is Mode.ON
     window = between(llama_capture("draft-k4.0"), llama_capture("draft-k4.1"))
     assert (window.mode, window.tally.drafts, window.server_drafts) == (Mode.ON, 50, 50)
@@ -268,8 +268,8 @@ def test_llama_cpp_counts_drafts():
 
 def test_llama_cpp_that_was_made_to_accept_so_much_is_read_to_have_done_so():
     """Started with --spec-synth-len 2.5: 70 drafts are near it."""
-    found = totals(llama_capture("synth-k4"))
-    assert mean_acceptance_length(found) == pytest.approx(2.5, abs=0.2)
+    counts = totals(llama_capture("synth-k4"))
+    assert mean_acceptance_length(counts) == pytest.approx(2.5, abs=0.2)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_bounds_that_change_over_an_upgrade_are_coarsened_and_said_to_be():
     start = "process_start_time_seconds 1.76364999042e+09"
     assert start in before
     after = after.replace(start, "process_start_time_seconds 1.76365999042e+09")
-    watch = Watch("d", "t", max_gap=15)
+    watch = WindowBuilder("d", "t", max_gap=15)
     pages = [page(counter("vllm:prompt_tokens", 0, engine="0", model_name="tiny")), before, after]
     for second, text in enumerate(pages):
         watch.observe(read(text), Moment(second, second))
@@ -325,5 +325,5 @@ def test_one_engine_with_other_bounds_is_coarsened_and_said_to_be():
         for engine, bounds in (("0", ("0.5", "1.0", "+Inf")), ("1", ("1.0", "+Inf")))
         for part, le in (*(("bucket", le) for le in bounds), ("sum", ""), ("count", ""))
     ]
-    found = tally.tally_of(dict.fromkeys(engines, 2.0), []).ttft
-    assert found == Histogram((1.0,), (4, 0), 4.0, coarsened=True)
+    histogram = tally.tally_of(dict.fromkeys(engines, 2.0), []).ttft
+    assert histogram == Histogram((1.0,), (4, 0), 4.0, coarsened=True)

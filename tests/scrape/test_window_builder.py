@@ -23,7 +23,7 @@ from specwatch.domain.sample import samples_of
 from specwatch.errors import ScrapeReason
 from specwatch.scrape import tally
 from specwatch.scrape.gauges import GpuMemory
-from specwatch.scrape.window_builder import Observation, Watch
+from specwatch.scrape.window_builder import Observation, WindowBuilder
 from tests.pages import counter, gauge, histogram, page, read, speculation
 
 MAX_GAP = 15.0
@@ -51,8 +51,8 @@ def server(
     return read(text + (speculation(drafts, [drafts], model=model) if drafts is not None else ""))
 
 
-def new_watch(**options) -> Watch:
-    return Watch("d", "t", max_gap=MAX_GAP, **options)
+def new_watch(**options) -> WindowBuilder:
+    return WindowBuilder("d", "t", max_gap=MAX_GAP, **options)
 
 
 def at(seconds: float) -> Moment:
@@ -63,7 +63,7 @@ def windows_of(*observations: Observation) -> list[Window]:
     return [window for o in observations if o.batch is not None for window in o.batch]
 
 
-def only_window(watch: Watch) -> Window:
+def only_window(watch: WindowBuilder) -> Window:
     (window,) = windows_of(watch.close())
     return window
 
@@ -99,23 +99,23 @@ def test_failed_scrapes_close_windows_too_and_lose_nothing():
     watch = new_watch()
     watch.observe(server(10), at(1))
     watch.observe(server(12), at(6))
-    found = windows_of(watch.fail(at(61)), watch.fail(at(66)), watch.observe(server(99), at(121)))
-    assert [w.start for w in found] == [6000, 6060]
-    assert [(w.scrapes_ok, w.scrapes_failed) for w in found] == [(2, 0), (0, 2)]
-    assert [(w.tally.generation_tokens, w.observed_seconds) for w in found] == [(2, 5), (0, 0)]
+    windows = windows_of(watch.fail(at(61)), watch.fail(at(66)), watch.observe(server(99), at(121)))
+    assert [w.start for w in windows] == [6000, 6060]
+    assert [(w.scrapes_ok, w.scrapes_failed) for w in windows] == [(2, 0), (0, 2)]
+    assert [(w.tally.generation_tokens, w.observed_seconds) for w in windows] == [(2, 5), (0, 0)]
     assert only_window(watch).tally.generation_tokens == 87
 
 
 def outage(*scrapes: tuple[float, dict[Series, float] | ScrapeReason], **options) -> list[Window]:
     """All windows of scrapes that failed or did not, by seconds."""
     watch = new_watch(**options)
-    found = [
+    results = [
         watch.fail(at(seconds), what)
         if isinstance(what, ScrapeReason)
         else watch.observe(what, at(seconds))
         for seconds, what in scrapes
     ]
-    return windows_of(*found, watch.close())
+    return windows_of(*results, watch.close())
 
 
 REFUSED, TOO_LARGE = ScrapeReason.REFUSED, ScrapeReason.TOO_LARGE
@@ -213,8 +213,8 @@ def test_a_daemon_that_starts_in_an_outage_counts_it_from_its_first_look():
 
 def test_before_the_first_page_there_is_no_model_to_have_a_window():
     watch = new_watch()
-    found = windows_of(watch.fail(at(1)), watch.fail(at(61)), watch.close())
-    assert found == []
+    windows = windows_of(watch.fail(at(1)), watch.fail(at(61)), watch.close())
+    assert windows == []
 
 
 def test_failures_after_a_restart_of_the_daemon_are_windows_of_the_models_of_before():
@@ -260,12 +260,12 @@ def test_a_page_with_a_counter_that_is_no_number_changes_nothing():
 def test_a_clock_that_steps_back_keeps_the_window_open_until_it_has_caught_up():
     watch = new_watch()
     watch.observe(server(0), Moment(6001, 1))
-    found = windows_of(
+    windows = windows_of(
         watch.observe(server(1), Moment(5401, 6)),
         watch.observe(server(2), Moment(5999, 604)),
         watch.observe(server(3), Moment(6059, 664)),
     )
-    assert found == []
+    assert windows == []
     (window,) = windows_of(watch.observe(server(4), Moment(6060, 665)))
     assert (window.start, window.tally.generation_tokens) == (6000, 3)
     assert window.observed_seconds == 663
@@ -286,10 +286,10 @@ def test_windows_of_a_run_never_overlap_nor_run_backwards(steps):
     watch, wall, starts = new_watch(), 100_000.0, []
     for number, step in enumerate(steps):
         wall += step
-        found = windows_of(watch.observe(server(number), Moment(wall, 5.0 * number)))
+        windows = windows_of(watch.observe(server(number), Moment(wall, 5.0 * number)))
         if number % 7 == 6:
-            found += windows_of(watch.close())
-        starts += [window.start for window in found]
+            windows += windows_of(watch.close())
+        starts += [window.start for window in windows]
     assert all(after >= before + MINUTE for before, after in itertools.pairwise(starts))
     assert all(start % MINUTE == 0 for start in starts)
 
@@ -312,7 +312,7 @@ def test_a_stopped_daemon_goes_on_where_it_was():
     first.observe(server(11), at(6))
     batch = first.close().batch
     assert batch is not None
-    second = Watch("d", "t", max_gap=MAX_GAP, cursor=batch.cursor)
+    second = WindowBuilder("d", "t", max_gap=MAX_GAP, cursor=batch.cursor)
     second.observe(server(40), Moment(6106, 3.0))
     window = only_window(second)
     assert (window.start, window.tally.generation_tokens, window.restarts) == (6060, 29, 0)
@@ -405,9 +405,9 @@ def test_a_restart_with_other_positions_keeps_the_counts_of_both():
     watch.observe(read(speculation(10, [8, 5])), at(6))
     assert watch.observe(read(speculation(4, [4, 3, 2])), at(11)).restarted
     watch.observe(read(speculation(5, [5, 4, 3])), at(16))
-    found = only_window(watch).tally
-    assert (found.drafts, found.draft_tokens, found.accepted_tokens) == (15, 35, 25)
-    assert found.accepted_per_position == (13, 9, 3)
+    tally = only_window(watch).tally
+    assert (tally.drafts, tally.draft_tokens, tally.accepted_tokens) == (15, 35, 25)
+    assert tally.accepted_per_position == (13, 9, 3)
 
 
 def test_every_process_of_a_window_is_in_its_sum():
@@ -426,11 +426,11 @@ def test_a_restart_with_another_model_leaves_windows_of_both_and_then_of_one():
     watch.observe(server(0, model="a"), at(1))
     watch.observe(server(3, model="a"), at(6))
     watch.observe(server(5, model="b", start=2.5), at(11))
-    found = windows_of(
+    windows = windows_of(
         watch.observe(server(6, model="b", start=2.5), at(61)),
         watch.observe(server(7, model="b", start=2.5), at(121)),
     )
-    assert [(w.series.model_name, w.start, w.tally.generation_tokens) for w in found] == [
+    assert [(w.series.model_name, w.start, w.tally.generation_tokens) for w in windows] == [
         ("a", 6000, 3),
         ("b", 6000, 5),
         ("b", 6060, 1),
@@ -443,15 +443,15 @@ def test_a_model_that_is_off_the_page_has_no_windows_and_loses_nothing():
         {**server(n, model="a"), **server(10 * n, model="b")} for n in range(5)
     ]  # one process, two models
     watch.observe(both[0], at(1))
-    found = windows_of(
+    windows = windows_of(
         watch.observe(server(1, model="a"), at(61)),
         watch.observe(server(2, model="a"), at(121)),
         watch.observe(both[4], at(181)),
         watch.close(),
     )
-    b = [(w.start, w.tally.generation_tokens) for w in found if w.series.model_name == "b"]
+    b = [(w.start, w.tally.generation_tokens) for w in windows if w.series.model_name == "b"]
     assert b == [(6000, 0), (6180, 40)]
-    assert sum(w.tally.generation_tokens or 0 for w in found) == 44
+    assert sum(w.tally.generation_tokens or 0 for w in windows) == 44
 
 
 def test_running_requests_are_weighted_by_time():
@@ -512,9 +512,9 @@ def test_a_gauge_of_a_model_that_was_off_the_page_is_unknown_until_its_second_pa
     watch.observe(server(model="a"), at(10))
     watch.observe(both, at(20))
     watch.observe(both, at(25))
-    found = {w.series.model_name: w.gauges for w in windows_of(watch.close())}
-    assert found["a"].sampled_seconds == 25
-    assert (found["b"].sampled_seconds, found["b"].running_seconds) == (5, 40)
+    gauges = {w.series.model_name: w.gauges for w in windows_of(watch.close())}
+    assert gauges["a"].sampled_seconds == 25
+    assert (gauges["b"].sampled_seconds, gauges["b"].running_seconds) == (5, 40)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])

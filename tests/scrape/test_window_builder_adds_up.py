@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specwatch.domain.model import COUNTERS, HISTOGRAMS, MINUTE, Cursor, Mode, Moment, Window
 from specwatch.errors import ScrapeReason
 from specwatch.scrape.exposition import PageReader
-from specwatch.scrape.window_builder import Observation, Watch
+from specwatch.scrape.window_builder import Observation, WindowBuilder
 from tests.scrape.server import REASONS, Engine, Ledger, Process, assert_adds_up
 
 MODELS = ("a", 'b"\\')
@@ -34,11 +34,11 @@ class World:
     ledger: Ledger = field(default_factory=Ledger)
     reader: PageReader = field(default_factory=PageReader)
     process: Process = field(init=False)
-    watch: Watch = field(init=False)
+    watch: WindowBuilder = field(init=False)
 
     def __post_init__(self) -> None:
         self.restart(1, 1, 2, 0)
-        self.watch = Watch("d", "t", max_gap=15.0)
+        self.watch = WindowBuilder("d", "t", max_gap=15.0)
 
     @property
     def now(self) -> Moment:
@@ -54,14 +54,14 @@ class World:
             {(m, e): Engine(k, chosen) for m in MODELS[:models] for e in ENGINES[:engines]},
         )
 
-    def work(self, at: int, accepted: list[int], reason: str | None, ttft: float) -> None:
+    def work(self, index: int, accepted: list[int], reason: str | None, ttft: float) -> None:
         engines = list(self.process.engines.values())
-        engines[at % len(engines)].work(accepted, reason, ttft)
+        engines[index % len(engines)].work(accepted, reason, ttft)
 
-    def show(self, at: int, *, hide: bool) -> None:
+    def show(self, index: int, *, hide: bool) -> None:
         names = list(self.process.engines)
         hidden = self.process.hidden
-        (hidden.add if hide else hidden.discard)(names[at % len(names)])
+        (hidden.add if hide else hidden.discard)(names[index % len(names)])
 
     def scrape(self, seconds: float) -> None:
         self.sleep(seconds)
@@ -75,13 +75,13 @@ class World:
             assert observation.error is not None
             assert observation.error.reason is ScrapeReason.NO_ENGINE
 
-    def scrape_badly(self, seconds: float, at: int) -> None:
+    def scrape_badly(self, seconds: float, index: int) -> None:
         """A page with a counter that is no number: of no use as a whole."""
         self.sleep(seconds)
         samples = self.reader.read(self.process.page().encode())
         counters = [series for series in samples if series.quantity.endswith("tokens")]
         if counters:
-            samples[counters[at % len(counters)]] = math.nan
+            samples[counters[index % len(counters)]] = math.nan
             observation = self.watch.observe(samples, self.now)
             assert observation.error is not None
             assert observation.error.reason is ScrapeReason.NOT_A_NUMBER
@@ -108,7 +108,7 @@ class World:
     def kill(self) -> None:
         """Kill the daemon, and start it again where it left its cursor."""
         self.ledger.lose()
-        self.watch = Watch("d", "t", max_gap=15.0, cursor=self.cursor)
+        self.watch = WindowBuilder("d", "t", max_gap=15.0, cursor=self.cursor)
         self.last_start = -1
 
     def take(self, observation: Observation) -> None:
@@ -139,8 +139,8 @@ def assert_sane(window: Window, *, multiprocess: bool) -> None:
     assert all(count >= 0 for count in window.tally.accepted_per_position or ())
     assert all(count >= 0 for count in window.tally.requests.values())
     for name in HISTOGRAMS:
-        found = getattr(window.tally, name)
-        assert found is None or (min(found.counts) >= 0 and found.sum >= 0)
+        histogram = getattr(window.tally, name)
+        assert histogram is None or (min(histogram.counts) >= 0 and histogram.sum >= 0)
     assert window.gauges.running_seconds >= 0
     assert window.tally.prompt_tokens is not None
     if window.mode is Mode.OFF and not multiprocess:

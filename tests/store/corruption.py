@@ -22,9 +22,9 @@ from typing import Any
 import sqlalchemy as sa
 import structlog
 
-from specwatch.daemon.guard_service import Guarding
+from specwatch.daemon.guard_service import GuardService
 from specwatch.daemon.recorder import Recorder
-from specwatch.daemon.rule_service import Judging
+from specwatch.daemon.rule_service import RuleService
 from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
 from specwatch.domain.model import HOUR, MINUTE, Batch, Histogram, Mode, Moment
 from specwatch.errors import StoreError, StoreMalformed
@@ -85,12 +85,12 @@ def populate(path: Path) -> None:
     for hour in range(5):
         windows = [
             minute(
-                T0 + hour * HOUR + at * MINUTE,
+                T0 + hour * HOUR + number * MINUTE,
                 temperature=temperature,
                 mode=Mode.OFF if hour == 1 else Mode.ON,
-                concurrency=1.0 + at % 3,
+                concurrency=1.0 + number % 3,
             )
-            for at in range(0, 60, 3)
+            for number in range(0, 60, 3)
             for temperature in ("all", "0.7")
         ]
         store.write([batch(*windows, cursor=cursor())], T0)
@@ -104,9 +104,11 @@ def populate(path: Path) -> None:
     )
     store.write_verdicts(
         [
-            Decision(DAEMON, TARGET, "llama", "all", rule, T0 + HOUR + at, verdict, "critical",
+            Decision(DAEMON, TARGET, "llama", "all", rule, T0 + HOUR + number, verdict, "critical",
                      "disable", {"values": {"speedup": 0.9}, "attribution": {"cause": "load"}})
-            for at, (rule, verdict) in enumerate([("not-worth-it", "breach"), ("slow", "pass")] * 5)
+            for number, (rule, verdict) in enumerate(
+                [("not-worth-it", "breach"), ("slow", "pass")] * 5
+            )
         ],
         T0,
     )  # fmt: skip
@@ -133,8 +135,8 @@ def corrupt(path: Path, kind: str, chance: random.Random) -> None:
     size = chance.randint(_PAGE // 2, _PAGE) if kind == "page" else chance.randint(1, 24)
     spots = 1 if kind == "page" else chance.randint(1, 8)
     for _ in range(spots):
-        at = chance.randrange(len(data) - size)
-        data[at : at + size] = chance.randbytes(size)
+        position = chance.randrange(len(data) - size)
+        data[position : position + size] = chance.randbytes(size)
     path.write_bytes(data)
 
 
@@ -146,19 +148,19 @@ def start(path: Path) -> Outcome:
     recorder = Recorder(
         store, queue_limit=100, now=lambda: now, resume=lambda _: None, supersede=lambda _: None
     )
-    judging = Judging(store, config, now=lambda: now)
-    guarding = Guarding(
-        store, config, now=lambda: now, judging=judging, healthy=lambda _: True,
+    judging = RuleService(store, config, now=lambda: now)
+    guarding = GuardService(
+        store, config, now=lambda: now, rule_service=judging, healthy=lambda _: True,
         status=lambda name: TargetStatus(name, "", 5.0), actuator=lambda _: None, pool=_Inline(),
     )  # fmt: skip
     defects: list[str] = []
-    told: list[str] = []
+    messages: list[str] = []
 
     def attempt(act: Callable[[], object]) -> None:
         try:
             act()
         except StoreError as error:
-            told.append(str(error))
+            messages.append(str(error))
         except Exception:
             defects.append(traceback.format_exc())
 
@@ -174,9 +176,9 @@ def start(path: Path) -> Outcome:
 
     def report() -> None:
         for hours in (4, 24):
-            found = read_report(store.reader, since=NOW - hours * HOUR, until=NOW, now=NOW)
-            plain(found)
-            report_html(found)
+            built = read_report(store.reader, since=NOW - hours * HOUR, until=NOW, now=NOW)
+            plain(built)
+            report_html(built)
 
     def write() -> None:
         recorder.put(Batch((minute(T0 + 5 * HOUR + MINUTE),), None))
@@ -191,13 +193,13 @@ def start(path: Path) -> Outcome:
         attempt(act)
     status = recorder.status()
     if status.error is not None:
-        told.append(status.error)
+        messages.append(status.error)
     attempt(recorder.close)
     if judging.status().defects:
         defects.append(f"{judging.status().defects} defects of judging")
-    malformed = next((each for each in told if "`specwatch db repair`" in each), None)
-    if told and malformed is None:
-        defects.append(f"told without a remedy: {told[0]}")
+    malformed = next((message for message in messages if "`specwatch db repair`" in message), None)
+    if messages and malformed is None:
+        defects.append(f"told without a remedy: {messages[0]}")
     return Outcome(store.damage.count, malformed, tuple(defects))
 
 
@@ -254,7 +256,7 @@ def main() -> None:
     chosen = parser.parse_args()
     upkeep._PAUSE = 0.0
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    found: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    outcomes: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "source.db")
@@ -267,13 +269,13 @@ def main() -> None:
                 corrupt(path, kind, random.Random(f"{chosen.seed}-{number}"))
                 outcome = start(path)
                 left = mended(path)
-            found[kind][outcome.name] += 1
-            found[kind]["mended" if not left else "not mended"] += 1
-            for each in (*outcome.defects, *left):
-                print(f"file {number} ({kind}): {each}")
+            outcomes[kind][outcome.name] += 1
+            outcomes[kind]["mended" if not left else "not mended"] += 1
+            for defect in (*outcome.defects, *left):
+                print(f"file {number} ({kind}): {defect}")
     names = ("whole", "damaged rows", "malformed", "failed", "mended", "not mended")
     print(f"{'':10}" + "".join(f"{name:>14}" for name in names))
-    for kind, counts in found.items():
+    for kind, counts in outcomes.items():
         print(f"{kind:10}" + "".join(f"{counts[name]:14}" for name in names))
     print(f"{chosen.files} files, seed {chosen.seed}, {time.monotonic() - began:.0f} s")
 

@@ -60,8 +60,10 @@ def filled(url: str, open_store: OpenStore) -> Store:
         point = Point(float(T0), 2.0, 60.0, 3000.0, by_token=True)
         key = BaselineKey(target, "llama", None, None)
         store.write_measurements([Measurement(key, 1, Origin.WINDOWS, (point,))], NOW)
-        said = Decision("left", target, "llama", "all", "r", T0, "breach", "critical", "alert", {})
-        store.write_verdicts([said], NOW)
+        decision = Decision(
+            "left", target, "llama", "all", "r", T0, "breach", "critical", "alert", {}
+        )
+        store.write_verdicts([decision], NOW)
         store.add_experiment(bench(T0 + number, target), NOW)
         book = GuardBook(store)
         book.hold([target], f"holder:{number}", NOW, able=True)
@@ -76,21 +78,21 @@ def _note(state: GuardState) -> Step:
 
 @pytest.fixture
 def recorder(filled: Store) -> Recorder:
-    found = Recorder(
+    opened = Recorder(
         filled,
         queue_limit=9,
         now=lambda: Moment(NOW, NOW),
         resume=lambda cursors: None,
         supersede=lambda cursors: None,
     )
-    found.open()
-    return found
+    opened.open()
+    return opened
 
 
 def aside(store: Store) -> list[tuple[str, str]]:
     """The table and the target of each row that was set aside."""
     with store.reading() as connection:
-        return [(each.table, each.target) for each in damaged_rows.read(connection)]
+        return [(row.table, row.target) for row in damaged_rows.read(connection)]
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -103,8 +105,8 @@ def test_one_that_cannot_be_decoded_hides_no_other_and_is_set_aside(
     where = f"series_id = {chosen}" if table in ("minutes", "hours") else "target = 'chat'"
     write(url, f"UPDATE {table} SET {column} = :value WHERE {where}", value=value)
     assert count(filled) == 1
-    (found,) = filled.damage.rows
-    assert found.table == table
+    (row,) = filled.damage.rows
+    assert row.table == table
     recorder.flush()
     assert (filled.damage.count, filled.damage.rows) == (1, [])
     assert aside(filled) == [(table, "chat")]
@@ -119,13 +121,13 @@ def test_what_was_set_aside_is_kept_as_it_was(filled: Store, recorder: Recorder,
     recorder.flush()
     with filled.reading() as connection:
         (content,) = connection.execute(sa.select(schema.damaged_rows.c.content)).scalars()
-        (found,) = damaged_rows.read(connection)
+        (row,) = damaged_rows.read(connection)
     assert msgspec.msgpack.decode(content) == {
         "at": T0, "daemon": "left", "target": "chat", "model_name": "llama", "temperature": "all",
         "rule": "r", "verdict": "breach", "severity": "critical", "action": "alert", "inputs": "{",
     }  # fmt: skip
-    assert (found.found_at, found.at, found.reason) == (NOW, T0, "Input data was truncated")
-    assert found.key.startswith("verdicts (at=")
+    assert (row.found_at, row.at, row.reason) == (NOW, T0, "Input data was truncated")
+    assert row.key.startswith("verdicts (at=")
 
 
 def test_it_is_told_once_and_counted(filled: Store, recorder: Recorder, url: str) -> None:
@@ -134,10 +136,10 @@ def test_it_is_told_once_and_counted(filled: Store, recorder: Recorder, url: str
         for _ in range(3):
             filled.verdicts(**FOREVER)
             recorder.flush()
-    told = [each for each in log if each["event"] in ("row_damaged", "rows_damaged")]
-    assert [each["event"] for each in told] == ["row_damaged", "rows_damaged"]
-    assert told[0]["table"] == "verdicts"
-    assert "specwatch db check" in told[1]["remedy"]
+    entries = [entry for entry in log if entry["event"] in ("row_damaged", "rows_damaged")]
+    assert [entry["event"] for entry in entries] == ["row_damaged", "rows_damaged"]
+    assert entries[0]["table"] == "verdicts"
+    assert "specwatch db check" in entries[1]["remedy"]
     status = recorder.status()
     assert (status.damaged, status.error) == (1, None)
     assert status.last_damaged is not None
@@ -147,7 +149,7 @@ def test_it_is_told_once_and_counted(filled: Store, recorder: Recorder, url: str
 def test_hours_are_built_of_the_minutes_that_can_be_read(
     url: str, open_store: OpenStore, filled: Store
 ) -> None:
-    filled.write([batch(*(minute(T0 + HOUR + 60 * at) for at in range(3)))], NOW)
+    filled.write([batch(*(minute(T0 + HOUR + 60 * number) for number in range(3)))], NOW)
     write(url, f"UPDATE minutes SET data = :value WHERE start = {T0 + HOUR + 60}", value=b"\xc1")
     assert filled.roll_up(NOW) == 1
     (hour,) = read(filled, since=T0 + HOUR, target="chat", length=HOUR)
@@ -157,12 +159,14 @@ def test_hours_are_built_of_the_minutes_that_can_be_read(
 
 def test_numbers_that_cannot_be_added_up_stop_no_other_hour(url: str, filled: Store) -> None:
     """Each may be stored, and their sum may not."""
-    filled.write([batch(*(minute(T0 + HOUR + 60 * at) for at in range(3)))], NOW)
+    filled.write([batch(*(minute(T0 + HOUR + 60 * number) for number in range(3)))], NOW)
     filled.write([batch(minute(T0 + HOUR, target="code"))], NOW)
     chosen = "(SELECT id FROM series WHERE target = 'chat')"
     write(url, f"UPDATE minutes SET drafts = {2**62} WHERE series_id = {chosen}")
     assert filled.roll_up(NOW) == 2
-    assert [each.series.target for each in read(filled, since=T0 + HOUR, length=HOUR)] == ["code"]
+    assert [window.series.target for window in read(filled, since=T0 + HOUR, length=HOUR)] == [
+        "code"
+    ]
 
 
 def test_a_guard_whose_state_is_lost_waits_for_a_person(
@@ -229,7 +233,7 @@ def test_a_report_says_what_it_leaves_out(
     filled: Store, recorder: Recorder, url: str, damaged: str
 ) -> None:
     """Whether it is still in its table or was set aside."""
-    filled.write([batch(*(minute(T0 + HOUR * at) for at in range(-30, 5)))], NOW)
+    filled.write([batch(*(minute(T0 + HOUR * number) for number in range(-30, 5)))], NOW)
     filled.roll_up(NOW)
     chosen = f"start = {T0 + 2 * HOUR}"
     write(url, f"UPDATE {damaged} SET data = :value WHERE {chosen}", value=b"\xc1")
@@ -284,7 +288,7 @@ class TestSqlite:
             "UPDATE series SET model_name = CAST(x'61ff' AS TEXT), last_start = 'x',"
             " rolled_until = NULLIF(rolled_until, rolled_until + 1) WHERE target = 'chat'",
         )
-        assert {each.series.target for each in read(filled)} == {"code"}
+        assert {window.series.target for window in read(filled)} == {"code"}
         assert filled.roll_up(NOW) == 0
         filled.set_aside(NOW)
         (chat, code) = filled.targets()

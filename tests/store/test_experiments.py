@@ -35,21 +35,26 @@ def comparison(ended: float) -> Comparison:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("found", [bench(T0 + 0.5), comparison(T0), bench(T0, "nul \0")])
-def test_what_is_stored_is_read_again(store: Store, found: Experiment) -> None:
-    number = store.add_experiment(found, T0)
-    assert store.reader.experiment(number) == found
+@pytest.mark.parametrize("experiment", [bench(T0 + 0.5), comparison(T0), bench(T0, "nul \0")])
+def test_what_is_stored_is_read_again(store: Store, experiment: Experiment) -> None:
+    number = store.add_experiment(experiment, T0)
+    assert store.reader.experiment(number) == experiment
     assert store.reader.experiment(number + 1) is None
 
 
 def test_they_are_found_by_time_and_target_in_their_order(store: Store) -> None:
-    for each in (bench(T0 + HOUR), bench(T0), bench(T0 + 1, "other"), comparison(T0 + 2 * HOUR)):
-        store.add_experiment(each, T0)
+    for experiment in (
+        bench(T0 + HOUR),
+        bench(T0),
+        bench(T0 + 1, "other"),
+        comparison(T0 + 2 * HOUR),
+    ):
+        store.add_experiment(experiment, T0)
     assert [row.experiment.ended for row in store.reader.experiments(T0, T0 + 2 * HOUR)] == [
         T0, T0 + 1, T0 + HOUR,
     ]  # fmt: skip
-    (found,) = store.reader.experiments(T0, T0 + HOUR, "other")
-    assert (found.id, found.experiment) == (3, bench(T0 + 1, "other"))
+    (row,) = store.reader.experiments(T0, T0 + HOUR, "other")
+    assert (row.id, row.experiment) == (3, bench(T0 + 1, "other"))
 
 
 def test_the_result_of_another_specwatch_is_passed_over_and_named_when_asked_for(
@@ -73,7 +78,7 @@ def test_old_ones_are_pruned_with_the_hours(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ("", "x: no result of specwatch probe or bench"),
         ("[]", "x: no result of specwatch probe or bench"),
@@ -85,7 +90,7 @@ def test_old_ones_are_pruned_with_the_hours(store: Store) -> None:
         ),
     ],
 )
-def test_what_is_no_result_is_refused_with_its_place(data: str | bytes, said: str) -> None:
+def test_what_is_no_result_is_refused_with_its_place(data: str | bytes, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read(data, "x")
-    assert str(refused.value).startswith(said)
+    assert str(refused.value).startswith(message)

@@ -41,8 +41,10 @@ def expire(store: Store) -> None:
 
 
 def to(entry: Entry, phase: Phase, reason: str = "because", incident: str = "") -> Step:
-    found = Incident(incident, Cause.RULE, NOW) if incident else None
-    return Step(replace(entry.state, phase=phase, incident=found), reason, {"x": [1, None, "ä"]})
+    open_incident = Incident(incident, Cause.RULE, NOW) if incident else None
+    return Step(
+        replace(entry.state, phase=phase, incident=open_incident), reason, {"x": [1, None, "ä"]}
+    )
 
 
 def test_a_step_is_stored_with_its_reason_and_its_numbers(book: GuardBook) -> None:
@@ -122,7 +124,7 @@ def test_what_persons_change_at_once_is_all_done(
         steps = pool.submit(advance)
         list(pool.map(change, (1, 2)))
         assert steps.result() == 6
-    versions = [each.version for each in book.history()]
+    versions = [step.version for step in book.history()]
     assert sorted(versions) == list(range(1, 13))
     assert book.look()["chat"].version == 12
 
@@ -142,7 +144,7 @@ def test_a_person_changes_what_nobody_holds_and_the_lease_stays_as_it_is(
     assert state.order is not None
     assert state.pause is not None
     assert book.look()["chat"].left < 0
-    assert [each.daemon for each in book.history()] == ["person", "person"]
+    assert [step.daemon for step in book.history()] == ["person", "person"]
 
 
 def test_a_change_that_changes_nothing_stores_nothing(book: GuardBook) -> None:
@@ -193,14 +195,14 @@ def test_no_name_gets_another_ones_lease(book: GuardBook) -> None:
         book.hold(HOSTILE, f"{other}:2", NOW, able=True)
         book.hold(HOSTILE, f"{other}:2", NOW, able=False)
         book.release(f"{other}:2", NOW)
-    found = book.look()
-    assert sorted(found) == sorted(HOSTILE)
-    for name, entry in found.items():
+    entries = book.look()
+    assert sorted(entries) == sorted(HOSTILE)
+    for name, entry in entries.items():
         assert entry.held_by(f"{name}:1"), name
         assert entry.daemon == name
         book.advance(entry, to(entry, Phase.SUSPECT, "x", incident=name), NOW, by=name)
     for name in HOSTILE:
-        assert [each.daemon for each in book.history(target=name, incident=name)] == [name]
+        assert [step.daemon for step in book.history(target=name, incident=name)] == [name]
 
 
 def test_history_is_newest_first_and_of_what_is_asked_for(book: GuardBook) -> None:
@@ -210,7 +212,7 @@ def test_history_is_newest_first_and_of_what_is_asked_for(book: GuardBook) -> No
         book.advance(entry, step, NOW + min(number, 2), by="d")
 
     def reasons(**chosen: object) -> str:
-        return "".join(each.reason for each in book.history(**chosen))  # type: ignore[arg-type]
+        return "".join(step.reason for step in book.history(**chosen))  # type: ignore[arg-type]
 
     assert reasons() == "3210"
     assert reasons(target="a") == "320"
@@ -235,11 +237,11 @@ def test_what_a_guard_knows_survives_the_database(book: GuardBook) -> None:
 
 
 def test_old_steps_go_with_the_hours_and_guards_stay(store: Store, book: GuardBook) -> None:
-    for at in (NOW - 2 * HOUR, NOW - 2 * HOUR, NOW):
+    for time in (NOW - 2 * HOUR, NOW - 2 * HOUR, NOW):
         entry = held(book)
-        book.advance(entry, to(entry, Phase.SUSPECT), at, by="d")
+        book.advance(entry, to(entry, Phase.SUSPECT), time, by="d")
     assert store.prune(NOW, HOUR, HOUR).guard_steps == 2
-    assert [each.version for each in book.history()] == [3]
+    assert [step.version for step in book.history()] == [3]
     assert book.look()["chat"].version == 3
     assert store.prune(NOW, HOUR, HOUR).guard_steps == 0
 
@@ -253,10 +255,10 @@ def test_a_guard_is_made_once_however_many_begin(url: str, open_store: OpenStore
 
     with ThreadPoolExecutor(len(books)) as pool:
         list(pool.map(hold, range(len(books))))
-    found = books[0].look()
-    assert sorted(found) == sorted(names)
-    assert all(sum(each.held_by(f"{n}:1") for n in range(4)) == 1 for each in found.values())
-    assert all(each.state == GuardState(name, since=NOW) for name, each in found.items())
+    entries = books[0].look()
+    assert sorted(entries) == sorted(names)
+    assert all(sum(entry.held_by(f"{n}:1") for n in range(4)) == 1 for entry in entries.values())
+    assert all(entry.state == GuardState(name, since=NOW) for name, entry in entries.items())
 
 
 def test_the_clock_of_a_lease_is_the_databases(store: Store, book: GuardBook) -> None:

@@ -32,12 +32,12 @@ KEY = BaselineKey("chat", "llama", "0.32.0", "abc")
 
 
 def measurement(
-    *at: float, load_bin: int = 0, origin: Origin = Origin.CALIBRATION, key: BaselineKey = KEY
+    *times: float, load_bin: int = 0, origin: Origin = Origin.CALIBRATION, key: BaselineKey = KEY
 ) -> Measurement:
     """Points at those times, one request in the histogram for each."""
-    points = tuple(Point(each, 1.5, 3.25, 100.0) for each in at)
+    points = tuple(Point(time, 1.5, 3.25, 100.0) for time in times)
     return Measurement(
-        key, load_bin, origin, points, Histogram((0.1,), (len(at), 0), 0.5), None, len(at)
+        key, load_bin, origin, points, Histogram((0.1,), (len(times), 0), 0.5), None, len(times)
     )
 
 
@@ -94,10 +94,10 @@ def test_a_new_calibration_replaces_the_older_of_its_key_load_and_origin_only(
     store.write_measurements([measurement(T0), *others], now=0)
     newer = measurement(T0 + 60)
     open_store(url, "right").write_measurements([newer], now=0)
-    found = store.measurements()
-    assert newer in found
-    assert len(found) == 1 + len(others)
-    assert all(other in found for other in others)
+    measurements = store.measurements()
+    assert newer in measurements
+    assert len(measurements) == 1 + len(others)
+    assert all(other in measurements for other in others)
 
 
 def test_what_two_daemons_saw_of_the_traffic_is_added_up(
@@ -121,10 +121,10 @@ def test_what_is_written_twice_counts_once(store: Store) -> None:
     )
     for one in (past, past, first, first, second, first, past):
         store.write_measurements([one], now=0)
-    (found,) = store.measurements()
-    assert [point.at for point in found.points] == [T0 + 60 * n for n in range(6)]
-    assert found.ttft is not None
-    assert (found.ttft.count, found.ttft.sum, found.points_behind) == (6, 1.5, 6)
+    (stored,) = store.measurements()
+    assert [point.at for point in stored.points] == [T0 + 60 * n for n in range(6)]
+    assert stored.ttft is not None
+    assert (stored.ttft.count, stored.ttft.sum, stored.points_behind) == (6, 1.5, 6)
 
 
 def test_a_long_past_is_not_lost_with_what_is_added_to_it(store: Store) -> None:
@@ -133,10 +133,10 @@ def test_a_long_past_is_not_lost_with_what_is_added_to_it(store: Store) -> None:
     for first in range(0, len(times), 20):
         new = measurement(*times[first : first + 20], origin=Origin.WINDOWS)
         store.write_measurements([new], now=0)
-    (found,) = store.measurements()
-    assert [point.at for point in found.points] == times[40:]
-    assert found.ttft is not None
-    assert found.ttft.count == found.points_behind == len(times)
+    (stored,) = store.measurements()
+    assert [point.at for point in stored.points] == times[40:]
+    assert stored.ttft is not None
+    assert stored.ttft.count == stored.points_behind == len(times)
 
 
 def test_two_daemons_that_write_one_row_at_once_lose_nothing(
@@ -149,16 +149,18 @@ def test_two_daemons_that_write_one_row_at_once_lose_nothing(
     def write(store: Store, first: int) -> None:
         for load_bin in range(6):
             barrier.wait(10)
-            at = [T0 + 60.0 * n for n in range(first, first + 5)]
-            one = measurement(*at, load_bin=load_bin, origin=Origin.WINDOWS)
+            times = [T0 + 60.0 * n for n in range(first, first + 5)]
+            one = measurement(*times, load_bin=load_bin, origin=Origin.WINDOWS)
             store.write_measurements([one], now=0)
 
     with ThreadPoolExecutor() as pool:
-        done = [pool.submit(write, store, 5 * n) for n, store in enumerate(stores)]
-        for each in done:
-            each.result(60)
-    found = stores[0].measurements()
-    assert [(len(each.points), each.ttft and each.ttft.count) for each in found] == [(10, 10)] * 6
+        futures = [pool.submit(write, store, 5 * n) for n, store in enumerate(stores)]
+        for future in futures:
+            future.result(60)
+    measurements = stores[0].measurements()
+    assert [(len(stored.points), stored.ttft and stored.ttft.count) for stored in measurements] == [
+        (10, 10)
+    ] * 6
 
 
 def test_one_without_points_is_no_measurement(store: Store) -> None:
@@ -210,8 +212,8 @@ def test_points_of_earlier_versions_have_the_load_on_arrival(
     with database.writing() as connection:
         data = connection.execute(sa.select(baselines.c.data)).scalar_one()
         points, *rest = msgspec.msgpack.decode(bytes(data))
-        without_mark = msgspec.msgpack.encode([[each[:12] for each in points], *rest])
+        without_mark = msgspec.msgpack.encode([[fields[:12] for fields in points], *rest])
         connection.execute(baselines.update().values(data=without_mark))
     database.dispose()
-    (found,) = store.measurements()
-    assert [each.arrival_load for each in found.points] == [load]
+    (stored,) = store.measurements()
+    assert [stored_point.arrival_load for stored_point in stored.points] == [load]

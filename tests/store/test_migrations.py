@@ -30,9 +30,9 @@ def execute(url: str, statement: str) -> None:
 def tables(url: str) -> set[str]:
     database = Database(url)
     with database.reading() as connection:
-        found = sa.inspect(connection).get_table_names()
+        names = sa.inspect(connection).get_table_names()
     database.dispose()
-    return set(found)
+    return set(names)
 
 
 def test_the_code_knows_every_migration_in_order() -> None:
@@ -76,9 +76,9 @@ def statements(url: str) -> list[list[str]]:
     database = Database(url)
     with database.reading() as connection:
         made = connection.exec_driver_sql("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
-        found = sorted(sorted(re.split(r"[\s,]+", sql)) for sql in made.scalars())
+        sorted_statements = sorted(sorted(re.split(r"[\s,]+", sql)) for sql in made.scalars())
     database.dispose()
-    return found
+    return sorted_statements
 
 
 def test_the_check_finds_a_difference(url: str) -> None:
@@ -93,10 +93,10 @@ def test_sqlite_windows_are_stored_in_their_keys_order(sqlite_file: object) -> N
     migrate.upgrade(url)
     database = Database(url)
     with database.reading() as connection:
-        found = connection.exec_driver_sql(
+        names = connection.exec_driver_sql(
             "SELECT name FROM sqlite_master WHERE sql LIKE '%WITHOUT ROWID%' ORDER BY name"
         ).scalars()
-        assert list(found) == ["cursors", "hours", "minutes"]
+        assert list(names) == ["cursors", "hours", "minutes"]
         assert connection.exec_driver_sql("PRAGMA auto_vacuum").scalar() == 2
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 
 from specwatch.domain.model import Cursor, Histogram, Series, SeriesId, Tally, Window
+from specwatch.store.cursor_rows import pack_cursor, unpack_cursor
 from specwatch.store.packing import (
     assemble,
     pack,
-    pack_cursor,
     unpack,
-    unpack_cursor,
 )
 from tests.store.examples import T0, before_down_seconds, cursors, minute, windows
 

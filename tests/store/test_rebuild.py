@@ -27,7 +27,10 @@ def url(sqlite_file: Path, open_store: OpenStore) -> str:
     """A closed store with many minutes."""
     url = f"sqlite:///{sqlite_file}"
     store = open_store(url)
-    windows = (minute(T0 + MINUTE * at, target=("chat", "code")[at % 2]) for at in range(MINUTES))
+    windows = (
+        minute(T0 + MINUTE * number, target=("chat", "code")[number % 2])
+        for number in range(MINUTES)
+    )
     store.write([batch(*windows)], NOW)
     store.close(NOW)
     return url
@@ -42,8 +45,8 @@ def damage_page(path: Path, number: int) -> None:
 def page_of(path: Path, table: str) -> int:
     """The root page of a table, counted from 0."""
     with closing(sqlite3.connect(path)) as connection:
-        found = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
-        return int(found.fetchone()[0]) - 1
+        cursor = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,))
+        return int(cursor.fetchone()[0]) - 1
 
 
 def test_what_lies_on_other_pages_is_saved(url: str, sqlite_file: Path) -> None:
@@ -60,7 +63,7 @@ def test_what_lies_on_other_pages_is_saved(url: str, sqlite_file: Path) -> None:
     assert check(url).sound
     store = Store(url, daemon="left")
     assert len(read(store)) == done.rebuilt.rows["minutes"]
-    assert {each.name for each in sqlite_file.parent.glob("*.repaired*")} == set()
+    assert {path.name for path in sqlite_file.parent.glob("*.repaired*")} == set()
 
 
 def test_a_table_that_is_lost_loses_no_other(url: str, sqlite_file: Path) -> None:
@@ -126,7 +129,7 @@ def test_a_file_that_somebody_writes_to_is_left_alone(
         with pytest.raises(StoreUnavailable, match="locked; it is as it was"):
             repair(url, NOW)
     assert sqlite_file.read_bytes() == before
-    assert [each.name for each in sqlite_file.parent.iterdir()] == [sqlite_file.name]
+    assert [path.name for path in sqlite_file.parent.iterdir()] == [sqlite_file.name]
 
 
 def test_a_whole_file_is_not_rebuilt(url: str, sqlite_file: Path) -> None:

@@ -39,13 +39,17 @@ def of_tap(start: int) -> list[Window]:
     """An hour of a bucket that counted in every other minute, some of it not covered."""
     return [
         dataclasses.replace(
-            each,
+            window,
             source=Source.TAP,
             server_drafts=2 * n,
             source_drafts=n,
-            tally=dataclasses.replace(each.tally, records={"record": n}, uncovered={"several": 1}),
+            tally=dataclasses.replace(
+                window.tally, records={"record": n}, uncovered={"several": 1}
+            ),
         )
-        for n, each in enumerate(minute(start + 60 * n, temperature=">1") for n in range(0, 60, 2))
+        for n, window in enumerate(
+            minute(start + 60 * n, temperature=">1") for n in range(0, 60, 2)
+        )
     ]
 
 
@@ -59,8 +63,8 @@ def merged(windows: list[Window]) -> list[Window]:
     return [merge_windows(group, start=key[-1], length=HOUR) for key, group in groups.items()]
 
 
-def same(found: list[Window], expected: list[Window]) -> bool:
-    return sorted(map(repr, found)) == sorted(map(repr, expected))
+def same(windows: list[Window], expected: list[Window]) -> bool:
+    return sorted(map(repr, windows)) == sorted(map(repr, expected))
 
 
 def test_an_hour_is_the_merge_of_its_minutes_per_mode_load_and_environment(store: Store) -> None:
@@ -186,8 +190,8 @@ def test_minutes_later_than_retention_are_added_to_their_hour(store: Store) -> N
     for _ in range(2):
         store.roll_up(T0 + DAY)
         store.prune(T0 + DAY, minutes_kept=HOUR, hours_kept=10 * DAY)
-        found = {w.mode: w.tally.drafts for w in read(store, length=HOUR)}
-        assert found == {Mode.ON: 103, Mode.OFF: 10}
+        drafts = {w.mode: w.tally.drafts for w in read(store, length=HOUR)}
+        assert drafts == {Mode.ON: 103, Mode.OFF: 10}
     assert read(store) == []
 
 

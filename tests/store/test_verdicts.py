@@ -12,7 +12,7 @@ from tests.store.examples import FOREVER, T0
 
 
 def change(
-    at: float = T0,
+    time: float = T0,
     verdict: str = "breach",
     *,
     daemon: str = "left",
@@ -24,7 +24,7 @@ def change(
     """A change with some numbers in it."""
     inputs = {"readings": [{"metric": "acceptance_ratio", "value": 0.42}], "window": 600.0}
     return Decision(
-        daemon, target, model_name, temperature, rule, at, verdict, "warning", "alert", inputs
+        daemon, target, model_name, temperature, rule, time, verdict, "warning", "alert", inputs
     )
 
 
@@ -60,9 +60,9 @@ def test_a_breach_is_open_until_it_ends_for_each_scope_and_daemon_by_itself(
     theirs = [foreign, change(T0 + 240, "pass", daemon="right", target="code")]
     open_store(url, "right").write_verdicts(theirs, now=0)
     store.write_verdicts([*still, *ended, *again], now=0)
-    found = store.open_breaches()
-    assert len(found) == 5
-    assert all(each in found for each in (*still, again[-1]))
+    breaches = store.open_breaches()
+    assert len(breaches) == 5
+    assert all(decision in breaches for decision in (*still, again[-1]))
     assert store.open_breaches("code") == [still[2]]
     assert open_store(url, "right").open_breaches() == [foreign]
 

@@ -122,8 +122,8 @@ def test_a_server_that_makes_up_names_fills_the_database_with_cursors_no_further
     monkeypatch.setattr("specwatch.store.repository.MOST_LAYOUT_BYTES", 2000)
 
     def write(n: int, model: str) -> None:
-        each = [cursor(value=float(n)), cursor("other", value=float(n), model=model * 200)]
-        store.write([batch(minute(T0 + 60 * n), cursor=one) for one in each], now=T0 + 60 * n)
+        cursors = [cursor(value=float(n)), cursor("other", value=float(n), model=model * 200)]
+        store.write([batch(minute(T0 + 60 * n), cursor=one) for one in cursors], now=T0 + 60 * n)
 
     with capture_logs() as log:
         for n in range(20):
@@ -132,8 +132,8 @@ def test_a_server_that_makes_up_names_fills_the_database_with_cursors_no_further
     assert len(read(store)) == 20
     stored = store.info().rows["contexts"]
     assert stored < 8
-    (told,) = [entry for entry in log if entry["event"] == "cursor_not_stored"]
-    assert told["target"] == "other"
+    (entry,) = [entry for entry in log if entry["event"] == "cursor_not_stored"]
+    assert entry["target"] == "other"
     write(20, "a")
     write(60, "z")
     assert store.cursors()["other"] == cursor("other", value=60.0, model="z" * 200)
@@ -155,7 +155,7 @@ def test_a_write_that_fails_in_the_middle_leaves_nothing(
         raise sa.exc.OperationalError("", {}, Exception("gone"))
 
     with monkeypatch.context() as patched:
-        patched.setattr("specwatch.store.repository._put_cursors", fail)
+        patched.setattr("specwatch.store.cursor_rows.put", fail)
         with pytest.raises(Exception, match="gone"):
             store.write([batch(minute(T0), cursor=cursor())], now=0)
     assert (read(store), store.cursors()) == ([], {})
@@ -227,7 +227,7 @@ def test_leaving_does_not_wait_for_a_write_that_hangs(
         let_go.wait(10)
 
     with monkeypatch.context() as patched:
-        patched.setattr("specwatch.store.repository._put_cursors", hang)
+        patched.setattr("specwatch.store.cursor_rows.put", hang)
         thread = threading.Thread(target=store.write, args=([batch(minute(T0))], 0))
         thread.start()
         began.wait(10)

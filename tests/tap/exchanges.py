@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from specwatch.tap import Tap
 from specwatch.tap.exchange import Message, Receive, Send
-from specwatch.tap.facts import Endpoint, Facts, Scope
 from specwatch.tap.middleware import App
+from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 from specwatch.tap.settings import Settings
 
 QUESTION = b'{"messages":[],"temperature":0.5}'
@@ -28,9 +28,9 @@ class Known:
 
     def __init__(self, **facts: Any) -> None:
         usual = {"default_temperature": 1.0, "draft_tokens": 4, "keeps_records": True}
-        self._facts = Facts("tiny", **{**usual, **facts})
+        self._facts = ServerFacts("tiny", **{**usual, **facts})
 
-    def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
+    def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
         """The same for all endpoints."""
         return self._facts
 
@@ -82,8 +82,8 @@ def parts(*bodies: bytes) -> list[Message]:
     """A request's body in parts."""
     last = len(bodies) - 1
     return [
-        {"type": "http.request", "body": body, "more_body": at < last}
-        for at, body in enumerate(bodies)
+        {"type": "http.request", "body": body, "more_body": index < last}
+        for index, body in enumerate(bodies)
     ]
 
 
@@ -94,7 +94,7 @@ def visit(
     send: Callable[[Message], Awaitable[None]] | None = None,
 ) -> Visit:
     """Have a request handled; an exception of the application is noted."""
-    found = Visit()
+    response = Visit()
     messages = iter(received)
 
     async def receive() -> Message:
@@ -103,7 +103,7 @@ def visit(
 
     async def keep(message: Message) -> None:
         await asyncio.sleep(0)
-        found.sent.append(message)
+        response.sent.append(message)
         if send is not None:
             await send(message)
 
@@ -111,10 +111,10 @@ def visit(
         try:
             await app(of or scope(), receive, keep)
         except (Exception, asyncio.CancelledError) as error:
-            found.error = error
+            response.error = error
 
     asyncio.run(asyncio.wait_for(handle(), 20))
-    return found
+    return response
 
 
 def answering(
@@ -151,7 +151,7 @@ def echoing() -> App:
 
 def counts(registry: CollectorRegistry) -> dict[str, float]:
     """What a registry's page says, but for zeros, buckets and sums: ``requests stop (0,1]``."""
-    found = {}
+    counted = {}
     for family in registry.collect():
         for sample in family.samples:
             if sample.name.endswith(("_total", "_count")) and sample.value:
@@ -160,5 +160,5 @@ def counts(registry: CollectorRegistry) -> dict[str, float]:
                 last = [labels.pop("temperature", "")]
                 labels.pop("model_name", None)
                 words = [name.removesuffix("_count"), *labels.values(), *last]
-                found[" ".join(filter(None, words))] = sample.value
-    return found
+                counted[" ".join(filter(None, words))] = sample.value
+    return counted

@@ -96,9 +96,9 @@ class Client:
             if not data:
                 raise EOFError(f"closed before {end!r}, after {self.seen!r}")
             self.seen += data
-        at = self.seen.index(end) + len(end)
-        found, self.seen = self.seen[:at], self.seen[at:]
-        return found
+        position = self.seen.index(end) + len(end)
+        received, self.seen = self.seen[:position], self.seen[position:]
+        return received
 
     def rest(self) -> bytes:
         """Everything until the other side closes; a reset is a close too."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from specwatch.tap.facts import Endpoint
+from specwatch.tap.server_facts import Endpoint
 
 DATA = Path(__file__).parents[1] / "data"
 USAGE = (DATA / "chat-stream-usage.sse").read_bytes()
@@ -73,9 +73,9 @@ class Stream:
 
     def _chunk(self, text: str) -> dict[str, Any]:
         chat = self.endpoint is Endpoint.CHAT
-        said = {"delta": {"content": text}} if chat else {"text": text}
+        content = {"delta": {"content": text}} if chat else {"text": text}
         logprobs = {"content": [{"token": text, "logprob": -0.5}]} if self.logprobs else None
-        choice = {"index": 0, **said, "logprobs": logprobs, "finish_reason": None}
+        choice = {"index": 0, **content, "logprobs": logprobs, "finish_reason": None}
         return {"id": "cmpl-1", "object": "x.chunk", "model": "tiny", "choices": [choice]}
 
     def _usage(self) -> dict[str, Any]:

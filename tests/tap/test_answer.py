@@ -16,23 +16,23 @@ from specwatch.tap.answer import FINISH_REASONS, Answer
 
 def read(**members: Any) -> Answer:
     """The answer with the members."""
-    found = answer.read(json.dumps(members).encode())
-    assert found is not None
-    return found
+    response = answer.read(json.dumps(members).encode())
+    assert response is not None
+    return response
 
 
 def record(lengths: list[int], **members: Any) -> Acceptance | None:
     """Of vLLM's record with the histogram of accepted lengths."""
-    found = {"acceptance_histogram": lengths, **members}
-    return read(metrics={"speculative_decoding": found}).acceptance
+    members_of_record = {"acceptance_histogram": lengths, **members}
+    return read(metrics={"speculative_decoding": members_of_record}).acceptance
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=9), st.integers(0, 100))
 def test_a_record_is_the_sums_of_its_histogram(lengths: list[int], rejected: int) -> None:
     accepted = sum(length * steps for length, steps in enumerate(lengths))
-    found = record(lengths, num_draft_tokens=accepted + rejected, num_spec_steps=sum(lengths))
+    acceptance = record(lengths, num_draft_tokens=accepted + rejected, num_spec_steps=sum(lengths))
     at_least = tuple(sum(lengths[n:]) for n in range(1, len(lengths)))
-    assert found == Acceptance("record", sum(lengths), accepted + rejected, accepted, at_least)
+    assert acceptance == Acceptance("record", sum(lengths), accepted + rejected, accepted, at_least)
 
 
 CONTRADICTIONS: dict[str, dict[str, Any]] = {
@@ -51,9 +51,9 @@ def test_a_record_that_contradicts_itself_is_none(members: dict[str, Any]) -> No
 
 def test_a_long_record_takes_no_quadratic_time() -> None:
     """Some 10^10 additions would be felt."""
-    found = record([0] * 200_000, num_draft_tokens=0)
-    assert found is not None
-    assert found.drafts == 0
+    acceptance = record([0] * 200_000, num_draft_tokens=0)
+    assert acceptance is not None
+    assert acceptance.drafts == 0
 
 
 TIMINGS: dict[str, tuple[dict[str, Any], Acceptance | None]] = {
@@ -78,8 +78,8 @@ def test_llama_cpps_timings(timings: dict[str, Any], expected: Acceptance | None
 
 ENDS: dict[str, tuple[dict[str, Any], str | None]] = {
     **{
-        f"chat: {said}": ({"choices": [{"finish_reason": said}]}, word)
-        for said, word in FINISH_REASONS.items()
+        f"chat: {reason}": ({"choices": [{"finish_reason": reason}]}, word)
+        for reason, word in FINISH_REASONS.items()
     },
     "one that is new": ({"choices": [{"finish_reason": "boredom"}]}, "other"),
     "not yet": ({"choices": [{"finish_reason": None}]}, None),
@@ -172,11 +172,11 @@ def test_an_end_that_makes_no_sense_is_none(tail: bytes) -> None:
     ],
 )
 def test_a_record_of_another_shape_is_none_and_the_rest_stays_readable(metrics: str) -> None:
-    found = answer.read(
+    response = answer.read(
         b'{"choices":[],"usage":{"completion_tokens":9},"metrics":%b}' % metrics.encode()
     )
-    assert found is not None
-    assert (found.acceptance, found.tokens, found.is_usage_chunk) == (None, 9, True)
+    assert response is not None
+    assert (response.acceptance, response.tokens, response.is_usage_chunk) == (None, 9, True)
 
 
 @pytest.mark.parametrize("tokens", ["-4", "3.5", '"x"', "[]"])
@@ -186,6 +186,6 @@ def test_a_number_of_tokens_that_is_none_is_not_known(tokens: str) -> None:
         '{"timings":{"predicted_n":%s}}',
         '{"tokens_predicted":%s}',
     ):
-        found = answer.read((text % tokens).encode())
-        assert found is not None
-        assert found.tokens is None
+        response = answer.read((text % tokens).encode())
+        assert response is not None
+        assert response.tokens is None

@@ -29,8 +29,8 @@ def test_nothing_is_lost_added_or_moved(stream: bytes, places: list[int]) -> Non
 def test_chunking_does_not_matter(stream: bytes, places: list[int]) -> None:
     at_once, in_parts = Splitter(), Splitter()
     expected = at_once.split(stream)
-    found = [event for chunk in chunked(stream, places) for event in in_parts.split(chunk)]
-    assert (found, in_parts.rest()) == (expected, at_once.rest())
+    events = [event for chunk in chunked(stream, places) for event in in_parts.split(chunk)]
+    assert (events, in_parts.rest()) == (expected, at_once.rest())
 
 
 def test_an_endless_event_is_handed_out_in_pieces() -> None:

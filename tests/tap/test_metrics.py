@@ -35,13 +35,13 @@ def counted(*outcomes: Outcome, bucket: str = "(0,0.3]") -> dict[str, float]:
     counters = Counters(registry)
     for outcome in outcomes:
         counters.count("tiny", bucket, outcome)
-    found = {}
+    values = {}
     for series, value in page(registry).items():
         if series.part == "bucket" or series.quantity == "tap_failures":
             continue
         assert (series.model_name, series.temperature, series.engine) == ("tiny", bucket, "")
-        found[" ".join(filter(None, (series.quantity, series.part, series.key)))] = value
-    return found
+        values[" ".join(filter(None, (series.quantity, series.part, series.key)))] = value
+    return values
 
 
 def test_an_outcome_with_everything() -> None:
@@ -68,13 +68,13 @@ def test_what_is_not_known_is_not_counted() -> None:
 
 
 def test_a_request_that_drafted_nothing_has_no_rate() -> None:
-    found = counted(Outcome(acceptance=Acceptance("derived", 0, 0, 0)))
-    assert found == {"records derived": 1, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
+    counts = counted(Outcome(acceptance=Acceptance("derived", 0, 0, 0)))
+    assert counts == {"records derived": 1, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
 
 
 def test_positions_beyond_reason_make_no_series() -> None:
-    found = counted(Outcome(acceptance=Acceptance("record", 1, 500, 500, (1,) * 500)))
-    assert len([name for name in found if name.startswith("accepted_per_position")]) == 64
+    counts = counted(Outcome(acceptance=Acceptance("record", 1, 500, 500, (1,) * 500)))
+    assert len([name for name in counts if name.startswith("accepted_per_position")]) == 64
 
 
 @pytest.mark.parametrize("rate", range(21))
@@ -100,8 +100,8 @@ def test_requests_of_which_nothing_was_accepted_have_quantiles_of_zero() -> None
         for series, value in page(registry).items()
         if series.quantity == "request_acceptance" and series.part == "bucket"
     }
-    found = summary.request_acceptance(histogram.from_cumulative(buckets, 0.5))
-    assert found == {"count": 10, "p10": 0.0, "p50": 0.0, "p90": 0.0}
+    rates = summary.request_acceptance(histogram.from_cumulative(buckets, 0.5))
+    assert rates == {"count": 10, "p10": 0.0, "p50": 0.0, "p90": 0.0}
 
 
 def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
@@ -112,11 +112,11 @@ def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
     collected = {family.name: family for family in registry.collect()}
     assert set(collected) == {family.exposed for family in TAP}
     for known in TAP:
-        found = collected[known.exposed]
-        assert (found.type, found.documentation) == (known.kind, known.help)
+        family = collected[known.exposed]
+        assert (family.type, family.documentation) == (known.kind, known.help)
         expected = {"model_name", "temperature"} if known.by_temperature else set()
         expected |= {known.label} if known.label else set()
-        for sample in found.samples:
+        for sample in family.samples:
             assert set(sample.labels) - {"le"} == expected
     assert {series.quantity for series in page(registry)} == {f.quantity for f in TAP}
 
@@ -138,8 +138,10 @@ def test_a_page_says_from_the_start_that_a_tap_is_there() -> None:
 def test_odd_names_survive_the_page() -> None:
     registry = CollectorRegistry()
     Counters(registry).count('a"b\\c\nd é', ">1", Outcome(finish_reason="stop"))
-    found = [series for series in page(registry) if series.quantity == "requests"]
-    assert [(series.model_name, series.temperature) for series in found] == [('a"b\\c\nd é', ">1")]
+    requests = [series for series in page(registry) if series.quantity == "requests"]
+    assert [(series.model_name, series.temperature) for series in requests] == [
+        ('a"b\\c\nd é', ">1")
+    ]
 
 
 def test_a_registry_holds_one_set_of_counters() -> None:
@@ -218,7 +220,7 @@ def test_several_processes_count_on_one_page(tmp_path: Path) -> None:
             assert worker.stdout is not None
             worker.stdin.write(f"{requests}\n")
             assert worker.stdout.readline() == "done\n"
-        found = look()
+        samples = look()
     finally:
         for worker in workers:
             worker.communicate("\n", timeout=30)
@@ -231,9 +233,9 @@ def test_several_processes_count_on_one_page(tmp_path: Path) -> None:
         "generation_tokens": 7 * 24,
     }
     for quantity, value in expected.items():
-        assert found[Series(quantity, "", "", "", "", bucket)] == value
-    assert found[Series("requests", "", "", "", "length", bucket)] == 7
-    assert found[Series("request_acceptance", "count", "", "", "", bucket)] == 7
-    assert found[Series("request_acceptance", "bucket", "", "", "1.0", bucket)] == 7
-    assert found[Series("accepted_per_position", "", "", "", "0", bucket)] == 49
-    assert {series for series in found if series.quantity == "tap_failures"} == set(failures)
+        assert samples[Series(quantity, "", "", "", "", bucket)] == value
+    assert samples[Series("requests", "", "", "", "length", bucket)] == 7
+    assert samples[Series("request_acceptance", "count", "", "", "", bucket)] == 7
+    assert samples[Series("request_acceptance", "bucket", "", "", "1.0", bucket)] == 7
+    assert samples[Series("accepted_per_position", "", "", "", "0", bucket)] == 49
+    assert {series for series in samples if series.quantity == "tap_failures"} == set(failures)

@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry
 
 from specwatch.tap import Tap, exchange
 from specwatch.tap.exchange import Message, Receive, Send
-from specwatch.tap.facts import Endpoint, Facts, Scope
 from specwatch.tap.metrics import Counters
+from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 from specwatch.tap.stream import StreamReader
 from tests.tap.exchanges import (
     DISCONNECT,
@@ -63,26 +63,26 @@ def uncovered(reason: str) -> dict[str, float]:
 def test_a_whole_response_in_parts(cuts: list[int], remove: bool) -> None:
     registry = CollectorRegistry()
     app = answering(*chunked(CHAT, cuts), b"", headers=[*JSON, (b"content-length", b"1148")])
-    found = visit(tapped(app, registry, remove_metrics=remove))
+    response = visit(tapped(app, registry, remove_metrics=remove))
     expected = json.loads(CHAT)
     if remove:
         expected["metrics"] = None
-        assert not [value for name, value in found.head["headers"] if name == b"content-length"]
+        assert not [value for name, value in response.head["headers"] if name == b"content-length"]
     else:
-        assert found.body == CHAT
-        assert (b"content-length", b"1148") in found.head["headers"]
-    assert json.loads(found.body) == expected
+        assert response.body == CHAT
+        assert (b"content-length", b"1148") in response.head["headers"]
+    assert json.loads(response.body) == expected
     assert counts(registry) == RECORD
 
 
 @pytest.mark.parametrize("remove", [False, True])
 def test_a_whole_response_in_one_piece(registry: CollectorRegistry, remove: bool) -> None:
     headers = [*JSON, (b"Content-Length", str(len(CHAT)).encode()), (b"x-request-id", b"1")]
-    found = visit(tapped(answering(CHAT, headers=headers), registry, remove_metrics=remove))
-    fields = {name.lower(): value for name, value in found.head["headers"]}
-    assert fields[b"content-length"] == str(len(found.body)).encode()
+    response = visit(tapped(answering(CHAT, headers=headers), registry, remove_metrics=remove))
+    fields = {name.lower(): value for name, value in response.head["headers"]}
+    assert fields[b"content-length"] == str(len(response.body)).encode()
     assert fields[b"x-request-id"] == b"1"
-    assert (found.body == CHAT) is not remove
+    assert (response.body == CHAT) is not remove
     assert counts(registry) == RECORD
 
 
@@ -92,13 +92,13 @@ def test_a_stream_loses_the_usage_that_nobody_asked_for(
 ) -> None:
     chunks = chunked(USAGE, list(range(size, len(USAGE), size)))
     app = answering(*chunks, b"", headers=EVENTS)
-    found = visit(tapped(app, registry), parts(STREAMED))
-    left, right = events_of(found.body), events_of(PLAIN)
+    response = visit(tapped(app, registry), parts(STREAMED))
+    left, right = events_of(response.body), events_of(PLAIN)
     assert len(left) == len(right)
     assert json.loads(left[-2][6:])["system_fingerprint"] == "vllm-0.32.0-690cf675"
-    assert all(message["body"] for message in found.sent[1:-1])
-    assert all(message["more_body"] for message in found.sent[1:-1])
-    assert "more_body" not in found.sent[-1]
+    assert all(message["body"] for message in response.sent[1:-1])
+    assert all(message["more_body"] for message in response.sent[1:-1])
+    assert "more_body" not in response.sent[-1]
     assert counts(registry) == RECORD | TIMES
 
 
@@ -107,16 +107,16 @@ def test_a_stream_of_which_usage_was_asked_for_passes_untouched(
 ) -> None:
     body = STREAMED[:-1] + b',"stream_options":{"include_usage":true}}'
     events = events_of(USAGE)
-    found = visit(tapped(answering(*events, headers=EVENTS), registry), parts(body))
-    assert [m["body"] for m in found.sent[1:]] == events
+    response = visit(tapped(answering(*events, headers=EVENTS), registry), parts(body))
+    assert [m["body"] for m in response.sent[1:]] == events
     assert counts(registry) == RECORD | TIMES
 
 
 def test_the_request_asks_for_usage_with_the_right_length(registry: CollectorRegistry) -> None:
     length = (b"content-length", str(len(STREAMED)).encode())
     headers = [(b"accept-encoding", b"gzip"), length, (b"host", b"x"), (b"host", b"y")]
-    found = visit(tapped(echoing(), registry), parts(STREAMED), scope(headers=headers))
-    echo = json.loads(found.body)
+    response = visit(tapped(echoing(), registry), parts(STREAMED), scope(headers=headers))
+    echo = json.loads(response.body)
     asked = STREAMED[:-1] + b',"stream_options":{"include_usage":true}}'
     assert echo["body"].encode() == asked
     assert echo["headers"] == [["content-length", str(len(asked))], ["host", "x"], ["host", "y"]]
@@ -129,8 +129,8 @@ def test_the_request_asks_for_usage_with_the_right_length(registry: CollectorReg
 def test_a_server_that_tells_of_itself_is_not_asked(
     registry: CollectorRegistry, facts: dict[str, Any]
 ) -> None:
-    found = visit(tapped(echoing(), registry, Known(**facts)), parts(STREAMED))
-    assert json.loads(found.body)["body"].encode() == STREAMED
+    response = visit(tapped(echoing(), registry, Known(**facts)), parts(STREAMED))
+    assert json.loads(response.body)["body"].encode() == STREAMED
 
 
 @pytest.mark.parametrize("extra", [b'"n":2', b'"use_beam_search":true'])
@@ -138,16 +138,16 @@ def test_what_will_have_no_record_is_not_asked_for_usage(
     registry: CollectorRegistry, extra: bytes
 ) -> None:
     body = STREAMED[:-1] + b"," + extra + b"}"
-    found = visit(tapped(echoing(), registry), parts(body))
-    assert json.loads(found.body)["body"].encode() == body
+    response = visit(tapped(echoing(), registry), parts(body))
+    assert json.loads(response.body)["body"].encode() == body
 
 
 @given(st.lists(st.binary(max_size=9), min_size=1, max_size=6))
 def test_a_request_in_parts_reaches_the_application_in_one(bodies: list[bytes]) -> None:
     bodies = [QUESTION[:5], *bodies, b""]
     app = echoing()
-    found = visit(tapped(app, CollectorRegistry()), parts(*[b.hex().encode() for b in bodies]))
-    echo = json.loads(found.body)
+    response = visit(tapped(app, CollectorRegistry()), parts(*[b.hex().encode() for b in bodies]))
+    echo = json.loads(response.body)
     assert (echo["body"], echo["more"]) == (b"".join(bodies).hex(), False)
 
 
@@ -168,10 +168,10 @@ def test_a_request_too_large_to_read_passes_in_parts(
 
     bodies = [QUESTION, *[b" " * 40] * 5]
     tap = Tap(app, server=Known(), registry=registry, largest_request=100)
-    found = visit(tap, parts(*bodies), scope(headers=length))
+    response = visit(tap, parts(*bodies), scope(headers=length))
     assert b"".join(seen) == b"".join(bodies)
     assert len(seen) == messages
-    assert found.body == CHAT
+    assert response.body == CHAT
     found_counts = counts(registry)
     assert found_counts["requests length unknown"] == 1
     assert found_counts["tap_records record unknown"] == 1  # the response was read all the same
@@ -179,16 +179,16 @@ def test_a_request_too_large_to_read_passes_in_parts(
 
 def test_a_message_without_a_body_is_an_empty_one(registry: CollectorRegistry) -> None:
     messages: list[Message] = [{"type": "http.request", "more_body": True}, *parts(QUESTION)]
-    found = visit(tapped(echoing(), registry), messages)
-    assert json.loads(found.body)["body"].encode() == QUESTION
+    response = visit(tapped(echoing(), registry), messages)
+    assert json.loads(response.body)["body"].encode() == QUESTION
 
 
 def test_what_is_compressed_passes_and_is_not_read(registry: CollectorRegistry) -> None:
     packed = gzip.compress(CHAT)
     headers = [*JSON, (b"Content-Encoding", b"gzip")]
-    found = visit(tapped(answering(packed, headers=headers), registry, remove_metrics=True))
-    assert found.body == packed
-    assert found.head["headers"] == headers
+    response = visit(tapped(answering(packed, headers=headers), registry, remove_metrics=True))
+    assert response.body == packed
+    assert response.head["headers"] == headers
     assert counts(registry) == uncovered("unreadable")
 
 
@@ -203,8 +203,8 @@ def test_what_is_encoded_as_itself_is_read(registry: CollectorRegistry) -> None:
 )
 def test_a_refusal_passes(registry: CollectorRegistry, status: int, reason: str) -> None:
     body = b'{"object":"error","metrics":{"speculative_decoding":{"a":1}}}'
-    found = visit(tapped(answering(body, status=status), registry, remove_metrics=True))
-    assert (found.head["status"], found.body) == (status, body)
+    response = visit(tapped(answering(body, status=status), registry, remove_metrics=True))
+    assert (response.head["status"], response.body) == (status, body)
     assert counts(registry) == uncovered(reason)
 
 
@@ -244,8 +244,8 @@ def test_time_begins_with_the_whole_request(
 
 
 def test_an_answer_before_the_request_was_read(registry: CollectorRegistry) -> None:
-    found = visit(tapped(answering(b"no", status=401, reads=False), registry))
-    assert found.body == b"no"
+    response = visit(tapped(answering(b"no", status=401, reads=False), registry))
+    assert response.body == b"no"
     assert counts(registry) == {"tap_uncovered_requests refused unknown": 1.0}
 
 
@@ -255,9 +255,11 @@ def test_any_response_to_any_request_passes(
 ) -> None:
     registry = CollectorRegistry()
     app = answering(body, b"", headers=headers)
-    found = visit(tapped(app, registry, remove_metrics=remove), parts(STREAMED if stream else body))
-    assert found.error is None
-    assert found.body == body
+    response = visit(
+        tapped(app, registry, remove_metrics=remove), parts(STREAMED if stream else body)
+    )
+    assert response.error is None
+    assert response.body == body
     assert not any(name.startswith("tap_failures") for name in counts(registry))
 
 
@@ -269,8 +271,8 @@ def test_headers_that_can_be_read_once_only_arrive(registry: CollectorRegistry) 
         await send({"type": "http.response.body", "body": b"{}"})
 
     headers = [(b"a", b"1"), (b"b", b"2")]
-    found = visit(tapped(app, registry), of=scope(headers=iter(headers)))
-    assert list(found.head["headers"]) == headers
+    response = visit(tapped(app, registry), of=scope(headers=iter(headers)))
+    assert list(response.head["headers"]) == headers
 
 
 # Disconnects.
@@ -300,9 +302,9 @@ def test_a_client_that_goes_inside_the_response(registry: CollectorRegistry, eve
         assert (await receive()) == DISCONNECT
 
     visit(tapped(app, registry), [*parts(STREAMED), DISCONNECT])
-    found = counts(registry)
-    found.pop("time_to_first_token_seconds (0,1]", None)
-    assert found == uncovered("disconnected")
+    counted = counts(registry)
+    counted.pop("time_to_first_token_seconds (0,1]", None)
+    assert counted == uncovered("disconnected")
 
 
 def test_a_client_that_goes_after_the_response_did_not_disconnect(
@@ -322,8 +324,8 @@ def test_a_server_that_raises_for_a_client_that_is_gone(registry: CollectorRegis
             raise OSError("gone")
 
     app = answering(*events_of(USAGE), headers=EVENTS)
-    found = visit(tapped(app, registry), parts(STREAMED), send=gone)
-    assert isinstance(found.error, OSError)
+    response = visit(tapped(app, registry), parts(STREAMED), send=gone)
+    assert isinstance(response.error, OSError)
     assert counts(registry) == uncovered("disconnected")
 
 
@@ -349,8 +351,8 @@ def test_an_application_that_raises_raises(registry: CollectorRegistry, events: 
                 await send({"type": "http.response.body", "body": event, "more_body": True})
         raise KeyError("x")
 
-    found = visit(tapped(app, registry), parts(STREAMED))
-    assert isinstance(found.error, KeyError)
+    response = visit(tapped(app, registry), parts(STREAMED))
+    assert isinstance(response.error, KeyError)
     found_counts = counts(registry)
     found_counts.pop("time_to_first_token_seconds (0,1]", None)
     assert found_counts == uncovered("failed")
@@ -386,11 +388,11 @@ def test_messages_that_nobody_here_knows_pass_in_order(
         for message in messages:
             await send(dict(message))
 
-    found = visit(tapped(app, registry, remove_metrics=remove))
-    assert [one["type"] for one in found.sent] == [one["type"] for one in messages]
-    assert found.body == b": x\n\n"
-    assert found.sent[0] == messages[0]
-    assert found.sent[-1] == messages[-1]
+    response = visit(tapped(app, registry, remove_metrics=remove))
+    assert [one["type"] for one in response.sent] == [one["type"] for one in messages]
+    assert response.body == b": x\n\n"
+    assert response.sent[0] == messages[0]
+    assert response.sent[-1] == messages[-1]
 
 
 @pytest.mark.parametrize("remove", [False, True])
@@ -505,7 +507,7 @@ def test_a_client_that_reads_slowly_is_waited_for(registry: CollectorRegistry) -
 class Broken:
     """A server of which nothing can be learned."""
 
-    def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
+    def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
         raise ZeroDivisionError("facts")
 
 
@@ -517,9 +519,9 @@ def three_visits(app: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Three requests that must not notice anything; the failure is told once."""
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            found = visit(app, parts(STREAMED))
-            assert found.error is None
-            assert found.body == USAGE
+            response = visit(app, parts(STREAMED))
+            assert response.error is None
+            assert response.body == USAGE
     (record,) = caplog.records
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ZeroDivisionError)
@@ -537,7 +539,7 @@ def test_facts_that_fail(registry: CollectorRegistry, caplog: pytest.LogCaptureF
 def test_a_reader_of_requests_that_fails(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.tap.asked.read", fail)
+    monkeypatch.setattr("specwatch.tap.request_options.read", fail)
     three_visits(tapped(streaming(), registry), caplog)
     assert counts(registry)["tap_failures request"] == 3
 
@@ -546,7 +548,7 @@ def test_a_writer_of_requests_that_fails_leaves_them_alone(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that was not asked for keeps what the server sends it."""
-    monkeypatch.setattr("specwatch.tap.asked.with_usage", fail)
+    monkeypatch.setattr("specwatch.tap.request_options.with_usage", fail)
     three_visits(tapped(streaming(), registry), caplog)
     assert counts(registry)["tap_failures request"] == 3
 
@@ -608,8 +610,8 @@ def test_failures_that_cannot_be_counted_either(
     monkeypatch.setattr(Counters, "fail", fail)
     app = tapped(answering(CHAT), registry)
     for _ in range(3):
-        found = visit(app)
-        assert (found.error, found.body) == (None, CHAT)
+        response = visit(app)
+        assert (response.error, response.body) == (None, CHAT)
     assert len(caplog.records) == 2
 
 
@@ -622,17 +624,17 @@ def test_a_body_that_is_no_bytes_goes_on_as_it_is(registry: CollectorRegistry) -
         await send({"type": "http.response.body", "body": memoryview(USAGE), "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    found = visit(tapped(app, registry), parts(STREAMED))
-    assert (found.error, found.body) == (None, USAGE)
+    response = visit(tapped(app, registry), parts(STREAMED))
+    assert (response.error, response.body) == (None, USAGE)
     assert counts(registry)["tap_failures response"] == 1
 
 
 def test_a_stream_with_a_length_loses_it_with_the_usage_chunk(registry: CollectorRegistry) -> None:
     headers = [*EVENTS, (b"Content-Length", str(len(USAGE)).encode())]
-    found = visit(tapped(answering(USAGE, headers=headers), registry), parts(STREAMED))
-    assert found.head["headers"] == EVENTS
-    assert b'"usage"' not in found.body
-    assert found.body.endswith(b"data: [DONE]\n\n")
+    response = visit(tapped(answering(USAGE, headers=headers), registry), parts(STREAMED))
+    assert response.head["headers"] == EVENTS
+    assert b'"usage"' not in response.body
+    assert response.body.endswith(b"data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError("broke")])
@@ -649,10 +651,10 @@ def test_a_last_chunk_that_waits_is_sent_when_the_stream_breaks_off(
         if error is not None:
             raise error
 
-    found = visit(tapped(app, registry), parts(STREAMED))
-    assert found.error is error
-    assert found.body == b"".join(event + b"\n\n" for event in events)
-    assert found.sent[-1]["more_body"]
+    response = visit(tapped(app, registry), parts(STREAMED))
+    assert response.error is error
+    assert response.body == b"".join(event + b"\n\n" for event in events)
+    assert response.sent[-1]["more_body"]
     assert counts(registry)["tap_uncovered_requests failed (0,1]"] == 1
 
 

@@ -14,35 +14,35 @@ from hypothesis import strategies as st
 from specwatch.domain import model
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer
-from specwatch.tap.asked import Asked
-from specwatch.tap.facts import Endpoint, Facts
-from specwatch.tap.outcome import Outcome, Seen
+from specwatch.tap.outcome import ObservedRequest, Outcome
+from specwatch.tap.request_options import RequestOptions
+from specwatch.tap.server_facts import Endpoint, ServerFacts
 from specwatch.tap.stream import StreamReader
 from tests.tap.streams import DATA, Stream, events_of
 
 CHAT = Endpoint.CHAT
-FACTS = Facts("tiny", draft_tokens=4, keeps_records=True)
-NO_RECORDS = Facts("tiny", draft_tokens=4)
-OFF = Facts("tiny", draft_tokens=0)
+FACTS = ServerFacts("tiny", draft_tokens=4, keeps_records=True)
+NO_RECORDS = ServerFacts("tiny", draft_tokens=4)
+OFF = ServerFacts("tiny", draft_tokens=0)
 RECORD = Acceptance("record", 8, 32, 19, (7, 5, 4, 3))
 STARTED = 100.0
 
 
-def seen(**members: Any) -> Seen:
+def seen(**members: Any) -> ObservedRequest:
     """A request that came to its end, but for ``members``."""
     usual: dict[str, Any] = {
-        "facts": FACTS, "endpoint": CHAT, "asked": Asked(CHAT), "started": STARTED, "status": 200,
-        "complete": True, "disconnected": False, "unreadable": False,
+        "facts": FACTS, "endpoint": CHAT, "options": RequestOptions(CHAT), "started": STARTED,
+        "status": 200, "complete": True, "disconnected": False, "unreadable": False,
         "stream": None, "answer": None,
     }  # fmt: skip
-    return Seen(**{**usual, **members})
+    return ObservedRequest(**{**usual, **members})
 
 
 def streamed(stream: Stream, *, events: int | None = None) -> StreamReader:
     """A stream whose first event comes 0.5 s after the request, each other 0.1 s after the last."""
     by = StreamReader(stream.endpoint, remove_usage=False, remove_metrics=False)
-    for at, event in enumerate(events_of(stream.written(usage=True))[:events]):
-        by.feed(event, STARTED + 0.5 + at / 10)
+    for index, event in enumerate(events_of(stream.written(usage=True))[:events]):
+        by.feed(event, STARTED + 0.5 + index / 10)
     return by
 
 
@@ -52,30 +52,30 @@ def whole(changes: Mapping[bytes, bytes] | None = None) -> answer.Answer:
     for old, new in (changes or {}).items():
         assert old in text
         text = text.replace(old, new)
-    found = answer.read(text)
-    assert found is not None
-    return found
+    response = answer.read(text)
+    assert response is not None
+    return response
 
 
 def bare(finish_reason: str = "stop", **members: Any) -> answer.Answer:
     """A response without a record."""
     choice = {"finish_reason": finish_reason}
-    found = answer.read(msgspec.json.encode({"choices": [choice], **members}))
-    assert found is not None
-    return found
+    response = answer.read(msgspec.json.encode({"choices": [choice], **members}))
+    assert response is not None
+    return response
 
 
 ENDED = Stream(CHAT, ("a", "b", "c"), record=False)
-UNCOVERED: dict[str, list[Seen]] = {
+UNCOVERED: dict[str, list[ObservedRequest]] = {
     "several": [
-        seen(asked=Asked(CHAT, several=True), answer=bare()),
-        seen(asked=Asked(CHAT, several=True, stream=True), stream=streamed(ENDED)),
-        seen(asked=Asked(CHAT, several=True), stream=streamed(ENDED), facts=NO_RECORDS),
+        seen(options=RequestOptions(CHAT, several=True), answer=bare()),
+        seen(options=RequestOptions(CHAT, several=True, stream=True), stream=streamed(ENDED)),
+        seen(options=RequestOptions(CHAT, several=True), stream=streamed(ENDED), facts=NO_RECORDS),
     ],
-    "beam_search": [seen(asked=Asked(CHAT, beam_search=True), answer=bare())],
+    "beam_search": [seen(options=RequestOptions(CHAT, beam_search=True), answer=bare())],
     "refused": [
         seen(status=400),
-        seen(status=401, asked=None),
+        seen(status=401, options=None),
         seen(status=499),
         seen(status=404, facts=OFF),
     ],
@@ -97,15 +97,15 @@ UNCOVERED: dict[str, list[Seen]] = {
     "disconnected": [
         seen(status=None, disconnected=True),
         seen(status=None, disconnected=True),
-        seen(status=400, disconnected=True, asked=None),
-        seen(status=500, disconnected=True, asked=None),
+        seen(status=400, disconnected=True, options=None),
+        seen(status=500, disconnected=True, options=None),
         seen(complete=False, disconnected=True, stream=streamed(ENDED, events=2)),
         seen(complete=False, disconnected=True),
         seen(disconnected=True),
     ],
     "no_record": [seen(answer=bare()), seen(stream=streamed(ENDED))],
-    "unreadable": [seen(), seen(unreadable=True), seen(asked=None)],
-    "endpoint": [seen(endpoint=Endpoint.OTHER, asked=None)],
+    "unreadable": [seen(), seen(unreadable=True), seen(options=None)],
+    "endpoint": [seen(endpoint=Endpoint.OTHER, options=None)],
     "stop_string": [
         seen(answer=bare(choices=[{"finish_reason": "stop", "stop_reason": "END"}])),
     ],
@@ -115,9 +115,11 @@ UNCOVERED: dict[str, list[Seen]] = {
 @pytest.mark.parametrize(
     ("reason", "request_"), [(reason, one) for reason, ones in UNCOVERED.items() for one in ones]
 )
-def test_why_the_acceptance_of_a_request_is_not_known(reason: str, request_: Seen) -> None:
-    found = request_.outcome()
-    assert (found.uncovered, found.acceptance) == (reason, None)
+def test_why_the_acceptance_of_a_request_is_not_known(
+    reason: str, request_: ObservedRequest
+) -> None:
+    outcome = request_.outcome()
+    assert (outcome.uncovered, outcome.acceptance) == (reason, None)
 
 
 def test_there_is_a_row_for_every_reason() -> None:
@@ -135,8 +137,8 @@ def test_without_speculation_there_is_nothing_to_know(reason: str) -> None:
 
 
 def test_a_whole_response_with_its_record() -> None:
-    found = seen(answer=whole()).outcome()
-    assert found == Outcome(finish_reason="length", tokens=24, acceptance=RECORD)
+    outcome = seen(answer=whole()).outcome()
+    assert outcome == Outcome(finish_reason="length", tokens=24, acceptance=RECORD)
 
 
 def test_the_times_of_a_whole_response_are_those_that_the_server_tells() -> None:
@@ -145,9 +147,9 @@ def test_the_times_of_a_whole_response_are_those_that_the_server_tells() -> None
         b'"queue_time_ms":null': b'"queue_time_ms":20',
         b'"mean_itl_ms":null': b'"mean_itl_ms":4',
     }
-    found = seen(answer=whole(timed)).outcome()
-    assert (found.ttft, found.tpot) == (0.05, 0.004)
-    several = seen(answer=whole(timed), asked=Asked(CHAT, several=True)).outcome()
+    outcome = seen(answer=whole(timed)).outcome()
+    assert (outcome.ttft, outcome.tpot) == (0.05, 0.004)
+    several = seen(answer=whole(timed), options=RequestOptions(CHAT, several=True)).outcome()
     assert (several.ttft, several.tpot) == (None, None)
 
 
@@ -165,10 +167,10 @@ def test_a_response_that_does_not_say_why_it_ended_is_counted_too() -> None:
 
 def test_the_times_of_a_stream() -> None:
     """The first content is the event after the role, the last that with the finish reason."""
-    found = seen(stream=streamed(Stream(CHAT, ("a", "b", "c", "d", "e")))).outcome()
-    assert found.ttft == pytest.approx(0.6)
-    assert found.tpot == pytest.approx(0.5 / 4)
-    assert (found.tokens, found.finish_reason) == (5, "stop")
+    outcome = seen(stream=streamed(Stream(CHAT, ("a", "b", "c", "d", "e")))).outcome()
+    assert outcome.ttft == pytest.approx(0.6)
+    assert outcome.tpot == pytest.approx(0.5 / 4)
+    assert (outcome.tokens, outcome.finish_reason) == (5, "stop")
 
 
 ONE_TOKEN = Stream(CHAT, ("a",))
@@ -178,21 +180,21 @@ ONE_TOKEN = Stream(CHAT, ("a",))
     "request_",
     [
         seen(stream=streamed(ONE_TOKEN)),
-        seen(stream=streamed(Stream(CHAT, ("a", "b"))), asked=Asked(CHAT, several=True)),
+        seen(stream=streamed(Stream(CHAT, ("a", "b"))), options=RequestOptions(CHAT, several=True)),
         seen(stream=streamed(Stream(CHAT, ("a", "b", "c")), events=3), complete=False),
         seen(stream=streamed(Stream(CHAT, ("a", "b", "c"), error="x"))),
     ],
     ids=["one token", "several completions", "cut short", "an error"],
 )
-def test_no_time_per_token_where_there_is_none(request_: Seen) -> None:
-    found = request_.outcome()
-    assert found.tpot is None
-    assert found.ttft is not None
+def test_no_time_per_token_where_there_is_none(request_: ObservedRequest) -> None:
+    outcome = request_.outcome()
+    assert outcome.tpot is None
+    assert outcome.ttft is not None
 
 
 def test_a_request_that_was_not_read_has_no_times_and_yet_its_record() -> None:
-    found = seen(stream=streamed(Stream(CHAT, ("a", "b"))), asked=None).outcome()
-    assert (found.ttft, found.tpot, found.acceptance) == (None, None, RECORD)
+    outcome = seen(stream=streamed(Stream(CHAT, ("a", "b"))), options=None).outcome()
+    assert (outcome.ttft, outcome.tpot, outcome.acceptance) == (None, None, RECORD)
 
 
 def test_a_stream_of_nothing_has_no_time_to_the_first_token() -> None:
@@ -201,11 +203,11 @@ def test_a_stream_of_nothing_has_no_time_to_the_first_token() -> None:
 
 def test_a_stream_that_the_client_left_counts_its_record_all_the_same() -> None:
     stream = streamed(Stream(CHAT, ("a", "b")), events=5)
-    found = seen(stream=stream, complete=False, disconnected=True).outcome()
-    assert (found.acceptance, found.uncovered) == (RECORD, None)
+    outcome = seen(stream=stream, complete=False, disconnected=True).outcome()
+    assert (outcome.acceptance, outcome.uncovered) == (RECORD, None)
 
 
-def steps(count: int, tokens: int, **changes: Any) -> Seen:
+def steps(count: int, tokens: int, **changes: Any) -> ObservedRequest:
     """A stream of so many steps, on a server without records."""
     stream = streamed(Stream(CHAT, ("a",) * (count - 1), record=False))
     stream.tokens = tokens
@@ -216,10 +218,10 @@ def steps(count: int, tokens: int, **changes: Any) -> Seen:
 def test_acceptance_is_derived_from_steps(accepted: list[int]) -> None:
     """The first step yields a token, each other one more than was accepted."""
     tokens = 1 + sum(kept + 1 for kept in accepted)
-    found = steps(1 + len(accepted), tokens).outcome()
+    outcome = steps(1 + len(accepted), tokens).outcome()
     drafts = len(accepted)
-    assert found.acceptance == Acceptance("derived", drafts, 4 * drafts, sum(accepted))
-    assert found.uncovered is None
+    assert outcome.acceptance == Acceptance("derived", drafts, 4 * drafts, sum(accepted))
+    assert outcome.uncovered is None
 
 
 NOT_DERIVED = {
@@ -227,30 +229,30 @@ NOT_DERIVED = {
     "more tokens than steps can yield": steps(3, 12),
     "no number of tokens": steps(3, 0),
     "a server that keeps records": steps(3, 5, facts=FACTS),
-    "tools, whose chunks may be swallowed": steps(3, 5, asked=Asked(CHAT, tools=True)),
-    "several completions": steps(3, 5, asked=Asked(CHAT, several=True)),
-    "an unknown k": steps(3, 5, facts=Facts("tiny")),
-    "an echo, which is an event more": steps(3, 5, asked=Asked(CHAT, echo=True)),
-    "joined steps": steps(3, 5, facts=Facts("tiny", draft_tokens=4, joins_steps=True)),
+    "tools, whose chunks may be swallowed": steps(3, 5, options=RequestOptions(CHAT, tools=True)),
+    "several completions": steps(3, 5, options=RequestOptions(CHAT, several=True)),
+    "an unknown k": steps(3, 5, facts=ServerFacts("tiny")),
+    "an echo, which is an event more": steps(3, 5, options=RequestOptions(CHAT, echo=True)),
+    "joined steps": steps(3, 5, facts=ServerFacts("tiny", draft_tokens=4, joins_steps=True)),
     "an API that swallows empty steps": steps(3, 5, endpoint=Endpoint.MESSAGES),
 }
 
 
 @pytest.mark.parametrize("request_", NOT_DERIVED.values(), ids=NOT_DERIVED)
-def test_acceptance_is_not_derived_where_it_would_be_wrong(request_: Seen) -> None:
-    found = request_.outcome()
-    assert found.acceptance is None
-    assert found.uncovered is not None
+def test_acceptance_is_not_derived_where_it_would_be_wrong(request_: ObservedRequest) -> None:
+    outcome = request_.outcome()
+    assert outcome.acceptance is None
+    assert outcome.uncovered is not None
 
 
 def test_without_speculation_nothing_is_derived() -> None:
-    found = steps(3, 3, facts=OFF).outcome()
-    assert (found.acceptance, found.uncovered) == (None, None)
+    outcome = steps(3, 3, facts=OFF).outcome()
+    assert (outcome.acceptance, outcome.uncovered) == (None, None)
 
 
 def test_a_record_that_contradicts_itself_is_not_believed() -> None:
-    found = seen(answer=whole({b'"num_draft_tokens":32': b'"num_draft_tokens":12'})).outcome()
-    assert (found.acceptance, found.uncovered) == (None, "no_record")
+    outcome = seen(answer=whole({b'"num_draft_tokens":32': b'"num_draft_tokens":12'})).outcome()
+    assert (outcome.acceptance, outcome.uncovered) == (None, "no_record")
 
 
 @pytest.mark.parametrize(
@@ -262,19 +264,19 @@ def test_a_record_that_contradicts_itself_is_not_believed() -> None:
     ],
 )
 def test_a_response_that_says_that_it_is_none(body: bytes, expected: str) -> None:
-    found = seen(endpoint=Endpoint.RESPONSES, answer=answer.read(body)).outcome()
-    assert (found.uncovered, found.finish_reason) == (expected, None)
+    outcome = seen(endpoint=Endpoint.RESPONSES, answer=answer.read(body)).outcome()
+    assert (outcome.uncovered, outcome.finish_reason) == (expected, None)
 
 
 def test_a_stream_of_responses_that_failed() -> None:
     by = StreamReader(Endpoint.RESPONSES, remove_usage=False, remove_metrics=False)
     failed = {"type": "response.failed", "response": {"status": "failed", "usage": None}}
     by.feed(b"event: response.failed\ndata: %b\n\n" % json.dumps(failed).encode(), STARTED)
-    found = seen(endpoint=Endpoint.RESPONSES, stream=by).outcome()
-    assert (found.uncovered, found.finish_reason) == ("failed", None)
+    outcome = seen(endpoint=Endpoint.RESPONSES, stream=by).outcome()
+    assert (outcome.uncovered, outcome.finish_reason) == ("failed", None)
 
 
 def test_of_several_completions_no_record_is_believed() -> None:
     """llama.cpp gives the first one's."""
-    found = seen(answer=whole(), asked=Asked(CHAT, several=True)).outcome()
-    assert (found.acceptance, found.uncovered) == (None, "several")
+    outcome = seen(answer=whole(), options=RequestOptions(CHAT, several=True)).outcome()
+    assert (outcome.acceptance, outcome.uncovered) == (None, "several")

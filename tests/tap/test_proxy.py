@@ -279,11 +279,11 @@ def test_what_cannot_be_sent_is_a_400(
     url = "http://127.0.0.1:1"
     app = Proxy(url, Learner(url), session, CollectorRegistry())
     of = scope(path, method="GET", query_string=b"key=sk-secret")
-    found = visit(app, itertools.repeat({"type": "http.request", "more_body": True}), of)
-    assert (found.error, session.asked) == (None, asked)
-    assert found.head["status"] == 400
+    response = visit(app, itertools.repeat({"type": "http.request", "more_body": True}), of)
+    assert (response.error, session.asked) == (None, asked)
+    assert response.head["status"] == 400
     assert looks == [], "it says nothing of the upstream"
-    assert json.loads(found.body)["error"]["message"] == "the upstream cannot be asked this"
+    assert json.loads(response.body)["error"]["message"] == "the upstream cannot be asked this"
     assert f"upstream {url} cannot be asked this: " in caplog.text
     assert "sk-secret" not in caplog.text
     assert "Traceback" not in caplog.text

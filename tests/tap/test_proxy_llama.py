@@ -57,13 +57,13 @@ def ask(url: str, path: str, body: dict[str, Any], temperature: float | None = N
 
 def counted(registry: CollectorRegistry, name: str) -> dict[str, float]:
     """Values of a family by temperature bucket."""
-    found: dict[str, float] = defaultdict(float)
+    counts: dict[str, float] = defaultdict(float)
     for family in registry.collect():
         for sample in family.samples:
             if sample.name == name and "temperature" in sample.labels:
                 assert sample.labels["model_name"] == MODEL
-                found[sample.labels["temperature"]] += sample.value
-    return dict(found)
+                counts[sample.labels["temperature"]] += sample.value
+    return dict(counts)
 
 
 def test_drafted_and_accepted_tokens_by_temperature_are_those_of_the_server(

@@ -42,8 +42,8 @@ class Process:
     def entries(self, event: str) -> list[dict[str, Any]]:
         """What it has logged of one event."""
         lines = self.log_file.read_text().splitlines()
-        found = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return [entry for entry in found if entry["event"] == event]
+        logged = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        return [entry for entry in logged if entry["event"] == event]
 
     @property
     def peak(self) -> int:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap.events import LONGEST_EVENT
-from specwatch.tap.facts import Endpoint
+from specwatch.tap.server_facts import Endpoint
 from specwatch.tap.stream import StreamReader
 from tests.tap.streams import PLAIN, USAGE, Stream, chunked, events_of, shorter, streams
 
@@ -38,7 +38,9 @@ def reader(
 
 def passed(by: StreamReader, chunks: Iterable[bytes]) -> bytes:
     """What goes on of a stream whose chunks come a second after each other."""
-    return b"".join([by.feed(chunk, float(at)) for at, chunk in enumerate(chunks)]) + by.end()
+    return (
+        b"".join([by.feed(chunk, float(second)) for second, chunk in enumerate(chunks)]) + by.end()
+    )
 
 
 @given(endpoints, any_bytes, cuts)
@@ -169,17 +171,17 @@ def chunk(content: str | None = None, finish: str | None = None, **delta: Any) -
 
 def test_the_role_alone_is_no_content() -> None:
     by = reader()
-    for at, event in enumerate(
+    for second, event in enumerate(
         [chunk("", role="assistant"), chunk("a"), chunk("b"), chunk("", "stop")]
     ):
-        by.feed(event, float(at))
+        by.feed(event, float(second))
     assert (by.first, by.last, by.steps) == (1.0, 3.0, 3)
 
 
-@pytest.mark.parametrize("said", [{"content": "a"}, {"reasoning": "a"}, {"tool_calls": [{}]}])
-def test_the_role_with_content_is_content(said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("content", [{"content": "a"}, {"reasoning": "a"}, {"tool_calls": [{}]}])
+def test_the_role_with_content_is_content(content: dict[str, Any]) -> None:
     by = reader()
-    by.feed(chunk(role="assistant", **said), 5.0)
+    by.feed(chunk(role="assistant", **content), 5.0)
     assert (by.first, by.steps) == (5.0, 1)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from specwatch.tap import upstream as module
-from specwatch.tap.facts import Endpoint, Facts
 from specwatch.tap.proxy import client_session
+from specwatch.tap.server_facts import Endpoint, ServerFacts
 from specwatch.tap.upstream import Upstream
 from tests.hostile import HostileServer, Visit, deaf_port
 from tests.simulated_llama import MODEL, SimulatedLlama
@@ -51,8 +51,8 @@ class Pages:
         return True
 
 
-def learned(url: str, temperature: float | None = None) -> tuple[bool, Facts]:
-    async def look() -> tuple[bool, Facts]:
+def learned(url: str, temperature: float | None = None) -> tuple[bool, ServerFacts]:
+    async def look() -> tuple[bool, ServerFacts]:
         upstream = Upstream(url, temperature)
         async with client_session(1.0) as session:
             answered = await upstream.learn(session)
@@ -64,23 +64,23 @@ def learned(url: str, temperature: float | None = None) -> tuple[bool, Facts]:
 VLLM = {
     "that speculates": (
         Pages(models=MODELS, metrics=SPECULATING),
-        Facts("org/base", draft_tokens=3),
+        ServerFacts("org/base", draft_tokens=3),
     ),
-    "that does not": (Pages(models=MODELS, metrics=QUIET), Facts("org/base", draft_tokens=0)),
-    "without metrics": (Pages(models=MODELS, metrics=404), Facts("org/base")),
+    "that does not": (Pages(models=MODELS, metrics=QUIET), ServerFacts("org/base", draft_tokens=0)),
+    "without metrics": (Pages(models=MODELS, metrics=404), ServerFacts("org/base")),
     "that wants a key": (
         Pages(models=401, metrics=QUIET),
-        Facts('org/"base"', draft_tokens=0),
+        ServerFacts('org/"base"', draft_tokens=0),
     ),
     "with a page of models that is none": (
         Pages(models="<html>", metrics=SPECULATING),
-        Facts('org/"base"', draft_tokens=3),
+        ServerFacts('org/"base"', draft_tokens=3),
     ),
 }
 
 
 @pytest.mark.parametrize(("pages", "facts"), VLLM.values(), ids=VLLM.keys())
-def test_the_facts_of_a_vllm(pages: Pages, facts: Facts) -> None:
+def test_the_facts_of_a_vllm(pages: Pages, facts: ServerFacts) -> None:
     with HostileServer(pages) as server:
         assert learned(server.url) == (True, facts)
     assert not any("/props" in visit.path for visit in pages.asked), "which only llama.cpp has"
@@ -114,15 +114,15 @@ OTHERS = {
 def test_a_server_of_another_kind_is_asked_for_nothing(pages: Pages) -> None:
     """It may refuse a request that has what it does not know."""
     with HostileServer(pages) as server:
-        assert learned(server.url)[1] == Facts("org/base", asks_nothing=True)
+        assert learned(server.url)[1] == ServerFacts("org/base", asks_nothing=True)
 
 
 @pytest.mark.parametrize("older", [False, True])
 def test_the_facts_of_a_llama_server(older: bool) -> None:
     with SimulatedLlama(draft_tokens=5, temperature=0.35, older_props=older) as server:
-        found = learned(server.url)
-    facts = Facts(MODEL, default_temperature=0.35, draft_tokens=5, asks_nothing=True)
-    assert found == (True, facts)
+        answer = learned(server.url)
+    facts = ServerFacts(MODEL, default_temperature=0.35, draft_tokens=5, asks_nothing=True)
+    assert answer == (True, facts)
 
 
 def test_a_llama_server_without_drafts_so_far_may_draft_yet() -> None:
@@ -133,8 +133,8 @@ def test_a_llama_server_without_drafts_so_far_may_draft_yet() -> None:
 
 def test_a_llama_server_that_wants_a_key_is_recognised_by_its_model() -> None:
     with SimulatedLlama(api_key="sk-secret") as server:
-        found = learned(server.url, 0.5)
-    assert found == (True, Facts(MODEL, default_temperature=0.5, asks_nothing=True))
+        facts = learned(server.url, 0.5)
+    assert facts == (True, ServerFacts(MODEL, default_temperature=0.5, asks_nothing=True))
 
 
 NOTHING = {
@@ -152,12 +152,12 @@ def test_nothing_is_learned_of_a_server_that(
 ) -> None:
     monkeypatch.setattr(module, "_PATIENCE", 0.3)
     with HostileServer(behave) as server:  # type: ignore[arg-type]
-        assert learned(server.url, 0.7) == (False, Facts("", 0.7, asks_nothing=True))
+        assert learned(server.url, 0.7) == (False, ServerFacts("", 0.7, asks_nothing=True))
 
 
 def test_nothing_is_learned_where_nobody_listens() -> None:
     with deaf_port() as port:
-        assert learned(f"http://127.0.0.1:{port}") == (False, Facts("", asks_nothing=True))
+        assert learned(f"http://127.0.0.1:{port}") == (False, ServerFacts("", asks_nothing=True))
 
 
 LLAMA = {"object": "list", "data": [{"id": MODEL, "object": "model", "owned_by": "llamacpp"}]}
@@ -166,40 +166,40 @@ DRAFTED = 'llamacpp:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 
 PLAIN_NAMED = SPECULATING.replace('\\"', "")
 A_VLLM: dict[str, object] = {"models": MODELS, "metrics": PLAIN_NAMED}
 A_LLAMA: dict[str, object] = {"models": LLAMA, "metrics": DRAFTED, "props": PROPS}
-OF_VLLM = Facts("org/base", draft_tokens=3)
-OF_LLAMA = Facts(MODEL, default_temperature=0.35, draft_tokens=1, asks_nothing=True)
+OF_VLLM = ServerFacts("org/base", draft_tokens=3)
+OF_LLAMA = ServerFacts(MODEL, default_temperature=0.35, draft_tokens=1, asks_nothing=True)
 OTHER_MODEL = {"data": [{"id": "org/other", "owned_by": "vllm"}]}
 OTHER_METRICS = 'vllm:num_requests_running{model_name="org/other"} 0.0\n'
-SECOND_LOOKS: dict[str, tuple[dict[str, object], dict[str, object], tuple[bool, Facts]]] = {
+SECOND_LOOKS: dict[str, tuple[dict[str, object], dict[str, object], tuple[bool, ServerFacts]]] = {
     "props that pass": (A_LLAMA, {"props": 503}, (False, OF_LLAMA)),
     "llama.cpp's metrics that pass": (A_LLAMA, {"metrics": 503}, (False, OF_LLAMA)),
     "models that pass": (A_LLAMA, {"models": 429}, (False, OF_LLAMA)),
     "vLLM's metrics that pass": (A_VLLM, {"metrics": 502}, (False, OF_VLLM)),
     "vLLM's models that pass": (A_VLLM, {"models": 500}, (False, OF_VLLM)),
     "all that pass": (A_LLAMA, {"models": 503, "metrics": 503, "props": 503}, (False, OF_LLAMA)),
-    "metrics that are switched off": (A_VLLM, {"metrics": 404}, (True, Facts("org/base"))),
+    "metrics that are switched off": (A_VLLM, {"metrics": 404}, (True, ServerFacts("org/base"))),
     "models that want a key now": (A_VLLM, {"models": 401}, (True, OF_VLLM)),
     "speculation that is switched off": (
         A_VLLM, {"metrics": QUIET.replace('\\"', "")},
-        (True, Facts("org/base", draft_tokens=0)),
+        (True, ServerFacts("org/base", draft_tokens=0)),
     ),
     "another model whose metrics are missing": (
-        A_VLLM, {"models": OTHER_MODEL, "metrics": 503}, (False, Facts("org/other")),
+        A_VLLM, {"models": OTHER_MODEL, "metrics": 503}, (False, ServerFacts("org/other")),
     ),
     "another model whose name is on its metrics only": (
         A_VLLM, {"models": 503, "metrics": OTHER_METRICS},
-        (False, Facts("org/other", draft_tokens=0)),
+        (False, ServerFacts("org/other", draft_tokens=0)),
     ),
     "another engine whose metrics are missing": (
         A_VLLM, {**A_LLAMA, "metrics": 503},
-        (False, Facts(MODEL, default_temperature=0.35, asks_nothing=True)),
+        (False, ServerFacts(MODEL, default_temperature=0.35, asks_nothing=True)),
     ),
     "another engine that shows only its metrics": (
         A_LLAMA, {"models": 503, "metrics": PLAIN_NAMED, "props": 404}, (False, OF_VLLM),
     ),
     "another engine that does not name its model": (
         A_LLAMA, {"models": 401, "metrics": "vllm:x 1\n", "props": 404},
-        (True, Facts("", draft_tokens=0)),
+        (True, ServerFacts("", draft_tokens=0)),
     ),
 }  # fmt: skip
 
@@ -208,7 +208,7 @@ SECOND_LOOKS: dict[str, tuple[dict[str, object], dict[str, object], tuple[bool, 
     ("before", "change", "expected"), SECOND_LOOKS.values(), ids=SECOND_LOOKS.keys()
 )
 def test_a_second_look_sees(
-    before: dict[str, object], change: dict[str, object], expected: tuple[bool, Facts]
+    before: dict[str, object], change: dict[str, object], expected: tuple[bool, ServerFacts]
 ) -> None:
     """What a page said holds while it is missing, as long as it is the same server."""
     pages = Pages(**before)
@@ -244,7 +244,7 @@ def test_a_page_without_end_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "_LARGEST_PAGE", 100_000)
     pages = Pages(models=MODELS, metrics=SPECULATING + "#" * 200_000)
     with HostileServer(pages) as server:
-        assert learned(server.url) == (True, Facts("org/base"))
+        assert learned(server.url) == (True, ServerFacts("org/base"))
 
 
 Step = Callable[[Upstream], Awaitable[None]]
@@ -275,7 +275,7 @@ def test_what_is_known_stays_known_while_nobody_answers(monkeypatch: pytest.Monk
         asked = len(pages.asked)
         upstream.look_again()
         await until(lambda: len(pages.asked) > asked + 3)
-        assert upstream.known == Facts("org/base", draft_tokens=3)
+        assert upstream.known == ServerFacts("org/base", draft_tokens=3)
 
     with HostileServer(pages) as server:
         keeps_learning(server.url, step)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from specwatch.config.loading import Config, from_targets
-from specwatch.daemon.guard_service import Guarding
+from specwatch.daemon.guard_service import GuardService
 from specwatch.daemon.recorder import Recorder
-from specwatch.daemon.rule_service import Judging
-from specwatch.daemon.scraper import TargetCycle
+from specwatch.daemon.rule_service import RuleService
+from specwatch.daemon.scraper import Scraper
 from specwatch.domain.baseline import BaselineKey
 from specwatch.domain.model import HOUR, MINUTE, Batch, Mode, Moment
 from specwatch.domain.sample import samples_of
@@ -123,9 +123,9 @@ class Specwatch:
             supersede=lambda cursors: None,
         )
         self._recorder.open()
-        self.judging = Judging(self._store, self.config, now=self._clock)
-        self._cycle: TargetCycle | None = None
-        self.guarding: Guarding | None = None
+        self.judging = RuleService(self._store, self.config, now=self._clock)
+        self._cycle: Scraper | None = None
+        self.guarding: GuardService | None = None
         self._minute = 0
         self._calibrated = False
         self.log: list[str] = []
@@ -168,7 +168,7 @@ class Specwatch:
         return self._now
 
     def _start(self, server: Server) -> None:
-        self._cycle = TargetCycle(
+        self._cycle = Scraper(
             self._target,
             daemon="worlds",
             clock=self._clock,
@@ -176,11 +176,11 @@ class Specwatch:
             client=lambda: _Pages(server),
         )
         cycle = self._cycle
-        self.guarding = Guarding(
+        self.guarding = GuardService(
             self._store,
             self.config,
             now=self._clock,
-            judging=self.judging,
+            rule_service=self.judging,
             status=lambda target: cycle.status(current=False),
             healthy=lambda target: server.page is not None,
             actuator=lambda target: _Switch(server),

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from specwatch.tap.facts import Endpoint, Facts
-from specwatch.tap.inside import InsideVllm
+from specwatch.tap.inside_vllm import InsideVllm
+from specwatch.tap.server_facts import Endpoint, ServerFacts
 from tests.tap.exchanges import scope
 
 CHAT, COMPLETIONS = Endpoint.CHAT, Endpoint.COMPLETIONS
@@ -27,7 +27,7 @@ def state(**members: Any) -> Thing:
     return Thing(**{**usual, **members})
 
 
-def facts(of: Any, endpoint: Endpoint = CHAT) -> Facts:
+def facts(of: Any, endpoint: Endpoint = CHAT) -> ServerFacts:
     """What is read of an application with the state."""
     return InsideVllm().facts(scope(app=Thing(state=of)), endpoint)
 
@@ -41,7 +41,7 @@ def speculating(level: str | None, tokens: Any = 4) -> Thing:
 
 
 def test_0_8_has_no_arguments_and_no_records() -> None:
-    expected = Facts("tiny", default_temperature=1.0, draft_tokens=4)
+    expected = ServerFacts("tiny", default_temperature=1.0, draft_tokens=4)
     assert facts(state()) == facts(state(), COMPLETIONS) == expected
 
 
@@ -74,8 +74,8 @@ DEFAULTS: dict[str, tuple[Any, float | None]] = {
 @pytest.mark.parametrize(("params", "expected"), DEFAULTS.values(), ids=DEFAULTS)
 def test_the_default_temperature(params: Any, expected: float | None) -> None:
     handler = Thing(default_sampling_params=params)
-    found = facts(state(openai_serving_chat=handler, anthropic_serving_messages=handler))
-    assert found.default_temperature == expected
+    learned = facts(state(openai_serving_chat=handler, anthropic_serving_messages=handler))
+    assert learned.default_temperature == expected
 
 
 def test_each_endpoint_has_a_default_of_its_own() -> None:
@@ -86,13 +86,13 @@ def test_each_endpoint_has_a_default_of_its_own() -> None:
         Endpoint.MESSAGES: "anthropic_serving_messages",
     }
     of = state(**{
-        name: Thing(default_sampling_params={"temperature": at / 10})
-        for at, name in enumerate(members.values())
+        name: Thing(default_sampling_params={"temperature": index / 10})
+        for index, name in enumerate(members.values())
     })  # fmt: skip
     vllm, request = InsideVllm(), scope(app=Thing(state=of))
     for _ in range(2):
-        for at, endpoint in enumerate(members):
-            assert vllm.facts(request, endpoint).default_temperature == at / 10
+        for index, endpoint in enumerate(members):
+            assert vllm.facts(request, endpoint).default_temperature == index / 10
 
 
 @pytest.mark.parametrize("missing", ["openai_serving_chat", "openai_serving_responses"])
@@ -100,14 +100,14 @@ def test_without_a_handler_the_default_is_not_known(missing: str) -> None:
     endpoint = CHAT if missing.endswith("chat") else Endpoint.RESPONSES
     assert facts(state(**{missing: None}), endpoint).default_temperature is None
     assert facts(state(), Endpoint.RESPONSES).default_temperature is None
-    assert facts(state(), Endpoint.OTHER) == Facts("tiny", draft_tokens=4)
+    assert facts(state(), Endpoint.OTHER) == ServerFacts("tiny", draft_tokens=4)
 
 
 def test_forced_usage_stands_on_the_handler_since_0_9() -> None:
     handler = Thing(default_sampling_params={}, enable_force_include_usage=True)
-    found = state(openai_serving_chat=handler, args=Thing(enable_force_include_usage=False))
-    assert facts(found).forces_usage
-    assert not facts(found, COMPLETIONS).forces_usage
+    app_state = state(openai_serving_chat=handler, args=Thing(enable_force_include_usage=False))
+    assert facts(app_state).forces_usage
+    assert not facts(app_state, COMPLETIONS).forces_usage
 
 
 def test_forced_usage_stands_in_the_arguments_since_0_20() -> None:
@@ -121,7 +121,7 @@ def test_forced_usage_stands_in_the_arguments_since_0_20() -> None:
     ids=["no application", "none", "no state", "an empty state"],
 )
 def test_of_what_is_no_vllm_nothing_is_known(request_: dict[str, Any]) -> None:
-    assert InsideVllm().facts(scope(**request_), CHAT) == Facts("")
+    assert InsideVllm().facts(scope(**request_), CHAT) == ServerFacts("")
 
 
 def test_a_real_state_of_starlette_is_read() -> None:
@@ -130,7 +130,7 @@ def test_a_real_state_of_starlette_is_read() -> None:
     app = Starlette()
     for name, value in vars(state(vllm_config=speculating("summary"))).items():
         setattr(app.state, name, value)
-    assert InsideVllm().facts({"app": app}, CHAT) == Facts(
+    assert InsideVllm().facts({"app": app}, CHAT) == ServerFacts(
         "tiny", default_temperature=1.0, draft_tokens=4, keeps_records=True
     )
 

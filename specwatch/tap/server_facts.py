@@ -23,7 +23,7 @@ class Endpoint(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ServerFacts:
     """A server at the moment of a request.
 
     ``model_name`` is the one that the server puts on its own metrics. ``default_temperature`` holds
@@ -47,5 +47,5 @@ class Facts:
 class Server(Protocol):
     """Somebody who knows the facts; called once per request, so it must not wait."""
 
-    def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
+    def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
         """The facts now."""

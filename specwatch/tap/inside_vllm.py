@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from specwatch.tap.facts import Endpoint, Facts, Scope
+from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 
 _HANDLERS = {
     Endpoint.CHAT: "openai_serving_chat",
@@ -20,18 +20,18 @@ class InsideVllm:
     """Reads the facts at the first request to an endpoint: by then the application is complete."""
 
     def __init__(self) -> None:
-        self._known: dict[Endpoint, Facts] = {}
+        self._known: dict[Endpoint, ServerFacts] = {}
 
-    def facts(self, scope: Scope, endpoint: Endpoint) -> Facts:
+    def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
         """The facts; of a server without vLLM's state, that nothing is known."""
-        found = self._known.get(endpoint)
-        if found is None:
+        facts = self._known.get(endpoint)
+        if facts is None:
             state = getattr(scope.get("app"), "state", None)
-            found = self._known[endpoint] = _read(state, endpoint)
-        return found
+            facts = self._known[endpoint] = _read(state, endpoint)
+        return facts
 
 
-def _read(state: Any, endpoint: Endpoint) -> Facts:
+def _read(state: Any, endpoint: Endpoint) -> ServerFacts:
     handler = getattr(state, _HANDLERS.get(endpoint, ""), None)
     arguments = getattr(state, "args", None)
     config = getattr(state, "vllm_config", None)
@@ -42,7 +42,7 @@ def _read(state: Any, endpoint: Endpoint) -> Facts:
         handler, "enable_force_include_usage",
         getattr(arguments, "enable_force_include_usage", False),
     )  # fmt: skip
-    return Facts(
+    return ServerFacts(
         _model_name(state),
         default_temperature=_default_temperature(handler),
         draft_tokens=_draft_tokens(config),
@@ -64,8 +64,8 @@ def _default_temperature(handler: Any) -> float | None:
     """What a request without a temperature gets; None before vLLM resolved that by handler."""
     if not hasattr(handler, "default_sampling_params"):
         return None
-    found = (handler.default_sampling_params or {}).get("temperature", _OWN_DEFAULT)
-    return float(found) if isinstance(found, int | float) else None
+    temperature = (handler.default_sampling_params or {}).get("temperature", _OWN_DEFAULT)
+    return float(temperature) if isinstance(temperature, int | float) else None
 
 
 def _draft_tokens(config: Any) -> int | None:
@@ -73,5 +73,5 @@ def _draft_tokens(config: Any) -> int | None:
         return None
     if config.speculative_config is None:
         return 0
-    found = getattr(config.speculative_config, "num_speculative_tokens", None)
-    return found if isinstance(found, int) else None
+    draft_tokens = getattr(config.speculative_config, "num_speculative_tokens", None)
+    return draft_tokens if isinstance(draft_tokens, int) else None

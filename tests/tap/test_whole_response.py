@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.engines.acceptance import Acceptance
-from specwatch.tap import answer, whole
+from specwatch.tap import answer, whole_response
 from specwatch.tap.answer import Answer
-from specwatch.tap.whole import TAIL, WholeReader
+from specwatch.tap.whole_response import TAIL, WholeReader
 from tests.tap.streams import DATA, RECORD, chunked, some_text
 
 CHAT = (DATA / "chat-response.json").read_bytes()
@@ -64,24 +64,25 @@ def test_without_the_record_it_is_what_a_server_without_the_flag_says(
 def test_the_timing_that_an_operator_switched_on_stays() -> None:
     body = compact({"choices": [], "metrics": {**TIMING, "speculative_decoding": RECORD}, "x": 1})
     expected = compact({"choices": [], "metrics": {**TIMING, "speculative_decoding": None}, "x": 1})
-    assert whole.without_metrics(body) == expected
+    assert whole_response.without_metrics(body) == expected
     event = b"data: %b\n\n" % compact(
         {"metrics": {"queue_time_ms": 1.5, "speculative_decoding": {"a": 1}}}
     )
     assert (
-        whole.usage_chunk_without_metrics(event) == b'data: {"metrics":{"queue_time_ms":1.5}}\n\n'
+        whole_response.usage_chunk_without_metrics(event)
+        == b'data: {"metrics":{"queue_time_ms":1.5}}\n\n'
     )
 
 
 def test_a_record_that_stands_first_leaves_no_comma() -> None:
     event = b'data: {"metrics":{"speculative_decoding":{"a":1}},"choices":[]}\n\n'
-    assert whole.usage_chunk_without_metrics(event) == b'data: {"choices":[]}\n\n'
+    assert whole_response.usage_chunk_without_metrics(event) == b'data: {"choices":[]}\n\n'
 
 
 def test_what_was_generated_is_never_taken_for_the_record() -> None:
     text = '"metrics":{"speculative_decoding":{"a":1}}'
     body = compact({"choices": [{"message": {"content": text}}], "metrics": None})
-    assert whole.without_metrics(body) == body
+    assert whole_response.without_metrics(body) == body
 
 
 def test_surrogates_and_nesting_in_place_of_a_record_change_nothing() -> None:
@@ -116,8 +117,8 @@ def long_bodies(draw: st.DrawFn) -> dict[str, Any]:
             "stop_reason": None,
         }
         record = draw(st.none() | st.just({**TIMING, "speculative_decoding": RECORD}))
-        found = {"object": "x", "choices": [choice], "usage": usage, "params": draw(contents)}
-        return found | {"metrics": record}
+        body = {"object": "x", "choices": [choice], "usage": usage, "params": draw(contents)}
+        return body | {"metrics": record}
     if draw(st.booleans()):
         return {
             "type": "message",
@@ -125,16 +126,16 @@ def long_bodies(draw: st.DrawFn) -> dict[str, Any]:
             "stop_reason": "end_turn",
             "usage": usage,
         }
-    found = {"object": "response", "output": [{"text": text, "status": "completed"}]}
-    return found | {"tools": [SCHEMA], "status": "incomplete", "usage": usage}
+    body = {"object": "response", "output": [{"text": text, "status": "completed"}]}
+    return body | {"tools": [SCHEMA], "status": "incomplete", "usage": usage}
 
 
-def said(found: Answer | None) -> tuple[Any, ...]:
+def fields_of(response: Answer | None) -> tuple[Any, ...]:
     """What matters of an answer; nothing is known of one without usage."""
-    if found is None or found.usage is None:
+    if response is None or response.usage is None:
         return (None,)
-    ttft = None if found.metrics is None else found.metrics.ttft
-    return (found.tokens, found.finish_reason, found.acceptance, ttft)
+    ttft = None if response.metrics is None else response.metrics.ttft
+    return (response.tokens, response.finish_reason, response.acceptance, ttft)
 
 
 @given(long_bodies(), st.lists(st.integers(0, 3 * TAIL), max_size=5))
@@ -142,14 +143,14 @@ def test_the_end_says_as_much_as_all_of_it(body: dict[str, Any], places: list[in
     text = compact(body)
     by = WholeReader(remove_metrics=False)
     assert passed(by, chunked(text, places)) == text
-    assert said(by.answer()) == said(answer.read(text))
+    assert fields_of(by.answer()) == fields_of(answer.read(text))
 
 
 def test_a_reason_that_is_no_word_is_none() -> None:
     body = compact({"output": "x" * TAIL, "usage": {"output_tokens": 7}, "text": SCHEMA["status"]})
     by = WholeReader(remove_metrics=False)
     passed(by, [body.replace(b'"text"', b'"status"')])
-    assert said(by.answer()) == (7, None, None, None)
+    assert fields_of(by.answer()) == (7, None, None, None)
 
 
 def test_no_more_than_the_end_is_held() -> None:

@@ -73,10 +73,10 @@ def usage_chunk_without_metrics(event: bytes) -> bytes:
 
 
 def _replaced(text: bytes, instead: bytes) -> bytes:
-    at = text.rfind(_METRICS)
-    if at < 0:
+    position = text.rfind(_METRICS)
+    if position < 0:
         return text
-    start = at + len(_METRICS)
+    start = position + len(_METRICS)
     decoded = text[start:].decode("utf-8", "replace")
     try:
         metrics, length = json.JSONDecoder().raw_decode(decoded)
@@ -92,6 +92,6 @@ def _replaced(text: bytes, instead: bytes) -> bytes:
         return text[:start] + member + text[end:]
     if instead:
         return text[:start] + instead + text[end:]
-    if text[at - 1 : at] == b",":
-        return text[: at - 1] + text[end:]
-    return text[:at] + text[end:].removeprefix(b",")
+    if text[position - 1 : position] == b",":
+        return text[: position - 1] + text[end:]
+    return text[:position] + text[end:].removeprefix(b",")

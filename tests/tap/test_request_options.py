@@ -10,19 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.domain.temperature import Buckets
-from specwatch.tap import asked
-from specwatch.tap.asked import Asked
-from specwatch.tap.facts import Endpoint
+from specwatch.tap import request_options
+from specwatch.tap.request_options import RequestOptions
+from specwatch.tap.server_facts import Endpoint
 
 CHAT = Endpoint.CHAT
 MESSAGES = '"messages":[{"role":"user","content":"Hi"}]'
 
 
-def read(members: str, endpoint: Endpoint = CHAT) -> Asked:
+def read(members: str, endpoint: Endpoint = CHAT) -> RequestOptions:
     """A request with the members, as JSON text."""
-    found = asked.read(endpoint, f"{{{MESSAGES},{members}}}".encode())
-    assert found is not None
-    return found
+    request = request_options.read(endpoint, f"{{{MESSAGES},{members}}}".encode())
+    assert request is not None
+    return request
 
 
 TEMPERATURES = {
@@ -62,8 +62,8 @@ def test_any_number_is_read_as_it_is(temperature: float) -> None:
 
 
 def test_of_a_key_that_stands_twice_the_last_one_counts() -> None:
-    found = read('"temperature":0,"stream":false,"temperature":1.5,"stream":true')
-    assert (found.temperature, found.stream) == (1.5, True)
+    request = read('"temperature":0,"stream":false,"temperature":1.5,"stream":true')
+    assert (request.temperature, request.stream) == (1.5, True)
 
 
 SEVERAL = {
@@ -93,25 +93,27 @@ SEVERAL = {
 
 @pytest.mark.parametrize(("members", "expected"), SEVERAL.items())
 def test_several_completions_are_known_before_they_come(members: str, expected: bool) -> None:
-    assert asked.read(Endpoint.COMPLETIONS, b"{%b}" % members.encode()) == Asked(
+    assert request_options.read(Endpoint.COMPLETIONS, b"{%b}" % members.encode()) == RequestOptions(
         Endpoint.COMPLETIONS, several=expected
     )
 
 
 @pytest.mark.parametrize("yes", ["true", "1", "1.0", '"true"', '"True"', '"on"', '"y"', '"1"'])
 def test_what_pydantic_takes_for_true_is_true(yes: str) -> None:
-    found = read(
+    request = read(
         f'"stream":{yes},"use_beam_search":{yes},"stream_options":{{"include_usage":{yes}}}'
     )
-    assert (found.stream, found.beam_search, found.wants_usage) == (True, True, True)
+    assert (request.stream, request.beam_search, request.wants_usage) == (True, True, True)
 
 
 @pytest.mark.parametrize(
     "no", ["false", "0", "null", '"false"', '"off"', '"maybe"', "2", "[]", "{}"]
 )
 def test_all_else_is_not(no: str) -> None:
-    found = read(f'"stream":{no},"use_beam_search":{no},"stream_options":{{"include_usage":{no}}}')
-    assert (found.stream, found.beam_search, found.wants_usage) == (False, False, False)
+    request = read(
+        f'"stream":{no},"use_beam_search":{no},"stream_options":{{"include_usage":{no}}}'
+    )
+    assert (request.stream, request.beam_search, request.wants_usage) == (False, False, False)
 
 
 ASKABLE = {
@@ -156,10 +158,10 @@ def test_tools_are_noticed(tools: str, expected: bool) -> None:
 
 
 def test_the_one_door_of_sagemaker_leads_to_completions_too() -> None:
-    door = asked.ENDPOINTS["/invocations"]
+    door = request_options.ENDPOINTS["/invocations"]
     assert read('"n":1', door).endpoint is Endpoint.CHAT
-    found = asked.read(door, b'{"prompt":["a","b"]}')
-    assert found == Asked(Endpoint.COMPLETIONS, several=True)
+    request = request_options.read(door, b'{"prompt":["a","b"]}')
+    assert request == RequestOptions(Endpoint.COMPLETIONS, several=True)
     assert read('"prompt":["a","b"]', door).endpoint is Endpoint.CHAT
 
 
@@ -177,9 +179,9 @@ LENIENT = {
 @pytest.mark.parametrize("body", LENIENT.values(), ids=LENIENT)
 def test_what_only_a_lenient_reader_takes_is_read_but_never_changed(body: bytes) -> None:
     assert json.loads(body)["temperature"] == 0.5
-    found = asked.read(CHAT, body)
-    assert found is not None
-    assert (found.temperature, found.stream, found.askable) == (0.5, True, False)
+    request = request_options.read(CHAT, body)
+    assert request is not None
+    assert (request.temperature, request.stream, request.askable) == (0.5, True, False)
 
 
 NO_REQUESTS = {
@@ -200,20 +202,23 @@ NO_REQUESTS = {
 
 @pytest.mark.parametrize("body", NO_REQUESTS.values(), ids=NO_REQUESTS)
 def test_what_is_no_request_is_none(body: bytes) -> None:
-    assert asked.read(CHAT, body) is None
+    assert request_options.read(CHAT, body) is None
 
 
 def test_a_huge_body_is_read_like_any_other() -> None:
     body = b'{"messages":["%b"],"temperature":0.25,"stream":true}' % (b"x" * (32 << 20))
-    found = asked.read(CHAT, body)
-    assert found is not None
-    assert found.temperature == 0.25
-    assert asked.with_usage(body, found) == body[:-1] + b',"stream_options":{"include_usage":true}}'
+    request = request_options.read(CHAT, body)
+    assert request is not None
+    assert request.temperature == 0.25
+    assert (
+        request_options.with_usage(body, request)
+        == body[:-1] + b',"stream_options":{"include_usage":true}}'
+    )
 
 
 @given(st.binary() | st.text().map(str.encode))
 def test_any_bytes_are_read_or_none(body: bytes) -> None:
-    asked.read(CHAT, body)
+    request_options.read(CHAT, body)
 
 
 values: st.SearchStrategy[Any] = st.recursive(
@@ -255,10 +260,10 @@ def streaming_bodies(draw: st.DrawFn) -> bytes:
 
 @given(streaming_bodies(), st.sampled_from([CHAT, Endpoint.COMPLETIONS]))
 def test_a_body_with_usage_differs_in_nothing_else(body: bytes, endpoint: Endpoint) -> None:
-    found = asked.read(endpoint, body)
-    assert found is not None
-    assert found.askable
-    changed = asked.with_usage(body, found)
+    request = request_options.read(endpoint, body)
+    assert request is not None
+    assert request.askable
+    changed = request_options.with_usage(body, request)
     before, after = json.loads(body), json.loads(changed)
     options, had = after.pop("stream_options"), before.pop("stream_options", None) or {}
     assert options.pop("include_usage") is True
@@ -271,10 +276,10 @@ def test_a_body_with_usage_differs_in_nothing_else(body: bytes, endpoint: Endpoi
 
 
 def test_options_stay_but_for_the_usage_that_nobody_wanted() -> None:
-    found = read(
+    request = read(
         '"stream":true,"stream_options":{"a":[1],"include_usage":false,"continuous_usage_stats":"on"}'
     )
-    changed = json.loads(asked.with_usage(b"{}", found).replace(b"{,", b"{"))
+    changed = json.loads(request_options.with_usage(b"{}", request).replace(b"{,", b"{"))
     assert changed["stream_options"] == {
         "a": [1], "include_usage": True, "continuous_usage_stats": False,
     }  # fmt: skip

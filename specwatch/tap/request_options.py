@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from specwatch.tap.facts import Endpoint
+from specwatch.tap.server_facts import Endpoint
 
 ENDPOINTS = {
     "/v1/chat/completions": Endpoint.CHAT,
@@ -59,7 +59,7 @@ class _Body(msgspec.Struct, gc=False):
 _BODY = msgspec.json.Decoder(_Body)
 
 
-class Asked(msgspec.Struct, frozen=True):
+class RequestOptions(msgspec.Struct, frozen=True):
     """A request to generate.
 
     ``temperature`` is what the request names, None where the server's default applies.
@@ -80,67 +80,73 @@ class Asked(msgspec.Struct, frozen=True):
     askable: bool = False
     tools: bool = False
     echo: bool = False
-    options: dict[str, Any] | None = None
+    stream_options: dict[str, Any] | None = None
 
 
-def read(endpoint: Endpoint, body: bytes) -> Asked | None:
+def read(endpoint: Endpoint, body: bytes) -> RequestOptions | None:
     """Read a request's body; None for what is not a JSON object, which the server will refuse."""
     plain = True
-    found: _Body | None
+    request: _Body | None
     try:
-        found = _BODY.decode(body)
+        request = _BODY.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        found, plain = _other_json(body), False
-    if found is None:
+        request, plain = _other_json(body), False
+    if request is None:
         return None
-    if endpoint is Endpoint.CHAT and found.prompt and not found.messages:
+    if endpoint is Endpoint.CHAT and request.prompt and not request.messages:
         endpoint = Endpoint.COMPLETIONS
-    options = found.stream_options
-    stream = _is_true(found.stream)
+    options = request.stream_options
+    stream = _is_true(request.stream)
     can_say = options is None or (
         isinstance(options, dict) and options.get("include_usage") in _NO_USAGE
     )
-    return Asked(
+    return RequestOptions(
         endpoint,
-        temperature=_number(found.temperature),
+        temperature=_number(request.temperature),
         stream=stream,
-        several=_several(found),
-        beam_search=_is_true(found.use_beam_search),
+        several=_several(request),
+        beam_search=_is_true(request.use_beam_search),
         wants_usage=isinstance(options, dict) and _is_true(options.get("include_usage")),
         open=isinstance(options, dict) and "include_usage" not in options,
         askable=plain and stream and can_say and endpoint in OPENAI,
-        tools=bool(found.tools) and bytes(found.tools) not in (b"null", b"[]"),
-        echo=_is_true(found.echo),
-        options=options if isinstance(options, dict) else None,
+        tools=bool(request.tools) and bytes(request.tools) not in (b"null", b"[]"),
+        echo=_is_true(request.echo),
+        stream_options=options if isinstance(options, dict) else None,
     )
 
 
-def with_usage(body: bytes, asked: Asked) -> bytes:
+def with_usage(body: bytes, options: RequestOptions) -> bytes:
     """The body, asking for the usage chunk too: everything else stays byte for byte.
 
     The key is added at the end: of a key that stands twice, the last one counts.
     """
-    options = {**(asked.options or {}), "include_usage": True}
-    if _is_true(options.get(_CONTINUOUS)):
-        options[_CONTINUOUS] = False  # without usage it meant nothing, with it it would
+    stream_options = {**(options.stream_options or {}), "include_usage": True}
+    if _is_true(stream_options.get(_CONTINUOUS)):
+        stream_options[_CONTINUOUS] = False  # without usage it meant nothing, with it it would
     end = body.rindex(b"}")
-    return b'%b,"stream_options":%b%b' % (body[:end], msgspec.json.encode(options), body[end:])
+    return b'%b,"stream_options":%b%b' % (
+        body[:end],
+        msgspec.json.encode(stream_options),
+        body[end:],
+    )
 
 
 def _other_json(body: bytes) -> _Body | None:
     """What a more lenient reader than ours, such as the server's, makes of it."""
     try:
-        found = json.loads(body)
+        members = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(members, dict):
         return None
     raw = {
-        key: msgspec.Raw(json.dumps(found[key]).encode())
+        key: msgspec.Raw(json.dumps(members[key]).encode())
         for key in ("prompt", "prompt_embeds", "messages", "tools")
-        if key in found
+        if key in members
     }
-    plain = {key: found[key] for key in _Body.__struct_fields__ if key in found and key not in raw}
+    plain = {
+        key: members[key] for key in _Body.__struct_fields__ if key in members and key not in raw
+    }
     return _Body(**plain, **raw)
 
 

@@ -1,0 +1,135 @@
+"""What the rules found of one target: its judge, the last decision, and the changes to store."""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import structlog
+
+from specwatch.domain import breakeven
+from specwatch.domain.sample import total
+from specwatch.domain.speedup import NO_BASELINE, NOT_READ
+from specwatch.rules import decisions
+from specwatch.rules.decisions import Decision, ModelDecision, TargetDecision
+from specwatch.rules.judge import Judge
+from specwatch.rules.verdicts import Finding, Verdict
+
+_log = structlog.get_logger("specwatch.daemon.rule_service")
+_EVENTS = {
+    Verdict.BREACH: "rule_breach", Verdict.PASS: "rule_cleared", Verdict.NO_DATA: "rule_ended",
+}  # fmt: skip
+_GONE = "no requests of that model or temperature for a day"
+
+Scope = tuple[str, str, str]
+"""Name of a rule, a model and a temperature."""
+
+
+class Change(NamedTuple):
+    """A change that waits for the database; a breach with what it has to be explained by."""
+
+    decision: Decision
+    finding: Finding | None = None
+
+
+@dataclass(slots=True)
+class JudgedTarget:
+    """The judge of one target; the lock is held for whatever the judge does."""
+
+    judge: Judge
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    loaded: bool = False
+    """Whether the past was read for the objectives that are configured."""
+    restored: bool = False
+    """Whether the breaches that an earlier daemon left are known."""
+    decision: TargetDecision = field(default_factory=TargetDecision)
+    changed_at: dict[Scope, float] = field(default_factory=dict)
+    """When the last change of a scope was, while it is in breach or the clock is behind that."""
+
+    def decide(self) -> None:
+        """Renew the decision from what the judge knows now."""
+        judge = self.judge
+        cost = judge.draft_cost_ratio
+        baselines, latencies = judge.baselines(), judge.baseline_latencies()
+        models = {}
+        for name, assessment in judge.assessments().items():
+            prior = None
+            if not self.restored and assessment.missing == NO_BASELINE:
+                assessment = replace(assessment, missing=NOT_READ)
+            elif self.restored and not baselines[name].known:
+                prior = breakeven.assumed_speedup(total(judge.recent(name)), cost)
+            models[name] = ModelDecision(assessment, baselines[name], prior, cost, latencies[name])
+        self.decision = TargetDecision(models, judge.findings(), judge.slos(), judge.goodput())
+
+    def open_breaches(self) -> dict[Scope, Finding]:
+        """The findings that are in breach."""
+        return {
+            scope_of(finding): finding
+            for finding in self.judge.findings()
+            if finding.verdict is Verdict.BREACH
+        }
+
+    def change_of(self, finding: Finding, daemon: str, now: float) -> Change:
+        """A change as it is stored; a breach is explained when it is written."""
+        decision = self.decision_of(finding, daemon, now)
+        if finding.verdict is Verdict.NO_DATA:
+            return self.ended(decision, finding.since, _GONE)
+        breach = finding.verdict is Verdict.BREACH
+        changed_at = self._later(scope_of(finding), finding.since, breach=breach)
+        return Change(replace(decision, at=changed_at), finding if breach else None)
+
+    def decision_of(self, finding: Finding, daemon: str, now: float) -> Decision:
+        """A finding as it is stored, with the numbers that it rests on."""
+        rule = finding.rule
+        return Decision(
+            daemon=daemon,
+            target=self.judge.target,
+            model_name=finding.model_name,
+            temperature=finding.temperature,
+            rule=rule.name,
+            at=finding.since,
+            verdict=str(finding.verdict),
+            severity=rule.severity,
+            action=rule.action,
+            inputs=decisions.inputs(finding, self.decision.models.get(finding.model_name), now),
+        )
+
+    def ended(self, breach: Decision, now: float, why: str) -> Change:
+        """The end of a breach that cannot be judged any more."""
+        scope = (breach.rule, breach.model_name, breach.temperature)
+        ended_at = self._later(scope, now, breach=False)
+        inputs = {"missing": why}
+        return Change(replace(breach, at=ended_at, verdict=str(Verdict.NO_DATA), inputs=inputs))
+
+    def _later(self, scope: Scope, time: float, *, breach: bool) -> float:
+        """When a change is said to be: after the one before, to wherever the clock was set."""
+        # Changes of a scope are told apart by their second.
+        later = max(time, self.changed_at.get(scope, -math.inf) + 1)
+        if breach or later > time:
+            self.changed_at[scope] = later
+        else:
+            self.changed_at.pop(scope, None)
+        return later
+
+
+def scope_of(finding: Finding) -> Scope:
+    """What a finding is of."""
+    return finding.rule.name, finding.model_name, finding.temperature
+
+
+def log_change(finding: Finding) -> None:
+    """Log a change; the value is that of the condition that says most."""
+    breach = finding.verdict is Verdict.BREACH
+    reading = decisions.leading(finding)
+    (_log.warning if breach else _log.info)(
+        _EVENTS[finding.verdict],
+        rule=finding.rule.name,
+        target=finding.target,
+        model_name=finding.model_name,
+        temperature=finding.temperature,
+        metric=reading and reading[0].metric,
+        value=reading and reading[1].value,
+        threshold=reading and reading[0].threshold,
+    )

@@ -1,0 +1,207 @@
+"""Where daemons stopped reading counters: one row for each daemon and target."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import sqlalchemy as sa
+
+from specwatch.domain.model import Counters, Cursor, Series
+from specwatch.store import damage
+from specwatch.store.contexts import LARGEST_REMEMBERED, Context, Finite, addressed, short, storable
+from specwatch.store.damage import MissingContext
+from specwatch.store.schema import cursors
+from specwatch.store.statements import contents_of, insert
+
+
+class PackedCursor(msgspec.Struct, frozen=True, gc=False):
+    """One cursor; ``layout`` lists its series, ``counters`` has their values in that order."""
+
+    target: str
+    layout: Context
+    counters: bytes
+    process_start: float | None
+    wall: float
+    after: float | None = None
+
+
+class _CursorData(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The values of a cursor's series; those of its proxy are None where it has none."""
+
+    values: tuple[Finite, ...]
+    proxy_values: tuple[Finite, ...] | None = None
+    proxy_process_start: Finite | None = None
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(_CursorData)
+
+
+def pack_cursor(cursor: Cursor) -> PackedCursor:
+    """Pack one cursor."""
+    proxy = cursor.proxy
+    own, of_proxy = tuple(cursor.samples), () if proxy is None else tuple(proxy.samples)
+    size = sum(map(len, itertools.chain(*own, *of_proxy)))
+    # Those of hostile servers would take gigabytes.
+    make = _layout if size <= LARGEST_REMEMBERED else _layout.__wrapped__
+    layout = make(own, of_proxy)
+    data = _CursorData(
+        _values(cursor.samples, layout.own),
+        None if proxy is None else _values(proxy.samples, layout.proxy),
+        None if proxy is None else proxy.process_start,
+    )
+    return PackedCursor(
+        storable(cursor.target),
+        layout.context,
+        _ENCODER.encode(data),
+        cursor.process_start,
+        cursor.wall,
+        cursor.after,
+    )
+
+
+def unpack_cursor(packed: PackedCursor) -> Cursor:
+    """The cursor that was packed."""
+    own, of_proxy = _series_of(packed.layout.content)
+    data = _DECODER.decode(packed.counters)
+    proxy = None
+    if data.proxy_values is not None:
+        samples = dict(zip(of_proxy, data.proxy_values, strict=True))
+        proxy = Counters(samples, data.proxy_process_start)
+    return Cursor(
+        packed.target,
+        dict(zip(own, data.values, strict=True)),
+        packed.process_start,
+        packed.wall,
+        proxy,
+    )
+
+
+def cursor_of(row: sa.Row[Any], content: str | None) -> Cursor:
+    """What a row of cursors holds, whose layout has that content.
+
+    Raises one of ``damage.UNDECODABLE``.
+    """
+    damage.require_types(cursors, row._fields, row)
+    if content is None:
+        raise MissingContext
+    layout = Context(row.layout_id, content)
+    return unpack_cursor(
+        PackedCursor(row.target, layout, bytes(row.counters), row.process_start, row.wall)
+    )
+
+
+def read(connection: sa.Connection, daemon: str) -> dict[str, Cursor]:
+    """Where a daemon stopped reading, by target."""
+    rows = connection.execute(sa.select(cursors).where(cursors.c.daemon == daemon)).all()
+    contents = contents_of(connection, {row.layout_id for row in rows})
+    sound = damage.sound(
+        damage.of(connection),
+        cursors,
+        rows,
+        lambda row: cursor_of(row, contents.get(row.layout_id)),
+    )
+    return {cursor.target: cursor for cursor in sound}
+
+
+def put(connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]) -> None:
+    """Write cursors over what is stored of their targets."""
+    rows = [
+        {
+            "daemon": daemon,
+            "target": cursor.target,
+            "layout_id": cursor.layout.id,
+            "counters": cursor.counters,
+            "process_start": cursor.process_start,
+            "wall": cursor.wall,
+        }
+        for cursor in packed
+    ]
+    if not rows:
+        return
+    statement = insert(connection, cursors)
+    changed = ("layout_id", "counters", "process_start", "wall")
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=["daemon", "target"],
+            set_={name: statement.excluded[name] for name in changed},
+        ),
+        rows,
+    )
+
+
+def superseded(
+    connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]
+) -> frozenset[str]:
+    """Targets whose stored cursor is later than where the first of theirs begins to count, and is
+    none of them: another process of the daemon's name has written what they count."""
+    own: dict[str, list[PackedCursor]] = {}
+    for cursor in packed:
+        own.setdefault(cursor.target, []).append(cursor)
+    stored = connection.execute(
+        sa.select(cursors.c.target, cursors.c.wall)
+        .where(cursors.c.daemon == daemon, cursors.c.target.in_(own))
+        .with_for_update()
+    )
+    return frozenset(
+        row.target
+        for row in stored
+        if (since := own[row.target][0].after) is not None
+        and row.wall > since
+        and all(row.wall != cursor.wall for cursor in own[row.target])
+    )
+
+
+def delete(connection: sa.Connection, daemon: str, targets: Sequence[str]) -> None:
+    """Delete the cursors of a daemon's targets, so that the next start begins to count anew."""
+    chosen = cursors.c.target.in_([storable(target) for target in targets])
+    connection.execute(cursors.delete().where(cursors.c.daemon == daemon, chosen))
+
+
+class _Layout(NamedTuple):
+    context: Context
+    own: tuple[Series, ...]
+    proxy: tuple[Series, ...]
+
+
+@lru_cache(maxsize=512)
+def _layout(own: tuple[Series, ...], proxy: tuple[Series, ...]) -> _Layout:
+    # Sorted: a tap's series stand on the page as its first requests came, at each start otherwise.
+    own, proxy = tuple(sorted(own, key=_family)), tuple(sorted(proxy, key=_family))
+    return _Layout(addressed([_families(own), _families(proxy)]), own, proxy)
+
+
+def _family(series: Series) -> tuple[str, ...]:
+    return (*series._replace(key=""), series.key)
+
+
+def _families(series: tuple[Series, ...]) -> list[list[Any]]:
+    """Siblings, which differ only in their key, as one entry."""
+    groups = itertools.groupby(series, lambda counter: counter._replace(key=""))
+    return [
+        [family.quantity, family.part, family.model_name, family.engine, family.temperature,
+         [sibling.key for sibling in siblings]]
+        for family, siblings in groups
+    ]  # fmt: skip
+
+
+def _values(samples: Mapping[Series, float], order: tuple[Series, ...]) -> tuple[float, ...]:
+    return tuple(short(samples[series]) for series in order)
+
+
+@lru_cache(maxsize=512)
+def _series_of(content: str) -> tuple[tuple[Series, ...], tuple[Series, ...]]:
+    own, proxy = (
+        tuple(
+            Series(quantity, part, model_name, engine, key, temperature)
+            for quantity, part, model_name, engine, temperature, keys in families
+            for key in keys
+        )
+        for families in json.loads(content)
+    )
+    return own, proxy

@@ -1,0 +1,90 @@
+"""Windows of minutes as rows, and the series that they belong to."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+
+from specwatch.domain.model import HOUR, SeriesId
+from specwatch.errors import DamagedRow
+from specwatch.store import schema
+from specwatch.store.packing import COLUMNS, PackedWindow
+from specwatch.store.statements import add_rows, insert, lock_series
+
+_EXTEND_SERIES = """
+UPDATE series SET
+    first_start = CASE WHEN first_start > {first} THEN {first} ELSE first_start END,
+    last_start = CASE WHEN last_start < {last} THEN {last} ELSE last_start END,
+    rolled_until = CASE WHEN rolled_until > {hour} THEN {hour} ELSE rolled_until END
+WHERE id IN ({members}) AND (first_start > {first} OR last_start < {last} OR rolled_until > {hour})
+"""
+
+
+def add(
+    connection: sa.Connection,
+    windows: Sequence[PackedWindow],
+    ids: Mapping[SeriesId, int],
+    run_id: int,
+) -> None:
+    """Write windows of series whose ids are known; they are added to those of the same minute."""
+    if not windows:
+        return
+    members = [ids[window.series] for window in windows]
+    spans: dict[int, tuple[int, int]] = {}
+    for id_, window in zip(members, windows, strict=True):
+        first, last = spans.get(id_, (window.start, window.start))
+        spans[id_] = (min(first, window.start), max(last, window.start))
+    if connection.dialect.name != "sqlite":
+        lock_series(connection, spans)
+    rows = [
+        (window.start, id_, run_id, window.context.id, *window.columns())
+        for id_, window in zip(members, windows, strict=True)
+    ]
+    key = ("start", "series_id", "run_id", "context_id")
+    add_rows(connection, schema.minutes, (*key, *COLUMNS), rows)
+    _extend_series(connection, spans)
+
+
+def add_series(
+    connection: sa.Connection, windows: Sequence[PackedWindow], known: Mapping[SeriesId, int]
+) -> dict[SeriesId, int]:
+    """Write the series of windows that are not known yet; returns their ids."""
+    new = {window.series: window.start for window in windows if window.series not in known}
+    if not new:
+        return {}
+    table = schema.series
+    names = ("daemon", "target", "model_name", "temperature")
+    connection.execute(
+        insert(connection, table).on_conflict_do_nothing(),
+        [
+            {name: getattr(series, name) for name in names}
+            | {"first_start": start, "last_start": start, "rolled_until": start - start % HOUR}
+            for series, start in new.items()
+        ],
+    )
+    query = sa.select(table.c.id, *(table.c[name] for name in names)).where(
+        table.c.daemon.in_({series.daemon for series in new}),
+        table.c.target.in_({series.target for series in new}),
+    )
+    ids = {SeriesId(*row[1:]): row[0] for row in connection.execute(query)}
+    for series in new.keys() - ids.keys():
+        key = {name: getattr(series, name) for name in names}
+        raise DamagedRow("series", key, "is in the index, and not in the table")
+    return {series: ids[series] for series in new}
+
+
+def _extend_series(connection: sa.Connection, spans: Mapping[int, tuple[int, int]]) -> None:
+    """Move each series' first and last start, and its roll-up back to the first late minute."""
+    grouped = defaultdict(list)
+    for id_, span in spans.items():
+        grouped[span].append(id_)
+    for (first, last), members in grouped.items():
+        hour = first - first % HOUR
+        # Written out: a parameter for each of a fleet's ids takes longer than all the rest.
+        connection.exec_driver_sql(
+            _EXTEND_SERIES.format(
+                first=first, last=last, hour=hour, members=", ".join(map(str, members))
+            )
+        )
