@@ -11,7 +11,7 @@ from specwatch.config.service import CommandService
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration, quoted
 from specwatch.errors import ActuatorError
-from specwatch.guard.plan import Life, Plan, Service
+from specwatch.guard.plan import Plan, ProcessState, Service
 from specwatch.runtime.child_process import Finished, environment_for, printable, run_command
 
 _MODES = {"on": Mode.ON, "off": Mode.OFF}
@@ -72,7 +72,7 @@ class CommandActuator:
             detail = (
                 f"how it is set to start is not known without a status command; {_LIFE_UNKNOWN}"
             )
-            return Service(Life.UP, None, None, detail)
+            return Service(ProcessState.UP, None, None, detail)
         finished = self._run(words, "status")
         if finished.failure is not None:
             raise ActuatorError(finished.failure, retry=True)
@@ -83,7 +83,7 @@ class CommandActuator:
             raise ActuatorError(
                 f"`{shlex.join(masked(words))}` {found}; a status command prints on or off first"
             )
-        return Service(Life.UP, mode, None, _LIFE_UNKNOWN)
+        return Service(ProcessState.UP, mode, None, _LIFE_UNKNOWN)
 
     def disable(self, incident: str) -> None:
         """Run the disable command; ActuatorError when it fails."""

@@ -14,7 +14,7 @@ from specwatch.actuators.held_process import Event, HeldProcess
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError
-from specwatch.guard.plan import Life, Service
+from specwatch.guard.plan import ProcessState, Service
 from specwatch.runtime.text_file import read_text
 from specwatch.vllm_cli import Stripped, strip
 
@@ -130,10 +130,10 @@ class Supervisor:
         with self._changed:
             life = self._life
             if self._running and self._wanted and life is not None:
-                return Service(Life.UP, self._mode, life.instance, self._detail)
+                return Service(ProcessState.UP, self._mode, life.instance, self._detail)
             changing = life is not None or self._operation.locked()
             instance = None if life is None else life.instance
-            state = Life.CHANGING if changing else Life.DOWN
+            state = ProcessState.CHANGING if changing else ProcessState.DOWN
             return Service(state, self._mode, instance, self._detail)
 
     def words(self, mode: Mode) -> tuple[str, ...]:

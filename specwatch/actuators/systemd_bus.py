@@ -30,7 +30,7 @@ from jeepney.io.blocking import prep_socket
 from specwatch.actuators.unit_command import UnitCommand
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError
-from specwatch.guard.plan import Life
+from specwatch.guard.plan import ProcessState
 
 _SYSTEM_BUS = "/run/dbus/system_bus_socket"
 _MANAGER = DBusAddress(
@@ -70,15 +70,19 @@ class LoadedUnit:
     """Where its file system is another than ours: that folder or image."""
 
     @property
-    def life(self) -> Life:
+    def life(self) -> ProcessState:
         """Whether its process is there."""
         if self.has_job or self.active_state == "deactivating":
-            return Life.CHANGING
+            return ProcessState.CHANGING
         if self.active_state == "activating":  # between two attempts nothing runs
-            return Life.DOWN if self.sub_state.startswith("auto-restart") else Life.CHANGING
+            return (
+                ProcessState.DOWN
+                if self.sub_state.startswith("auto-restart")
+                else ProcessState.CHANGING
+            )
         if self.active_state in ("active", "reloading"):
-            return Life.UP
-        return Life.STOPPED if self.result == "success" else Life.DOWN
+            return ProcessState.UP
+        return ProcessState.STOPPED if self.result == "success" else ProcessState.DOWN
 
 
 class Manager(Protocol):

@@ -21,7 +21,7 @@ from specwatch.config import masking
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError, CannotStrip
-from specwatch.guard.plan import FileChange, Life, Plan, Service
+from specwatch.guard.plan import FileChange, Plan, ProcessState, Service
 from specwatch.vllm_cli import Stripped, strip
 
 _WRONG_STATE = {
@@ -179,7 +179,7 @@ class SystemdUnit:
 
     def _limit_of(self, do: str, unit: LoadedUnit) -> SwitchLimit | None:
         """None for the way back of a server that is down, which no limit may hold up."""
-        return None if do == "enable" and unit.life is Life.DOWN else self._limit
+        return None if do == "enable" and unit.life is ProcessState.DOWN else self._limit
 
     def _check_limit(self, do: str, unit: LoadedUnit, incident: str = "") -> None:
         if (limit := self._limit_of(do, unit)) is not None:

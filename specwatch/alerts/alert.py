@@ -68,12 +68,12 @@ def _valid(texts: Mapping[str, str]) -> dict[str, str]:
 
     It takes an empty value for none.
     """
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for name, text in sorted(texts.items(), key=lambda pair: bool(LABEL_NAME.fullmatch(pair[0]))):
         value = text.encode("utf-8", "replace").decode("utf-8")
         if value:
-            found[_label_name(name)] = value
-    return found
+            labels[_label_name(name)] = value
+    return labels
 
 
 def _label_name(name: str) -> str:

@@ -117,18 +117,18 @@ class AlertPost:
 
     def _refusal(self, response: requests.Response, headers: Mapping[str, str]) -> PostError:
         status = response.status_code
-        said = response.raw.read(SHOWN * 4).decode("utf-8", "replace")
+        body = response.raw.read(SHOWN * 4).decode("utf-8", "replace")
         hint = _HINTS.get(status, "")
         if 300 <= status < 400:
             hint = "; a redirect is not followed, give the address that it leads to"
         rejected = 400 <= status < 500 and status not in (408, 429)
         reason = PostReason.REJECTED if rejected else PostReason.HTTP_STATUS
-        quoted = f" ({_masked(said, headers)})" if said.strip() else ""
+        quoted = f" ({_masked(body, headers)})" if body.strip() else ""
         return PostError(reason, f"{self._url} answered {status}{quoted}{hint}")
 
     def _failure(self, error: Exception, headers: Mapping[str, str]) -> PostError:
         url, detail = self._url, _masked(str(root(error)), headers)
-        kinds = [type(each) for each in chain(error)]
+        kinds = [type(cause) for cause in chain(error)]
         if any(issubclass(kind, requests.Timeout | TimeoutError) for kind in kinds):
             seconds = f"{self._section.timeout:g} s"
             return PostError(

@@ -24,7 +24,7 @@ def alerts_of(target: TargetStatus, runbook_url: str) -> list[Alert]:
 
     Their labels stay the same while they fire.
     """
-    return [_with_runbook(each, runbook_url) for each in _all(target)]
+    return [_with_runbook(alert, runbook_url) for alert in _all(target)]
 
 
 def _with_runbook(alert: Alert, runbook_url: str) -> Alert:
@@ -33,7 +33,7 @@ def _with_runbook(alert: Alert, runbook_url: str) -> Alert:
 
 
 def _all(target: TargetStatus) -> list[Alert]:
-    found = [
+    alerts = [
         _of_finding(target.name, finding)
         for finding in target.decision.findings
         if finding.verdict is Verdict.BREACH
@@ -41,46 +41,48 @@ def _all(target: TargetStatus) -> list[Alert]:
     guard = target.guard
     # Whoever guards it, all say the same: an alert must not end because the guard changes hands.
     if guard is not None and guard.state is not None:
-        found += _of_guard(guard.state, acts=guard.mode == "act")
-    return found
+        alerts += _of_guard(guard.state, acts=guard.mode == "act")
+    return alerts
 
 
-def _of_finding(target: str, found: Finding) -> Alert:
-    rule = found.rule
+def _of_finding(target: str, finding: Finding) -> Alert:
+    rule = finding.rule
     labels = {
         "alertname": RULE,
         "rule": rule.name,
         "severity": rule.severity,
         "target": target,
-        "model_name": found.model_name,
+        "model_name": finding.model_name,
     }
-    if found.temperature != ALL_TEMPERATURES:
-        labels["temperature"] = found.temperature
-    where = "" if found.temperature == ALL_TEMPERATURES else f" at temperature {found.temperature}"
+    if finding.temperature != ALL_TEMPERATURES:
+        labels["temperature"] = finding.temperature
+    where = (
+        "" if finding.temperature == ALL_TEMPERATURES else f" at temperature {finding.temperature}"
+    )
     return Alert(
         labels,
         {
             "summary": f"{target}: {rule.summary[:1].lower()}{rule.summary[1:]}",
-            "description": f"{found.model_name}{where}: {_numbers(found)}",
+            "description": f"{finding.model_name}{where}: {_numbers(finding)}",
         },
-        found.since,
+        finding.since,
     )
 
 
-def _numbers(found: Finding) -> str:
+def _numbers(finding: Finding) -> str:
     """``speedup_ratio is 0.71 (0.65 to 0.77) over 30m, below 1``."""
-    told = decisions.leading(found)
-    if told is None or told[1].value is None:
-        return f"{found.rule.name} is in breach; the numbers of this minute are not there"
-    condition, reading = told
-    said = f"{condition.metric} is {reading.value:.3g}"
+    leading = decisions.leading(finding)
+    if leading is None or leading[1].value is None:
+        return f"{finding.rule.name} is in breach; the numbers of this minute are not there"
+    condition, reading = leading
+    sentence = f"{condition.metric} is {reading.value:.3g}"
     if reading.interval is not None:
-        said += f" ({reading.interval.lower:.3g} to {reading.interval.upper:.3g})"
+        sentence += f" ({reading.interval.lower:.3g} to {reading.interval.upper:.3g})"
     line = "below" if condition.above is None else "above"
     # What a stretch decided is of less than the window: its note says of how much.
-    window = reading.note or f"over {format_duration(found.rule.window_of(condition))}"
-    said += f" {window}, {line} {condition.threshold:g}"
-    return f"{said}; {reading.drafts} drafts, {reading.requests} requests"
+    window = reading.note or f"over {format_duration(finding.rule.window_of(condition))}"
+    sentence += f" {window}, {line} {condition.threshold:g}"
+    return f"{sentence}; {reading.drafts} drafts, {reading.requests} requests"
 
 
 def _of_guard(state: GuardState, *, acts: bool) -> Iterator[Alert]:
@@ -145,7 +147,7 @@ def _said(inputs: object) -> str:
     leading = inputs.get("leading") if isinstance(inputs, dict) else None
     if not isinstance(leading, dict) or leading.get("value") is None:
         return ""
-    said = f"{leading['metric']} {leading['value']:.3g}"
+    sentence = f"{leading['metric']} {leading['value']:.3g}"
     if leading.get("lower") is not None and leading.get("upper") is not None:
-        said += f" ({leading['lower']:.3g} to {leading['upper']:.3g})"
-    return said
+        sentence += f" ({leading['lower']:.3g} to {leading['upper']:.3g})"
+    return sentence

@@ -45,34 +45,34 @@ def carry_out(
     """Place an order and follow it for so many seconds, None for until the daemon has begun; exits
     with 1 where it is not done."""
     entry = guard_store.chosen(book, target)
-    course = Course(book, entry.state.target, entry.version, order)
-    course.place()
+    progress = OrderProgress(book, entry.state.target, entry.version, order)
+    progress.place()
     unattended = entry.left <= 0
     if unattended:
         ending = Ending(None, "no daemon guards it now; the order stays until one does")
     elif timeout is None:
-        ending = _answered(course, shown(entry.daemon), as_json=as_json)
+        ending = _answered(progress, shown(entry.daemon), as_json=as_json)
     else:
-        ending = _followed(course, timeout, as_json=as_json)
+        ending = _followed(progress, timeout, as_json=as_json)
     if as_json:
         options.print_json(
             {
-                "target": course.target,
+                "target": progress.target,
                 "order": asdict(order),
                 "daemon": "" if unattended else entry.daemon,
                 "reached": ending.reached,
                 "reason": ending.reason,
-                "steps": [asdict(step) for step in course.steps],
-                "state": msgspec.to_builtins(course.state),
+                "steps": [asdict(step) for step in progress.steps],
+                "state": msgspec.to_builtins(progress.state),
             }
         )
     else:
-        _print_ending(course, ending, placed_only=unattended or timeout is None)
+        _print_ending(progress, ending, placed_only=unattended or timeout is None)
     if ending.reached is False or unattended or (ending.reached is None and timeout is not None):
         raise click.exceptions.Exit(1)
 
 
-class Course:
+class OrderProgress:
     """What follows on an order; ``steps`` are those since."""
 
     def __init__(self, book: GuardBook, target: str, version: int, order: Order) -> None:
@@ -134,44 +134,44 @@ class Course:
         return Ending(False, f"speculation is not {goal}: {last}")
 
 
-def _answered(course: Course, daemon: str, *, as_json: bool) -> Ending:
+def _answered(progress: OrderProgress, daemon: str, *, as_json: bool) -> Ending:
     """What the daemon says first: whether it refuses at once, or has begun."""
     end = monotonic() + _ANSWER_SECONDS
     while True:
-        if _print_new_steps(course, silent=as_json) is None and course.ending is not None:
-            return course.ending
-        if course.state.order is None:
+        if _print_new_steps(progress, silent=as_json) is None and progress.ending is not None:
+            return progress.ending
+        if progress.state.order is None:
             return Ending(None, f"{daemon} has begun")
         if monotonic() >= end:
             return Ending(None, f"{daemon} guards it and will do it")
         sleep(_LOOK_SECONDS)
 
 
-def _followed(course: Course, timeout: float, *, as_json: bool) -> Ending:
+def _followed(progress: OrderProgress, timeout: float, *, as_json: bool) -> Ending:
     """Follow, and tell each step, for at most so many seconds."""
     end = monotonic() + timeout
     try:
         while True:
-            failure = _print_new_steps(course, silent=as_json)
-            if failure is None and course.ending is not None:
-                return course.ending
-            alone_since = course.alone_since
+            failure = _print_new_steps(progress, silent=as_json)
+            if failure is None and progress.ending is not None:
+                return progress.ending
+            alone_since = progress.alone_since
             if failure is None and alone_since and monotonic() - alone_since > _ALONE_SECONDS:
-                return Ending(None, f"no daemon guards it any more; {_stays(course)}")
+                return Ending(None, f"no daemon guards it any more; {_stays(progress)}")
             if monotonic() >= end:
                 break
             sleep(_LOOK_SECONDS)
     except KeyboardInterrupt:
-        return Ending(None, f"not followed any further; {_stays(course)}")
+        return Ending(None, f"not followed any further; {_stays(progress)}")
     if failure is not None:
-        return Ending(None, f"not known: {failure}; {_stays(course)}")
-    return Ending(None, f"not done within {format_duration(timeout)}; {_stays(course)}")
+        return Ending(None, f"not known: {failure}; {_stays(progress)}")
+    return Ending(None, f"not done within {format_duration(timeout)}; {_stays(progress)}")
 
 
-def _print_new_steps(course: Course, *, silent: bool) -> StoreUnavailable | None:
+def _print_new_steps(progress: OrderProgress, *, silent: bool) -> StoreUnavailable | None:
     """Print what is new; the error where the database cannot be read: what is under way goes on."""
     try:
-        for step in course.look():
+        for step in progress.look():
             if not silent:
                 guard_output.print_steps([asdict(step)], bare=True)
     except StoreUnavailable as error:
@@ -179,16 +179,16 @@ def _print_new_steps(course: Course, *, silent: bool) -> StoreUnavailable | None
     return None
 
 
-def _stays(course: Course) -> str:
-    if course.state.order is not None:
+def _stays(progress: OrderProgress) -> str:
+    if progress.state.order is not None:
         return "the order stays"
-    return f"the guard is {phase(course.state.phase)}, and is left to it"
+    return f"the guard is {phase(progress.state.phase)}, and is left to it"
 
 
-def _print_ending(course: Course, ending: Ending, *, placed_only: bool) -> None:
+def _print_ending(progress: OrderProgress, ending: Ending, *, placed_only: bool) -> None:
     if placed_only:
-        order = ordered(msgspec.to_builtins(course.order), guard_output.moment)
+        order = ordered(msgspec.to_builtins(progress.order), guard_output.moment)
         click.echo(shown(order, LONGEST_SENTENCE))
-    click.echo(f"{shown(course.target)}: {shown(ending.reason, LONGEST_SENTENCE)}")
+    click.echo(f"{shown(progress.target)}: {shown(ending.reason, LONGEST_SENTENCE)}")
     if ending.reached is None:
         click.echo("`specwatch guard status` shows how far it is")

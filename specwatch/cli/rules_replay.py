@@ -17,7 +17,7 @@ from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, lo
 from specwatch.rules import decisions
 from specwatch.rules.attribution import Attribution
 from specwatch.rules.judge import Judge
-from specwatch.rules.replay import WARM_UP, Course, Firing, Replay, by_minute
+from specwatch.rules.replay import WARM_UP, Firing, Replay, RuleHistory, by_minute
 from specwatch.store.readers import Reader
 from specwatch.wording import figures
 from specwatch.wording import rules as rule_words
@@ -36,13 +36,13 @@ class ReplayedTarget:
     target: str
     judged: tuple[int, int]
     gap: bool
-    courses: Sequence[Course]
+    histories: Sequence[RuleHistory]
     baselines: Mapping[str, Baseline]
 
     @property
     def fired(self) -> bool:
         """Whether any rule would have."""
-        return any(course.firings for course in self.courses)
+        return any(history.firings for history in self.histories)
 
     def as_json(self, now: float) -> Json:
         """As ``rules test --json`` has it; ``now`` is the Unix time."""
@@ -56,7 +56,7 @@ class ReplayedTarget:
                 name: _baseline_json(baseline, now)
                 for name, baseline in sorted(self.baselines.items())
             },
-            "courses": [_course_json(course, since, until) for course in self.courses],
+            "courses": [_history_json(history, since, until) for history in self.histories],
         }
 
 
@@ -103,7 +103,7 @@ def replay(
         target,
         (starts[0], starts[-1] + MINUTE),
         next(known, None) is not None,
-        run.courses(),
+        run.histories(),
         judge.baselines(),
     )
 
@@ -122,16 +122,16 @@ def _baseline_json(baseline: Baseline, now: float) -> Json:
     }
 
 
-def _course_json(course: Course, since: float, until: float) -> Json:
+def _history_json(history: RuleHistory, since: float, until: float) -> Json:
     return {
-        "rule": course.rule.name,
-        "severity": course.rule.severity,
-        "action": course.rule.action,
-        "model_name": course.model_name,
-        "temperature": course.temperature,
-        "judged_minutes": course.judged,
-        "no_data_share": course.unknown / course.judged if course.judged else None,
-        "breach_seconds": sum(firing.seconds(since, until) for firing in course.firings),
+        "rule": history.rule.name,
+        "severity": history.rule.severity,
+        "action": history.rule.action,
+        "model_name": history.model_name,
+        "temperature": history.temperature,
+        "judged_minutes": history.judged,
+        "no_data_share": history.unknown / history.judged if history.judged else None,
+        "breach_seconds": sum(firing.seconds(since, until) for firing in history.firings),
         "firings": [
             {
                 "fired": firing.fired,
@@ -140,7 +140,7 @@ def _course_json(course: Course, since: float, until: float) -> Json:
                 "readings": decisions.finding(firing.finding)["readings"],
                 "attribution": asdict(firing.attribution),
             }
-            for firing in course.firings
+            for firing in history.firings
         ],
     }
 
@@ -158,15 +158,15 @@ def lines(replay: ReplayedTarget, now: float) -> Lines:
     yield f"judged from {moment(since)} to {moment(until, zone=True)}, {span}", ""
     if replay.gap:
         yield from wrapped("  of the time before only hours are kept, which are not judged")
-    for model in sorted({course.model_name for course in replay.courses}):
-        courses = [course for course in replay.courses if course.model_name == model]
+    for model in sorted({history.model_name for history in replay.histories}):
+        histories = [history for history in replay.histories if history.model_name == model]
         yield "", ""
         yield shown(model), "bold"
         yield from _baseline_lines(replay.baselines.get(model, Baseline()), now)
-        yield from _course_table(courses, since, until)
-        for course in courses:
-            for firing in course.firings:
-                yield from _firing_lines(course, firing, since, until)
+        yield from _history_table(histories, since, until)
+        for history in histories:
+            for firing in history.firings:
+                yield from _firing_lines(history, firing, since, until)
 
 
 def moment(time: float, *, zone: bool = False) -> str:
@@ -187,28 +187,30 @@ def _baseline_lines(known: Baseline, now: float) -> Iterator[Styled]:
     yield from wrapped(f"  baseline from {origins}; {figures.span(age)} old, for all of that time")
 
 
-def _course_table(courses: Sequence[Course], since: float, until: float) -> Lines:
-    def breach(course: Course) -> str:
-        if not course.firings:
+def _history_table(histories: Sequence[RuleHistory], since: float, until: float) -> Lines:
+    def breach(history: RuleHistory) -> str:
+        if not history.firings:
             return figures.UNKNOWN
-        return figures.span(sum(firing.seconds(since, until) for firing in course.firings))
+        return figures.span(sum(firing.seconds(since, until) for firing in history.firings))
 
-    columns: Columns[Course] = {
-        "rule": lambda course: shown(course.rule.name, 34),
-        "temp": lambda course: shown(course.temperature, 9),
-        "fired": lambda course: figures.number(len(course.firings)),
+    columns: Columns[RuleHistory] = {
+        "rule": lambda history: shown(history.rule.name, 34),
+        "temp": lambda history: shown(history.temperature, 9),
+        "fired": lambda history: figures.number(len(history.firings)),
         "in breach": breach,
-        "no data": lambda course: figures.percent(
-            course.unknown / course.judged if course.judged else None
+        "no data": lambda history: figures.percent(
+            history.unknown / history.judged if history.judged else None
         ),
     }
-    yield from table(columns, courses, style=lambda course: "red" if course.firings else "")
+    yield from table(columns, histories, style=lambda history: "red" if history.firings else "")
 
 
-def _firing_lines(course: Course, firing: Firing, since: float, until: float) -> Iterator[Styled]:
+def _firing_lines(
+    history: RuleHistory, firing: Firing, since: float, until: float
+) -> Iterator[Styled]:
     yield "", ""
-    rule = course.rule
-    who = "" if course.temperature == ALL_TEMPERATURES else f", {shown(course.temperature)}"
+    rule = history.rule
+    who = "" if history.temperature == ALL_TEMPERATURES else f", {shown(history.temperature)}"
     yield f"{rule.name}{who} ({rule.severity}, {rule.action})", "bold"
     lasted = figures.span(firing.seconds(since, until))
     began = "before" if firing.fired < since else moment(firing.fired)

@@ -119,7 +119,7 @@ def worth_it(
     return saved * horizon > restart_seconds
 
 
-class Remembered:
+class RememberedMinutes:
     """Minutes with speculation worth remembering: the newest of each load bin and temperature."""
 
     def __init__(self, most: int = 60) -> None:

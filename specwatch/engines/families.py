@@ -47,15 +47,15 @@ class SampleName(NamedTuple):
 
 
 def _samples(family: Family) -> dict[str, SampleName]:
-    quantity, at = family.quantity, family.by_temperature
+    quantity, by_temperature = family.quantity, family.by_temperature
     if family.kind == "counter":
-        return {family.exposed + "_total": SampleName(quantity, "", family.label, at)}
+        return {family.exposed + "_total": SampleName(quantity, "", family.label, by_temperature)}
     if family.kind == "gauge":
-        return {family.exposed: SampleName(quantity, "", family.label, at)}
+        return {family.exposed: SampleName(quantity, "", family.label, by_temperature)}
     return {
-        family.exposed + "_bucket": SampleName(quantity, "bucket", "le", at),
-        family.exposed + "_sum": SampleName(quantity, "sum", "", at),
-        family.exposed + "_count": SampleName(quantity, "count", "", at),
+        family.exposed + "_bucket": SampleName(quantity, "bucket", "le", by_temperature),
+        family.exposed + "_sum": SampleName(quantity, "sum", "", by_temperature),
+        family.exposed + "_count": SampleName(quantity, "count", "", by_temperature),
     }
 
 

@@ -94,12 +94,12 @@ def version_of(text: str) -> Version | None:
 
     Raises ValueError for what is no version of vLLM.
     """
-    found = re.match(r"v?(\d+)\.(\d+)(?=$|[^0-9])", text)
-    if found is None:
+    version = re.match(r"v?(\d+)\.(\d+)(?=$|[^0-9])", text)
+    if version is None:
         raise ValueError(f"{text!r} is not a version of vLLM; expected one like 0.29.0")
     if re.match(r"v?0\.[01]\.dev", text):  # built from a checkout without tags
         return None
-    return int(found[1]), int(found[2])
+    return int(version[1]), int(version[2])
 
 
 def advise(

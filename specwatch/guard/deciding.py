@@ -12,7 +12,7 @@ from specwatch.domain.model import HOUR, Mode
 from specwatch.domain.prediction import worth_it
 from specwatch.domain.units import format_duration
 from specwatch.guard.observation import Breach, Seen
-from specwatch.guard.plan import Life
+from specwatch.guard.plan import ProcessState
 from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step, to, wait, with_interval
 
 _GAIN_LASTS = float(HOUR)
@@ -235,7 +235,7 @@ def blocked(state: GuardState, seen: Seen, policy: Guard) -> str:
         return f"the server cannot be switched: {seen.service_error}"
     if seen.service is None:
         return "the server's manager was not asked yet"
-    return "" if seen.service.life is Life.UP else "the server is not up"
+    return "" if seen.service.life is ProcessState.UP else "the server is not up"
 
 
 def begin(

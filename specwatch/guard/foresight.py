@@ -146,10 +146,10 @@ def predicted_speedup(
     Predicted is the time per token. How far from it the objective was, where as much was asked for
     as now, is taken to be the same again: prompts that the draft reads too are part of neither.
     """
-    from specwatch.domain.prediction import Experience, Remembered
+    from specwatch.domain.prediction import Experience, RememberedMinutes
     from specwatch.domain.speedup import Comparison
 
-    remembered = Remembered()
+    remembered = RememberedMinutes()
     for sample in past:
         remembered.add(sample)
     expected = Experience.of(remembered.samples, baseline).speedup(present)

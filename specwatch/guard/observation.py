@@ -9,7 +9,7 @@ from typing import Any
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
 from specwatch.guard.foresight import Trial, Verification
-from specwatch.guard.plan import Life, Service
+from specwatch.guard.plan import ProcessState, Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class Seen:
     """Seconds until traffic is expected to rest."""
 
     @property
-    def settled(self) -> Life | None:
+    def settled(self) -> ProcessState | None:
         """Whether the process is there, once its manager has finished with it."""
-        if self.service is None or self.service.life is Life.CHANGING:
+        if self.service is None or self.service.life is ProcessState.CHANGING:
             return None
         return self.service.life

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from specwatch.domain.model import Mode
 
 
-class Life(enum.StrEnum):
+class ProcessState(enum.StrEnum):
     """Whether the server's process is there, as its manager says."""
 
     UP = "up"
@@ -52,7 +52,7 @@ class Service:
     how it is to start, and what we wrote hides that.
     """
 
-    life: Life
+    life: ProcessState
     mode: Mode | None
     instance: str | None
     detail: str = ""

@@ -8,7 +8,7 @@ from specwatch.config.guard import Guard
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.guard.observation import Seen
-from specwatch.guard.plan import Life
+from specwatch.guard.plan import ProcessState
 from specwatch.guard.state import Cause, GuardState, Phase, Step, to, wait, with_interval
 
 MOST_DEATHS = 3
@@ -36,7 +36,7 @@ def draining(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
             return None
         why = seen.service_error or "the server's manager did not come to rest"
         return held(_as_before(state), seen, f"nothing was done: {why}")
-    if seen.settled is Life.STOPPED and not _by_person(state):
+    if seen.settled is ProcessState.STOPPED and not _by_person(state):
         return _abandoned(state, seen, "the server was stopped by hand")
     waited = format_duration(round(seen.now - state.since))
     if empty:
@@ -85,7 +85,7 @@ def verifying(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     known = service is not None and service.instance is not None
     if service is not None and known and service.mode not in (None, state.goal):
         return _switched_back(state, seen)
-    if seen.settled is Life.STOPPED and seen.now - issued >= DOWN_FOR:
+    if seen.settled is ProcessState.STOPPED and seen.now - issued >= DOWN_FOR:
         return held(state, seen, "the server was stopped by hand after the restart")
     if state.healthy_at is not None:
         return _compared(state, seen, policy)
@@ -337,7 +337,7 @@ def _done(state: GuardState, seen: Seen) -> bool:
     if service is None or seen.settled is None or service.mode is not state.goal:
         return False
     if service.instance is None:
-        return service.life is Life.UP
+        return service.life is ProcessState.UP
     return service.instance != state.instance
 
 
@@ -351,10 +351,10 @@ def _fresh(state: GuardState, seen: Seen, issued: float) -> bool:
 
 def _down(state: GuardState, seen: Seen) -> Step | None:
     """Since when the process is gone, when that has changed."""
-    down = seen.settled is Life.DOWN
+    down = seen.settled is ProcessState.DOWN
     if down and state.down_since is None:
         return Step(replace(state, down_since=seen.now), "the process is not there")
-    if seen.settled is Life.UP and state.down_since is not None:
+    if seen.settled is ProcessState.UP and state.down_since is not None:
         return Step(replace(state, down_since=None), "the process is there")
     return None
 

@@ -46,8 +46,8 @@ class Chosen:
 
     def __call__(self, environment: Environment) -> Baseline:
         """What windows of that environment are compared with."""
-        call__ = self._found.get(environment)
-        if call__ is None:
+        known = self._found.get(environment)
+        if known is None:
             chosen = self._chosen(self._past, environment)
             # What was measured later is better than nothing, load by load.
             later = self._chosen(self._known, environment)
@@ -58,8 +58,8 @@ class Chosen:
                     {**later.own, **chosen.own},
                     others=later.others + chosen.others,
                 )
-            call__ = self._found[environment] = chosen
-        return call__
+            known = self._found[environment] = chosen
+        return known
 
     def _chosen(self, among: Sequence[Measurement], environment: Environment) -> Baseline:
         return baselines.choose(among, environment, now=self._now, max_age=self._max_age)

@@ -149,7 +149,7 @@ def _causes(metric: str, before: Period, after: Period, facts: Sequence[Fact]) -
     known = {factor: part for factor, part in known.items() if abs(part) > _LEAST}
     whole = math.fsum(map(abs, known.values()))
     of_metric = _log_mean(before.value, after.value)
-    teller = _Teller(metric, before, after, facts)
+    teller = _CauseSentences(metric, before, after, facts)
     causes = [
         Cause(
             factor=factor,
@@ -236,7 +236,7 @@ def _ratio(now: Interval | None, before: Interval | None) -> Interval | None:
     return Interval(*limits, samples, now.confidence)
 
 
-class _Teller:
+class _CauseSentences:
     """Says what a cause was, for a person."""
 
     def __init__(self, metric: str, before: Period, after: Period, facts: Sequence[Fact]) -> None:

@@ -13,7 +13,7 @@ from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, Wi
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.rules.equal_load import BaselineLatencies, baseline_latencies
 from specwatch.rules.evidence import Evidence
-from specwatch.rules.model_record import Dossier
+from specwatch.rules.model_record import ModelRecord
 from specwatch.rules.objectives import Goodput, SloStatus
 from specwatch.rules.verdicts import Finding, Verdict, judge
 
@@ -52,7 +52,7 @@ class Judge:
         self._slos = tuple(slos)
         self._max_age = max_age
         self._measurements: tuple[Measurement, ...] = ()
-        self._models: dict[str, Dossier] = {}
+        self._models: dict[str, ModelRecord] = {}
         self._left: list[Measurement] = []
         """What models measured that are known no more."""
 
@@ -257,9 +257,9 @@ class Judge:
             default=0.0,
         )
 
-    def _model(self, name: str) -> Dossier:
+    def _model(self, name: str) -> ModelRecord:
         if name not in self._models:
-            self._models[name] = Dossier(
+            self._models[name] = ModelRecord(
                 self.target, name, self._horizon(), self._slos, self.objective
             )
         return self._models[name]
@@ -267,13 +267,13 @@ class Judge:
     def _room_for(self, name: str) -> bool:
         return name in self._models or len(self._models) < MOST_MODELS
 
-    def _leave(self, model: Dossier, now: float) -> list[Finding]:
+    def _leave(self, model: ModelRecord, now: float) -> list[Finding]:
         """Know a model no more; returns how its breaches ended."""
         del self._models[model.name]
         self._left += model.take_new()
         return [_over(finding, now) for finding in model.findings.values() if _told(finding)]
 
-    def _choose(self, model: Dossier) -> None:
+    def _choose(self, model: ModelRecord) -> None:
         if model.newest:
             stored = (
                 measurement
@@ -282,7 +282,7 @@ class Judge:
             )
             model.compare_with(stored, self._max_age)
 
-    def _judge(self, model: Dossier, now: float) -> list[Finding]:
+    def _judge(self, model: ModelRecord, now: float) -> list[Finding]:
         evidence = model.examine(now)
         changed = []
         for rule in self._rules:
@@ -309,7 +309,7 @@ class Judge:
         model.judged_at = now
         return changed
 
-    def _temperatures(self, rule: Rule, model: Dossier) -> tuple[str, ...]:
+    def _temperatures(self, rule: Rule, model: ModelRecord) -> tuple[str, ...]:
         temperatures = {
             temperature for name, temperature in model.findings if name == rule.name
         } - {ALL_TEMPERATURES}
@@ -323,7 +323,7 @@ def _over(breach: Finding, now: float) -> Finding:
     return replace(breach, verdict=nothing, seen=nothing, since=now, pending=None, readings=())
 
 
-def _newest(model: Dossier) -> float:
+def _newest(model: ModelRecord) -> float:
     return model.newest
 
 

@@ -30,7 +30,7 @@ _NAMELESS = 10
 """Minutes for which a server may not have said its version yet: what they measure is not kept."""
 
 
-class Dossier:
+class ModelRecord:
     """Of one model; ``horizon`` is the longest window that rules look at, in seconds."""
 
     def __init__(
@@ -158,7 +158,7 @@ class Dossier:
         new, self._new = self._new, {}
         return list(new.values())
 
-    def inherit(self, other: Dossier) -> None:
+    def inherit(self, other: ModelRecord) -> None:
         """Know what another dossier of the same model knows, but for its SLOs."""
         self.history, self.findings = other.history, other.findings
         self.environment, self.judged_at = other.environment, other.judged_at

@@ -35,7 +35,7 @@ class Firing:
 
 
 @dataclass(slots=True)
-class Course:
+class RuleHistory:
     """What became of one rule for one model and temperature; ``unknown`` of the ``judged`` minutes
     had too little data."""
 
@@ -56,13 +56,13 @@ class Replay:
         self._since = since
         self._now: int | None = None
         self._samples: dict[str, deque[Sample]] = {}
-        self._courses: dict[tuple[str, str, str], Course] = {}
+        self._histories: dict[tuple[str, str, str], RuleHistory] = {}
 
-    def courses(self) -> list[Course]:
+    def histories(self) -> list[RuleHistory]:
         """One for each rule, model and temperature that was judged, in the order of the rules."""
         order = {rule.name: position for position, rule in enumerate(self._judge.rules)}
         return sorted(
-            self._courses.values(),
+            self._histories.values(),
             key=lambda decision: (
                 decision.model_name,
                 order[decision.rule.name],
@@ -106,12 +106,12 @@ class Replay:
         if now - MINUTE < self._since:
             return
         for finding in self._judge.findings():
-            course = self._course(finding)
-            course.judged += 1
-            course.unknown += finding.seen is Verdict.NO_DATA
+            history = self._history(finding)
+            history.judged += 1
+            history.unknown += finding.seen is Verdict.NO_DATA
 
     def _changed(self, finding: Finding, now: float) -> None:
-        firings = self._course(finding).firings
+        firings = self._history(finding).firings
         if finding.verdict is Verdict.BREACH:
             samples = self._samples.get(finding.model_name, ())
             baseline = self._judge.baselines()[finding.model_name]
@@ -121,11 +121,13 @@ class Replay:
         if now <= self._since:
             firings.pop()
 
-    def _course(self, finding: Finding) -> Course:
+    def _history(self, finding: Finding) -> RuleHistory:
         key = (finding.rule.name, finding.model_name, finding.temperature)
-        if key not in self._courses:
-            self._courses[key] = Course(finding.rule, finding.model_name, finding.temperature)
-        return self._courses[key]
+        if key not in self._histories:
+            self._histories[key] = RuleHistory(
+                finding.rule, finding.model_name, finding.temperature
+            )
+        return self._histories[key]
 
 
 def by_minute(windows: Iterable[Window]) -> Iterator[list[Window]]:

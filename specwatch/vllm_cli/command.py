@@ -194,18 +194,18 @@ def read_arguments(
     """
     options: list[Option] = []
     positionals: list[int] = []
-    at = 0
-    while at < len(words):
-        if words[at] == "--":
-            positionals += range(at + 1, len(words))
+    index = 0
+    while index < len(words):
+        if words[index] == "--":
+            positionals += range(index + 1, len(words))
             break
-        if _is_value(words[at]):
-            positionals.append(at)
-            at += 1
+        if _is_value(words[index]):
+            positionals.append(index)
+            index += 1
             continue
         has_model = bool(positionals) or any(o.spelling == MODEL for o in options)
-        options.append(_option(words, at, flags, has_model=has_model))
-        at = options[-1].stop
+        options.append(_option(words, index, flags, has_model=has_model))
+        index = options[-1].stop
     named = [option.value for option in options if option.is_of(MODEL) and option.values]
     model = named[0 if serve else -1] if named else None
     if positionals:
@@ -214,12 +214,14 @@ def read_arguments(
     return Arguments(tuple(words), tuple(options), tuple(positionals), model, places)
 
 
-def _option(words: Sequence[str], at: int, flags: Mapping[str, Flag], *, has_model: bool) -> Option:
-    head, equals, value = words[at].partition("=")
+def _option(
+    words: Sequence[str], index: int, flags: Mapping[str, Flag], *, has_model: bool
+) -> Option:
+    head, equals, value = words[index].partition("=")
     name, dot, key = head.partition(".")
     spelling = with_dashes(name)
     flag = resolve(spelling, flags)
-    rest = words[at + 1 :]
+    rest = words[index + 1 :]
     if equals:
         values = [value]
     elif dot and not head.startswith("-O"):
@@ -227,8 +229,8 @@ def _option(words: Sequence[str], at: int, flags: Mapping[str, Flag], *, has_mod
     else:
         ahead = next((n for n, word in enumerate(rest) if not _is_value(word)), len(rest))
         values = list(rest[: _count(spelling, flag, rest[:ahead], has_model=has_model)])
-    stop = at + 1 if equals else at + 1 + len(values)
-    return Option(flag, spelling, key if dot else "", tuple(values), at, stop, bool(equals))
+    stop = index + 1 if equals else index + 1 + len(values)
+    return Option(flag, spelling, key if dot else "", tuple(values), index, stop, bool(equals))
 
 
 def _count(spelling: str, flag: Flag | None, ahead: Sequence[str], *, has_model: bool) -> int:

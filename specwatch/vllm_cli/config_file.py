@@ -55,12 +55,12 @@ class ConfigFile:
         words = list(kept)
         if CONFIG_FILE in words:
             # A file that a file names is not read by vLLM; with = it is accepted, and not read.
-            at = words.index(CONFIG_FILE)
-            words[at : at + 2] = [f"{CONFIG_FILE}={words[at + 1]}"]
+            index = words.index(CONFIG_FILE)
+            words[index : index + 2] = [f"{CONFIG_FILE}={words[index + 1]}"]
         if serve and MODEL in words:
-            at = words.index(MODEL)
-            own = words[at + 1 : at + 2]
-            del words[at : at + 2]
+            index = words.index(MODEL)
+            own = words[index + 1 : index + 2]
+            del words[index : index + 2]
             words = words if model is not None else own + words
         return words
 
@@ -73,14 +73,14 @@ def find(words: Sequence[str], read_file: ReadFile | None) -> ConfigFile | None:
     """
     if CONFIG_FILE not in words:
         return None
-    at = words.index(CONFIG_FILE)
-    if CONFIG_FILE in words[at + 1 :] or at + 1 == len(words):
+    index = words.index(CONFIG_FILE)
+    if CONFIG_FILE in words[index + 1 :] or index + 1 == len(words):
         raise CannotStrip(f"{CONFIG_FILE} takes one file, once: vLLM would refuse the command")
-    path = words[at + 1]
+    path = words[index + 1]
     content = _content(path, read_file)
     negative = tuple(key for key, value in content.items() if value is False)
     goes_to = 0 if words[0].startswith("-") else 1
-    return ConfigFile(path, at, goes_to, tuple(_words(content)), negative)
+    return ConfigFile(path, index, goes_to, tuple(_words(content)), negative)
 
 
 def _content(path: str, read_file: ReadFile | None) -> Mapping[str, Any]:

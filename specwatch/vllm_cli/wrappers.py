@@ -104,7 +104,8 @@ class Location:
         text = self.command[self.text_at]
         words = _text_words(text)
         pieces = [
-            (words[at - 1].end, words[at].end, "") for at in (self.start + p for p in dropped)
+            (words[index - 1].end, words[index].end, "")
+            for index in (self.start + p for p in dropped)
         ]
         for place, added in inserted.items():
             end = words[self.start + place - 1].end
@@ -116,39 +117,39 @@ class Location:
 
 def locate(command: Sequence[str]) -> Location:
     """Where vLLM's own words are. Raises CannotStrip where that is not sure."""
-    found = _start(command)
-    if found is None:
+    start = _start(command)
+    if start is None:
         raise CannotStrip("there is no `vllm serve` in the command: give the one that starts vLLM")
-    words, before = command, command[: found.at]
-    if found.text_at is not None:
-        words = text_words(command[found.text_at])
-        before = [*command[: found.text_at], *words[: found.at]]
+    words, before = command, command[: start.at]
+    if start.text_at is not None:
+        words = text_words(command[start.text_at])
+        before = [*command[: start.text_at], *words[: start.at]]
     programs = [program_of(word) for word in before if not _ASSIGNMENT.fullmatch(word)]
     return Location(
         command=tuple(command),
-        words=tuple(words[found.at :]),
-        serve=found.serve,
+        words=tuple(words[start.at :]),
+        serve=start.serve,
         elsewhere=next((name for name in programs if name in _ELSEWHERE), None),
         relative_paths=all(map(_SAME_FOLDER.fullmatch, programs[:1]))
         and not any(map(_OTHER_FOLDER.match, before)),
-        start=found.at,
-        text_at=found.text_at,
+        start=start.at,
+        text_at=start.text_at,
     )
 
 
-def shell_text_place(words: Sequence[str], at: int) -> int:
+def shell_text_place(words: Sequence[str], index: int) -> int:
     """The place of the text that the shell at the place ``at`` runs: ``sh -c TEXT``.
 
     Raises CannotStrip where it runs a script.
     """
-    for option in range(at + 1, len(words) - 1):
+    for option in range(index + 1, len(words) - 1):
         if _TEXT_OPTION.fullmatch(words[option]):
             return option + 1
         if not words[option].startswith(("-", "+")) and words[option - 1] not in _TAKES_NAME:
             break
     raise CannotStrip(
-        f"{program_of(words[at])} starts vLLM from a script of its own: give the plain command that"
-        " it runs"
+        f"{program_of(words[index])} starts vLLM from a script of its own: give the plain command"
+        " that it runs"
     )
 
 
@@ -185,29 +186,30 @@ class _Start(NamedTuple):
 
 
 def _start(words: Sequence[str]) -> _Start | None:
-    for at, word in enumerate(words):
-        following = [*words[at + 1 : at + 3], "", ""]
+    for index, word in enumerate(words):
+        following = [*words[index + 1 : index + 3], "", ""]
         program = program_of(word)
         if _ASSIGNMENT.fullmatch(word):
             continue
         if program in SHELLS:
-            return _start_in_shell(words, shell_text_place(words, at))
+            return _start_in_shell(words, shell_text_place(words, index))
         if program in _ENGINES and following[0] == "run":
-            return _start_in_container(words, at + 2)
+            return _start_in_container(words, index + 2)
         if program in _ENGINES and following[:2] == ["container", "run"]:
-            return _start_in_container(words, at + 3)
+            return _start_in_container(words, index + 3)
         if _VLLM.fullmatch(program) and following[0] == "serve":
-            return _Start(at + 2)
+            return _Start(index + 2)
         if _MODULE_OPTION.fullmatch(word) and following[0] in _SERVER_MODULES:
-            return _Start(at + 2, serve=False)
+            return _Start(index + 2, serve=False)
         if _MODULE_OPTION.fullmatch(word) and following[0] in _COMMAND_MODULES:
             if following[1] == "serve":
-                return _Start(at + 3)
+                return _Start(index + 3)
         elif _IN_ONE_WORD.search(word):
             # The word may hold secrets.
             raise CannotStrip(
-                f"`vllm serve` and its flags are one word after {spelt(''.join(words[:at][-1:]))}:"
-                " give the plain command, without quotes around it all"
+                "`vllm serve` and its flags are one word after"
+                f" {spelt(''.join(words[:index][-1:]))}: give the plain command,"
+                " without quotes around it all"
             )
     return None
 
@@ -238,17 +240,17 @@ def _start_in_container(words: Sequence[str], options_at: int) -> _Start | None:
     return start and start.after(image + 1)
 
 
-def _image(words: Sequence[str], at: int) -> tuple[int, str | None]:
+def _image(words: Sequence[str], index: int) -> tuple[int, str | None]:
     """The place of the image after ``docker run``, and the ``--entrypoint`` before it."""
     entrypoint = None
-    while at < len(words) and words[at].startswith("-"):
-        option, equals, value = words[at].partition("=")
+    while index < len(words) and words[index].startswith("-"):
+        option, equals, value = words[index].partition("=")
         if not option.startswith("--"):
             # Several letters, of which the last may have a value: -it, -itp 80:80, -eA=b.
-            letters = words[at][1:].lstrip("ditPq")
+            letters = words[index][1:].lstrip("ditPq")
             option, value = f"-{letters[:1]}", letters[1:]
             equals = value
-        at += 1
+        index += 1
         if option in ("-", *_RUN_SWITCHES.split()):
             continue
         if not (equals and option.startswith("--")) and option not in _RUN_WITH_VALUE.split():
@@ -257,27 +259,27 @@ def _image(words: Sequence[str], at: int) -> tuple[int, str | None]:
                 " --NAME=VALUE, or leave it out"
             )
         if not equals:
-            value = "".join(words[at : at + 1])
-            at += 1
+            value = "".join(words[index : index + 1])
+            index += 1
         if option == "--entrypoint":
             entrypoint = value
-    if at >= len(words):
+    if index >= len(words):
         raise CannotStrip("docker run names no image: give the whole command")
-    return at, entrypoint
+    return index, entrypoint
 
 
 def _text_words(text: str) -> list[_TextWord]:
     words: list[_TextWord] = []
-    at = len(text) - len(text.lstrip())
-    while text[at:].strip():
-        word = _TEXT_WORD.match(text, at)
+    index = len(text) - len(text.lstrip())
+    while text[index:].strip():
+        word = _TEXT_WORD.match(text, index)
         if word is None:
             raise CannotStrip(
-                f"{text[at]!r} in the text for a shell is more than one plain command: give the"
+                f"{text[index]!r} in the text for a shell is more than one plain command: give the"
                 ' plain command that starts vLLM; a variable is read as "$NAME" in double quotes'
             )
         value = shlex.split(_VARIABLE.sub(VARIABLE_MARK, word[0]))[0]
         words.append(_TextWord(value, word.start(), word.end()))
         separator = _SEPARATOR.match(text, word.end())
-        at = separator.end() if separator else word.end()
+        index = separator.end() if separator else word.end()
     return words

@@ -144,10 +144,10 @@ def span(length: float | None) -> str:
 
 def damaged_rows(count: int, last: str | None) -> str:
     """Of rows that the store cannot decode: how many, and the last of them."""
-    said = f"{counted(count, 'stored row')} damaged and left out"
+    sentence = f"{counted(count, 'stored row')} damaged and left out"
     if last:
-        said += f", the last {shown(last, LONGEST_SENTENCE)}"
-    return f"{said}; `specwatch db check` lists them"
+        sentence += f", the last {shown(last, LONGEST_SENTENCE)}"
+    return f"{sentence}; `specwatch db check` lists them"
 
 
 def counted(count: float | None, noun: str) -> str:

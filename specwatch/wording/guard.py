@@ -20,13 +20,15 @@ def phase(name: str) -> str:
 
 def sentence(state: Json, now: float) -> str:
     """``disabled for 3 h, a trial in 2 h``."""
-    said = f"{phase(state['phase'])} for {figures.span(now - state['since'])}"
+    state_now = f"{phase(state['phase'])} for {figures.span(now - state['since'])}"
     if state["phase"] != "disabled":
-        return said
+        return state_now
     if state["rearm_at"] is None:
-        return f"{said}, until a person enables it"
+        return f"{state_now}, until a person enables it"
     ordered_off = state["incident"] is not None and state["incident"]["cause"] == "person"
-    return f"{said}, {'speculation comes back' if ordered_off else 'a trial'} {trial(state, now)}"
+    return (
+        f"{state_now}, {'speculation comes back' if ordered_off else 'a trial'} {trial(state, now)}"
+    )
 
 
 def standing(guard: Json, now: float) -> str:
@@ -51,8 +53,8 @@ def notes(state: Json, now: float, moment: Moment) -> Iterator[tuple[str, str]]:
     pause = state["pause"]
     if pause is not None and now < pause["until"]:
         until = f"until {moment(pause['until'])}, {figures.span(pause['until'] - now)} left"
-        said = f"paused by {pause['by']} {until}{_because(pause)}"
-        yield shown(said, LONGEST_SENTENCE), "paused"
+        sentence = f"paused by {pause['by']} {until}{_because(pause)}"
+        yield shown(sentence, LONGEST_SENTENCE), "paused"
     order = state["order"]
     if order is not None:
         yield shown(f"not done yet: {ordered(order, moment)}", LONGEST_SENTENCE), "ordered"

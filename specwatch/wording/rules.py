@@ -26,11 +26,11 @@ def comparison(condition: Condition) -> str:
 
 def conditions(rule: Rule) -> str:
     """When it fires: ``speedup_ratio below 1 over 5m or .., for 3m``."""
-    said = f" {'and' if rule.combine == 'all' else 'or'} ".join(
+    sentence = f" {'and' if rule.combine == 'all' else 'or'} ".join(
         f"{part.metric} {comparison(part)} over {format_duration(rule.window_of(part))}"
         for part in rule.conditions
     )
-    return f"{said}, for {format_duration(rule.for_)}" if rule.for_ else said
+    return f"{sentence}, for {format_duration(rule.for_)}" if rule.for_ else sentence
 
 
 def clearing(rule: Rule) -> str:
@@ -39,8 +39,8 @@ def clearing(rule: Rule) -> str:
         f"{part.metric} back at {format_amount(part.clearing, MEASURES[part.metric].unit)}"
         for part in rule.conditions
     )
-    said = " and ".join(ends) if rule.combine == "any" else " or ".join(ends)
-    return f"{said}, for {format_duration(rule.clear_for)}" if rule.clear_for else said
+    sentence = " and ".join(ends) if rule.combine == "any" else " or ".join(ends)
+    return f"{sentence}, for {format_duration(rule.clear_for)}" if rule.clear_for else sentence
 
 
 def traffic(rule: Rule) -> str | None:
@@ -52,14 +52,14 @@ def traffic(rule: Rule) -> str | None:
 def scope(rule: Rule) -> str | None:
     """Whom it is for; None for all."""
     chosen, every = rule.scope, Scope()
-    said = [
+    sentences = [
         f"{name} {value}"
         for name, value in (("target", chosen.target), ("model", chosen.model_name))
         if value != "*"
     ]
     if chosen.temperature != every.temperature:
-        said.append(_TEMPERATURES.get(chosen.temperature, f"temperature {chosen.temperature}"))
-    return ", ".join(said) or None
+        sentences.append(_TEMPERATURES.get(chosen.temperature, f"temperature {chosen.temperature}"))
+    return ", ".join(sentences) or None
 
 
 _TEMPERATURES = {

@@ -27,26 +27,26 @@ def speedup(known: dict[str, Any]) -> str:
 
     Where it is not known of now: why, and the command that mends that.
     """
-    found = known["speedup"]
+    measured = known["speedup"]
     if known["current"]:
         return f"speedup {_measured(known)}"
     why = shown(str(known["missing"]), LONGEST_SENTENCE)
     if known["remedy"]:
         why += f"; run {known['remedy']}"
-    if found is None:
+    if measured is None:
         return f"the speedup is not known yet: {why}"
-    if found["basis"] == "assumed":
-        return f"speedup about {found['value']:.1f}, assumed: {why}"
+    if measured["basis"] == "assumed":
+        return f"speedup about {measured['value']:.1f}, assumed: {why}"
     before = f"until {moment(known['until'])} it was {_measured(known)}"
     return f"the speedup is not known now: {why}; {before}"
 
 
 def _measured(known: dict[str, Any]) -> str:
-    found = known["speedup"]
-    bounds = f"{found['lower']:.2f} to {found['upper']:.2f}"
+    speedup = known["speedup"]
+    bounds = f"{speedup['lower']:.2f} to {speedup['upper']:.2f}"
     age = figures.span(known["baseline"]["age"] or 0.0)
     of = OBJECTIVES[known["objective"] or "e2e"]
-    return f"{found['value']:.2f} ({bounds}) {of}, measured against a baseline {age} old"
+    return f"{speedup['value']:.2f} ({bounds}) {of}, measured against a baseline {age} old"
 
 
 def break_even(known: dict[str, Any], window: dict[str, Any] | None) -> str:
@@ -60,13 +60,13 @@ def break_even(known: dict[str, Any], window: dict[str, Any] | None) -> str:
         return f"break-even not known{now}"
     load = None if window is None else window["load_bin"]
     line = next(
-        (each for each in known["bins"] if each["load_bin"] == load),
-        max(known["bins"], key=lambda each: float(each["share"])),
+        (candidate for candidate in known["bins"] if candidate["load_bin"] == load),
+        max(known["bins"], key=lambda candidate: float(candidate["share"])),
     )
-    cost, at = line["step_cost"]["value"], line["break_even_acceptance"]["value"]
+    cost, needed = line["step_cost"]["value"], line["break_even_acceptance"]["value"]
     where = f"at {shown(line['load_bin'])} running"
-    least = "any acceptance" if at <= 0 else f"{figures.percent(at)} acceptance"
-    least = least if at <= 1 else "out of reach"
+    least = "any acceptance" if needed <= 0 else f"{figures.percent(needed)} acceptance"
+    least = least if needed <= 1 else "out of reach"
     return f"break-even {where}: {least}{now} (a step costs {cost:.2f}x)"
 
 
@@ -77,17 +77,17 @@ def answer(known: dict[str, Any] | None, mode: str | None) -> tuple[str, str]:
     """
     if mode == "off":
         return "off", "Speculation is off."
-    found = None if known is None else known["speedup"]
-    if found is None and mode == "unknown":
+    measured = None if known is None else known["speedup"]
+    if measured is None and mode == "unknown":
         return "unknown", f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}"
-    if known is None or (found is None and not known["minutes"]):
-        said = "Nothing was generated with speculation in the last hour."
-        return "no_traffic", said
+    if known is None or (measured is None and not known["minutes"]):
+        sentence = "Nothing was generated with speculation in the last hour."
+        return "no_traffic", sentence
     rests_on = speedup(known)
-    if found is None or not known["current"]:
+    if measured is None or not known["current"]:
         return "unknown", f"Whether speculation pays is not measured: {rests_on}."
-    outcome = "loses" if found["upper"] < 1 else "pays" if found["lower"] > 1 else "even"
-    if outcome == "pays" and found["upper"] < WORTH_IT:
+    outcome = "loses" if measured["upper"] < 1 else "pays" if measured["lower"] > 1 else "even"
+    if outcome == "pays" and measured["upper"] < WORTH_IT:
         outcome = "not_worth_it"
     return outcome, f"Speculation {_OUTCOMES[outcome]}: {rests_on}."
 
@@ -133,10 +133,10 @@ BEST_K_UNKNOWN = {
 
 def confirmed(finding: dict[str, Any], now: float) -> str:
     """A breach and how long it lasts; ``now`` is a Unix time."""
-    said = f"{breach(finding)}, for {figures.span(now - finding['since'])}"
+    sentence = f"{breach(finding)}, for {figures.span(now - finding['since'])}"
     if finding["seen"] == "pass":
-        return f"{said}, about to clear"
-    return f"{said}, no data now" if finding["seen"] == "no_data" else said
+        return f"{sentence}, about to clear"
+    return f"{sentence}, no data now" if finding["seen"] == "no_data" else sentence
 
 
 def may_become(finding: dict[str, Any]) -> bool:
@@ -152,9 +152,11 @@ def pending(finding: dict[str, Any], now: float) -> str:
 
 def counts(findings: list[dict[str, Any]]) -> str:
     """``1 in breach, 12 pass, 3 without data``; empty without rules."""
-    found = Counter(finding["verdict"] for finding in findings)
+    verdicts = Counter(finding["verdict"] for finding in findings)
     words = {"breach": "in breach", "pass": "pass", "no_data": "without data"}
-    return ", ".join(f"{found[name]} {said}" for name, said in words.items() if found[name])
+    return ", ".join(
+        f"{verdicts[name]} {phrase}" for name, phrase in words.items() if verdicts[name]
+    )
 
 
 def objective(slo: dict[str, Any]) -> str | None:
@@ -162,11 +164,11 @@ def objective(slo: dict[str, Any]) -> str | None:
     left, burning = slo["budget_left"], slo["burn_rates"].get("1h")
     if left is None:
         return None
-    said = figures.budget_left(left)
+    sentence = figures.budget_left(left)
     if slo["unknown"] > slo["total"] * (1 - slo["objective"]):
         share = slo["unknown"] / slo["total"]
-        said += f"; of {share:.0%} of the requests it is not known whether they met it"
-    return said if burning is None else f"{said}, burn rate {burning:.1f}"
+        sentence += f"; of {share:.0%} of the requests it is not known whether they met it"
+    return sentence if burning is None else f"{sentence}, burn rate {burning:.1f}"
 
 
 def goodput(windows: dict[str, Any]) -> str | None:
@@ -181,23 +183,23 @@ def goodput(windows: dict[str, Any]) -> str | None:
     lower, upper = (
         figures.rate(known[bound], offered) for bound in ("lower_per_second", "upper_per_second")
     )
-    said = (
+    sentence = (
         f"{figures.between(lower, upper)} of {figures.rate(offered, offered)} requests/s"
         " met all objectives"
     )
     watched = known["watched_seconds"]
     if watched >= _WHOLE * HOUR:
-        return f"{said} in the last hour"
-    return f"{said} in the {figures.span(watched)} watched of the last hour"
+        return f"{sentence} in the last hour"
+    return f"{sentence} in the {figures.span(watched)} watched of the last hour"
 
 
 def change(decision: dict[str, Any]) -> str:
     """A stored change of a verdict: ``too-slow: speedup_ratio 0.91 (0.88 to 0.94), below 1``."""
     readings = decision["inputs"].get("readings") or [None]
-    told = next(
+    outcome = next(
         (reading for reading in readings if reading is not None and _met(reading)), readings[0]
     )
-    return breach({**decision, "leading": told})
+    return breach({**decision, "leading": outcome})
 
 
 def _met(reading: dict[str, Any]) -> bool:
@@ -210,15 +212,15 @@ def _met(reading: dict[str, Any]) -> bool:
 
 def breach(finding: dict[str, Any]) -> str:
     """``low-acceptance at (0,0.3]: acceptance_ratio 0.42, below 0.5``."""
-    said = shown(finding["rule"])
+    sentence = shown(finding["rule"])
     if finding["temperature"] != ALL_TEMPERATURES:
-        said += f" at {shown(finding['temperature'])}"
+        sentence += f" at {shown(finding['temperature'])}"
     read = finding["leading"]
     if read is None:
-        return said
+        return sentence
     metric = str(read["metric"])
     value = f"{shown(metric)} {amount(metric, read['value'])}"
     if read["lower"] is not None and read["upper"] is not None:
         value += f" ({amount(metric, read['lower'])} to {amount(metric, read['upper'])})"
     side, line = ("below", read["below"]) if read["above"] is None else ("above", read["above"])
-    return f"{said}: {value}, {side} {amount(metric, line)}"
+    return f"{sentence}: {value}, {side} {amount(metric, line)}"

@@ -27,7 +27,7 @@ def clean_json(data: bytes) -> bytes:
 
 def _spelt(character: str) -> str:
     units = character.encode("utf-16-be")
-    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    return "".join(f"\\u{units[start : start + 2].hex()}" for start in range(0, len(units), 2))
 
 
 def clean_lines(text: str) -> str:
@@ -43,12 +43,12 @@ def shown(text: str, longest: int = LONGEST_NAME) -> str:
     return clean(text)
 
 
-def wrapped(said: str, style: str = "") -> Iterator[tuple[str, str]]:
+def wrapped(text: str, style: str = "") -> Iterator[tuple[str, str]]:
     """Yield a sentence, which may be indented, as lines of at most 80 columns with their style.
 
     Its further lines are indented by two more.
     """
-    said = clean(said)
-    indent = " " * (len(said) - len(said.lstrip()) + 2)
-    for line in textwrap.wrap(said, MOST_COLUMNS, subsequent_indent=indent):
+    text = clean(text)
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    for line in textwrap.wrap(text, MOST_COLUMNS, subsequent_indent=indent):
         yield line, style

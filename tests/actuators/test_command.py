@@ -17,7 +17,7 @@ from specwatch.actuators.command import CommandActuator, run_hook
 from specwatch.config.service import CommandService
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError
-from specwatch.guard.plan import Life
+from specwatch.guard.plan import ProcessState
 from specwatch.runtime import child_process
 from specwatch.runtime.child_process import environment_for, run_command
 from tests.fixtures import Log, events
@@ -235,7 +235,7 @@ def test_the_first_word_of_the_status_is_the_mode(
         assert 'printed "Off,"; a status command prints on or off' in str(failure(hand.status))
         return
     service = hand.status()
-    assert (service.life, service.mode, service.instance) == (Life.UP, mode, None)
+    assert (service.life, service.mode, service.instance) == (ProcessState.UP, mode, None)
     assert "process runs is not known" in service.detail
 
 
@@ -257,7 +257,7 @@ def test_a_status_that_says_neither_is_an_error(script: Script, lines: str, foun
 
 def test_without_a_status_command_nothing_is_claimed(script: Script) -> None:
     service = actuator(script("exit 1")).status()
-    assert (service.life, service.mode, service.instance) == (Life.UP, None, None)
+    assert (service.life, service.mode, service.instance) == (ProcessState.UP, None, None)
     assert "without a status command" in service.detail
 
 

@@ -21,10 +21,10 @@ from specwatch.actuators.helper_server import GuardHelper, activated_socket
 from specwatch.cli import group
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, ConfigError
-from specwatch.guard.plan import FileChange, Life, Plan, Service
+from specwatch.guard.plan import FileChange, Plan, ProcessState, Service
 
 PLAN = Plan(("a", "b c"), ("a",), (FileChange("/x", None, "text\n"),), ("step",), ("note",))
-SERVICE = Service(Life.CHANGING, None, "i1", "語")
+SERVICE = Service(ProcessState.CHANGING, None, "i1", "語")
 
 
 class Recorder:
@@ -206,8 +206,8 @@ def test_only_systemd_can_start_it(environ: dict[str, str]) -> None:
 
 
 def test_the_mode_survives_the_way(client: HelperClient, actuator: Recorder) -> None:
-    actuator.status = lambda: Service(Life.UP, Mode.OFF, None)  # type: ignore[method-assign]
-    assert client.status() == Service(Life.UP, Mode.OFF, None)
+    actuator.status = lambda: Service(ProcessState.UP, Mode.OFF, None)  # type: ignore[method-assign]
+    assert client.status() == Service(ProcessState.UP, Mode.OFF, None)
 
 
 def test_the_command_is_hidden_and_refuses_a_person() -> None:

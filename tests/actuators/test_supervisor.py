@@ -15,7 +15,7 @@ from specwatch.actuators.supervised import SupervisedActuator
 from specwatch.actuators.supervisor import Backoff, Supervisor
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, CannotStrip
-from specwatch.guard.plan import Life
+from specwatch.guard.plan import ProcessState
 from tests.actuators.process_families import alive, born, descendants, descriptors, family, python
 from tests.hostile import wait_for
 
@@ -63,7 +63,7 @@ def starts(folder: Path, count: int) -> list[tuple[str, ...]]:
 
 def program(supervisor: Supervisor) -> int:
     """The number of the process that runs, once it does."""
-    wait_for(lambda: supervisor.status().life is Life.UP)
+    wait_for(lambda: supervisor.status().life is ProcessState.UP)
     instance = supervisor.status().instance
     assert instance is not None
     return int(instance.partition("-")[0])
@@ -88,18 +88,18 @@ def test_the_wait_before_a_start(lives: list[float], waits: list[float]) -> None
 def test_it_runs_once_as_asked_and_is_gone_when_stopped(supervise: Supervise) -> None:
     """A second start changes nothing; a restart is another instance."""
     supervisor = supervise(SPECULATING)
-    assert supervisor.status().life is Life.DOWN
+    assert supervisor.status().life is ProcessState.DOWN
     supervisor.start(Mode.ON)
     first = supervisor.status()
-    assert (first.life, first.mode) == (Life.UP, Mode.ON)
+    assert (first.life, first.mode) == (ProcessState.UP, Mode.ON)
     supervisor.start(Mode.ON)
     assert supervisor.status() == first
     supervisor.restart(Mode.ON)
     again = supervisor.status()
-    assert (again.life, again.instance != first.instance) == (Life.UP, True)
+    assert (again.life, again.instance != first.instance) == (ProcessState.UP, True)
     supervisor.stop()
     stopped = supervisor.status()
-    assert (stopped.life, stopped.instance) == (Life.DOWN, None)
+    assert (stopped.life, stopped.instance) == (ProcessState.DOWN, None)
     assert stopped.detail == "ended by SIGTERM"
     assert descendants() == []
 
@@ -122,7 +122,7 @@ def test_what_ends_by_itself_starts_again_as_it_was(supervise: Supervise, tmp_pa
         starts(tmp_path, count)
         os.kill(program(supervisor), signal.SIGKILL)
     assert starts(tmp_path, 3) == [PLAIN[1:]] * 3
-    wait_for(lambda: supervisor.status().life is Life.UP)
+    wait_for(lambda: supervisor.status().life is ProcessState.UP)
     assert supervisor.status().detail == "before: ended by SIGKILL"
 
 
@@ -131,13 +131,13 @@ def test_between_two_starts_it_is_down_and_says_why(supervise: Supervise) -> Non
     supervisor = supervise(python("import sys; sys.exit(3)"), first=600.0)
     for _ in range(2):
         supervisor.start(Mode.ON)
-        wait_for(lambda: supervisor.status().life is Life.DOWN)
+        wait_for(lambda: supervisor.status().life is ProcessState.DOWN)
         status = supervisor.status()
         assert (status.instance, status.detail) == (
             None, "ended with exit status 3; starts again after 10m",
         )  # fmt: skip
     supervisor.stop()
-    assert supervisor.status().life is Life.DOWN
+    assert supervisor.status().life is ProcessState.DOWN
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_a_command_that_cannot_be_started_is_told_and_tried_again(
         supervisor.start(Mode.ON)
     (tmp_path / name).write_text(SERVER)
     (tmp_path / name).chmod(0o755)
-    wait_for(lambda: supervisor.status().life is Life.UP)
+    wait_for(lambda: supervisor.status().life is ProcessState.UP)
 
 
 def test_what_hangs_at_sigterm_is_killed_in_time(supervise: Supervise, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_its_holder_killed_all_ends_and_starts_again(supervise: Supervise, tmp_p
     os.kill(found.parent, signal.SIGKILL)
     starts(tmp_path, 2)
     assert alive([found.pid]) == []
-    wait_for(lambda: supervisor.status().life is Life.UP)
+    wait_for(lambda: supervisor.status().life is ProcessState.UP)
     assert "the process that holds it was killed" in supervisor.status().detail
 
 
@@ -186,7 +186,7 @@ def test_asked_to_stop_it_ends_and_starts_nothing_more(supervise: Supervise) -> 
     )
     supervisor.start(Mode.ON)
     supervisor.ask_to_stop(then=lambda: told.append("ended"))
-    assert (supervisor.status().life, told) == (Life.CHANGING, [])
+    assert (supervisor.status().life, told) == (ProcessState.CHANGING, [])
     supervisor.ask_to_stop(then=lambda: told.append("hastened"))
     with pytest.raises(ActuatorError, match="about to end"):
         supervisor.restart(Mode.ON)
@@ -243,7 +243,7 @@ def test_the_actuator_shows_what_it_does_and_does_it(supervise: Supervise, tmp_p
         first = actuator.status()
         done = 2 if mode is Mode.OFF else 3
         assert starts(tmp_path, done) == expected[:done]
-        assert (first.life, first.mode) == (Life.UP, mode)
+        assert (first.life, first.mode) == (ProcessState.UP, mode)
         switch("incident")
         assert actuator.status() == first
     actuator.close()

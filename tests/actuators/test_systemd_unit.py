@@ -18,7 +18,7 @@ from specwatch.actuators.systemd_files import UnitFiles
 from specwatch.actuators.systemd_unit import SystemdUnit
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, CannotStrip
-from specwatch.guard.plan import Life
+from specwatch.guard.plan import ProcessState
 from tests.actuators.fake_systemd import NAME, FakeSystemd
 
 SPECULATION = """--speculative-config '{"method": "ngram"}'"""
@@ -70,7 +70,7 @@ def test_disable_and_enable_go_there_and_back(bench: Bench) -> None:
     before = bench.command
     bench.unit.disable("a")
     status = bench.unit.status()
-    assert (status.mode, status.life, status.instance) == (Mode.OFF, Life.UP, "i1")
+    assert (status.mode, status.life, status.instance) == (Mode.OFF, ProcessState.UP, "i1")
     assert bench.command == PLAIN
     assert bench.files.drop_in.stat().st_mode & 0o777 == 0o600
     assert bench.files.drop_in.parent.stat().st_mode & 0o777 == 0o755
@@ -129,7 +129,7 @@ def test_a_restart_that_goes_wrong_is_told_as_a_change(bench: Bench, result: str
     bench.systemd.job_result = "done"
     bench.unit.enable("a")
     assert bench.unit.status().mode is Mode.ON
-    assert bench.unit.status().life is Life.UP
+    assert bench.unit.status().life is ProcessState.UP
 
 
 def test_a_failed_restart_is_tried_again(bench: Bench) -> None:
@@ -372,16 +372,18 @@ def test_a_variable_that_nobody_can_know_is_refused(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("state", "life"),
     [
-        ({"active_state": "reloading"}, Life.UP),
-        ({"active_state": "activating", "sub_state": "auto-restart"}, Life.DOWN),
-        ({"active_state": "activating", "sub_state": "start-pre"}, Life.CHANGING),
-        ({"active_state": "active", "has_job": True}, Life.CHANGING),
-        ({"active_state": "inactive"}, Life.STOPPED),
-        ({"active_state": "inactive", "result": "exit-code"}, Life.DOWN),
-        ({"active_state": "failed", "result": "oom-kill"}, Life.DOWN),
+        ({"active_state": "reloading"}, ProcessState.UP),
+        ({"active_state": "activating", "sub_state": "auto-restart"}, ProcessState.DOWN),
+        ({"active_state": "activating", "sub_state": "start-pre"}, ProcessState.CHANGING),
+        ({"active_state": "active", "has_job": True}, ProcessState.CHANGING),
+        ({"active_state": "inactive"}, ProcessState.STOPPED),
+        ({"active_state": "inactive", "result": "exit-code"}, ProcessState.DOWN),
+        ({"active_state": "failed", "result": "oom-kill"}, ProcessState.DOWN),
     ],
 )
-def test_its_life_is_what_systemd_says(bench: Bench, state: dict[str, object], life: Life) -> None:
+def test_its_life_is_what_systemd_says(
+    bench: Bench, state: dict[str, object], life: ProcessState
+) -> None:
     bench.systemd.extra = state
     status = bench.unit.status()
     assert status.life is life

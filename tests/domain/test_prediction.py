@@ -10,7 +10,7 @@ import pytest
 from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin, Point
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Tally, load_bin
-from specwatch.domain.prediction import Experience, Remembered, worth_it
+from specwatch.domain.prediction import Experience, RememberedMinutes, worth_it
 from specwatch.domain.sample import Sample
 
 PLAIN = 0.1
@@ -141,7 +141,7 @@ def test_a_draft_that_got_worse_is_not_what_it_was() -> None:
     """tau comes from the newest minutes, however many good ones came before."""
     good = [on(60 * n, 12.0, 2.0, {"0": 4.0}) for n in range(50)]
     bad = [on(60 * n, 12.0, 2.0, {"0": 1.5}) for n in range(50, 55)]
-    memory = Remembered()
+    memory = RememberedMinutes()
     for sample in good + bad:
         memory.add(sample)
     experience = Experience.of(memory.samples, baseline(12.0))
@@ -152,7 +152,7 @@ def test_a_draft_that_got_worse_is_not_what_it_was() -> None:
 
 
 def test_temperatures_and_loads_long_ago_are_remembered_among_newer_ones() -> None:
-    memory = Remembered(most=10)
+    memory = RememberedMinutes(most=10)
     for sample in remembered((12.0, 2.0)):
         memory.add(sample)
     for n in range(100):
@@ -164,7 +164,7 @@ def test_temperatures_and_loads_long_ago_are_remembered_among_newer_ones() -> No
 
 
 def test_another_configuration_is_a_new_experience() -> None:
-    memory = Remembered()
+    memory = RememberedMinutes()
     for sample in remembered((12.0, 2.0)):
         memory.add(sample)
     newer = on(50_000, 12.0, 2.0, {"0": 2.0})

@@ -32,7 +32,7 @@ INTERVAL = 1.0
 
 
 @dataclass
-class Life:
+class ProcessState:
     """One process of vLLM, from the first moment at which it could be scraped to its end.
 
     Every daemon has scraped it between ``begun`` and ``watched``, and between ``idle``, after which
@@ -52,7 +52,7 @@ class Life:
 class Story:
     """What happened, and what was seen of it."""
 
-    lives: list[Life] = field(default_factory=list)
+    lives: list[ProcessState] = field(default_factory=list)
     streams: list[Outcome] = field(default_factory=list)
     """The first requests of all, every one streamed."""
     streams_page: str = ""
@@ -182,7 +182,7 @@ class Teller:
         idle = time.time()
         self._scraped(idle)
         ended = time.time()
-        life = Life(on, self._begun, self._watched, idle, ended, self._version, counts)
+        life = ProcessState(on, self._begun, self._watched, idle, ended, self._version, counts)
         self.story.lives.append(life)
 
     def _settled(self) -> Counts:

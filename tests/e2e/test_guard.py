@@ -101,7 +101,7 @@ def test_the_plan_shows_the_command_and_the_file_in_advance(story: Story) -> Non
 
 
 @dataclass
-class Life:
+class ProcessState:
     """What was seen of one server, from its bad draft to the end of the first trial."""
 
     off: dict[str, Any]
@@ -116,7 +116,7 @@ class Life:
     after: dict[str, Any]
 
 
-def life_of(story: Story, name: str) -> Life:
+def life_of(story: Story, name: str) -> ProcessState:
     """Each server is followed by itself: their restarts take as long as they take."""
     server, clients = story.servers[name], story.clients[name]
     off = story.guarding.wait_for(name, "disabled", within=BREACH_WITHIN)
@@ -133,7 +133,7 @@ def life_of(story: Story, name: str) -> Life:
     end = "observing" if name == KEPT else "disabled"
     after = story.guarding.wait_for(name, end, within=BREACH_WITHIN)
     spoke.append(server.speculates())
-    return Life(off, starts, spoke, clients.answered > before, numbers, after)
+    return ProcessState(off, starts, spoke, clients.answered > before, numbers, after)
 
 
 def tried(story: Story, name: str) -> bool:
@@ -144,13 +144,13 @@ def tried(story: Story, name: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def lives(story: Story) -> dict[str, Life]:
+def lives(story: Story) -> dict[str, ProcessState]:
     with ThreadPoolExecutor(len(story.servers)) as pool:
         found = pool.map(lambda name: life_of(story, name), story.servers)
         return dict(zip(story.servers, found, strict=True))
 
 
-def test_a_bad_draft_is_switched_off_by_one_restart(lives: dict[str, Life]) -> None:
+def test_a_bad_draft_is_switched_off_by_one_restart(lives: dict[str, ProcessState]) -> None:
     for life in lives.values():
         assert life.off["incident"]["what"] == "low"
         assert life.spoke_of_speculation[0] is False
@@ -158,22 +158,24 @@ def test_a_bad_draft_is_switched_off_by_one_restart(lives: dict[str, Life]) -> N
         assert life.answered
 
 
-def test_alertmanager_shows_it_with_the_numbers(lives: dict[str, Life]) -> None:
+def test_alertmanager_shows_it_with_the_numbers(lives: dict[str, ProcessState]) -> None:
     assert all(life.numbers.startswith("acceptance_ratio 0") for life in lives.values())
 
 
-def test_a_bad_draft_goes_off_again_for_longer(lives: dict[str, Life]) -> None:
+def test_a_bad_draft_goes_off_again_for_longer(lives: dict[str, ProcessState]) -> None:
     life = lives[LOST]
     assert life.spoke_of_speculation[1:] == [True, False]
     assert life.after["rearm_at"] - life.after["since"] == pytest.approx(120, abs=1)
 
 
-def test_a_good_draft_is_kept(story: Story, lives: dict[str, Life]) -> None:
+def test_a_good_draft_is_kept(story: Story, lives: dict[str, ProcessState]) -> None:
     assert lives[KEPT].spoke_of_speculation[1:] == [True, True]
     assert story.servers[KEPT].starts() == 3
 
 
-def test_the_alert_of_the_one_that_is_kept_resolves(story: Story, lives: dict[str, Life]) -> None:
+def test_the_alert_of_the_one_that_is_kept_resolves(
+    story: Story, lives: dict[str, ProcessState]
+) -> None:
     eventually(
         lambda: (SWITCHED_OFF, KEPT) not in story.alerts(), what="it is resolved", within=240
     )
@@ -181,7 +183,7 @@ def test_the_alert_of_the_one_that_is_kept_resolves(story: Story, lives: dict[st
 
 
 def test_the_history_tells_each_step_and_how_long_it_took(
-    story: Story, lives: dict[str, Life]
+    story: Story, lives: dict[str, ProcessState]
 ) -> None:
     steps = story.guarding.history(KEPT)
     phases = [step["phase"] for step in steps if step["phase"] != step["phase_before"]]
@@ -194,7 +196,9 @@ def test_the_history_tells_each_step_and_how_long_it_took(
     print(f"confirmed to restart: {at['restarting'] - at['confirmed']:.1f} s")
 
 
-def test_behind_a_load_balancer_no_request_is_lost(story: Story, lives: dict[str, Life]) -> None:
+def test_behind_a_load_balancer_no_request_is_lost(
+    story: Story, lives: dict[str, ProcessState]
+) -> None:
     """Without one those that run are aborted, and those that come find nobody."""
     lost = {
         name: [outcome.error or "" for outcome in clients.outcomes if not outcome.ok]

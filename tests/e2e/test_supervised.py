@@ -15,7 +15,7 @@ import pytest
 from specwatch.actuators import process_holder
 from specwatch.actuators.supervisor import Supervisor
 from specwatch.domain.model import Mode
-from specwatch.guard.plan import Life
+from specwatch.guard.plan import ProcessState
 from tests.actuators.process_families import (
     alive,
     born,
@@ -145,7 +145,7 @@ def test_it_restarts_without_speculation_amid_a_start(served: Served) -> None:
         assert alive(before) == []
         assert not served.speculates()
         status = supervisor.status()
-        assert (status.life, status.mode) == (Life.UP, Mode.OFF)
+        assert (status.life, status.mode) == (ProcessState.UP, Mode.OFF)
     finally:
         supervisor.stop()
     assert descendants() == []

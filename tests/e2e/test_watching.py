@@ -16,7 +16,7 @@ from specwatch.domain import histogram
 from specwatch.domain.merge import merge_windows
 from specwatch.domain.model import Histogram, Mode, Window
 from tests.e2e.conftest import StartVllm
-from tests.e2e.story import INTERVAL, TEMPERATURES, Life, Story, Teller
+from tests.e2e.story import INTERVAL, TEMPERATURES, ProcessState, Story, Teller
 from tests.e2e.witness import SPECULATIVE, mean, stored, total
 from tests.lab.traffic import Outcome
 from tests.postgres import PostgresServer
@@ -104,11 +104,11 @@ def test_scrapes_that_failed_are_counted_while_vllm_is_down(
     assert sum(window.scrapes_failed for window in windows) > 0
 
 
-def modes(lives: Iterable[Life]) -> frozenset[Mode]:
+def modes(lives: Iterable[ProcessState]) -> frozenset[Mode]:
     return frozenset(Mode.ON if life.on else Mode.OFF for life in lives)
 
 
-def surely_scraped(life: Life, window: Window) -> bool:
+def surely_scraped(life: ProcessState, window: Window) -> bool:
     """Whether every daemon scraped this life in this minute."""
     minute = window.start, window.start + 60
     known = ((life.begun, life.watched), (life.idle, life.ended))
@@ -116,7 +116,7 @@ def surely_scraped(life: Life, window: Window) -> bool:
     return within or (life.watched <= minute[0] and minute[1] <= life.idle)
 
 
-def maybe_scraped(life: Life, window: Window) -> bool:
+def maybe_scraped(life: ProcessState, window: Window) -> bool:
     """Whether it could be, at a moment that we may not have noticed."""
     overlap = min(life.ended, window.start + 60) - max(life.begun, window.start)
     return overlap > -UNNOTICED

@@ -9,7 +9,7 @@ from specwatch.config.rules import DEFAULT_RULES
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Mode
 from specwatch.errors import ActuatorError
-from specwatch.guard.plan import Life, Plan, Service
+from specwatch.guard.plan import Plan, ProcessState, Service
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.verdicts import Finding, Verdict
 from specwatch.status import Failure, TargetStatus
@@ -74,7 +74,13 @@ class SimulatedServer:
         if self.fault == "no-status":
             raise ActuatorError("the manager does not answer", retry=True)
         crashed = self.fault == "crash" and self.broken
-        life = Life.DOWN if crashed else Life.STOPPED if self.fault == "stopped" else Life.UP
+        life = (
+            ProcessState.DOWN
+            if crashed
+            else ProcessState.STOPPED
+            if self.fault == "stopped"
+            else ProcessState.UP
+        )
         return Service(life, self.configured, str(self.instance), stale=self.stale)
 
     def disable(self, incident: str) -> None:

@@ -11,7 +11,7 @@ from specwatch.domain.model import HOUR, Mode
 from specwatch.guard import machine, orders
 from specwatch.guard.foresight import Verification
 from specwatch.guard.observation import Seen
-from specwatch.guard.plan import Life, Service
+from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import DAY, Cause, GuardState, Incident, Phase, Step
 from tests.guard.test_machine import NOW, UP, about, seen
 
@@ -50,7 +50,7 @@ def test_an_exploration_is_an_action_with_the_reason_that_called_for_it() -> Non
         ({"actions": (NOW - 5 * HOUR,)}, {}, {"max_actions_per_day": 1}),
         ({"elsewhere": NOW - HOUR + 1}, {}, {}),
         ({}, {"service": None}, {}),
-        ({}, {"service": replace(UP, life=Life.DOWN)}, {}),
+        ({}, {"service": replace(UP, life=ProcessState.DOWN)}, {}),
         ({"credit": 0.99, "credit_at": NOW}, {}, {}),
         ({}, {"mode": None}, {}),
     ],
@@ -92,7 +92,7 @@ def test_the_budget_grows_with_time_and_up_to_two() -> None:
     assert step(slow, LOOK) is None, "restarts take longer than was assumed"
 
 
-OFF = Service(Life.UP, Mode.OFF, "2")
+OFF = Service(ProcessState.UP, Mode.OFF, "2")
 EXPLORING = replace(
     CALM, phase=Phase.VERIFYING, since=NOW - 700, goal=Mode.OFF, instance="1", started="2",
     incident=Incident("i", Cause.EXPLORATION, NOW - 900), issued=NOW - 660, healthy_at=NOW - 600,
@@ -198,7 +198,7 @@ def test_a_switch_that_did_not_help_stays_while_the_guard_may_not_act() -> None:
 
 
 def test_a_server_that_dies_while_it_is_watched_is_rolled_back_after_15_seconds() -> None:
-    gone = replace(looked(0.8), service=replace(OFF, life=Life.DOWN))
+    gone = replace(looked(0.8), service=replace(OFF, life=ProcessState.DOWN))
     result = step(HELPED, gone)
     assert result is not None
     assert (result.state.phase, result.state.down_since) == (Phase.VERIFYING, NOW)

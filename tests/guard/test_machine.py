@@ -17,13 +17,13 @@ from specwatch.domain.model import HOUR, Mode
 from specwatch.guard import machine, orders
 from specwatch.guard.foresight import Trial
 from specwatch.guard.observation import Breach, Outcome, Seen
-from specwatch.guard.plan import Life, Service
+from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import Cause, GuardState, Incident, Order, Phase, wait
 from tests.guard.wandering import Wandering
 
 NOW = 1_800_000_000.0
 ACT = Guard.model_validate({"mode": "act", "rearm": {"after": "6h"}})
-UP = Service(Life.UP, Mode.ON, "1")
+UP = Service(ProcessState.UP, Mode.ON, "1")
 BREACH = Breach("r", "tiny", "all")
 CONFIRMED = GuardState(
     "chat", Phase.CONFIRMED, NOW, Mode.ON, Incident("i", Cause.RULE, NOW, "r", "tiny", "all")
@@ -117,7 +117,7 @@ def test_what_restarts_took_before_and_how_soon_traffic_rests_counts() -> None:
         ({"elsewhere": NOW - HOUR + 1}, {}, {}, "another tool switched speculation recently"),
         ({}, {"service": None, "service_error": "masked"}, {}, "cannot be switched: masked"),
         ({}, {"service": None}, {}, "the server's manager was not asked yet"),
-        ({}, {"service": replace(UP, life=Life.DOWN)}, {}, "the server is not up"),
+        ({}, {"service": replace(UP, life=ProcessState.DOWN)}, {}, "the server is not up"),
     ],
 )  # fmt: skip
 def test_what_keeps_the_guard_from_acting_is_said(
@@ -324,14 +324,18 @@ def test_what_came_of_the_switch_decides(outcome: Outcome, phase: Phase) -> None
 
 def test_a_switch_that_was_thrown_before_a_crash_is_not_thrown_again() -> None:
     restarting = replace(CONFIRMED, phase=Phase.RESTARTING, goal=Mode.OFF, instance="1")
-    for done in (Service(Life.UP, Mode.OFF, "2"), Service(Life.UP, Mode.OFF, None)):
+    for done in (Service(ProcessState.UP, Mode.OFF, "2"), Service(ProcessState.UP, Mode.OFF, None)):
         step = machine.step(restarting, seen(service=done), ACT)
         assert step is not None
         assert step.state.phase is Phase.VERIFYING
-    changing = seen(service=Service(Life.CHANGING, Mode.OFF, None))
+    changing = seen(service=Service(ProcessState.CHANGING, Mode.OFF, None))
     assert machine.step(restarting, changing, ACT) is None
     assert machine.effect(restarting, changing, prepared=True) is None
-    for undone in (UP, Service(Life.UP, Mode.OFF, "1"), Service(Life.UP, Mode.ON, "2")):
+    for undone in (
+        UP,
+        Service(ProcessState.UP, Mode.OFF, "1"),
+        Service(ProcessState.UP, Mode.ON, "2"),
+    ):
         assert machine.step(restarting, seen(service=undone), ACT) is None
         assert machine.effect(restarting, seen(service=undone), prepared=True) is not None
 
@@ -339,7 +343,9 @@ def test_a_switch_that_was_thrown_before_a_crash_is_not_thrown_again() -> None:
 def test_a_process_that_is_another_at_every_look_is_given_up() -> None:
     state = replace(CONFIRMED, phase=Phase.VERIFYING, goal=Mode.OFF, instance="1", issued=NOW)
     for look in range(2, 10):
-        dying = seen(now=NOW + look, scraped_at=NOW, service=Service(Life.UP, Mode.OFF, str(look)))
+        dying = seen(
+            now=NOW + look, scraped_at=NOW, service=Service(ProcessState.UP, Mode.OFF, str(look))
+        )
         step = machine.step(state, dying, ACT)
         assert step is not None
         state = step.state

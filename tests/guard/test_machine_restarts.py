@@ -11,7 +11,7 @@ from specwatch.domain.model import Mode
 from specwatch.guard import machine, orders
 from specwatch.guard.foresight import Trial
 from specwatch.guard.observation import Outcome
-from specwatch.guard.plan import Life, Service
+from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import Cause, GuardState, Incident, Order, Phase
 from tests.guard.test_machine import ACT, CONFIRMED, DISABLED, NOW, UP, about, seen
 
@@ -19,9 +19,9 @@ DRAINING = replace(CONFIRMED, phase=Phase.DRAINING, goal=Mode.OFF, actions=(NOW 
 RESTARTING = replace(CONFIRMED, phase=Phase.RESTARTING, goal=Mode.OFF, instance="1", actions=(NOW,))
 BACK = replace(RESTARTING, phase=Phase.ROLLING_BACK, goal=Mode.ON, why="it failed", instance="2")
 START = ACT.start_timeout
-STOPPED = replace(UP, life=Life.STOPPED)
-CHANGING = replace(UP, life=Life.CHANGING)
-GONE = replace(UP, life=Life.DOWN, instance=None)
+STOPPED = replace(UP, life=ProcessState.STOPPED)
+CHANGING = replace(UP, life=ProcessState.CHANGING)
+GONE = replace(UP, life=ProcessState.DOWN, instance=None)
 
 
 def cause(of: Cause) -> Incident:
@@ -107,7 +107,7 @@ def test_a_manager_that_does_not_come_to_rest_ends_the_restart() -> None:
 
 
 def test_a_manager_that_cannot_tell_processes_apart_may_show_the_old_one_for_a_while() -> None:
-    nameless = Service(Life.UP, Mode.OFF, None)
+    nameless = Service(ProcessState.UP, Mode.OFF, None)
     state = replace(RESTARTING, phase=Phase.VERIFYING, issued=NOW)
     old = seen(healthy=True, service=nameless)
     early = NOW + START - 1
@@ -220,7 +220,7 @@ def test_hooks_run_around_every_restart(hooks: dict[str, list[str]], hooked: boo
         RESTARTING, phase=Phase.VERIFYING, incident=cause(Cause.EXPLORATION), issued=NOW - 660,
         healthy_at=NOW - 600,
     )  # fmt: skip
-    look = seen(mode=Mode.OFF, breaches=(), service=Service(Life.UP, Mode.OFF, "2"))
+    look = seen(mode=Mode.OFF, breaches=(), service=Service(ProcessState.UP, Mode.OFF, "2"))
     back = machine.step(explored, look, policy)
     assert back is not None
     assert (back.state.goal, back.state.hooked) == (Mode.ON, hooked)

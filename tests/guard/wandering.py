@@ -17,7 +17,7 @@ from specwatch.guard import machine, orders
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.machine import Effect
 from specwatch.guard.observation import Breach, Outcome, Seen
-from specwatch.guard.plan import Life, Service
+from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import CALM, DAY, Cause, GuardState, Phase, Step
 
 START = 1_800_000_000.0
@@ -118,10 +118,11 @@ class Wandering:
         chance, state = self.chance, self.state
         odd = self._happens(0.1)
         service = chance.choice([
-            None, Service(Life.DOWN, self.server, self.instance),
-            Service(Life.CHANGING, self.server, None),
-            Service(Life.UP, None, None), Service(Life.UP, chance.choice(_MODES), "other"),
-        ]) if odd else Service(Life.UP, self.server, self.instance)  # fmt: skip
+            None, Service(ProcessState.DOWN, self.server, self.instance),
+            Service(ProcessState.CHANGING, self.server, None),
+            Service(ProcessState.UP, None, None),
+            Service(ProcessState.UP, chance.choice(_MODES), "other"),
+        ]) if odd else Service(ProcessState.UP, self.server, self.instance)  # fmt: skip
         mode = chance.choice([None, Mode.ON, Mode.OFF]) if self._happens(0.03) else self.server
         bad = self._happens(0.5)
         outcome = self.outcome

@@ -9,7 +9,7 @@ import pytest
 from specwatch.domain.breakeven import assess
 from specwatch.domain.model import HOUR, MINUTE, Mode
 from specwatch.domain.speedup import NOTHING
-from specwatch.rules.model_record import Dossier
+from specwatch.rules.model_record import ModelRecord
 from tests.domain.minutes import measurements, off, on
 from tests.domain.samples import START, baseline, evidence, minute, minutes, tally
 
@@ -95,7 +95,7 @@ def test_no_samples_are_stale():
 
 def test_minutes_are_compared_one_by_one_whatever_they_are_kept_as() -> None:
     """Twelve of them are kept as two blocks and two minutes, of which no noise could be told."""
-    known = Dossier("chat", "tiny", HOUR, ())
+    known = ModelRecord("chat", "tiny", HOUR, ())
     known.compare_with(measurements([off(n) for n in range(10)]), max_age=10 * HOUR)
     for n in range(100, 112):
         sample = on(n, tpot=0.04)
@@ -109,7 +109,7 @@ def test_minutes_are_compared_one_by_one_whatever_they_are_kept_as() -> None:
 
 
 def test_a_server_may_come_back_without_speculation_after_hours_of_silence() -> None:
-    known = Dossier("chat", "tiny", HOUR, ())
+    known = ModelRecord("chat", "tiny", HOUR, ())
     known.compare_with(measurements([off(n) for n in range(10)]), max_age=10 * HOUR)
     for sample in [*(on(n) for n in range(100, 130)), off(400), off(401)]:
         assert known.history.add(sample)

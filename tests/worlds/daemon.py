@@ -17,7 +17,7 @@ from specwatch.domain.baseline import BaselineKey
 from specwatch.domain.model import HOUR, MINUTE, Batch, Mode, Moment
 from specwatch.domain.sample import samples_of
 from specwatch.errors import PageError, ScrapeError, ScrapeReason
-from specwatch.guard.plan import Life, Plan, Service
+from specwatch.guard.plan import Plan, ProcessState, Service
 from specwatch.guard.state import Phase
 from specwatch.loadtest import calibration, calibration_shape
 from specwatch.loadtest.calibration import Block, Look, Meter, Stage
@@ -78,7 +78,7 @@ class _Switch:
     def status(self) -> Service:
         speculating = self._server.speculating
         mode = self._goal if speculating is None else Mode.ON if speculating else Mode.OFF
-        return Service(Life.UP, mode, str(self._server.restarts))
+        return Service(ProcessState.UP, mode, str(self._server.restarts))
 
     def disable(self, incident: str) -> None:
         self._goal = Mode.OFF

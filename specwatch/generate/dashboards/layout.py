@@ -33,20 +33,20 @@ def arrange(*bands: Band) -> list[Panel]:
 
     Raises ValueError for a band that is not as wide as the dashboard.
     """
-    found: list[Panel] = []
+    placed: list[Panel] = []
     numbers = iter(range(1, 10_000))
     y = 0
-    group: list[Panel] = found
+    group: list[Panel] = placed
     for band in bands:
         if band.title is not None:
             head = row(band.title, collapsed=band.collapsed, repeat=band.repeat)
             head.id, head.gridPos = next(numbers), core.GridPos(h=1, w=COLUMNS, x=0, y=y)
-            found.append(head)
-            group = head.panels if band.collapsed else found
+            placed.append(head)
+            group = head.panels if band.collapsed else placed
             y += 1
         group.extend(_beside(band, y, numbers))
         y += band.height
-    return found
+    return placed
 
 
 def _beside(band: Band, y: int, numbers: Iterator[int]) -> Iterator[Panel]:
