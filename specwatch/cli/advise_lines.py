@@ -121,8 +121,8 @@ def _wrapped(text: str, width: int, first: int, later: int, style: str) -> Itera
 def _memory(memory: Memory, width: int) -> Iterator[Line]:
     gpus = figures.counted(memory.gpus, "GPU")
     whose = f"of each of {gpus}" if memory.gpus > 1 else "of one GPU"
-    said = f"{_bytes(memory.usable)} usable {whose} with {_bytes(memory.gpu_memory)}"
-    yield from _wrapped(f"Memory: {said}", width, 0, 2, "bold")
+    sentence = f"{_bytes(memory.usable)} usable {whose} with {_bytes(memory.gpu_memory)}"
+    yield from _wrapped(f"Memory: {sentence}", width, 0, 2, "bold")
     rows: list[tuple[str, str, str]] = [
         ("target's weights", _bytes(memory.target_weights), _bytes(memory.target_weights)),
         ("draft's weights", figures.UNKNOWN, _bytes(memory.draft_weights)),

@@ -345,16 +345,16 @@ def _margin(given: Mapping[str, Any], span: Span) -> str:
     return " (the last 15 minutes are left out: give it more time)"
 
 
-def _jobs(prometheus: Prometheus, at: float) -> str:
+def _jobs(prometheus: Prometheus, time: float) -> str:
     """Which jobs do have vLLM's metrics, as a hint."""
     from specwatch.backfill.prometheus_pages import presence_selector
     from specwatch.backfill.prometheus_targets import named
 
     asked = f"group by (job) (last_over_time({presence_selector('{}')}[{_LOOK_BACK}]))"
-    jobs = sorted(quoted(labels.get("job", "")) for labels, _ in prometheus.query(asked, at))
+    jobs = sorted(quoted(labels.get("job", "")) for labels, _ in prometheus.query(asked, time))
     if jobs:
-        return f"in the hour before {moment(at)} these jobs have: {named(jobs)}"
-    return f"nor has any job in the hour before {moment(at)}; does this one scrape vLLM?"
+        return f"in the hour before {moment(time)} these jobs have: {named(jobs)}"
+    return f"nor has any job in the hour before {moment(time)}; does this one scrape vLLM?"
 
 
 def _default_name() -> Callable[[str], str]:

@@ -122,7 +122,9 @@ def comparison_lines(comparison: Comparison, width: int, *, fancy: bool) -> Line
     if comparison.speedup is not None and len(comparison.levels) > 1:
         yield f"all loads, each counted alike: {interval(comparison.speedup)}", ""
     missing = [level for level in comparison.levels if level.missing is not None]
-    yield from notes((f"{_load(each)} {_unit(each)}: {each.missing}" for each in missing), width)
+    yield from notes(
+        (f"{_load(level)} {_unit(level)}: {level.missing}" for level in missing), width
+    )
     yield from notes(comparison.notes, width)
     # The sentence mostly begins with the name of the verdict.
     label = verdicts.LABELS[comparison.verdict]

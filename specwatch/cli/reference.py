@@ -235,7 +235,7 @@ def _rules() -> Iterator[str]:
     )  # fmt: skip
     for rule in DEFAULT_RULES:
         yield from (f"### {rule.name}", "", f"{rule.summary}.", "")
-        yield from (f"* {name}: {said}" for name, said in _rule(rule))
+        yield from (f"* {name}: {text}" for name, text in _rule(rule))
         yield ""
     yield from (
         "## Metrics", "", "What conditions can name. A metric with an interval is beyond a"
