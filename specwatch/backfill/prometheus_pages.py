@@ -155,17 +155,17 @@ def joined(pages_of_servers: Sequence[Sequence[Page]]) -> list[Page]:
     In the minute of a change both may have some: of the new one those that came after the old.
     """
     by_minute: dict[int, list[list[Page]]] = {}
-    for of_server in pages_of_servers:
+    for server_pages in pages_of_servers:
         mine: dict[int, list[Page]] = {}
-        for page in of_server:
+        for page in server_pages:
             mine.setdefault(int(page.at // MINUTE), []).append(page)
-        for minute, some in mine.items():
-            by_minute.setdefault(minute, []).append(some)
+        for minute, minute_pages in mine.items():
+            by_minute.setdefault(minute, []).append(minute_pages)
     every: list[Page] = []
     for minute in sorted(by_minute):
-        for some in sorted(by_minute[minute], key=lambda pages: pages[0].at):
+        for minute_pages in sorted(by_minute[minute], key=lambda pages: pages[0].at):
             last = every[-1].at if every else -1.0
-            every += [page for page in some if page.at > last]
+            every += [page for page in minute_pages if page.at > last]
     return every
 
 

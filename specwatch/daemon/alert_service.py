@@ -1,4 +1,4 @@
-"""Alerts: what fires is told to every Alertmanager, whatever they do."""
+"""Sends what fires to every Alertmanager, whether the others answer or not."""
 
 from __future__ import annotations
 

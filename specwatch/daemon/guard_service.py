@@ -1,4 +1,4 @@
-"""Guarding: who of several daemons guards which target, and when each guard has its turn."""
+"""Which of several daemons guards which target, and when each guard has its turn."""
 
 from __future__ import annotations
 
@@ -151,10 +151,10 @@ class GuardService:
         due = now.monotonic - self._renewed >= _RENEW_SECONDS
         free = any(name not in entries or entries[name].left <= 0 for name in guards)
         if guards and (due or free):
-            for able in (True, False):
-                names = [name for name, guard in guards.items() if guard.able is able]
+            for can_act in (True, False):
+                names = [name for name, guard in guards.items() if guard.able is can_act]
                 if names:
-                    self._book.hold(names, self._holder, now.wall, able=able)
+                    self._book.hold(names, self._holder, now.wall, able=can_act)
             self._renewed = now.monotonic
             entries = self._book.look()
         self._entries = entries

@@ -105,7 +105,7 @@ class JudgedTarget:
 
     def _later(self, scope: Scope, time: float, *, breach: bool) -> float:
         """When a change is said to be: after the one before, to wherever the clock was set."""
-        # Changes of a scope are told apart by their second.
+        # Changes of a scope are stored by their second.
         later = max(time, self.changed_at.get(scope, -math.inf) + 1)
         if breach or later > time:
             self.changed_at[scope] = later

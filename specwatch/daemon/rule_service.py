@@ -1,4 +1,4 @@
-"""Judging: closed windows become verdicts, and those are kept, whatever the database does."""
+"""Judges closed windows, and keeps the verdicts until the database has them."""
 
 from __future__ import annotations
 

@@ -189,10 +189,8 @@ class Baseline:
     @cached_property
     def points(self) -> tuple[Point, ...]:
         """All of them."""
-        known = (*self.bins.values(), *self.others)
-        return tuple(
-            sorted({p for bin_measurement in known for p in bin_measurement.points}, key=_order)
-        )
+        measurements = (*self.bins.values(), *self.others)
+        return tuple(sorted({point for one in measurements for point in one.points}, key=_order))
 
     @cached_property
     def measured_at(self) -> float:

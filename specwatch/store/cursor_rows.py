@@ -138,8 +138,11 @@ def put(connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]) 
 def superseded(
     connection: sa.Connection, daemon: str, packed: Iterable[PackedCursor]
 ) -> frozenset[str]:
-    """Targets whose stored cursor is later than where the first of theirs begins to count, and is
-    none of them: another process of the daemon's name has written what they count."""
+    """Targets of which another process of the daemon's name has written what these cursors count.
+
+    The stored cursor is then later than where the first of them begins, and not one of them. One
+    whose time is damaged is written over.
+    """
     own: dict[str, list[PackedCursor]] = {}
     for cursor in packed:
         own.setdefault(cursor.target, []).append(cursor)
@@ -152,6 +155,7 @@ def superseded(
         row.target
         for row in stored
         if (since := own[row.target][0].after) is not None
+        and isinstance(row.wall, float)
         and row.wall > since
         and all(row.wall != cursor.wall for cursor in own[row.target])
     )

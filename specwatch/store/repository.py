@@ -241,8 +241,7 @@ class Store:
     def rivals(self, now: float) -> list[str]:
         """Other processes that write as this daemon now, each as ``HOST, pid PID``.
 
-        Each minute is of the one that writes it first. A predecessor is no rival: nothing that it
-        wrote began after this run did.
+        Predecessors are left out: nothing that they wrote began after this run did.
         """
         run = self._run
         if run is None:

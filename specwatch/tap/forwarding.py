@@ -82,11 +82,11 @@ def _text(value: bytes) -> str:
 def target(base: str, scope: Scope) -> URL:
     """The URL upstream, with path and query as the client wrote them.
 
-    Raises ValueError for what is no path: it would go on with the name of another host.
+    Raises ValueError where the path does not begin with a slash: it would extend the host name.
     """
     raw = _raw_path(scope)
     if not raw.startswith(b"/"):
-        raise ValueError("no path")
+        raise ValueError("the path does not begin with a slash")
     if query := scope["query_string"]:
         raw = b"%b?%b" % (raw, query)
     plain = "".join(chr(byte) if 0x20 < byte < 0x7F else f"%{byte:02X}" for byte in raw)

@@ -7,17 +7,16 @@ models a page makes up and whatever it calls them, ours stays bounded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from specwatch.status import DaemonStatus
+from specwatch.status import DaemonStatus, DeliveryStatus
 from specwatch.web.decision_metrics import of_decisions
 from specwatch.web.guard_metrics import of_guards, of_pagers
-from specwatch.web.report_metrics import of_deliveries
 from specwatch.web.slo_metrics import of_slos
 from specwatch.web.store_metrics import of_store
 from specwatch.web.tap_metrics import of_taps
@@ -58,7 +57,27 @@ class DaemonCollector(Collector):
         yield from of_guards(targets, status.now)
         yield from of_pagers(status.pagers)
         yield from of_store(status.store, status.now)
-        yield from of_deliveries(status.deliveries)
+        yield from _of_deliveries(status.deliveries)
+
+
+def _of_deliveries(deliveries: Sequence[DeliveryStatus]) -> Iterator[Metric]:
+    """Yield the families of the report's delivery."""
+    last = GaugeMetricFamily(
+        "specwatch_report_last_delivery_timestamp_seconds",
+        "When a report was delivered last.",
+        labels=("channel",),
+    )
+    undelivered = GaugeMetricFamily(
+        "specwatch_report_undelivered",
+        "Whether the last report has not reached all that it is for.",
+        labels=("channel",),
+    )
+    for delivery in deliveries:
+        undelivered.add_metric((delivery.channel,), delivery.undelivered)
+        if delivery.last_delivery is not None:
+            last.add_metric((delivery.channel,), delivery.last_delivery)
+    yield last
+    yield undelivered
 
 
 def registry(status: Callable[[], DaemonStatus], *, proc: str | None = None) -> CollectorRegistry:

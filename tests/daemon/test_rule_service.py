@@ -565,8 +565,8 @@ def test_what_a_rule_found_is_not_held_after_the_rule_is_gone(scene: Scene) -> N
         judging.flush()
     assert [decision.verdict for decision in scene.stored()] == ["breach", "no_data"] * 3
     gc.collect()
-    held = [get_object for get_object in gc.get_objects() if isinstance(get_object, Finding)]
-    assert [finding for finding in held if finding.rule.name == LOW.name] == []
+    findings = [value for value in gc.get_objects() if isinstance(value, Finding)]
+    assert [finding for finding in findings if finding.rule.name == LOW.name] == []
 
 
 def test_minutes_without_speculation_become_a_baseline_that_is_kept(scene: Scene) -> None:

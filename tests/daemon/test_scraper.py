@@ -8,6 +8,7 @@ import ssl
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -462,6 +463,35 @@ def test_finish_waits_for_no_server_and_queues_the_open_window(bench: MakeBench)
     assert one.cycle.status().failures == {}
     one.cycle.turn()
     assert one.cycle.status().scrapes == 2
+
+
+def test_a_page_older_than_the_cursor_of_another_process_counts_nothing(bench: MakeBench) -> None:
+    """It would look like the page of a server that restarted, whose counts all are new."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(visit: Visit) -> bool:
+        entered.set()
+        leave.wait(60)
+        visit.answer(vllm(150))
+        return True
+
+    one = bench({"timeout": 60})
+    one.turn(vllm(100))
+    cursor = one.cycle._watch.cursor()
+    assert cursor is not None
+    one.engine.page = slow
+    turning = threading.Thread(target=one.cycle.turn)
+    turning.start()
+    assert entered.wait(60)
+    later = {series: 2 * count for series, count in cursor.samples.items()}
+    one.cycle.supersede(replace(cursor, samples=later))
+    leave.set()
+    turning.join(60)
+    one.turn(seconds=5.0)
+    one.turn(vllm(230))
+    one.cycle.finish()
+    (window,) = one.windows
+    assert (window.tally.generation_tokens, window.restarts) == (30, 0)
 
 
 def test_a_driver_that_hangs_does_not_hold_the_end_up(serve: Serve) -> None:

@@ -48,7 +48,7 @@ def questions(expr: str, without: Collection[str] = ()) -> list[str]:
     first = _Relaxed(without)
     found = [first.of(now)]
     found += [_Relaxed(without, number).of(now) for number in range(first.choices)]
-    return [_HIDDEN.sub(_shown, fromkey) for fromkey in dict.fromkeys(found)]
+    return [_HIDDEN.sub(_shown, query) for query in dict.fromkeys(found)]
 
 
 def _shown(match: re.Match[str]) -> str:

@@ -46,6 +46,24 @@ def test_latencies_are_compared_where_nearly_all_loads_are_known():
     assert report(flat([*off, *nearly])).temperatures[0].tpot.off is not None
 
 
+def test_the_minutes_of_a_short_period_are_compared_one_by_one():
+    """Of a few stretches a slow drift looked like noise without end."""
+    random = Random(5)
+    windows = [
+        hour(
+            minute,
+            counted(tpot=0.02 * (1 + 0.005 * minute + random.gauss(0, 0.01))),
+            running=1.2 if random.random() < 0.7 else 1.8,
+            busy=45.0,
+            length=60,
+        )
+        for minute in range(40)
+    ]
+    known = [measurement(running) for running in (1.0, 2.0)]
+    speedup = report(flat(windows), *known).answer.speedup
+    assert speedup.upper / speedup.lower < 1.1
+
+
 def test_the_mix_of_loads_is_no_noise():
     """Each load is known exactly, so that all is."""
     windows = [

@@ -74,10 +74,22 @@ def test_counts_that_another_process_has_written_are_left_out(store: Store, sinc
         assert store.write([follows], now=0) == frozenset()
 
 
+def test_a_cursor_whose_time_is_damaged_is_written_over(
+    open_store: OpenStore, tmp_path: Path
+) -> None:
+    sqlite_store = open_store(f"sqlite:///{tmp_path}/damaged.db")
+    sqlite_store.write([batch(minute(T0), cursor=cursor())], now=0)
+    with sqlite_store.writing(0) as connection:
+        connection.execute(sa.text("UPDATE cursors SET wall = 'late'"))
+    again = batch(minute(T0 + 60), cursor=dataclasses.replace(cursor(wall=60.0), after=5.0))
+    assert sqlite_store.write([again], now=0) == frozenset()
+    assert sqlite_store.cursors()["chat"].wall == 60.0
+
+
 def test_another_process_that_writes_as_this_daemon_is_noticed(
     url: str, open_store: OpenStore
 ) -> None:
-    """A predecessor is no rival, whenever it ended; nor is a daemon of another name."""
+    """Neither a predecessor, whenever it ended, nor a daemon of another name is one."""
     old = open_store(url, now=T0 - 300, pid=1)
     old.write([batch(minute(T0 - 60), minute(T0))], now=T0)
     ours = open_store(url, now=T0, pid=2)
