@@ -68,6 +68,11 @@ _BUILT_IN = (
     help="How long to measure each concurrency on each server, all lengths of prompts together.",
 )  # fmt: skip
 @click.option("--shared", is_flag=True, help="Store although others used the server meanwhile.")
+@click.option(
+    "--unsteady", is_flag=True,
+    help="Use a load even if a step took more than 1.5 times as long in one round as in another:"
+    " else it is measured up to three times, and left out.",
+)  # fmt: skip
 @load.loads
 @load.sending
 @click.pass_context
@@ -128,7 +133,7 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
         plan = Plan(
             workload.loads, given["temperatures"], prompts, lengths.prompts, given["duration"],
             given["warm_up"], lengths.output, given["seed"],
-            "" if given["prompts"] is not None else f"{int(now):x}",
+            "" if given["prompts"] is not None else f"{int(now):x}", given["unsteady"],
         )  # fmt: skip
         shape = _shape(workload, lengths)
         progress = Progress()

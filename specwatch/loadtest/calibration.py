@@ -31,6 +31,9 @@ MOST_FOREIGN = 0.01
 """Share of the server's tokens that may be of requests that were not ours: counting lags."""
 MOST_APART = 0.2
 """By how much more time a step may take in one round than in another with the same prompts."""
+MOST_DISTURBED = 0.5
+"""The same, beyond which a stage says nothing of the server: what slowed it may have met one mode
+more than the other."""
 
 
 class Look(NamedTuple):
@@ -241,6 +244,8 @@ class Stage:
 
     engine: Engine
     concurrency: int
+    unsteady: bool = False
+    """Whether it may be used although something slowed the server for a while."""
     slices: list[Slice] = field(default_factory=list)
     whole: Tally = field(default_factory=Tally)
     """All that the server counted, from the first request to the end of the last."""
@@ -301,6 +306,16 @@ class Stage:
         return found
 
     @property
+    def most_apart(self) -> float:
+        """The largest of them."""
+        return max(self.apart.values(), default=0.0)
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether something slowed the server for a while, so that it should be measured again."""
+        return not self.unsteady and self.most_apart > MOST_DISTURBED
+
+    @property
     def errors(self) -> Counter[str]:
         """Failed requests by kind."""
         return Counter(str(answer.error) for answer in self.answers if answer.error is not None)
@@ -333,6 +348,12 @@ class Stage:
                 f"tokens came in {counted} of {len(self.slices)} slices, and {LEAST_SAMPLES} are"
                 " the least; give a longer --duration"
             )
+        if self.disturbed:
+            return (
+                f"a step took up to {1 + self.most_apart:.1f} times as long in one round as in"
+                " another with the same prompts; repeat it while nothing else uses the machine, or"
+                " with a longer --duration, or give --unsteady"
+            )
         return None
 
 
@@ -354,14 +375,15 @@ def doubts_of(stages: Sequence[Stage]) -> list[str]:
 
 
 def _unsteady(stage: Stage) -> str | None:
-    """Which slices of a stage were slower than others with the same prompts, as words."""
+    """Which slices of a stage were slower than others with the same prompts, as words; None too of
+    one that cannot be used for it."""
     apart = sorted(stage.apart.items(), key=lambda each: each[0] or 0)
     lengths = ", ".join(
         f"{by:.0%}" if length is None else f"{by:.0%} at {length} prompt tokens"
         for length, by in apart
         if by > MOST_APART
     )
-    if not lengths:
+    if not lengths or stage.disturbed:
         return None
     where = "with" if stage.engine.mode is Mode.ON else "without"
     return (

@@ -23,6 +23,8 @@ SLICES = 12
 """Of a stage, at least: each is a point of the baseline."""
 LEAST_OF_TEMPERATURE = 6
 """Slices that each temperature gets at least, where it has slices of its own."""
+MOST_TRIES = 3
+"""At a load at which something slows the server for a while."""
 LEAST_SLICE = 0.1
 """Seconds: with less a slice holds no step of a large model."""
 _SHORT = 120.0
@@ -48,7 +50,7 @@ class Plan:
     ``lengths`` are those of prompts in tokens, which are then made of the texts of ``prompts``;
     without any they are sent as they stand. ``mark`` makes prompts differ from those of earlier
     runs, so that no server has their beginnings in its prefix cache; without one they are sent
-    unmarked.
+    unmarked. ``unsteady`` is whether rounds may differ by more than chance explains.
     """
 
     concurrencies: tuple[int, ...]
@@ -60,6 +62,7 @@ class Plan:
     max_tokens: int
     seed: int
     mark: str = ""
+    unsteady: bool = False
 
     @property
     def each_length(self) -> tuple[int | None, ...]:
@@ -109,7 +112,7 @@ class Calibration:
         self, plan: Plan, off: Server, on: Server | None, buckets: Buckets, note: Note, step: Step
     ) -> None:
         """``note`` is told how long it will take and of each stage that ends, ``step`` of what runs
-        and slices that ended.
+        and how many slices ended since (below zero: so many are measured again).
 
         Raises ConfigError for a plan whose slices are too short.
         """
@@ -214,9 +217,26 @@ class Calibration:
         return [(turn, len(list(alike))) for turn, alike in itertools.groupby(turns)]
 
     async def _stages(self, servers: Sequence[Server], concurrency: int) -> list[Stage]:
-        """One concurrency, slice by slice in turn, so that what changes meanwhile meets all."""
+        """One concurrency, from the beginning where the servers were disturbed."""
+        stages = await self._stages_once(servers, concurrency)
+        for _ in range(MOST_TRIES - 1):
+            if not any(stage.disturbed for stage in stages):
+                break
+            longest = 1 + max(stage.most_apart for stage in stages)
+            self._note(
+                f"concurrency {concurrency}: a step took up to {longest:.1f} times as long in one"
+                " round as in another with the same prompts; measuring it again"
+            )
+            self._step(f"concurrency {concurrency}", -sum(len(stage.slices) for stage in stages))
+            stages = await self._stages_once(servers, concurrency)
+        return stages
+
+    async def _stages_once(self, servers: Sequence[Server], concurrency: int) -> list[Stage]:
+        """Slice by slice in turn, so that what changes meanwhile meets all."""
         plan = self._plan
-        stages = [Stage(server.engine, concurrency) for server in servers]
+        stages = [
+            Stage(server.engine, concurrency, unsteady=plan.unsteady) for server in servers
+        ]
         for server in servers:
             self._step(f"concurrency {concurrency}, warming up", 0)
             await server.loop.run(

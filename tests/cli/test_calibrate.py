@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import itertools
 import json
 import re
 import signal
@@ -14,7 +16,7 @@ from typing import Any
 
 import pytest
 import requests
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from rich.console import Console
 from starlette.responses import PlainTextResponse
 
@@ -23,6 +25,7 @@ from specwatch.cli.load_tables import calibration_lines
 from specwatch.cli.progress import Progress
 from specwatch.domain.baseline import Measurement, Origin
 from specwatch.loadtest.calibration import Stage
+from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.engine import SimulatedEngine
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.workload import SimulatedTraffic
@@ -32,7 +35,8 @@ from tests.hostile import wait_for
 from tests.simulated_load import COSTS, K, in_virtual_time, server, settings
 
 DATA = Path(__file__).parents[1] / "data" / "bench"
-QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12")
+QUICK = ("--duration", "1200ms", "--warm-up", "100ms", "--max-tokens", "12", "--unsteady")
+"""This machine may be busy with others."""
 COMPARED = ("--max-tokens", "40")
 """Long enough outputs: what the last step of one yields beyond its end is thrown away."""
 
@@ -69,7 +73,7 @@ class Both:
                 [
                     "calibrate", "--off", off, "--on", on, "--concurrency", "2,4",
                     "--temperature", "0,1.2", "--database", self.database, "--target", "chat",
-                    "--json", *QUICK, "--max-tokens", "80", "--duration", "12s",
+                    "--json", "--warm-up", "100ms", "--max-tokens", "80", "--duration", "12s",
                 ],
             )  # fmt: skip
         assert done.exit_code == 0, done.stderr
@@ -289,6 +293,60 @@ def test_what_others_did_meanwhile_is_not_stored(
     assert "3 requests of others ended meanwhile; nothing is stored" in done.stderr
     assert "nothing stored" in done.stdout
     assert stored(database) == []
+
+
+class Throttled(SimulatedCosts):
+    """Steps take four times as long for a while, whenever ``slow`` says so of their number."""
+
+    def __init__(self, slow: Callable[[int], bool]) -> None:
+        super().__init__(*dataclasses.astuple(COSTS))
+        object.__setattr__(self, "_slow", slow)
+        object.__setattr__(self, "_steps", itertools.count())
+
+    def step(self, sequences: int, verified: int, prefilled: int = 0) -> float:
+        factor = 4.0 if self._slow(next(self._steps)) else 1.0  # type: ignore[attr-defined]
+        return factor * super().step(sequences, verified, prefilled)
+
+
+def throttled(database: str, slow: Callable[[int], bool], *more: str) -> Result:
+    with in_virtual_time([SimulatedEngine(settings(costs=Throttled(slow)))]) as (off,):
+        return CliRunner().invoke(
+            group,
+            [
+                "calibrate", "--off", off, "--concurrency", "2", "--database", database,
+                "--target", "chat", "--duration", "12s", *more,
+            ],
+        )  # fmt: skip
+
+
+def test_a_load_at_which_the_server_was_slowed_is_measured_again(database: str) -> None:
+    """What slowed it would be taken for the cost of serving without speculation."""
+    done = throttled(database, lambda step: 2000 <= step < 3000)
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.count("concurrency 2 without speculation: ") == 2
+    assert (
+        "concurrency 2: a step took up to 4.0 times as long in one round as in another with the"
+        " same prompts; measuring it again" in done.stderr
+    )
+    (measured,) = stored(database)
+    pace = sum(p.seconds for p in measured.points) / sum(p.tokens for p in measured.points)
+    assert pace == pytest.approx(COSTS.plain(2), rel=0.1)
+
+
+def test_a_load_at_which_the_server_stays_unsteady_is_left_out(database: str) -> None:
+    def by_turns(step: int) -> bool:
+        return step // 500 % 2 == 1
+
+    done = throttled(database, by_turns)
+    assert done.exit_code == 1, done.stderr
+    assert done.stderr.count("measuring it again") == 2
+    assert "concurrency 2, speculation off is not usable: a step took up to 4.0 times" in done.stderr
+    assert stored(database) == []
+    meant = throttled(database, by_turns, "--unsteady")
+    assert meant.exit_code == 0, meant.stderr
+    assert "measuring it again" not in meant.stderr
+    assert "something slowed the server for a while" in meant.stdout
+    assert len(stored(database)) == 1
 
 
 def test_too_little_is_said_and_not_stored(

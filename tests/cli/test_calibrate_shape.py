@@ -425,7 +425,7 @@ def test_the_tokenizer_of_the_server_is_asked(database: str) -> None:
                     "calibrate", "--off", running.url, "--database", database, "--json",
                     "--duration", "2400ms", "--warm-up", "100ms", "--concurrency", "2",
                     "--prompt-tokens", "100", "--output-tokens", "8", "--temperature", "0",
-                    "--endpoint", endpoint, "--dry-run",
+                    "--endpoint", endpoint, "--dry-run", "--unsteady",
                 ],
             )  # fmt: skip
             (stage,) = report_of(done)["stages"]

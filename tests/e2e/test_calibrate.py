@@ -24,7 +24,9 @@ from tests.lab.vllm_server import VllmServer
 
 COLD, HOT = 0.0, 1.2
 BUCKETS = {COLD: "0", HOT: ">1"}
-SHORT = ("--warm-up", "500ms", "--max-tokens", "16", "--temperature", f"{COLD:g},{HOT:g}")
+SHORT = (
+    "--warm-up", "500ms", "--max-tokens", "16", "--temperature", f"{COLD:g},{HOT:g}", "--unsteady",
+)  # fmt: skip
 RESAMPLES = 2000
 NEARLY = 1.3
 
