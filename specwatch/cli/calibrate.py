@@ -70,7 +70,7 @@ _BUILT_IN = (
 @click.option("--shared", is_flag=True, help="Store although others used the server meanwhile.")
 @click.option(
     "--unsteady", is_flag=True,
-    help="Use a load even if a step took more than 1.5 times as long in one round as in another:"
+    help="Use a load even if a step took more than twice as long in one round as in another:"
     " else it is measured up to three times, and left out.",
 )  # fmt: skip
 @load.loads

@@ -31,7 +31,7 @@ MOST_FOREIGN = 0.01
 """Share of the server's tokens that may be of requests that were not ours: counting lags."""
 MOST_APART = 0.2
 """By how much more time a step may take in one round than in another with the same prompts."""
-MOST_DISTURBED = 0.5
+MOST_DISTURBED = 1.0
 """The same, beyond which a stage says nothing of the server: what slowed it may have met one mode
 more than the other."""
 
