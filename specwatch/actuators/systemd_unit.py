@@ -6,9 +6,11 @@ before anything is restarted. Until then every failure puts back what was there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from specwatch.actuators.drop_in import DropIn
 from specwatch.actuators.switch_limit import SwitchLimit
@@ -256,6 +258,10 @@ class SystemdUnit:
         result = self._rewritten(unit, command)
         if not result.removed:
             raise CannotStrip(f"{self._name} has no speculation on its command line")
+        # systemd reads drop-ins by name, whatever their folders.
+        later = [path for path in unit.drop_ins if Path(path).name > self._files.drop_in.name]
+        if hiding := [path for path in later if _sets_command(path)]:
+            raise ActuatorError(self._counts_after(hiding))
         return result
 
     def _rewritten(self, unit: LoadedUnit, command: UnitCommand) -> Rewritten:
@@ -336,11 +342,14 @@ class SystemdUnit:
             return f"{self._name}: systemd does not read {path}; another file may hide it"
         later = found.unit.drop_ins[found.unit.drop_ins.index(path) + 1 :]
         if later:
-            return (
-                f"{self._name}: {', '.join(later)} counts after {path} and sets ExecStart= or"
-                " EnvironmentFile= again; give it a name that sorts before 90-"
-            )
+            return self._counts_after(later)
         return f"{self._name}: systemd reads another command from {path} than was written"
+
+    def _counts_after(self, later: Sequence[str]) -> str:
+        return (
+            f"{self._name}: {', '.join(later)} counts after {self._files.drop_in} and sets"
+            " ExecStart= or EnvironmentFile= again; give it a name that sorts before 90-"
+        )
 
     def _restart(self, do: str, incident: str, unit: LoadedUnit) -> None:
         """Restart the unit, unless that was done for this incident before."""
@@ -386,6 +395,15 @@ class SystemdUnit:
 def _variables(result: Rewritten) -> str | None:
     """The text of the file of variables; None where the command needs none."""
     return environment_file(result.variables) if result.variables else None
+
+
+def _sets_command(path: str) -> bool:
+    """Whether a drop-in has an ``ExecStart=``; False too where it cannot be read."""
+    try:
+        text = Path(path).read_text(errors="replace")
+    except OSError:
+        return False
+    return re.search(r"^\s*ExecStart\s*=", text, re.MULTILINE) is not None
 
 
 def _told(text: str | None) -> str | None:

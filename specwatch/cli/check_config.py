@@ -13,13 +13,14 @@ from typing import Any
 
 import click
 
+from specwatch.actuators.helper_client import HelperClient
 from specwatch.alerts.client import AlertPost
 from specwatch.cli import guard_output, guard_store, options
 from specwatch.config.guard import Alertmanager
 from specwatch.config.loading import Config
 from specwatch.config.rules import Rule
 from specwatch.config.rules.metrics import MEASURES
-from specwatch.config.service import SupervisedService
+from specwatch.config.service import SupervisedService, SystemdService
 from specwatch.config.target import Target
 from specwatch.domain.baseline import choose
 from specwatch.domain.buckets import order_of
@@ -27,7 +28,7 @@ from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.model import Environment, Series
 from specwatch.domain.units import format_duration
 from specwatch.engines.families import ENGINE_TITLES
-from specwatch.errors import ConfigError, SpecwatchError
+from specwatch.errors import ActuatorError, ConfigError, SpecwatchError
 from specwatch.guard.foresight import VERIFIABLE, WARM_UP
 from specwatch.guard.switching import MOST_VERIFY
 from specwatch.report.channels import Hook, Mail
@@ -177,6 +178,22 @@ def _without_service(config: Config) -> Iterator[str]:
         )
 
 
+def _without_helper(config: Config) -> Iterator[str]:
+    """Yield a note on units that root, as we are, can restart and the daemon cannot."""
+    if os.geteuid() != 0 or config.guard.mode == "off":
+        return
+    for target in config.targets:
+        service = target.service
+        if isinstance(service, SystemdService) and service.scope == "system":
+            try:
+                HelperClient(service.unit, timeout=service.timeout).status()
+            except ActuatorError as error:
+                yield (
+                    f"root can restart {service.unit}, and the daemon, which is not root as a"
+                    f" service, cannot: {error}"
+                )
+
+
 def _some(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return ", ".join(names[:_MOST_NAMED]) + more
@@ -216,7 +233,7 @@ def _checks(config: Config) -> tuple[list[Json], list[str]]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         outcomes = list(pool.map(_outcome, [database, *checks]))
     notes = _unmeasured(config, measured) if outcomes[0]["ok"] else []
-    return outcomes, notes
+    return outcomes, [*notes, *_without_helper(config)]
 
 
 def _outcome(check: tuple[str, Callable[[], str]]) -> Json:

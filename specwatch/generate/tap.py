@@ -15,7 +15,8 @@ from specwatch.vllm_cli.flags import MIDDLEWARE, RECORD, TIMINGS
 
 TAP = "specwatch.tap.Tap"
 INSTALL_CHECK = 'python -c "import specwatch.tap"'
-DROP_IN = "/etc/systemd/system/UNIT.d/specwatch-tap.conf"
+DROP_IN = "/etc/systemd/system/UNIT.d/50-specwatch-tap.conf"
+"""Before the guard's, which starts the unit with another command."""
 
 Version = tuple[int, int]
 """Major and minor version of vLLM."""

@@ -46,7 +46,7 @@ def draining(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     else:
         count = round(seen.load)
         requests = "1 request" if count == 1 else f"{count} requests"
-        reason = f"drained for {waited}; cut off {requests} that still ran or waited"
+        reason = f"drained for {waited}; cutting off {requests} under way"
     inputs = {} if seen.load is None else {"requests": seen.load}
     step = to(
         state, Phase.RESTARTING, seen.now, reason,

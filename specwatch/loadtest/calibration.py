@@ -293,27 +293,19 @@ class Stage:
         return [each.sample(self.engine) for each in self.slices]
 
     @property
-    def apart(self) -> dict[int | None, float]:
+    def apart(self) -> float:
         """By how much more time a step took in the slowest slice than in the fastest one with the
-        same prompts and temperature, as a share, by the length of prompts."""
+        same prompts and temperature, as a share."""
         times: dict[tuple[int | None, str | None], list[float]] = {}
-        for each, sample in zip(self.slices, self.samples, strict=True):
+        for one, sample in zip(self.slices, self.samples, strict=True):
             if (time := _step_time(sample)) is not None:
-                times.setdefault((each.length, each.label), []).append(time)
-        found: dict[int | None, float] = {}
-        for (length, _), own in times.items():
-            found[length] = max(found.get(length, 0.0), max(own) / min(own) - 1)
-        return found
-
-    @property
-    def most_apart(self) -> float:
-        """The largest of them."""
-        return max(self.apart.values(), default=0.0)
+                times.setdefault((one.length, one.label), []).append(time)
+        return max((max(alike) / min(alike) - 1 for alike in times.values()), default=0.0)
 
     @property
     def disturbed(self) -> bool:
         """Whether something slowed the server for a while, so that it should be measured again."""
-        return not self.unsteady and self.most_apart > MOST_DISTURBED
+        return not self.unsteady and self.apart > MOST_DISTURBED
 
     @property
     def errors(self) -> Counter[str]:
@@ -350,7 +342,7 @@ class Stage:
             )
         if self.disturbed:
             return (
-                f"a step took up to {1 + self.most_apart:.1f} times as long in one round as in"
+                f"a step took up to {1 + self.apart:.1f} times as long in one round as in"
                 " another with the same prompts; repeat it while nothing else uses the machine, or"
                 " with a longer --duration, or give --unsteady"
             )
@@ -371,26 +363,19 @@ def doubts_of(stages: Sequence[Stage]) -> list[str]:
             "the page of the server without speculation does not tell prompt tokens or TTFT: the"
             " baseline is compared with traffic of any prompt length as if it were the same"
         )
-    return found + [words for stage in stages if (words := _unsteady(stage)) is not None]
-
-
-def _unsteady(stage: Stage) -> str | None:
-    """Which slices of a stage were slower than others with the same prompts, as words; None too of
-    one that cannot be used for it."""
-    apart = sorted(stage.apart.items(), key=lambda each: each[0] or 0)
-    lengths = ", ".join(
-        f"{by:.0%}" if length is None else f"{by:.0%} at {length} prompt tokens"
-        for length, by in apart
-        if by > MOST_APART
+    apart = ", ".join(
+        f"{stage.apart:.0%} at concurrency {stage.concurrency}"
+        f" {'with' if stage.engine.mode is Mode.ON else 'without'} speculation"
+        for stage in stages
+        if stage.apart > MOST_APART and not stage.disturbed
     )
-    if not lengths or stage.disturbed:
-        return None
-    where = "with" if stage.engine.mode is Mode.ON else "without"
-    return (
-        f"concurrency {stage.concurrency} {where} speculation: a step took longer in one round than"
-        f" in another, by {lengths}; something slowed the server for a while, or slices are too"
-        " short: repeat it on a quiet server, or with a longer --duration"
-    )
+    if apart:
+        found.append(
+            "a step took longer in one round than in another with the same prompts, by up to"
+            f" {apart}; something slowed the server for a while, or slices are too short: repeat it"
+            " on a quiet server, or with a longer --duration"
+        )
+    return found
 
 
 def _step_time(sample: Sample) -> float | None:

@@ -222,7 +222,7 @@ class Calibration:
         for _ in range(MOST_TRIES - 1):
             if not any(stage.disturbed for stage in stages):
                 break
-            longest = 1 + max(stage.most_apart for stage in stages)
+            longest = 1 + max(stage.apart for stage in stages)
             self._note(
                 f"concurrency {concurrency}: a step took up to {longest:.1f} times as long in one"
                 " round as in another with the same prompts; measuring it again"
@@ -234,9 +234,7 @@ class Calibration:
     async def _stages_once(self, servers: Sequence[Server], concurrency: int) -> list[Stage]:
         """Slice by slice in turn, so that what changes meanwhile meets all."""
         plan = self._plan
-        stages = [
-            Stage(server.engine, concurrency, unsteady=plan.unsteady) for server in servers
-        ]
+        stages = [Stage(server.engine, concurrency, unsteady=plan.unsteady) for server in servers]
         for server in servers:
             self._step(f"concurrency {concurrency}, warming up", 0)
             await server.loop.run(

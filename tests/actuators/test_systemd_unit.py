@@ -168,10 +168,18 @@ def test_several_commands_are_refused(bench: Bench) -> None:
 
 
 def test_a_later_drop_in_is_found_out(bench: Bench) -> None:
-    """What was written is taken back, and the file that is in the way is named."""
-    bench.systemd.write("", f"/opt/vllm serve m2 {SPECULATION}", name="99-owner.conf")
+    """By the plan, so that nobody waits for requests to end in vain; the file is named."""
+    bench.systemd.write("", f"/opt/vllm serve m2 {SPECULATION}", name="vllm-owner.conf")
     bench.systemd.reload()
-    bench.refused(r"99-owner\.conf counts after .*90-specwatch\.conf")
+    bench.refused(r"vllm-owner\.conf counts after .*90-specwatch\.conf")
+    with pytest.raises(ActuatorError, match=r"vllm-owner\.conf counts after"):
+        bench.unit.plan()
+    earlier = bench.systemd.drop_ins / "50-owner.conf"
+    (bench.systemd.drop_ins / "vllm-owner.conf").rename(earlier)
+    bench.systemd.write(name="vllm-owner.conf")
+    bench.systemd.reload()
+    bench.unit.disable("one")
+    assert bench.unit.status().mode is Mode.OFF
 
 
 def test_a_drop_in_that_systemd_does_not_read_is_found_out(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,3 +149,20 @@ def test_two_targets_that_are_one_process_are_refused(
 def test_units_of_two_managers_are_two(run: Run, tmp_path: Path) -> None:
     user = UNIT.replace("}", ", scope: user}")
     assert checked(run, tmp_path, UNIT, user, more="guard: {mode: off}")["problems"] == []
+
+
+@pytest.mark.parametrize("user", [0, 1000])
+def test_a_unit_that_only_root_can_restart_is_noted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: int
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    unit = UNIT.replace("vllm", "specwatch-test")
+    notes = checked(
+        run, tmp_path, unit, unit.replace("test", "user").replace("}", ", scope: user}")
+    )["notes"]
+    found = [note for note in notes if note.startswith("root can restart")]
+    assert found == [
+        "root can restart specwatch-test.service, and the daemon, which is not root as a service,"
+        " cannot: there is no helper for specwatch-test.service: `systemctl enable --now"
+        " specwatch-guard@specwatch-test.socket`"
+    ] * (user == 0)

@@ -69,7 +69,7 @@ def test_systemd_starts_just_the_words_of_the_drop_in(systemd_machine: SystemdMa
     machine.write_file(VLLM, PRINTER, mode=0o755)
     unit = f"/etc/systemd/system/{UNIT}"
     machine.write_file(unit, "[Service]\nType=oneshot\nExecStart=/bin/false before\n")
-    machine.write_file(f"{unit}.d/specwatch-tap.conf", tap.drop_in(advice, "true"))
+    machine.write_file(f"{unit}.d/50-specwatch-tap.conf", tap.drop_in(advice, "true"))
     done = machine.run("systemd-analyze", "verify", unit)
     assert done.stdout + done.stderr == ""
     machine.run("systemctl", "daemon-reload")

@@ -154,7 +154,7 @@ def test_a_drop_in_replaces_the_command_and_says_why() -> None:
     command = read('CUDA_VISIBLE_DEVICES=0 /opt/vllm/bin/vllm serve M -sc \'{"a": "$b 5%"}\'')
     advice = tap.advise((0, 32), environment={"X": "0,0.5"}, command=command)
     *comments, service, devices, ours, reset, start = tap.drop_in(advice, INSTALL).splitlines()
-    assert comments[0].startswith("# /etc/systemd/system/UNIT.d/specwatch-tap.conf")
+    assert comments[0].startswith("# /etc/systemd/system/UNIT.d/50-specwatch-tap.conf")
     assert all(line.startswith("#") for line in comments)
     for text in (*(flag.why for flag in advice.flags), *advice.notes, INSTALL):
         assert any(text in line for line in comments)

@@ -283,8 +283,8 @@ def test_only_a_look_since_then_says_that_no_request_runs() -> None:
 @pytest.mark.parametrize(
     ("load", "looked", "sentence"),
     [
-        (3.0, 1, "drained for 1m; cut off 3 requests that still ran or waited"),
-        (1.0, 1, "drained for 1m; cut off 1 request that still ran or waited"),
+        (3.0, 1, "drained for 1m; cutting off 3 requests under way"),
+        (1.0, 1, "drained for 1m; cutting off 1 request under way"),
         (None, 1, "drained for 1m; how many requests are cut off is not known"),
         (0.0, 0, "drained for 1m; how many requests are cut off is not known"),
     ],
