@@ -195,7 +195,8 @@ def hours(amount: Amount | None, unit: str = "h") -> str:
     known = None if amount is None else finite(amount.value)
     if amount is None or known is None:
         return UNKNOWN
-    form = "{:,.1f}" if abs(known) < 10 else "{:,.0f}"
+    size = abs(known)
+    form = "{:z.2f}" if size < 1 else "{:z.1f}" if size < 10 else "{:,.0f}"
     return f"{form.format(known)} {unit}{_between(amount.lower, amount.upper, form)}"
 
 

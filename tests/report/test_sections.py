@@ -10,6 +10,7 @@ from specwatch.report import layout
 from specwatch.report.layout import Listing, Part, Sentence, Table
 from specwatch.report.markdown import markdown
 from specwatch.report.model import (
+    Amount,
     Bounds,
     Latency,
     ModelReport,
@@ -250,6 +251,20 @@ def test_an_assumed_ratio_shows_no_interval() -> None:
     measured = layout.ratio(Ratio(value=1.618, lower=1.5, upper=1.72))
     assert measured == ("1.62x (1.50 to 1.72)", "1.62 (1.50-1.72)", "good", "")
     assert layout.ratio(None).text == "-"
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (Amount(value=41.3, lower=37.6, upper=45.2), "41 h (38 to 45)"),
+        (Amount(value=-1.26), "-1.3 h"),
+        (Amount(value=-0.14, lower=-0.18, upper=-0.1), "-0.14 h (-0.18 to -0.10)"),
+        (Amount(value=-0.001), "0.00 h"),
+        (None, "-"),
+    ],
+)
+def test_hours_have_two_figures(amount: Amount | None, text: str) -> None:
+    assert layout.hours(amount) == text
 
 
 @pytest.mark.parametrize(
