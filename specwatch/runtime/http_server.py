@@ -54,8 +54,8 @@ class _Protocol(H11Protocol):
             self.transport.close()
 
 
-class _BoundedProtocol(_Protocol):
-    """Closes connections that wait too long, and those that have waited longest when too many.
+class _TimedProtocol(_Protocol):
+    """Closes connections whose next request does not come.
 
     uvicorn's own timeout ends only those that wait after an answer and send nothing at all.
     """
@@ -70,23 +70,10 @@ class _BoundedProtocol(_Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait(REQUEST_SECONDS)
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        unlimited = files == resource.RLIM_INFINITY
-        most = MOST_CONNECTIONS if unlimited else min(MOST_CONNECTIONS, files // 4)
-        if len(self.connections) > most:
-            protocols = (
-                connection
-                for connection in self.connections
-                if isinstance(connection, _BoundedProtocol)
-            )
-            idle = [protocol for protocol in protocols if not protocol.transport.is_closing()]
-            if len(idle) > most:
-                min(idle, key=_BoundedProtocol._needed_since).transport.abort()
+        self._wait(IDLE_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._end_in(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -112,13 +99,40 @@ class _BoundedProtocol(_Protocol):
         self._end_in(seconds)
 
     def _answer(self) -> None:
+        """Answers may take as long as they like."""
         self._waiting_since = None
-        self._end_in(ANSWER_SECONDS)
+        self._end_in(None)
 
-    def _end_in(self, seconds: float) -> None:
+    def _end_in(self, seconds: float | None) -> None:
+        """Close the connection then, in place of any other time."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_later(seconds, self.transport.abort)
+        if seconds is not None:
+            self._timer = self.loop.call_later(seconds, self.transport.abort)
+
+
+class _BoundedProtocol(_TimedProtocol):
+    """Closes those that take too long, and those that have waited longest when too many."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._end_in(REQUEST_SECONDS)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        unlimited = files == resource.RLIM_INFINITY
+        most = MOST_CONNECTIONS if unlimited else min(MOST_CONNECTIONS, files // 4)
+        if len(self.connections) > most:
+            protocols = (
+                connection
+                for connection in self.connections
+                if isinstance(connection, _BoundedProtocol)
+            )
+            idle = [protocol for protocol in protocols if not protocol.transport.is_closing()]
+            if len(idle) > most:
+                min(idle, key=_BoundedProtocol._needed_since).transport.abort()
+
+    def _answer(self) -> None:
+        super()._answer()
+        self._end_in(ANSWER_SECONDS)
 
     def _needed_since(self) -> float:
         """A sort key: connections that nobody needs before others, longest waiting first."""
@@ -224,7 +238,7 @@ class HttpServer:
             ws="none",
             server_header=False,
             timeout_keep_alive=int(IDLE_SECONDS),
-            http=_BoundedProtocol if self._bounded else _Protocol,
+            http=_BoundedProtocol if self._bounded else _TimedProtocol,
             # So many are accepted before the first of them can be refused.
             backlog=_ACCEPTED_AT_ONCE if self._bounded else _QUEUE,
             date_header=not self._transparent,

@@ -203,6 +203,23 @@ def test_a_request_that_does_not_come_in_time_is_not_waited_for(
     assert closed(client)
 
 
+@pytest.mark.parametrize("sent", [b"", b"GET / HT"])
+def test_a_server_without_bounds_does_not_wait_for_requests_either(
+    server: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """What it answers may take longer."""
+    monkeypatch.setattr("specwatch.runtime.http_server.IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("specwatch.runtime.http_server.REQUEST_SECONDS", 0.1)
+    asking = connect(server)
+    asking.sendall(ASK % b"/slow")
+    assert entered.wait(10)
+    client = connect(server)
+    client.sendall(sent)
+    assert closed(client)
+    leave.set()
+    assert answer(asking, b"slow")
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", b"1"])
 def test_a_connection_is_not_kept_for_ever_after_an_answer(
     bounded: HttpServer, connect: Connect, monkeypatch: pytest.MonkeyPatch, sent: bytes
