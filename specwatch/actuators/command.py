@@ -79,9 +79,9 @@ class CommandActuator:
         first = next(iter(finished.answer.split()), "")
         mode = _MODES.get(first.lower())
         if mode is None:
-            found = f"printed {quoted(printable(first))}" if first else "printed nothing"
+            printed = f"printed {quoted(printable(first))}" if first else "printed nothing"
             raise ActuatorError(
-                f"`{shlex.join(masked(words))}` {found}; a status command prints on or off first"
+                f"`{shlex.join(masked(words))}` {printed}; a status command prints on or off first"
             )
         return Service(ProcessState.UP, mode, None, _LIFE_UNKNOWN)
 

@@ -59,9 +59,9 @@ class DropIn:
     @classmethod
     def parse(cls, text: str) -> DropIn | None:
         """What :meth:`text` wrote; None for a file that it did not write, or that was edited."""
-        found = re.search(f"^{_RECORD}(.*)$", text, re.MULTILINE)
+        match = re.search(f"^{_RECORD}(.*)$", text, re.MULTILINE)
         try:
-            record = json.loads(found[1]) if found else {}
+            record = json.loads(match[1]) if match else {}
             drop_in = cls(
                 record["incident"],
                 _read(record["original"]),

@@ -97,15 +97,15 @@ class HeldProcess:
         unread = b""
         while True:
             try:
-                said = self._socket.recv(4096)
+                words = self._socket.recv(4096)
             except TimeoutError:
                 yield Event("")
                 continue
             except ConnectionError:
                 return
-            if not said:
+            if not words:
                 return
-            *lines, unread = (unread + said).split(b"\n")
+            *lines, unread = (unread + words).split(b"\n")
             yield from map(self._event, lines)
 
     def finish(self) -> bool:
@@ -137,20 +137,20 @@ class HeldProcess:
         asked: set[tuple[int, int]] = set()
         while held := self._held():
             late = time.monotonic() >= kill_at
-            for each in held:
+            for process in held:
                 if late:
-                    process_holder.send(each, signal.SIGKILL)
-                elif (each.pid, each.started) not in asked and each.pid != self._session:
-                    asked.add((each.pid, each.started))
-                    process_holder.send(each, signal.SIGTERM)
+                    process_holder.send(process, signal.SIGKILL)
+                elif (process.pid, process.started) not in asked and process.pid != self._session:
+                    asked.add((process.pid, process.started))
+                    process_holder.send(process, signal.SIGTERM)
             time.sleep(_LOOK_SECONDS)
 
     def _held(self) -> list[process_holder.Process]:
         """Whatever is in the program's session, or has our mark, and the descendants of those."""
         alive = process_holder.processes()
-        roots = {each.pid for each in alive.values() if self._is_ours(each)}
-        found = [alive[pid] for pid in roots] + process_holder.descendants(roots, alive)
-        return [each for each in found if not each.gone]
+        roots = {process.pid for process in alive.values() if self._is_ours(process)}
+        family = [alive[pid] for pid in roots] + process_holder.descendants(roots, alive)
+        return [process for process in family if not process.gone]
 
     def _is_ours(self, process: process_holder.Process) -> bool:
         if process.session == self._session:

@@ -54,25 +54,25 @@ def process(pid: int) -> Process | None:
 
 def processes() -> dict[int, Process]:
     """All that can be seen."""
-    found = map(process, (int(name) for name in os.listdir("/proc") if name.isdigit()))
-    return {each.pid: each for each in found if each is not None}
+    processes = map(process, (int(name) for name in os.listdir("/proc") if name.isdigit()))
+    return {one.pid: one for one in processes if one is not None}
 
 
 def descendants(roots: set[int], among: dict[int, Process]) -> list[Process]:
     """The children of these, their children, and so on; parents first."""
     children: dict[int, list[Process]] = {}
-    for each in among.values():
-        children.setdefault(each.parent, []).append(each)
-    found: list[Process] = []
+    for one in among.values():
+        children.setdefault(one.parent, []).append(one)
+    family: list[Process] = []
     waiting = list(roots)
     seen = set(roots)
     for pid in waiting:
         for child in children.get(pid, ()):
             if child.pid not in seen:
                 seen.add(child.pid)
-                found.append(child)
+                family.append(child)
                 waiting.append(child.pid)
-    return found
+    return family
 
 
 def send(to: Process, number: int) -> None:
@@ -187,14 +187,14 @@ class ProcessHolder:
     def _obey(self) -> bool:
         """Do what the socket says; False once it is closed."""
         try:
-            said = os.read(self._control, 4096)
+            words = os.read(self._control, 4096)
         except ConnectionError:
-            said = b""
-        if not said:
+            words = b""
+        if not words:
             self._alone = True
             self._stop(self._grace)
             return False
-        *lines, self._unread = (self._unread + said).split(b"\n")
+        *lines, self._unread = (self._unread + words).split(b"\n")
         for line in lines:
             verb, _, seconds = line.partition(b" ")
             if verb == b"stop":
@@ -217,8 +217,8 @@ class ProcessHolder:
                     send(program, number)
 
     def _kill_within(self, seconds: float) -> None:
-        at = time.monotonic() + seconds
-        self._kill_at = at if self._kill_at is None else min(at, self._kill_at)
+        deadline = time.monotonic() + seconds
+        self._kill_at = deadline if self._kill_at is None else min(deadline, self._kill_at)
 
     def _tell(self, line: str) -> None:
         if not self._alone:

@@ -182,8 +182,8 @@ class Supervisor:
             self._life.stop(timeout)
         else:
             self._life.kill()
-        at = time.monotonic() + timeout + _KILL_SECONDS
-        self._give_up_at = at if self._give_up_at is None else min(at, self._give_up_at)
+        deadline = time.monotonic() + timeout + _KILL_SECONDS
+        self._give_up_at = deadline if self._give_up_at is None else min(deadline, self._give_up_at)
 
     def _live(self) -> None:
         """The thread: one life after another, as long as one is wanted."""

@@ -253,9 +253,9 @@ class _Connection:
                 return []
             if received.header.message_type is MessageType.signal:
                 self.signals.append(received)
-        found = list(self.signals)
+        signals = list(self.signals)
         self.signals.clear()
-        return found
+        return signals
 
     def _receive(self, deadline: float) -> Message:
         while (message := self._parser.get_next_message()) is None:
@@ -272,8 +272,8 @@ class _Connection:
 
 def _refusal(reply: Message) -> ActuatorError:
     name = str(reply.header.fields.get(HeaderFields.error_name, "an error without a name"))
-    said = str(reply.body[0]) if reply.body else name
-    return ActuatorError(f"systemd refuses: {said}")
+    reason = str(reply.body[0]) if reply.body else name
+    return ActuatorError(f"systemd refuses: {reason}")
 
 
 def _loaded(name: str, unit: Mapping[str, Any], service: Mapping[str, Any]) -> LoadedUnit:

@@ -39,17 +39,17 @@ def environment_of(
 
 
 def _from_files(pattern: str, *, optional: bool) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     paths = sorted(glob.glob(pattern, include_hidden=False)) or [pattern]
     for path in paths:
         try:
-            found |= parse_environment_file(read_text(path))
+            variables |= parse_environment_file(read_text(path))
         except OSError as error:
             if not optional:
                 raise ActuatorError(f"EnvironmentFile={path}: {error.strerror}") from error
         except ValueError as error:
             raise ActuatorError(f"EnvironmentFile={path}: {error}") from error
-    return found
+    return variables
 
 
 def config_file(unit: LoadedUnit, path: str) -> str:

@@ -79,49 +79,49 @@ class SystemdUnit:
 
     def plan(self) -> Plan:
         """What :meth:`disable` would do, with secrets masked: whoever asks may not know them."""
-        found = self._found()
-        self._check_limit("disable", found.unit)
+        now = self._found()
+        self._check_limit("disable", now.unit)
         path = str(self._files.drop_in)
-        if found.ours and found.in_force and not self._stale(found):
-            ours = found.ours
+        if now.ours and now.in_force and not self._stale(now):
+            ours = now.ours
             return Plan(
                 masking.masked(ours.original.words), masking.masked(ours.command.words), (),
                 (f"restart {self._name}",),
                 (f"speculation is off already, by {path} for incident {ours.incident}",),
             )  # fmt: skip
-        if path in found.unit.drop_ins:
-            return self._plan_anew(found)
-        original = _only_command(found.unit)
-        result = self._without_speculation(found.unit, original)
-        known = masking.secrets_in(result.words, self._environment(found.unit))
-        told = dict(zip(result.words, masking.masked(result.words), strict=True))
+        if path in now.unit.drop_ins:
+            return self._plan_anew(now)
+        original = _only_command(now.unit)
+        result = self._without_speculation(now.unit, original)
+        known = masking.secrets_in(result.words, self._environment(now.unit))
+        shown_words = dict(zip(result.words, masking.masked(result.words), strict=True))
         values = {
-            name: masking.masked_text(told[value], known)
+            name: masking.masked_text(shown_words[value], known)
             for name, value in result.variables.items()
         }
-        drop_in = self._drop_in("INCIDENT", found, result, original)
+        drop_in = self._drop_in("INCIDENT", now, result, original)
         before, after = (masking.masked(command.words) for command in (original, result.command))
         shown = replace(
             drop_in,
             original=replace(original, words=before),
             command=replace(result.command, words=after),
         )
-        change = FileChange(path, _told(found.texts.drop_in), shown.text())
+        change = FileChange(path, _told(now.texts.drop_in), shown.text())
         files = [change]
         if values:
-            old = None if found.texts.variables is None else f"{masking.MASK}\n"
+            old = None if now.texts.variables is None else f"{masking.MASK}\n"
             files.insert(0, FileChange(str(self._files.variables), old, environment_file(values)))
         writes = (f"write {file.path}" for file in files)
         steps = (*writes, _READ_AGAIN, f"restart {self._name}")
         notes = tuple(masking.masked_text(note, known) for note in result.notes)
         return Plan(before, after, tuple(files), steps, notes)
 
-    def _plan_anew(self, found: _Found) -> Plan:
+    def _plan_anew(self, now: _Found) -> Plan:
         path = str(self._files.drop_in)
         return Plan(
-            masking.masked(_only_command(found.unit).words),
+            masking.masked(_only_command(now.unit).words),
             (),
-            (FileChange(path, _told(found.texts.drop_in), None),),
+            (FileChange(path, _told(now.texts.drop_in), None),),
             (
                 f"remove {path}", _READ_AGAIN, f"write {path} anew, without speculation",
                 _READ_AGAIN, f"restart {self._name}",
@@ -132,8 +132,8 @@ class SystemdUnit:
 
     def status(self) -> Service:
         """The unit now, as systemd knows it."""
-        found = self._found(must_be_loaded=False)
-        unit = found.unit
+        now = self._found(must_be_loaded=False)
+        unit = now.unit
         mode: Mode | None = None
         detail = []
         if unit.load_state == "loaded":
@@ -150,28 +150,28 @@ class SystemdUnit:
             detail.append(unit.status_text)
         if unit.needs_reload:
             detail.append("its files changed since systemd read them")
-        if found.ours and self._stale(found):
+        if now.ours and self._stale(now):
             detail.append("its own files changed since speculation was switched off")
-        stale = found.ours is not None and self._stale(found)
+        stale = now.ours is not None and self._stale(now)
         return Service(unit.life, mode, unit.instance or None, "; ".join(detail), stale)
 
     def disable(self, incident: str) -> None:
         """Write the drop-in, reload, compare, restart."""
-        found = self._found()
-        self._check_limit("disable", found.unit, incident)
-        with self._telling_changes(found):
-            if not (found.in_force and not self._stale(found)):
-                found = self._switch_off(found, incident)
-            self._restart("disable", incident, found.unit)
+        now = self._found()
+        self._check_limit("disable", now.unit, incident)
+        with self._telling_changes(now):
+            if not (now.in_force and not self._stale(now)):
+                now = self._switch_off(now, incident)
+            self._restart("disable", incident, now.unit)
 
     def enable(self, incident: str) -> None:
         """Remove the drop-in, reload, restart."""
-        found = self._found()
-        self._check_limit("enable", found.unit, incident)
-        with self._telling_changes(found):
-            if found.texts != Texts():
-                self._change(found, Texts())
-            elif found.unit.needs_reload:
+        now = self._found()
+        self._check_limit("enable", now.unit, incident)
+        with self._telling_changes(now):
+            if now.texts != Texts():
+                self._change(now, Texts())
+            elif now.unit.needs_reload:
                 self._manager.reload()
             self._restart("enable", incident, self._manager.load(self._name))
 
@@ -202,40 +202,40 @@ class SystemdUnit:
             raise ActuatorError(f"{self._files.drop_in} cannot be read: {error}") from error
 
     @contextmanager
-    def _telling_changes(self, found: _Found) -> Iterator[None]:
+    def _telling_changes(self, before: _Found) -> Iterator[None]:
         """An error says that something was changed unless all is as it was found."""
         self._restarting = False
         try:
             yield
         except ActuatorError as error:
-            if error.changed or (not self._restarting and self._texts() == found.texts):
+            if error.changed or (not self._restarting and self._texts() == before.texts):
                 raise
             raise ActuatorError(str(error), changed=True, retry=error.retry) from error
 
-    def _stale(self, found: _Found) -> bool:
-        if found.ours is None:
+    def _stale(self, now: _Found) -> bool:
+        if now.ours is None:
             return False
-        paths = [*self._others(found.unit), *filter(None, [found.ours.variables])]
-        return found.ours.files != digests(paths)
+        paths = [*self._others(now.unit), *filter(None, [now.ours.variables])]
+        return now.ours.files != digests(paths)
 
     def _others(self, unit: LoadedUnit) -> list[str]:
         paths = [unit.fragment, *unit.drop_ins]
         return [path for path in paths if path and path != str(self._files.drop_in)]
 
-    def _switch_off(self, found: _Found, incident: str) -> _Found:
+    def _switch_off(self, now: _Found, incident: str) -> _Found:
         """The drop-in in force; on an error, all is as it was."""
-        if found.unit.needs_reload:
+        if now.unit.needs_reload:
             self._manager.reload()
-            found = self._found()
-        before = found.texts
-        if str(self._files.drop_in) in found.unit.drop_ins:
-            self._change(found, Texts())
-            found = self._found()
+            now = self._found()
+        before = now.texts
+        if str(self._files.drop_in) in now.unit.drop_ins:
+            self._change(now, Texts())
+            now = self._found()
         try:
-            original = _only_command(found.unit)
-            result = self._without_speculation(found.unit, original)
-            drop_in = self._drop_in(incident, found, result, original)
-            self._change(found, Texts(drop_in.text(), _variables(result)))
+            original = _only_command(now.unit)
+            result = self._without_speculation(now.unit, original)
+            drop_in = self._drop_in(incident, now, result, original)
+            self._change(now, Texts(drop_in.text(), _variables(result)))
         except BaseException:
             if before.drop_in is not None and self._texts().drop_in is None:
                 self._put_back(before)
@@ -277,8 +277,8 @@ class SystemdUnit:
         except CannotStrip as error:
             spelt = words_of(command, environment)
             words = [word for item in spelt for word in item.words]
-            said = masking.masked_text(str(error), masking.secrets_in(words, environment))
-            raise CannotStrip(f"{self._name}: {said}") from None
+            reason = masking.masked_text(str(error), masking.secrets_in(words, environment))
+            raise CannotStrip(f"{self._name}: {reason}") from None
 
     def _environment(self, unit: LoadedUnit) -> Environment:
         return environment_of(unit, self._manager.environment(), passes_on=self._user)
@@ -287,9 +287,9 @@ class SystemdUnit:
         return lambda words: strip(words, read_file=lambda path: config_file(unit, path))
 
     def _drop_in(
-        self, incident: str, found: _Found, result: Rewritten, original: UnitCommand
+        self, incident: str, now: _Found, result: Rewritten, original: UnitCommand
     ) -> DropIn:
-        files = digests(self._others(found.unit))
+        files = digests(self._others(now.unit))
         variables = _variables(result)
         if variables is None:
             return DropIn(incident, original, result.command, files)
@@ -297,14 +297,14 @@ class SystemdUnit:
         files[path] = digest(variables.encode())
         return DropIn(incident, original, result.command, files, path)
 
-    def _change(self, found: _Found, texts: Texts) -> None:
+    def _change(self, now: _Found, texts: Texts) -> None:
         """Write or remove the files and let systemd read them; on an error, put them back."""
         try:
             self._files.write(texts)
         except OSError as error:
             if texts.variables is not None:
                 with suppress(OSError):  # what is left is told as a change
-                    self._restore(found.texts)
+                    self._restore(now.texts)
             raise ActuatorError(
                 f"{self._files.drop_in} cannot be {'written' if texts.drop_in else 'removed'}:"
                 f" {error.strerror}"
@@ -314,12 +314,12 @@ class SystemdUnit:
             if texts.variables is None:
                 self._files.remove_variables()
         except OSError as error:
-            self._put_back(found.texts)
+            self._put_back(now.texts)
             raise ActuatorError(
                 f"{self._files.variables} cannot be removed: {error.strerror}"
             ) from error
         except ActuatorError:
-            self._put_back(found.texts)
+            self._put_back(now.texts)
             raise
 
     def _restore(self, texts: Texts) -> None:
@@ -336,11 +336,11 @@ class SystemdUnit:
                 f"{self._files.drop_in} could not be put back as it was: {error}", changed=True
             ) from error
 
-    def _why_not_in_force(self, found: _Found) -> str:
+    def _why_not_in_force(self, now: _Found) -> str:
         path = str(self._files.drop_in)
-        if path not in found.unit.drop_ins:
+        if path not in now.unit.drop_ins:
             return f"{self._name}: systemd does not read {path}; another file may hide it"
-        later = found.unit.drop_ins[found.unit.drop_ins.index(path) + 1 :]
+        later = now.unit.drop_ins[now.unit.drop_ins.index(path) + 1 :]
         if later:
             return self._counts_after(later)
         return f"{self._name}: systemd reads another command from {path} than was written"

@@ -72,8 +72,8 @@ def expanded(word: str, environment: Environment) -> Expanded:
 
 def unknown_in(word: str) -> str | None:
     """The name of the first variable in an expanded word whose value nobody knows yet."""
-    found = _MARKED.search(word)
-    return found[1] if found else None
+    marked = _MARKED.search(word)
+    return marked[1] if marked else None
 
 
 def _mark(name: str) -> str:

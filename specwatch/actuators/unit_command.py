@@ -49,8 +49,8 @@ class UnitCommand:
         """The value of ``ExecStart=`` that systemd reads as this command."""
         unknown = set(self.flags) - set(_PREFIXES)
         if unknown or not self.words:
-            found = ", ".join(sorted(unknown)) or "no words"
-            raise CannotStrip(f"its command has {found}, which this version cannot write")
+            names = ", ".join(sorted(unknown)) or "no words"
+            raise CannotStrip(f"its command has {names}, which this version cannot write")
         named = self.words[0] != self.path
         prefix = "".join(_PREFIXES[flag] for flag in self.flags) + ("@" if named else "")
         words = self.words if named else self.words[1:]
@@ -148,7 +148,7 @@ def _spelt(
     for item in spelt:
         places = [place.get(start + offset) for offset in range(len(item.words))]
         start += len(places)
-        first = next((found for found in places if found is not None), done)
+        first = next((place for place in places if place is not None), done)
         yield from map(spell, wanted[done:first])
         done = max(done, first)
         if places == list(range(first, first + len(places))):

@@ -178,17 +178,19 @@ class Rearm(Section):
     def _in_order(self) -> Self:
         problems: dict[KeyPath, str] = {}
         if self.after is not None and self.after < 60:
-            found = format_duration(self.after)
-            problems[("after",)] = f"{found} is too short; make it at least 1m"
+            duration = format_duration(self.after)
+            problems[("after",)] = f"{duration} is too short; make it at least 1m"
         if self.after is not None and self.most < self.after:
-            found, after = format_duration(self.most), format_duration(self.after)
+            duration, after = format_duration(self.most), format_duration(self.after)
             problems[("most",)] = (
-                f"the longest wait, {found}, is shorter than after, {after}; make most at least"
+                f"the longest wait, {duration}, is shorter than after, {after}; make most at least"
                 f" {after}"
             )
         if self.trial < 120:
-            found = format_duration(self.trial)
-            problems[("trial",)] = f"{found} is too short to measure anything; make it at least 2m"
+            duration = format_duration(self.trial)
+            problems[("trial",)] = (
+                f"{duration} is too short to measure anything; make it at least 2m"
+            )
         if problems:
             raise errors_at(problems)
         return self

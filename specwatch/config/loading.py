@@ -143,15 +143,15 @@ def _require_servers_apart(targets: Sequence[Target]) -> None:
         if isinstance(service, SystemdService):
             other = first.setdefault((service.scope, service.unit), index)
             path: KeyPath = (index, "service", "unit")
-            said = f"{quoted(service.unit)} is the unit of targets[{other}] too"
+            message = f"{quoted(service.unit)} is the unit of targets[{other}] too"
         elif isinstance(service, SupervisedService):
             other = first.setdefault(SupervisedService, index)
             path = (index, "service")
-            said = f"targets[{other}] is supervised too, and specwatch runs one vLLM"
+            message = f"targets[{other}] is supervised too, and specwatch runs one vLLM"
         else:
             continue
         if other != index:
-            problems[path] = f"{said}; leave it at the target that it serves"
+            problems[path] = f"{message}; leave it at the target that it serves"
     if problems:
         raise errors_at(problems)
 
@@ -177,8 +177,8 @@ def load(path: Path, *, environ: Mapping[str, str], hostname: str) -> Config:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        found = data[error.start]
-        message = f"the byte 0x{found:02x} is not UTF-8; save the file as UTF-8"
+        byte = data[error.start]
+        message = f"the byte 0x{byte:02x} is not UTF-8; save the file as UTF-8"
         raise ConfigError(f"{path}:{line}: {message}") from None
     return parse(text, str(path), environ=environ, hostname=hostname, folder=path.absolute().parent)
 
@@ -216,11 +216,11 @@ def _validated(document: Document, where: str, surroundings: Surroundings) -> Co
         try:
             config = Config.model_validate(document.data, context=surroundings)
         except ValidationError as error:
-            found = [_problem(details, document) for details in error.errors(include_url=False)]
+            messages = [_problem(details, document) for details in error.errors(include_url=False)]
             # What stands in place of a value with a problem has problems of its own.
             problems += [
                 problem
-                for problem in found
+                for problem in messages
                 if not any(problem.path[:n] in reported for n in range(1, len(problem.path) + 1))
             ]
         if not problems:
@@ -251,7 +251,7 @@ def _text(path: KeyPath) -> str:
 
 def _problem(details: ErrorDetails, document: Document) -> Problem:
     path: KeyPath = details["loc"]
-    kind, found, context = details["type"], details["input"], details.get("ctx", {})
+    kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == "extra_forbidden":
         return Problem(path, _unknown_key(path))
     if kind == "missing":
@@ -263,12 +263,12 @@ def _problem(details: ErrorDetails, document: Document) -> Problem:
     if kind == "value_error":
         return Problem(path, str(context["error"]))
     if kind == "literal_error":
-        return Problem(path, f"{quoted(found)} is none of {context['expected']}")
+        return Problem(path, f"{quoted(value)} is none of {context['expected']}")
     expected = next((text for part, text in _EXPECTED.items() if kind.startswith(part)), None)
     if expected is None:
         return Problem(path, details["msg"])
-    remedy = "; put it in quotes" if expected == "text" and _kind(found) in _UNQUOTED else ""
-    return Problem(path, f"expected {expected}, found {_kind(found)}{remedy}")
+    remedy = "; put it in quotes" if expected == "text" and _kind(value) in _UNQUOTED else ""
+    return Problem(path, f"expected {expected}, found {_kind(value)}{remedy}")
 
 
 _EXPECTED = {

@@ -49,22 +49,22 @@ def is_secret(name: str) -> bool:
 
 def masked(words: Iterable[str]) -> tuple[str, ...]:
     """The words of a command line, with ``***`` in place of each secret."""
-    told: list[str] = []
+    result: list[str] = []
     expects = several = is_text = False
     for word in words:
         is_text, was_text = _SHELL_TEXT.fullmatch(word) is not None, is_text
         if expects and not word.startswith("-"):
-            told.append(_hidden(word))
+            result.append(_hidden(word))
             expects = several
             continue
         expects = _FLAG.fullmatch(word) is not None and is_secret(word)
         several = expects and word.replace("_", "-").startswith(_SHORTEST[0])
         given = _GIVEN.fullmatch(word)
         if given and is_secret(given[1]) and not was_text:
-            told.append(f"{given[1]}={_hidden(given[2])}")
+            result.append(f"{given[1]}={_hidden(given[2])}")
         else:
-            told.append(masked_text(word))
-    return tuple(told)
+            result.append(masked_text(word))
+    return tuple(result)
 
 
 def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
@@ -81,9 +81,9 @@ def masked_text(text: str, secrets: Iterable[str] = ()) -> str:
 def secrets_in(words: Sequence[str], environment: Mapping[str, str | None]) -> frozenset[str]:
     """The values that are masked in ``words``, and those of variables that are named as secrets."""
     values = {value for name, value in environment.items() if value and is_secret(name)}
-    for word, told in zip(words, masked(words), strict=True):
-        if told.endswith(MASK) and word != told:
-            values.add(word.removeprefix(told.removesuffix(MASK)))
+    for word, shown in zip(words, masked(words), strict=True):
+        if shown.endswith(MASK) and word != shown:
+            values.add(word.removeprefix(shown.removesuffix(MASK)))
     return frozenset(values)
 
 
@@ -98,13 +98,13 @@ def _masked_url(chunk: re.Match[str]) -> str:
 
 def _masked_pairs(text: str) -> str:
     pieces: list[str] = []
-    at = 0
+    position = 0
     for named in _NAMED.finditer(text):
         is_given = named["name"].startswith("-") or not named["between"].isspace()
-        if named.start() < at or not (is_given and is_secret(named["name"])):
+        if named.start() < position or not (is_given and is_secret(named["name"])):
             continue
-        if found := _VALUE.match(text, named.end()):
-            value = found[0].strip("\"'")
-            pieces += text[at : found.start()], found[0].replace(value, _hidden(value))
-            at = found.end()
-    return "".join([*pieces, text[at:]])
+        if match := _VALUE.match(text, named.end()):
+            value = match[0].strip("\"'")
+            pieces += text[position : match.start()], match[0].replace(value, _hidden(value))
+            position = match.end()
+    return "".join([*pieces, text[position:]])

@@ -177,10 +177,10 @@ class Email(Section):
         if not value:
             raise ValueError("is empty; give at least one address, or remove the section email")
         seen: set[str] = set()
-        for each in value:
-            address = mailbox(each).addr_spec.lower()
+        for one in value:
+            address = mailbox(one).addr_spec.lower()
             if address in seen:
-                raise ValueError(f"{quoted(each)} is given twice; list each address once")
+                raise ValueError(f"{quoted(one)} is given twice; list each address once")
             seen.add(address)
         return value
 
@@ -301,11 +301,11 @@ class Webhook(Section):
         if self.url_file is None:
             return "" if self.url is None else self.url.get_secret_value()
         try:
-            found = read_secret(self.url_file)
-            _require_hook(found)
+            url = read_secret(self.url_file)
+            _require_hook(url)
         except ValueError as error:
             raise ConfigError(f"report.webhooks ({self.name}): url_file: {error}") from None
-        return found
+        return url
 
     def request_headers(self) -> dict[str, str]:
         """Headers to send, secrets read from their files now; ConfigError when one has gone."""
@@ -367,17 +367,17 @@ class Delivery(Section):
     def _json_among_them(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if "json" not in value:
             raise ValueError("lacks json, of which a report is made that is sent again; add it")
-        return tuple(each for each in _FORMATS if each in value)
+        return tuple(name for name in _FORMATS if name in value)
 
     @field_validator("webhooks")
     @classmethod
     def _unlike_names(cls, value: tuple[Webhook, ...]) -> tuple[Webhook, ...]:
         problems: dict[KeyPath, str] = {}
-        names = [each.name for each in value]
+        names = [webhook.name for webhook in value]
         for index, name in enumerate(names):
             if (other := names.index(name)) != index:
-                said = f"{quoted(name)} is the name of webhooks[{other}] too; give another"
-                problems[(index, "name")] = said
+                message = f"{quoted(name)} is the name of webhooks[{other}] too; give another"
+                problems[(index, "name")] = message
         if problems:
             raise errors_at(problems)
         return value

@@ -191,8 +191,8 @@ def moved(error: ValidationError, place: Callable[[KeyPath], KeyPath]) -> Valida
             ctx=details.get("ctx", {}),
         )
         if details["type"] == "value_error":
-            said = {"error": str(details["ctx"]["error"])}
-            line["type"] = PydanticCustomError("value_error", "{error}", said)
+            context = {"error": str(details["ctx"]["error"])}
+            line["type"] = PydanticCustomError("value_error", "{error}", context)
         lines.append(line)
     return ValidationError.from_exception_data(error.title, lines)
 
@@ -262,8 +262,8 @@ class Database(Section):
             password = read_secret(self.password_file)
         except ValueError as error:
             raise ConfigError(f"database.password_file: {error}") from None
-        user, at, rest = url.partition("@")
-        return f"{user.removesuffix(':')}:{quote(password, safe='')}{at}{rest}"
+        user, sign, rest = url.partition("@")
+        return f"{user.removesuffix(':')}:{quote(password, safe='')}{sign}{rest}"
 
     def shown(self) -> str:
         """The URL as people may see it."""
@@ -388,8 +388,8 @@ class Retention(Section):
     def _hours_outlive_minutes(self) -> Self:
         if self.hours < self.minutes:
             kept = format_duration(self.minutes)
-            found = f"{format_duration(self.hours)} is shorter than minutes, {kept}"
-            raise errors_at({("hours",): f"{found}; make it at least {kept}"})
+            message = f"{format_duration(self.hours)} is shorter than minutes, {kept}"
+            raise errors_at({("hours",): f"{message}; make it at least {kept}"})
         return self
 
 

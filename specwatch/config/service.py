@@ -111,8 +111,8 @@ def _of_its_kind(value: object, info: ValidationInfo) -> object:
         raise ValueError('has no kind; add "kind: systemd", or else supervised or command')
     kind = value["kind"]
     if not isinstance(kind, str) or kind not in _KINDS:
-        found = f"{quoted(kind)} is none of 'systemd', 'supervised' or 'command'"
-        raise _error([_said(("kind",), found)])
+        message = f"{quoted(kind)} is none of 'systemd', 'supervised' or 'command'"
+        raise _error([_said(("kind",), message)])
     try:
         return _KINDS[kind].model_validate(value, context=info.context)
     except ValidationError as error:

@@ -77,8 +77,8 @@ def read(text: str, environ: Mapping[str, str]) -> Document:
         mark = error.problem_mark or error.context_mark
         return _unreadable(_syntax(error), mark.line + 1 if mark else None)
     except yaml.reader.ReaderError as error:
-        found = f"the character U+{ord(text[error.position]):04X} cannot stand in YAML; remove it"
-        return _unreadable(found, text.count("\n", 0, error.position) + 1)
+        message = f"the character U+{ord(text[error.position]):04X} cannot stand in YAML; remove it"
+        return _unreadable(message, text.count("\n", 0, error.position) + 1)
     except RecursionError:
         return _unreadable("is nested too deeply")
     except _TooLarge:
@@ -102,8 +102,8 @@ def _syntax(error: yaml.MarkedYAMLError) -> str:
         return "a second document begins here; keep one, without ---"
     if "undefined alias" in problem:
         return "an alias (*NAME) has no anchor (&NAME); in quotes, a value may begin with *"
-    found = f"{error.context}, {problem}" if error.context else problem
-    return "not valid YAML: " + _QUOTED.sub("'***'", found)
+    message = f"{error.context}, {problem}" if error.context else problem
+    return "not valid YAML: " + _QUOTED.sub("'***'", message)
 
 
 class _Builder:
@@ -213,15 +213,15 @@ class _Builder:
             if name is None:
                 failures.append("${ begins no ${NAME}; write $$ for a plain dollar")
                 return ""
-            found = self._environ.get(name)
+            value = self._environ.get(name)
             if match["given"]:
-                return found or match["default"]
-            if found is None:
+                return value or match["default"]
+            if value is None:
                 failures.append(
                     f"the environment variable {name} is not set;"
                     f" set it, or write ${{{name}:-default}}"
                 )
-            return found or ""
+            return value or ""
 
         expanded = _VARIABLE.sub(replace, text)
         for failure in failures:

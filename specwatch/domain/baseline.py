@@ -369,7 +369,7 @@ def point_of(sample: Sample) -> Point | None:
 def point_at(
     end: float, concurrency: float, pace: Pace, length: float, asked: Requests | None
 ) -> Point:
-    """The point of a stretch that ended ``at`` and took ``length`` seconds."""
+    """The point of a stretch that ended at ``end`` and took ``length`` seconds."""
     point = Point(end, concurrency, pace.seconds, pace.tokens, pace.by_token, length)
     if asked is None:
         return point

@@ -75,17 +75,17 @@ class Part:
 
 def drawn(parts: Iterable[Part]) -> list[Part]:
     """What a bootstrap draws: sums over the parts, with drafts, that have a prompt in common."""
-    found: dict[object, Part] = {}
+    by_key: dict[object, Part] = {}
     of_prompt: dict[str, object] = {}
     for part in parts:
         if not part.draft_tokens:
             continue
         place, whole = object(), part
         for other in {of_prompt[prompt] for prompt in part.prompts if prompt in of_prompt}:
-            whole += found.pop(other)
-        found[place] = whole
+            whole += by_key.pop(other)
+        by_key[place] = whole
         of_prompt.update(dict.fromkeys(whole.prompts, place))
-    return list(found.values())
+    return list(by_key.values())
 
 
 def acceptance_of(parts: Sequence[Part], *, seed: int = 0) -> Acceptance | None:
@@ -159,19 +159,19 @@ def _share(over: Sequence[float], under: Sequence[float], seed: int) -> Interval
     count = len(under)
     if not sum(over):
         return Interval(0.0, 0.0, 1 - ((1 - CONFIDENCE) / 2) ** (1 / count), count, CONFIDENCE)
-    found = ratio_interval(list(map(Pair, over, under)), seed=seed)
-    if found is None:
+    interval = ratio_interval(list(map(Pair, over, under)), seed=seed)
+    if interval is None:
         return None
     value = sum(over) / sum(under)  # exactly: a logarithm rounds
-    return Interval(value, found.lower, min(found.upper, 1.0), count, found.confidence)
+    return Interval(value, interval.lower, min(interval.upper, 1.0), count, interval.confidence)
 
 
 def _histogram(parts: Iterable[Part]) -> tuple[int, ...] | None:
     known = [part.histogram for part in parts if part.draft_tokens]
-    found = [each for each in known if each is not None]
-    if not found or len(found) < len(known):
+    values = [value for value in known if value is not None]
+    if not values or len(values) < len(known):
         return None
-    return tuple(map(sum, zip_longest(*found, fillvalue=0)))
+    return tuple(map(sum, zip_longest(*values, fillvalue=0)))
 
 
 def _per_position(histogram: Sequence[int] | None) -> tuple[float, ...] | None:

@@ -91,8 +91,8 @@ class Stretch:
     def counted(self) -> list[Answer]:
         """The requests that count, failed ones too, in their order."""
         whole = (answer for answer in self.answers if answer.ask.max_tokens == self.asked)
-        found = [each for each in whole if self.begin <= each.began < self.end]
-        return sorted(found, key=lambda each: each.began)
+        answers = [answer for answer in whole if self.begin <= answer.began < self.end]
+        return sorted(answers, key=lambda answer: answer.began)
 
     @property
     def tokens(self) -> float:
@@ -104,8 +104,8 @@ class Stretch:
         """How many more requests were in flight at its end than at its beginning."""
         return self._running(self.end) - self._running(self.begin)
 
-    def _running(self, at: float) -> int:
-        return sum(answer.began <= at < answer.ended for answer in self.answers)
+    def _running(self, time: float) -> int:
+        return sum(answer.began <= time < answer.ended for answer in self.answers)
 
 
 def level(
@@ -124,21 +124,21 @@ def level(
         batches = [batch(stretch.counted) for stretch in stretches]
     else:
         together = load.concurrency or math.ceil(running or 1.0)
-        batches = [batch(each) for each in _cut(good, together)]
-    tpots = [each.tpot for each in good]
+        batches = [batch(group) for group in _cut(good, together)]
+    tpots = [answer.tpot for answer in good]
     return Level(
         concurrency=load.concurrency,
         rate=load.rate,
         seconds=seconds,
         requests=len(good),
         errors=dict(Counter(str(error) for _, one in counted if (error := error_of(one)))),
-        prompt_tokens=sum(each.prompt_tokens or 0 for each in good),
-        tokens=sum(each.tokens or 0 for each in good),
+        prompt_tokens=sum(answer.prompt_tokens or 0 for answer in good),
+        tokens=sum(answer.tokens or 0 for answer in good),
         throughput=math.fsum(stretch.tokens for stretch in stretches) / seconds if seconds else 0.0,
         per_user=distribution_of(1 / tpot for tpot in tpots if tpot),
-        ttft=distribution_of(each.ttft for each in good),
+        ttft=distribution_of(answer.ttft for answer in good),
         tpot=distribution_of(tpots),
-        latency=distribution_of(each.latency for each in good),
+        latency=distribution_of(answer.latency for answer in good),
         running=running,
         lateness=distribution_of(
             one.sent - one.due for _, one in counted if one.due is not None
@@ -159,14 +159,14 @@ def level(
 def batch(answers: Sequence[Answer]) -> Batch:
     """Sums over requests that ended well."""
     good = [answer for answer in answers if error_of(answer) is None]
-    decoded = [each for each in good if each.tpot is not None]
+    decoded = [answer for answer in good if answer.tpot is not None]
     return Batch(
         requests=len(good),
-        tokens=sum(each.tokens or 0 for each in good),
-        request_seconds=math.fsum(each.latency for each in good),
-        decode_tokens=sum((each.tokens or 1) - 1 for each in decoded),
+        tokens=sum(answer.tokens or 0 for answer in good),
+        request_seconds=math.fsum(answer.latency for answer in good),
+        decode_tokens=sum((answer.tokens or 1) - 1 for answer in decoded),
         decode_seconds=math.fsum((e.last or 0.0) - (e.first or 0.0) for e in decoded),
-        first_seconds=math.fsum(each.ttft or 0.0 for each in good),
+        first_seconds=math.fsum(answer.ttft or 0.0 for answer in good),
     )
 
 
@@ -192,11 +192,11 @@ def answered_well(block: Block) -> float:
     """
     since, good = _before_restart(block), [answer for answer in block.answers if answer.ok]
     if since is None:
-        return max((each.ended for each in good), default=0.0)
+        return max((answer.ended for answer in good), default=0.0)
     lost = [answer for answer in block.answers if not answer.ok and answer.ended >= since]
-    crash = min((each.ended for each in lost), default=since)
-    last = max((each.ended for each in good if each.ended <= crash), default=0.0)
-    return min((each.began for each in lost if each.began < last), default=last)
+    crash = min((answer.ended for answer in lost), default=since)
+    last = max((answer.ended for answer in good if answer.ended <= crash), default=0.0)
+    return min((answer.began for answer in lost if answer.began < last), default=last)
 
 
 def written(prompt: Prompt) -> str:
@@ -227,7 +227,7 @@ def _answered_until(block: Block, end: float) -> float:
 def _cut(answers: Sequence[Answer], together: int) -> list[Sequence[Answer]]:
     """Groups of neighbours; requests that ran together are alike, and belong into one."""
     count = min(MOST_BATCHES, len(answers) // max(together, 1)) or min(1, len(answers))
-    ends = [round(at * len(answers) / count) for at in range(count + 1)] if count else []
+    ends = [round(index * len(answers) / count) for index in range(count + 1)] if count else []
     return [answers[begin:end] for begin, end in pairwise(ends)]
 
 
@@ -235,12 +235,12 @@ def _tokens_between(answer: Answer, begin: float, end: float) -> float:
     first, last, tokens = answer.first, answer.last, answer.tokens
     if first is None or last is None or not tokens:
         return 0.0
-    found = 1.0 if begin <= first < end else 0.0
+    inside = 1.0 if begin <= first < end else 0.0
     if last > first:
-        found += (tokens - 1) * max(min(last, end) - max(first, begin), 0.0) / (last - first)
+        inside += (tokens - 1) * max(min(last, end) - max(first, begin), 0.0) / (last - first)
     elif begin <= last < end:
-        found += tokens - 1
-    return found
+        inside += tokens - 1
+    return inside
 
 
 def _in_flight(answers: Iterable[Answer], begin: float, end: float) -> float:
@@ -257,7 +257,7 @@ def _alone(stage: Stage) -> bool | None:
 def _notes(
     load: Load, stretches: Sequence[Stretch], running: float | None, counted: Sequence[Answer]
 ) -> Iterable[str]:
-    failed = sum(error_of(each) is not None for each in counted)
+    failed = sum(error_of(answer) is not None for answer in counted)
     if failed > MOST_ERRORS * len(counted):
         yield f"{failed} of {len(counted)} requests failed"
     growth = sum(stretch.growth for stretch in stretches)
@@ -270,7 +270,7 @@ def _notes(
 
 def _short(stretches: Sequence[Stretch], good: Sequence[Answer]) -> Iterable[str]:
     """Turns that are shorter than they should be."""
-    latency = math.fsum(each.latency for each in good) / len(good) if good else 0.0
+    latency = math.fsum(answer.latency for answer in good) / len(good) if good else 0.0
     seconds = math.fsum(stretch.end - stretch.begin for stretch in stretches)
     if latency and seconds < LEAST_TURN * latency * len(stretches):
         wanted = math.ceil(LEAST_TURN * latency * len(stretches))

@@ -183,15 +183,17 @@ class Meter:
             raise PageError(ScrapeReason.INCONSISTENT, "the engine was restarted meanwhile")
         parts = tally.parts_of(increments.values)
         problems: list[str] = []
-        found: dict[str, Tally] = {}
+        by_temperature: dict[str, Tally] = {}
         for (_, temperature), series in buckets.by_bucket(parts.tap, problems).items():
             part = tally.tally_of(series, problems)
-            found[temperature] = merge_tallies(found.get(temperature, Tally()), part)
+            by_temperature[temperature] = merge_tallies(
+                by_temperature.get(temperature, Tally()), part
+            )
         model = parts.models.get(self._engine.series_name, {})
         whole = tally.tally_of(model, problems)
         if problems:
             raise PageError(ScrapeReason.INCONSISTENT, problems[0])
-        return Counts(whole, found)
+        return Counts(whole, by_temperature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,16 +268,16 @@ class Stage:
                 by_tap[temperature] = merge_tallies(by_tap.get(temperature, Tally()), part)
         usual = _lengths(block.answers)
         inner = block.looks[1:-1]
-        for (before, now), each in zip(pairwise(inner), counts[1:-1], strict=True):
+        for (before, now), counted in zip(pairwise(inner), counts[1:-1], strict=True):
             # A tap counts a request at its end: only over a whole block do its counts add up.
-            known = {label: each.tally} if label is not None else by_tap
+            known = {label: counted.tally} if label is not None else by_tap
             self.slices.append(
                 Slice(
                     at=now.at,
                     seconds=now.clock - before.clock,
                     in_flight=now.in_flight - before.in_flight,
                     waiting=min(self._waiting(before), self._waiting(now)),
-                    tally=each.tally,
+                    tally=counted.tally,
                     buckets=known,
                     usual=usual,
                     length=length,
@@ -290,7 +292,7 @@ class Stage:
     @property
     def samples(self) -> list[Sample]:
         """Its slices as the decision sees them."""
-        return [each.sample(self.engine) for each in self.slices]
+        return [one.sample(self.engine) for one in self.slices]
 
     @property
     def apart(self) -> float:
@@ -321,9 +323,9 @@ class Stage:
     def shared(self) -> bool:
         """Whether others used the server meanwhile."""
         ours = sum(answer.tokens or 0 for answer in self.answers)
-        told = all(answer.tokens is not None for answer in self.answers)
+        known = all(answer.tokens is not None for answer in self.answers)
         tokens = self.whole.generation_tokens or 0
-        return self.foreign_requests > 0 or (told and tokens - ours > MOST_FOREIGN * tokens)
+        return self.foreign_requests > 0 or (known and tokens - ours > MOST_FOREIGN * tokens)
 
     @property
     def shortfall(self) -> str | None:
@@ -357,9 +359,9 @@ def doubts_of(stages: Sequence[Stage]) -> list[str]:
         if stage.engine.mode is Mode.OFF
         for sample in stage.samples
     ]
-    found = []
+    doubts = []
     if not all(conditions):
-        found.append(
+        doubts.append(
             "the page of the server without speculation does not tell prompt tokens or TTFT: the"
             " baseline is compared with traffic of any prompt length as if it were the same"
         )
@@ -370,12 +372,12 @@ def doubts_of(stages: Sequence[Stage]) -> list[str]:
         if stage.apart > MOST_APART and not stage.disturbed
     )
     if apart:
-        found.append(
+        doubts.append(
             "a step took longer in one round than in another with the same prompts, by up to"
             f" {apart}; something slowed the server for a while, or slices are too short: repeat it"
             " on a quiet server, or with a longer --duration"
         )
-    return found
+    return doubts
 
 
 def _step_time(sample: Sample) -> float | None:
@@ -393,11 +395,13 @@ def _step_time(sample: Sample) -> float | None:
 
 def _lengths(answers: Iterable[Answer]) -> SentLengths | None:
     """Mean lengths of what was asked for, by the server's count; None where it does not say."""
-    told = [(answer.prompt_tokens, answer.ask.max_tokens) for answer in answers if answer.ok]
-    prompts = [prompt for prompt, _ in told if prompt is not None]
+    lengths = [(answer.prompt_tokens, answer.ask.max_tokens) for answer in answers if answer.ok]
+    prompts = [prompt for prompt, _ in lengths if prompt is not None]
     if not prompts:
         return None
-    return SentLengths(sum(prompts) / len(prompts), sum(output for _, output in told) / len(told))
+    return SentLengths(
+        sum(prompts) / len(prompts), sum(output for _, output in lengths) / len(lengths)
+    )
 
 
 def measurements(key: BaselineKey, stages: Iterable[Stage]) -> list[Measurement]:
@@ -407,17 +411,17 @@ def measurements(key: BaselineKey, stages: Iterable[Stage]) -> list[Measurement]
     """
     usable = [stage for stage in stages if stage.shortfall is None]
     samples = [sample for stage in usable for sample in stage.samples]
-    found = []
-    for each in baseline.measured(key, Origin.CALIBRATION, samples):
-        own = [stage.whole for stage in usable if _main_bin(stage) == each.load_bin]
-        found.append(
+    measured = []
+    for one in baseline.measured(key, Origin.CALIBRATION, samples):
+        own = [stage.whole for stage in usable if _main_bin(stage) == one.load_bin]
+        measured.append(
             replace(
-                each,
+                one,
                 ttft=histogram.merge_all(one.ttft for one in own if one.ttft is not None),
                 tpot=histogram.merge_all(one.tpot for one in own if one.tpot is not None),
             )
         )
-    return [each for each in found if each.enough]
+    return [one for one in measured if one.enough]
 
 
 def _main_bin(stage: Stage) -> int | None:

@@ -30,40 +30,40 @@ def verdict_of(speedup: Interval | None) -> str | None:
     return LOSES if speedup.below(1.0) else UNDECIDED
 
 
-def assessment(found: Assessment) -> Json:
+def assessment(assessed: Assessment) -> Json:
     """What speculation does: speedup, break-even by load bin, temperatures, the best k."""
-    best = found.best_k
+    best = assessed.best_k
     return {
-        "speedup": interval(found.speedup),
-        "verdict": verdict_of(found.speedup),
-        "missing": found.missing,
-        "samples": found.samples,
-        "tokens": found.tokens,
-        "covered": found.covered,
+        "speedup": interval(assessed.speedup),
+        "verdict": verdict_of(assessed.speedup),
+        "missing": assessed.missing,
+        "samples": assessed.samples,
+        "tokens": assessed.tokens,
+        "covered": assessed.covered,
         "bins": [
             {
-                "load_bin": load_bin_label(each.load_bin),
-                "share": each.share,
-                "acceptance_length": each.acceptance_length,
-                "speedup": interval(each.speedup),
-                "step_cost": interval(each.step_cost),
-                "break_even_acceptance": interval(each.acceptance),
-                "break_even_length": each.step_cost.value,
+                "load_bin": load_bin_label(load.load_bin),
+                "share": load.share,
+                "acceptance_length": load.acceptance_length,
+                "speedup": interval(load.speedup),
+                "step_cost": interval(load.step_cost),
+                "break_even_acceptance": interval(load.acceptance),
+                "break_even_length": load.step_cost.value,
             }
-            for each in found.bins
+            for load in assessed.bins
         ],
         "buckets": [
             {
                 "temperature": label,
-                "share": found.buckets[label].share,
-                "acceptance_rate": found.buckets[label].acceptance_rate,
-                "speedup": interval(found.buckets[label].speedup),
-                "verdict": verdict_of(found.buckets[label].speedup),
+                "share": assessed.buckets[label].share,
+                "acceptance_rate": assessed.buckets[label].acceptance_rate,
+                "speedup": interval(assessed.buckets[label].speedup),
+                "verdict": verdict_of(assessed.buckets[label].speedup),
             }
-            for label in sorted(found.buckets, key=order_of)
+            for label in sorted(assessed.buckets, key=order_of)
         ],
         "best_k": None if best is None else {"k": best.k, "speedups": list(best.speedups)},
-        "best_k_unknown": found.best_k_unknown,
+        "best_k_unknown": assessed.best_k_unknown,
     }
 
 
@@ -71,10 +71,10 @@ def stage(one: Stage) -> Json:
     """One concurrency on one server: by its counters, and as its clients saw it."""
     samples = one.samples
     paces = [pace for sample in samples if (pace := sample.pace) is not None]
-    seconds = sum(each.seconds for each in paces)
-    tokens = sum(each.tokens for each in paces)
+    seconds = sum(pace.seconds for pace in paces)
+    tokens = sum(pace.tokens for pace in paces)
     prompts = [answer.prompt_tokens for answer in one.answers if answer.prompt_tokens is not None]
-    busy = sum(each.seconds for each in one.slices)
+    busy = sum(slice_.seconds for slice_ in one.slices)
     running = sum(sample.gauges.running_seconds for sample in samples)
     return {
         "concurrency": one.concurrency,
@@ -130,32 +130,32 @@ def measurement(one: Measurement) -> Json:
     }
 
 
-def comparison(stages: Iterable[Stage], found: Sequence[Measurement]) -> Json:
+def comparison(stages: Iterable[Stage], measured: Sequence[Measurement]) -> Json:
     """What speculation does, over all stages with it and at each concurrency."""
     ran = [stage for stage in stages if stage.engine.mode is Mode.ON and stage.shortfall is None]
-    baseline = Baseline({each.load_bin: each for each in found})
-    samples = [sample for each in ran for sample in each.samples]
+    baseline = Baseline({one.load_bin: one for one in measured})
+    samples = [sample for run in ran for sample in run.samples]
     return {
         **assessment(breakeven.assess(samples, baseline)),
         "concurrencies": [
             {
-                "concurrency": each.concurrency,
-                **assessment(breakeven.assess(each.samples, baseline)),
+                "concurrency": run.concurrency,
+                **assessment(breakeven.assess(run.samples, baseline)),
             }
-            for each in ran
+            for run in ran
         ],
     }
 
 
-def report(key: BaselineKey, stages: Sequence[Stage], found: Sequence[Measurement]) -> Json:
+def report(key: BaselineKey, stages: Sequence[Stage], measured: Sequence[Measurement]) -> Json:
     """All that was measured; with a comparison where there were stages with speculation."""
-    compared = any(each.engine.mode is Mode.ON for each in stages)
+    compared = any(one.engine.mode is Mode.ON for one in stages)
     return {
         "target": key.target,
         "model_name": key.model_name,
         "engine_version": key.engine_version,
         "configuration": key.configuration,
-        "stages": [stage(each) for each in stages],
-        "measurements": [measurement(each) for each in found],
-        "comparison": comparison(stages, found) if compared else None,
+        "stages": [stage(one) for one in stages],
+        "measurements": [measurement(one) for one in measured],
+        "comparison": comparison(stages, measured) if compared else None,
     }

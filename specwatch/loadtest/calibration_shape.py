@@ -38,17 +38,17 @@ class Shape(NamedTuple):
 def shape_of(samples: Iterable[Sample]) -> Shape | None:
     """The shape of the traffic of some minutes or hours; None where hardly a request came, or the
     server does not tell how long prompts were."""
-    told = [
+    parts = [
         (asked, sample.gauges.busy_seconds)
         for sample in samples
         if (asked := sample.requests) is not None and asked.prompt is not None
     ]
-    firsts = sum(asked.firsts for asked, _ in told)
+    firsts = sum(asked.firsts for asked, _ in parts)
     if firsts < LEAST_REQUESTS:
         return None
-    prompt = sum((asked.prompt or 0.0) * asked.firsts for asked, _ in told) / firsts
-    output = sum((asked.output or 0.0) * asked.firsts for asked, _ in told) / firsts
-    highest = _HIGHEST * _at_p99([(asked.population, busy) for asked, busy in told])
+    prompt = sum((asked.prompt or 0.0) * asked.firsts for asked, _ in parts) / firsts
+    output = sum((asked.output or 0.0) * asked.firsts for asked, _ in parts) / firsts
+    highest = _HIGHEST * _at_p99([(asked.population, busy) for asked, busy in parts])
     loads = [1]
     while loads[-1] < highest:
         loads.append(2 * loads[-1])
@@ -98,11 +98,11 @@ def fitted(prompt: int | None, output: int, longest: int | None) -> Fitted:
         )
     room = longest - answer
     room = max(1, room - max(_LEAST_SLACK, round(_SLACK * room)))
-    cut = [each for each in wanted if each > room]
+    cut = [length for length in wanted if length > room]
     if cut:
-        named = " and ".join(str(each) for each in cut)
+        named = " and ".join(str(length) for length in cut)
         notes.append(
             f"prompts of {named} tokens are cut to {room}: the model has room for {longest}"
             " tokens, prompt and output together"
         )
-    return Fitted(tuple(sorted({min(each, room) for each in wanted})), answer, tuple(notes))
+    return Fitted(tuple(sorted({min(length, room) for length in wanted})), answer, tuple(notes))

@@ -113,7 +113,7 @@ class LoadClient:
         does not say. Raises ConfigError when ``headers`` does."""
         if self._session is None:
             raise RuntimeError("the client is used outside its context")
-        said = b""
+        body = b""
         try:
             async with self._session.post(
                 self._tokenizer_url,
@@ -123,10 +123,10 @@ class LoadClient:
                 timeout=aiohttp.ClientTimeout(total=_TOKENIZER_SECONDS),
             ) as response:
                 async for piece in response.content.iter_any():
-                    said += piece
-                    if response.status != 200 or len(said) > _LONGEST_COUNT:
+                    body += piece
+                    if response.status != 200 or len(body) > _LONGEST_COUNT:
                         return None
-            count = json.loads(said)["count"]
+            count = json.loads(body)["count"]
         except (TimeoutError, aiohttp.ClientError, OSError):
             return None
         except (ValueError, RecursionError, KeyError, TypeError):  # not vLLM's answer
@@ -184,9 +184,9 @@ class _Reading:
     async def read(self, response: aiohttp.ClientResponse) -> tuple[ErrorKind | None, str]:
         """Read to the end; returns what was wrong with the answer, if anything."""
         if response.status != 200:
-            said = (await response.content.read(4096)).decode("utf-8", "replace")
+            text = (await response.content.read(4096)).decode("utf-8", "replace")
             kind = ErrorKind.FAILED if response.status >= 500 else ErrorKind.REFUSED
-            return kind, f"{response.status} {_message(said)}"
+            return kind, f"{response.status} {_message(text)}"
         rest = b""
         # By what has come, not by lines: each line that is waited for costs as much as reading it.
         async for came in response.content.iter_any():
@@ -231,10 +231,10 @@ class _Reading:
         return None
 
 
-def _message(said: str) -> str:
+def _message(text: str) -> str:
     """The message of an error as OpenAI's servers word it, else the text itself."""
     try:
-        error = json.loads(said)["error"]
+        error = json.loads(text)["error"]
         return str(error["message"] if isinstance(error, dict) else error)
     except (ValueError, KeyError, TypeError, RecursionError):
-        return " ".join(said.split())
+        return " ".join(text.split())

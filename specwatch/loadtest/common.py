@@ -85,7 +85,7 @@ def estimate_of(interval: Interval | None) -> Estimate | None:
 
 def _quantile(ordered: Sequence[float], q: float) -> float:
     place = q * (len(ordered) - 1)
-    at = math.floor(place)
-    if at + 1 >= len(ordered):
+    index = math.floor(place)
+    if index + 1 >= len(ordered):
         return ordered[-1]
-    return ordered[at] + (place - at) * (ordered[at + 1] - ordered[at])
+    return ordered[index] + (place - index) * (ordered[index + 1] - ordered[index])

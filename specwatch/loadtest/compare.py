@@ -43,20 +43,22 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
     paired = off.interleaved and on.interleaved and off.began == on.began
     off, on, partial = _whole(off), _whole(on), [*_partial(off), *_partial(on)]
     others = {_load(level): level for level in on.levels}
-    found = [
+    compared = [
         _level(level, others[_load(level)], paired=paired)
         for level in off.levels
         if _load(level) in others
     ]
-    if not found:
+    if not compared:
         raise ConfigError(
             f"no load was measured on both: {_loads(off)} without speculation and {_loads(on)} with"
             " it; measure the same --concurrency or --rate"
         )
-    missing = {_load(each) for each in (*off.levels, *on.levels)} - {_load(each) for each in found}
-    notes += [f"{_name(each)} was broken off, and is not compared" for each in sorted({*partial})]
+    missing = {_load(level) for level in (*off.levels, *on.levels)} - {
+        _load(level) for level in compared
+    }
+    notes += [f"{_name(load)} was broken off, and is not compared" for load in sorted({*partial})]
     notes += [
-        f"{_name(each)} was measured on one server only" for each in sorted(missing - {*partial})
+        f"{_name(load)} was measured on one server only" for load in sorted(missing - {*partial})
     ]
     notes += [
         f"{_name(_load(level))} {what} speculation: {note}"
@@ -65,8 +67,8 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
         for note in (*level.notes, *_foreign(level))
     ]
     notes += [*off.notes, *on.notes]
-    judged = verdicts.judge(found)
-    falls, rises = crossing.falling(found), crossing.rising(found)
+    judged = verdicts.judge(compared)
+    falls, rises = crossing.falling(compared), crossing.rising(compared)
     return Comparison(
         version=version,
         began=min(off.began, on.began),
@@ -76,19 +78,19 @@ def compare(first: Bench, second: Bench, *, version: str, force: bool = False) -
         on=on.subject,
         workload=on.workload,
         interleaved=paired,
-        levels=tuple(found),
-        speedup=verdicts.overall(found),
+        levels=tuple(compared),
+        speedup=verdicts.overall(compared),
         crossing=falls,
         rising=rises,
         verdict=judged.verdict,
-        sentence=verdicts.sentence(judged, found, falls, rises),
+        sentence=verdicts.sentence(judged, compared, falls, rises),
         notes=tuple(dict.fromkeys(notes)),
     )
 
 
-def with_benches(found: Comparison, first: Bench, second: Bench) -> Comparison:
+def with_benches(comparison: Comparison, first: Bench, second: Bench) -> Comparison:
     """A comparison that can be made again, as it has what it is of."""
-    return replace(found, benches=_modes(first, second))
+    return replace(comparison, benches=_modes(first, second))
 
 
 def uncompared(first: Bench, second: Bench, *, version: str) -> Comparison:
@@ -151,7 +153,7 @@ def _differences(off: Bench, on: Bench, *, force: bool) -> list[str]:
             f"the two did not have the same work: {'; '.join(different)}; measure both with the"
             " same options, or give --force"
         )
-    notes = [f"not the same work: {each}" for each in different]
+    notes = [f"not the same work: {difference}" for difference in different]
     for what, one, other in (
         ("engine version", off.subject.engine_version, on.subject.engine_version),
         ("configuration", off.subject.configuration, on.subject.configuration),
@@ -166,7 +168,7 @@ def _differences(off: Bench, on: Bench, *, force: bool) -> list[str]:
 
 def _said(value: object) -> str:
     if isinstance(value, tuple):
-        return ",".join("default" if each is None else f"{each:g}" for each in value)
+        return ",".join("default" if number is None else f"{number:g}" for number in value)
     return str(value)
 
 
@@ -197,8 +199,8 @@ def _level(off: Level, on: Level, *, paired: bool) -> ComparedLevel:
 
 
 def _rate(level: Level) -> float | None:
-    found = level.acceptance
-    return None if found is None or found.rate is None else found.rate.value
+    acceptance = level.acceptance
+    return None if acceptance is None or acceptance.rate is None else acceptance.rate.value
 
 
 def _failed(*levels: Level) -> str | None:
@@ -233,15 +235,15 @@ def _ratio(over: Level, under: Level, rate: Rate, pairs: int | None) -> Estimate
     tops = [Pair(*rate(batch)) for batch in over.batches[:pairs]]
     bottoms = [Pair(*rate(batch)) for batch in under.batches[:pairs]]
     if pairs is not None:
-        found = paired_interval(tops, bottoms)
+        interval = paired_interval(tops, bottoms)
     else:
         tops = [top for top in tops if min(top) > 0]
         bottoms = [bottom for bottom in bottoms if min(bottom) > 0]
-        found = quotient_interval(tops, bottoms)
-    if found is not None:
-        return estimate_of(found)
-    a, b = (sum(top[at] for top in tops) for at in (0, 1))
-    c, d = (sum(bottom[at] for bottom in bottoms) for at in (0, 1))
+        interval = quotient_interval(tops, bottoms)
+    if interval is not None:
+        return estimate_of(interval)
+    a, b = (sum(top[index] for top in tops) for index in (0, 1))
+    c, d = (sum(bottom[index] for bottom in bottoms) for index in (0, 1))
     return Estimate(value=a * d / (b * c)) if min(a, b, c, d) > 0 else None
 
 

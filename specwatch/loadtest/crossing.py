@@ -18,23 +18,25 @@ def falling(levels: Sequence[ComparedLevel]) -> float | None:
     """The load at which the speedup falls to 1 for good, between two measured ones on the
     logarithm: all later ones are below, at least one of them surely."""
     points = _points(levels)
-    at = max((i for i, (_, each) in enumerate(points) if each.value >= 1), default=None)
-    if at is None or not any(_loses(each) for _, each in points[at + 1 :]):
+    index = max((i for i, (_, speedup) in enumerate(points) if speedup.value >= 1), default=None)
+    if index is None or not any(_loses(speedup) for _, speedup in points[index + 1 :]):
         return None
-    return _between(*points[at : at + 2])
+    return _between(*points[index : index + 2])
 
 
 def rising(levels: Sequence[ComparedLevel]) -> float | None:
     """The load at which it rises to 1: all earlier ones are below, one of them surely, and all
     later ones are not, one of them surely."""
     points = _points(levels)
-    at = next((i for i, (_, each) in enumerate(points) if each.value >= 1), 0)
-    before, after = points[:at], points[at:]
-    if not any(_loses(each) for _, each in before) or any(each.value < 1 for _, each in after):
+    index = next((i for i, (_, speedup) in enumerate(points) if speedup.value >= 1), 0)
+    before, after = points[:index], points[index:]
+    if not any(_loses(speedup) for _, speedup in before) or any(
+        speedup.value < 1 for _, speedup in after
+    ):
         return None
-    if not any(each.lower is not None and each.lower > 1 for _, each in after):
+    if not any(speedup.lower is not None and speedup.lower > 1 for _, speedup in after):
         return None
-    return _between(*points[at - 1 : at + 1])
+    return _between(*points[index - 1 : index + 1])
 
 
 def _points(levels: Sequence[ComparedLevel]) -> list[_Point]:

@@ -45,7 +45,7 @@ def read(data: bytes, where: str, *, seed: int, chat: bool) -> tuple[Prompt, ...
     entries = _entries(data.removeprefix(b"\xef\xbb\xbf").strip(), where)
     if len(entries) > MOST_PROMPTS:
         entries = random.Random(seed).sample(entries, len(entries))
-    found: list[Prompt] = []
+    prompts: list[Prompt] = []
     other: Any = None
     for number, entry in enumerate(entries, start=1):
         try:
@@ -54,16 +54,16 @@ def read(data: bytes, where: str, *, seed: int, chat: bool) -> tuple[Prompt, ...
             raise ConfigError(f"{where}, entry {number}: no JSON ({error}); {_EXPECTED}") from None
         prompt = _prompt(value, chat=chat)
         if prompt is not None:
-            found.append(prompt)
+            prompts.append(prompt)
         elif other is None:
             other = value
-        if len(found) == MOST_PROMPTS:
+        if len(prompts) == MOST_PROMPTS:
             break
-    if not found:
+    if not prompts:
         raise ConfigError(
             f"{where} has no prompt in {len(entries)} entries, found {_told(other)}; {_EXPECTED}"
         )
-    return tuple(found)
+    return tuple(prompts)
 
 
 def random_lengths(name: str) -> tuple[int, int]:
@@ -73,9 +73,9 @@ def random_lengths(name: str) -> tuple[int, int]:
     """
     parts = name.removeprefix(RANDOM).split(",")
     if len(parts) == 2 and all(part.isascii() and part.isdigit() for part in parts):
-        found = (int(parts[0]), int(parts[1]))
-        if all(1 <= each <= _MOST_TOKENS for each in found):
-            return found
+        lengths = (int(parts[0]), int(parts[1]))
+        if all(1 <= length <= _MOST_TOKENS for length in lengths):
+            return lengths
     raise ConfigError(
         f"--dataset {name}: expected random:IN,OUT, two numbers of tokens, such as random:256,128"
     )
@@ -93,10 +93,10 @@ def words_for(tokens: int, few: tuple[int, int], many: tuple[int, int]) -> int:
     At least one: a chat template has tokens of its own.
     """
     (few_words, few_tokens), (many_words, many_tokens) = few, many
-    each = (many_tokens - few_tokens) / (many_words - few_words)
-    if each <= 0:
+    per_word = (many_tokens - few_tokens) / (many_words - few_words)
+    if per_word <= 0:
         return tokens
-    return max(1, round(few_words + (tokens - few_tokens) / each))
+    return max(1, round(few_words + (tokens - few_tokens) / per_word))
 
 
 def _entries(data: bytes, where: str) -> Sequence[msgspec.Raw]:
@@ -125,22 +125,22 @@ def _prompt(value: Any, *, chat: bool) -> Prompt | None:
     if isinstance(value.get("messages"), list):
         return _whole(list(_messages(value["messages"], "role", "content")), chat=chat)
     if isinstance(value.get("conversations"), list):
-        said = list(_messages(value["conversations"], "from", "value"))
-        return _whole([each for each in said if each["role"] == "user"][:1], chat=chat)
+        messages = list(_messages(value["conversations"], "from", "value"))
+        return _whole([message for message in messages if message["role"] == "user"][:1], chat=chat)
     turns = value.get("turns")
     if isinstance(turns, list) and turns and isinstance(turns[0], str):
         return _whole([{"role": "user", "content": turns[0]}], chat=chat)
     return None
 
 
-def _messages(found: list[Any], role: str, text: str) -> Iterator[dict[str, str]]:
+def _messages(entries: list[Any], role: str, text: str) -> Iterator[dict[str, str]]:
     """Yield messages up to the last of a user; what has no text ends them."""
     names = {"human": "user", "user": "user", "system": "system", "gpt": "assistant"}
-    for each in found:
-        if not isinstance(each, Mapping) or not isinstance(each.get(text), str):
+    for entry in entries:
+        if not isinstance(entry, Mapping) or not isinstance(entry.get(text), str):
             return
-        said = str(each.get(role))
-        yield {"role": names.get(said, said), "content": each[text]}
+        speaker = str(entry.get(role))
+        yield {"role": names.get(speaker, speaker), "content": entry[text]}
 
 
 def _whole(messages: list[dict[str, str]], *, chat: bool) -> Prompt | None:

@@ -67,7 +67,7 @@ class FixedLoad:
         self._ledger.clear()
         self._in_a_row = 0
         await self._ledger.look()
-        places = {round(at * len(asks) / (looks + 1)) for at in range(1, looks + 1)}
+        places = {round(number * len(asks) / (looks + 1)) for number in range(1, looks + 1)}
         waiting = iter(asks)
         clients = [
             asyncio.create_task(self._ask_on(waiting, concurrency, places, ended))

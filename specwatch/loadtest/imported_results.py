@@ -46,10 +46,10 @@ class Result:
     ended: str | None
     pieces: tuple[tuple[float, float], ...]
 
-    def points(self, at: float) -> tuple[Point, ...]:
+    def points(self, end: float) -> tuple[Point, ...]:
         """As points of a baseline, at the Unix time of its end."""
         return tuple(
-            Point(at, self.concurrency, seconds, tokens) for seconds, tokens in self.pieces
+            Point(end, self.concurrency, seconds, tokens) for seconds, tokens in self.pieces
         )
 
 
@@ -59,18 +59,18 @@ def read(text: str, where: str, *, concurrency: float | None = None) -> list[Res
     Raises ConfigError, which begins with ``where``, for another kind of file, for a result that is
     not enough or not clean, and for one of a run with speculation.
     """
-    found = []
+    results = []
     for number, document in enumerate(_documents(text, where), start=1):
         place = where if number == 1 else f"{where}, result {number}"
         result = Fields(document, place, remedy=_REMEDY)
         if "aiperf_version" in document or "input_config" in document:
-            found.append(_aiperf(result, concurrency))
+            results.append(_aiperf(result, concurrency))
         elif "total_output_tokens" in document and "completed" in document:
-            found.append(_vllm(result, concurrency))
+            results.append(_vllm(result, concurrency))
         else:
             keys = ", ".join(sorted(document)[:6])[:80] or "nothing"
             raise ConfigError(f"{place}: found {keys}; {_BOTH}")
-    return found
+    return results
 
 
 def measurements(key: BaselineKey, points: Iterable[Point]) -> tuple[list[Measurement], list[str]]:
@@ -80,10 +80,10 @@ def measurements(key: BaselineKey, points: Iterable[Point]) -> tuple[list[Measur
         bin_ = load_bin(point.concurrency)
         if bin_ is not None:
             bins.setdefault(bin_, []).append(point)
-    found, missing = [], []
+    measured, missing = [], []
     for bin_, group in sorted(bins.items()):
         if len(group) >= LEAST_SAMPLES:
-            found.append(
+            measured.append(
                 Measurement(key, bin_, Origin.IMPORTED, tuple(group), points_behind=len(group))
             )
         else:
@@ -92,7 +92,7 @@ def measurements(key: BaselineKey, points: Iterable[Point]) -> tuple[list[Measur
                 " are the least that can be compared with; run `vllm bench serve` with"
                 " --save-detailed, or give the results of several runs"
             )
-    return found, missing
+    return measured, missing
 
 
 def _documents(text: str, where: str) -> list[dict[str, Any]]:
@@ -106,7 +106,7 @@ def _documents(text: str, where: str) -> list[dict[str, Any]]:
                 raise ConfigError(f"{where} is not JSON ({error}); {_BOTH}") from None
     except RecursionError:
         raise ConfigError(f"{where} is JSON too deep for a result; {_BOTH}") from None
-    if not whole or not all(isinstance(each, dict) for each in whole):
+    if not whole or not all(isinstance(request, dict) for request in whole):
         raise ConfigError(f"{where} holds no result; {_BOTH}")
     return whole
 
@@ -149,10 +149,10 @@ def _counted(result: Fields, *names: str) -> tuple[float, float]:
     return completed, tokens
 
 
-def _checked(result: Fields, found: Result) -> Result:
+def _checked(result: Fields, parsed: Result) -> Result:
     """A result whose load, seconds and tokens can be; ConfigError for another."""
-    derived = [("requests at once", found.concurrency)]
-    for seconds, tokens in found.pieces:
+    derived = [("requests at once", parsed.concurrency)]
+    for seconds, tokens in parsed.pieces:
         derived += [("seconds of decoding", seconds), ("tokens", tokens)]
     for what, value in derived:
         if not 0 < value < MOST:
@@ -160,7 +160,7 @@ def _checked(result: Fields, found: Result) -> Result:
                 f"{result.where}: its times and counts do not belong together: they make"
                 f" {value:g} {what}, expected a finite number above 0; {_REMEDY}"
             )
-    return found
+    return parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,24 +189,24 @@ def _requests(result: Fields) -> list[_Request]:
             f" found {len(lengths)}, {len(ttfts)}, {len(gaps)} and {len(starts)} entries, expected"
             f" one entry for each request; {_REMEDY}"
         )
-    found = [
+    requests = [
         _Request(start, ttft, sum(itl), int(length) - 1)
         for start, ttft, itl, length in zip(starts, ttfts, gaps, lengths, strict=True)
         if length > 1
     ]
     came = sum(len(itl) for itl, length in zip(gaps, lengths, strict=True) if length)
-    after_first = sum(each.tokens for each in found)
+    after_first = sum(request.tokens for request in requests)
     if came < _TOGETHER * after_first:
         raise _together(result, after_first, came)
-    return sorted(found, key=lambda each: each.start)
+    return sorted(requests, key=lambda request: request.start)
 
 
 def _cut(requests: Sequence[_Request]) -> tuple[tuple[float, float], ...]:
     count = max(1, min(POINTS, len(requests) // _LEAST_REQUESTS))
-    ends = [round(at * len(requests) / count) for at in range(count + 1)]
+    ends = [round(index * len(requests) / count) for index in range(count + 1)]
     groups = [requests[begin:end] for begin, end in pairwise(ends)]
     return tuple(
-        (sum(each.decode for each in group), float(sum(each.tokens for each in group)))
+        (sum(request.decode for request in group), float(sum(request.tokens for request in group)))
         for group in groups
     )
 

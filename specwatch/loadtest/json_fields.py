@@ -58,7 +58,7 @@ class Fields:
     def lists(self, name: str) -> list[list[float]]:
         """A list of such lists."""
         rows = self._list(name, self._value(name))
-        return [self._numbers(f"{name}.{at}", row) for at, row in enumerate(rows)]
+        return [self._numbers(f"{name}.{index}", row) for index, row in enumerate(rows)]
 
     def _value(self, name: str) -> object:
         value: Any = self._document
@@ -82,10 +82,12 @@ class Fields:
         return value or []
 
     def _numbers(self, name: str, value: object) -> list[float]:
-        return [self._number(name, each, at) for at, each in enumerate(self._list(name, value))]
+        return [
+            self._number(name, item, index) for index, item in enumerate(self._list(name, value))
+        ]
 
     def _number(
-        self, name: str, value: object, at: int | None = None, *, above: bool = False
+        self, name: str, value: object, index: int | None = None, *, above: bool = False
     ) -> float:
         # Neither NaN nor an integer too large for a float passes the comparisons.
         if (
@@ -96,12 +98,12 @@ class Fields:
         ):
             return float(value)
         least = "above 0" if above else "of at least 0"
-        place = name if at is None else f"{name}.{at}"
+        place = name if index is None else f"{name}.{index}"
         raise self._refused(place, value, f"a finite number {least}")
 
     def _refused(self, name: str, value: object, expected: str) -> ConfigError:
         if isinstance(value, list | dict):
-            found = "a list" if isinstance(value, list) else "an object"
+            kind = "a list" if isinstance(value, list) else "an object"
         else:
-            found = "missing" if value is None else quoted(value)
-        return ConfigError(f"{self.where}: {name} is {found}: expected {expected}; {self._remedy}")
+            kind = "missing" if value is None else quoted(value)
+        return ConfigError(f"{self.where}: {name} is {kind}: expected {expected}; {self._remedy}")

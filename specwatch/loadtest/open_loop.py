@@ -24,10 +24,10 @@ def poisson(rate: float, seconds: float, seed: str | int) -> tuple[float, ...]:
 
     The same for the same seed; a longer one begins with all of a shorter one.
     """
-    generator, found, at = random.Random(seed), [], 0.0
-    while (at := at + generator.expovariate(rate)) < seconds:
-        found.append(at)
-    return tuple(found)
+    generator, times, time = random.Random(seed), [], 0.0
+    while (time := time + generator.expovariate(rate)) < seconds:
+        times.append(time)
+    return tuple(times)
 
 
 class OpenLoop:

@@ -85,8 +85,8 @@ def together(blocks: Sequence[bool | None]) -> bool | None:
 
 def settled(engine: Engine, block: Block, page: Mapping[Series, float]) -> bool:
     """Whether a page has counted all that a block got."""
-    found = company(engine, block.looks[0].samples, page, block.answers)
-    return not _busy(engine, page) and (found.requests or 0) >= 0 and (found.tokens or 0) >= 0
+    others = company(engine, block.looks[0].samples, page, block.answers)
+    return not _busy(engine, page) and (others.requests or 0) >= 0 and (others.tokens or 0) >= 0
 
 
 def _busy(engine: Engine, page: Mapping[Series, float]) -> float:

@@ -71,14 +71,14 @@ def cost_of(sweep: Sweep, baseline: Baseline) -> Cost | str:
     if sweep.alone is False:
         return _OTHERS
     samples = sweep.stage.samples
-    found = breakeven.assess(samples, baseline)
-    if not found.bins:
-        return _missing(sweep, found.missing, baseline)
-    most = max(found.bins, key=lambda each: each.share)
+    assessment = breakeven.assess(samples, baseline)
+    if not assessment.bins:
+        return _missing(sweep, assessment.missing, baseline)
+    most = max(assessment.bins, key=lambda load: load.share)
     inside = [sample for sample in samples if sample.load_bin == most.load_bin]
-    steps = math.fsum(each.steps or 0.0 for each in inside)
-    drafts = sum(each.tally.drafts or 0 for each in inside)
-    accepted = sum(each.tally.accepted_tokens or 0 for each in inside)
+    steps = math.fsum(sample.steps or 0.0 for sample in inside)
+    drafts = sum(sample.tally.drafts or 0 for sample in inside)
+    accepted = sum(sample.tally.accepted_tokens or 0 for sample in inside)
     return Cost(
         most.load_bin,
         most.step_cost,
@@ -127,19 +127,21 @@ def temperatures_of(
 
 def problems_of(sweep: Sweep) -> list[str]:
     """Why a sweep is not all that it should be, as words."""
-    found = list(sweep.problems)
+    problems = list(sweep.problems)
     for temperature, answers in sorted(sweep.answers.items()):
         errors = Counter(str(answer.error) for answer in answers if not answer.ok)
         if sum(errors.values()) > MOST_ERRORS * len(answers):
             kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(errors.items()))
-            found.append(
+            problems.append(
                 f"temperature {temperature:g}: {errors.total()} of {len(answers)} requests failed"
                 f" ({kinds})"
             )
     good = any(answer.ok for answers in sweep.answers.values() for answer in answers)
     if sweep.complete and good and not any(sweep.parts.values()):
-        found.append(f"the acceptance is not known: no response carried a record ({RECORDS_FLAG})")
-    return found
+        problems.append(
+            f"the acceptance is not known: no response carried a record ({RECORDS_FLAG})"
+        )
+    return problems
 
 
 def notes_of(sweep: Sweep) -> list[str]:
@@ -155,7 +157,7 @@ def _temperature(
 ) -> ProbeTemperature:
     answers, parts = sweep.answers[temperature], sweep.parts[temperature]
     good = [answer for answer in answers if answer.ok]
-    found = acceptance_of(parts, seed=seed)
+    acceptance = acceptance_of(parts, seed=seed)
     speedup = None
     if isinstance(cost, Cost):
         length = length_interval(parts, drafting=cost.drafting, seed=seed)
@@ -164,13 +166,13 @@ def _temperature(
         temperature=temperature,
         requests=len(good),
         errors=dict(Counter(str(answer.error) for answer in answers if not answer.ok)),
-        tokens=sum(each.tokens or 0 for each in good),
-        source=sweep.source if found is not None else "none",
-        acceptance=found,
-        ttft=distribution_of(each.ttft for each in good),
-        tpot=distribution_of(each.tpot for each in good),
+        tokens=sum(answer.tokens or 0 for answer in good),
+        source=sweep.source if acceptance is not None else "none",
+        acceptance=acceptance,
+        ttft=distribution_of(answer.ttft for answer in good),
+        tpot=distribution_of(answer.tpot for answer in good),
         speedup=estimate_of(speedup),
-        zone=_zone(speedup, found.rate if found is not None else None, cost),
+        zone=_zone(speedup, acceptance.rate if acceptance is not None else None, cost),
     )
 
 
@@ -195,16 +197,16 @@ def _scaled(length: Interval, factor: float) -> Interval:
     )
 
 
-def _missing(sweep: Sweep, said: str | None, baseline: Baseline) -> str:
+def _missing(sweep: Sweep, missing: str | None, baseline: Baseline) -> str:
     samples: Sequence[Sample] = sweep.stage.samples
     if baseline and (own := shortfall_of(sweep)) is not None:
         return own
     bins = sorted({sample.load_bin for sample in samples if sample.load_bin is not None})
     if baseline and bins:
-        known = ", ".join(load_bin_label(each) for each in sorted(baseline.bins))
+        known = ", ".join(load_bin_label(load_bin) for load_bin in sorted(baseline.bins))
         ours = ", ".join(map(load_bin_label, bins))
         return f"the baseline is of load {known}, and this was {ours}"
-    return said or "no baseline"
+    return missing or "no baseline"
 
 
 def _counted(sweep: Sweep) -> Sequence[str]:
@@ -219,7 +221,7 @@ def _counted(sweep: Sweep) -> Sequence[str]:
 def _again(sweep: Sweep) -> Sequence[str]:
     """Prompts that were sent more than once."""
     most = max(sweep.answers.values(), key=len, default=())
-    distinct = len({(each.ask.prompt, str(each.ask.messages)) for each in most})
+    distinct = len({(answer.ask.prompt, str(answer.ask.messages)) for answer in most})
     if distinct == len(most):
         return ()
     return (
@@ -232,27 +234,31 @@ def _few(sweep: Sweep) -> Sequence[str]:
     samples: Mapping[float, int] = {
         temperature: len(drawn(parts)) for temperature, parts in sweep.parts.items()
     }
-    told = []
+    notes = []
     without = [
         f"{sample:g}" for sample in sorted(samples) if sweep.parts[sample] and not samples[sample]
     ]
     if without:
-        told.append(f"nothing was drafted at temperature {', '.join(without)}")
-    few = [f"{each:g}" for each, count in sorted(samples.items()) if 0 < count < LEAST_SAMPLES]
+        notes.append(f"nothing was drafted at temperature {', '.join(without)}")
+    few = [
+        f"{temperature:g}"
+        for temperature, count in sorted(samples.items())
+        if 0 < count < LEAST_SAMPLES
+    ]
     if few:
         what = "prompts" if sweep.source == "records" else "blocks of prompts"
-        told.append(
+        notes.append(
             f"no interval at temperature {', '.join(few)}: fewer than {LEAST_SAMPLES} {what}; give"
             " more --requests, of more --prompts"
         )
-    return told
+    return notes
 
 
 def _unlike(sweep: Sweep) -> Sequence[str]:
     """Records that do not add up to what the server counted."""
     if sweep.source != "records" or not sweep.alone:
         return ()
-    parts = [part for each in sweep.parts.values() for part in each]
+    parts = [part for own in sweep.parts.values() for part in own]
     ours, counted = sum(part.drafts or 0 for part in parts), sweep.stage.whole.drafts
     if counted is None or counted == ours:
         return ()

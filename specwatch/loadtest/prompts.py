@@ -105,7 +105,7 @@ def sized(prompts: Sequence[str], words: int, seed: int | str) -> Iterator[str]:
     seed."""
     order = endless(prompts, seed)
     while True:
-        found: list[str] = []
-        while len(found) < words:
-            found += next(order).split()
-        yield " ".join(found[:words])
+        lines: list[str] = []
+        while len(lines) < words:
+            lines += next(order).split()
+        yield " ".join(lines[:words])

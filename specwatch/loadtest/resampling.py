@@ -62,13 +62,13 @@ def quotient_interval(
 ) -> Interval | None:
     """One ratio of sums by another, of samples that have nothing to do with each other; None as in
     :func:`ratio_interval`."""
-    found = []
-    for at, pairs in enumerate((over, under)):
+    ratios = []
+    for index, pairs in enumerate((over, under)):
         if len(pairs) < LEAST_SAMPLES or min(map(sum, zip(*pairs, strict=True))) <= 0:
             return None
-        found.append(_of_ratio(pairs, f"{seed}/{at}"))
-    (a, b), counts = found, (len(over), len(under))
-    own = [float(each.variances[0]) for each in found]
+        ratios.append(_of_ratio(pairs, f"{seed}/{index}"))
+    (a, b), counts = ratios, (len(over), len(under))
+    own = [float(ratio.variances[0]) for ratio in ratios]
     # B. L. Welch, Biometrika 34, 1947
     parts = sum(v**2 / (count - 1) for v, count in zip(own, counts, strict=True))
     freedom = sum(own) ** 2 / parts if parts else math.inf
@@ -125,7 +125,7 @@ def _interval(logs: _Logs, freedom: float, count: int) -> Interval:
     pivots = (logs.values[1:] - estimate) / errors
     low, high = np.quantile(pivots[np.isfinite(pivots)], [_TAIL, 1 - _TAIL])
     least = student(1 - _TAIL, freedom)
-    down, up = (min(max(float(each), least) * error, MOST_DOUBT) for each in (high, -low))
+    down, up = (min(max(float(limit), least) * error, MOST_DOUBT) for limit in (high, -low))
     return Interval(value, math.exp(estimate - down), math.exp(estimate + up), count)
 
 
@@ -141,10 +141,10 @@ def _draw(seed: str, count: int) -> npt.NDArray[np.uint16]:
     By Python's generator: that of numpy may change with its version.
     """
     generator = Random(seed)
-    found = np.empty((_RESAMPLES, count), np.uint16)
+    times = np.empty((_RESAMPLES, count), np.uint16)
     for first in range(0, _RESAMPLES, _ROWS):
         drawn = np.frombuffer(generator.randbytes(8 * count * _ROWS), dtype="<u8") % count
         places = np.repeat(np.arange(_ROWS, dtype=np.int64), count) * count + drawn.astype(np.int64)
         counts = np.bincount(places, minlength=_ROWS * count)
-        found[first : first + _ROWS] = counts.reshape(_ROWS, count)
-    return found
+        times[first : first + _ROWS] = counts.reshape(_ROWS, count)
+    return times

@@ -23,8 +23,8 @@ class Delta(msgspec.Struct, gc=False):
     @property
     def has_tokens(self) -> bool:
         """Whether it has content, and more than the role of who speaks."""
-        said = self.content or self.reasoning or self.reasoning_content
-        return bool(said or self.tool_calls or self.text)
+        text = self.content or self.reasoning or self.reasoning_content
+        return bool(text or self.tool_calls or self.text)
 
 
 class Choice(Delta, gc=False):

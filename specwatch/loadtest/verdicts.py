@@ -66,16 +66,16 @@ def overall(levels: Sequence[ComparedLevel]) -> Estimate | None:
     approach*, Statistics in Medicine 27, 2008).
     """
     known = [level.speedup for level in levels if level.speedup is not None]
-    sure = [each for each in known if each.lower is not None and each.upper is not None]
+    sure = [ratio for ratio in known if ratio.lower is not None and ratio.upper is not None]
     known = sure or known
     count = len(known)
     if not count:
         return None
-    value = math.exp(math.fsum(math.log(each.value) for each in known) / count)
+    value = math.exp(math.fsum(math.log(ratio.value) for ratio in known) / count)
     if not sure:
         return Estimate(value=value)
-    down = [math.log(each.value / (each.lower or each.value)) ** 2 for each in sure]
-    up = [math.log((each.upper or each.value) / each.value) ** 2 for each in sure]
+    down = [math.log(ratio.value / (ratio.lower or ratio.value)) ** 2 for ratio in sure]
+    up = [math.log((ratio.upper or ratio.value) / ratio.value) ** 2 for ratio in sure]
     return Estimate(
         value=value,
         lower=value * math.exp(-math.sqrt(math.fsum(down)) / count),
@@ -84,20 +84,20 @@ def overall(levels: Sequence[ComparedLevel]) -> Estimate | None:
 
 
 def sentence(
-    found: Judgement,
+    judgement: Judgement,
     levels: Sequence[ComparedLevel],
     crossing: float | None,
     rising: float | None = None,
 ) -> str:
     """The verdict for somebody who reads nothing else."""
-    said = [_main(found, levels)]
+    sentences = [_main(judgement, levels)]
     if len(levels) > 1:
-        said += _where(found, levels, crossing, rising)
-    return " ".join(said)
+        sentences += _where(judgement, levels, crossing, rising)
+    return " ".join(sentences)
 
 
-def _main(found: Judgement, levels: Sequence[ComparedLevel]) -> str:
-    verdict, limit = found
+def _main(judgement: Judgement, levels: Sequence[ComparedLevel]) -> str:
+    verdict, limit = judgement
     if limit is not None:
         shipped = overall(_below(levels, [level for level in levels if level.verdict == "do_not"]))
         return (
@@ -116,8 +116,8 @@ def _main(found: Judgement, levels: Sequence[ComparedLevel]) -> str:
     if verdict == "not_worth_it":
         if speedup.upper >= LEAST_SPEEDUP:
             return f"Not worth it as it is: requests are {figure} on the mean of all loads."
-        told = speedup.lower > 1
-        what = "it is faster" if told else "no difference is certain"
+        faster = speedup.lower > 1
+        what = "it is faster" if faster else "no difference is certain"
         return f"Not worth it: {what}, {figure}, and {LEAST_SPEEDUP:g} is the least that is."
     if speedup.lower > 1:
         return (
@@ -128,31 +128,31 @@ def _main(found: Judgement, levels: Sequence[ComparedLevel]) -> str:
 
 
 def _where(
-    found: Judgement,
+    judgement: Judgement,
     levels: Sequence[ComparedLevel],
     crossing: float | None,
     rising: float | None,
 ) -> list[str]:
     """Loads that are unlike the whole."""
-    said = []
+    sentences = []
     ships = [level for level in levels if level.verdict == "ship"]
     slower = [level for level in levels if level.verdict == "do_not" and level.speedup is not None]
     failing = [level for level in levels if level.verdict == "do_not" and level.speedup is None]
     unit = "requests at once" if levels[0].concurrency is not None else "requests a second"
     if rising is not None:
-        said.append(f"Below about {rising:.3g} {unit} it is slower, and faster above.")
+        sentences.append(f"Below about {rising:.3g} {unit} it is slower, and faster above.")
     elif crossing is not None:
-        said.append(f"From about {crossing:.3g} {unit} on it is slower.")
-    elif slower and found.verdict != "do_not":
-        said.append(f"It is slower at {_list(slower)}.")
+        sentences.append(f"From about {crossing:.3g} {unit} on it is slower.")
+    elif slower and judgement.verdict != "do_not":
+        sentences.append(f"It is slower at {_list(slower)}.")
     if failing and len(failing) < len(levels):
-        said.append(f"At {_list(failing)} requests fail with speculation only.")
-    if ships and found.verdict != "ship":
-        said.append(f"It is worth it at {_list(ships)}.")
+        sentences.append(f"At {_list(failing)} requests fail with speculation only.")
+    if ships and judgement.verdict != "ship":
+        sentences.append(f"It is worth it at {_list(ships)}.")
     missing = [level for level in levels if level.missing and level not in failing]
     if missing and len(missing) < len(levels):
-        said.append(f"Of {_list(missing)} nothing is known: {missing[0].missing}.")
-    return said
+        sentences.append(f"Of {_list(missing)} nothing is known: {missing[0].missing}.")
+    return sentences
 
 
 def _below(levels: Sequence[ComparedLevel], loses: Sequence[ComparedLevel]) -> list[ComparedLevel]:

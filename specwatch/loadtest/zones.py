@@ -17,22 +17,22 @@ def line_sentence(line: Line) -> str:
     """The break-even line as a sentence."""
     if line.basis == "assumed":
         return f"break-even: about {line.acceptance.value:.0%}, by the assumed draft cost"
-    at = f"break-even at load {line.load}, measured"
+    source = f"break-even at load {line.load}, measured"
     if line.acceptance.value <= 0:
-        return f"{at}: a step costs no more than a plain one, any acceptance gains"
+        return f"{source}: a step costs no more than a plain one, any acceptance gains"
     if line.acceptance.value >= 1:
-        return f"{at}: {figures.percent(line.acceptance.value)}, beyond what drafts can reach"
-    return f"{at}: {percents(line.acceptance)}"
+        return f"{source}: {figures.percent(line.acceptance.value)}, beyond what drafts can reach"
+    return f"{source}: {percents(line.acceptance)}"
 
 
 def by_zone(temperatures: Sequence[ProbeTemperature]) -> dict[Zone, str]:
     """For each zone that has any, what is said of its temperatures: ``loses at 1, 1.3``."""
-    found: dict[Zone, str] = {}
+    sentences: dict[Zone, str] = {}
     for zone, label in LABELS.items():
-        at = ", ".join(f"{one.temperature:g}" for one in temperatures if one.zone == zone)
-        if at:
-            found[zone] = f"{label} at {at}"
-    return found
+        where = ", ".join(f"{one.temperature:g}" for one in temperatures if one.zone == zone)
+        if where:
+            sentences[zone] = f"{label} at {where}"
+    return sentences
 
 
 def percents(estimate: Estimate | None) -> str:

@@ -43,8 +43,8 @@ class Change:
 
 def last_changes(verdicts: Iterable[Decision], steps: Iterable[GuardStep]) -> tuple[Change, ...]:
     """The newest of both, newest first."""
-    found = [*map(_of_verdict, verdicts), *map(_of_step, steps)]
-    return tuple(sorted(found, key=lambda each: -each.at)[:MOST_CHANGES])
+    changes = [*map(_of_verdict, verdicts), *map(_of_step, steps)]
+    return tuple(sorted(changes, key=lambda change: -change.at)[:MOST_CHANGES])
 
 
 _VERDICTS = {"breach": "in breach", "pass": "passes", "no_data": "without data"}

@@ -46,13 +46,13 @@ def scrapes(status: DaemonStatus, names: Sequence[str]) -> tuple[Scrapes, ...]:
         if (target.failure is not None or target.name in status.stuck) and target.name not in names
     ]
     among = {*names, *failing[:_MOST_FAILING]}
-    return tuple(_scrapes(each, status) for each in in_order(status) if each.name in among)
+    return tuple(_scrapes(target, status) for target in in_order(status) if target.name in among)
 
 
 def _scrapes(target: TargetStatus, status: DaemonStatus) -> Scrapes:
     now = status.now
     ago = None if target.last_success is None else now - target.last_success
-    reasons = sorted(target.failures.items(), key=lambda each: (-each[1], each[0]))
+    reasons = sorted(target.failures.items(), key=lambda item: (-item[1], item[0]))
     failed = ", ".join(
         f"{figures.number(count)} {shown(str(reason)).replace('_', ' ')}"
         for reason, count in reasons
@@ -104,16 +104,19 @@ def store_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
 def delivery_lines(status: DaemonStatus) -> Iterator[tuple[str, bool]]:
     """Yield how sending the report goes by each channel, and whether that is wrong."""
     for delivery in status.deliveries:
-        said = f"Report by {shown(delivery.channel)}: "
+        sentence = f"Report by {shown(delivery.channel)}: "
         if delivery.undelivered:
             why = shown(delivery.error or "no reason is known", LONGEST_SENTENCE)
-            yield f"{said}not delivered: {why}", True
+            yield f"{sentence}not delivered: {why}", True
         elif delivery.error is not None:
-            yield f"{said}{shown(delivery.error, LONGEST_SENTENCE)}", True
+            yield f"{sentence}{shown(delivery.error, LONGEST_SENTENCE)}", True
         elif delivery.last_delivery is None:
-            yield f"{said}none was sent yet", False
+            yield f"{sentence}none was sent yet", False
         else:
-            yield f"{said}delivered {figures.span(status.now - delivery.last_delivery)} ago", False
+            yield (
+                f"{sentence}delivered {figures.span(status.now - delivery.last_delivery)} ago",
+                False,
+            )
 
 
 def pagers(status: DaemonStatus) -> tuple[Pager, ...]:
@@ -135,25 +138,25 @@ def _pager_state(pager: PagerStatus, now: float) -> str:
         return f"failing for {figures.span(now - pager.failing_since)}: {why}"
     if pager.last_success is None:
         return "nothing sent yet"
-    said = f"last sent {figures.span(now - pager.last_success)} ago"
-    return f"{said}, has a change still to be sent" if pager.behind else said
+    sentence = f"last sent {figures.span(now - pager.last_success)} ago"
+    return f"{sentence}, has a change still to be sent" if pager.behind else sentence
 
 
 def headline(status: DaemonStatus) -> tuple[str, ...]:
     """What is wrong with the whole, in sentences; none for nothing."""
-    found = []
+    lines = []
     failing = sum(target.failure is not None for target in status.targets)
     if failing:
-        found.append(
+        lines.append(
             f"{failing} of {figures.counted(len(status.targets), 'target')} cannot be read."
         )
     if status.stuck:
         names = ", ".join(map(shown, status.stuck[:MOST_MODELS]))
-        found.append(f"Stuck, no scrape ended for three intervals: {names}.")
-    found += [said for said, wrong in (*store_lines(status), *delivery_lines(status)) if wrong]
-    found += [
+        lines.append(f"Stuck, no scrape ended for three intervals: {names}.")
+    lines += [line for line, wrong in (*store_lines(status), *delivery_lines(status)) if wrong]
+    lines += [
         f"Alertmanager {pager.url}: {pager.state}"
         for pager in pagers(status)
         if pager.state.startswith("failing")
     ]
-    return tuple(found)
+    return tuple(lines)

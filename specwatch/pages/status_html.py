@@ -71,14 +71,14 @@ def status_html(
     )
 
 
-def refusal_html(status: DaemonStatus, title: str, said: str) -> str:
+def refusal_html(status: DaemonStatus, title: str, message: str) -> str:
     """A page that says why there is none, with the targets that there are."""
     known = [target.name for target in status.targets[: status_view.MOST_KNOWN]]
     return render(
         "status_refusal.html.j2",
         chart_style="",
         title=title,
-        said=said,
+        said=message,
         targets=[(shown(name), status_view.page_of(name)) for name in known],
         left_out=len(status.targets) - len(known),
     )

@@ -138,7 +138,7 @@ def model_of(
     None of a target that cannot be read."""
     known = target.decision.models.get(name)
     dead = answer.outcome == "not_read"
-    said = None if known is None or dead else decisions.model(known, now)
+    judged = None if known is None or dead else decisions.model(known, now)
     findings = [
         decisions.finding(finding)
         for finding in target.decision.findings
@@ -150,11 +150,11 @@ def model_of(
     return Model(
         name=shown(name) or "(no name)",
         answer=answer,
-        more=tuple(_more(said, recent, answer.outcome)),
+        more=tuple(_more(judged, recent, answer.outcome)),
         facts="" if dead else _facts(mode, recent),
         span=_span(hour, now, before=dead),
         sources="" if hour is None else _sources(hour),
-        buckets=() if hour is None else tuple(_buckets(hour, said)),
+        buckets=() if hour is None else tuple(_buckets(hour, judged)),
         coverage=_coverage(target, name, hour),
         latencies=tuple(_latencies(hour, known)),
         compared=known is not None and bool(known.baseline_latencies),
@@ -165,18 +165,18 @@ def model_of(
     )
 
 
-def _more(said: dict[str, Any] | None, recent: Window | None, outcome: str) -> Iterator[str]:
-    if said is None or outcome in ("off", "no_traffic"):
+def _more(answer: dict[str, Any] | None, recent: Window | None, outcome: str) -> Iterator[str]:
+    if answer is None or outcome in ("off", "no_traffic"):
         return
     window = None if recent is None else summary.window(recent)
-    yield _sentence(speculation.break_even(said, window))
-    best = speculation.best_k(said)
+    yield _sentence(speculation.break_even(answer, window))
+    best = speculation.best_k(answer)
     if best is not None:
         yield _sentence(best)
 
 
-def _sentence(said: str) -> str:
-    return f"{said[:1].upper()}{said[1:]}."
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _facts(mode: str, recent: Window | None) -> str:
@@ -203,15 +203,15 @@ def _span(hour: ModelHour | None, now: float, *, before: bool) -> str:
         on = MODE_NOT_KNOWN
     late = now - hour.end
     whole = hour.seconds >= hour.end - hour.start
-    said = f"{figures.span(hour.seconds)} {on}"
+    sentence = f"{figures.span(hour.seconds)} {on}"
     if late <= _LATE and whole:
-        said = f"last {said}"
+        sentence = f"last {sentence}"
     else:
         if not whole:
-            said += f" within {figures.span(hour.end - hour.start)}"
+            sentence += f" within {figures.span(hour.end - hour.start)}"
         if late > _LATE:
-            said += f", which ended {figures.span(late)} ago"
-    return f"{said}; of before the target could not be read" if before else said
+            sentence += f", which ended {figures.span(late)} ago"
+    return f"{sentence}; of before the target could not be read" if before else sentence
 
 
 def _sources(hour: ModelHour) -> str:
@@ -220,14 +220,14 @@ def _sources(hour: ModelHour) -> str:
     parts = sorted({_counter(bucket) for bucket in hour.buckets})
     if not parts or parts == [whole]:
         return f"Counted by {whole or parts[0]}." if whole or parts else ""
-    said = f"Rows of temperatures are counted by {' and '.join(parts)}"
+    sentence = f"Rows of temperatures are counted by {' and '.join(parts)}"
     if whole is None:
-        return f"{said}."
+        return f"{sentence}."
     own = hour.whole.tally.request_acceptance if hour.whole is not None else None
     spread = "" if own is not None and own.count else ", but per request the others together"
     return (
         f"Row {ALL_TEMPERATURES} is counted by {whole}{spread}; its latencies lie in"
-        f" {whole}'s buckets, which are coarser. {said}."
+        f" {whole}'s buckets, which are coarser. {sentence}."
     )
 
 
@@ -235,8 +235,8 @@ def _counter(window: Window) -> str:
     return _COUNTED_BY.get(window.source, f"the {shown(str(window.source))}")
 
 
-def _buckets(hour: ModelHour, said: dict[str, Any] | None) -> Iterator[Bucket]:
-    speedups = _speedups(said)
+def _buckets(hour: ModelHour, answer: dict[str, Any] | None) -> Iterator[Bucket]:
+    speedups = _speedups(answer)
     whole = () if hour.whole is None else (hour.whole,)
     for window in (*whole, *hour.buckets):
         label = window.series.temperature
@@ -261,20 +261,20 @@ def _buckets(hour: ModelHour, said: dict[str, Any] | None) -> Iterator[Bucket]:
         )
 
 
-def _speedups(said: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+def _speedups(answer: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
     """The measured speedups by temperature, that of all among them."""
-    if said is None:
+    if answer is None:
         return {}
-    found = {each["temperature"]: each["speedup"] for each in said["buckets"]}
-    if said["speedup"] is not None and said["speedup"]["basis"] == "measured":
-        found[ALL_TEMPERATURES] = said["speedup"]
-    return found
+    speedups = {bucket["temperature"]: bucket["speedup"] for bucket in answer["buckets"]}
+    if answer["speedup"] is not None and answer["speedup"]["basis"] == "measured":
+        speedups[ALL_TEMPERATURES] = answer["speedup"]
+    return speedups
 
 
 def _both(latency: dict[str, Any] | None) -> str:
     """``235 ms / 1.20 s``: P50 and P99."""
-    found = [figures.quantile(latency, name) for name in ("p50", "p99")]
-    return figures.UNKNOWN if found == [figures.UNKNOWN] * 2 else " / ".join(found)
+    quantiles = [figures.quantile(latency, name) for name in ("p50", "p99")]
+    return figures.UNKNOWN if quantiles == [figures.UNKNOWN] * 2 else " / ".join(quantiles)
 
 
 def _coverage(target: TargetStatus, name: str, hour: ModelHour | None) -> str:
@@ -287,12 +287,12 @@ def _coverage(target: TargetStatus, name: str, hour: ModelHour | None) -> str:
     who = shown(str(seen.source))
     if seen.coverage is None:
         return f"The {who} saw {figures.counted(seen.drafts, 'draft')}, the server counted none."
-    said = f"The {who} covers {figures.percent(seen.coverage)} of drafts"
+    sentence = f"The {who} covers {figures.percent(seen.coverage)} of drafts"
     reasons = [
         f"{figures.counted(count, 'request')} ({shown(reason)})"
         for count, reason in leading_reasons(seen.uncovered)
     ]
-    return f"{said}; not covered: {', '.join(reasons)}." if reasons else f"{said}."
+    return f"{sentence}; not covered: {', '.join(reasons)}." if reasons else f"{sentence}."
 
 
 def _latencies(hour: ModelHour | None, known: ModelDecision | None) -> Iterator[Latency]:
@@ -316,12 +316,12 @@ def _latencies(hour: ModelHour | None, known: ModelDecision | None) -> Iterator[
                 yield Latency(f"{name} {label}", on_q, off_q, figures.UNKNOWN)
 
 
-def _time(found: Quantile | None) -> str:
-    if found is None or found.value is None:
+def _time(quantile: Quantile | None) -> str:
+    if quantile is None or quantile.value is None:
         return figures.UNKNOWN
-    if not found.open_ended and histogram.wide(found.lower, found.upper):
-        return figures.within(found.lower, found.upper)
-    return figures.bounded(found.value, beyond=found.open_ended)
+    if not quantile.open_ended and histogram.wide(quantile.lower, quantile.upper):
+        return figures.within(quantile.lower, quantile.upper)
+    return figures.bounded(quantile.value, beyond=quantile.open_ended)
 
 
 def _change(after: float | None, before: float | None) -> str:
@@ -335,24 +335,24 @@ def _change(after: float | None, before: float | None) -> str:
 
 def _objectives(slos: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, bool]]:
     for slo in list(slos)[:_MOST_SLOS]:
-        said = speculation.objective(slo)
-        yield shown(slo["name"]), said or "no requests", (slo["budget_left"] or 0.0) < 0
+        sentence = speculation.objective(slo)
+        yield shown(slo["name"]), sentence or "no requests", (slo["budget_left"] or 0.0) < 0
 
 
 def _rules(findings: list[dict[str, Any]], now: float) -> Iterator[RuleLine]:
     breaches = [finding for finding in findings if finding["verdict"] == "breach"]
-    breaches.sort(key=lambda each: float(each["since"]))
+    breaches.sort(key=lambda breach: float(breach["since"]))
     pending = list(filter(speculation.may_become, findings))
     for breach in breaches[:_MOST_RULES]:
         yield _line("breach", breach, speculation.confirmed(breach, now))
-    for each in pending[:_MOST_RULES]:
-        yield _line("pending", each, speculation.pending(each, now))
+    for finding in pending[:_MOST_RULES]:
+        yield _line("pending", finding, speculation.pending(finding, now))
 
 
-def _line(kind: str, finding: dict[str, Any], said: str) -> RuleLine:
-    return RuleLine(kind, shown(finding["severity"]), said, _summary(finding["summary"]))
+def _line(kind: str, finding: dict[str, Any], sentence: str) -> RuleLine:
+    return RuleLine(kind, shown(finding["severity"]), sentence, _summary(finding["summary"]))
 
 
-def _summary(said: str) -> str:
-    known = shown(said, LONGEST_SENTENCE)
+def _summary(text: str) -> str:
+    known = shown(text, LONGEST_SENTENCE)
     return known if not known or known.endswith((".", "!", "?")) else f"{known}."

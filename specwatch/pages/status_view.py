@@ -75,17 +75,17 @@ def detailed(status: DaemonStatus, chosen: str | None) -> tuple[str, ...]:
         return (chosen,)
     ordered = in_order(status)
     if len(ordered) > MOST_DETAILED:
-        ordered = [each for each in ordered if troubles(each, status)]
-    return tuple(each.name for each in ordered[:MOST_DETAILED])
+        ordered = [target for target in ordered if troubles(target, status)]
+    return tuple(target.name for target in ordered[:MOST_DETAILED])
 
 
 def in_order(status: DaemonStatus) -> list[TargetStatus]:
     """All targets: those that cannot be read, those that something else is wrong with, the rest."""
 
-    def place(each: TargetStatus) -> int:
-        if each.failure is not None or each.name in status.stuck:
+    def place(target: TargetStatus) -> int:
+        if target.failure is not None or target.name in status.stuck:
             return 0
-        return 1 if troubles(each, status) else 2
+        return 1 if troubles(target, status) else 2
 
     return sorted(status.targets, key=place)
 
@@ -96,29 +96,29 @@ def troubles(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:
 
 
 def _troubles(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:
-    found = []
+    troubles_ = []
     if target.name in status.stuck:
-        found.append("stuck")
+        troubles_.append("stuck")
     if target.failure is not None:
-        found.append(f"cannot be read: {shown(str(target.failure.reason)).replace('_', ' ')}")
+        troubles_.append(f"cannot be read: {shown(str(target.failure.reason)).replace('_', ' ')}")
     if target.tap.proxy is not None and target.tap.proxy.failure is not None:
-        found.append("its proxy cannot be read")
+        troubles_.append("its proxy cannot be read")
     breaches = [
         finding for finding in target.decision.findings if finding.verdict is Verdict.BREACH
     ]
     read = target.failure is None and target.name not in status.stuck
     if read and any(_loses(target, model, status.now) for model in target.decision.models):
-        found.append("speculation loses")
+        troubles_.append("speculation loses")
     urgent = sum(breach.rule.severity in _URGENT for breach in breaches)
     if urgent:
-        found.append(f"{figures.counted(urgent, 'rule')} in breach")
-    found += _guard_troubles(target.guard)
+        troubles_.append(f"{figures.counted(urgent, 'rule')} in breach")
+    troubles_ += _guard_troubles(target.guard)
     spent = sum((slo.budget_left or 0.0) < 0 for slo in target.decision.slos)
     if spent:
-        found.append(f"{figures.counted(spent, 'error budget')} spent")
+        troubles_.append(f"{figures.counted(spent, 'error budget')} spent")
     if target.tap.trouble:
-        found.append("temperatures in doubt")
-    return tuple(found)
+        troubles_.append("temperatures in doubt")
+    return tuple(troubles_)
 
 
 def _loses(target: TargetStatus, model: str, now: float) -> bool:
@@ -128,13 +128,13 @@ def _loses(target: TargetStatus, model: str, now: float) -> bool:
     return loses and target.models.get(model) != Mode.OFF
 
 
-def _guard_troubles(found: GuardStatus | None) -> Iterator[str]:
-    if found is None:
+def _guard_troubles(known: GuardStatus | None) -> Iterator[str]:
+    if known is None:
         return
-    if found.error:
+    if known.error:
         yield "guard failing"
-    if found.state is not None and found.state.phase is not Phase.OBSERVING:
-        yield f"guard {guard.phase(found.state.phase)}"
+    if known.state is not None and known.state.phase is not Phase.OBSERVING:
+        yield f"guard {guard.phase(known.state.phase)}"
 
 
 def selections(target: TargetStatus) -> Iterator[dict[str, str]]:
@@ -154,9 +154,9 @@ def page_of(target: str) -> str:
 def rows(status: DaemonStatus) -> tuple[Row, ...]:
     """The table of all."""
     return tuple(
-        status.attempt(each.name, partial(_row, each, name, status), _no_row(each, name))
-        for each in in_order(status)
-        for name in _models_of(each)[:MOST_MODELS] or [""]
+        status.attempt(target.name, partial(_row, target, name, status), _no_row(target, name))
+        for target in in_order(status)
+        for name in _models_of(target)[:MOST_MODELS] or [""]
     )
 
 
@@ -194,7 +194,7 @@ def _no_row(target: TargetStatus, name: str) -> Row:
 
 def _models_of(target: TargetStatus) -> list[str]:
     judged = {finding.model_name for finding in target.decision.findings}
-    seen = {each.series.model_name for each in target.recent}
+    seen = {window.series.model_name for window in target.recent}
     return sorted({*target.models, *judged, *seen})
 
 
@@ -202,8 +202,8 @@ def _recent(target: TargetStatus, model: str) -> Window | None:
     """The last minutes of a model, of all temperatures."""
     return next(
         (
-            each for each in target.recent
-            if each.series.model_name == model and each.series.temperature == ALL_TEMPERATURES
+            window for window in target.recent
+            if window.series.model_name == model and window.series.temperature == ALL_TEMPERATURES
         ),
         None,
     )  # fmt: skip
@@ -214,11 +214,11 @@ def _answer(target: TargetStatus, model: str, status: DaemonStatus) -> Answer:
     if silent == math.inf:
         return Answer("not_read", "The target has not been read yet.")
     if silent is not None:
-        said = "The target cannot be read, so its present state is not known."
-        return Answer("not_read", said, f"not read for {figures.span(silent)}")
+        sentence = "The target cannot be read, so its present state is not known."
+        return Answer("not_read", sentence, f"not read for {figures.span(silent)}")
     known = target.decision.models.get(model)
-    found = None if known is None else decisions.model(known, status.now)
-    return Answer(*speculation.answer(found, target.models.get(model)))
+    answer = None if known is None else decisions.model(known, status.now)
+    return Answer(*speculation.answer(answer, target.models.get(model)))
 
 
 def details(status: DaemonStatus, names: Sequence[str], hours: Hours) -> tuple[Detail, ...]:
@@ -248,17 +248,17 @@ def _detail(
 ) -> Detail:
     now, names = status.now, _models_of(target)
     dead = unread(target, status.stuck, now) is not None
-    found = None if target.guard is None else guard_json(target.guard)
-    state = None if found is None else found["state"]
+    known = None if target.guard is None else guard_json(target.guard)
+    state = None if known is None else known["state"]
     return Detail(
         anchor=f"target-{number}",
         name=shown(target.name),
         facts=_facts(target, now, dead=dead),
         notes=tuple(_notes(target, status)),
-        guard=None if found is None else guard.standing(found, now),
+        guard=None if known is None else guard.standing(known, now),
         guard_notes=()
         if state is None
-        else tuple(said for said, _ in guard.notes(state, now, moments.moment)),
+        else tuple(note for note, _ in guard.notes(state, now, moments.moment)),
         models=tuple(
             status.attempt(
                 target.name, partial(_model, target, name, hours.get(name), status), not_shown(name)
@@ -333,8 +333,8 @@ def modes(status: DaemonStatus) -> str:
         for mode, word in words
         if mode in counts
     ]
-    said = [f"speculation is {' and '.join(parts)}"] if parts else []
+    clauses = [f"speculation is {' and '.join(parts)}"] if parts else []
     if silent:
-        said.append(f"{figures.number(silent)} {'is' if silent == 1 else 'are'} not read")
-    told = f": {'; '.join(said)}" if said else ""
-    return f"Watching {figures.counted(len(status.targets), 'target')}{told}."
+        clauses.append(f"{figures.number(silent)} {'is' if silent == 1 else 'are'} not read")
+    detail = f": {'; '.join(clauses)}" if clauses else ""
+    return f"Watching {figures.counted(len(status.targets), 'target')}{detail}."

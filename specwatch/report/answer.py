@@ -117,15 +117,15 @@ def _outcome(speedup: Ratio | None, *, ran: bool, any_traffic: bool) -> Outcome:
 
 def _measured(cells: Sequence[Cell], measured: Speedups) -> dict[str, float]:
     """Busy seconds with speculation by load, in the environments that have a baseline of it."""
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for cell in cells:
         place = cell.place
         if not place.now or place.mode is not Mode.ON or place.load_bin is None:
             continue
         if measured.knows(place.environment, place.load_bin):
             label = load_bin_label(place.load_bin)
-            found[label] = found.get(label, 0.0) + cell.busy
-    return found
+            seconds[label] = seconds.get(label, 0.0) + cell.busy
+    return seconds
 
 
 def _saved(
@@ -142,9 +142,9 @@ def _saved(
         return None
     known = [(busy.get(load.load, 0.0), load.speedup) for load in loads if load.speedup is not None]
     measured = [
-        (seconds / HOUR, found.value, found.lower, found.upper)
-        for seconds, found in known or [(sum(busy.values()), speedup)]
-        if found.lower is not None and found.upper is not None
+        (seconds / HOUR, ratio.value, ratio.lower, ratio.upper)
+        for seconds, ratio in known or [(sum(busy.values()), speedup)]
+        if ratio.lower is not None and ratio.upper is not None
     ]
     return Amount(
         value=sum(hours * (value - 1) for hours, value, _, _ in measured),

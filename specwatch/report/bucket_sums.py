@@ -68,11 +68,11 @@ class BucketSums:
         if not rows:
             return []
         try:
-            found = self._summed(rows, members, contents)
+            sums = self._summed(rows, members, contents)
         except UNDECODABLE:
             decode = partial(self._window, members=members, contents=contents)
-            found = list(sound(damage, schema.hours, rows, decode, place))
-        return sorted(found, key=_START)
+            sums = list(sound(damage, schema.hours, rows, decode, place))
+        return sorted(sums, key=_START)
 
     def _window(
         self, row: Row, members: Mapping[int, Member], contents: Mapping[int, str]
@@ -91,7 +91,7 @@ class BucketSums:
         from specwatch.store.folding import Group, sums
         from specwatch.store.row_columns import RowColumns, ints, numbered
 
-        unused = {id_: frozenset(self._without(each.series)) for id_, each in members.items()}
+        unused = {id_: frozenset(self._without(member.series)) for id_, member in members.items()}
         starts, ids, contexts, bins, *stored = zip(*rows, strict=True)
         columns = RowColumns(stored, frozenset.intersection(*unused.values()))
         shared = {id_: shared_of(contents[id_]) for id_ in set(contexts)}
@@ -111,25 +111,25 @@ class BucketSums:
         groups = []
         before = {id_: own | _NOT_BEFORE for id_, own in unused.items()}
         ended = (of_bucket & ~now)[last].tolist()
-        for at, over in zip(last.tolist(), ended, strict=True):
-            start, id_, context, _, mode = rows[at][:5]
+        for index, over in zip(last.tolist(), ended, strict=True):
+            start, id_, context, _, mode = rows[index][:5]
             own = (before if over else unused)[id_]
             groups.append(Group(members[id_].series, start, MODES[mode], shared[context], own))
         summed: list[Recorded] = []
         beside = _beside(members, ids, whole, of_bucket & now, columns)
         windows = sums(columns, group, groups)
-        for number, at in enumerate(last.tolist()):
+        for number, index in enumerate(last.tolist()):
             window = windows[number]
-            if of_bucket[at]:
+            if of_bucket[index]:
                 # What was sampled is of the last window of all temperatures beside it.
-                beside_it = windows[group[whole[at]]]
+                beside_it = windows[group[whole[index]]]
                 mode, gauges, environment = beside_it.mode, beside_it.gauges, beside_it.environment
                 summed.append(
                     Window(window.series, window.start, HOUR, mode, window.tally, gauges,
                            environment, window.source)
                 )  # fmt: skip
             else:
-                drafted = beside.get(at)
+                drafted = beside.get(index)
                 summed.append(window if drafted is None else Beside(window.start, window, drafted))
         return summed
 
@@ -145,13 +145,13 @@ def _beside(
     import numpy as np
 
     rows = np.flatnonzero(chosen)
-    label = {id_: each.series.temperature for id_, each in members.items()}
+    label = {id_: member.series.temperature for id_, member in members.items()}
     counted = (columns.drafts, columns.draft_tokens, columns.accepted_tokens)
     drafted = zip(*(np.maximum(sample[rows], 0).tolist() for sample in counted), strict=True)
-    found: dict[int, dict[str, Drafted]] = {}
+    by_whole: dict[int, dict[str, Drafted]] = {}
     for row, beside, counts in zip(rows.tolist(), whole[rows].tolist(), drafted, strict=True):
-        add_drafted(found.setdefault(beside, {}), label[ids[row]], counts)
-    return found
+        add_drafted(by_whole.setdefault(beside, {}), label[ids[row]], counts)
+    return by_whole
 
 
 def _wholes(
@@ -167,12 +167,14 @@ def _wholes(
 
     from specwatch.store.row_columns import numbered, replaced
 
-    model = {id_: each.series.model_name for id_, each in members.items()}
+    model = {id_: member.series.model_name for id_, member in members.items()}
     models = list(dict.fromkeys(model.values()))
     environments = list(dict.fromkeys(context.environment for context in shared.values()))
     of_series = {id_: models.index(name) for id_, name in model.items()}
-    of_context = {id_: environments.index(each.environment) for id_, each in shared.items()}
-    of_all = {id_ for id_, each in members.items() if each.series.temperature == ALL_TEMPERATURES}
+    of_context = {id_: environments.index(member.environment) for id_, member in shared.items()}
+    of_all = {
+        id_ for id_, member in members.items() if member.series.temperature == ALL_TEMPERATURES
+    }
     # What windows of one server have in common.
     first, place = numbered(
         [
@@ -186,6 +188,6 @@ def _wholes(
     all_temperatures = replaced(keys.series, {id_: id_ in of_all for id_ in members}) > 0
     ran = columns.mode != MODES.index(Mode.OFF)
     complete = all_temperatures & ran & columns.all_counted()
-    found = np.full(len(first), -1)
-    found[place[complete]] = np.flatnonzero(complete)
-    return np.where(all_temperatures, -1, found[place]), complete
+    places = np.full(len(first), -1)
+    places[place[complete]] = np.flatnonzero(complete)
+    return np.where(all_temperatures, -1, places[place]), complete

@@ -126,7 +126,7 @@ def _own_span(
 ) -> tuple[float, float]:
     """The period, or the part of it in which a model was there, others before it or after it."""
     own = spans[name]
-    others = [each for other, each in spans.items() if other != name and each is not None]
+    others = [span for other, span in spans.items() if other != name and span is not None]
     if own is None or not others:
         return since, until
     begin, end = own
@@ -138,7 +138,7 @@ def _own_span(
 
 def _read(sources: Sources, since: float, until: float) -> dict[str, _Model]:
     models: dict[str, _Model] = {}
-    found: set[str] = set()
+    names: set[str] = set()
     for start, windows in groupby(sources.windows, key=attrgetter("start")):
         if start >= until:
             continue
@@ -153,8 +153,8 @@ def _read(sources: Sources, since: float, until: float) -> dict[str, _Model]:
                 model.ledger.take(slices)
             if now:
                 model.plots.take(slices)
-                found.add(name)
-    return {name: models[name] for name in found}
+                names.add(name)
+    return {name: models[name] for name in names}
 
 
 def _report(
@@ -177,7 +177,7 @@ def _report(
     by_load = loads(cells, measured)
     of_guard = incidents(sources.steps, *span)
     experiments, left_out = newest(sources.experiments.get(name, ()))
-    found = ModelReport(
+    built = ModelReport(
         target=sources.target,
         model_name=name,
         engine_version=None if measured.present is None else measured.present.engine_version,
@@ -209,18 +209,18 @@ def _report(
         more_experiments=left_out,
     )
     text = msgspec.structs.replace(
-        found.answer,
-        sentence=sentence(found),
-        recommendation=recommendation(found),
+        built.answer,
+        sentence=sentence(built),
+        recommendation=recommendation(built),
     )
-    return msgspec.structs.replace(found, answer=text)
+    return msgspec.structs.replace(built, answer=text)
 
 
-def _with(found: Health, caveats: Sequence[str], damaged: int) -> Health:
-    warnings = [*found.warnings, *caveats]
+def _with(health: Health, caveats: Sequence[str], damaged: int) -> Health:
+    warnings = [*health.warnings, *caveats]
     if damaged:
         warnings.append(figures.damaged_rows(damaged, None))
-    return msgspec.structs.replace(found, damaged=damaged, warnings=tuple(warnings))
+    return msgspec.structs.replace(health, damaged=damaged, warnings=tuple(warnings))
 
 
 def _by_model(windows: Sequence[Recorded]) -> Iterator[tuple[str, Sequence[Recorded]]]:

@@ -101,15 +101,15 @@ def _switches(windows: Iterable[Window]) -> Iterator[_Switch]:
     known = _Server()
     for slot, following in zip(slots, [*slots[1:], []], strict=False):
         same = _those(slot, known)
-        for each in same:
-            known = known.updated(_Server.of(each.environment))
+        for one in same:
+            known = known.updated(_Server.of(one.environment))
         if len(same) == len(slot) or (same and _those(following, known)):
             continue
         stayed = sum(window.gauges.sampled_seconds for window in same)
-        at = slot[0].start + min(stayed, float(slot[0].length))
+        time = slot[0].start + min(stayed, float(slot[0].length))
         others = [_Server.of(window.environment) for window in slot if window not in same]
         last = next((window for window in others if _those(following, window)), others[-1])
-        yield _Switch(at, known, known.updated(last))
+        yield _Switch(time, known, known.updated(last))
         known = known.updated(last)
 
 
@@ -131,7 +131,7 @@ def _what(before: _Server, after: _Server) -> str:
     """``vLLM 0.31.0 -> 0.32.0, k 4 -> 5, configuration``."""
     text = []
     if after.version != before.version:
-        versions = [shown(each.version or "", _LONGEST_VERSION) for each in (before, after)]
+        versions = [shown(one.version or "", _LONGEST_VERSION) for one in (before, after)]
         # llama.cpp counts its builds: b4567.
         engine = "vLLM" if all(version[:1].isdigit() for version in versions) else "version"
         text.append(f"{engine} {versions[0]} -> {versions[1]}")
@@ -147,11 +147,11 @@ def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> Side:
     ran = [sample for sample in samples if sample.mode is Mode.ON]
     whole = Tally(**sum_fields((sample.tally for sample in ran), _FIELDS))
     tpot = whole.tpot
-    found = {
+    quantiles = {
         name: None if tpot is None else histogram.quantile(tpot, q)
         for name, q in (("tpot_p50", 0.5), ("tpot_p99", 0.99))
     }
-    p50, p99 = (None if each is None else each.value for each in found.values())
+    p50, p99 = (None if quantile is None else quantile.value for quantile in quantiles.values())
     return Side(
         hours=sum(sample.gauges.sampled_seconds for sample in samples) / HOUR,
         acceptance_rate=acceptance_rate(whole),
@@ -160,13 +160,13 @@ def _side(samples: Sequence[Sample], baseline_of: BaselineOf) -> Side:
         tpot_p50=p50,
         tpot_p99=p99,
         speedup=_speedup(ran, baseline_of),
-        beyond=latencies.beyond(found),
-        buckets=latencies.buckets(found),
+        beyond=latencies.beyond(quantiles),
+        buckets=latencies.buckets(quantiles),
     )
 
 
 def _speedup(ran: Sequence[Sample], baseline_of: BaselineOf) -> Ratio | None:
-    found = speedup_of(ran, baseline_of(ran[-1].environment)) if ran else None
-    if found is None:
+    speedup = speedup_of(ran, baseline_of(ran[-1].environment)) if ran else None
+    if speedup is None:
         return None
-    return Ratio(value=found.value, lower=found.lower, upper=found.upper)
+    return Ratio(value=speedup.value, lower=speedup.lower, upper=speedup.upper)

@@ -340,5 +340,5 @@ def _secrets(url: str, headers: Mapping[str, str]) -> Iterable[str]:
     parts = urlsplit(url)
     pieces = [piece for piece in parts.path.split("/") if len(piece) >= 8]
     rest = f"{parts.path}?{parts.query}" if parts.query else parts.path
-    return {url, *(each for each in (rest, parts.path, parts.query) if len(each) > 1), *pieces,
+    return {url, *(part for part in (rest, parts.path, parts.query) if len(part) > 1), *pieces,
             *secrets_in(headers.values())}  # fmt: skip

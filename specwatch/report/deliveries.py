@@ -270,10 +270,10 @@ class Watched:
             changed = -1  # and reading it says why
         if self._read is None or self._read[:2] != (folder, changed):
             self._read = folder, changed, _book_or_error(folder)
-        found = self._read[2]
-        if isinstance(found, str):
-            return tuple(DeliveryStatus(name, True, None, found) for name in section.channels)
-        return tuple(status for status in _statuses(found) if status.channel in section.channels)
+        state = self._read[2]
+        if isinstance(state, str):
+            return tuple(DeliveryStatus(name, True, None, state) for name in section.channels)
+        return tuple(status for status in _statuses(state) if status.channel in section.channels)
 
 
 def _book_or_error(folder: Path) -> Book | str:
@@ -290,7 +290,7 @@ def _statuses(book: Book) -> Iterator[DeliveryStatus]:
     for name, sent in newest.channels.items():
         before = [entry.channels[name].delivered_at for entry in book.reports
                   if name in entry.channels]  # fmt: skip
-        last = max((at for at in before if at is not None), default=None)
+        last = max((time for time in before if time is not None), default=None)
         error = newest.error or sent.error
         if error is not None and sent.unconfirmed:
             error = f"sent, never confirmed: {error}"

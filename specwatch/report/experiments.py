@@ -17,27 +17,28 @@ MOST = 5
 _Load = measured.Level | measured.ComparedLevel | MeasuredLoad
 
 
-def newest(found: Sequence[measured.Experiment]) -> tuple[tuple[Experiment, ...], int]:
+def newest(experiments: Sequence[measured.Experiment]) -> tuple[tuple[Experiment, ...], int]:
     """Of experiments, which come oldest first, the newest and how many others there are."""
-    text = tuple(experiment(each) for each in reversed(found[-MOST:]))
-    return text, len(found) - len(text)
+    text = tuple(experiment(one) for one in reversed(experiments[-MOST:]))
+    return text, len(experiments) - len(text)
 
 
 def notes(
-    target: str, model_name: str, told: Sequence[Experiment], left_out: int
+    target: str, model_name: str, experiments: Sequence[Experiment], left_out: int
 ) -> tuple[str, ...]:
     """What is said of the experiments of a model that was not watched."""
     of = f"{shown(target)}, {shown(model_name)}"
-    text = tuple(f"{of}: {headline(each)}" for each in told)
+    text = tuple(f"{of}: {headline(one)}" for one in experiments)
     return (*text, f"{of}: {others(left_out)}") if left_out else text
 
 
-def headline(found: Experiment) -> str:
+def headline(experiment: Experiment) -> str:
     """An experiment in a sentence or two."""
-    where = _where([load for load in found.loads if not load.complete])
+    where = _where([load for load in experiment.loads if not load.complete])
     until = f", broken off{where}: what follows is what was measured until then"
-    partly = "" if found.complete else until
-    return f"{moment(found.at)}, {found.kind} {found.asked}{partly}. {found.sentence}"
+    partly = "" if experiment.complete else until
+    kind = f"{moment(experiment.at)}, {experiment.kind} {experiment.asked}"
+    return f"{kind}{partly}. {experiment.sentence}"
 
 
 def others(left_out: int) -> str:
@@ -45,11 +46,11 @@ def others(left_out: int) -> str:
     return f"{figures.counted(left_out, 'older experiment')} of this period"
 
 
-def experiment(found: measured.Experiment) -> Experiment:
+def experiment(one: measured.Experiment) -> Experiment:
     """What the report says of one."""
-    if isinstance(found, measured.Probe):
-        return _probe(found)
-    return _bench(found) if isinstance(found, measured.Bench) else _comparison(found)
+    if isinstance(one, measured.Probe):
+        return _probe(one)
+    return _bench(one) if isinstance(one, measured.Bench) else _comparison(one)
 
 
 def _probe(probe: measured.Probe) -> Experiment:
@@ -79,7 +80,7 @@ def _probe(probe: measured.Probe) -> Experiment:
 
 def _bench(bench: measured.Bench) -> Experiment:
     # A part of a load says less than a whole one.
-    best = max(bench.levels, key=lambda each: (each.complete, each.throughput), default=None)
+    best = max(bench.levels, key=lambda level: (level.complete, level.throughput), default=None)
     how = "with" if bench.subject.mode == "on" else "without"
     text = "Nothing was measured."
     if best is not None:

@@ -70,7 +70,7 @@ def health(windows: Sequence[Window], since: float, until: float) -> Health:
     # Of which temperatures come now; without any, all.
     last = max(parts or wholes, key=attrgetter("start"), default=None)
     observed = sum(slot.length - slot.missing for slot in slots) - down
-    found = Health(
+    health = Health(
         expected=until - begin,
         observed=min(observed, until - begin - down),
         down=down,
@@ -84,20 +84,22 @@ def health(windows: Sequence[Window], since: float, until: float) -> Health:
         gaps=tuple(gaps[:MOST_GAPS]),
     )
     late = begin if since < begin < until else None
-    warnings = (*_watching(found, late), *_counting(found, wholes, parts))
-    return msgspec.structs.replace(found, warnings=warnings)
+    warnings = (*_watching(health, late), *_counting(health, wholes, parts))
+    return msgspec.structs.replace(health, warnings=warnings)
 
 
 def _slots(wholes: Sequence[Window]) -> list[_Slot]:
     """By start. Of an hour there may be several windows, of several daemons even."""
     seconds: dict[tuple[int, int], list[float]] = {}
     for window in wholes:
-        found = seconds.setdefault((window.start, window.length), [0.0, 0.0])
-        found[0] += window.observed_seconds
-        found[1] += window.down_seconds
+        watched = seconds.setdefault((window.start, window.length), [0.0, 0.0])
+        watched[0] += window.observed_seconds
+        watched[1] += window.down_seconds
     return [
-        _Slot(start, length, *(part * min(1.0, length / max(sum(found), 1.0)) for part in found))
-        for (start, length), found in sorted(seconds.items())
+        _Slot(
+            start, length, *(part * min(1.0, length / max(sum(watched), 1.0)) for part in watched)
+        )
+        for (start, length), watched in sorted(seconds.items())
     ]
 
 
@@ -106,18 +108,18 @@ def _gaps(slots: Sequence[_Slot], begin: float, until: float) -> Iterator[Gap]:
 
     What is missing of a window by itself lies nobody knows where, and is no stretch.
     """
-    at, before = begin, 0.0
+    time, before = begin, 0.0
     for slot in slots:
         if slot.tried < UNWATCHED * slot.length:
             continue
-        if slot.start > at:
-            yield Gap(start=max(at - before, begin), end=slot.start + slot.missing)
+        if slot.start > time:
+            yield Gap(start=max(time - before, begin), end=slot.start + slot.missing)
             before = 0.0
         else:
             before = slot.missing
-        at = slot.end
-    if at < until:
-        yield Gap(start=max(at - before, begin), end=until)
+        time = slot.end
+    if time < until:
+        yield Gap(start=max(time - before, begin), end=until)
 
 
 def _coverage(wholes: Sequence[Window], parts: Sequence[Window]) -> float | None:
@@ -158,16 +160,16 @@ def _watching(health: Health, late: float | None) -> Iterator[str]:
         yield f"{health.scrapes_failed / looks:.0%} of the looks at the server failed"
 
 
-def _counting(found: Health, wholes: Sequence[Window], parts: Sequence[Window]) -> Iterator[str]:
-    if found.coverage is None:
+def _counting(health: Health, wholes: Sequence[Window], parts: Sequence[Window]) -> Iterator[str]:
+    if health.coverage is None:
         if any(window.tally.drafts for window in wholes):
             yield (
                 "temperatures are not known: nothing but the server's own counters was read;"
                 " `specwatch tap flags` shows what to add to the server's command"
             )
-    elif found.coverage < 1 - _MUCH:
+    elif health.coverage < 1 - _MUCH:
         yield _uncovered(
-            found, _first(parts), _first(window for window in wholes if window.tally.drafts)
+            health, _first(parts), _first(window for window in wholes if window.tally.drafts)
         )
     records = sum_fields((window.tally for window in parts), ["records"])["records"]
     derived = share_derived(records)
@@ -185,20 +187,20 @@ def _counting(found: Health, wholes: Sequence[Window], parts: Sequence[Window]) 
 
 
 def _coarsened(metric: str, wholes: Sequence[Window]) -> bool:
-    seen = [each for whole in wholes if (each := getattr(whole.tally, metric)) is not None]
+    seen = [value for whole in wholes if (value := getattr(whole.tally, metric)) is not None]
     return (
         any(histogram.coarsened for histogram in seen)
         or len({histogram.bounds for histogram in seen}) > 1
     )
 
 
-def _uncovered(found: Health, known: int, drafted: int) -> str:
+def _uncovered(health: Health, known: int, drafted: int) -> str:
     """``known`` and ``drafted`` are the starts of the first windows that have a temperature, and
     drafts."""
-    share = 1 - (found.coverage or 0.0)
+    share = 1 - (health.coverage or 0.0)
     much = "more than half" if share > 1 - LOW_COVERAGE else f"{share:.0%}"
     text = f"{much} of the drafts have no temperature"
-    reasons = leading_reasons(found.uncovered)
+    reasons = leading_reasons(health.uncovered)
     if reasons:
         named = ", ".join(f"{count:,} ({reason})" for count, reason in reasons)
         text += f"; requests not covered: {named}"

@@ -68,16 +68,16 @@ def members_by_target(reader: Reader) -> dict[str, dict[int, Member]]:
     """All series by target and id, whoever watched them. Raises StoreError."""
     with reader.connected() as connection:
         rows = sound_series(connection)
-    found: dict[str, dict[int, Member]] = {}
+    groups: dict[str, dict[int, Member]] = {}
     for row in rows:
-        found.setdefault(row.target, {})[row.id] = Member(
+        groups.setdefault(row.target, {})[row.id] = Member(
             SeriesId(row.daemon, row.target, row.model_name, row.temperature),
             row.first_start,
             row.last_start,
             row.rolled_until,
             row.pruned_until,
         )
-    return found
+    return groups
 
 
 def hours_of(
@@ -104,39 +104,43 @@ def hours_of(
     if not members:
         return
     first = min(member.first_start for member in members.values())
-    at = max(_hour(_up(since) + HOUR - 1), _hour(first))
+    hour = max(_hour(_up(since) + HOUR - 1), _hour(first))
     end = min(_up(until), 1 + max(member.last_start for member in members.values()))
     pending = [member for member in members.values() if member.pending]
     rolled = min((_hour(member.rolled_until) for member in pending), default=end)
     contents = {} if contents is None else contents
-    while at < end:
+    while hour < end:
         # What is rolled up of all series is read in long strides.
-        far = _HOURS_AT_ONCE if at < rolled else _MINUTES_AT_ONCE
-        stop = min(at + far * HOUR, rolled if at < rolled else end, end)
-        yield from _between(reader, members, at, stop, contents, without, summed)
-        at = _hour(stop + HOUR - 1)
+        far = _HOURS_AT_ONCE if hour < rolled else _MINUTES_AT_ONCE
+        stop = min(hour + far * HOUR, rolled if hour < rolled else end, end)
+        yield from _between(reader, members, hour, stop, contents, without, summed)
+        hour = _hour(stop + HOUR - 1)
 
 
 def _between(
     reader: Reader,
     members: Mapping[int, Member],
-    at: int,
+    hour: int,
     stop: int,
     contents: dict[int, str],
     without: Without,
     summed: Summed | None,
 ) -> Iterator[Recorded]:
     """The hours that start in a span, whether they are rolled up or not."""
-    late = {id_: each for id_, each in members.items() if each.pending and each.rolled_until < stop}
+    late = {
+        id_: member
+        for id_, member in members.items()
+        if member.pending and member.rolled_until < stop
+    }
     with reader.reading() as connection:
-        minutes = _rows(connection, schema.minutes, at, stop, MINUTE, late) if late else []
-        stored = _rows(connection, schema.hours, at, stop, HOUR, members)
+        minutes = _rows(connection, schema.minutes, hour, stop, MINUTE, late) if late else []
+        stored = _rows(connection, schema.hours, hour, stop, HOUR, members)
         needed = {*map(_CONTEXT, minutes), *map(_CONTEXT, stored)} - contents.keys()
         contents |= contents_of(connection, needed)
     if summed is not None and not minutes and len({m.series.daemon for m in members.values()}) == 1:
         yield from summed(stored, members, contents, reader.damage)
         return
-    if any(at < member.rolled_until for member in late.values()):
+    if any(hour < member.rolled_until for member in late.values()):
         minutes = [row for row in minutes if row[0] >= late[row[1]].rolled_until]
     # What is stored of an hour counts only where its minutes are not all there to be added up.
     rebuilt = {
@@ -145,10 +149,12 @@ def _between(
         if row[0] - row[0] % HOUR >= members[row[1]].pruned_until
     }
     ranked = {
-        id_: (rank, each.series, without(each.series))
-        for rank, (id_, each) in enumerate(sorted(members.items(), key=lambda item: item[1].order))
+        id_: (rank, member.series, without(member.series))
+        for rank, (id_, member) in enumerate(
+            sorted(members.items(), key=lambda item: item[1].order)
+        )
     }
-    found: dict[_Key, Window] = {}
+    windows: dict[_Key, Window] = {}
 
     def decode(row: Row) -> tuple[_Key, Window]:
         require_types(schema.hours, HOUR_NAMES, row)
@@ -158,7 +164,7 @@ def _between(
         return (start, rank, context, mode, load_bin), window
 
     kept = (row for row in stored if not rebuilt or (row[0], row[1]) not in rebuilt)
-    found.update(sound(reader.damage, schema.hours, kept, decode, place))
+    windows.update(sound(reader.damage, schema.hours, kept, decode, place))
     if minutes:
         from specwatch.store.folding import fold
 
@@ -166,14 +172,14 @@ def _between(
         for group, window in fold(minutes, wanted, contents, reader.damage):
             rank = ranked[group.series_id][0]
             key = (group.start, rank, group.context, group.mode, group.load_bin)
-            known = [found[key]] if key in found else []
-            found[key] = merge_windows([*known, window], start=group.start, length=HOUR)
-    yield from _settled(found)
+            known = [windows[key]] if key in windows else []
+            windows[key] = merge_windows([*known, window], start=group.start, length=HOUR)
+    yield from _settled(windows)
 
 
-def _settled(found: Mapping[_Key, Window]) -> Iterator[Window]:
+def _settled(merged: Mapping[_Key, Window]) -> Iterator[Window]:
     """By start, model and temperature, each of the daemon with the most good scrapes."""
-    ordered = (found[key] for key in sorted(found))
+    ordered = (merged[key] for key in sorted(merged))
     for _, group in groupby(ordered, key=_WHAT):
         windows = list(group)
         scrapes: dict[str, int] = {}
@@ -187,7 +193,7 @@ def _settled(found: Mapping[_Key, Window]) -> Iterator[Window]:
 def _rows(
     connection: sa.Connection,
     table: sa.Table,
-    at: int,
+    hour: int,
     stop: int,
     length: int,
     ids: Collection[int],
@@ -196,15 +202,15 @@ def _rows(
     hours = length == HOUR
     names = HOUR_NAMES if hours else ("start", "series_id", "context_id", *COLUMNS)
     # Each row by its key, written out: a parameter for each takes longer than all the rest.
-    found = fetch_rows(
+    rows = fetch_rows(
         connection,
         f"SELECT {', '.join(names)} FROM {table.name}"  # noqa: S608
-        f" WHERE start IN ({', '.join(map(str, range(at, stop, length)))})"
+        f" WHERE start IN ({', '.join(map(str, range(hour, stop, length)))})"
         f" AND series_id {_among(ids)}"
         f" ORDER BY start, series_id, {'context_id, mode, load_bin' if hours else 'run_id'}",
     )
     # On a damaged page SQLite may find a row by one key and read it with another.
-    return [row for row in found if row[1] in ids]
+    return [row for row in rows if row[1] in ids]
 
 
 def _among(ids: Collection[int]) -> str:

@@ -29,9 +29,11 @@ def incidents(steps: Iterable[GuardStep], since: float, until: float) -> tuple[I
     ``steps`` are those of one target, in any order: of an incident all that is to be told of it.
     ``seconds_off`` is of the period alone, until the end of it where speculation is still off.
     """
-    ordered = sorted((step for step in steps if step.at < until), key=lambda each: each.at)
-    found = (_incident(stretch, since, until) for stretch in _stretches(ordered))
-    return tuple(each for each in found if each.ended is None or each.ended >= since)
+    ordered = sorted((step for step in steps if step.at < until), key=lambda step: step.at)
+    incidents = (_incident(stretch, since, until) for stretch in _stretches(ordered))
+    return tuple(
+        incident for incident in incidents if incident.ended is None or incident.ended >= since
+    )
 
 
 def seconds_off(incidents: Iterable[Incident], *, ordered: bool) -> float:
@@ -62,7 +64,9 @@ def _stretches(steps: Sequence[GuardStep]) -> Iterator[_Stretch]:
     for places in by_id.values():
         after = steps[places[-1] + 1] if places[-1] + 1 < len(steps) else None
         yield _Stretch(
-            [steps[at] for at in places], [away[at] for at in places if at in away], after
+            [steps[place] for place in places],
+            [away[place] for place in places if place in away],
+            after,
         )
 
 
@@ -82,24 +86,26 @@ def _away(steps: Sequence[GuardStep]) -> Iterator[tuple[int, tuple[float, float]
             yield index, (step.at, end)
 
 
-def _incident(found: _Stretch, since: float, until: float) -> Incident:
-    first, last = found.steps[0], found.steps[-1]
+def _incident(stretch: _Stretch, since: float, until: float) -> Incident:
+    first, last = stretch.steps[0], stretch.steps[-1]
     ended = last.at if last.phase in _OVER else None
     person = first.inputs.get("ordered_by")
-    if ended is None and found.after is not None:
-        ended = found.after.at
+    if ended is None and stretch.after is not None:
+        ended = stretch.after.at
     return Incident(
         id=shown(first.incident),
         began=first.at,
         ended=ended,
-        cause=_cause(found.steps),
-        outcome=_outcome(found, ended),
-        would_have_acted=_would_have_acted(found.steps),
+        cause=_cause(stretch.steps),
+        outcome=_outcome(stretch, ended),
+        would_have_acted=_would_have_acted(stretch.steps),
         steps=tuple(
             Step(at=step.at, phase=shown(step.phase), reason=shown(step.reason, LONGEST_SENTENCE))
-            for step in found.steps
+            for step in stretch.steps
         ),
-        seconds_off=sum(max(min(end, until) - max(begin, since), 0.0) for begin, end in found.away),
+        seconds_off=sum(
+            max(min(end, until) - max(begin, since), 0.0) for begin, end in stretch.away
+        ),
         ordered_by=None if person is None else shown(str(person)),
     )
 
@@ -124,13 +130,13 @@ def _finding(inputs: Mapping[str, Any]) -> str | None:
     return f"{summary} ({text})" if summary else text
 
 
-def _outcome(found: _Stretch, ended: float | None) -> str:
-    acted = any(step.phase in _ACTING for step in found.steps)
+def _outcome(stretch: _Stretch, ended: float | None) -> str:
+    acted = any(step.phase in _ACTING for step in stretch.steps)
     if not acted:
-        return _looked_on(found.steps, ended)
+        return _looked_on(stretch.steps, ended)
     if ended is None:
-        return _going_on(found)
-    return _over(found, ended)
+        return _going_on(stretch)
+    return _over(stretch, ended)
 
 
 def _looked_on(steps: Sequence[GuardStep], ended: float | None) -> str:
@@ -156,10 +162,10 @@ def _waited_for(steps: Sequence[GuardStep]) -> str:
     return waited[-1] if len(waited) > 1 else ""
 
 
-def _going_on(found: _Stretch) -> str:
-    last, entered = found.steps[-1], _entered(found.steps)
+def _going_on(stretch: _Stretch) -> str:
+    last, entered = stretch.steps[-1], _entered(stretch.steps)
     if last.phase == Phase.DISABLED:
-        return f"speculation is off since {_off_since(found)}"
+        return f"speculation is off since {_off_since(stretch)}"
     if last.phase == Phase.TRIAL:
         return f"on again for a trial since {moment(entered.at)}"
     if last.phase == Phase.HELD:
@@ -169,33 +175,33 @@ def _going_on(found: _Stretch) -> str:
     return _cut(f"under way: {last.reason}")
 
 
-def _over(found: _Stretch, ended: float) -> str:
-    last = found.steps[-1]
-    rolled = next((step for step in found.steps if step.phase == Phase.ROLLING_BACK), None)
+def _over(stretch: _Stretch, ended: float) -> str:
+    last = stretch.steps[-1]
+    rolled = next((step for step in stretch.steps if step.phase == Phase.ROLLING_BACK), None)
     text = last.reason
     if last.phase not in _OVER:
         text = f"until {moment(ended)}"
-        if found.after is not None:
-            text += f", when {found.after.reason}"
+        if stretch.after is not None:
+            text += f", when {stretch.after.reason}"
         if last.phase == Phase.DISABLED:
             text = f"speculation was off {text}"
     elif last.phase_before in (Phase.TRIAL, Phase.VERIFYING):
         text = f"switched on again: {text}"
     if rolled is not None:
         text = f"rolled back: {rolled.reason}; {text}"
-    elif any(step.phase == Phase.HELD for step in found.steps):
+    elif any(step.phase == Phase.HELD for step in stretch.steps):
         text = f"held; {text}"
     return _cut(text)
 
 
-def _off_since(found: _Stretch) -> str:
+def _off_since(stretch: _Stretch) -> str:
     """When the restart began that switched it off, not when that was verified."""
-    begin, _ = found.away[-1]
-    for earlier, end in reversed(found.away):
+    begin, _ = stretch.away[-1]
+    for earlier, end in reversed(stretch.away):
         if end < begin:
             break
         begin = earlier
-    first = found.steps[0]
+    first = stretch.steps[0]
     before = first.at == begin and first.phase_before == Phase.DISABLED
     return f"{'before ' if before else ''}{moment(begin)}"
 
@@ -210,8 +216,8 @@ def _entered(steps: Sequence[GuardStep]) -> GuardStep:
     return entered
 
 
-def _cut(said: str) -> str:
-    return shown(said, LONGEST_SENTENCE)
+def _cut(text: str) -> str:
+    return shown(text, LONGEST_SENTENCE)
 
 
 def breaches(
@@ -228,7 +234,7 @@ def breaches(
         if decision.model_name == model_name and decision.at < until:
             daemons = scopes.setdefault((decision.rule, decision.temperature), {})
             daemons.setdefault(decision.daemon, []).append(decision)
-    found = []
+    breaches = []
     for (rule, temperature), daemons in scopes.items():
         spans = _merged(span for changes in daemons.values() for span in _spans(changes, until))
         inside = [span for span in spans if span[1] > since]
@@ -237,7 +243,7 @@ def breaches(
         begun = [
             decision for own in daemons.values() for decision in own if decision.verdict == "breach"
         ]
-        found.append(
+        breaches.append(
             Breach(
                 rule=rule,
                 temperature=temperature,
@@ -247,20 +253,22 @@ def breaches(
                 last=inside[-1][0],
             )
         )
-    return tuple(sorted(found, key=lambda each: (-each.seconds, each.rule, each.temperature)))
+    return tuple(
+        sorted(breaches, key=lambda breach: (-breach.seconds, breach.rule, breach.temperature))
+    )
 
 
 def _spans(changes: Sequence[Decision], until: float) -> list[tuple[float, float]]:
     """Begin and end of each breach of one scope and daemon; the last may last on."""
-    found: list[tuple[float, float]] = []
+    spans: list[tuple[float, float]] = []
     began: float | None = None
     for change in changes:
         if change.verdict == "breach":
             began = change.at if began is None else began
         elif began is not None:
-            found.append((began, change.at))
+            spans.append((began, change.at))
             began = None
-    return found if began is None else [*found, (began, until)]
+    return spans if began is None else [*spans, (began, until)]
 
 
 def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

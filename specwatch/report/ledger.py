@@ -255,14 +255,14 @@ def _positions(minutes: Iterable[Minute]) -> tuple[int, ...] | None:
 
 
 def _buckets(minutes: Iterable[Minute]) -> dict[str, Tally]:
-    found: dict[str, list[int]] = {}
+    slots: dict[str, list[int]] = {}
     for minute in minutes:
         for label, (drafts, drafted, accepted) in minute.buckets.items():
-            sums = found.setdefault(label, [0, 0, 0])
+            sums = slots.setdefault(label, [0, 0, 0])
             sums[0] += drafts
             sums[1] += drafted
             sums[2] += accepted
     return {
         label: Tally(drafts=drafts, draft_tokens=drafted, accepted_tokens=accepted)
-        for label, (drafts, drafted, accepted) in found.items()
+        for label, (drafts, drafted, accepted) in slots.items()
     }

@@ -37,10 +37,10 @@ def loads(cells: Sequence[Cell], measured: Speedups) -> tuple[Load, ...]:
         for bin_, inside in ran.items()
     }
     tokens = sum(sample.generation_tokens or 0 for sample in counted.values())
-    found = {load.load_bin: load for load in measured.assessment.bins}
+    bins = {load.load_bin: load for load in measured.assessment.bins}
     rows = []
     for bin_ in sorted(ran):
-        inside, line = ran[bin_], found.get(bin_)
+        inside, line = ran[bin_], bins.get(bin_)
         busy = sum(cell.busy for cell in inside)
         now = [(cell, cell.all.tpot) for cell in inside if cell.all.tpot is not None]
         rows.append(
@@ -53,7 +53,7 @@ def loads(cells: Sequence[Cell], measured: Speedups) -> tuple[Load, ...]:
                 speedup=None if line is None else ratio(line.speedup),
                 step_cost=None if line is None else ratio(line.step_cost),
                 break_even_acceptance=None if line is None else ratio(line.acceptance),
-                tpot_on=latencies.quantiles(summed(each for _, each in now)),
+                tpot_on=latencies.quantiles(summed(tally for _, tally in now)),
                 tpot_off=without_speculation(cells, measured, ALL_TEMPERATURES, "tpot", now),
             )
         )
@@ -78,10 +78,10 @@ def crossing(rows: Sequence[Load]) -> Crossing | None:
 
 def best_k(measured: Speedups) -> BestK | None:
     """Predicted speedups for up to the present number of draft tokens."""
-    found = measured.assessment.best_k
-    if found is None:
+    best = measured.assessment.best_k
+    if best is None:
         return None
-    return BestK(k=found.k, now=len(found.speedups) - 1, speedups=found.speedups)
+    return BestK(k=best.k, now=len(best.speedups) - 1, speedups=best.speedups)
 
 
 def what_if(
@@ -107,14 +107,14 @@ def what_if(
     lost = losing((load, speedup) for load, (_, speedup) in known.items())
     if not lost:
         return None
-    took = sum(each for each, _ in known.values())
+    took = sum(seconds for seconds, _ in known.values())
     share = sum(known[load][0] for load in lost) / took
     paying = set(winning((load, speedup) for load, (_, speedup) in known.items()))
     if not paying or yields_too_little(measured.samples):
-        plain = sum(each * speedup.value for each, speedup in known.values())
+        plain = sum(seconds * speedup.value for seconds, speedup in known.values())
         off = WhatIf(loads=(), setting=(), share=share, gain=took / plain)
         return off if plain < took else None
-    above = list(itertools.takewhile(lambda each: each.load in lost, reversed(rows)))
+    above = list(itertools.takewhile(lambda row: row.load in lost, reversed(rows)))
     kept = rows[: len(rows) - len(above)]
     if not above or not k or not paying & {load.load for load in kept}:
         return None
@@ -153,9 +153,13 @@ def present_k(cells: Sequence[Cell], measured: Speedups) -> int | None:
 
 def winning(rows: Iterable[tuple[str, Ratio | None]]) -> tuple[str, ...]:
     """Those whose whole interval is above 1."""
-    return tuple(name for name, each in rows if each and each.lower and each.lower > 1.0)
+    return tuple(
+        name for name, speedup in rows if speedup and speedup.lower and speedup.lower > 1.0
+    )
 
 
 def losing(rows: Iterable[tuple[str, Ratio | None]]) -> tuple[str, ...]:
     """Those whose whole interval is below 1."""
-    return tuple(name for name, each in rows if each and each.upper and each.upper < 1.0)
+    return tuple(
+        name for name, speedup in rows if speedup and speedup.upper and speedup.upper < 1.0
+    )

@@ -39,7 +39,7 @@ def objectives(
     for sample in counted:
         book.add(sample.start, sample.length, sample.tally, sample.watched)
     end = max([until, *(sample.start + sample.length for sample in counted)])
-    left = {found.slo.name: found.budget_left for found in book.statuses("", end)}
+    left = {status.slo.name: status.budget_left for status in book.statuses("", end)}
     inside = [sample for sample in counted if sample.start >= since]
     return tuple(_objective(slo, inside, left[slo.name]) for slo in slos)
 
@@ -58,8 +58,10 @@ def goodput(
     nothing = (Requests(),) * len(slos)
     sums = dict.fromkeys(Mode, nothing)
     for sample in _counted(slos, (window for window in windows if window.start >= since), until):
-        found = (requests_of(slo, sample.tally, sample.watched) for slo in slos)
-        sums[sample.mode] = tuple(a.plus(b) for a, b in zip(sums[sample.mode], found, strict=True))
+        counted = (requests_of(slo, sample.tally, sample.watched) for slo in slos)
+        sums[sample.mode] = tuple(
+            a.plus(b) for a, b in zip(sums[sample.mode], counted, strict=True)
+        )
     whole = tuple(
         Requests(*map(math.fsum, zip(*parts, strict=True)))
         for parts in zip(*sums.values(), strict=True)
@@ -69,7 +71,7 @@ def goodput(
         _goodput("on", core.goodput(slos, sums[Mode.ON])),
         _goodput("off", core.goodput(slos, sums[Mode.OFF])),
     )
-    return (of_all, *by_mode) if all(each.requests for each in by_mode) else (of_all,)
+    return (of_all, *by_mode) if all(one.requests for one in by_mode) else (of_all,)
 
 
 def _goodput(mode: Literal["all", "on", "off"], goodput: core.Goodput) -> Goodput:
@@ -83,18 +85,18 @@ def _goodput(mode: Literal["all", "on", "off"], goodput: core.Goodput) -> Goodpu
     )
 
 
-def _bounds(found: core.Goodput, by: float) -> Bounds | None:
-    if not by or found.lower is None or found.upper is None:
+def _bounds(goodput: core.Goodput, by: float) -> Bounds | None:
+    if not by or goodput.lower is None or goodput.upper is None:
         return None
-    return Bounds(lower=found.lower / by, upper=found.upper / by)
+    return Bounds(lower=goodput.lower / by, upper=goodput.upper / by)
 
 
 def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> Objective:
     hours: dict[int, Requests] = {}
     for cell in inside:
         hour = cell.start - cell.start % HOUR
-        found = requests_of(slo, cell.tally, cell.watched)
-        hours[hour] = hours.get(hour, Requests()).plus(found)
+        counted = requests_of(slo, cell.tally, cell.watched)
+        hours[hour] = hours.get(hour, Requests()).plus(counted)
     whole = Requests()
     for part in hours.values():
         whole = whole.plus(part)
@@ -116,7 +118,7 @@ def _objective(slo: Slo, inside: Sequence[_Counted], left: float | None) -> Obje
 
 def _worst(hours: dict[int, Requests]) -> WorstHour | None:
     """The first of equals; None where nothing was bad."""
-    start = min(hours, key=lambda at: (-hours[at].bad, at), default=None)
+    start = min(hours, key=lambda hour: (-hours[hour].bad, hour), default=None)
     if start is None or not hours[start].bad:
         return None
     return WorstHour(start=start, requests=hours[start].total, bad=hours[start].bad)
@@ -131,7 +133,7 @@ def _counted(slos: Sequence[Slo], windows: Iterable[Window], until: float) -> It
         and all(getattr(window.tally, metric) is not None for metric in metrics)
         for window in begun
     ):
-        for window in sorted(begun, key=lambda each: each.start):
+        for window in sorted(begun, key=lambda one: one.start):
             watched = window.observed_seconds + window.down_seconds
             yield _Counted(window.start, window.length, window.mode, window.tally, watched)
         return

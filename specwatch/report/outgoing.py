@@ -40,8 +40,8 @@ class Outgoing:
 
 def day(time: float) -> str:
     """The day of a Unix time in UTC, as a subject says it: ``23 Nov 2026``."""
-    found = datetime.fromtimestamp(time, UTC)
-    return f"{found.day} {found:%b %Y}"
+    moment = datetime.fromtimestamp(time, UTC)
+    return f"{moment.day} {moment:%b %Y}"
 
 
 def answer(report: Report, longest: int = _LONGEST_SUBJECT_NAME) -> str:
@@ -76,10 +76,10 @@ def subject(template: str, report: Report) -> str:
     A long name is cut to keep the subject of one line.
     """
     ends = day(report.until)
-    found = template.format(answer=answer(report), date=ends)
-    over = len(found) - _LONGEST_SUBJECT
+    subject = template.format(answer=answer(report), date=ends)
+    over = len(subject) - _LONGEST_SUBJECT
     if over <= 0 or len(report.targets) != 1:
-        return found
+        return subject
     longest = len(_name(report.targets[0], _LONGEST_SUBJECT_NAME)) - over
     text = answer(report, max(longest, _LEAST_SUBJECT_NAME))
     return template.format(answer=text, date=ends)

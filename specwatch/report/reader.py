@@ -77,12 +77,12 @@ def read_report(
         )
         return build(sources, since, until)
 
-    found: list[ModelReport] = []
+    models: list[ModelReport] = []
     with spread(made_of, names, reader.close) as parts:
         for done, name in enumerate(names):
             progress(done, len(names), name)
             made = next(parts)
-            found += made
+            models += made
             members = known.get(name, {})
             expected = name in configured or targets is not None
             watched = any(
@@ -98,7 +98,7 @@ def read_report(
         generated=now,
         since=since,
         until=until,
-        targets=tuple(found),
+        targets=tuple(models),
         notes=tuple(notes),
     )
 
@@ -190,9 +190,9 @@ class _Reading:
         # The budget of an objective is that of its own window, which may be longer.
         longest = max((slo.window for slo in self._slos), default=0.0)
         wholes = {
-            id_: each
-            for id_, each in members.items()
-            if each.series.temperature == ALL_TEMPERATURES
+            id_: member
+            for id_, member in members.items()
+            if member.series.temperature == ALL_TEMPERATURES
         }
         if self._by_minutes(members, before):
             hour = before // HOUR * HOUR

@@ -25,10 +25,10 @@ Support = Literal["yes", "old", "unknown"]
 def support(version: str | None) -> Support:
     """Whether an engine has the setting."""
     text = version or ""
-    found = _VLLM.match(text)
-    if found is None or _UNTAGGED.match(text):
+    match = _VLLM.match(text)
+    if match is None or _UNTAGGED.match(text):
         return "unknown"
-    return "yes" if (int(found[1]), int(found[2])) >= _SINCE else "old"
+    return "yes" if (int(match[1]), int(match[2])) >= _SINCE else "old"
 
 
 def needs(version: str | None) -> str:
@@ -48,31 +48,31 @@ def setting(what_if: WhatIf) -> str:
     return f'"num_speculative_tokens_per_batch_size": [{parts}]'
 
 
-def stops_the_loss(found: WhatIf) -> bool:
+def stops_the_loss(what_if: WhatIf) -> bool:
     """Whether less is lost with 0 draft tokens than now, as far as can be told."""
-    return (found.now or 0.0) < (found.without_drafts or 1.0)
+    return (what_if.now or 0.0) < (what_if.without_drafts or 1.0)
 
 
-def expected(found: WhatIf) -> str:
+def expected(what_if: WhatIf) -> str:
     """What the drafter that still runs leaves of the gain, as half a sentence."""
     text = "with 0 draft tokens the drafter still runs, which is slower than off"
-    if found.now is None or found.without_drafts is None:
+    if what_if.now is None or what_if.without_drafts is None:
         return text
     return (
-        f"{text}: at most {found.without_drafts:.2f}x of it by the assumed draft cost, and"
-        f" {found.now:.2f}x is measured now"
+        f"{text}: at most {what_if.without_drafts:.2f}x of it by the assumed draft cost, and"
+        f" {what_if.now:.2f}x is measured now"
     )
 
 
-def limit(found: WhatIf) -> int:
+def limit(what_if: WhatIf) -> int:
     """The most running requests with which there is speculation; 0 where there is to be none."""
-    return max((last for _, last, k in found.setting if k > 0), default=0)
+    return max((last for _, last, k in what_if.setting if k > 0), default=0)
 
 
-def unmeasured(model: ModelReport, found: WhatIf) -> list[str]:
+def unmeasured(model: ModelReport, what_if: WhatIf) -> list[str]:
     """The loads that keep speculation although nobody measured what it does there."""
     measured = {
         load.load for load in model.loads if load.speedup and load.speedup.basis == "measured"
     }
     ran = {load.load for load in model.loads}
-    return [load for load in found.loads if load in ran and load not in measured]
+    return [load for load in what_if.loads if load in ran and load not in measured]

@@ -37,13 +37,13 @@ _MOST_LOADS = 3
 def sentence(report: ModelReport) -> str:
     """Did speculation pay: the answer first, then for what it does and for what it does not."""
     text = [_answer(report), *_where(report.answer)]
-    return " ".join(each for each in text if each)
+    return " ".join(sentence for sentence in text if sentence)
 
 
 def recommendation(report: ModelReport) -> str:
     """What to do, in one to three sentences, the most urgent first."""
-    found = list(itertools.islice(_advice(report), _MOST))
-    return " ".join(found) if found else _no_advice(report)
+    advice = list(itertools.islice(_advice(report), _MOST))
+    return " ".join(advice) if advice else _no_advice(report)
 
 
 def _answer(report: ModelReport) -> str:
@@ -70,11 +70,11 @@ def _answer(report: ModelReport) -> str:
 
 
 def _within(answer: Answer) -> str:
-    found = answer.speedup
-    if found is None or found.lower is None or found.upper is None:
-        return "assumed" if found is None else str(found.basis)
+    speedup = answer.speedup
+    if speedup is None or speedup.lower is None or speedup.upper is None:
+        return "assumed" if speedup is None else str(speedup.basis)
     of = "" if answer.objective is None else f", {OBJECTIVES[answer.objective]}"
-    return f"{found.lower:.2f} to {found.upper:.2f}{of}, {found.basis}"
+    return f"{speedup.lower:.2f} to {speedup.upper:.2f}{of}, {speedup.basis}"
 
 
 def _saved(answer: Answer) -> str:
@@ -122,7 +122,7 @@ def _where(answer: Answer) -> Iterator[str]:
         ("pays", answer.winning_temperatures, answer.winning_loads),
         ("loses", answer.losing_temperatures, answer.losing_loads),
     ):
-        places = [each for each in (_temperatures(temperatures), _loads(loads)) if each]
+        places = [place for place in (_temperatures(temperatures), _loads(loads)) if place]
         if places:
             yield f"It {verb} {', and '.join(places)}."
 
@@ -145,14 +145,14 @@ def _joined(labels: Sequence[str]) -> list[str]:
     """Load bins with neighbours as one: ``1-16``, ``33 or more``."""
     order = {load_bin_label(index): index for index in range(len(LOAD_BINS))}
     known = sorted(order[label] for label in labels if label in order)
-    found = [shown(label) for label in labels if label not in order]
+    others = [shown(label) for label in labels if label not in order]
     runs: list[list[int]] = []
-    for at in known:
-        if runs and runs[-1][-1] == at - 1:
-            runs[-1].append(at)
+    for position in known:
+        if runs and runs[-1][-1] == position - 1:
+            runs[-1].append(position)
         else:
-            runs.append([at])
-    return [*(_run(run) for run in runs), *found]
+            runs.append([position])
+    return [*(_run(run) for run in runs), *others]
 
 
 def _run(run: Sequence[int]) -> str:
@@ -227,13 +227,13 @@ def _measuring(report: ModelReport) -> Iterator[str]:
         yield "Wait for more traffic, or report on a longer period."
         return
     unmeasured = sorted(
-        (load for load in report.loads if load.speedup is None), key=lambda each: -each.share
+        (load for load in report.loads if load.speedup is None), key=lambda load: -load.share
     )
     loads = sorted({max(round(load.running), 1) for load in unmeasured[:_MOST_LOADS]})
-    at = f" --concurrency {','.join(map(str, loads))}" if "load" in missing and loads else ""
+    option = f" --concurrency {','.join(map(str, loads))}" if "load" in missing and loads else ""
     whose = shlex.quote(shown(report.target))
     yield (
-        f"Run `specwatch calibrate --off URL --target {whose}{at}`, with the URL of a server"
+        f"Run `specwatch calibrate --off URL --target {whose}{option}`, with the URL of a server"
         " without speculation: it measures what serving costs there, against which a speedup is"
         " measured."
     )
@@ -261,23 +261,26 @@ def _is_off(report: ModelReport) -> bool:
 
 def _switching(report: ModelReport) -> Iterator[str]:
     """Yield what is to become of speculation: one change, as the gains of two do not add up."""
-    found = report.what_if
+    what_if = report.what_if
     if report.best_k is not None and _gain_of_k(report) > 1.0:
         yield _drafting(report.best_k)
     elif report.answer.outcome == "loses":
         text = f"Switch speculation off: `specwatch guard disable {shown(report.target)}`"
         yield f"{text}." if _missed(report) else f"{text}, or let the guard (`guard.mode: act`)."
-    elif found is not None and found.setting and found.share > WORTH_A_SETTING:
-        yield _restricted(report, found)
+    elif what_if is not None and what_if.setting and what_if.share > WORTH_A_SETTING:
+        yield _restricted(report, what_if)
 
 
 def _gain_of_k(report: ModelReport) -> float:
     """How many times as fast the best k is predicted to be; 1 where it is no better than the
     present one, or than none."""
-    found = report.best_k
-    if found is None or not found.k or found.k >= len(found.speedups):
+    best_k = report.best_k
+    if best_k is None or not best_k.k or best_k.k >= len(best_k.speedups):
         return 1.0
-    now, best = found.speedups[min(found.now, len(found.speedups) - 1)], found.speedups[found.k]
+    now, best = (
+        best_k.speedups[min(best_k.now, len(best_k.speedups) - 1)],
+        best_k.speedups[best_k.k],
+    )
     worth = 1 + WORTH_ANOTHER_K
     return best / now if now > 0 and best / now > worth and best > worth else 1.0
 

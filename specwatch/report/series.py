@@ -46,10 +46,10 @@ class Plots:
             if not self._step:
                 length = (piece.wholes or piece.parts)[0].length
                 self._step = step_of(self._since, self._until, length)
-            at = self._since + (piece.start - self._since) // self._step * self._step
-            if at != self._at:
+            start = self._since + (piece.start - self._since) // self._step * self._step
+            if start != self._at:
                 self._close()
-                self._at = at
+                self._at = start
             self._slices.append(piece)
 
     def series(self) -> Series:
@@ -73,9 +73,9 @@ class Plots:
             self._acceptance.setdefault(label, []).append(point)
         for mode in (Mode.ON, Mode.OFF):
             inside = [piece for piece in slices if piece.place.mode is mode]
-            found = _latency(self._at, mode, inside) if inside else None
-            if found is not None:
-                self._latency.append(found)
+            latency = _latency(self._at, mode, inside) if inside else None
+            if latency is not None:
+                self._latency.append(latency)
 
 
 def _drafted(slices: Iterable[Slice]) -> dict[str, Drafted]:
@@ -97,9 +97,9 @@ def _drafted(slices: Iterable[Slice]) -> dict[str, Drafted]:
     return drafted
 
 
-def _count(found: dict[str, Drafted], label: str, counts: Drafted) -> None:
+def _count(drafted: dict[str, Drafted], label: str, counts: Drafted) -> None:
     if counts[0]:
-        add_drafted(found, label, counts)
+        add_drafted(drafted, label, counts)
 
 
 def _latency(start: int, mode: Mode, slices: Sequence[Slice]) -> LatencyPoint | None:
@@ -111,27 +111,30 @@ def _latency(start: int, mode: Mode, slices: Sequence[Slice]) -> LatencyPoint | 
         return None
     ttft_p50, ttft_p99 = ttft or (None, None)
     tpot_p50, tpot_p99 = tpot or (None, None)
-    found = {
+    quantiles = {
         "ttft_p50": ttft_p50, "ttft_p99": ttft_p99, "tpot_p50": tpot_p50, "tpot_p99": tpot_p99,
     }  # fmt: skip
     return LatencyPoint(
         start=start,
         mode=str(mode),
         requests=requests,
-        **{name: None if at is None else at.value for name, at in found.items()},
-        beyond=latencies.beyond(found),
+        **{
+            name: None if quantile is None else quantile.value
+            for name, quantile in quantiles.items()
+        },
+        beyond=latencies.beyond(quantiles),
     )
 
 
 def _quantiles(slices: Iterable[Slice], metric: str) -> Sequence[Quantile] | None:
     """P50 and P99; None of no observations."""
-    found: list[Histogram | None] = []
+    histograms: list[Histogram | None] = []
     for piece in slices:
         wholes = [getattr(window.tally, metric) for window in piece.wholes]
         if wholes and wholes[0] is None:
             wholes = [getattr(window.tally, metric) for window in piece.parts]
-        found += wholes
-    whole = summed(found)
+        histograms += wholes
+    whole = summed(histograms)
     return None if whole is None else histogram.quantiles(whole, (0.5, 0.99)) or None
 
 

@@ -31,10 +31,10 @@ Drafted = tuple[int, int, int]
 """Drafts, draft tokens and accepted tokens."""
 
 
-def add_drafted(found: dict[str, Drafted], label: str, counts: Drafted) -> None:
+def add_drafted(drafted: dict[str, Drafted], label: str, counts: Drafted) -> None:
     """Add to what is known of a temperature."""
-    known = found.get(label)
-    found[label] = (
+    known = drafted.get(label)
+    drafted[label] = (
         counts
         if known is None
         else (known[0] + counts[0], known[1] + counts[1], known[2] + counts[2])
@@ -133,12 +133,12 @@ class _Group:
     def drafted(self) -> Mapping[str, Drafted]:
         if len(self.beside) == 1:
             return self.beside[0]
-        found: dict[str, Drafted] = {}
-        each: Mapping[str, Drafted]
-        for each in self.beside or map(_drafted, self.parts):
-            for label, counts in each.items():
-                add_drafted(found, label, counts)
-        return found
+        drafted: dict[str, Drafted] = {}
+        part: Mapping[str, Drafted]
+        for part in self.beside or map(_drafted, self.parts):
+            for label, counts in part.items():
+                add_drafted(drafted, label, counts)
+        return drafted
 
 
 def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[Slice]:
@@ -171,7 +171,7 @@ def slices_of(recorded: Sequence[Recorded], *, now: bool) -> Iterator[Slice]:
     for (mode, bin_, environment), group in grouped.items():
         silent = _silent(group.wholes[0]) if group.wholes else None
         # A server that does not say that it speculates is given away by what its tap counts.
-        drafted = any(each.tally.drafts for each in (*group.wholes, *group.parts))
+        drafted = any(one.tally.drafts for one in (*group.wholes, *group.parts))
         if drafted and mode in (Mode.OFF, Mode.UNKNOWN):
             mode = Mode.ON
         place = Place(now, mode, bin_, environment, silent)

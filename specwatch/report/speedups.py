@@ -37,7 +37,7 @@ class Chosen:
 
     def __init__(self, known: Sequence[Measurement], now: float, max_age: float) -> None:
         self._known = known
-        self._past = [each for one in known if (each := _until(one, now + HOUR)).points]
+        self._past = [measured for one in known if (measured := _until(one, now + HOUR)).points]
         self._now = now
         self._max_age = max_age
         self._found: dict[Environment, Baseline] = {}
@@ -201,7 +201,7 @@ def _own(
                 )
                 for minute in minutes
             )
-    found = []
+    stretches = []
     for (key, bin_), own in points.items():
         off = [
             cell.all
@@ -211,7 +211,7 @@ def _own(
             and cell.place.environment.engine_version == key.engine_version
             and cell.place.environment.configuration == key.configuration
         ]
-        found.append(
+        stretches.append(
             Measurement(
                 key,
                 bin_,
@@ -222,7 +222,7 @@ def _own(
                 len(own),
             )
         )
-    return found
+    return stretches
 
 
 def _until(one: Measurement, end: float) -> Measurement:

@@ -25,7 +25,7 @@ def temperatures(cells: Sequence[Cell], measured: Speedups) -> tuple[Temperature
     labels = {label for cell in cells if cell.place.now for label in cell.tallies}
     ordered = (ALL_TEMPERATURES, *sorted(labels - {ALL_TEMPERATURES}, key=order_of))
     counted = {label: _counted(cells, label, now=True) for label in ordered}
-    requests = {label: sum(each.requests.values()) for label, each in counted.items()}
+    requests = {label: sum(one.requests.values()) for label, one in counted.items()}
     # A tap may count requests that the server does not.
     whole = max(requests[ALL_TEMPERATURES], sum(requests[label] for label in ordered[1:]))
     requests_in_all = {**dict.fromkeys(ordered, whole), ALL_TEMPERATURES: requests["all"]}
@@ -62,8 +62,8 @@ def acceptance_of(counted: Tally) -> Acceptance:
 def _spread(observed: Histogram | None) -> Spread | None:
     if observed is None or not observed.count:
         return None
-    found = [histogram.quantile(observed, q) for q in (0.1, 0.5, 0.9)]
-    p10, p50, p90 = (None if at is None else at.value for at in found)
+    quantiles = [histogram.quantile(observed, q) for q in (0.1, 0.5, 0.9)]
+    p10, p50, p90 = (None if quantile is None else quantile.value for quantile in quantiles)
     return Spread(count=observed.count, p10=p10, p50=p50, p90=p90)
 
 
@@ -87,7 +87,7 @@ def _latency(cells: Sequence[Cell], measured: Speedups, label: str, metric: str)
     now = [(cell, observed) for cell, observed in ran if cell.place.now]
     return Latency(
         on=latencies.quantiles(summed(observed for _, observed in now)),
-        before=latencies.quantiles(summed(each for cell, each in ran if not cell.place.now)),
+        before=latencies.quantiles(summed(tally for cell, tally in ran if not cell.place.now)),
         off=without_speculation(cells, measured, label, metric, now),
     )
 
@@ -105,12 +105,12 @@ def without_speculation(
     What ran between two looks at the server has no load: it was alone, or nearly.
     """
     requests: dict[tuple[int | None, object], int] = {}
-    found: dict[tuple[int | None, object], Histogram] = {}
+    histograms: dict[tuple[int | None, object], Histogram] = {}
     for cell, observed in now:
         bin_, environment = cell.place.load_bin, cell.place.environment
-        at = (bin_, environment)
-        requests[at] = requests.get(at, 0) + observed.count
-        if at in found:
+        place = (bin_, environment)
+        requests[place] = requests.get(place, 0) + observed.count
+        if place in histograms:
             continue
         bin_ = bin_ or 0
         own = measured.baseline(environment).own.get(bin_) if label == ALL_TEMPERATURES else None
@@ -125,13 +125,13 @@ def without_speculation(
                 and (counted := other.tallies.get(label)) is not None
             )
         if off is not None:
-            found[at] = off
-    return latencies.mixed(found, requests)
+            histograms[place] = off
+    return latencies.mixed(histograms, requests)
 
 
 def _speedup(measured: Speedups, label: str) -> Ratio | None:
-    found = measured.assessment
+    assessment = measured.assessment
     if label == ALL_TEMPERATURES:
-        return None if found.speedup is None else ratio(found.speedup)
-    bucket = found.buckets.get(label)
+        return None if assessment.speedup is None else ratio(assessment.speedup)
+    bucket = assessment.buckets.get(label)
     return None if bucket is None else ratio(bucket.speedup)

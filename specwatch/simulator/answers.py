@@ -65,9 +65,9 @@ def metrics_of(sequence: SimulatedSequence, *, record: bool, times: bool) -> dic
     accepted = acceptance_record(sequence) if record else None
     if accepted is None and not times:
         return None
-    found = timings(sequence)
+    taken = timings(sequence)
     return {
-        **(found if times else dict.fromkeys(found)),
+        **(taken if times else dict.fromkeys(taken)),
         "speculative_decoding": accepted,
     }
 

@@ -73,21 +73,21 @@ def application(runtime: SimulatedRuntime) -> Starlette:
 def _load_middleware(path: str, registry: CollectorRegistry) -> Middleware:
     module, _, name = path.rpartition(".")
     try:
-        found: Any = getattr(importlib.import_module(module), name)
+        value: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"--middleware {path}: cannot be imported ({error}); expected a dotted path to an ASGI"
             " middleware class or a coroutine function"
         ) from error
-    if isinstance(found, type):
-        factory: Any = found
+    if isinstance(value, type):
+        factory: Any = value
         # In a process of its own nothing would be registered yet.
-        own = {"registry": registry} if "registry" in inspect.signature(found).parameters else {}
+        own = {"registry": registry} if "registry" in inspect.signature(value).parameters else {}
         return Middleware(factory, **own)
-    if inspect.iscoroutinefunction(found):
-        return Middleware(BaseHTTPMiddleware, dispatch=found)
+    if inspect.iscoroutinefunction(value):
+        return Middleware(BaseHTTPMiddleware, dispatch=value)
     raise ConfigError(
-        f"--middleware {path}: found {type(found).__name__}, expected a class or a coroutine"
+        f"--middleware {path}: found {type(value).__name__}, expected a class or a coroutine"
         " function"
     )
 

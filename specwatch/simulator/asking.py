@@ -244,7 +244,7 @@ def _prompts(fields: dict[str, Any]) -> tuple[SimulatedPrompt, ...]:
     if isinstance(prompt, str):
         return (SimulatedPrompt(_count(prompt), _digest(prompt)),)
     if isinstance(prompt, list) and prompt:
-        if all(isinstance(each, int) for each in prompt):
+        if all(isinstance(token, int) for token in prompt):
             return (SimulatedPrompt(len(prompt), _digest(repr(prompt))),)
         if len(prompt) > _MOST_PROMPTS:
             raise Refused(
@@ -253,8 +253,8 @@ def _prompts(fields: dict[str, Any]) -> tuple[SimulatedPrompt, ...]:
                 " environment variable.",
                 "prompt",
             )
-        if all(isinstance(each, str) for each in prompt):
-            return tuple(SimulatedPrompt(_count(each), _digest(each)) for each in prompt)
-        if all(isinstance(each, list) and each for each in prompt):
-            return tuple(SimulatedPrompt(len(each), _digest(repr(each))) for each in prompt)
+        if all(isinstance(text, str) for text in prompt):
+            return tuple(SimulatedPrompt(_count(text), _digest(text)) for text in prompt)
+        if all(isinstance(tokens, list) and tokens for tokens in prompt):
+            return tuple(SimulatedPrompt(len(tokens), _digest(repr(tokens))) for tokens in prompt)
     raise Refused("prompt: expected a text or a list of tokens", "prompt", kind="Bad Request")

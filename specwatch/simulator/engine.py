@@ -87,7 +87,7 @@ class SimulatedEngine:
                 f" {self.settings.max_model_len} tokens"
             )
         group = SimulatedGroup(n, n)
-        core = min(self.cores, key=lambda each: each.load)
+        core = min(self.cores, key=lambda core: core.load)
         return [self._queue(request, group, core, self.now, listener) for _ in range(n)]
 
     def abort(self, sequence: SimulatedSequence, counted: bool = False) -> None:

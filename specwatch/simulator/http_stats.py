@@ -100,7 +100,9 @@ def _durations(
     histograms: dict[tuple[()] | tuple[str, str], SimulatedHistogram],
     created: str | None,
 ) -> str:
-    samples = "".join(HistogramText(each, name, *labels)() for labels, each in histograms.items())
+    samples = "".join(
+        HistogramText(values, name, *labels)() for labels, values in histograms.items()
+    )
     series = [labelled(*labels) for labels in histograms]
     return _family(name, "", "histogram", help_text, samples, series, created)
 

@@ -56,7 +56,7 @@ class SimulatedScheduler:
     @property
     def running_shown(self) -> int:
         """Running requests as of the last step that ended, which is what vLLM's gauge has."""
-        return sum(each.computed > each.cached_tokens for each in self.running)
+        return sum(sequence.computed > sequence.cached_tokens for sequence in self.running)
 
     @property
     def kv_cache_usage(self) -> float:

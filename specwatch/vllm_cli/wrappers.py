@@ -138,7 +138,7 @@ def locate(command: Sequence[str]) -> Location:
 
 
 def shell_text_place(words: Sequence[str], index: int) -> int:
-    """The place of the text that the shell at the place ``at`` runs: ``sh -c TEXT``.
+    """The place of the text that the shell at the place ``index`` runs: ``sh -c TEXT``.
 
     Raises CannotStrip where it runs a script.
     """

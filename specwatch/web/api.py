@@ -105,15 +105,15 @@ def application(
 
     def healthz(_: Request) -> Response:
         """200 while every target is scraped in time, else 503; `stuck` names those that are not."""
-        found = status()
-        body = {"healthy": not found.stuck, "stuck": found.stuck}
-        return _json(body, 503 if found.stuck else 200)
+        now = status()
+        body = {"healthy": not now.stuck, "stuck": now.stuck}
+        return _json(body, 503 if now.stuck else 200)
 
     def readyz(_: Request) -> Response:
         """200 when `ready`, else 503; `store` is `ok` or the reason."""
-        found = status()
+        now = status()
         return _json(
-            {"ready": found.ready, "store": found.store.error or "ok"}, 200 if found.ready else 503
+            {"ready": now.ready, "store": now.store.error or "ok"}, 200 if now.ready else 503
         )
 
     def targets(_: Request) -> Response:
@@ -149,8 +149,8 @@ def application(
         `daemon` select; `length` is `60` (default) or `3600` seconds; `limit` is at most 10000.
         """
         chosen = selection(request.query_params, status().now)
-        found = windows(**{**chosen, "limit": chosen["limit"] + 1})
-        return _windows(found, chosen["limit"])
+        rows = windows(**{**chosen, "limit": chosen["limit"] + 1})
+        return _windows(rows, chosen["limit"])
 
     def read_decisions(request: Request) -> Response:
         """Changes of the verdicts of rules with their inputs, the newest first; `more` says whether
@@ -160,9 +160,9 @@ def application(
         most 1000.
         """
         chosen = decision_selection(request.query_params, status().now)
-        found = verdicts(**{**chosen, "limit": chosen["limit"] + 1})
-        shown = [decisions.decision(one) for one in found[: chosen["limit"]]]
-        return _json({"decisions": shown, "more": len(found) > chosen["limit"]})
+        rows = verdicts(**{**chosen, "limit": chosen["limit"] + 1})
+        shown = [decisions.decision(one) for one in rows[: chosen["limit"]]]
+        return _json({"decisions": shown, "more": len(rows) > chosen["limit"]})
 
     def read_report(request: Request) -> Response:
         """The report, as `specwatch report` makes it, of at most 92 days.
@@ -170,8 +170,8 @@ def application(
         Parameters: `since` (default: `7d`) and `until`; `target`, which may be repeated; `format`
         is `json` (default; `specwatch report --schema` prints its schema), `html`, `md` or `text`.
         """
-        found = report_api.page(report, request.query_params, status().now)
-        return _respond(found.body, 200, found.media_type, policy=found.policy)
+        page = report_api.page(report, request.query_params, status().now)
+        return _respond(page.body, 200, page.media_type, policy=page.policy)
 
     pages: dict[str, Callable[[Request], Any]] = {
         "/": StatusRoute(status, windows, verdicts, steps, reading).answer,
@@ -190,10 +190,10 @@ def application(
             return _json({"error": "a defect of specwatch; its log says which"}, 500)
         if error.status_code == 404:
             known = ", ".join(pages)
-            said = f"{request.url.path[:100]} does not exist; what does: {known}"
+            message = f"{request.url.path[:100]} does not exist; what does: {known}"
         else:
-            said = f"{error.detail}: {request.method} is not answered here, only GET and HEAD"
-        answer = _json({"error": said}, error.status_code)
+            message = f"{error.detail}: {request.method} is not answered here, only GET and HEAD"
+        answer = _json({"error": message}, error.status_code)
         answer.headers.update(error.headers or {})
         return answer
 
@@ -231,11 +231,11 @@ class _HostCheck:
         if scope["type"] == "http" and scope["path"] not in self._exempt:
             host = Headers(scope=scope).get("host", "")
             if not _is_known(host, self._hosts()):
-                said = (
+                message = (
                     f"this daemon is not known under the name {quoted(host[:100])}; if it should"
                     " be, add the name without port to allowed_hosts in its configuration"
                 )
-                app = _json({"error": said}, 421)
+                app = _json({"error": message}, 421)
         await app(scope, receive, send)
 
 
@@ -257,16 +257,18 @@ class _TokenCheck:
         try:
             token = self._token()
         except ValueError:
-            said = "the file of listen_token_file cannot be read; the daemon's user must be able to"
-            return _json({"error": said}, 503)
+            message = (
+                "the file of listen_token_file cannot be read; the daemon's user must be able to"
+            )
+            return _json({"error": message}, 503)
         if token is None:
             return None
         scheme, _, credentials = given.partition(" ")
         known = hmac.compare_digest(credentials.encode("latin-1"), token.encode())
         if known and scheme.lower() == "bearer":
             return None
-        said = "this daemon asks for its bearer token (listen_token_file of its configuration)"
-        answer = _json({"error": said}, 401)
+        message = "this daemon asks for its bearer token (listen_token_file of its configuration)"
+        answer = _json({"error": message}, 401)
         answer.headers["WWW-Authenticate"] = "Bearer"
         return answer
 
@@ -279,7 +281,7 @@ def _is_known(host: str, names: Collection[str]) -> bool:
     with contextlib.suppress(ValueError):
         ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
         return True  # a name is what can be made to point elsewhere
-    above = {"*" + name[at:] for at, letter in enumerate(name) if letter == "."}
+    above = {"*" + name[dot:] for dot, letter in enumerate(name) if letter == "."}
     return is_loopback(name) or not {name, "*", *above}.isdisjoint(names)
 
 
@@ -339,9 +341,9 @@ def _limit(text: str | None, most: int) -> int:
     return int(text)
 
 
-def _windows(found: Iterable[Window], limit: int) -> Response:
+def _windows(rows: Iterable[Window], limit: int) -> Response:
     """Encoded one by one: as JSON values, ten thousand windows take a hundred megabytes."""
-    encoded = [msgspec.json.encode(summary.window(one)) for one in found]
+    encoded = [msgspec.json.encode(summary.window(one)) for one in rows]
     more = b"true" if len(encoded) > limit else b"false"
     body = b'{"windows":[' + b",".join(encoded[:limit]) + b'],"more":' + more + b"}"
     return _respond(body, 200)
@@ -351,28 +353,29 @@ def _target(target: TargetStatus, status: DaemonStatus) -> dict[str, Any]:
     """A target; ``not_shown`` are models, and "" the target, of which something cannot be shown."""
     decision, broken = _decision(target, status)
     make = functools.partial(_facts, target, decision, broken)
-    found = status.attempt(target.name, make, None)
-    if found is None:
+    facts = status.attempt(target.name, make, None)
+    if facts is None:
         bare = TargetStatus(target.name, target.url, target.interval, failure=target.failure)
-        found = _facts(bare, decision, [*broken, ""])
-    return found
+        facts = _facts(bare, decision, [*broken, ""])
+    return facts
 
 
 def _decision(target: TargetStatus, status: DaemonStatus) -> tuple[dict[str, Any], list[str]]:
     """What was decided, of those models of which it can be shown, and which those are not."""
 
-    def shown(found: TargetDecision) -> dict[str, Any] | None:
-        make = functools.partial(decisions.target, found, status.now)
+    def shown(decision: TargetDecision) -> dict[str, Any] | None:
+        make = functools.partial(decisions.target, decision, status.now)
         return status.attempt(target.name, make, None)
 
-    found = target.decision
-    whole = shown(found)
+    decision = target.decision
+    whole = shown(decision)
     if whole is not None:
         return whole, []
-    names = {*found.models, *found.goodput, *(finding.model_name for finding in found.findings),
-             *(slo.model_name for slo in found.slos)}  # fmt: skip
-    sound = {name for name in names if shown(decisions.of_models(found, {name})) is not None}
-    rest = decisions.of_models(found, sound)
+    names = {*decision.models, *decision.goodput}
+    names |= {finding.model_name for finding in decision.findings}
+    names |= {slo.model_name for slo in decision.slos}
+    sound = {name for name in names if shown(decisions.of_models(decision, {name})) is not None}
+    rest = decisions.of_models(decision, sound)
     return decisions.target(rest, status.now), sorted(names - sound)
 
 

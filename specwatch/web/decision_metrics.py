@@ -55,9 +55,9 @@ def of_decisions(
 
 def decisions_left_out(target: TargetStatus, share: int) -> int:
     """Verdicts and objectives of a target that are too many to be exported."""
-    found = target.decision
-    surplus = max(0, len(found.findings) - max(share, LEAST_FINDINGS))
-    return surplus + max(0, len(found.slos) - share)
+    decision = target.decision
+    surplus = max(0, len(decision.findings) - max(share, LEAST_FINDINGS))
+    return surplus + max(0, len(decision.slos) - share)
 
 
 def _speedups(models: Iterable[tuple[str, str, ModelDecision]]) -> Iterator[Metric]:
@@ -92,8 +92,8 @@ def _speedups(models: Iterable[tuple[str, str, ModelDecision]]) -> Iterator[Metr
         labels=_MODEL,
     )
     for target, model, one in models:
-        found = one.assessment
-        measured.add_metric((target, model), int(found.measured))
+        assessment = one.assessment
+        measured.add_metric((target, model), int(assessment.measured))
         if one.prior is not None:
             assumed.add_metric((target, model), one.prior)
             line.add_metric((target, model), one.draft_cost_ratio)
@@ -124,10 +124,10 @@ def _lines(models: Iterable[tuple[str, str, ModelDecision]]) -> Iterator[Metric]
         labels=(*_MODEL, "load_bin"),
     )
     for target, model, one in models:
-        for each in one.assessment.bins:
-            labels = (target, model, load_bin_label(each.load_bin))
-            line.add_metric(labels, each.acceptance.value)
-            cost.add_metric(labels, each.step_cost.value)
+        for load in one.assessment.bins:
+            labels = (target, model, load_bin_label(load.load_bin))
+            line.add_metric(labels, load.acceptance.value)
+            cost.add_metric(labels, load.step_cost.value)
     yield from (line, cost)
 
 
@@ -166,20 +166,25 @@ def _verdicts(targets: Sequence[TargetStatus], share: int) -> Iterator[Metric]:
     for target in targets:
         # Where not all can be shown, breaches are.
         ordered = sorted(target.decision.findings, key=_is_no_breach)
-        for each in ordered[: max(share, LEAST_FINDINGS)]:
-            labels = (each.rule.name, target.name, label(each.model_name), label(each.temperature))
-            verdict.add_metric(labels, _VALUES[each.verdict])
-            for metric, found, line in _told(each):
-                value.add_metric((*labels, metric), found)
+        for finding in ordered[: max(share, LEAST_FINDINGS)]:
+            labels = (
+                finding.rule.name,
+                target.name,
+                label(finding.model_name),
+                label(finding.temperature),
+            )
+            verdict.add_metric(labels, _VALUES[finding.verdict])
+            for metric, reading, line in _told(finding):
+                value.add_metric((*labels, metric), reading)
                 threshold.add_metric((*labels, metric), line)
     yield from (verdict, value, threshold)
 
 
 def _told(finding: Finding) -> Iterator[tuple[str, float, float]]:
     """The metric that a finding is best told by, its value and its threshold, where known."""
-    told = leading(finding)
-    if told is not None and told[1].value is not None:
-        yield told[0].metric, told[1].value, told[0].threshold
+    value = leading(finding)
+    if value is not None and value[1].value is not None:
+        yield value[0].metric, value[1].value, value[0].threshold
 
 
 def _is_no_breach(finding: Finding) -> bool:

@@ -86,8 +86,8 @@ def registry(status: Callable[[], DaemonStatus], *, proc: str | None = None) -> 
     ``proc`` is where the kernel shows processes (``/proc``): with it there is also what ours
     costs, under the names that Prometheus has for any process.
     """
-    found = CollectorRegistry(auto_describe=False)
-    found.register(DaemonCollector(status))
+    collectors = CollectorRegistry(auto_describe=False)
+    collectors.register(DaemonCollector(status))
     if proc is not None:
-        ProcessCollector(proc=proc, registry=found)
-    return found
+        ProcessCollector(proc=proc, registry=collectors)
+    return collectors

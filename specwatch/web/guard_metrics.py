@@ -89,17 +89,17 @@ def of_pagers(pagers: Iterable[PagerStatus]) -> Iterator[Metric]:
 
 
 def _of_phase(
-    target: str, found: GuardState, state: GaugeMetricFamily, since: GaugeMetricFamily
+    target: str, guard: GuardState, state: GaugeMetricFamily, since: GaugeMetricFamily
 ) -> None:
     for phase in Phase:
-        state.add_metric([target, str(phase)], phase is found.phase)
-    since.add_metric([target], found.since)
+        state.add_metric([target, str(phase)], phase is guard.phase)
+    since.add_metric([target], guard.since)
 
 
 def _of_incident(
-    target: str, found: GuardState, waiting: GaugeMetricFamily, incident: GaugeMetricFamily
+    target: str, guard: GuardState, waiting: GaugeMetricFamily, incident: GaugeMetricFamily
 ) -> None:
-    waiting.add_metric([target], found.phase is Phase.CONFIRMED and found.waiting != "")
+    waiting.add_metric([target], guard.phase is Phase.CONFIRMED and guard.waiting != "")
     for cause in Cause:
-        going_on = found.incident is not None and found.incident.cause is cause
+        going_on = guard.incident is not None and guard.incident.cause is cause
         incident.add_metric([target, str(cause)], going_on)

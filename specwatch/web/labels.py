@@ -27,8 +27,8 @@ def label(text: str) -> str:
     return f"{clean(text[:_LONGEST_LABEL])[: _LONGEST_LABEL - 9]}~{digest}"
 
 
-def shown_quantile(at: Quantile | None) -> float | None:
+def shown_quantile(quantile: Quantile | None) -> float | None:
     """A quantile as a sample: infinite beyond the last bound, None where there is no bound."""
-    if at is None or at.value is None:
+    if quantile is None or quantile.value is None:
         return None
-    return math.inf if at.open_ended else at.value
+    return math.inf if quantile.open_ended else quantile.value

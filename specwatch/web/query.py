@@ -25,18 +25,18 @@ def chosen(
     for key in query:
         if key not in known:
             raise ConfigError(f"{quoted(key)}: unknown parameter; known are {', '.join(known)}")
-    found: dict[str, Any] = {key: query[key] for key in names if key in query}
-    for key, name in found.items():
+    chosen_: dict[str, Any] = {key: query[key] for key in names if key in query}
+    for key, name in chosen_.items():
         if "\0" in name:  # which no database takes
             raise ConfigError(f"{key}: {quoted(name)} has a null character; no name has one")
-    found["since"] = _when("since", query.get("since", since), now)
-    found["until"] = _when("until", query.get("until", str(now)), now)
-    if found["since"] > found["until"]:
+    chosen_["since"] = _when("since", query.get("since", since), now)
+    chosen_["until"] = _when("until", query.get("until", str(now)), now)
+    if chosen_["since"] > chosen_["until"]:
         raise ConfigError(
             f"since: {quoted(query.get('since', since))} is later than until,"
             f" {quoted(query.get('until', 'now'))}; give an earlier time"
         )
-    return found
+    return chosen_
 
 
 def _when(key: str, text: str, now: float) -> float:

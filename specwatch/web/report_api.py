@@ -37,9 +37,9 @@ class Page(NamedTuple):
 
 def page(read: ReportReader, params: QueryParams, now: float) -> Page:
     """The report that a query asks for. Raises ConfigError for what it cannot be, StoreError."""
-    found = selection(params, now)
-    form = found.pop("format")
-    report = read(now=now, **found)
+    chosen = selection(params, now)
+    form = chosen.pop("format")
+    report = read(now=now, **chosen)
     if form == "json":
         return Page(msgspec.json.encode(report), FORMATS[form])
     if form == "html":
@@ -61,8 +61,8 @@ def selection(params: QueryParams, now: float) -> dict[str, Any]:
     ``since`` and ``until`` are as :func:`specwatch.domain.units.parse_moment` reads them, dates in
     UTC (default: the last week), ``target`` may be given several times. Raises ConfigError.
     """
-    found = query.chosen(params, (), ("target", "format"), now, since="7d")
-    if found["until"] - found["since"] > _LONGEST:
+    chosen = query.chosen(params, (), ("target", "format"), now, since="7d")
+    if chosen["until"] - chosen["since"] > _LONGEST:
         most = format_duration(_LONGEST)
         raise ConfigError(
             f"since: a report of more than {most} takes long; ask for less, or run specwatch report"
@@ -70,4 +70,4 @@ def selection(params: QueryParams, now: float) -> dict[str, Any]:
     form = params.get("format", "json")
     if form not in FORMATS:
         raise ConfigError(f"format: {quoted(form)} is not one of {', '.join(FORMATS)}")
-    return {**found, "format": form, "targets": params.getlist("target") or None}
+    return {**chosen, "format": form, "targets": params.getlist("target") or None}

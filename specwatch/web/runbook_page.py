@@ -58,15 +58,15 @@ def page(sections: Iterable[Section]) -> str:
 """
 
 
-def _section(each: Section) -> str:
-    at, name = escape(runbook_anchor(each.name)), escape(each.name)
+def _section(section: Section) -> str:
+    anchor, name = escape(runbook_anchor(section.name)), escape(section.name)
     parts = "".join(
-        f"<h3>{escape(words)}</h3>\n<p>{_text(getattr(each, field))}</p>\n"
+        f"<h3>{escape(words)}</h3>\n<p>{_text(getattr(section, field))}</p>\n"
         for words, field in PARTS
     )
     return (
-        f'<section id="{at}">\n<h2><a href="#{at}">{name}</a></h2>\n'
-        f"<p>Severity: {escape(each.severity)}.</p>\n{parts}</section>\n"
+        f'<section id="{anchor}">\n<h2><a href="#{anchor}">{name}</a></h2>\n'
+        f"<p>Severity: {escape(section.severity)}.</p>\n{parts}</section>\n"
     )
 
 

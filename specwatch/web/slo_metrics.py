@@ -60,11 +60,11 @@ def of_slos(targets: Iterable[TargetStatus], share: int) -> Iterator[Metric]:
     )
     for target in targets:
         for name, windows in islice(target.decision.goodput.items(), share):
-            for seconds, found in windows.items():
+            for seconds, goodput in windows.items():
                 place = (target.name, label(name), format_duration(seconds))
-                add(offered, place, found.rate(found.requests))
-                add(met, (*place, "lower"), found.rate(found.lower))
-                add(met, (*place, "upper"), found.rate(found.upper))
+                add(offered, place, goodput.rate(goodput.requests))
+                add(met, (*place, "lower"), goodput.rate(goodput.lower))
+                add(met, (*place, "upper"), goodput.rate(goodput.upper))
         for slo in target.decision.slos[:share]:
             labels = (slo.slo.name, target.name, label(slo.model_name))
             objective.add_metric(labels, slo.slo.objective)

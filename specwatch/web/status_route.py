@@ -80,8 +80,8 @@ class StatusRoute:
         except ConfigError as error:
             return await self._render(_refused, status, 400, "Not understood", str(error))
         if chosen is not None and all(target.name != chosen for target in status.targets):
-            said = f"No target is called {quoted(chosen)}."
-            return await self._render(_refused, status, 404, "No such target", said)
+            message = f"No target is called {quoted(chosen)}."
+            return await self._render(_refused, status, 404, "No such target", message)
         # A page is the same for all, and a page in the making outlives who asked for it.
         page = self._pages.get((chosen, refresh), partial(self._page, status, chosen, refresh))
         return _busy() if page is None else await asyncio.shield(page)
@@ -121,10 +121,10 @@ class StatusRoute:
         names = status_view.detailed(status, chosen)
         try:
             hours: dict[str, Any] = {}
-            for each in (target for target in status.targets if target.name in names):
-                for selection in status_view.selections(each):
-                    found = self._windows(since=now - HOUR, until=now, **selection)
-                    for target, models in last_hour(found, now - HOUR, now).items():
+            for detailed in (target for target in status.targets if target.name in names):
+                for selection in status_view.selections(detailed):
+                    windows = self._windows(since=now - HOUR, until=now, **selection)
+                    for target, models in last_hour(windows, now - HOUR, now).items():
                         hours.setdefault(target, {}).update(models)
             verdicts = self._verdicts(
                 since=now - _DAY, until=now + 1, target=chosen, limit=MOST_CHANGES
@@ -145,12 +145,12 @@ class _Shared(Generic[_Value]):
     def get(self, key: object, make: Callable[[], Any]) -> asyncio.Task[_Value] | None:
         """The task that makes it, or has made it not long ago; None where too many are at it."""
         now = monotonic()
-        for each, one in list(self._made.items()):
+        for made, one in list(self._made.items()):
             if one.over(now, self._seconds):
-                del self._made[each]
+                del self._made[made]
         if key not in self._made:
             if len(self._made) >= _MOST_KEPT:
-                self._made = {each: one for each, one in self._made.items() if not one.task.done()}
+                self._made = {key: one for key, one in self._made.items() if not one.task.done()}
             if len(self._made) >= _MOST_MAKING:
                 return None
             self._made[key] = _Made(asyncio.create_task(make()))
@@ -200,7 +200,7 @@ def _remembered(status: DaemonStatus, chosen: str | None, why: str) -> History:
     from specwatch.wording.text import LONGEST_SENTENCE, shown
 
     names = status_view.detailed(status, chosen)
-    recent = [each for one in status.targets if one.name in names for each in one.recent]
+    recent = [window for one in status.targets if one.name in names for window in one.recent]
     return History(last_hour(recent, 0, status.now), (), shown(why, LONGEST_SENTENCE))
 
 
@@ -212,17 +212,17 @@ def _rendered(status: DaemonStatus, history: History, chosen: str | None, refres
     return _response(page, 200, {"Refresh": str(refresh)} if refresh else {})
 
 
-def _refused(status: DaemonStatus, code: int, title: str, said: str) -> Response:
+def _refused(status: DaemonStatus, code: int, title: str, message: str) -> Response:
     from specwatch.pages.status_html import refusal_html
 
-    return _response(refusal_html(status, title, said), code, {})
+    return _response(refusal_html(status, title, message), code, {})
 
 
 def _busy() -> Response:
     """In a sentence, for making a page of it is what there is no time for."""
-    said = "Too many different pages are asked for at once; ask again in a few seconds.\n"
+    message = "Too many different pages are asked for at once; ask again in a few seconds.\n"
     headers = {"Retry-After": "5", "Cache-Control": "no-store"}
-    return Response(said, 503, media_type="text/plain", headers=headers)
+    return Response(message, 503, media_type="text/plain", headers=headers)
 
 
 def _response(page: str, code: int, headers: Mapping[str, str]) -> Response:

@@ -72,8 +72,8 @@ def _acceptance(windows: Iterable[Window]) -> Iterator[Metric]:
             lengths.add_metric((*labels, str(accepted)), drafts)
         for position, ratio in enumerate(_positions(counted)):
             positions.add_metric((*labels, str(position)), ratio)
-        for q, at in _request_acceptance(counted):
-            spread.add_metric((*labels, str(q)), at)
+        for q, quantile in _request_acceptance(counted):
+            spread.add_metric((*labels, str(q)), quantile)
     yield from (rate, length, spread, lengths, positions)
 
 
@@ -128,8 +128,8 @@ def _loads(windows: Iterable[Window]) -> Iterator[Metric]:
         "prefix_cache_hit_ratio": "Tokens of the last minutes found in the prefix cache / asked.",
     }
     families = {
-        name: GaugeMetricFamily(f"specwatch_{name}", said, labels=_MODEL)
-        for name, said in values.items()
+        name: GaugeMetricFamily(f"specwatch_{name}", value, labels=_MODEL)
+        for name, value in values.items()
     }
     for window in windows:
         labels, counted, gauges = _labels(window)[:2], window.tally, window.gauges
@@ -172,16 +172,16 @@ def _request_acceptance(counted: Tally) -> Iterator[tuple[float, float]]:
     if observed is None:
         return
     for q in ACCEPTANCE_QUANTILES.values():
-        at = histogram.quantile(observed, q)
-        if at is not None and at.value is not None:
-            yield q, at.value
+        quantile = histogram.quantile(observed, q)
+        if quantile is not None and quantile.value is not None:
+            yield q, quantile.value
 
 
 def _lengths(counted: Tally) -> tuple[int, ...]:
-    found = acceptance.accepted_length_histogram(
+    lengths = acceptance.accepted_length_histogram(
         counted.drafts, counted.accepted_per_position, counted.accepted_tokens
     )
-    return found if found is not None and len(found) <= _MOST_LENGTHS else ()
+    return lengths if lengths is not None and len(lengths) <= _MOST_LENGTHS else ()
 
 
 def _positions(counted: Tally) -> Iterator[float]:

@@ -121,7 +121,7 @@ def test_a_result_of_aiperf_is_one_point() -> None:
 
 
 def test_points_have_the_time_of_the_end_and_count_by_token() -> None:
-    (point,) = one(MEANS).points(at=1234.0)
+    (point,) = one(MEANS).points(end=1234.0)
     assert point == Point(1234.0, one(MEANS).concurrency, *one(MEANS).pieces[0], by_token=True)
 
 

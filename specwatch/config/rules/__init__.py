@@ -78,30 +78,30 @@ def out_of_place(
     rules: Rules, targets: Collection[str], labels: Collection[str]
 ) -> dict[KeyPath, str]:
     """What is wrong with the scopes of rules, by place: targets are names, labels are buckets."""
-    found: dict[KeyPath, str] = {}
+    problems: dict[KeyPath, str] = {}
     for index, rule in enumerate(rules.extra):
-        at: KeyPath = ("extra", index, "scope")
+        path: KeyPath = ("extra", index, "scope")
         pattern, temperature = rule.scope.target, rule.scope.temperature
         if targets and not any(fits(pattern, name) for name in targets):
-            found[(*at, "target")] = (
+            problems[(*path, "target")] = (
                 f"{quoted(pattern)} fits no target; {nearest(pattern, targets)}"
             )
         if labels and temperature not in (*labels, *NOT_BUCKETS):
             known = ", ".join((*labels, *NOT_BUCKETS))
-            found[(*at, "temperature")] = (
+            problems[(*path, "temperature")] = (
                 f"{quoted(temperature)} is not a temperature bucket; use one of {known}"
             )
-    return found
+    return problems
 
 
 def require_unlike_names(value: Iterable[Rule | Slo | Target], where: str) -> None:
     """Refuse two sections of one name; ``where`` is what their list is called."""
     first: dict[str, int] = {}
     taken: dict[KeyPath, str] = {}
-    for index, each in enumerate(value):
-        other = first.setdefault(each.name, index)
+    for index, rule in enumerate(value):
+        other = first.setdefault(rule.name, index)
         if other != index:
-            message = f"{quoted(each.name)} is the name of {where}[{other}] too; give another"
+            message = f"{quoted(rule.name)} is the name of {where}[{other}] too; give another"
             taken[(index, "name")] = message
     if taken:
         raise errors_at(taken)

@@ -75,10 +75,10 @@ class Condition(Section):
     @property
     def threshold(self) -> float:
         """Where it fires: what the metric has to be above, or below."""
-        found = self.below if self.above is None else self.above
-        if found is None:
+        threshold = self.below if self.above is None else self.above
+        if threshold is None:
             raise AssertionError("a condition has a threshold")
-        return found
+        return threshold
 
     @property
     def clearing(self) -> float:

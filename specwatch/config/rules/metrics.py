@@ -29,20 +29,22 @@ _INFINITE = float("inf")
 
 
 def _latencies() -> list[Measure]:
-    found = []
+    measures = []
     for metric, words in (("ttft", "Time to first token"), ("tpot", "Time per output token")):
         for rank in ("p50", "p90", "p95", "p99"):
             name = f"{metric}_{rank}"
-            said = f"{words}, {rank.upper()}"
-            found.append(Measure(name, "seconds", 0.0, _INFINITE, f"{said}.", by_temperature=True))
-            found.append(
+            title = f"{words}, {rank.upper()}"
+            measures.append(
+                Measure(name, "seconds", 0.0, _INFINITE, f"{title}.", by_temperature=True)
+            )
+            measures.append(
                 Measure(
                     f"{name}_ratio", "ratio", 0.0, _INFINITE,
-                    f"{said}, over that of its own minutes without speculation at the same load.",
+                    f"{title}, over that of its own minutes without speculation at the same load.",
                     has_interval=True, needs_baseline=True,
                 )
             )  # fmt: skip
-    return found
+    return measures
 
 
 MEASURES: Mapping[str, Measure] = {

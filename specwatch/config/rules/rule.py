@@ -85,18 +85,18 @@ class Rule(Section):
         cls, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
     ) -> Self:
         if not isinstance(value, dict):
-            found: Self = handler(value)
-            return found
+            rule: Self = handler(value)
+            return rule
         in_code = info.context is None and "conditions" in value
         written = _Written(value, ("conditions",), inline=False) if in_code else _written(value)
         try:
-            found = handler(written.data)
-            problems = dict(_at_odds(found)) or dict(_without_temperature(found))
+            rule = handler(written.data)
+            problems = dict(_at_odds(rule)) or dict(_without_temperature(rule))
             if problems:
                 raise errors_at(problems)
         except ValidationError as error:
             raise moved(error, written.place) from None
-        return found
+        return rule
 
     @field_validator("conditions")
     @classmethod
@@ -160,7 +160,7 @@ def _written(value: Mapping[str, Any]) -> _Written:
         raise ValueError("has no condition; give metric and above or below, or a list under all")
     if len(ways) > 1:
         raise ValueError(f"has {ways[0]} and {ways[1]}; keep one of them, or make it two rules")
-    data = {key: found for key, found in value.items() if key not in (*inline, *lists)}
+    data = {key: entry for key, entry in value.items() if key not in (*inline, *lists)}
     if inline:
         return _Written({**data, "conditions": [inline]}, (), inline=True)
     (key,) = lists
@@ -185,7 +185,7 @@ def _at_odds_with(rule: Rule, first: Condition, second: Condition) -> str | None
 
 def _measured_or_not(first: Condition, second: Condition) -> str | None:
     """Why not both of two conditions can hold, whatever their windows."""
-    measures = [MEASURES[each.metric] for each in (first, second)]
+    measures = [MEASURES[condition.metric] for condition in (first, second)]
     if any(measure.needs_baseline for measure in measures):
         for measure in measures:
             if measure.instead_of:

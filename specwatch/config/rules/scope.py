@@ -56,5 +56,5 @@ class Scope(Section):
 
 def fits(pattern: str, name: str) -> bool:
     """Whether a name fits a pattern; brackets stand for themselves: IPv6 addresses have them."""
-    said = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
-    return re.fullmatch(said, name, re.DOTALL) is not None
+    expression = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(expression, name, re.DOTALL) is not None

@@ -87,8 +87,8 @@ def logarithmic_ticks(low: float, high: float, most: int = 6) -> list[float]:
     every: Sequence[float] = ()
     for digits in ((1, 2, 5), (1, 3), (1,)):
         every = [m * 10.0**decade for decade in decades for m in digits]
-        first = max((i for i, each in enumerate(every) if each <= low * (1 + 1e-9)), default=0)
-        last = next((i for i, each in enumerate(every) if each >= high * (1 - 1e-9)), len(every))
+        first = max((i for i, tick in enumerate(every) if tick <= low * (1 + 1e-9)), default=0)
+        last = next((i for i, tick in enumerate(every) if tick >= high * (1 - 1e-9)), len(every))
         every = every[first : last + 1]
         if len(every) <= most:
             break
@@ -103,11 +103,11 @@ def moments(since: float, until: float, most: int = 7) -> list[tuple[float, str]
     step = next((step for step in _STEPS_OF_TIME if span / step <= most), _STEPS_OF_TIME[-1])
     origin = _MONDAY if step > _DAY else 0
     number = math.ceil((since - origin) / step)
-    found: list[tuple[float, str]] = []
-    while (at := origin + number * step) <= until and len(found) < 2 * most:
-        found.append((float(at), _label(at, step, span)))
+    ticks: list[tuple[float, str]] = []
+    while (time := origin + number * step) <= until and len(ticks) < 2 * most:
+        ticks.append((float(time), _label(time, step, span)))
         number += 1
-    return found
+    return ticks
 
 
 def moment(time: float, form: str = "%Y-%m-%d %H:%M") -> str:
@@ -117,12 +117,12 @@ def moment(time: float, form: str = "%Y-%m-%d %H:%M") -> str:
     return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=time)).strftime(form)
 
 
-def _label(at: int, step: int, span: float) -> str:
+def _label(time: int, step: int, span: float) -> str:
     if step < _DAY:
-        return moment(at, "%H:%M")
+        return moment(time, "%H:%M")
     # %-d is not known everywhere.
-    day = str(int(moment(at, "%d")))
-    return f"{moment(at, '%a')} {day}" if span <= 8 * _DAY else f"{day} {moment(at, '%b')}"
+    day = str(int(moment(time, "%d")))
+    return f"{moment(time, '%a')} {day}" if span <= 8 * _DAY else f"{day} {moment(time, '%b')}"
 
 
 @dataclass(frozen=True, slots=True)

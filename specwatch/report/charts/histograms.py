@@ -39,8 +39,8 @@ def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") ->
 
     A sentence where no histogram is known.
     """
-    found = [(bucket.temperature, _shares(bucket.acceptance.histogram)) for bucket in temperatures]
-    drawn_ = [(label, shares) for label, shares in found if shares]
+    every = [(bucket.temperature, _shares(bucket.acceptance.histogram)) for bucket in temperatures]
+    drawn_ = [(label, shares) for label, shares in every if shares]
     if len(drawn_) == 2 and drawn_[0][0] == "all":
         drawn_ = drawn_[1:]  # the only bucket is all of it
     drawn_ = drawn_[:_MOST]
@@ -66,8 +66,8 @@ def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") ->
 
 
 def _shares(counts: Sequence[int] | None) -> list[float]:
-    whole = sum(max(each, 0) for each in counts or ())
-    return [max(each, 0) / whole for each in counts or ()] if whole else []
+    whole = sum(max(count, 0) for count in counts or ())
+    return [max(count, 0) / whole for count in counts or ()] if whole else []
 
 
 def _levels(
@@ -81,15 +81,15 @@ def _levels(
 
 
 def _bars(shares: Sequence[float], down: Scale, left: float, wide: float) -> Iterator[str]:
-    each = wide / len(shares)
+    width = wide / len(shares)
     every = max(1, math.ceil(len(shares) * 18 / wide))
     for number, share in enumerate(shares):
-        x, top = left + number * each, down.at(share)
+        x, top = left + number * width, down.at(share)
         yield element(
-            "rect", x=x + each * 0.1, y=top, width=each * 0.8, height=down.start - top, **FILLS[0]
+            "rect", x=x + width * 0.1, y=top, width=width * 0.8, height=down.start - top, **FILLS[0]
         )
         if number % every == 0:
-            yield words(str(number), x + each / 2, down.start + SIZE + 2, "middle")
+            yield words(str(number), x + width / 2, down.start + SIZE + 2, "middle")
 
 
 def _told(label: str, shares: Sequence[float]) -> str:
@@ -119,11 +119,11 @@ def sparkline(
     down = Scale(bottom, top, _SPARK_HEIGHT - _EDGE, _EDGE)
     pieces: list[list[Point]] = [[]]
     for time, value in points:
-        at, found = finite(time), finite(value)
-        if found is None:
+        x, y = finite(time), finite(value)
+        if y is None:
             pieces.append([])
-        elif at is not None:
-            pieces[-1].append((across.at(at), down.at(found)))
+        elif x is not None:
+            pieces[-1].append((across.at(x), down.at(y)))
     drawn = lines(pieces, **STROKES[0], stroke_width=1.6, stroke_linejoin="round")
     last = next((piece[-1] for piece in reversed(pieces) if piece), None)
     if last is not None:

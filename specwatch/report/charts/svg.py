@@ -25,9 +25,9 @@ LIGHT = ("#0067a8", "#2b8fc9", "#00866a", "#b87700", "#b8390e", "#a0508a", "#6b7
 DARK = ("#4aa8ea", "#8fd3ff", "#2fc79c", "#f0b429", "#ff8a5c", "#e59bd0", "#9aa4b1", "#f0f3f6")
 DASHES = (None, "7 2.5", "3 2", "9 2.5 2 2.5", "1.5 1.8", "12 3", "2 4", None)
 
-STROKES = tuple({"class_": f"s{i}", "stroke": each} for i, each in enumerate(LIGHT))
+STROKES = tuple({"class_": f"s{i}", "stroke": colour} for i, colour in enumerate(LIGHT))
 """Attributes of lines in each colour."""
-FILLS = tuple({"class_": f"f{i}", "fill": each} for i, each in enumerate(LIGHT))
+FILLS = tuple({"class_": f"f{i}", "fill": colour} for i, colour in enumerate(LIGHT))
 """Attributes of areas in each colour."""
 INK = len(LIGHT) - 1
 """The place of the colour that is about that of the text."""
@@ -40,7 +40,7 @@ STYLE = "\n".join([
     ".c-grid { stroke: #333c47; }",
     ".c-axis { stroke: #8b96a3; }",
     ".c-ground { fill: #15191e; }",
-    *(f".s{i} {{ stroke: {each}; }} .f{i} {{ fill: {each}; }}" for i, each in enumerate(DARK)),
+    *(f".s{i} {{ stroke: {ink}; }} .f{i} {{ fill: {ink}; }}" for i, ink in enumerate(DARK)),
     "}",
 ])  # fmt: skip
 """Rules for a page that has charts."""
@@ -100,12 +100,12 @@ def lines(pieces: Iterable[Sequence[Point]], **attributes: object) -> str:
             dots.append(piece[0])
     made = element("path", d="".join(drawn), fill="none", **attributes) if drawn else ""
     ink = str(attributes.get("class_", "")).replace("s", "f", 1)
-    return made + "".join(dot(at, class_=ink, fill=attributes.get("stroke")) for at in dots)
+    return made + "".join(dot(point, class_=ink, fill=attributes.get("stroke")) for point in dots)
 
 
-def dot(at: Point, radius: float = 2.0, **attributes: object) -> str:
+def dot(point: Point, radius: float = 2.0, **attributes: object) -> str:
     """A filled circle."""
-    return element("circle", cx=float(at[0]), cy=float(at[1]), r=radius, **attributes)
+    return element("circle", cx=float(point[0]), cy=float(point[1]), r=radius, **attributes)
 
 
 def document(

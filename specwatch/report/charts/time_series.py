@@ -69,7 +69,7 @@ def _chosen(
     some = {label: points for label, points in by_bucket.items() if _rates(points)}
     busiest = sorted(
         (label for label in some if label != _ALL),
-        key=lambda label: -sum(each.drafts for each in some[label]),
+        key=lambda label: -sum(drafted.drafts for drafted in some[label]),
     )[:_MOST]
     names = [label for label in some if label in busiest]
     # The only bucket is all of it: one line, not two.
@@ -131,15 +131,15 @@ def latency(
 
     A sentence where no latency is known.
     """
-    found = list(_lines(series, metric))
-    values = [value for line in found for value in line.values]
+    lines = list(_lines(series, metric))
+    values = [value for line in lines for value in line.values]
     if not values:
         return sentence(f"{_NAMES[metric]} is not known, so there is no chart of it.")
     steps, down = _scale(values)
     field = Field(Scale(since, until, LEFT, WIDTH - RIGHT), down)
     drawn = [*levels(field, steps, _short), *days(field, since, until)]
     # The medians are drawn last: on top.
-    for line in sorted(found, key=lambda each: each.quantile, reverse=True):
+    for line in sorted(lines, key=lambda one: one.quantile, reverse=True):
         drawn.append(line.ink.drawn(broken(line.points, 1.5 * series.step, field)))
     entries = [
         (
@@ -147,10 +147,10 @@ def latency(
             f"{line.quantile} {shown(line.mode, 12)}"
             + (f" (> {_short(line.greatest)})" if line.beyond else ""),
         )
-        for line in found
+        for line in lines
     ]
     listed, bottom = legend(entries, _BOTTOM + 36)
-    text = "; ".join(_told(line) for line in found)
+    text = "; ".join(_told(line) for line in lines)
     scale = " The scale is logarithmic." if down.logarithmic else ""
     between = f"{moment(since)} to {moment(until)} UTC"
     return document(
@@ -163,9 +163,9 @@ def latency(
 def _lines(series: Series, metric: Metric) -> Iterator[_Line]:
     """Yield those that have a value."""
     readers: dict[str, Read] = (
-        {"P50": lambda each: each.ttft_p50, "P99": lambda each: each.ttft_p99}
+        {"P50": lambda point: point.ttft_p50, "P99": lambda point: point.ttft_p99}
         if metric == "ttft"
-        else {"P50": lambda each: each.tpot_p50, "P99": lambda each: each.tpot_p99}
+        else {"P50": lambda point: point.tpot_p50, "P99": lambda point: point.tpot_p99}
     )
     for mode in _MODES:
         points: Sequence[LatencyPoint] = [point for point in series.latency if point.mode == mode]
@@ -181,8 +181,8 @@ def _lines(series: Series, metric: Metric) -> Iterator[_Line]:
 
 
 def _positive(value: float | None) -> float | None:
-    found = finite(value)
-    return found if found is not None and found > 0 else None
+    number = finite(value)
+    return number if number is not None and number > 0 else None
 
 
 def _scale(values: Sequence[float]) -> tuple[list[float], Scale]:

@@ -115,31 +115,31 @@ def _best_k(model: ModelReport) -> Iterator[Part]:
 
 
 def _what_if(model: ModelReport) -> Iterator[Part]:
-    found = model.what_if
-    if found is None:
+    what_if = model.what_if
+    if what_if is None:
         yield Sentence("Nothing is known to be gained by speculation at some loads only.")
         return
-    most = schedule.limit(found)
+    most = schedule.limit(what_if)
     if not most:
         yield Sentence(
             "It pays at no load that was measured, so switch it off: the same work would have been"
-            f" done {layout.times(found.gain)} as fast as it was."
+            f" done {layout.times(what_if.gain)} as fast as it was."
         )
         return
     yield Sentence(
-        f"It loses above {most} running requests, {figures.percent(found.share)} of the measured"
+        f"It loses above {most} running requests, {figures.percent(what_if.share)} of the measured"
         " time: a server of its own without speculation, or switching it off, ends that."
     )
-    if not schedule.stops_the_loss(found):
-        yield Sentence(f"A schedule by batch size does not: {schedule.expected(found)}.")
+    if not schedule.stops_the_loss(what_if):
+        yield Sentence(f"A schedule by batch size does not: {schedule.expected(what_if)}.")
         return
     yield Sentence(
-        f"`{schedule.setting(found)}` in the speculative configuration stops drafting there;"
+        f"`{schedule.setting(what_if)}` in the speculative configuration stops drafting there;"
         f" it {schedule.needs(model.engine_version)}."
     )
-    yield Sentence(f"What that gains has to be measured: {schedule.expected(found)}.")
+    yield Sentence(f"What that gains has to be measured: {schedule.expected(what_if)}.")
     yield Sentence(schedule.WITH_MTP)
-    unmeasured = schedule.unmeasured(model, found)
+    unmeasured = schedule.unmeasured(model, what_if)
     if unmeasured:
         yield Sentence(f"Of these loads nothing was measured: {', '.join(map(shown, unmeasured))}.")
 
