@@ -6,8 +6,7 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from specwatch.daemon.guard_service import TURN_SECONDS, GuardService
 from specwatch.daemon.recorder import Recorder
 from specwatch.daemon.rule_service import RuleService
 from specwatch.daemon.scraper import Scraper
+from specwatch.daemon.watched_targets import WatchedTargets
 from specwatch.domain.model import HOUR, Batch, Cursor, Moment
 from specwatch.domain.units import is_loopback
 from specwatch.errors import ConfigError
@@ -58,14 +58,10 @@ _PRUNE_SECONDS = 6 * HOUR
 _CLOCK_STEP_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
 """How soon a signal or a step of the clock is acted on."""
-_MOST_THREADS = 512
-"""A thread for each target that is being scraped, so that no slow one delays another."""
 _WRITE_SECONDS = 3.5
 """How long the database is waited for at the end."""
 _HUNG_SECONDS = 30.0
 """After which a loop that looks for signals and gives no sign is taken for hung."""
-_MOST_LEFT = 100
-"""Targets that left the configuration and are remembered, should they come back."""
 
 
 class Daemon:
@@ -94,26 +90,23 @@ class Daemon:
             Store(config.database.connect_url(), daemon=config.daemon),
             queue_limit=config.store.queue_limit,
             now=now,
-            resume=self._resume,
-            supersede=self._supersede,
+            resume=lambda cursors: self.targets.resume(cursors),
+            supersede=lambda cursors: self.targets.supersede(cursors),
         )
         self._rule_service = RuleService(self._recorder.store, config, now=now)
         self._gpu = GpuMemoryReader()
-        self._scrapers: dict[str, Scraper] = {}
+        self.targets = WatchedTargets(self._new_scraper)
         self._guard_service = GuardService(
             self._recorder.store,
             config,
             now=now,
             rule_service=self._rule_service,
-            status=self._seen_of,
-            healthy=self._is_healthy,
+            status=self.targets.status_of,
+            healthy=self.targets.is_healthy,
             actuator=partial(actuator_of, supervisor=supervisor),
         )
-        self._left: dict[str, Scraper] = {}
         self._alert_service = AlertService(config)
         self._deliveries = Watched()
-        self._pool = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="scrape")
-        self._waiting: set[Scraper] = set()
         self._schedule = Schedule(_LANES)
         self._started = now()
         self._looked: float | None = None
@@ -162,7 +155,7 @@ class Daemon:
         self.http.start()
         try:
             cursors = self._recorder.open()
-            self._apply(self.config.targets, cursors)
+            self.targets.configure(self.config.targets, cursors)
         except BaseException:
             self.http.stop(timeout=1.0)
             raise
@@ -184,12 +177,7 @@ class Daemon:
         self._service.stopping()
         _log.info("stopping")
         self._schedule.stop()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        scrapers = list(self._scrapers.values())
-        for scraper in scrapers:
-            scraper.leave()
-        for scraper in scrapers:
-            scraper.finish()
+        self.targets.close()
         # A database that hangs must not hold us, however often it is asked.
         writer = threading.Thread(target=self._write_last, name="last-write", daemon=True)
         writer.start()
@@ -203,7 +191,7 @@ class Daemon:
     def status(self, *, current: bool = False) -> DaemonStatus:
         """The daemon now; with ``current`` the open minute of each target too."""
         now = self._now()
-        scrapers = list(self._scrapers.values())
+        scrapers = list(self.targets)
         return DaemonStatus(
             daemon=self.config.daemon,
             version=__version__,
@@ -215,7 +203,7 @@ class Daemon:
             not_shown=self._rule_service.not_shown,
             pagers=self._alert_service.status(),
             deliveries=self._deliveries.status(self.config.report),
-            stuck=self._stuck(),
+            stuck=self.targets.stuck(now),
             ready=self._recorder.ready and all(scraper.turned for scraper in scrapers),
         )
 
@@ -243,30 +231,6 @@ class Daemon:
             guard=self._guard_service.status_of(name),
         )
 
-    def _seen_of(self, target: str) -> TargetStatus:
-        scraper = self._scrapers.get(target)  # it may leave the configuration meanwhile
-        return TargetStatus(target, "", 0.0) if scraper is None else scraper.status(current=False)
-
-    def _is_healthy(self, target: str) -> bool:
-        scraper = self._scrapers.get(target)
-        return scraper is not None and scraper.healthy()
-
-    def _resume(self, cursors: Mapping[str, Cursor]) -> None:
-        """The database was away at the start: count now what happened before our first page."""
-        for name, scraper in list(self._scrapers.items()):
-            scraper.resume(cursors.get(name))
-        _log.info("resumed_late", targets=sorted(cursors))
-
-    def _supersede(self, cursors: Mapping[str, Cursor]) -> None:
-        """Another process of our name has written: count from where it stopped."""
-        for name, scraper in list(self._scrapers.items()):
-            if name in cursors:
-                scraper.supersede(cursors[name])
-
-    def _stuck(self) -> tuple[str, ...]:
-        now = self._now()
-        return tuple(name for name, scraper in list(self._scrapers.items()) if scraper.stuck(now))
-
     def _look_after(self) -> None:
         """Act on signals, and on steps of the clock."""
         drift = self._drift()
@@ -281,33 +245,6 @@ class Daemon:
                 _log.warning("clock_stepped", seconds=round(stepped, 3))
                 drift += stepped
                 self._set_jobs()  # jobs are due by the wall clock
-
-    def _apply(self, targets: Sequence[Target], cursors: Mapping[str, Cursor]) -> None:
-        """Watch these targets and no others; those that did not change go on undisturbed.
-
-        Raises ConfigError, and changes nothing, when one cannot be watched.
-        """
-        known = {**self._left, **self._scrapers}
-        scrapers: dict[str, Scraper] = {}
-        for target in targets:
-            present = self._scrapers.get(target.name)
-            # An authority's file may have changed where its name has not.
-            same = present is not None and present.target == target and target.ca_file is None
-            scrapers[target.name] = (
-                present if present and same else self._new_scraper(target, cursors.get(target.name))
-            )
-        for name, scraper in self._scrapers.items():
-            if name not in scrapers:
-                scraper.finish()
-                self._left[name] = scraper
-            elif scrapers[name] is not scraper:
-                scraper.leave()
-        for name, scraper in scrapers.items():
-            if name in known and known[name] is not scraper:
-                scraper.adopt(known[name])
-                self._left.pop(name, None)
-        self._left = dict(list(self._left.items())[-_MOST_LEFT:])
-        self._scrapers = scrapers
 
     def _new_scraper(self, target: Target, cursor: Cursor | None) -> Scraper:
         indices = target.gpu_indices
@@ -332,7 +269,7 @@ class Daemon:
         """Set every job anew, the next scrapes spread over their interval from now."""
         self._schedule.clear()
         by_interval: dict[float, list[Scraper]] = {}
-        for scraper in self._scrapers.values():
+        for scraper in self.targets:
             by_interval.setdefault(scraper.target.interval, []).append(scraper)
         for interval, scrapers in by_interval.items():
             slots = min(_SLOTS, len(scrapers))
@@ -340,7 +277,7 @@ class Daemon:
             for slot in range(slots):
                 delay = interval * (slot + jitter) / slots if len(scrapers) > 1 else 0.0
                 self._schedule.every(
-                    interval, self._scrape, scrapers[slot::slots], delay=delay, lane="loop"
+                    interval, self.targets.scrape, scrapers[slot::slots], delay=delay, lane="loop"
                 )
         self._schedule.every(TURN_SECONDS, self._guard, delay=TURN_SECONDS, lane="guard")
         watchdog = self._service.watchdog_seconds
@@ -353,30 +290,8 @@ class Daemon:
             _ROLL_UP_SECONDS, self._recorder.roll_up, delay=30 + 30 * soon, lane="upkeep"
         )
         self._schedule.every(_PRUNE_SECONDS, self._prune, delay=300 + 300 * soon, lane="upkeep")
-        if any(scraper.target.gpu_indices != () for scraper in self._scrapers.values()):
+        if any(scraper.target.gpu_indices != () for scraper in self.targets):
             self._schedule.every(_GPU_SECONDS, self._look_at_gpus, delay=0.0, lane="gpu")
-
-    def _scrape(self, scrapers: Sequence[Scraper]) -> None:
-        for scraper in scrapers:
-            if scraper in self._waiting:
-                scraper.skip()  # every thread is busy
-                continue
-            self._waiting.add(scraper)
-            try:
-                self._pool.submit(self._turn, scraper)
-            except RuntimeError as error:
-                if self._stop_asked:
-                    return
-                # It is queued, and taken by the next thread that is free.
-                _log.error("no_thread", target=scraper.target.name, detail=str(error))
-
-    def _turn(self, scraper: Scraper) -> None:
-        self._waiting.discard(scraper)
-        try:
-            scraper.turn()
-        except Exception:
-            # A defect of ours in one target's turn must neither stop the others nor pass unseen.
-            _log.exception("turn_failed", target=scraper.target.name)
 
     def _look_at_gpus(self) -> None:
         before = self._gpu.absent
@@ -393,9 +308,8 @@ class Daemon:
         if self._recorder.opened:
             self._guard_service.turn()
         if self._alert_service.listened_to:
-            scrapers = list(self._scrapers.values())
             self._alert_service.tell(
-                [self._status_of(scraper, current=False) for scraper in scrapers]
+                [self._status_of(scraper, current=False) for scraper in self.targets]
             )
 
     def _catch_up(self) -> None:
@@ -420,20 +334,21 @@ class Daemon:
         A target that is stuck is logged and shown. The watchdog hears of it only where no target
         is left that is not: a restart for one would interrupt watching all others.
         """
-        stuck, looked = self._stuck(), self._looked
-        silent = 0.0 if looked is None else self._now().monotonic - looked
+        now, looked = self._now(), self._looked
+        stuck = self.targets.stuck(now)
+        silent = 0.0 if looked is None else now.monotonic - looked
         if stuck:
             _log.error("loop_stuck", targets=stuck)
         if silent > _HUNG_SECONDS:
             _log.error("loop_hung", seconds=round(silent))
-        elif not stuck or len(stuck) < len(self._scrapers):
+        elif not stuck or len(stuck) < len(self.targets):
             self._service.alive()
         self._service.status(self._sentence())
 
     def _sentence(self) -> str:
-        scrapers = list(self._scrapers.values())
+        scrapers = list(self.targets)
         failing = [scraper.target.name for scraper in scrapers if scraper.failing]
-        stuck, store = self._stuck(), self._recorder.status()
+        stuck, store = self.targets.stuck(self._now()), self._recorder.status()
         message = f"Watching {len(scrapers)} target{'s' if len(scrapers) != 1 else ''}"
         if failing:
             message += f", {len(failing)} failing ({', '.join(failing[:3])})"
@@ -464,7 +379,9 @@ class Daemon:
             for key in ("daemon", "database", "listen", "store")
             if getattr(config, key) != getattr(self.config, key)
         ]
-        self._apply(config.targets, self._recorder.cursors() if self._recorder.opened else {})
+        self.targets.configure(
+            config.targets, self._recorder.cursors() if self._recorder.opened else {}
+        )
         self._rule_service.configure(config)
         self._guard_service.configure(config)
         self._alert_service.configure(config)

@@ -118,7 +118,7 @@ def test_a_daemon_that_is_killed_loses_nothing_once_it_is_back(
     scraped(killed, 2)
     # Killed: no window is closed and nothing is written any more.
     killed._put = lambda batch: None  # type: ignore[method-assign]
-    for cycle in killed._scrapers.values():
+    for cycle in killed.targets:
         cycle._put = lambda batch: None
     killed.stop()
     before = len(stored(database))
@@ -220,12 +220,12 @@ def test_targets_that_hang_delay_no_other(serve: Serve, database: Path) -> None:
 def test_a_thousand_hung_targets_queue_no_more_than_one_turn_each(
     serve: Serve, database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.daemon.daemon._MOST_THREADS", 2)
+    monkeypatch.setattr("specwatch.daemon.watched_targets._MOST_THREADS", 2)
     server = serve(hanging)
     targets = [target_of(server.url, f"t{n}", interval=QUICK, timeout=1.0) for n in range(20)]
     with Running(daemon_of(database, *targets)) as daemon:
         wait_for(lambda: sum(t.skipped for t in daemon.status().targets) > 100)
-        assert daemon._pool._work_queue.qsize() <= 20
+        assert daemon.targets._pool._work_queue.qsize() <= 20
 
 
 def test_a_defect_in_one_turn_stops_no_other_and_shows(

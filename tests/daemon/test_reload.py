@@ -96,10 +96,10 @@ def test_targets_come_and_go_and_what_stays_is_not_disturbed(
     one, two, three = (target_of(url, name, interval=QUICK) for name in ("one", "two", "three"))
     made = reloadable(one, two)
     scraped(made.daemon, 2)
-    kept, gone = made.daemon._scrapers["one"], made.daemon._scrapers["two"]
+    kept, gone = made.daemon.targets.by_name["one"], made.daemon.targets.by_name["two"]
     made.watch(one, three)
     assert made.names == ["one", "three"]
-    assert made.daemon._scrapers["one"] is kept
+    assert made.daemon.targets.by_name["one"] is kept
     scraped(made.daemon, 2)
     count = gone.status().scrapes
     scraped(made.daemon, 3)
@@ -144,7 +144,7 @@ def test_a_target_that_left_and_came_back_in_the_same_minute_overwrites_nothing(
     made.watch(two)
     made.watch(one, two)
     scraped(made.daemon, 2)
-    assert made.daemon._left == {}
+    assert made.daemon.targets.left == {}
     made.daemon.stop()
     starts = [window.start for window in stored(made.database) if window.series.target == "one"]
     assert len(starts) == len(set(starts)) == 2
@@ -153,11 +153,11 @@ def test_a_target_that_left_and_came_back_in_the_same_minute_overwrites_nothing(
 def test_targets_that_left_take_bounded_memory(
     reloadable: Start, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("specwatch.daemon.daemon._MOST_LEFT", 3)
+    monkeypatch.setattr("specwatch.daemon.watched_targets._MOST_LEFT", 3)
     made = reloadable(target_of(url, "first", interval=QUICK))
     for number in range(8):
         made.watch(target_of(url, f"t{number}", interval=QUICK))
-    assert list(made.daemon._left) == ["t4", "t5", "t6"]
+    assert list(made.daemon.targets.left) == ["t4", "t5", "t6"]
     assert len(made.daemon._schedule._scheduler.get_jobs()) == 8
 
 
@@ -168,12 +168,12 @@ def test_a_bad_configuration_changes_nothing_and_systemd_is_told_that_it_is_over
     with NotifySocket(str(tmp_path / "n")) as notify:
         made = reloadable(target_of(url, interval=QUICK), notify=notify.address)
         notify.until(lambda message: "READY" in message)
-        kept = made.daemon._scrapers["t"]
+        kept = made.daemon.targets.by_name["t"]
         made.problem = RecursionError("deep") if defect else ConfigError("x.yml:3: no such key")
         made.read_again()
         messages = notify.until(lambda message: "READY" in message)
         assert [message for message in messages if "RELOADING" in message]
-        assert made.daemon._scrapers["t"] is kept
+        assert made.daemon.targets.by_name["t"] is kept
         scraped(made.daemon, 2)
     if defect:
         assert events(log, "reload_failed")[0]["exc_info"]
@@ -205,9 +205,9 @@ def test_an_authority_is_read_again(reloadable: Start, serve: Serve, tmp_path: P
     authority.write_bytes(CERTIFICATE.read_bytes())
     target = target_of("https://127.0.0.1:1", ca_file=authority, interval=QUICK)
     made = reloadable(target)
-    before = made.daemon._scrapers["t"]
+    before = made.daemon.targets.by_name["t"]
     made.watch(target)
-    assert made.daemon._scrapers["t"] is not before
+    assert made.daemon.targets.by_name["t"] is not before
 
 
 def test_what_only_a_restart_changes_is_named_and_left_as_it_is(
