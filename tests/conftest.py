@@ -31,7 +31,7 @@ __all__ = [
 ]  # fmt: skip
 
 LONGEST = (
-    "tests/report/test_month.py", "tests/test_wheel.py", "tests/backfill/test_service.py",
+    "tests/report/test_month.py", "tests/backfill/test_service.py",
     "tests/cli/test_bench.py",
     "tests/cli/test_calibrate.py", "tests/cli/test_probe.py", "tests/alerts/test_stock.py",
     "tests/worlds/test_worlds.py", "tests/daemon/test_target_guard.py",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SUFFIXES = (
     ".py", ".mako", ".typed", ".j2", ".yml", ".conf", ".service", ".socket", ".timer", ".sysusers",
 )  # fmt: skip
