@@ -22,8 +22,9 @@ from specwatch.domain.model import Series
 from specwatch.engines.acceptance import Acceptance, Record
 from specwatch.loadtest import bench_run, probe_run
 from specwatch.loadtest import server as load_server
-from specwatch.loadtest.calibration import Engine, Meter, counted_of, engine_of
+from specwatch.loadtest.calibration import Meter
 from specwatch.loadtest.closed_loop import ClosedLoop
+from specwatch.loadtest.engine import Engine, counted_of, engine_of
 from specwatch.loadtest.fixed_load import FixedLoad
 from specwatch.loadtest.open_loop import OpenLoop
 from specwatch.loadtest.requests import Answer, Ask

@@ -29,7 +29,7 @@ from jeepney.io.blocking import prep_socket
 
 from specwatch.actuators.unit_command import UnitCommand
 from specwatch.domain.units import format_duration
-from specwatch.errors import ActuatorError
+from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import ProcessState
 
 _SYSTEM_BUS = "/run/dbus/system_bus_socket"
@@ -39,6 +39,12 @@ _MANAGER = DBusAddress(
 _ANSWER_SECONDS = 30.0
 _RELOAD_SECONDS = 90.0
 _POLL_SECONDS = 0.2
+_WRONG_STATE = {
+    "masked": "is masked; `systemctl unmask` it",
+    "not-found": "does not exist",
+    "bad-setting": "has a setting that systemd refuses",
+    "error": "cannot be loaded",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +89,19 @@ class LoadedUnit:
         if self.active_state in ("active", "reloading"):
             return ProcessState.UP
         return ProcessState.STOPPED if self.result == "success" else ProcessState.DOWN
+
+    def only_command(self) -> UnitCommand:
+        """Its command. Raises CannotStrip where it has none, or several."""
+        if len(self.commands) != 1:
+            raise CannotStrip(
+                f"{self.name} has {len(self.commands)} ExecStart= lines; expected one"
+            )
+        return self.commands[0]
+
+    def why_not_loaded(self) -> str:
+        """A sentence without its full stop."""
+        why = _WRONG_STATE.get(self.load_state, f"is {self.load_state}")
+        return f"{self.name} {why}" + (f" ({self.load_error})" if self.load_error else "")
 
 
 class Manager(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -140,3 +141,12 @@ def _sync(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sets_command(path: str) -> bool:
+    """Whether a drop-in has an ``ExecStart=``; False too where it cannot be read."""
+    try:
+        text = Path(path).read_text(errors="replace")
+    except OSError:
+        return False
+    return re.search(r"^\s*ExecStart\s*=", text, re.MULTILINE) is not None

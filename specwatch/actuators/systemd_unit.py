@@ -6,7 +6,6 @@ before anything is restarted. Until then every failure puts back what was there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,7 +15,14 @@ from specwatch.actuators.drop_in import DropIn
 from specwatch.actuators.switch_limit import SwitchLimit
 from specwatch.actuators.systemd_bus import LoadedUnit, Manager
 from specwatch.actuators.systemd_environment import config_file, environment_of
-from specwatch.actuators.systemd_files import LastRestart, Texts, UnitFiles, digest, digests
+from specwatch.actuators.systemd_files import (
+    LastRestart,
+    Texts,
+    UnitFiles,
+    digest,
+    digests,
+    sets_command,
+)
 from specwatch.actuators.systemd_variables import Environment, environment_file
 from specwatch.actuators.unit_command import Rewritten, UnitCommand, rewritten, words_of
 from specwatch.config import masking
@@ -26,12 +32,6 @@ from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import FileChange, Plan, ProcessState, Service
 from specwatch.vllm_cli import Stripped, strip
 
-_WRONG_STATE = {
-    "masked": "is masked; `systemctl unmask` it",
-    "not-found": "does not exist",
-    "bad-setting": "has a setting that systemd refuses",
-    "error": "cannot be loaded",
-}
 _READ_AGAIN = "let systemd read its units again"
 _ALIVE = {"active", "activating", "reloading"}
 
@@ -91,7 +91,7 @@ class SystemdUnit:
             )  # fmt: skip
         if path in now.unit.drop_ins:
             return self._plan_anew(now)
-        original = _only_command(now.unit)
+        original = now.unit.only_command()
         result = self._without_speculation(now.unit, original)
         known = masking.secrets_in(result.words, self._environment(now.unit))
         shown_words = dict(zip(result.words, masking.masked(result.words), strict=True))
@@ -106,8 +106,7 @@ class SystemdUnit:
             original=replace(original, words=before),
             command=replace(result.command, words=after),
         )
-        change = FileChange(path, _told(now.texts.drop_in), shown.text())
-        files = [change]
+        files = [FileChange(path, _told(now.texts.drop_in), shown.text())]
         if values:
             old = None if now.texts.variables is None else f"{masking.MASK}\n"
             files.insert(0, FileChange(str(self._files.variables), old, environment_file(values)))
@@ -119,7 +118,7 @@ class SystemdUnit:
     def _plan_anew(self, now: _Found) -> Plan:
         path = str(self._files.drop_in)
         return Plan(
-            masking.masked(_only_command(now.unit).words),
+            masking.masked(now.unit.only_command().words),
             (),
             (FileChange(path, _told(now.texts.drop_in), None),),
             (
@@ -138,12 +137,12 @@ class SystemdUnit:
         detail = []
         if unit.load_state == "loaded":
             try:
-                removed = self._rewritten(unit, _only_command(unit)).removed
+                removed = self._rewritten(unit, unit.only_command()).removed
                 mode = Mode.ON if removed else Mode.OFF
             except ActuatorError as error:
                 detail.append(str(error))
         else:
-            detail.append(_why_not_loaded(unit))
+            detail.append(unit.why_not_loaded())
         if unit.active_state == "failed" or unit.result not in ("", "success"):
             detail.append(f"its result is {unit.result}")
         if unit.status_text:
@@ -190,7 +189,7 @@ class SystemdUnit:
     def _found(self, *, must_be_loaded: bool = True) -> _Found:
         unit = self._manager.load(self._name)
         if must_be_loaded and unit.load_state != "loaded":
-            raise ActuatorError(_why_not_loaded(unit))
+            raise ActuatorError(unit.why_not_loaded())
         texts = self._texts()
         ours = DropIn.parse(texts.drop_in) if texts.drop_in is not None else None
         return _Found(unit, ours, texts)
@@ -232,7 +231,7 @@ class SystemdUnit:
             self._change(now, Texts())
             now = self._found()
         try:
-            original = _only_command(now.unit)
+            original = now.unit.only_command()
             result = self._without_speculation(now.unit, original)
             drop_in = self._drop_in(incident, now, result, original)
             self._change(now, Texts(drop_in.text(), _variables(result)))
@@ -251,7 +250,7 @@ class SystemdUnit:
 
     def _given(self, unit: LoadedUnit) -> tuple[str, ...]:
         """The words that its program gets."""
-        spelt = words_of(_only_command(unit), self._environment(unit))
+        spelt = words_of(unit.only_command(), self._environment(unit))
         return tuple(word for item in spelt for word in item.words)
 
     def _without_speculation(self, unit: LoadedUnit, command: UnitCommand) -> Rewritten:
@@ -260,7 +259,7 @@ class SystemdUnit:
             raise CannotStrip(f"{self._name} has no speculation on its command line")
         # systemd reads drop-ins by name, whatever their folders.
         later = [path for path in unit.drop_ins if Path(path).name > self._files.drop_in.name]
-        if hiding := [path for path in later if _sets_command(path)]:
+        if hiding := [path for path in later if sets_command(path)]:
             raise ActuatorError(self._counts_after(hiding))
         return result
 
@@ -397,25 +396,5 @@ def _variables(result: Rewritten) -> str | None:
     return environment_file(result.variables) if result.variables else None
 
 
-def _sets_command(path: str) -> bool:
-    """Whether a drop-in has an ``ExecStart=``; False too where it cannot be read."""
-    try:
-        text = Path(path).read_text(errors="replace")
-    except OSError:
-        return False
-    return re.search(r"^\s*ExecStart\s*=", text, re.MULTILINE) is not None
-
-
 def _told(text: str | None) -> str | None:
     return None if text is None else masking.masked_text(text)
-
-
-def _only_command(unit: LoadedUnit) -> UnitCommand:
-    if len(unit.commands) != 1:
-        raise CannotStrip(f"{unit.name} has {len(unit.commands)} ExecStart= lines; expected one")
-    return unit.commands[0]
-
-
-def _why_not_loaded(unit: LoadedUnit) -> str:
-    why = _WRONG_STATE.get(unit.load_state, f"is {unit.load_state}")
-    return f"{unit.name} {why}" + (f" ({unit.load_error})" if unit.load_error else "")

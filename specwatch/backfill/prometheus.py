@@ -18,18 +18,14 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from specwatch import __version__
 from specwatch.backfill.prometheus_pages import ResultSeries
-from specwatch.config.sections import (
+from specwatch.config.http_access import (
     BasicAuth,
-    Duration,
-    ReadableFile,
-    Secret,
-    SecretFile,
-    Section,
     ca_file_in_use,
     headers_of,
     one_authorization,
     sendable_headers,
 )
+from specwatch.config.sections import Duration, ReadableFile, Secret, SecretFile, Section
 from specwatch.domain.units import parse_server_url
 from specwatch.errors import ConfigError, NoAnswer, SpecwatchError
 from specwatch.runtime.posting import TlsAdapter, chain, masked, root, secrets_in

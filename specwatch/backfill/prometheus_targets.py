@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from pydantic import ValidationError
+
 from specwatch.backfill.prometheus_pages import Server, shown
+from specwatch.config.sections import Surroundings
 from specwatch.config.target import Target
 from specwatch.domain.minute_set import MinuteSet
 from specwatch.domain.model import MINUTE
@@ -161,3 +164,26 @@ def _is_loopback(instance: str) -> bool:
 
 def _place(host: str, port: int, hostname: str) -> str:
     return host_port(hostname.lower() if is_loopback(host) else host.lower(), port)
+
+
+def names_of(surroundings: Surroundings) -> Callable[[str], str]:
+    """Names an instance as ``specwatch run --target http://INSTANCE`` would, or by itself.
+
+    What it returns raises ConfigError for an instance that cannot be a target's name.
+    """
+
+    def name(instance: str) -> str:
+        try:
+            written = {"url": f"http://{instance}"}
+            return Target.model_validate(written, context=surroundings).name
+        except ValidationError:
+            pass
+        try:
+            return Target.model_validate({"url": "http://instance", "name": instance}).name
+        except ValidationError:
+            raise ConfigError(
+                f"the instance {quoted(instance)} cannot be the name of a target; give --target"
+                " NAME, and --selector for one instance"
+            ) from None
+
+    return name

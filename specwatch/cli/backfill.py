@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydantic import ValidationError
 
 from specwatch import __version__
 from specwatch.cli import options
 from specwatch.config import loading
 from specwatch.config.sections import Surroundings
-from specwatch.config.target import Target
 from specwatch.domain.model import HOUR, MINUTE
 from specwatch.domain.units import format_duration, is_loopback, quoted, server_address
 from specwatch.errors import ConfigError, NoAnswer, SpecwatchError, StoreError, StoreUnavailable
@@ -304,7 +302,7 @@ def _found(
     loaded: loading.Config | None,
     progress: BackfillProgress,
 ) -> FoundTargets:
-    from specwatch.backfill.prometheus_targets import named, sources
+    from specwatch.backfill.prometheus_targets import named, names_of, sources
     from specwatch.backfill.service import discover
 
     servers = [
@@ -326,7 +324,7 @@ def _found(
         () if loaded is None else loaded.targets,
         name=given["target"],
         hostname=hostname,
-        default_name=_default_name(),
+        default_name=names_of(Surroundings(os.environ, hostname, Path())),
         near=is_loopback(host) or host.lower() == hostname.lower(),
         configured_only=loaded is not None and not chosen,
     )
@@ -355,27 +353,6 @@ def _jobs(prometheus: Prometheus, time: float) -> str:
     if jobs:
         return f"in the hour before {moment(time)} these jobs have: {named(jobs)}"
     return f"nor has any job in the hour before {moment(time)}; does this one scrape vLLM?"
-
-
-def _default_name() -> Callable[[str], str]:
-    """Names an instance as ``specwatch run --target http://INSTANCE`` would."""
-    surroundings = Surroundings(os.environ, socket.gethostname(), Path())
-
-    def name(instance: str) -> str:
-        try:
-            written = {"url": f"http://{instance}"}
-            return Target.model_validate(written, context=surroundings).name
-        except ValidationError:
-            pass
-        try:
-            return Target.model_validate({"url": "http://instance", "name": instance}).name
-        except ValidationError:
-            raise ConfigError(
-                f"the instance {quoted(instance)} cannot be the name of a target; give --target"
-                " NAME, and --selector for one instance"
-            ) from None
-
-    return name
 
 
 def _lines(

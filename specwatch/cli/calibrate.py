@@ -18,7 +18,8 @@ from specwatch.errors import ConfigError, StoreError, TooLittle
 from specwatch.loadtest.prompts import LEAST_TOKENS
 
 if TYPE_CHECKING:
-    from specwatch.domain.baseline import Measurement, Point
+    from specwatch.domain.baseline import Measurement
+    from specwatch.domain.baseline_points import Point
     from specwatch.loadtest.calibration import Stage
     from specwatch.loadtest.calibration_shape import Fitted
     from specwatch.loadtest.server import Server
@@ -105,7 +106,7 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
     from specwatch.cli.progress import Progress
     from specwatch.domain.baseline import BaselineKey
     from specwatch.domain.temperature import Buckets
-    from specwatch.loadtest import calibration, calibration_report, calibration_shape
+    from specwatch.loadtest import calibration, calibration_report, calibration_shape, engine
     from specwatch.loadtest.calibration_run import Calibration, Plan
 
     prompts = load.prompts(given["prompts"])
@@ -115,7 +116,7 @@ def _measure(sources: Sources, given: Mapping[str, Any]) -> None:
         if target is not None
     ]
     off, on = servers[0], servers[1] if len(servers) > 1 else None
-    doubts = calibration.check(off.engine, on.engine if on is not None else None)
+    doubts = engine.check(off.engine, on.engine if on is not None else None)
     environment = off.engine.environment
     key = BaselineKey(
         sources.target, off.engine.model_name, environment.engine_version, environment.configuration

@@ -16,7 +16,7 @@ from specwatch.errors import StoreError, TooLittle
 if TYPE_CHECKING:
     from specwatch.domain.baseline import Baseline
     from specwatch.domain.experiments import Probe
-    from specwatch.loadtest.calibration import Engine
+    from specwatch.loadtest.engine import Engine
     from specwatch.loadtest.probe import Sweep
     from specwatch.loadtest.probe_run import Plan
     from specwatch.store.repository import Store

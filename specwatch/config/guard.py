@@ -20,20 +20,22 @@ from pydantic import (
     model_validator,
 )
 
-from specwatch.config.sections import (
+from specwatch.config.http_access import (
     BasicAuth,
+    ca_file_in_use,
+    headers_of,
+    one_authorization,
+    sendable_headers,
+    timeout_within,
+)
+from specwatch.config.sections import (
     Duration,
     Ratio,
     ReadableFile,
     Secret,
     SecretFile,
     Section,
-    ca_file_in_use,
     errors_at,
-    headers_of,
-    one_authorization,
-    sendable_headers,
-    timeout_within,
 )
 from specwatch.config.service import Command, Patience
 from specwatch.config.yaml_file import KeyPath

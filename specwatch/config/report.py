@@ -21,20 +21,22 @@ from pydantic import (
     model_validator,
 )
 
+from specwatch.config.http_access import (
+    BasicAuth,
+    ca_file_in_use,
+    headers_of,
+    one_authorization,
+    sendable_headers,
+)
 from specwatch.config.sections import (
     AnyPath,
-    BasicAuth,
     Duration,
     ReadableFile,
     Secret,
     SecretFile,
     Section,
-    ca_file_in_use,
     errors_at,
-    headers_of,
-    one_authorization,
     read_secret,
-    sendable_headers,
     state_folder,
 )
 from specwatch.config.service import Patience

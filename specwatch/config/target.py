@@ -14,8 +14,15 @@ from pydantic import (
     field_validator,
 )
 
-from specwatch.config.sections import (
+from specwatch.config.http_access import (
     BasicAuth,
+    ca_file_in_use,
+    headers_of,
+    one_authorization,
+    sendable_headers,
+    timeout_within,
+)
+from specwatch.config.sections import (
     ByteSize,
     Duration,
     Gpus,
@@ -26,11 +33,6 @@ from specwatch.config.sections import (
     Secret,
     SecretFile,
     Section,
-    ca_file_in_use,
-    headers_of,
-    one_authorization,
-    sendable_headers,
-    timeout_within,
 )
 from specwatch.config.service import Service
 from specwatch.domain.model import Objective, PageLimits

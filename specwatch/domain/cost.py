@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from specwatch.domain.model import load_bin
 from specwatch.domain.noise import Noise, Spread, inflation, spread_of
+from specwatch.domain.regression import moment, solve
 
 EPISODE = 900.0
 """Seconds without an observation after which the next is of another episode."""
@@ -360,10 +361,10 @@ def _slopes(observations: Sequence[Observation]) -> Slopes:
             rows.append((scale, apart, pace - mean))
     used = [0, 1, _LOAD]
     while used:
-        solved = _solve(rows, used, freedom)
+        solved = solve(rows, used, freedom)
         if solved is None:
             # What goes with the load, or with prompts, is not told from them.
-            still = [column for column in used if not _moment(rows, column)]
+            still = [column for column in used if not moment(rows, column)]
             others = [column for column in used if column != _LOAD]
             used.remove((still or others[-1:] or used)[0])
             continue
@@ -389,61 +390,3 @@ def _possible(slopes: Slopes, observations: Sequence[Observation]) -> Slopes:
         if apart > _MOST_APART * seconds:
             factor = min(factor, _MOST_APART * seconds / apart)
     return Slopes(*(slope and slope * factor for slope in slopes))
-
-
-def _moment(rows: Sequence[tuple[float, tuple[float, float, float], float]], column: int) -> float:
-    return math.fsum(weight * apart[column] ** 2 for weight, apart, _ in rows)
-
-
-def _solve(
-    rows: Sequence[tuple[float, tuple[float, float, float], float]],
-    used: Sequence[int],
-    freedom: int,
-) -> dict[int, tuple[float, float]] | None:
-    """Coefficients and their standard errors; None where the columns do not determine them."""
-    size = len(used)
-    scales = [math.sqrt(_moment(rows, column)) for column in used]
-    if freedom <= size or not all(scales):
-        return None
-    matrix = [
-        [
-            math.fsum(w * x[a] * x[b] for w, x, _ in rows) / (scales[i] * scales[j])
-            for j, b in enumerate(used)
-        ]
-        for i, a in enumerate(used)
-    ]
-    right = [math.fsum(w * x[a] * y for w, x, y in rows) / scales[i] for i, a in enumerate(used)]
-    inverse = _inverse(matrix)
-    if inverse is None:
-        return None
-    solution = [math.fsum(a * b for a, b in zip(row, right, strict=True)) for row in inverse]
-    left = math.fsum(
-        w * (y - math.fsum(solution[i] / scales[i] * x[a] for i, a in enumerate(used))) ** 2
-        for w, x, y in rows
-    )
-    error = max(left, 0.0) / (freedom - size)
-    return {
-        a: (
-            solution[i] / scales[i],
-            max(math.sqrt(error * max(inverse[i][i], 0.0)) / scales[i], 1e-300),
-        )
-        for i, a in enumerate(used)
-    }
-
-
-def _inverse(matrix: Sequence[Sequence[float]]) -> list[list[float]] | None:
-    """Of a small symmetric matrix with ones on its diagonal; None where it is nearly singular."""
-    size = len(matrix)
-    rows = [[*row, *(float(i == j) for j in range(size))] for i, row in enumerate(matrix)]
-    for column in range(size):
-        pivot = max(range(column, size), key=lambda row: abs(rows[row][column]))
-        if abs(rows[pivot][column]) < 1e-4:
-            return None
-        rows[column], rows[pivot] = rows[pivot], rows[column]
-        lead = rows[column][column]
-        rows[column] = [row / lead for row in rows[column]]
-        for row in range(size):
-            if row != column and rows[row][column]:
-                factor = rows[row][column]
-                rows[row] = [a - factor * b for a, b in zip(rows[row], rows[column], strict=True)]
-    return [row[size:] for row in rows]

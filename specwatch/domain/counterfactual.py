@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from specwatch.domain.baseline import Baseline, extras
+from specwatch.domain.baseline import Baseline
+from specwatch.domain.baseline_points import extras
 from specwatch.domain.cost import CostModel, Observation, Prediction
 from specwatch.domain.model import Environment, Mode, Objective
 from specwatch.domain.sample import Pace, Requests, Sample

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from specwatch.domain.experiments import Distribution, Estimate, Subject, Workload
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
-from specwatch.loadtest.calibration import Engine
+from specwatch.loadtest.engine import Engine
 
 BUILT_IN = "built-in"
 """The source of a workload whose prompts are our own."""

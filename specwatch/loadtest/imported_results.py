@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.model import load_bin, load_bin_label
 from specwatch.errors import ConfigError

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specwatch.domain.model import Series, Tally
-from specwatch.loadtest.calibration import Block, Engine, Meter
+from specwatch.loadtest.calibration import Block, Meter
+from specwatch.loadtest.engine import Engine
 from specwatch.loadtest.requests import Answer, ErrorKind
 from specwatch.scrape import tally
 from specwatch.wording import figures

@@ -12,7 +12,8 @@ from specwatch.domain.model import Mode, Series
 from specwatch.errors import ConfigError, ScrapeError, SpecwatchError, TooLittle
 from specwatch.loadtest import other_traffic
 from specwatch.loadtest.acceptance import Part
-from specwatch.loadtest.calibration import Block, Engine, Stage
+from specwatch.loadtest.calibration import Block, Stage
+from specwatch.loadtest.engine import Engine
 from specwatch.loadtest.fixed_load import FixedLoad
 from specwatch.loadtest.probe import RECORDS_FLAG, Source, Sweep
 from specwatch.loadtest.prompts import endless

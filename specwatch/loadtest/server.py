@@ -9,9 +9,10 @@ from typing import Self
 from specwatch.config.target import Target
 from specwatch.domain.model import Series
 from specwatch.errors import ConfigError, NoAnswer
-from specwatch.loadtest.calibration import Engine, Meter, counted_of, engine_of
+from specwatch.loadtest.calibration import Meter
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.closed_loop import ClosedLoop
+from specwatch.loadtest.engine import Engine, counted_of, engine_of
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape import engine_info

@@ -11,9 +11,10 @@ from specwatch.domain.model import (
     Mode,
     load_bin_label,
 )
+from specwatch.report.estimates import Amount, Ratio
 from specwatch.report.ledger import Cell
 from specwatch.report.loads import losing, winning
-from specwatch.report.model import Amount, Answer, Load, Outcome, Ratio, Temperature, Traffic
+from specwatch.report.model import Answer, Load, Outcome, Temperature, Traffic
 from specwatch.report.speedups import Speedups
 from specwatch.wording.speculation import MODE_NOT_KNOWN, WORTH_IT
 

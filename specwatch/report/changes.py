@@ -15,7 +15,8 @@ from specwatch.domain.merge import sum_fields
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Environment, Mode, Tally, Window
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.report import latencies
-from specwatch.report.model import Change, Ratio, Side
+from specwatch.report.estimates import Ratio
+from specwatch.report.model import Change, Side
 from specwatch.wording.text import shown
 
 SIDE = 24 * HOUR

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from specwatch.domain import experiments as measured
 from specwatch.loadtest.zones import by_zone, line_sentence
-from specwatch.report.model import Experiment, MeasuredLoad, ProbedTemperature, Ratio
+from specwatch.report.estimates import Ratio
+from specwatch.report.model import Experiment, MeasuredLoad, ProbedTemperature
 from specwatch.wording import figures
 from specwatch.wording.figures import finite
 from specwatch.wording.moments import moment

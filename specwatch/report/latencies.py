@@ -8,7 +8,7 @@ from typing import TypeVar
 from specwatch.domain import histogram, quantile
 from specwatch.domain.histogram import Quantile
 from specwatch.domain.model import Histogram
-from specwatch.report.model import Bounds, Quantiles
+from specwatch.report.estimates import Bounds, Quantiles
 
 _QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _NEARLY_ALL = 0.95

@@ -12,7 +12,8 @@ from typing import ClassVar, Literal, NamedTuple
 
 from specwatch.domain.histogram import wide
 from specwatch.domain.model import HOUR
-from specwatch.report.model import Amount, Quantiles, Ratio, Side
+from specwatch.report.estimates import Amount, Quantiles, Ratio
+from specwatch.report.model import Side
 from specwatch.wording import figures
 from specwatch.wording.figures import UNKNOWN, finite
 from specwatch.wording.text import LONGEST_SENTENCE, shown

@@ -11,9 +11,10 @@ from specwatch.domain.merge import sum_fields, sum_tallies
 from specwatch.domain.model import ALL_TEMPERATURES, LOAD_BINS, Mode, Tally, load_bin_label
 from specwatch.domain.sample import Sample, total
 from specwatch.report import latencies
+from specwatch.report.estimates import Ratio
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import Cell
-from specwatch.report.model import BestK, Crossing, Load, Ratio, WhatIf
+from specwatch.report.model import BestK, Crossing, Load, WhatIf
 from specwatch.report.speedups import Speedups, ratio
 from specwatch.report.temperatures import without_speculation
 

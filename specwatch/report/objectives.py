@@ -9,7 +9,8 @@ from typing import Literal, NamedTuple
 from specwatch.config.rules import Slo
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, Mode, Tally, Window
 from specwatch.domain.sample import samples_of
-from specwatch.report.model import Bounds, Goodput, Objective, WorstHour
+from specwatch.report.estimates import Bounds
+from specwatch.report.model import Goodput, Objective, WorstHour
 from specwatch.rules import objectives as core
 from specwatch.rules.objectives import Requests, SloBook, requests_of
 

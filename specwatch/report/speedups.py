@@ -7,22 +7,16 @@ from dataclasses import dataclass, replace
 
 import specwatch.domain.baseline as baselines
 from specwatch.domain import breakeven
-from specwatch.domain.baseline import (
-    MOST_POINTS,
-    Baseline,
-    BaselineKey,
-    Measurement,
-    Origin,
-    Point,
-)
+from specwatch.domain.baseline import MOST_POINTS, Baseline, BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point, point_at
 from specwatch.domain.breakeven import Assessment
 from specwatch.domain.interval import LEAST_SAMPLES, Interval
 from specwatch.domain.merge import sum_tallies
 from specwatch.domain.model import HOUR, Environment, Mode, Objective
 from specwatch.domain.sample import Sample
+from specwatch.report.estimates import Ratio
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import Cell, Ledger
-from specwatch.report.model import Ratio
 
 _STRETCHES = 60
 """Windows of one load are compared as so many stretches at most: an hour minute by minute. Of
@@ -192,7 +186,7 @@ def _own(
         )
         if mode is Mode.OFF and (key, bin_) not in kept:
             points.setdefault((key, bin_), []).extend(
-                baselines.point_at(
+                point_at(
                     float(minute.start + minute.length),
                     minute.running / minute.busy,
                     minute.pace,

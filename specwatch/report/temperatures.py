@@ -9,9 +9,10 @@ from specwatch.domain.buckets import order_of
 from specwatch.domain.merge import sum_fields
 from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Mode, Tally
 from specwatch.report import latencies
+from specwatch.report.estimates import Acceptance, Latency, Quantiles, Ratio, Spread
 from specwatch.report.latencies import summed
 from specwatch.report.ledger import Cell
-from specwatch.report.model import Acceptance, Latency, Quantiles, Ratio, Spread, Temperature
+from specwatch.report.model import Temperature
 from specwatch.report.speedups import Speedups, ratio
 
 _COUNTED = (

@@ -7,7 +7,7 @@ import os
 import ssl
 from pathlib import Path
 
-from specwatch.config.sections import Reached
+from specwatch.config.http_access import Reached
 from specwatch.config.target import Target
 from specwatch.errors import ConfigError
 

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import msgspec
 import sqlalchemy as sa
 
-from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point, join
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin, join
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import LOAD_BINS, Histogram
 from specwatch.store import damage
 from specwatch.store.contexts import Finite, storable

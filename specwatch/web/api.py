@@ -12,12 +12,8 @@ a duration before now such as `30m`, or Unix seconds.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
-import hmac
-import ipaddress
-import re
 from collections.abc import (
     Awaitable,
     Callable,
@@ -34,16 +30,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specwatch.domain.model import HOUR, MINUTE, Window
-from specwatch.domain.units import is_loopback, quoted
+from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError, StoreError
 from specwatch.generate.alerts import runbook_sections
 from specwatch.guard.status import shown as guard_status
@@ -52,10 +46,16 @@ from specwatch.rules.decisions import Decision, TargetDecision
 from specwatch.status import DaemonStatus, TapStatus, TargetStatus
 from specwatch.store.guard_records import StepRecord
 from specwatch.web import report_api, runbook_page
+from specwatch.web.middleware import (
+    FOR_MONITORING,
+    HostCheck,
+    TokenCheck,
+    json_response,
+    respond,
+)
 from specwatch.web.query import chosen as chosen_of
 from specwatch.web.report_api import ReportReader
 from specwatch.web.status_route import StatusRoute
-from specwatch.wording.text import clean_json
 
 _MOST_WINDOWS = 10_000
 _MOST_DECISIONS = 1000
@@ -101,18 +101,18 @@ def application(
 
     def advice(_: Request) -> Response:
         """The runbook: a section for each alert."""
-        return _respond(runbook(), 200, runbook_page.MEDIA_TYPE, policy=runbook_page.POLICY)
+        return respond(runbook(), 200, runbook_page.MEDIA_TYPE, policy=runbook_page.POLICY)
 
     def healthz(_: Request) -> Response:
         """200 while every target is scraped in time, else 503; `stuck` names those that are not."""
         now = status()
         body = {"healthy": not now.stuck, "stuck": now.stuck}
-        return _json(body, 503 if now.stuck else 200)
+        return json_response(body, 503 if now.stuck else 200)
 
     def readyz(_: Request) -> Response:
         """200 when `ready`, else 503; `store` is `ok` or the reason."""
         now = status()
-        return _json(
+        return json_response(
             {"ready": now.ready, "store": now.store.error or "ok"}, 200 if now.ready else 503
         )
 
@@ -121,7 +121,7 @@ def application(
         acceptance and latency over the last minutes (`recent`), the `decision` (speedup,
         break-even, rules, objectives) and the `guard`. `specwatch status --json` prints it.
         """
-        return _json(daemon(status()))
+        return json_response(daemon(status()))
 
     reading = asyncio.Semaphore(_READERS)
 
@@ -130,9 +130,9 @@ def application(
             try:
                 return read(request)
             except ConfigError as error:
-                return _json({"error": str(error)}, 400)
+                return json_response({"error": str(error)}, 400)
             except StoreError as error:
-                return _json({"error": str(error)}, 503)
+                return json_response({"error": str(error)}, 503)
 
         @functools.wraps(read)
         async def answer(request: Request) -> Response:
@@ -162,7 +162,7 @@ def application(
         chosen = decision_selection(request.query_params, status().now)
         rows = verdicts(**{**chosen, "limit": chosen["limit"] + 1})
         shown = [decisions.decision(one) for one in rows[: chosen["limit"]]]
-        return _json({"decisions": shown, "more": len(rows) > chosen["limit"]})
+        return json_response({"decisions": shown, "more": len(rows) > chosen["limit"]})
 
     def read_report(request: Request) -> Response:
         """The report, as `specwatch report` makes it, of at most 92 days.
@@ -171,7 +171,7 @@ def application(
         is `json` (default; `specwatch report --schema` prints its schema), `html`, `md` or `text`.
         """
         page = report_api.page(report, request.query_params, status().now)
-        return _respond(page.body, 200, page.media_type, policy=page.policy)
+        return respond(page.body, 200, page.media_type, policy=page.policy)
 
     pages: dict[str, Callable[[Request], Any]] = {
         "/": StatusRoute(status, windows, verdicts, steps, reading).answer,
@@ -187,13 +187,13 @@ def application(
 
     def refused(request: Request, error: Exception) -> Response:
         if not isinstance(error, HTTPException):
-            return _json({"error": "a defect of specwatch; its log says which"}, 500)
+            return json_response({"error": "a defect of specwatch; its log says which"}, 500)
         if error.status_code == 404:
             known = ", ".join(pages)
             message = f"{request.url.path[:100]} does not exist; what does: {known}"
         else:
             message = f"{error.detail}: {request.method} is not answered here, only GET and HEAD"
-        answer = _json({"error": message}, error.status_code)
+        answer = json_response({"error": message}, error.status_code)
         answer.headers.update(error.headers or {})
         return answer
 
@@ -201,88 +201,12 @@ def application(
         routes=[Route(path, answer) for path, answer in pages.items()],
         exception_handlers={HTTPException: refused, Exception: refused},
         middleware=[
-            Middleware(_HostCheck, hosts=hosts, exempt=_FOR_MONITORING if monitored else ()),
-            Middleware(_TokenCheck, token=token),
+            Middleware(HostCheck, hosts=hosts, exempt=FOR_MONITORING if monitored else ()),
+            Middleware(TokenCheck, token=token),
         ],
     )
     app.router.redirect_slashes = False
     return app
-
-
-_FOR_MONITORING = ("/metrics", "/healthz", "/readyz")
-"""Paths that Prometheus, load balancers and kubelets ask for, under names of their own."""
-_FOR_PROBES = ("/healthz", "/readyz")
-"""Paths that need no token: load balancers and kubelets have none, and they tell little."""
-
-
-class _HostCheck:
-    """Refuses requests under a foreign name: a web page that lets its own name point here could
-    read the answers, by way of the browser of whoever visits it (DNS rebinding)."""
-
-    def __init__(
-        self, app: ASGIApp, *, hosts: Callable[[], Collection[str]], exempt: Collection[str]
-    ) -> None:
-        self._app = app
-        self._hosts = hosts
-        self._exempt = exempt
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        if scope["type"] == "http" and scope["path"] not in self._exempt:
-            host = Headers(scope=scope).get("host", "")
-            if not _is_known(host, self._hosts()):
-                message = (
-                    f"this daemon is not known under the name {quoted(host[:100])}; if it should"
-                    " be, add the name without port to allowed_hosts in its configuration"
-                )
-                app = _json({"error": message}, 421)
-        await app(scope, receive, send)
-
-
-class _TokenCheck:
-    """Refuses requests without the bearer token, where there is one (RFC 6750, section 2.1)."""
-
-    def __init__(self, app: ASGIApp, *, token: Callable[[], str | None]) -> None:
-        self._app = app
-        self._token = token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        if scope["type"] == "http" and scope["path"] not in _FOR_PROBES:
-            given = Headers(scope=scope).get("authorization", "")
-            app = self._refusal(given) or app
-        await app(scope, receive, send)
-
-    def _refusal(self, given: str) -> Response | None:
-        try:
-            token = self._token()
-        except ValueError:
-            message = (
-                "the file of listen_token_file cannot be read; the daemon's user must be able to"
-            )
-            return _json({"error": message}, 503)
-        if token is None:
-            return None
-        scheme, _, credentials = given.partition(" ")
-        known = hmac.compare_digest(credentials.encode("latin-1"), token.encode())
-        if known and scheme.lower() == "bearer":
-            return None
-        message = "this daemon asks for its bearer token (listen_token_file of its configuration)"
-        answer = _json({"error": message}, 401)
-        answer.headers["WWW-Authenticate"] = "Bearer"
-        return answer
-
-
-def _is_known(host: str, names: Collection[str]) -> bool:
-    """Whether a Host header names an address, this machine's loopback, or one of ``names``."""
-    if not host:
-        return True  # HTTP/1.0, which no browser speaks
-    name = re.sub(r":[0-9]*$", "", host).lower().removesuffix(".")
-    with contextlib.suppress(ValueError):
-        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
-        return True  # a name is what can be made to point elsewhere
-    above = {"*" + name[dot:] for dot, letter in enumerate(name) if letter == "."}
-    return is_loopback(name) or not {name, "*", *above}.isdisjoint(names)
 
 
 def daemon(status: DaemonStatus) -> dict[str, Any]:
@@ -346,7 +270,7 @@ def _windows(rows: Iterable[Window], limit: int) -> Response:
     encoded = [msgspec.json.encode(summary.window(one)) for one in rows]
     more = b"true" if len(encoded) > limit else b"false"
     body = b'{"windows":[' + b",".join(encoded[:limit]) + b'],"more":' + more + b"}"
-    return _respond(body, 200)
+    return respond(body, 200)
 
 
 def _target(target: TargetStatus, status: DaemonStatus) -> dict[str, Any]:
@@ -393,21 +317,6 @@ def _facts(target: TargetStatus, decision: dict[str, Any], not_shown: list[str])
     shown["guard"] = None if target.guard is None else guard_status(target.guard)
     shown["recent"] = [summary.window(one) for one in target.recent]
     return shown
-
-
-def _json(body: Any, status: int = 200) -> Response:
-    return _respond(msgspec.json.encode(body), status)
-
-
-def _respond(
-    body: bytes, status: int, media_type: str = "application/json", policy: str | None = None
-) -> Response:
-    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    if policy is not None:
-        headers["Content-Security-Policy"] = policy
-    if media_type == "application/json":
-        body = clean_json(body)
-    return Response(body, status, media_type=media_type, headers=headers)
 
 
 def _tap(status: TapStatus) -> dict[str, Any]:

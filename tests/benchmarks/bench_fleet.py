@@ -26,7 +26,8 @@ import structlog
 from specwatch.config.loading import Config, from_targets
 from specwatch.daemon.rule_service import RuleService
 from specwatch.domain import histogram
-from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import HISTOGRAMS, MINUTE, Batch, Histogram, Moment, Window
 from specwatch.store.repository import Store
 from tests.benchmarks import bench_store, watcher

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from specwatch.cli import report
-from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import (
     HOUR,
     MINUTE,

@@ -20,9 +20,9 @@ from specwatch.domain.model import Mode
 from specwatch.errors import ConfigError
 from specwatch.loadtest import server as load_server
 from specwatch.loadtest.bench_run import INTERRUPTED
-from specwatch.loadtest.calibration import Engine, engine_of
 from specwatch.loadtest.client import LoadClient
 from specwatch.loadtest.compare import compare, with_benches
+from specwatch.loadtest.engine import Engine, engine_of
 from specwatch.loadtest.requests import Answer, Ask
 from specwatch.simulator.server import SimulatedServer
 from tests.cli.conftest import Run

@@ -82,7 +82,8 @@ def test_a_database_and_a_folder_that_this_user_may_not_look_for_are_one(
 
 def measured(place: Path, targets: list[str], age: float) -> None:
     """Put a baseline of each target, so many seconds old, into the database at a place."""
-    from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+    from specwatch.domain.baseline import BaselineKey, Measurement, Origin
+    from specwatch.domain.baseline_points import Point
     from specwatch.store.repository import Store
 
     now = time.time()

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from specwatch.cli import options
 from specwatch.config import sections
-from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import Batch
 from specwatch.rules.decisions import Decision
 from specwatch.store import schema

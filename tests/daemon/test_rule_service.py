@@ -18,7 +18,8 @@ from specwatch.config.target import Target
 from specwatch.daemon import rule_service as judging_module
 from specwatch.daemon.daemon import Daemon
 from specwatch.daemon.rule_service import RuleService
-from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import HOUR, Batch, Histogram, Mode, Moment, Window
 from specwatch.domain.speedup import NOT_READ, TOO_FEW
 from specwatch.errors import StoreUnavailable

@@ -6,7 +6,8 @@ import bisect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin, Point
+from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import LOAD_BINS, MINUTE, Gauges, Histogram, Mode, Tally, load_bin
 from specwatch.domain.sample import Sample, completed
 from specwatch.rules.evidence import Evidence

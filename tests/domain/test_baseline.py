@@ -15,12 +15,11 @@ from specwatch.domain.baseline import (
     BaselineKey,
     Measurement,
     Origin,
-    Point,
     choose,
     join,
     measured,
-    point_of,
 )
+from specwatch.domain.baseline_points import Point, point_of
 from specwatch.domain.interval import LEAST_SAMPLES
 from specwatch.domain.model import MINUTE, Environment, Gauges, Histogram, Mode, Tally, load_bin
 from tests.domain import minutes

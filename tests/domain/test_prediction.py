@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin, Point
+from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Tally, load_bin
 from specwatch.domain.prediction import Experience, RememberedMinutes, worth_it

@@ -12,7 +12,8 @@ from specwatch.domain.experiments import Level
 from specwatch.domain.model import Environment, Mode, Series, Tally
 from specwatch.engines.acceptance import Acceptance
 from specwatch.loadtest.bench import Load, Stretch, answered_well, level, written
-from specwatch.loadtest.calibration import Block, Engine, Look, Stage
+from specwatch.loadtest.calibration import Block, Look, Stage
+from specwatch.loadtest.engine import Engine
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind, Prompt
 
 FULL = 21

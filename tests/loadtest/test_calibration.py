@@ -12,7 +12,8 @@ from specwatch.domain.model import Environment, Mode, Series
 from specwatch.domain.sample import SentLengths
 from specwatch.errors import ConfigError, PageError
 from specwatch.loadtest import calibration, calibration_report
-from specwatch.loadtest.calibration import Block, Engine, Look, Meter, Stage, check, engine_of
+from specwatch.loadtest.calibration import Block, Look, Meter, Stage
+from specwatch.loadtest.engine import Engine, check, engine_of
 from specwatch.loadtest.requests import Answer, Ask, ErrorKind
 from tests import pages
 

@@ -12,8 +12,9 @@ import pytest
 from specwatch.domain.experiments import Estimate, Level
 from specwatch.domain.model import Environment, Mode
 from specwatch.loadtest.bench import Load, Stretch, level
-from specwatch.loadtest.calibration import Block, Engine, Look, Stage
+from specwatch.loadtest.calibration import Block, Look, Stage
 from specwatch.loadtest.compare import compare
+from specwatch.loadtest.engine import Engine
 from specwatch.loadtest.requests import Answer, Ask
 from tests.loadtest.benches import bench
 

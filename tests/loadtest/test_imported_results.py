@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specwatch.domain.baseline import BaselineKey, Origin, Point
+from specwatch.domain.baseline import BaselineKey, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import load_bin
 from specwatch.errors import ConfigError
 from specwatch.loadtest import imported_results

@@ -9,7 +9,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin, Point
+from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.experiments import Distribution
 from specwatch.domain.model import Environment, Histogram, Mode, Series, Tally
 from specwatch.domain.model import load_bin as load_bin_of
@@ -17,8 +18,9 @@ from specwatch.engines.acceptance import Acceptance as Record
 from specwatch.loadtest import other_traffic
 from specwatch.loadtest.acceptance import Part, acceptance_of, length_interval, rate_interval
 from specwatch.loadtest.acceptance import drawn as together
-from specwatch.loadtest.calibration import Engine, Slice, Stage
+from specwatch.loadtest.calibration import Slice, Stage
 from specwatch.loadtest.common import distribution_of
+from specwatch.loadtest.engine import Engine
 from specwatch.loadtest.probe import (
     Cost,
     Source,

@@ -6,11 +6,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from specwatch.report.estimates import Amount, Bounds, Latency, Ratio
 from specwatch.report.model import (
-    Amount,
     Answer,
     BestK,
-    Bounds,
     Breach,
     Change,
     Crossing,
@@ -18,12 +17,10 @@ from specwatch.report.model import (
     Gap,
     Goodput,
     Health,
-    Latency,
     MeasuredLoad,
     ModelReport,
     Objective,
     ProbedTemperature,
-    Ratio,
     Series,
     Side,
     Temperature,

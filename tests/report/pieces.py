@@ -8,18 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from specwatch.report.estimates import Acceptance, Bounds, Latency, Quantiles, Ratio, Spread
 from specwatch.report.model import (
-    Acceptance,
     AcceptancePoint,
-    Bounds,
     Incident,
-    Latency,
     LatencyPoint,
     Load,
-    Quantiles,
-    Ratio,
     Series,
-    Spread,
     Step,
     Temperature,
 )

@@ -8,14 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from specwatch.report.model import (
-    Answer,
-    Change,
-    Latency,
-    Ratio,
-    Report,
-    Side,
-)
+from specwatch.report.estimates import Latency, Ratio
+from specwatch.report.model import Answer, Change, Report, Side
 from tests.report.models import assumed, blank, loses, pays
 from tests.report.pieces import BUCKETS, HOUR, PAYS, SINCE, UNTIL, loads, series
 

@@ -8,7 +8,8 @@ from specwatch.domain.baseline import Baseline, BaselineKey, Origin, choose, mea
 from specwatch.domain.model import MINUTE, Environment, Histogram, Mode, Tally
 from specwatch.domain.sample import samples_of
 from specwatch.report.changes import MOST_CHANGES, changes
-from specwatch.report.model import Bounds, Side
+from specwatch.report.estimates import Bounds
+from specwatch.report.model import Side
 from tests.report.hours import at, drafted, window
 
 BOUNDS = (0.01, 0.02, 0.04)

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from specwatch.report import charts
 from specwatch.report.charts.svg import DARK, LIGHT
-from specwatch.report.model import AcceptancePoint, LatencyPoint, ModelReport, Ratio, Report, Series
+from specwatch.report.estimates import Ratio
+from specwatch.report.model import AcceptancePoint, LatencyPoint, ModelReport, Report, Series
 from tests.report import sample
 from tests.report.drawing import Drawing
 from tests.report.sample import HOUR, SINCE, UNTIL

@@ -9,9 +9,10 @@ import pytest
 
 from specwatch.loadtest.compare import compare
 from specwatch.pages.report_html import report_html
+from specwatch.report.estimates import Ratio
 from specwatch.report.experiments import MOST, experiment, headline, newest, notes
 from specwatch.report.markdown import markdown
-from specwatch.report.model import Experiment, Ratio, Report
+from specwatch.report.model import Experiment, Report
 from specwatch.report.text import lines
 from tests.report import sample
 from tests.report.experiments import comparison, measured, probe

@@ -11,8 +11,9 @@ import pytest
 
 from specwatch.domain.model import HOUR, Environment, Histogram, Mode, Window
 from specwatch.report.build import build
+from specwatch.report.estimates import Ratio
 from specwatch.report.loads import crossing
-from specwatch.report.model import Load, ModelReport, Ratio
+from specwatch.report.model import Load, ModelReport
 from specwatch.report.sources import Sources
 from tests.report.history import SINCE, TARGET, counted, flat, hour, measurement
 

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from specwatch.config.loading import Config
-from specwatch.report.model import Bounds, Load, ModelReport, Quantiles, Report
+from specwatch.report.estimates import Bounds, Quantiles
+from specwatch.report.model import Load, ModelReport, Report
 from specwatch.report.reader import read_report
 from specwatch.scrape.exposition import PageReader
 from specwatch.simulator.counters import INTER_TOKEN_BOUNDS, TTFT_BOUNDS

@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from specwatch.config.rules import Slo
 from specwatch.domain.model import HOUR, MINUTE, Mode, Tally
+from specwatch.report.estimates import Bounds
 from specwatch.report.layout import Sentence
-from specwatch.report.model import Bounds, Goodput, WorstHour
+from specwatch.report.model import Goodput, WorstHour
 from specwatch.report.objectives import goodput, objectives
 from specwatch.report.sections.operation import objectives as section
 from tests.report import sample

@@ -7,18 +7,10 @@ from msgspec.structs import replace
 
 from specwatch.pages.report_html import report_html
 from specwatch.report import layout
+from specwatch.report.estimates import Amount, Bounds, Latency, Quantiles, Ratio
 from specwatch.report.layout import Listing, Part, Sentence, Table
 from specwatch.report.markdown import markdown
-from specwatch.report.model import (
-    Amount,
-    Bounds,
-    Latency,
-    ModelReport,
-    Quantiles,
-    Ratio,
-    Report,
-    WhatIf,
-)
+from specwatch.report.model import ModelReport, Report, WhatIf
 from specwatch.report.sections import sections
 from specwatch.report.sections.answer import overview
 from specwatch.report.text import plain

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from specwatch.cli.calibrate import command
-from specwatch.report.model import Amount, BestK, Incident, Load, Ratio, Step, Temperature, WhatIf
+from specwatch.report.estimates import Amount, Ratio
+from specwatch.report.model import BestK, Incident, Load, Step, Temperature, WhatIf
 from specwatch.report.sentences import recommendation, sentence
 from tests.report import pieces, sample
 from tests.report.hours import at

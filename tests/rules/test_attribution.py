@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specwatch.config.rules import Condition, Rule
-from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin, Point
+from specwatch.domain.baseline import Baseline, BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import Environment, Gauges, Histogram, Mode, Tally
 from specwatch.domain.sample import Sample
 from specwatch.rules.attribution import Attribution, Factor, attribute, explain

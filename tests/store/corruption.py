@@ -25,7 +25,8 @@ import structlog
 from specwatch.daemon.guard_service import GuardService
 from specwatch.daemon.recorder import Recorder
 from specwatch.daemon.rule_service import RuleService
-from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import HOUR, MINUTE, Batch, Histogram, Mode, Moment
 from specwatch.errors import StoreError, StoreMalformed
 from specwatch.guard.state import Phase, Step

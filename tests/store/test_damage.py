@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from structlog.testing import capture_logs
 
 from specwatch.daemon.recorder import Recorder
-from specwatch.domain.baseline import BaselineKey, Measurement, Origin, Point
+from specwatch.domain.baseline import BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import HOUR, MINUTE, Batch, Moment
 from specwatch.errors import DamagedRow, StoreMalformed
 from specwatch.guard.state import GuardState, Phase, Step

@@ -12,14 +12,8 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specwatch.domain.baseline import (
-    MAX_AGE,
-    MOST_POINTS,
-    BaselineKey,
-    Measurement,
-    Origin,
-    Point,
-)
+from specwatch.domain.baseline import MAX_AGE, MOST_POINTS, BaselineKey, Measurement, Origin
+from specwatch.domain.baseline_points import Point
 from specwatch.domain.model import HOUR, Histogram
 from specwatch.errors import StoreUnavailable
 from specwatch.store.database import Database

@@ -21,6 +21,7 @@ from specwatch.guard.plan import Plan, ProcessState, Service
 from specwatch.guard.state import Phase
 from specwatch.loadtest import calibration, calibration_shape
 from specwatch.loadtest.calibration import Block, Look, Meter, Stage
+from specwatch.loadtest.engine import engine_of
 from specwatch.scrape.exposition import PageReader
 from specwatch.store.repository import Store
 from tests.worlds.life import Server
@@ -239,7 +240,7 @@ class Specwatch:
                     CALIBRATE_SECONDS,
                 )  # fmt: skip
                 first = reader.read(pages[0].encode())
-                engine = calibration.engine_of(first, "0.32.0", ())
+                engine = engine_of(first, "0.32.0", ())
                 looks = tuple(
                     Look(reader.read(page.encode()), until, n * self._world.interval,
                          load * n * self._world.interval)

@@ -35,7 +35,8 @@ from specwatch.report.charts.svg import (
     text_width,
     words,
 )
-from specwatch.report.model import Load, Ratio
+from specwatch.report.estimates import Ratio
+from specwatch.report.model import Load
 from specwatch.wording.figures import finite
 from specwatch.wording.text import shown
 

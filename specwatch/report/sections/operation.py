@@ -7,8 +7,9 @@ from functools import partial
 
 from specwatch.domain.model import UNCOVERED
 from specwatch.report import layout
+from specwatch.report.estimates import Bounds
 from specwatch.report.layout import Cell, Listing, Part, Section, Sentence, Style, table
-from specwatch.report.model import Bounds, Goodput, Incident, ModelReport, Objective, Side
+from specwatch.report.model import Goodput, Incident, ModelReport, Objective, Side
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
 from specwatch.wording.text import shown

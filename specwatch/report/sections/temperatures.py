@@ -7,8 +7,9 @@ from typing import Literal
 
 from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.report import layout
+from specwatch.report.estimates import Latency
 from specwatch.report.layout import Cell, Figure, Part, Section, Sentence, table
-from specwatch.report.model import Latency, ModelReport
+from specwatch.report.model import ModelReport
 from specwatch.wording import figures
 from specwatch.wording.text import shown
 

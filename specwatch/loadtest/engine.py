@@ -1,0 +1,112 @@
+"""The engine that is measured: which one it is, by its page, and whether two can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from specwatch.domain.model import Environment, Mode, Series, Tally
+from specwatch.engines.families import ENGINE_TITLES
+from specwatch.errors import ConfigError, PageError
+from specwatch.scrape import tally
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One model of one server, as a page shows it."""
+
+    series_name: str
+    """The model's label on the page; empty where there is none."""
+    model_name: str
+    mode: Mode
+    environment: Environment
+    tapped: bool = False
+    busy: float = 0.0
+    """Requests that ran or waited."""
+
+
+def engine_of(
+    samples: Mapping[Series, float],
+    version: str | None,
+    served: Sequence[str],
+    *,
+    drafting: bool | None = None,
+    model: str | None = None,
+    where: str = "the server",
+) -> Engine:
+    """The model to measure: the one called ``model``, or the only one.
+
+    ``version``, ``served`` and ``drafting`` are what the engine says of itself. Raises
+    ConfigError, with ``where`` the page is, for a page without an engine's samples, or without that
+    model.
+    """
+    parts = tally.parts_of(samples)
+    if not parts.models:
+        raise ConfigError(
+            f"{where} has a metrics page, but not of {ENGINE_TITLES}; give the URL of the engine"
+            " itself"
+        )
+    names = {name or (served[0] if served else ""): name for name in parts.models}
+    if model is None and len(names) > 1:
+        raise ConfigError(f"{where} serves {', '.join(sorted(names))}; choose one with --model")
+    chosen = next(iter(names)) if model is None else model
+    if chosen not in names:
+        raise ConfigError(
+            f"{where} does not serve {chosen}; it serves {', '.join(sorted(names)) or 'no model'}"
+        )
+    gauges = tally.sampled(parts.models[names[chosen]])
+    return Engine(
+        names[chosen],
+        chosen,
+        tally.mode_of(parts.models[names[chosen]], drafting),
+        Environment(version, tally.fingerprint_of(samples)),
+        tapped=any(series.temperature for series in parts.tap),
+        busy=(gauges.running or 0.0) + (gauges.waiting or 0.0),
+    )
+
+
+def counted_of(samples: Mapping[Series, float], engine: Engine) -> Tally:
+    """All that a page has counted of a model since the engine started; empty where it cannot be
+    read."""
+    try:
+        return tally.tally_of(tally.parts_of(samples).models.get(engine.series_name, {}), [])
+    except PageError:
+        return Tally()
+
+
+def check(off: Engine, on: Engine | None) -> list[str]:
+    """Raise ConfigError for servers that cannot be compared; return what is doubtful, as words."""
+    for option, engine in (("--off", off), ("--on", on)):
+        if engine is not None and engine.mode is Mode.UNKNOWN:
+            raise ConfigError(
+                f"{option}: it is not known whether this server speculates: no draft was counted"
+                f" for {engine.model_name}, and its /slots does not tell; start llama-server"
+                " without --no-slots, and give its API key"
+            )
+    if off.mode is not Mode.OFF:
+        raise ConfigError(
+            f"--off: this server speculates (its page has the families of speculation for"
+            f" {off.model_name}); start one without it: `vllm serve` without --speculative-config"
+        )
+    if on is None:
+        return []
+    if on.mode is not Mode.ON:
+        raise ConfigError(
+            f"--on: this server does not speculate (its page has no family of speculation for"
+            f" {on.model_name}); start it with --speculative-config, or leave --on out"
+        )
+    if on.model_name != off.model_name:
+        raise ConfigError(
+            f"--off serves {off.model_name} and --on {on.model_name}: compare the same model"
+        )
+    doubts = []
+    for what, first, second in (
+        ("engine version", off.environment.engine_version, on.environment.engine_version),
+        ("configuration", off.environment.configuration, on.environment.configuration),
+    ):
+        if first is not None and second is not None and first != second:
+            doubts.append(
+                f"the servers differ in their {what} ({first} off, {second} on): the baseline will"
+                " not be used for the one that speculates"
+            )
+    return doubts

@@ -1,0 +1,117 @@
+"""What surrounds the routes: who may ask, and how each answer is made."""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import ipaddress
+import re
+from collections.abc import (
+    Callable,
+    Collection,
+)
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from specwatch.domain.units import is_loopback, quoted
+from specwatch.wording.text import clean_json
+
+FOR_MONITORING = ("/metrics", "/healthz", "/readyz")
+"""Paths that Prometheus, load balancers and kubelets ask for, under names of their own."""
+
+
+_FOR_PROBES = ("/healthz", "/readyz")
+"""Paths that need no token: load balancers and kubelets have none, and they tell little."""
+
+
+def json_response(body: Any, status: int = 200) -> Response:
+    """A value as JSON."""
+    return respond(msgspec.json.encode(body), status)
+
+
+def respond(
+    body: bytes, status: int, media_type: str = "application/json", policy: str | None = None
+) -> Response:
+    """An answer that no cache keeps; ``policy`` is its Content-Security-Policy."""
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    if policy is not None:
+        headers["Content-Security-Policy"] = policy
+    if media_type == "application/json":
+        body = clean_json(body)
+    return Response(body, status, media_type=media_type, headers=headers)
+
+
+class HostCheck:
+    """Refuses requests under a foreign name: a web page that lets its own name point here could
+    read the answers, by way of the browser of whoever visits it (DNS rebinding)."""
+
+    def __init__(
+        self, app: ASGIApp, *, hosts: Callable[[], Collection[str]], exempt: Collection[str]
+    ) -> None:
+        self._app = app
+        self._hosts = hosts
+        self._exempt = exempt
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As an ASGI application."""
+        app = self._app
+        if scope["type"] == "http" and scope["path"] not in self._exempt:
+            host = Headers(scope=scope).get("host", "")
+            if not _is_known(host, self._hosts()):
+                message = (
+                    f"this daemon is not known under the name {quoted(host[:100])}; if it should"
+                    " be, add the name without port to allowed_hosts in its configuration"
+                )
+                app = json_response({"error": message}, 421)
+        await app(scope, receive, send)
+
+
+class TokenCheck:
+    """Refuses requests without the bearer token, where there is one (RFC 6750, section 2.1)."""
+
+    def __init__(self, app: ASGIApp, *, token: Callable[[], str | None]) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As an ASGI application."""
+        app = self._app
+        if scope["type"] == "http" and scope["path"] not in _FOR_PROBES:
+            given = Headers(scope=scope).get("authorization", "")
+            app = self._refusal(given) or app
+        await app(scope, receive, send)
+
+    def _refusal(self, given: str) -> Response | None:
+        try:
+            token = self._token()
+        except ValueError:
+            message = (
+                "the file of listen_token_file cannot be read; the daemon's user must be able to"
+            )
+            return json_response({"error": message}, 503)
+        if token is None:
+            return None
+        scheme, _, credentials = given.partition(" ")
+        known = hmac.compare_digest(credentials.encode("latin-1"), token.encode())
+        if known and scheme.lower() == "bearer":
+            return None
+        message = "this daemon asks for its bearer token (listen_token_file of its configuration)"
+        answer = json_response({"error": message}, 401)
+        answer.headers["WWW-Authenticate"] = "Bearer"
+        return answer
+
+
+def _is_known(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header names an address, this machine's loopback, or one of ``names``."""
+    if not host:
+        return True  # HTTP/1.0, which no browser speaks
+    name = re.sub(r":[0-9]*$", "", host).lower().removesuffix(".")
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+        return True  # a name is what can be made to point elsewhere
+    above = {"*" + name[dot:] for dot, letter in enumerate(name) if letter == "."}
+    return is_loopback(name) or not {name, "*", *above}.isdisjoint(names)
