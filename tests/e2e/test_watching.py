@@ -226,11 +226,13 @@ def test_a_tpot_quantile_lies_in_the_bucket_of_the_clients(
     """Either end of a span may reach the client late, but a span is divided by many tokens.
 
     So client and server differ both ways, by at most 1 ms or a tenth: within that of a bound, the
-    neighbouring bucket will do; and of a hundred requests one may be held up for any time.
+    neighbouring bucket will do; and of a hundred requests one may be held up for any time, on
+    either side.
     """
     observed = of_streams(story, windows, "tpot")
     assert observed.count == len(story.streams)
-    lower, upper = bucket(observed, q)
+    lower, _ = bucket(observed, q - 0.01)
+    _, upper = bucket(observed, q)
     values = [outcome.tpot for outcome in story.streams]
     assert lower - max(0.001, 0.1 * lower) < measured(values, q)
     assert measured(values, q - 0.01) <= upper + max(0.001, 0.1 * upper)
