@@ -145,8 +145,9 @@ class Stage:
 
     engine: Engine
     concurrency: int
-    unsteady: bool = False
-    """Whether it may be used although something slowed the server for a while."""
+    must_be_steady: bool = False
+    """Whether its rounds have the same prompts, so that it is of no use where something slowed the
+    server in some of them."""
     slices: list[Slice] = field(default_factory=list)
     whole: Tally = field(default_factory=Tally)
     """All that the server counted, from the first request to the end of the last."""
@@ -206,7 +207,7 @@ class Stage:
     @property
     def disturbed(self) -> bool:
         """Whether something slowed the server for a while, so that it should be measured again."""
-        return not self.unsteady and self.apart > MOST_DISTURBED
+        return self.must_be_steady and self.apart > MOST_DISTURBED
 
     @property
     def errors(self) -> Counter[str]:

@@ -234,7 +234,10 @@ class Calibration:
     async def _stages_once(self, servers: Sequence[Server], concurrency: int) -> list[Stage]:
         """Slice by slice in turn, so that what changes meanwhile meets all."""
         plan = self._plan
-        stages = [Stage(server.engine, concurrency, unsteady=plan.unsteady) for server in servers]
+        stages = [
+            Stage(server.engine, concurrency, must_be_steady=not plan.unsteady)
+            for server in servers
+        ]
         for server in servers:
             self._step(f"concurrency {concurrency}, warming up", 0)
             await server.loop.run(
