@@ -211,6 +211,7 @@ def test_a_holder_that_hangs_holds_up_nothing(
     assert (caught.value.changed, caught.value.retry) == (True, True)
     supervisor.ask_to_stop(then=lambda: told.append(True))
     wait_for(lambda: told and not alive([found.pid, found.parent]))
+    monkeypatch.undo()  # what ends it has its usual patience
 
 
 def test_asked_to_stop_with_nothing_running_it_says_so_at_once(supervise: Supervise) -> None:
