@@ -97,15 +97,15 @@ class HeldProcess:
         unread = b""
         while True:
             try:
-                words = self._socket.recv(4096)
+                data = self._socket.recv(4096)
             except TimeoutError:
                 yield Event("")
                 continue
             except ConnectionError:
                 return
-            if not words:
+            if not data:
                 return
-            *lines, unread = (unread + words).split(b"\n")
+            *lines, unread = (unread + data).split(b"\n")
             yield from map(self._event, lines)
 
     def finish(self) -> bool:

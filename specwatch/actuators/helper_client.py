@@ -81,7 +81,7 @@ class HelperClient:
     def _unreachable(self, error: OSError) -> ActuatorError:
         start = f"`systemctl enable --now specwatch-guard@{self._instance}.socket`"
         if isinstance(error, FileNotFoundError):
-            return ActuatorError(f"there is no helper for {self._unit}: {start}")
+            return ActuatorError(f"the helper for {self._unit} is not installed: {start}")
         if isinstance(error, PermissionError):
             return ActuatorError(
                 f"{self._path} may be used by root and the group specwatch only; run specwatch as"

@@ -187,14 +187,14 @@ class ProcessHolder:
     def _obey(self) -> bool:
         """Do what the socket says; False once it is closed."""
         try:
-            words = os.read(self._control, 4096)
+            data = os.read(self._control, 4096)
         except ConnectionError:
-            words = b""
-        if not words:
+            data = b""
+        if not data:
             self._alone = True
             self._stop(self._grace)
             return False
-        *lines, self._unread = (self._unread + words).split(b"\n")
+        *lines, self._unread = (self._unread + data).split(b"\n")
         for line in lines:
             verb, _, seconds = line.partition(b" ")
             if verb == b"stop":

@@ -86,16 +86,16 @@ class Daemon:
         self._now = now
         self._random = random.Random(seed)
         self._service = ServiceManager(environ)
+        self.targets = WatchedTargets(self._new_scraper)
         self._recorder = Recorder(
             Store(config.database.connect_url(), daemon=config.daemon),
             queue_limit=config.store.queue_limit,
             now=now,
-            resume=lambda cursors: self.targets.resume(cursors),
-            supersede=lambda cursors: self.targets.supersede(cursors),
+            resume=self.targets.resume,
+            supersede=self.targets.supersede,
         )
         self._rule_service = RuleService(self._recorder.store, config, now=now)
         self._gpu = GpuMemoryReader()
-        self.targets = WatchedTargets(self._new_scraper)
         self._guard_service = GuardService(
             self._recorder.store,
             config,

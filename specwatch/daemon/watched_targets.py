@@ -86,7 +86,7 @@ class WatchedTargets:
         try:
             scraper.turn()
         except Exception:
-            # A defect of ours in one target's turn must neither stop the others nor pass unseen.
+            # A defect in the turn of one target stops no other, and is logged.
             _log.exception("turn_failed", target=scraper.target.name)
 
     def close(self) -> None:

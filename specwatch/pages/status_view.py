@@ -96,29 +96,29 @@ def troubles(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:
 
 
 def _troubles(target: TargetStatus, status: DaemonStatus) -> tuple[str, ...]:
-    troubles_ = []
+    reasons = []
     if target.name in status.stuck:
-        troubles_.append("stuck")
+        reasons.append("stuck")
     if target.failure is not None:
-        troubles_.append(f"cannot be read: {shown(str(target.failure.reason)).replace('_', ' ')}")
+        reasons.append(f"cannot be read: {shown(str(target.failure.reason)).replace('_', ' ')}")
     if target.tap.proxy is not None and target.tap.proxy.failure is not None:
-        troubles_.append("its proxy cannot be read")
+        reasons.append("its proxy cannot be read")
     breaches = [
         finding for finding in target.decision.findings if finding.verdict is Verdict.BREACH
     ]
     read = target.failure is None and target.name not in status.stuck
     if read and any(_loses(target, model, status.now) for model in target.decision.models):
-        troubles_.append("speculation loses")
+        reasons.append("speculation loses")
     urgent = sum(breach.rule.severity in _URGENT for breach in breaches)
     if urgent:
-        troubles_.append(f"{figures.counted(urgent, 'rule')} in breach")
-    troubles_ += _guard_troubles(target.guard)
+        reasons.append(f"{figures.counted(urgent, 'rule')} in breach")
+    reasons += _guard_troubles(target.guard)
     spent = sum((slo.budget_left or 0.0) < 0 for slo in target.decision.slos)
     if spent:
-        troubles_.append(f"{figures.counted(spent, 'error budget')} spent")
+        reasons.append(f"{figures.counted(spent, 'error budget')} spent")
     if target.tap.trouble:
-        troubles_.append("temperatures in doubt")
-    return tuple(troubles_)
+        reasons.append("temperatures in doubt")
+    return tuple(reasons)
 
 
 def _loses(target: TargetStatus, model: str, now: float) -> bool:

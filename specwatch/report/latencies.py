@@ -22,33 +22,33 @@ def quantiles(observed: Histogram | None, count: int | None = None) -> Quantiles
     if observed is None or not observed.count:
         return None
     known = histogram.quantiles(observed, tuple(_QUANTILES.values()))
-    quantiles_ = dict(zip(_QUANTILES, known, strict=True))
-    values = {name: quantile.value for name, quantile in quantiles_.items()}
+    by_name = dict(zip(_QUANTILES, known, strict=True))
+    values = {name: quantile.value for name, quantile in by_name.items()}
     return Quantiles(
         count=observed.count if count is None else count,
         mean=histogram.mean(observed),
         p50=values["p50"],
         p95=values["p95"],
         p99=values["p99"],
-        beyond=beyond(quantiles_),
-        buckets=buckets(quantiles_),
+        beyond=beyond(by_name),
+        buckets=buckets(by_name),
     )
 
 
-def beyond(quantiles_: Mapping[str, Quantile | None]) -> tuple[str, ...]:
+def beyond(by_name: Mapping[str, Quantile | None]) -> tuple[str, ...]:
     """The names of quantiles that lie beyond the last bound, and have its value."""
     return tuple(
         name
-        for name, quantile in quantiles_.items()
+        for name, quantile in by_name.items()
         if quantile and quantile.open_ended and quantile.value is not None
     )
 
 
-def buckets(quantiles_: Mapping[str, Quantile | None]) -> dict[str, Bounds]:
+def buckets(by_name: Mapping[str, Quantile | None]) -> dict[str, Bounds]:
     """The bounds between which quantiles are, by name, but for those beyond the last bound."""
     return {
         name: Bounds(lower=quantile.lower, upper=quantile.upper)
-        for name, quantile in quantiles_.items()
+        for name, quantile in by_name.items()
         if quantile and not quantile.open_ended
     }
 

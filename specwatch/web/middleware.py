@@ -22,8 +22,6 @@ from specwatch.wording.text import clean_json
 
 FOR_MONITORING = ("/metrics", "/healthz", "/readyz")
 """Paths that Prometheus, load balancers and kubelets ask for, under names of their own."""
-
-
 _FOR_PROBES = ("/healthz", "/readyz")
 """Paths that need no token: load balancers and kubelets have none, and they tell little."""
 

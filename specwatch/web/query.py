@@ -25,18 +25,18 @@ def chosen(
     for key in query:
         if key not in known:
             raise ConfigError(f"{quoted(key)}: unknown parameter; known are {', '.join(known)}")
-    chosen_: dict[str, Any] = {key: query[key] for key in names if key in query}
-    for key, name in chosen_.items():
+    selected: dict[str, Any] = {key: query[key] for key in names if key in query}
+    for key, name in selected.items():
         if "\0" in name:  # which no database takes
             raise ConfigError(f"{key}: {quoted(name)} has a null character; no name has one")
-    chosen_["since"] = _when("since", query.get("since", since), now)
-    chosen_["until"] = _when("until", query.get("until", str(now)), now)
-    if chosen_["since"] > chosen_["until"]:
+    selected["since"] = _when("since", query.get("since", since), now)
+    selected["until"] = _when("until", query.get("until", str(now)), now)
+    if selected["since"] > selected["until"]:
         raise ConfigError(
             f"since: {quoted(query.get('since', since))} is later than until,"
             f" {quoted(query.get('until', 'now'))}; give an earlier time"
         )
-    return chosen_
+    return selected
 
 
 def _when(key: str, text: str, now: float) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import itertools
 import json
@@ -11,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -295,21 +295,22 @@ def test_what_others_did_meanwhile_is_not_stored(
     assert stored(database) == []
 
 
+@dataclass(frozen=True, kw_only=True)
 class Throttled(SimulatedCosts):
-    """Steps take four times as long for a while, whenever ``slow`` says so of their number."""
+    """A step takes four times as long where ``slow`` says so of its number."""
 
-    def __init__(self, slow: Callable[[int], bool]) -> None:
-        super().__init__(*dataclasses.astuple(COSTS))
-        object.__setattr__(self, "_slow", slow)
-        object.__setattr__(self, "_steps", itertools.count())
+    slow: Callable[[int], bool]
+    numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def step(self, sequences: int, verified: int, prefilled: int = 0) -> float:
-        factor = 4.0 if self._slow(next(self._steps)) else 1.0  # type: ignore[attr-defined]
+        factor = 4.0 if self.slow(next(self.numbers)) else 1.0
         return factor * super().step(sequences, verified, prefilled)
 
 
 def throttled(database: str, slow: Callable[[int], bool], *more: str) -> Result:
-    with in_virtual_time([SimulatedEngine(settings(costs=Throttled(slow)))]) as (off,):
+    with in_virtual_time(
+        [SimulatedEngine(settings(costs=Throttled(**asdict(COSTS), slow=slow)))]
+    ) as (off,):
         return CliRunner().invoke(
             group,
             [

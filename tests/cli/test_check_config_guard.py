@@ -163,6 +163,6 @@ def test_a_unit_that_only_root_can_restart_is_noted(
     found = [note for note in notes if note.startswith("root can restart")]
     assert found == [
         "root can restart specwatch-test.service, and the daemon, which is not root as a service,"
-        " cannot: there is no helper for specwatch-test.service: `systemctl enable --now"
+        " cannot: the helper for specwatch-test.service is not installed: `systemctl enable --now"
         " specwatch-guard@specwatch-test.socket`"
     ] * (user == 0)

@@ -39,26 +39,26 @@ def histogram(temperatures: Sequence[Temperature], prefix: str = "histogram") ->
 
     A sentence where no histogram is known.
     """
-    every = [(bucket.temperature, _shares(bucket.acceptance.histogram)) for bucket in temperatures]
-    drawn_ = [(label, shares) for label, shares in every if shares]
-    if len(drawn_) == 2 and drawn_[0][0] == "all":
-        drawn_ = drawn_[1:]  # the only bucket is all of it
-    drawn_ = drawn_[:_MOST]
-    if not drawn_:
+    shares_of = ((one.temperature, _shares(one.acceptance.histogram)) for one in temperatures)
+    drawn = [(label, shares) for label, shares in shares_of if shares]
+    if len(drawn) == 2 and drawn[0][0] == "all":
+        drawn = drawn[1:]  # the only bucket is all of it
+    drawn = drawn[:_MOST]
+    if not drawn:
         return sentence("How many tokens of a draft are accepted is not known.")
-    steps = ticks(0, max(max(shares) for _, shares in drawn_), 3)
+    steps = ticks(0, max(max(shares) for _, shares in drawn), 3)
     row = _HEAD + _HIGH + _FOOT
     wide = (WIDTH - _LEFT - _GAP * (_IN_A_ROW - 1) - 4) / _IN_A_ROW
     content: list[str] = []
-    for number, (label, shares) in enumerate(drawn_):
+    for number, (label, shares) in enumerate(drawn):
         left = _LEFT + number % _IN_A_ROW * (wide + _GAP)
         top = number // _IN_A_ROW * row + _HEAD
         down = Scale(0, steps[-1], top + _HIGH, top)
         content += _levels(steps, down, left, wide, labelled=number % _IN_A_ROW == 0)
         content += _bars(shares, down, left, wide)
         content.append(words(shown(label, _NAME), left, top - 7, font_weight=600))
-    height = math.ceil(len(drawn_) / _IN_A_ROW) * row
-    text = "; ".join(_told(label, shares) for label, shares in drawn_)
+    height = math.ceil(len(drawn) / _IN_A_ROW) * row
+    text = "; ".join(_told(label, shares) for label, shares in drawn)
     return document(
         prefix, (WIDTH, round(height + 4)),
         "Share of drafts by the number of tokens accepted, by temperature", f"{text}.", content,
