@@ -9,7 +9,7 @@ from specwatch.alerts.alert import Alert, runbook_address
 from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.domain.units import format_duration
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
-from specwatch.rules import decisions
+from specwatch.rules.decisions import leading as leading_reading
 from specwatch.rules.verdicts import Finding, Verdict
 from specwatch.status import TargetStatus
 
@@ -71,7 +71,7 @@ def _of_finding(target: str, finding: Finding) -> Alert:
 
 def _numbers(finding: Finding) -> str:
     """``speedup_ratio is 0.71 (0.65 to 0.77) over 30m, below 1``."""
-    leading = decisions.leading(finding)
+    leading = leading_reading(finding)
     if leading is None or leading[1].value is None:
         return f"{finding.rule.name} is in breach; the numbers of this minute are not there"
     condition, reading = leading

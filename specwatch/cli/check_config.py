@@ -309,7 +309,7 @@ def _target(target: Target, edges: Sequence[float]) -> str:
             str(no_engine(parts)) if parts.tap else f"it is not {ENGINE_TITLES} that answers there"
         )
     names = [
-        f"{shown(model['model_name']) or 'unnamed'} (speculation {model['speculation']})"
+        f"{shown(model.model_name) or 'unnamed'} (speculation {model.speculation})"
         for model in models
     ]
     text = ", ".join(names + problems)

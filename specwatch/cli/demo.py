@@ -22,7 +22,6 @@ from specwatch.config.loading import from_targets
 from specwatch.daemon.daemon import Daemon
 from specwatch.domain import acceptance, buckets, histogram, merge
 from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Tally
-from specwatch.rules.summary import Json
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.simulator.workload import SimulatedTraffic
@@ -70,7 +69,7 @@ class _Observed:
     coverage: float | None = None
     """Share of all drafts until then that the tap saw."""
 
-    def row(self) -> Json:
+    def row(self) -> dict[str, Any]:
         """Figures, latencies in seconds."""
         by_bucket = sorted(self.tallies.items(), key=lambda item: buckets.order_of(item[0]))
         return {
@@ -126,7 +125,7 @@ class _Demo:
         self._minutes: dict[tuple[str, int], Tally] = {}
         """What each minute counted by temperature."""
 
-    def run(self) -> Json:
+    def run(self) -> dict[str, Any]:
         with self._server:
             config = from_targets(
                 [self._server.url],
@@ -209,7 +208,7 @@ class _Demo:
         rows = [phase.row() for phase in self._phases]
         return _table(("phase", "speculation"), rows)
 
-    def _conclude(self, daemon: Daemon) -> Json:
+    def _conclude(self, daemon: Daemon) -> dict[str, Any]:
         reader = Reader.of(daemon.config.database.connect_url())
         windows = [
             window
@@ -308,7 +307,7 @@ def _quantile(observed: Histogram | None, q: float) -> float | None:
     return getattr(observed and histogram.quantile(observed, q), "value", None)
 
 
-def _figures_of(counted: Tally) -> Json:
+def _figures_of(counted: Tally) -> dict[str, Any]:
     return {
         "acceptance_rate": acceptance.acceptance_rate(counted),
         "mean_acceptance_length": acceptance.mean_acceptance_length(counted),
@@ -320,7 +319,7 @@ def _figures_of(counted: Tally) -> Json:
     }
 
 
-def _table(names: tuple[str, ...], rows: Sequence[Json]) -> Table:
+def _table(names: tuple[str, ...], rows: Sequence[dict[str, Any]]) -> Table:
     """A column for each of these names, and for the figures that all rows have."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for place, header in enumerate((*names, *_COLUMNS)):
@@ -336,7 +335,7 @@ def _table(names: tuple[str, ...], rows: Sequence[Json]) -> Table:
     return table
 
 
-def _sentence(row: Json) -> str:
+def _sentence(row: dict[str, Any]) -> str:
     return (
         f"{row['phase']}: speculation {row['speculation']},"
         f" acceptance {figures.percent(row['acceptance_rate'])},"

@@ -331,7 +331,7 @@ def history(
         # One more than asked for tells whether there is more.
         newest = book.history(target=name, since=since, limit=limit + 1)
     more = len(newest) > limit
-    steps = [asdict(step) for step in reversed(newest[:limit])]
+    steps = newest[:limit][::-1]
     if as_json:
         options.print_json({"steps": steps, "more": more})
         return
@@ -363,13 +363,13 @@ def explain(
         "target": steps[0].target,
         "began": steps[0].at,
         "ended": None if current else steps[-1].at,
-        "steps": [asdict(step) for step in steps],
-        "state": msgspec.to_builtins(state) if current else None,
+        "steps": steps,
+        "state": state if current else None,
     }
     if as_json:
         options.print_json(story)
     else:
-        guard_output.print_incident(story, time.time())
+        guard_output.print_incident(steps, state if current else None, time.time())
 
 
 def _steps(book: GuardBook, incident: str, target: str | None) -> list[StepRecord]:

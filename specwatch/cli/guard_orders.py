@@ -173,7 +173,7 @@ def _print_new_steps(progress: OrderProgress, *, silent: bool) -> StoreUnavailab
     try:
         for step in progress.look():
             if not silent:
-                guard_output.print_steps([asdict(step)], bare=True)
+                guard_output.print_steps([step], bare=True)
     except StoreUnavailable as error:
         return error
     return None
@@ -187,7 +187,7 @@ def _stays(progress: OrderProgress) -> str:
 
 def _print_ending(progress: OrderProgress, ending: Ending, *, placed_only: bool) -> None:
     if placed_only:
-        order = ordered(msgspec.to_builtins(progress.order), guard_output.moment)
+        order = ordered(progress.order, guard_output.moment)
         click.echo(shown(order, LONGEST_SENTENCE))
     click.echo(f"{shown(progress.target)}: {shown(ending.reason, LONGEST_SENTENCE)}")
     if ending.reached is None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from specwatch.cli.terminal import Columns, Lines, Terminal, table
 from specwatch.config.guard import Guard
@@ -17,8 +16,11 @@ from specwatch.config.target import Target
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE
 from specwatch.domain.units import format_duration
 from specwatch.guard.plan import FileChange, Plan
-from specwatch.wording import figures
-from specwatch.wording.guard import Json, notes, phase, sentence, standing, trial
+from specwatch.guard.state import GuardState
+from specwatch.guard.status import GuardView
+from specwatch.rules.decision_view import MeasuredSpeedup, ReadingView
+from specwatch.wording import figures, speculation
+from specwatch.wording.guard import notes, phase, sentence, standing, trial
 from specwatch.wording.rules import amount
 from specwatch.wording.text import (
     LONGEST_NAME,
@@ -30,7 +32,8 @@ from specwatch.wording.text import (
 )
 
 if TYPE_CHECKING:
-    from specwatch.store.guard_records import Entry
+    from specwatch.cli.guard_store import DisableCost, ModelSaving
+    from specwatch.store.guard_records import Entry, StepRecord
 
 Line = tuple[str, str]
 """Text and style."""
@@ -46,7 +49,7 @@ _NAMES = {
     "speedup_before": "speedup that it had before",
     "predicted_speedup": "speedup predicted for now",
 }
-_SPEEDUPS: Columns[tuple[str, Json]] = {
+_SPEEDUPS: Columns[tuple[str, Mapping[str, Any]]] = {
     "": lambda row: _NAMES.get(row[0], shown(row[0])),
     "value": lambda row: f"{row[1]['value']:.2f}",
     "interval": lambda row: f"{row[1]['lower']:.2f} to {row[1]['upper']:.2f}",
@@ -66,38 +69,50 @@ def style(name: str) -> str:
     return _STYLES.get(name, "")
 
 
-def details(state: Json, now: float) -> Iterator[Line]:
+def details(state: GuardState, now: float) -> Iterator[Line]:
     """Yield what is waited for or wrong, a pause, and an order that is not done yet."""
     for note, kind in notes(state, now, moment):
         yield from wrapped(f"  {note}", _NOTES.get(kind, "yellow"))
 
 
-def target_lines(guard: Json | None, now: float) -> Iterator[Line]:
-    """Yield lines on the guard of one target, as the daemon's API gives it; None is no guard."""
+def target_lines(guard: GuardView | None, now: float) -> Iterator[Line]:
+    """Yield lines on the guard of one target; nothing without a guard."""
     if guard is None:
         return
-    state = guard["state"]
-    yield from wrapped(f"guard: {standing(guard, now)}", style(state["phase"]) if state else "")
+    state = guard.state
+    yield from wrapped(f"guard: {standing(guard, now)}", style(state.phase) if state else "")
     if state is not None:
         yield from details(state, now)
-    if guard["error"]:
-        yield from wrapped(f"guard failing: {shown(guard['error'], LONGEST_SENTENCE)}", "red")
+    if guard.error:
+        yield from wrapped(f"guard failing: {shown(guard.error, LONGEST_SENTENCE)}", "red")
 
 
-def status_row(entry: Entry, policy: Guard | None, now: float) -> dict[str, Any]:
-    """A guard as ``guard status --json`` has it."""
+@dataclass(frozen=True, slots=True)
+class GuardRow:
+    """A guard as ``guard status --json`` has it; ``trial_in`` is in seconds."""
+
+    target: str
+    daemon: str
+    actions_today: int
+    max_actions_per_day: int | None
+    trial_in: float | None
+    state: GuardState
+
+
+def status_row(entry: Entry, policy: Guard | None, now: float) -> GuardRow:
+    """The guard that a database entry is."""
     state = entry.state
-    return {
-        "target": state.target,
-        "daemon": entry.daemon if entry.left > 0 else "",
-        "actions_today": len(state.acted(now)),
-        "max_actions_per_day": policy and policy.max_actions_per_day,
-        "trial_in": None if state.rearm_at is None else max(state.rearm_at - now, 0.0),
-        "state": msgspec.to_builtins(state),
-    }
+    return GuardRow(
+        state.target,
+        entry.daemon if entry.left > 0 else "",
+        len(state.acted(now)),
+        None if policy is None else policy.max_actions_per_day,
+        None if state.rearm_at is None else max(state.rearm_at - now, 0.0),
+        state,
+    )
 
 
-def print_status(rows: Sequence[Json], policy: Guard | None, now: float) -> None:
+def print_status(rows: Sequence[GuardRow], policy: Guard | None, now: float) -> None:
     """Print a table of guards, each with its details."""
     terminal = Terminal()
     if policy is not None and policy.mode != "act":
@@ -105,7 +120,9 @@ def print_status(rows: Sequence[Json], policy: Guard | None, now: float) -> None
     terminal.lines(_table(rows, now))
 
 
-def print_steps(steps: Sequence[Json], *, limit: int | None = None, bare: bool = False) -> None:
+def print_steps(
+    steps: Sequence[StepRecord], *, limit: int | None = None, bare: bool = False
+) -> None:
     """Print steps, oldest first; with their targets, where those are several, and incidents.
 
     ``bare`` leaves incidents out; ``limit`` is how many were asked for, where there are more.
@@ -113,17 +130,17 @@ def print_steps(steps: Sequence[Json], *, limit: int | None = None, bare: bool =
     terminal = Terminal()
     if limit is not None:
         terminal.line((f"the last {limit} steps; more with --limit", "dim"))
-    several = len({step["target"] for step in steps}) > 1
+    several = len({step.target for step in steps}) > 1
     for step in steps:
         terminal.line(*_step_line(step, target=several, incident=not bare))
 
 
-def print_incident(story: Json, now: float) -> None:
-    """Print an incident as ``guard explain --json`` has it."""
-    Terminal().lines(_story_lines(story, now))
+def print_incident(steps: Sequence[StepRecord], state: GuardState | None, now: float) -> None:
+    """Print the steps of an incident, with the state of the guard while it lasts."""
+    Terminal().lines(_incident_lines(steps, state, now))
 
 
-def print_plan(target: Target, plan: Plan, cost: Json) -> None:
+def print_plan(target: Target, plan: Plan, cost: DisableCost) -> None:
     """Print what switching speculation off would do and cost."""
     terminal = Terminal()
     terminal.line((shown(target.name), "bold underline"), f"  {clean(service_name(target))}")
@@ -140,76 +157,71 @@ def service_name(target: Target) -> str:
     return "no service" if service is None else f"{service.kind} service"
 
 
-def _table(guards: Sequence[Json], now: float) -> Lines:
-    """Yield a table of guards as ``guard status --json`` has them: a line each, and details."""
+def _table(guards: Sequence[GuardRow], now: float) -> Lines:
+    """Yield a table of guards: a line each, and details."""
 
-    def actions(guard: Json) -> str:
-        most = guard["max_actions_per_day"]
-        return f"{guard['actions_today']}{'' if most is None else f' of {most}'}"
+    def actions(guard: GuardRow) -> str:
+        most = guard.max_actions_per_day
+        return f"{guard.actions_today}{'' if most is None else f' of {most}'}"
 
-    def trial_in(guard: Json) -> str:
-        return figures.UNKNOWN if guard["trial_in"] is None else trial(guard["state"], now)
-
-    columns: Columns[Json] = {
-        "target": lambda guard: shown(guard["target"]),
-        "state": lambda guard: phase(guard["state"]["phase"]),
-        "for": lambda guard: figures.span(now - guard["state"]["since"]),
-        "wanted": lambda guard: guard["state"]["goal"] or figures.UNKNOWN,
-        "guarded by": lambda guard: shown(guard["daemon"], 12) or "no daemon",
-        "trial": trial_in,
+    columns: Columns[GuardRow] = {
+        "target": lambda guard: shown(guard.target),
+        "state": lambda guard: phase(guard.state.phase),
+        "for": lambda guard: figures.span(now - guard.state.since),
+        "wanted": lambda guard: guard.state.goal or figures.UNKNOWN,
+        "guarded by": lambda guard: shown(guard.daemon, 12) or "no daemon",
+        "trial": lambda guard: trial(guard.state, now) or figures.UNKNOWN,
         "actions": actions,
     }
-    header, *lines = table(columns, guards, style=lambda guard: style(guard["state"]["phase"]))
+    header, *lines = table(columns, guards, style=lambda guard: style(guard.state.phase))
     yield header
     for guard, line in zip(guards, lines, strict=True):
         yield line
-        if not guard["daemon"]:
+        if not guard.daemon:
             yield "  no daemon guards it now: this is its last known state", "red"
-        yield from details(guard["state"], now)
-        incident = guard["state"]["incident"]
+        yield from details(guard.state, now)
+        incident = guard.state.incident
         if incident is not None:
-            yield f"  specwatch guard explain {shown(incident['id'])}", "dim"
+            yield f"  specwatch guard explain {shown(incident.id)}", "dim"
 
 
-def _step_line(step: Json, *, target: bool = False, incident: bool = False) -> Sequence[Line]:
-    """One step as parts of a line, with its target and incident where those are to be told."""
-    whose = f"{shown(step['target'])}  " if target else ""
-    which = f"  [{shown(step['incident'])}]" if incident and step["incident"] else ""
-    changed = step["phase"] != step["phase_before"]
+def _step_line(step: StepRecord, *, target: bool, incident: bool) -> Sequence[Line]:
+    """One step as parts of a line, with its target and incident if wanted."""
+    whose = f"{shown(step.target)}  " if target else ""
+    which = f"  [{shown(step.incident)}]" if incident and step.incident else ""
     return (
-        (f"{moment(step['at'])}  {whose}", ""),
-        (f"{phase(step['phase']):12}  ", style(step["phase"]) if changed else "dim"),
-        (shown(step["reason"], LONGEST_SENTENCE), ""),
+        (f"{moment(step.at)}  {whose}", ""),
+        (f"{phase(step.phase):12}  ", style(step.phase) if _changed(step) else "dim"),
+        (shown(step.reason, LONGEST_SENTENCE), ""),
         (which, "dim"),
     )
 
 
-def _story_lines(story: Json, now: float) -> Lines:
-    """Yield the lines of an incident as ``guard explain --json`` has it."""
-    steps = story["steps"]
-    yield f"{shown(story['incident'])} of {shown(story['target'])}", "bold underline"
-    began = moment(story["began"])
-    if story["ended"] is None:
-        yield f"began {began}, and is not over", ""
-        state = story["state"]
-        yield f"now {sentence(state, now)}", style(state["phase"])
+def _changed(step: StepRecord) -> bool:
+    return step.phase != step.phase_before
+
+
+def _incident_lines(steps: Sequence[StepRecord], state: GuardState | None, now: float) -> Lines:
+    first, last = steps[0], steps[-1]
+    yield f"{shown(first.incident)} of {shown(first.target)}", "bold underline"
+    if state is not None:
+        yield f"began {moment(first.at)}, and is not over", ""
+        yield f"now {sentence(state, now)}", style(state.phase)
         yield from details(state, now)
     else:
-        lasted = figures.span(story["ended"] - story["began"])
-        yield f"began {began}, over after {lasted}", ""
+        yield f"began {moment(first.at)}, over after {figures.span(last.at - first.at)}", ""
     yield ()
     for step in steps:
         yield from _step_parts(step)
-        yield from _numbers(step["inputs"])
+        yield from _numbers(step.inputs)
 
 
-def _step_parts(step: Json) -> Lines:
-    """When, into which phase, and why: in a line where it has room, else in several."""
-    time = f"{moment(step['at'])}  "
-    changed = step["phase"] != step["phase_before"]
-    styled = f"bold {style(step['phase'])}" if changed else "dim"
-    title = f"{phase(step['phase']):12}"
-    reason = shown(step["reason"], LONGEST_SENTENCE)
+def _step_parts(step: StepRecord) -> Lines:
+    """When, into which phase, and why: in one line if it fits, else in several."""
+    time = f"{moment(step.at)}  "
+    styled = f"bold {style(step.phase)}" if _changed(step) else "dim"
+    title = f"{phase(step.phase):12}"
+    reason = shown(step.reason, LONGEST_SENTENCE)
     if len(time) + len(title) + 2 + len(reason) <= MOST_COLUMNS:
         yield (time, ""), (title, styled), (f"  {reason}", "")
     else:
@@ -217,7 +229,7 @@ def _step_parts(step: Json) -> Lines:
         yield from wrapped(f"    {reason}")
 
 
-def _numbers(inputs: Json) -> Lines:
+def _numbers(inputs: Mapping[str, Any]) -> Lines:
     """Yield what is known of the numbers behind a step."""
     rest = dict(inputs)
     if "readings" in rest and "rule" in rest:
@@ -245,7 +257,7 @@ def _numbers(inputs: Json) -> Lines:
         yield f"    {shown(name)}: {shown(str(value), LONGEST_NAME)}", ""
 
 
-def _finding_lines(finding: Json) -> Lines:
+def _finding_lines(finding: Mapping[str, Any]) -> Lines:
     where = f"model {shown(finding['model_name'])}"
     if finding["temperature"] != ALL_TEMPERATURES:
         where += f", temperature {shown(finding['temperature'])}"
@@ -253,35 +265,37 @@ def _finding_lines(finding: Json) -> Lines:
     yield from wrapped(f"    {where}{f': {summary}' if summary else ''}")
     if finding.get("since") is not None:
         yield f"    in breach since {moment(finding['since'])}", ""
-    if not finding["readings"]:
+    stored = map(speculation.stored_reading, finding["readings"])
+    readings = [reading for reading in stored if reading is not None]
+    if not readings:
         return
-    header, *rows = table(_READINGS, finding["readings"], indent="    ")
+    header, *rows = table(_READINGS, readings, indent="    ")
     yield header
-    for reading, row in zip(finding["readings"], rows, strict=True):
+    for reading, row in zip(readings, rows, strict=True):
         yield row
-        scope = [f"over {figures.span(reading['window'])}"]
-        for name in ("drafts", "requests"):
-            if reading[name]:
-                scope.append(figures.counted(reading[name], name.removesuffix("s")))
-        scope += [str(reading[name]) for name in ("basis", "missing", "note") if reading[name]]
+        scope = [f"over {figures.span(reading.window)}"]
+        for count, noun in ((reading.drafts, "draft"), (reading.requests, "request")):
+            if count:
+                scope.append(figures.counted(count, noun))
+        scope += [text for text in (reading.basis, reading.missing, reading.note) if text]
         yield from wrapped(f"      {shown(', '.join(scope), LONGEST_SENTENCE)}", "dim")
 
 
-def _reading_interval(reading: Json) -> str:
-    if reading["lower"] is None:
+def _reading_interval(reading: ReadingView) -> str:
+    if reading.lower is None:
         return figures.UNKNOWN
-    low, high = (amount(reading["metric"], reading[name]) for name in ("lower", "upper"))
+    low, high = (amount(reading.metric, bound) for bound in (reading.lower, reading.upper))
     return f"{low} to {high}"
 
 
-def _reading_fires(reading: Json) -> str:
-    side = "below" if reading["above"] is None else "above"
-    return f"{side} {amount(reading['metric'], reading[side])}"
+def _reading_fires(reading: ReadingView) -> str:
+    side, line = ("below", reading.below) if reading.above is None else ("above", reading.above)
+    return f"{side} {amount(reading.metric, line)}"
 
 
-_READINGS: Columns[Json] = {
-    "metric": lambda reading: shown(reading["metric"]),
-    "value": lambda reading: amount(reading["metric"], reading["value"]),
+_READINGS: Columns[ReadingView] = {
+    "metric": lambda reading: shown(reading.metric),
+    "value": lambda reading: amount(reading.metric, reading.value),
     "interval": _reading_interval,
     "fires": _reading_fires,
 }
@@ -340,31 +354,30 @@ def plan_summary(plan: Plan) -> str:
     return "; ".join([*clauses, *plan.steps, *plan.notes])
 
 
-def _cost_lines(cost: Json) -> Iterator[Line]:
+def _cost_lines(cost: DisableCost) -> Iterator[Line]:
     """Yield lines and their styles for what it would cost."""
     yield "cost", "bold"
-    count = cost["restarts_measured"]
+    count = cost.restarts_measured
     basis = f"the median of {figures.counted(count, 'restart')}" if count else "assumed"
-    seconds = figures.span(cost["restart_seconds"])
-    drain = format_duration(cost["drain_seconds"])
+    seconds = figures.span(cost.restart_seconds)
+    drain = format_duration(cost.drain_seconds)
     yield from wrapped(f"  {seconds} without service, {basis}, after draining for at most {drain}")
-    if cost["requests"] is not None:
-        yield f"  {figures.counted(cost['requests'], 'request')} running or waiting now", ""
-    for model in cost["models"]:
-        yield from wrapped(f"  {_saving(model, cost['restart_seconds'])}")
-    for note in cost["notes"]:
+    if cost.requests is not None:
+        yield f"  {figures.counted(cost.requests, 'request')} running or waiting now", ""
+    for model in cost.models:
+        yield from wrapped(f"  {_saving(model, cost.restart_seconds)}")
+    for note in cost.notes:
         yield from wrapped(f"  {shown(note, LONGEST_SENTENCE)}", "dim")
 
 
-def _saving(model: Json, restart: float) -> str:
-    speedup, saved = model["speedup"], model["saves_seconds_per_hour"]
-    name = shown(model["model_name"])
-    if saved is None:
-        return f"{name}: what it would save is not known: the speedup is assumed, not measured"
-    why = f"the speedup is {speedup['value']:.2f}"
-    why += f" ({speedup['lower']:.2f} to {speedup['upper']:.2f})"
-    change = f"{name}: what takes an hour now would take {figures.span(abs(saved['value']))}"
-    if saved["value"] <= 0:
+def _saving(model: ModelSaving, restart: float) -> str:
+    speedup, name = model.speedup, shown(model.model_name)
+    if model.saves_seconds_per_hour is None or not isinstance(speedup, MeasuredSpeedup):
+        return f"{name}: the saving is not known: the speedup is assumed, not measured"
+    saved = model.saves_seconds_per_hour["value"]
+    why = f"the speedup is {speedup.value:.2f} ({speedup.lower:.2f} to {speedup.upper:.2f})"
+    change = f"{name}: what takes an hour now would take {figures.span(abs(saved))}"
+    if saved <= 0:
         return f"{change} longer, as {why}"
-    paid = figures.span(restart / saved["value"] * HOUR)
+    paid = figures.span(restart / saved * HOUR)
     return f"{change} less, as {why}; the restart is paid for after {paid}"

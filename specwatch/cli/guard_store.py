@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,11 +21,12 @@ from specwatch.domain.units import quoted
 from specwatch.errors import ActuatorError, NoAnswer, SpecwatchError, StoreError
 from specwatch.guard.plan import Plan
 from specwatch.guard.state import GuardState
+from specwatch.rules.decision_view import AssumedSpeedup, MeasuredSpeedup
+from specwatch.web.daemon_view import TargetView
 
 if TYPE_CHECKING:
     from specwatch.store.guard_records import Entry, GuardBook
 
-Json = dict[str, Any]
 ACTOR = "specwatch guard"
 """What the database records for a step of these commands, in place of a daemon."""
 _ANSWER_SECONDS = 3.0
@@ -99,23 +101,48 @@ def plan_of(target: Target) -> Plan:
         actuator.close()
 
 
-def cost_of(config: Config, target: Target) -> Json:
-    """What restarting a target now would cost; None for what is not known, and why in notes."""
+@dataclass(frozen=True, slots=True)
+class ModelSaving:
+    """The speedup of a model, and the seconds that an hour of work would save without speculation.
+
+    ``saves_seconds_per_hour`` is None while the speedup is only assumed.
+    """
+
+    model_name: str
+    speedup: MeasuredSpeedup | AssumedSpeedup
+    saves_seconds_per_hour: dict[str, float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class DisableCost:
+    """The cost of restarting a target now; ``notes`` say why something is not known."""
+
+    restart_seconds: float
+    restarts_measured: int
+    drain_seconds: float
+    requests: float | None
+    models: list[ModelSaving]
+    notes: list[str]
+
+
+def cost_of(config: Config, target: Target) -> DisableCost:
+    """The cost of restarting a target now."""
     notes: list[str] = []
     state = _stored_state(config, target.name, notes)
     live = _live_status(config, target.name, notes)
-    return {
-        "restart_seconds": state.restart_cost(config.guard.restart_cost),
-        "restarts_measured": len(state.costs),
-        "drain_seconds": config.guard.drain_timeout,
-        "requests": live.get("load"),
-        "models": [
-            _saving(name, model["speedup"])
-            for name, model in sorted(live.get("decision", {}).get("models", {}).items())
-            if model["speedup"] is not None
+    models = {} if live is None else live.decision.models
+    return DisableCost(
+        state.restart_cost(config.guard.restart_cost),
+        len(state.costs),
+        config.guard.drain_timeout,
+        None if live is None else live.load,
+        [
+            ModelSaving(name, model.speedup, _saving(model.speedup))
+            for name, model in sorted(models.items())
+            if model.speedup is not None
         ],
-        "notes": notes,
-    }
+        notes,
+    )
 
 
 def _stored_state(config: Config, name: str, notes: list[str]) -> GuardState:
@@ -133,28 +160,24 @@ def _stored_state(config: Config, name: str, notes: list[str]) -> GuardState:
     return GuardState(name) if entry is None else entry.state
 
 
-def _live_status(config: Config, name: str, notes: list[str]) -> Json:
-    """What the daemon knows of the target now."""
+def _live_status(config: Config, name: str, notes: list[str]) -> TargetView | None:
+    """The target as the daemon shows it now."""
     url = status.url_of(config)
     try:
-        targets = (
-            status.ask(url, _ANSWER_SECONDS, config.listen_token_file)["targets"] if url else []
-        )
+        targets = status.targets_of(url, _ANSWER_SECONDS, config.listen_token_file) if url else []
     except NoAnswer as error:
         notes.append(f"requests and speedup are not known: {error}")
-        return {}
+        return None
     for target in targets:
-        if target["name"] == name:
-            live: Json = target
-            return live
+        if target.name == name and isinstance(target, TargetView):
+            return target
     notes.append("requests and speedup are not known: no daemon that watches it was found")
-    return {}
+    return None
 
 
-def _saving(model: str, speedup: Json) -> Json:
-    """Seconds saved in an hour of work: what takes an hour with speculation takes S without."""
-    saving = None
-    if speedup["basis"] == "measured":
-        names = {"value": "value", "lower": "upper", "upper": "lower"}
-        saving = {name: (1 - speedup[source]) * HOUR for name, source in names.items()}
-    return {"model_name": model, "speedup": speedup, "saves_seconds_per_hour": saving}
+def _saving(speedup: MeasuredSpeedup | AssumedSpeedup) -> dict[str, float] | None:
+    """Seconds saved: what takes an hour with speculation takes S hours without."""
+    if isinstance(speedup, AssumedSpeedup):
+        return None
+    bounds = {"value": speedup.value, "lower": speedup.upper, "upper": speedup.lower}
+    return {name: (1 - bound) * HOUR for name, bound in bounds.items()}

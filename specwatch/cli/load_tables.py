@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import msgspec
+
 from specwatch.cli.terminal import Columns, Lines, table
 from specwatch.domain.experiments import (
     Distribution,
@@ -18,6 +20,7 @@ from specwatch.loadtest.calibration_report import LOSES, PAYS
 from specwatch.loadtest.calibration_shape import TRAFFIC_DAYS
 from specwatch.loadtest.zones import by_zone, line_sentence, percents
 from specwatch.report.columns import cut, wrapped
+from specwatch.rules.summary import LatencyView
 from specwatch.wording import figures, speculation
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
@@ -207,15 +210,20 @@ def _places(line: Estimate, marks: Marks, room: int) -> dict[int, str]:
 
 # --- a calibration
 
+
+def _stage_quantile(metric: str, name: str) -> Callable[[Json], str]:
+    return lambda stage: figures.quantile(msgspec.convert(stage[metric], LatencyView | None), name)
+
+
 _STAGES: Columns[Json] = {
     "at once": lambda stage: figures.number(stage["concurrency"]),
     "slices": lambda stage: figures.number(stage["slices"]),
     "tokens": lambda stage: figures.compact(stage["tokens"]),
     "time/token": lambda stage: figures.seconds(stage["seconds_per_token"]),
-    "TTFT p50": lambda stage: figures.quantile(stage["ttft"], "p50"),
-    "TTFT p99": lambda stage: figures.quantile(stage["ttft"], "p99"),
-    "TPOT p50": lambda stage: figures.quantile(stage["tpot"], "p50"),
-    "TPOT p99": lambda stage: figures.quantile(stage["tpot"], "p99"),
+    "TTFT p50": _stage_quantile("ttft", "p50"),
+    "TTFT p99": _stage_quantile("ttft", "p99"),
+    "TPOT p50": _stage_quantile("tpot", "p50"),
+    "TPOT p99": _stage_quantile("tpot", "p99"),
 }
 _IMPORTED: Columns[Json] = {
     "load": lambda measurement: measurement["load_bin"],

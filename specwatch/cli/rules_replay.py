@@ -14,8 +14,9 @@ from specwatch.config.sections import Baselines
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.breakeven import DRAFT_COST_RATIO
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Objective, load_bin_label
-from specwatch.rules import decisions
 from specwatch.rules.attribution import Attribution
+from specwatch.rules.decision_view import finding_view
+from specwatch.rules.decisions import leading as leading_reading
 from specwatch.rules.judge import Judge
 from specwatch.rules.replay import WARM_UP, Firing, Replay, RuleHistory, by_minute
 from specwatch.store.readers import Reader
@@ -137,7 +138,7 @@ def _history_json(history: RuleHistory, since: float, until: float) -> Json:
                 "fired": firing.fired,
                 "cleared": firing.cleared,
                 "seconds": firing.seconds(since, until),
-                "readings": decisions.finding(firing.finding)["readings"],
+                "readings": finding_view(firing.finding).readings,
                 "attribution": asdict(firing.attribution),
             }
             for firing in history.firings
@@ -218,7 +219,7 @@ def _firing_lines(
         yield f"  fired {began}, still in breach after {lasted}", ""
     else:
         yield f"  fired {began}, cleared {moment(firing.cleared)} after {lasted}", ""
-    leading = decisions.leading(firing.finding)
+    leading = leading_reading(firing.finding)
     if leading is not None:
         condition, reading = leading
         value = f"{condition.metric} {rule_words.amount(condition.metric, reading.value)}"

@@ -16,6 +16,7 @@ from specwatch.domain.model import PageLimits
 from specwatch.domain.units import parse_engine_url
 from specwatch.errors import ConfigError, PageError, ScrapeError, ScrapeReason
 from specwatch.rules import summary
+from specwatch.rules.summary import LatencyView, ScrapedModel
 from specwatch.scrape import engine_info, tally
 from specwatch.scrape.engine_info import EngineInfo
 from specwatch.scrape.exposition import PageReader
@@ -130,7 +131,7 @@ def _read(file: IO[bytes], name: str) -> bytes:
     return page
 
 
-def _show(models: list[dict[str, Any]]) -> None:
+def _show(models: list[ScrapedModel]) -> None:
     from specwatch.cli.terminal import Terminal
 
     terminal = Terminal()
@@ -140,57 +141,58 @@ def _show(models: list[dict[str, Any]]) -> None:
         _show_model(terminal, model)
 
 
-def _show_model(terminal: Any, model: dict[str, Any]) -> None:
+def _show_model(terminal: Any, model: ScrapedModel) -> None:
     from specwatch.cli.terminal import table
 
-    terminal.line((shown(model["model_name"]) or "(unnamed model)", "bold"))
+    terminal.line((shown(model.model_name) or "(unnamed model)", "bold"))
     parts = [
-        f"speculation {model['speculation']}",
-        figures.counted(model["engine_count"], "engine"),
-        f"{figures.number(model['running'])} running",
-        f"{figures.number(model['waiting'])} waiting",
-        f"KV cache {figures.percent(model['kv_cache_usage'])}",
-        figures.counted(model["preemptions"], "preemption"),
+        f"speculation {model.speculation}",
+        figures.counted(model.engine_count, "engine"),
+        f"{figures.number(model.running)} running",
+        f"{figures.number(model.waiting)} waiting",
+        f"KV cache {figures.percent(model.kv_cache_usage)}",
+        figures.counted(model.preemptions, "preemption"),
     ]
     terminal.line(", ".join(part for part in parts if figures.UNKNOWN not in part.split()))
-    if model["speculation"] == "unknown":
+    if model.speculation == "unknown":
         terminal.lines(wrapped(f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}", "yellow"))
-    if model["speculation"] == "on":
+    if model.speculation == "on":
         _show_acceptance(terminal, model)
-    latencies = {"TTFT": "ttft", "TPOT": "tpot", "inter-token": "inter_token"}
-    if any(model[key] for key in latencies.values()):
-        terminal.lines(table(_LATENCIES, [(name, model[key]) for name, key in latencies.items()]))
-    if model["tap"]:
-        from specwatch.cli.tables import bucket_lines, coverage_lines
+    latencies = [("TTFT", model.ttft), ("TPOT", model.tpot), ("inter-token", model.inter_token)]
+    if any(latency for _, latency in latencies):
+        terminal.lines(table(_LATENCIES, latencies))
+    if model.tap:
+        from specwatch.cli.tables import BucketRow, bucket_lines, coverage_lines
 
-        terminal.lines(coverage_lines(model["tap"]))
-        if model["tap"]["failures"]:
-            terminal.line((f"tap failed: {figures.number(model['tap']['failures'])}", "red"))
-        terminal.lines(bucket_lines(model["temperatures"]))
+        terminal.lines(coverage_lines(model.tap))
+        if model.tap.failures:
+            terminal.line((f"tap failed: {figures.number(model.tap.failures)}", "red"))
+        rows = [BucketRow(bucket, bucket.share) for bucket in model.temperatures]
+        terminal.lines(bucket_lines(rows))
 
 
-def _quantile(name: str) -> Callable[[tuple[str, Any]], str]:
+def _quantile(name: str) -> Callable[[tuple[str, LatencyView | None]], str]:
     return lambda row: figures.quantile(row[1], name)
 
 
-_LATENCIES: Mapping[str, Callable[[tuple[str, Any]], str]] = {
+_LATENCIES: Mapping[str, Callable[[tuple[str, LatencyView | None]], str]] = {
     "latency": lambda row: row[0],
-    "count": lambda row: figures.number(row[1] and row[1]["count"]),
+    "count": lambda row: figures.number(None if row[1] is None else row[1].count),
     "mean": lambda row: figures.mean(row[1]),
     **{name: _quantile(name) for name in summary.QUANTILES},
 }
 
 
-def _show_acceptance(terminal: Any, model: dict[str, Any]) -> None:
-    rate = f"acceptance rate {figures.percent(model['acceptance_rate'])}"
-    if model["accepted_tokens"] is not None:
-        accepted, drafted = map(figures.number, (model["accepted_tokens"], model["draft_tokens"]))
+def _show_acceptance(terminal: Any, model: ScrapedModel) -> None:
+    rate = f"acceptance rate {figures.percent(model.acceptance_rate)}"
+    if model.accepted_tokens is not None:
+        accepted, drafted = map(figures.number, (model.accepted_tokens, model.draft_tokens))
         rate += f" ({accepted} of {drafted} draft tokens)"
-    if model["mean_acceptance_length"] is not None:
-        length = figures.number(model["mean_acceptance_length"], 2)
+    if model.mean_acceptance_length is not None:
+        length = figures.number(model.mean_acceptance_length, 2)
         rate += f", mean acceptance length {length}"
     terminal.line(rate)
-    lengths = model["accepted_length_histogram"]
+    lengths = model.accepted_length_histogram
     if not lengths or not sum(lengths):
         return
     terminal.line((f"{'accepted':12}  drafts", "dim"))

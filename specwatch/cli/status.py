@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -13,12 +14,24 @@ from specwatch.config.loading import Config
 from specwatch.config.sections import read_secret
 from specwatch.domain.units import local_url, parse_server_url
 from specwatch.errors import ConfigError, NoAnswer, PageError, ScrapeError, ScrapeReason
+from specwatch.guard.state import Phase
+from specwatch.status import Failure, StoreStatus
+from specwatch.web.daemon_view import DaemonView, TargetView
 from specwatch.wording import figures
 from specwatch.wording.text import LONGEST_SENTENCE, shown, wrapped
 
+if TYPE_CHECKING:
+    from specwatch.cli.terminal import Terminal
+
 _DEFAULT_URL = "http://127.0.0.1:9469"
 _LARGEST_ANSWER = 256 << 20
-_PARTS = {"daemon", "version", "started", "now", "stuck", "store", "targets"}
+
+
+class TargetHead(msgspec.Struct):
+    """What is shown of a target whose other fields cannot be read."""
+
+    name: str
+    failure: Failure | None = None
 
 
 @click.command(name="status")
@@ -56,18 +69,24 @@ def command(
         url, configured = _configured(file)
         bearer_token_file = bearer_token_file or configured
     answer = ask(url, timeout, bearer_token_file)
+    daemon = decoded(answer, url)
+    targets = [_target(raw) for raw in daemon.targets]
     if as_json:
-        options.print_json(answer)
-        whole = True
+        options.print_json(msgspec.Raw(answer))
+        complete = True
     else:
-        whole = _show(answer)
+        complete = _show(daemon, targets)
     from specwatch.cli.tables import in_breach
 
     failing = any(
-        target["failure"] or target.get("not_shown") or in_breach(target) or _held(target)
-        for target in answer["targets"]
+        isinstance(target, TargetHead)
+        or target.failure
+        or target.not_shown
+        or in_breach(target)
+        or (target.guard and target.guard.state and target.guard.state.phase is Phase.HELD)
+        for target in targets
     )
-    if failing or not whole or answer["stuck"] or answer["store"]["error"]:
+    if failing or not complete or daemon.stuck or daemon.store.error:
         raise click.exceptions.Exit(1)
 
 
@@ -101,8 +120,8 @@ def url_of(config: Config) -> str | None:
     return local_url(listen.host, listen.port) if listen.port else None
 
 
-def ask(url: str, timeout: float, token_file: Path | None) -> dict[str, Any]:
-    """What a daemon says of all targets. Raises NoAnswer, and ConfigError for the token's file."""
+def ask(url: str, timeout: float, token_file: Path | None) -> bytes:
+    """The JSON of a daemon's targets. Raises NoAnswer, and ConfigError for the token's file."""
     from specwatch.scrape.page_client import PageClient
 
     headers = {}
@@ -112,107 +131,125 @@ def ask(url: str, timeout: float, token_file: Path | None) -> dict[str, Any]:
         except ValueError as error:
             raise ConfigError(f"the daemon's token: {error}") from None
     client = PageClient(url, timeout=timeout, max_size=_LARGEST_ANSWER, headers=lambda: headers)
-    stranger = f"what answers at {url} is not a daemon of specwatch"
     try:
-        answer = msgspec.json.decode(client.fetch("/api/v1/targets"))
+        return client.fetch("/api/v1/targets")
     except ScrapeError as error:
         problem = str(error).partition(";")[0]
         if error.status == 401:
             remedy = "give the token of its listen_token_file with --bearer-token-file"
             raise NoAnswer(f"{problem}: {remedy}") from error
         if isinstance(error, PageError) or error.reason is ScrapeReason.HTTP_STATUS:
-            raise NoAnswer(f"{stranger}: {problem}") from error
+            raise NoAnswer(f"{_stranger(url)}: {problem}") from error
         raise NoAnswer(
             f"no daemon answers: {problem}; is it running, and listening there?"
         ) from error
-    except msgspec.DecodeError as error:
-        raise NoAnswer(stranger) from error
     finally:
         client.close()
-    if not isinstance(answer, dict) or not answer.keys() >= _PARTS:
-        raise NoAnswer(f"{stranger}, or of another version")
-    return answer
 
 
-def _held(target: dict[str, Any]) -> bool:
-    state = (target["guard"] or {}).get("state")
-    return state is not None and state["phase"] == "held"
+def _stranger(url: str) -> str:
+    return f"what answers at {url} is not a daemon of specwatch"
 
 
-def _show(answer: dict[str, Any]) -> bool:
+def decoded(answer: bytes, url: str) -> DaemonView:
+    """The answer of a daemon, each target still encoded. Raises NoAnswer for any other answer."""
+    try:
+        return msgspec.json.decode(answer, type=DaemonView)
+    except msgspec.ValidationError as error:
+        raise NoAnswer(f"{_stranger(url)}, or of another version: {error}") from error
+    except msgspec.DecodeError as error:
+        raise NoAnswer(_stranger(url)) from error
+
+
+def targets_of(url: str, timeout: float, token_file: Path | None) -> list[TargetView | TargetHead]:
+    """The targets of a daemon. Raises as :func:`ask`."""
+    return [_target(raw) for raw in decoded(ask(url, timeout, token_file), url).targets]
+
+
+def _target(raw: msgspec.Raw) -> TargetView | TargetHead:
+    try:
+        return msgspec.json.decode(raw, type=TargetView)
+    except msgspec.ValidationError:
+        return msgspec.json.decode(raw, type=TargetHead)
+
+
+def _show(daemon: DaemonView, targets: Sequence[TargetView | TargetHead]) -> bool:
     """Print it; whether all of it could be shown."""
     from specwatch.cli.terminal import Terminal
 
     terminal = Terminal()
-    up = figures.span(answer["now"] - answer["started"])
-    terminal.line(f"specwatch {shown(answer['version'])} on {shown(answer['daemon'])}, up {up}")
-    _show_store(terminal, answer["store"], answer["now"])
-    targets = sorted(answer["targets"], key=lambda target: target["failure"] is None)
-    failing = sum(target["failure"] is not None for target in targets)
+    up = figures.span(daemon.now - daemon.started)
+    terminal.line(f"specwatch {shown(daemon.version)} on {shown(daemon.daemon)}, up {up}")
+    _show_store(terminal, daemon.store, daemon.now)
+    failing = sum(target.failure is not None for target in targets)
     watched = f"watching {figures.counted(len(targets), 'target')}"
     terminal.line(watched, (f", {failing} failing" if failing else "", "red"))
-    if answer["stuck"]:
-        names = ", ".join(map(shown, answer["stuck"]))
+    if daemon.stuck:
+        names = ", ".join(map(shown, daemon.stuck))
         terminal.line((f"stuck, no scrape ended for three intervals: {names}", "red"))
-    whole = True
-    for target in targets:
+    complete = True
+    for target in sorted(targets, key=lambda target: target.failure is None):
         terminal.line("")
         try:
-            _show_target(terminal, target, answer["now"])
+            _show_target(terminal, target, daemon.now)
         except Exception as error:  # a defect of ours in one target hides no other
-            whole = False
+            complete = False
             problem = f"{type(error).__name__}: {error}"
-            rest = f"the rest cannot be shown, for a defect of specwatch: {problem}; see --json"
-            terminal.lines(wrapped(rest, "red"))
-    return whole
+            text = f"the rest cannot be shown, for a defect of specwatch: {problem}; see --json"
+            terminal.lines(wrapped(text, "red"))
+    return complete
 
 
-def _show_store(terminal: Any, store: dict[str, Any], now: float) -> None:
-    terminal.line(shown(store["where"], LONGEST_SENTENCE))
-    parts = figures.counted(store["written"], "window") + " written"
-    if store["dropped"]:
-        parts += f", {figures.number(store['dropped'])} given up"
-    if store.get("damaged"):
-        damage = figures.damaged_rows(store["damaged"], store["last_damaged"])
+def _show_store(terminal: Terminal, store: StoreStatus, now: float) -> None:
+    terminal.line(shown(store.where, LONGEST_SENTENCE))
+    parts = figures.counted(store.written, "window") + " written"
+    if store.dropped:
+        parts += f", {figures.number(store.dropped)} given up"
+    if store.damaged:
+        damage = figures.damaged_rows(store.damaged, store.last_damaged)
         terminal.lines(wrapped(damage, "red"))
-    if store["error"] or store["queued"]:
-        parts += f", {figures.number(store['queued'])} waiting"
-    if not store["error"]:
+    if store.error or store.queued:
+        parts += f", {figures.number(store.queued)} waiting"
+    if not store.error:
         terminal.line(parts)
         return
-    since = store["behind_since"]
+    since = store.behind_since
     failing = f"failing for {figures.span(now - since)}" if since is not None else "failing"
-    terminal.line(parts, ", ", (f"{failing}: {shown(store['error'], LONGEST_SENTENCE)}", "red"))
+    terminal.line(parts, ", ", (f"{failing}: {shown(store.error, LONGEST_SENTENCE)}", "red"))
 
 
-def _show_target(terminal: Any, target: dict[str, Any], now: float) -> None:
+def _show_target(terminal: Terminal, target: TargetView | TargetHead, now: float) -> None:
     from specwatch.cli.guard_output import target_lines as guard_lines
     from specwatch.cli.tables import recent_lines, trouble_lines
 
-    version = f"  engine {shown(target['engine_version'])}" if target["engine_version"] else ""
-    name, url = shown(target["name"]), shown(target["url"], LONGEST_SENTENCE)
-    terminal.line((name, "bold underline"), f"  {url}{version}")
-    for model in target.get("not_shown", ()):
+    name = shown(target.name)
+    if isinstance(target, TargetHead):
+        terminal.line((name, "bold underline"))
+        text = "it cannot be shown: the daemon is of another version; see --json"
+        terminal.lines(wrapped(text, "red"))
+        return
+    version = f"  engine {shown(target.engine_version)}" if target.engine_version else ""
+    terminal.line((name, "bold underline"), f"  {shown(target.url, LONGEST_SENTENCE)}{version}")
+    for model in target.not_shown:
         what = f"model {shown(model)}" if model else "some of it"
         text = f"{what} cannot be shown, for a defect of specwatch: see the daemon's log"
         terminal.lines(wrapped(text, "red"))
-    failure = target["failure"]
-    if failure:
-        since = figures.span(now - failure["since"])
-        detail = shown(failure["detail"], LONGEST_SENTENCE)
-        terminal.line((f"failing for {since}: {detail}", "red"))
-    elif target["last_success"] is None:
+    if target.failure:
+        terminal.line((_failing(target.failure, now), "red"))
+    elif target.last_success is None:
         terminal.line("not scraped yet")
     else:
-        ago = figures.span(now - target["last_success"])
-        took = figures.seconds(target["scrape_seconds"])
-        restarts = figures.counted(target["restarts"], "restart")
-        seen = f", {restarts} of the engine seen" if target["restarts"] else ""
+        ago = figures.span(now - target.last_success)
+        took = figures.seconds(target.scrape_seconds)
+        restarts = figures.counted(target.restarts, "restart")
+        seen = f", {restarts} of the engine seen" if target.restarts else ""
         terminal.line(f"scraped {ago} ago in {took}{seen}")
-    proxy = target["tap"]["proxy"]
-    if proxy and proxy["failure"]:
-        since = figures.span(now - proxy["failure"]["since"])
-        detail = shown(proxy["failure"]["detail"], LONGEST_SENTENCE)
-        terminal.line((f"proxy failing for {since}: {detail}", "red"))
-    terminal.lines([*guard_lines(target["guard"], now), *trouble_lines(target["tap"])])
+    if target.tap.proxy and target.tap.proxy.failure:
+        terminal.line((f"proxy {_failing(target.tap.proxy.failure, now)}", "red"))
+    terminal.lines([*guard_lines(target.guard, now), *trouble_lines(target.tap)])
     terminal.lines(recent_lines(target, now))
+
+
+def _failing(failure: Failure, now: float) -> str:
+    since = figures.span(now - failure.since)
+    return f"failing for {since}: {shown(failure.detail, LONGEST_SENTENCE)}"

@@ -12,8 +12,8 @@ import structlog
 from specwatch.domain import breakeven
 from specwatch.domain.sample import total
 from specwatch.domain.speedup import NO_BASELINE, NOT_READ
-from specwatch.rules import decisions
-from specwatch.rules.decisions import Decision, ModelDecision, TargetDecision
+from specwatch.rules.decision_view import stored_inputs
+from specwatch.rules.decisions import Decision, ModelDecision, TargetDecision, leading
 from specwatch.rules.judge import Judge
 from specwatch.rules.verdicts import Finding, Verdict
 
@@ -93,7 +93,7 @@ class JudgedTarget:
             verdict=str(finding.verdict),
             severity=rule.severity,
             action=rule.action,
-            inputs=decisions.inputs(finding, self.decision.models.get(finding.model_name), now),
+            inputs=stored_inputs(finding, self.decision.models.get(finding.model_name), now),
         )
 
     def ended(self, breach: Decision, now: float, why: str) -> Change:
@@ -122,7 +122,7 @@ def scope_of(finding: Finding) -> Scope:
 def log_change(finding: Finding) -> None:
     """Log a change; the value is that of the condition that says most."""
     breach = finding.verdict is Verdict.BREACH
-    reading = decisions.leading(finding)
+    reading = leading(finding)
     (_log.warning if breach else _log.info)(
         _EVENTS[finding.verdict],
         rule=finding.rule.name,

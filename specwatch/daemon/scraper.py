@@ -282,7 +282,7 @@ class Scraper:
     def _tap(self) -> TapStatus:
         taps = self._watch.taps
         troubles = [
-            trouble._replace(model_name=trouble.model_name or self._watch.unnamed_model)
+            replace(trouble, model_name=trouble.model_name or self._watch.unnamed_model)
             if trouble.kind in LEAVES_OUT
             else trouble
             for trouble in taps.trouble(self._edges())

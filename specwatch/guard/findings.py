@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from specwatch.domain.speedup import LEAST_SHARE
 from specwatch.domain.units import format_duration
 from specwatch.guard.observation import Breach
-from specwatch.rules import decisions
+from specwatch.rules.decision_view import finding_view
 from specwatch.rules.decisions import TargetDecision
 from specwatch.rules.verdicts import Finding, Verdict
 
@@ -62,5 +64,5 @@ def _breach(finding: Finding) -> Breach:
         finding.model_name,
         finding.temperature,
         speedups,
-        decisions.finding(finding),
+        msgspec.to_builtins(finding_view(finding)),
     )

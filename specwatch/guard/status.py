@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from specwatch.guard.state import GuardState
 
@@ -40,17 +41,36 @@ class GuardStatus:
     max_actions_per_day: int | None = None
 
 
-def shown(one: GuardStatus) -> dict[str, Any]:
-    """For JSON."""
-    return {
-        "mode": one.mode,
-        "ours": one.ours,
-        "holder": one.holder,
-        "error": one.error,
-        "actions": [
-            {"action": action, "result": result, "count": count}
-            for (action, result), count in sorted(one.actions.items())
+class ActionCount(Struct, frozen=True):
+    """How often a guard did something, by result."""
+
+    action: str
+    result: str
+    count: int
+
+
+class GuardView(Struct, frozen=True):
+    """The guard of a target as the HTTP API shows it; see :class:`GuardStatus`."""
+
+    mode: str
+    ours: bool
+    holder: str
+    error: str | None
+    actions: list[ActionCount]
+    state: GuardState | None
+
+
+def guard_view(status: GuardStatus) -> GuardView:
+    """The guard of a target; of its actions those that there were."""
+    return GuardView(
+        mode=status.mode,
+        ours=status.ours,
+        holder=status.holder,
+        error=status.error,
+        actions=[
+            ActionCount(action, result, count)
+            for (action, result), count in sorted(status.actions.items())
             if count
         ],
-        "state": None if one.state is None else asdict(one.state),
-    }
+        state=status.state,
+    )

@@ -13,7 +13,7 @@ from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode, load_bin_label
 from specwatch.domain.sample import total
 from specwatch.loadtest.calibration import Stage
-from specwatch.rules.decisions import interval
+from specwatch.rules.decision_view import bin_view
 from specwatch.rules.summary import acceptance_of, latency
 
 Json = dict[str, Any]
@@ -34,30 +34,19 @@ def assessment(assessed: Assessment) -> Json:
     """What speculation does: speedup, break-even by load bin, temperatures, the best k."""
     best = assessed.best_k
     return {
-        "speedup": interval(assessed.speedup),
+        "speedup": assessed.speedup,
         "verdict": verdict_of(assessed.speedup),
         "missing": assessed.missing,
         "samples": assessed.samples,
         "tokens": assessed.tokens,
         "covered": assessed.covered,
-        "bins": [
-            {
-                "load_bin": load_bin_label(load.load_bin),
-                "share": load.share,
-                "acceptance_length": load.acceptance_length,
-                "speedup": interval(load.speedup),
-                "step_cost": interval(load.step_cost),
-                "break_even_acceptance": interval(load.acceptance),
-                "break_even_length": load.step_cost.value,
-            }
-            for load in assessed.bins
-        ],
+        "bins": [bin_view(load) for load in assessed.bins],
         "buckets": [
             {
                 "temperature": label,
                 "share": assessed.buckets[label].share,
                 "acceptance_rate": assessed.buckets[label].acceptance_rate,
-                "speedup": interval(assessed.buckets[label].speedup),
+                "speedup": assessed.buckets[label].speedup,
                 "verdict": verdict_of(assessed.buckets[label].speedup),
             }
             for label in sorted(assessed.buckets, key=order_of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Protocol
 
 from specwatch.rules.decisions import Decision
@@ -60,7 +60,7 @@ def _of_verdict(one: Decision) -> Change:
         target=shown(one.target),
         what=verdict,
         badge=_BADGES.get(one.verdict, ""),
-        why=f"{speculation.change(asdict(one))}{model}",
+        why=f"{speculation.change(one)}{model}",
     )
 
 

@@ -5,14 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from specwatch.domain import histogram
+from specwatch.domain.acceptance import acceptance_rate
 from specwatch.domain.histogram import Quantile
+from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Mode, Source, Window
-from specwatch.rules import decisions, summary
+from specwatch.rules import summary
+from specwatch.rules.decision_view import (
+    FindingView,
+    MeasuredSpeedup,
+    ModelView,
+    SloView,
+    finding_view,
+    goodput_view,
+    model_view,
+    slo_view,
+)
 from specwatch.rules.decisions import ModelDecision
 from specwatch.rules.last_hour import ModelHour, Points
+from specwatch.rules.summary import LatencyView
 from specwatch.scrape.coverage import leading_reasons
 from specwatch.status import TargetStatus
 from specwatch.wording import figures, speculation
@@ -121,11 +134,6 @@ def not_shown(name: str) -> Model:
     )  # fmt: skip
 
 
-def note_of(window: Window) -> dict[str, Any]:
-    """The acceptance of a window as the API has it."""
-    return summary.acceptance_of(window.tally)
-
-
 def model_of(
     target: TargetStatus,
     name: str,
@@ -138,14 +146,12 @@ def model_of(
     None of a target that cannot be read."""
     known = target.decision.models.get(name)
     dead = answer.outcome == "not_read"
-    judged = None if known is None or dead else decisions.model(known, now)
+    judged = None if known is None or dead else model_view(known, now)
     findings = [
-        decisions.finding(finding)
-        for finding in target.decision.findings
-        if finding.model_name == name
+        finding_view(finding) for finding in target.decision.findings if finding.model_name == name
     ]
-    slos = [decisions.slo(slo) for slo in target.decision.slos if slo.model_name == name]
-    met = {} if dead else decisions.goodput(target.decision.goodput.get(name, {}))
+    slos = [slo_view(slo) for slo in target.decision.slos if slo.model_name == name]
+    met = {} if dead else goodput_view(target.decision.goodput.get(name, {}))
     mode = str(target.models.get(name, figures.UNKNOWN))
     return Model(
         name=shown(name) or "(no name)",
@@ -165,10 +171,10 @@ def model_of(
     )
 
 
-def _more(answer: dict[str, Any] | None, recent: Window | None, outcome: str) -> Iterator[str]:
+def _more(answer: ModelView | None, recent: Window | None, outcome: str) -> Iterator[str]:
     if answer is None or outcome in ("off", "no_traffic"):
         return
-    window = None if recent is None else summary.window(recent)
+    window = None if recent is None else summary.window_view(recent)
     yield _sentence(speculation.break_even(answer, window))
     best = speculation.best_k(answer)
     if best is not None:
@@ -235,13 +241,12 @@ def _counter(window: Window) -> str:
     return _COUNTED_BY.get(window.source, f"the {shown(str(window.source))}")
 
 
-def _buckets(hour: ModelHour, answer: dict[str, Any] | None) -> Iterator[Bucket]:
+def _buckets(hour: ModelHour, answer: ModelView | None) -> Iterator[Bucket]:
     speedups = _speedups(answer)
     whole = () if hour.whole is None else (hour.whole,)
     for window in (*whole, *hour.buckets):
         label = window.series.temperature
         shares = label != ALL_TEMPERATURES
-        figured = note_of(window)
         observed = window.tally.request_acceptance if shares else hour.request_acceptance
         per_request = summary.request_acceptance(observed)
         ttft, tpot = summary.latency(window.tally.ttft), summary.latency(window.tally.tpot)
@@ -250,28 +255,30 @@ def _buckets(hour: ModelHour, answer: dict[str, Any] | None) -> Iterator[Bucket]
         yield Bucket(
             temperature=shown(label),
             points=hour.points.get(label, ()),
-            acceptance=figures.percent(figured["acceptance_rate"]),
+            acceptance=figures.percent(acceptance_rate(window.tally)),
             share=figures.UNKNOWN if share is None else f"{share:.0%}",
-            spread=figures.percents(per_request, ("p10", "p50", "p90")).replace("/", " / "),
+            spread=figures.percents(per_request, " / "),
             requests=figures.number(sum(window.tally.requests.values())),
             ttft=_both(ttft),
             tpot=_both(tpot),
-            speedup=figures.UNKNOWN if speedup is None else figures.number(speedup["value"], 2),
-            loses=speedup is not None and speedup["upper"] < 1,
+            speedup=figures.UNKNOWN if speedup is None else figures.number(speedup.value, 2),
+            loses=speedup is not None and speedup.upper < 1,
         )
 
 
-def _speedups(answer: dict[str, Any] | None) -> dict[str, dict[str, Any]]:
+def _speedups(answer: ModelView | None) -> dict[str, Interval | MeasuredSpeedup]:
     """The measured speedups by temperature, that of all among them."""
     if answer is None:
         return {}
-    speedups = {bucket["temperature"]: bucket["speedup"] for bucket in answer["buckets"]}
-    if answer["speedup"] is not None and answer["speedup"]["basis"] == "measured":
-        speedups[ALL_TEMPERATURES] = answer["speedup"]
+    speedups: dict[str, Interval | MeasuredSpeedup] = {
+        bucket.temperature: bucket.speedup for bucket in answer.buckets if bucket.speedup
+    }
+    if isinstance(answer.speedup, MeasuredSpeedup):
+        speedups[ALL_TEMPERATURES] = answer.speedup
     return speedups
 
 
-def _both(latency: dict[str, Any] | None) -> str:
+def _both(latency: LatencyView | None) -> str:
     """``235 ms / 1.20 s``: P50 and P99."""
     quantiles = [figures.quantile(latency, name) for name in ("p50", "p99")]
     return figures.UNKNOWN if quantiles == [figures.UNKNOWN] * 2 else " / ".join(quantiles)
@@ -333,15 +340,15 @@ def _change(after: float | None, before: float | None) -> str:
     return f"{abs(percents)}% {'slower' if percents > 0 else 'faster'}"
 
 
-def _objectives(slos: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str, bool]]:
+def _objectives(slos: Iterable[SloView]) -> Iterator[tuple[str, str, bool]]:
     for slo in list(slos)[:_MOST_SLOS]:
         sentence = speculation.objective(slo)
-        yield shown(slo["name"]), sentence or "no requests", (slo["budget_left"] or 0.0) < 0
+        yield shown(slo.name), sentence or "no requests", (slo.budget_left or 0.0) < 0
 
 
-def _rules(findings: list[dict[str, Any]], now: float) -> Iterator[RuleLine]:
-    breaches = [finding for finding in findings if finding["verdict"] == "breach"]
-    breaches.sort(key=lambda breach: float(breach["since"]))
+def _rules(findings: list[FindingView], now: float) -> Iterator[RuleLine]:
+    breaches = [finding for finding in findings if finding.verdict == "breach"]
+    breaches.sort(key=lambda breach: breach.since)
     pending = list(filter(speculation.may_become, findings))
     for breach in breaches[:_MOST_RULES]:
         yield _line("breach", breach, speculation.confirmed(breach, now))
@@ -349,8 +356,8 @@ def _rules(findings: list[dict[str, Any]], now: float) -> Iterator[RuleLine]:
         yield _line("pending", finding, speculation.pending(finding, now))
 
 
-def _line(kind: str, finding: dict[str, Any], sentence: str) -> RuleLine:
-    return RuleLine(kind, shown(finding["severity"]), sentence, _summary(finding["summary"]))
+def _line(kind: str, finding: FindingView, sentence: str) -> RuleLine:
+    return RuleLine(kind, shown(finding.severity), sentence, _summary(finding.summary))
 
 
 def _summary(text: str) -> str:

@@ -8,20 +8,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import urlencode
 
+from specwatch.domain.acceptance import acceptance_rate
 from specwatch.domain.model import ALL_TEMPERATURES, Mode, Window
 from specwatch.guard.state import Phase
-from specwatch.guard.status import GuardStatus
-from specwatch.guard.status import shown as guard_json
+from specwatch.guard.status import GuardStatus, guard_view
 from specwatch.pages.status_model import (
     NOT_SHOWN,
     Answer,
     Model,
     model_of,
     not_shown,
-    note_of,
     unread,
 )
-from specwatch.rules import decisions
+from specwatch.rules.decision_view import model_view
 from specwatch.rules.last_hour import ModelHour
 from specwatch.rules.verdicts import Verdict
 from specwatch.status import DaemonStatus, TargetStatus
@@ -164,7 +163,7 @@ def _row(target: TargetStatus, name: str, status: DaemonStatus) -> Row:
     state = None if target.guard is None else target.guard.state
     dead = unread(target, status.stuck, status.now) is not None
     recent = None if dead else _recent(target, name)
-    rate = None if recent is None else note_of(recent)["acceptance_rate"]
+    rate = None if recent is None else acceptance_rate(recent.tally)
     running = None if recent is None else recent.gauges.running_mean
     return replace(
         _no_row(target, name),
@@ -217,7 +216,7 @@ def _answer(target: TargetStatus, model: str, status: DaemonStatus) -> Answer:
         sentence = "The target cannot be read, so its present state is not known."
         return Answer("not_read", sentence, f"not read for {figures.span(silent)}")
     known = target.decision.models.get(model)
-    answer = None if known is None else decisions.model(known, status.now)
+    answer = None if known is None else model_view(known, status.now)
     return Answer(*speculation.answer(answer, target.models.get(model)))
 
 
@@ -248,8 +247,8 @@ def _detail(
 ) -> Detail:
     now, names = status.now, _models_of(target)
     dead = unread(target, status.stuck, now) is not None
-    known = None if target.guard is None else guard_json(target.guard)
-    state = None if known is None else known["state"]
+    known = None if target.guard is None else guard_view(target.guard)
+    state = None if known is None else known.state
     return Detail(
         anchor=f"target-{number}",
         name=shown(target.name),

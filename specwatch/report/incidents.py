@@ -122,10 +122,10 @@ def _cause(steps: Sequence[GuardStep]) -> str:
 def _finding(inputs: Mapping[str, Any]) -> str | None:
     if not {"rule", "temperature", "leading"} <= inputs.keys():
         return None
-    try:
-        text = speculation.breach(dict(inputs))
-    except (KeyError, TypeError, ValueError):  # what another version wrote
+    leading = speculation.stored_reading(inputs["leading"])
+    if leading is None:  # what another version wrote
         return f"the rule {shown(str(inputs['rule']))}"
+    text = speculation.breach(str(inputs["rule"]), str(inputs["temperature"]), leading)
     summary = clean(str(inputs.get("summary") or ""))[:LONGEST_SENTENCE]
     return f"{summary} ({text})" if summary else text
 

@@ -50,7 +50,8 @@ _UNDER_WAY = 256
 _MOST_SHOWN = 8
 
 
-class Trouble(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Trouble:
     """Why a tap's numbers are not to be had, or not to be taken as they are.
 
     ``kind`` is stable, ``text`` a sentence with the remedy; ``model_name`` is empty where it

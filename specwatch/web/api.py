@@ -12,7 +12,6 @@ a duration before now such as `30m`, or Unix seconds.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 from collections.abc import (
     Awaitable,
@@ -40,12 +39,12 @@ from specwatch.domain.model import HOUR, MINUTE, Window
 from specwatch.domain.units import quoted
 from specwatch.errors import ConfigError, StoreError
 from specwatch.generate.alerts import runbook_sections
-from specwatch.guard.status import shown as guard_status
-from specwatch.rules import decisions, summary
-from specwatch.rules.decisions import Decision, TargetDecision
-from specwatch.status import DaemonStatus, TapStatus, TargetStatus
+from specwatch.rules.decisions import Decision
+from specwatch.rules.summary import window_view
+from specwatch.status import DaemonStatus
 from specwatch.store.guard_records import StepRecord
 from specwatch.web import report_api, runbook_page
+from specwatch.web.daemon_view import daemon_view
 from specwatch.web.middleware import (
     FOR_MONITORING,
     HostCheck,
@@ -121,7 +120,7 @@ def application(
         acceptance and latency over the last minutes (`recent`), the `decision` (speedup,
         break-even, rules, objectives) and the `guard`. `specwatch status --json` prints it.
         """
-        return json_response(daemon(status()))
+        return json_response(daemon_view(status()))
 
     reading = asyncio.Semaphore(_READERS)
 
@@ -161,8 +160,9 @@ def application(
         """
         chosen = decision_selection(request.query_params, status().now)
         rows = verdicts(**{**chosen, "limit": chosen["limit"] + 1})
-        shown = [decisions.decision(one) for one in rows[: chosen["limit"]]]
-        return json_response({"decisions": shown, "more": len(rows) > chosen["limit"]})
+        return json_response(
+            {"decisions": rows[: chosen["limit"]], "more": len(rows) > chosen["limit"]}
+        )
 
     def read_report(request: Request) -> Response:
         """The report, as `specwatch report` makes it, of at most 92 days.
@@ -209,23 +209,6 @@ def application(
     return app
 
 
-def daemon(status: DaemonStatus) -> dict[str, Any]:
-    """A status as JSON values."""
-    store = dataclasses.asdict(status.store)
-    return {
-        "daemon": status.daemon,
-        "version": status.version,
-        "started": status.started,
-        "now": status.now,
-        "ready": status.ready,
-        "stuck": list(status.stuck),
-        "store": store,
-        "judging": dataclasses.asdict(status.judging),
-        "alertmanagers": [dataclasses.asdict(one) for one in status.pagers],
-        "targets": [_target(target, status) for target in status.targets],
-    }
-
-
 def selection(query: Mapping[str, str], now: float) -> dict[str, Any]:
     """Arguments of the window reader from a query string; ConfigError for what it cannot be.
 
@@ -267,74 +250,7 @@ def _limit(text: str | None, most: int) -> int:
 
 def _windows(rows: Iterable[Window], limit: int) -> Response:
     """Encoded one by one: as JSON values, ten thousand windows take a hundred megabytes."""
-    encoded = [msgspec.json.encode(summary.window(one)) for one in rows]
+    encoded = [msgspec.json.encode(window_view(window)) for window in rows]
     more = b"true" if len(encoded) > limit else b"false"
     body = b'{"windows":[' + b",".join(encoded[:limit]) + b'],"more":' + more + b"}"
     return respond(body, 200)
-
-
-def _target(target: TargetStatus, status: DaemonStatus) -> dict[str, Any]:
-    """A target; ``not_shown`` are models, and "" the target, of which something cannot be shown."""
-    decision, broken = _decision(target, status)
-    make = functools.partial(_facts, target, decision, broken)
-    facts = status.attempt(target.name, make, None)
-    if facts is None:
-        bare = TargetStatus(target.name, target.url, target.interval, failure=target.failure)
-        facts = _facts(bare, decision, [*broken, ""])
-    return facts
-
-
-def _decision(target: TargetStatus, status: DaemonStatus) -> tuple[dict[str, Any], list[str]]:
-    """What was decided, of those models of which it can be shown, and which those are not."""
-
-    def shown(decision: TargetDecision) -> dict[str, Any] | None:
-        make = functools.partial(decisions.target, decision, status.now)
-        return status.attempt(target.name, make, None)
-
-    decision = target.decision
-    whole = shown(decision)
-    if whole is not None:
-        return whole, []
-    names = {*decision.models, *decision.goodput}
-    names |= {finding.model_name for finding in decision.findings}
-    names |= {slo.model_name for slo in decision.slos}
-    sound = {name for name in names if shown(decisions.of_models(decision, {name})) is not None}
-    rest = decisions.of_models(decision, sound)
-    return decisions.target(rest, status.now), sorted(names - sound)
-
-
-def _facts(target: TargetStatus, decision: dict[str, Any], not_shown: list[str]) -> dict[str, Any]:
-    shown = {
-        field.name: getattr(target, field.name)
-        for field in dataclasses.fields(target)
-        if field.name not in ("recent", "current", "failure", "models", "tap", "decision", "guard")
-    }
-    shown["failure"] = dataclasses.asdict(target.failure) if target.failure else None
-    shown["models"] = {model: str(mode) for model, mode in target.models.items()}
-    shown["tap"] = _tap(target.tap)
-    shown["decision"] = decision
-    shown["not_shown"] = not_shown
-    shown["guard"] = None if target.guard is None else guard_status(target.guard)
-    shown["recent"] = [summary.window(one) for one in target.recent]
-    return shown
-
-
-def _tap(status: TapStatus) -> dict[str, Any]:
-    """A target's tap as the API shows it."""
-    return {
-        "source": status.source and str(status.source),
-        "trouble": [trouble._asdict() for trouble in status.trouble],
-        "failures": status.failures,
-        "models": {
-            model: {
-                "source": str(seen.source),
-                "drafts": seen.drafts,
-                "server_drafts": seen.server_drafts,
-                "coverage": seen.coverage,
-                "records": dict(seen.records),
-                "uncovered": dict(seen.uncovered),
-            }
-            for model, seen in status.models.items()
-        },
-        "proxy": None if status.proxy is None else dataclasses.asdict(status.proxy),
-    }

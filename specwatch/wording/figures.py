@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 from specwatch.domain.histogram import wide
+from specwatch.rules.summary import LatencyView, RequestAcceptance
 from specwatch.wording.text import LONGEST_SENTENCE, shown
 
 UNKNOWN = "-"
@@ -63,11 +62,12 @@ def budget_left(left: float | None) -> str:
     return f"the error budget spent {times} times over"
 
 
-def percents(quantiles: dict[str, Any] | None, names: Sequence[str]) -> str:
-    """Quantiles of a ratio as whole percents, such as ``12/59/100``."""
-    if quantiles is None or any(quantiles[name] is None for name in names):
+def percents(quantiles: RequestAcceptance | None, separator: str = "/") -> str:
+    """P10, P50 and P90 of a ratio as whole percents, such as ``12/59/100``."""
+    if quantiles is None:
         return UNKNOWN
-    return "/".join(f"{100 * quantiles[name]:.0f}" for name in names)
+    values = [value for value in (quantiles.p10, quantiles.p50, quantiles.p90) if value is not None]
+    return separator.join(f"{100 * value:.0f}" for value in values) if len(values) == 3 else UNKNOWN
 
 
 def rate(value: float | None, of: float | None) -> str:
@@ -109,25 +109,25 @@ def within(lower: float, upper: float) -> str:
     return f"{lower * factor:,.4g} to {high}" if lower > 0 else f"up to {high}"
 
 
-def quantile(latency: dict[str, Any] | None, name: str) -> str:
-    """A quantile of a latency as the API gives it: ``235 ms``; ``> 10 s`` beyond the last bound,
+def quantile(latency: LatencyView | None, name: str) -> str:
+    """A quantile of a latency, such as ``p99``: ``235 ms``; ``> 10 s`` beyond the last bound,
     ``~15 ms`` where its bucket is wide."""
     if latency is None:
         return UNKNOWN
-    bucket = latency["buckets"].get(name)
-    if bucket is not None and latency[name] and wide(*bucket):
-        factor, unit = (1, "s") if latency[name] >= 0.995 else (1000, "ms")
-        return f"~{float(f'{latency[name] * factor:.2g}'):,g} {unit}"
+    value: float | None = getattr(latency, name)
+    bucket = latency.buckets.get(name)
+    if bucket is not None and value and wide(*bucket):
+        factor, unit = (1, "s") if value >= 0.995 else (1000, "ms")
+        return f"~{float(f'{value * factor:.2g}'):,g} {unit}"
     # Beyond the last bound every quantile has that bound for its value.
-    beyond = latency["open_ended"] and latency[name] == latency["p99"]
-    return bounded(latency[name], beyond=beyond)
+    return bounded(value, beyond=latency.open_ended and value == latency.p99)
 
 
-def mean(latency: dict[str, Any] | None) -> str:
-    """The mean of a latency as the API gives it."""
-    if latency is None or not latency["count"] or latency["sum"] is None:
+def mean(latency: LatencyView | None) -> str:
+    """The mean of a latency."""
+    if latency is None or not latency.count or latency.sum is None:
         return UNKNOWN
-    return seconds(latency["sum"] / latency["count"])
+    return seconds(latency.sum / latency.count)
 
 
 def span(length: float | None) -> str:

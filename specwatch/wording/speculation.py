@@ -1,11 +1,25 @@
-"""Whether speculation pays, and what is wrong with it, in sentences; all as the API gives it."""
+"""Sentences about whether speculation pays, and about rules and objectives."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR
+from specwatch.rules.decision_view import (
+    AssumedSpeedup,
+    FindingView,
+    GoodputView,
+    MeasuredSpeedup,
+    ModelView,
+    ReadingView,
+    SloView,
+)
+from specwatch.rules.decisions import Decision
+from specwatch.rules.summary import WindowView
 from specwatch.wording import figures
 from specwatch.wording.moments import moment
 from specwatch.wording.rules import amount
@@ -22,100 +36,96 @@ _WHOLE = 0.95
 """Share of an hour from which on it was watched throughout."""
 
 
-def speedup(known: dict[str, Any]) -> str:
-    """The speedup of a model, measured or assumed, and what that rests on.
+def speedup(known: ModelView) -> str:
+    """The speedup of a model, measured or assumed, and its basis.
 
-    Where it is not known of now: why, and the command that mends that.
+    If there is no current one: why, and the command that measures it.
     """
-    measured = known["speedup"]
-    if known["current"]:
-        return f"speedup {_measured(known)}"
-    why = shown(str(known["missing"]), LONGEST_SENTENCE)
-    if known["remedy"]:
-        why += f"; run {known['remedy']}"
-    if measured is None:
+    speedup = known.speedup
+    if known.current and isinstance(speedup, MeasuredSpeedup):
+        return f"speedup {_measured(speedup, known)}"
+    why = shown(str(known.missing), LONGEST_SENTENCE)
+    if known.remedy:
+        why += f"; run {known.remedy}"
+    if speedup is None:
         return f"the speedup is not known yet: {why}"
-    if measured["basis"] == "assumed":
-        return f"speedup about {measured['value']:.1f}, assumed: {why}"
-    before = f"until {moment(known['until'])} it was {_measured(known)}"
+    if isinstance(speedup, AssumedSpeedup):
+        return f"speedup about {speedup.value:.1f}, assumed: {why}"
+    before = f"until {moment(known.until)} it was {_measured(speedup, known)}"
     return f"the speedup is not known now: {why}; {before}"
 
 
-def _measured(known: dict[str, Any]) -> str:
-    speedup = known["speedup"]
-    bounds = f"{speedup['lower']:.2f} to {speedup['upper']:.2f}"
-    age = figures.span(known["baseline"]["age"] or 0.0)
-    of = OBJECTIVES[known["objective"] or "e2e"]
-    return f"{speedup['value']:.2f} ({bounds}) {of}, measured against a baseline {age} old"
+def _measured(speedup: MeasuredSpeedup, known: ModelView) -> str:
+    bounds = f"{speedup.lower:.2f} to {speedup.upper:.2f}"
+    age = figures.span(known.baseline.age or 0.0)
+    of = OBJECTIVES[known.objective or "e2e"]
+    return f"{speedup.value:.2f} ({bounds}) {of}, measured against a baseline {age} old"
 
 
-def break_even(known: dict[str, Any], window: dict[str, Any] | None) -> str:
-    """The break-even line of a model at the load of a window, and where acceptance is now."""
-    rate = None if window is None else window["acceptance_rate"]
+def break_even(known: ModelView, window: WindowView | None) -> str:
+    """The break-even line of a model at the load of a window, and the acceptance now."""
+    rate = None if window is None else window.acceptance_rate
     now = "" if rate is None else f", now {figures.percent(rate)}"
-    if known["assumed_acceptance"] is not None:
-        least = figures.percent(known["assumed_acceptance"])
+    if known.assumed_acceptance is not None:
+        least = figures.percent(known.assumed_acceptance)
         return f"break-even at about {least} acceptance, by the assumed draft cost{now}"
-    if not known["bins"]:
+    if not known.bins:
         return f"break-even not known{now}"
-    load = None if window is None else window["load_bin"]
+    load = None if window is None else window.load_bin
     line = next(
-        (candidate for candidate in known["bins"] if candidate["load_bin"] == load),
-        max(known["bins"], key=lambda candidate: float(candidate["share"])),
+        (bin_ for bin_ in known.bins if bin_.load_bin == load),
+        max(known.bins, key=lambda bin_: bin_.share),
     )
-    cost, needed = line["step_cost"]["value"], line["break_even_acceptance"]["value"]
-    where = f"at {shown(line['load_bin'])} running"
+    cost, needed = line.step_cost.value, line.break_even_acceptance.value
+    where = f"at {shown(line.load_bin)} running"
     least = "any acceptance" if needed <= 0 else f"{figures.percent(needed)} acceptance"
     least = least if needed <= 1 else "out of reach"
     return f"break-even {where}: {least}{now} (a step costs {cost:.2f}x)"
 
 
-def answer(known: dict[str, Any] | None, mode: str | None) -> tuple[str, str]:
-    """Whether speculation pays for a model that serves in a mode: the outcome, and a sentence.
+def answer(known: ModelView | None, mode: str | None) -> tuple[str, str]:
+    """Whether speculation pays for a model in this mode: the outcome, and a sentence.
 
     Outcomes are those of :data:`specwatch.report.model.Outcome`.
     """
     if mode == "off":
         return "off", "Speculation is off."
-    measured = None if known is None else known["speedup"]
+    measured = None if known is None else known.speedup
     if measured is None and mode == "unknown":
         return "unknown", f"It is {MODE_NOT_KNOWN}. {MODE_REMEDY}"
-    if known is None or (measured is None and not known["minutes"]):
+    if known is None or (measured is None and not known.minutes):
         sentence = "Nothing was generated with speculation in the last hour."
         return "no_traffic", sentence
     rests_on = speedup(known)
-    if measured is None or not known["current"]:
+    if not isinstance(measured, MeasuredSpeedup) or not known.current:
         return "unknown", f"Whether speculation pays is not measured: {rests_on}."
-    outcome = "loses" if measured["upper"] < 1 else "pays" if measured["lower"] > 1 else "even"
-    if outcome == "pays" and measured["upper"] < WORTH_IT:
+    outcome = "loses" if measured.upper < 1 else "pays" if measured.lower > 1 else "even"
+    if outcome == "pays" and measured.upper < WORTH_IT:
         outcome = "not_worth_it"
     return outcome, f"Speculation {_OUTCOMES[outcome]}: {rests_on}."
 
 
 WORTH_IT = 1.3
-"""The speedup below which the default rule ``not-worth-it`` holds speculation for dear."""
+"""The speedup below which the default rule ``not-worth-it`` fires."""
 _OUTCOMES = {
     "pays": "pays",
     "not_worth_it": "pays, but little",
-    "even": "neither gains nor loses for certain",
+    "even": "neither clearly pays nor clearly loses",
     "loses": "loses",
 }
 
 
-def best_k(known: dict[str, Any]) -> str | None:
-    """What a smaller number of draft tokens would bring, or why that is not known; None where it
-    is no better."""
-    best = known["best_k"]
+def best_k(known: ModelView) -> str | None:
+    """The gain of a smaller number of draft tokens, or why it is not known; None without a gain."""
+    best = known.best_k
     if best is None:
-        why = known["best_k_unknown"]
+        why = known.best_k_unknown
         return f"best k: not known, {BEST_K_UNKNOWN[why]}" if why else None
-    if best["k"] == len(best["speedups"]) - 1:
+    k = len(best.speedups) - 1
+    now, then = best.speedups[-1], best.speedups[best.k]
+    if best.k == k or then <= 1.01 * now:
         return None
-    now, then = best["speedups"][-1], best["speedups"][best["k"]]
-    if then <= 1.01 * now:
-        return None
-    k = len(best["speedups"]) - 1
-    what = best_of(best["k"])
+    what = best_of(best.k)
     return f"best k: {what}, predicted speedup per token {then:.2f}; with {k} now {now:.2f}"
 
 
@@ -131,96 +141,97 @@ BEST_K_UNKNOWN = {
 """Why the best number of draft tokens is not known, by the API's field ``best_k_unknown``."""
 
 
-def confirmed(finding: dict[str, Any], now: float) -> str:
-    """A breach and how long it lasts; ``now`` is a Unix time."""
-    sentence = f"{breach(finding)}, for {figures.span(now - finding['since'])}"
-    if finding["seen"] == "pass":
+def confirmed(finding: FindingView, now: float) -> str:
+    """A breach and its duration; ``now`` is a Unix time."""
+    sentence = f"{_of_finding(finding)}, for {figures.span(now - finding.since)}"
+    if finding.seen == "pass":
         return f"{sentence}, about to clear"
-    return f"{sentence}, no data now" if finding["seen"] == "no_data" else sentence
+    return f"{sentence}, no data now" if finding.seen == "no_data" else sentence
 
 
-def may_become(finding: dict[str, Any]) -> bool:
+def may_become(finding: FindingView) -> bool:
     """Whether a breach is seen, and not confirmed yet."""
-    pending = finding["pending"] is not None and finding["seen"] == "breach"
-    return finding["verdict"] != "breach" and pending
+    pending = finding.pending is not None and finding.seen == "breach"
+    return finding.verdict != "breach" and pending
 
 
-def pending(finding: dict[str, Any], now: float) -> str:
-    """What may become a breach, and since when."""
-    return f"{breach(finding)}, for {figures.span(now - finding['pending'])}"
+def pending(finding: FindingView, now: float) -> str:
+    """A breach that is not confirmed yet, and its duration."""
+    return f"{_of_finding(finding)}, for {figures.span(now - (finding.pending or now))}"
 
 
-def counts(findings: list[dict[str, Any]]) -> str:
+def counts(findings: Sequence[FindingView]) -> str:
     """``1 in breach, 12 pass, 3 without data``; empty without rules."""
-    verdicts = Counter(finding["verdict"] for finding in findings)
+    verdicts = Counter(finding.verdict for finding in findings)
     words = {"breach": "in breach", "pass": "pass", "no_data": "without data"}
     return ", ".join(
         f"{verdicts[name]} {phrase}" for name, phrase in words.items() if verdicts[name]
     )
 
 
-def objective(slo: dict[str, Any]) -> str | None:
-    """What is left of the error budget of an objective; None without requests."""
-    left, burning = slo["budget_left"], slo["burn_rates"].get("1h")
+def objective(slo: SloView) -> str | None:
+    """The error budget left of an objective; None without requests."""
+    left, burning = slo.budget_left, slo.burn_rates.get("1h")
     if left is None:
         return None
     sentence = figures.budget_left(left)
-    if slo["unknown"] > slo["total"] * (1 - slo["objective"]):
-        share = slo["unknown"] / slo["total"]
+    if slo.unknown > slo.total * (1 - slo.objective):
+        share = slo.unknown / slo.total
         sentence += f"; of {share:.0%} of the requests it is not known whether they met it"
     return sentence if burning is None else f"{sentence}, burn rate {burning:.1f}"
 
 
-def goodput(windows: dict[str, Any]) -> str | None:
+def goodput(by_window: Mapping[str, GoodputView]) -> str | None:
     """How many requests a second met all objectives of a model in the last hour.
 
     None where there were none, or not for each objective.
     """
-    known = windows.get("1h")
-    if known is None or not known["offered_per_second"] or known["lower_per_second"] is None:
+    known = by_window.get("1h")
+    if known is None or not known.offered_per_second or known.lower_per_second is None:
         return None
-    offered = known["offered_per_second"]
-    lower, upper = (
-        figures.rate(known[bound], offered) for bound in ("lower_per_second", "upper_per_second")
-    )
+    offered = known.offered_per_second
+    lower = figures.rate(known.lower_per_second, offered)
+    upper = figures.rate(known.upper_per_second, offered)
     sentence = (
         f"{figures.between(lower, upper)} of {figures.rate(offered, offered)} requests/s"
         " met all objectives"
     )
-    watched = known["watched_seconds"]
+    watched = known.watched_seconds
     if watched >= _WHOLE * HOUR:
         return f"{sentence} in the last hour"
     return f"{sentence} in the {figures.span(watched)} watched of the last hour"
 
 
-def change(decision: dict[str, Any]) -> str:
+def change(decision: Decision) -> str:
     """A stored change of a verdict: ``too-slow: speedup_ratio 0.91 (0.88 to 0.94), below 1``."""
-    readings = decision["inputs"].get("readings") or [None]
-    outcome = next(
-        (reading for reading in readings if reading is not None and _met(reading)), readings[0]
-    )
-    return breach({**decision, "leading": outcome})
+    stored = map(stored_reading, decision.inputs.get("readings") or ())
+    readings = [reading for reading in stored if reading is not None]
+    leading = next((reading for reading in readings if reading.breached), None)
+    return breach(decision.rule, decision.temperature, leading or next(iter(readings), None))
 
 
-def _met(reading: dict[str, Any]) -> bool:
-    value = reading["value"]
-    if value is None:
-        return False
-    above, below = reading["above"], reading["below"]
-    return bool(value > above if below is None else value < below)
+def stored_reading(reading: Mapping[str, Any] | None) -> ReadingView | None:
+    """A reading in the stored inputs of a decision or a step; None for one of another version."""
+    try:
+        return msgspec.convert(reading, ReadingView | None)
+    except msgspec.ValidationError:
+        return None
 
 
-def breach(finding: dict[str, Any]) -> str:
+def _of_finding(finding: FindingView) -> str:
+    return breach(finding.rule, finding.temperature, finding.leading)
+
+
+def breach(rule: str, temperature: str, leading: ReadingView | None) -> str:
     """``low-acceptance at (0,0.3]: acceptance_ratio 0.42, below 0.5``."""
-    sentence = shown(finding["rule"])
-    if finding["temperature"] != ALL_TEMPERATURES:
-        sentence += f" at {shown(finding['temperature'])}"
-    read = finding["leading"]
-    if read is None:
+    sentence = shown(rule)
+    if temperature != ALL_TEMPERATURES:
+        sentence += f" at {shown(temperature)}"
+    if leading is None:
         return sentence
-    metric = str(read["metric"])
-    value = f"{shown(metric)} {amount(metric, read['value'])}"
-    if read["lower"] is not None and read["upper"] is not None:
-        value += f" ({amount(metric, read['lower'])} to {amount(metric, read['upper'])})"
-    side, line = ("below", read["below"]) if read["above"] is None else ("above", read["above"])
+    metric = leading.metric
+    value = f"{shown(metric)} {amount(metric, leading.value)}"
+    if leading.lower is not None and leading.upper is not None:
+        value += f" ({amount(metric, leading.lower)} to {amount(metric, leading.upper)})"
+    side, line = ("below", leading.below) if leading.above is None else ("above", leading.above)
     return f"{sentence}: {value}, {side} {amount(metric, line)}"

@@ -9,13 +9,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from structlog.testing import capture_logs
 
 from specwatch.domain.model import Mode
 from specwatch.guard.plan import FileChange, Plan
 from specwatch.guard.state import Cause, GuardState, Incident, Order, Pause, Phase
-from specwatch.rules import decisions
+from specwatch.rules.decision_view import finding_view
 from specwatch.store.repository import Store
 from tests.cli.conftest import Run
 from tests.cli.guards import LATER, NOW, Guards
@@ -404,7 +405,7 @@ def test_history_is_a_line_a_step_oldest_first(run: Run, guards: Guards) -> None
 def breach() -> dict[str, Any]:
     """The numbers of a breach, as the guard stores them."""
     (found,) = (finding for finding in decided().findings if finding.rule == BREACHED)
-    return decisions.finding(found)
+    return dict(msgspec.to_builtins(finding_view(found)))
 
 
 def explained(guards: Guards) -> None:

@@ -23,10 +23,12 @@ from specwatch.domain.interval import Interval
 from specwatch.domain.model import UNCOVERED, Gauges, Histogram, Mode, Source
 from specwatch.errors import ScrapeReason
 from specwatch.rules.decisions import TargetDecision
+from specwatch.rules.summary import CoverageView
 from specwatch.rules.verdicts import Verdict
 from specwatch.scrape.coverage import Coverage
 from specwatch.scrape.taps import Trouble
 from specwatch.status import Failure, ProxyStatus, StoreStatus, TapStatus
+from specwatch.web.daemon_view import TargetView
 from tests.cli.conftest import Run, texts
 from tests.web.decided import (
     BREACHED,
@@ -109,9 +111,9 @@ def test_a_healthy_daemon_is_shown_in_eighty_columns(run: Run, surface: Surface)
 
 @pytest.mark.parametrize("reason", [*UNCOVERED, HOSTILE, "x" * 500])
 def test_what_was_not_covered_fits_eighty_columns(reason: str) -> None:
-    seen = {
-        "source": "tap", "coverage": 0.5, "records": {"derived": 1}, "uncovered": {reason: 10**9}
-    }  # fmt: skip
+    seen = CoverageView(
+        source="tap", drafts=9, coverage=0.5, records={"derived": 1}, uncovered={reason: 10**9}
+    )
     lines = texts(coverage_lines(seen))
     assert max(map(len, lines)) <= 80
     assert all(line.isprintable() for line in lines)
@@ -204,8 +206,8 @@ def test_a_target_that_cannot_be_shown_hides_no_other_and_is_a_no(
     surface.status = daemon(target("bad"), target("good", decision=decided()))
     lines = tables.recent_lines
 
-    def failing(found: dict[str, Any], now: float) -> Any:
-        return lines(found, now) if found["name"] == "good" else found["no such key"]
+    def failing(target: TargetView, now: float) -> Any:
+        return lines(target, now) if target.name == "good" else {}["no such key"]
 
     monkeypatch.setattr(tables, "recent_lines", failing)
     done = run("status", "--url", surface.url)

@@ -23,7 +23,8 @@ FINDING = {
     "readings": [],
     "leading": {
         "metric": "speedup_ratio", "value": 0.91, "lower": 0.88, "upper": 0.94,
-        "above": None, "below": 1,
+        "above": None, "below": 1, "clear": None, "window": 600, "drafts": 9000, "requests": 40,
+        "basis": "measured", "missing": None,
     },
 }  # fmt: skip
 CAUSE = (

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any
 
+import msgspec
 import pytest
 
 from specwatch.domain.model import Gauges, Histogram, Tally
@@ -22,10 +24,15 @@ KEYS = [
 """Of a model, in this order: programs rely on them."""
 
 
+def as_json(view: object) -> Any:
+    """As the HTTP API has it."""
+    return msgspec.json.decode(msgspec.json.encode(view))
+
+
 @pytest.mark.parametrize("file", [*pages.CAPTURES, *sorted((pages.DATA / "pages").glob("*.prom"))])
 def test_every_page_gives_the_same_keys_in_the_same_order(file) -> None:
     problems: list[str] = []
-    for model in summary.models_of(pages.read(file.read_bytes()), problems):
+    for model in as_json(summary.models_of(pages.read(file.read_bytes()), problems)):
         assert list(model) == KEYS
         for name in ("ttft", "tpot", "inter_token"):
             assert model[name] is None or list(model[name]) == [
@@ -37,7 +44,7 @@ def test_every_page_gives_the_same_keys_in_the_same_order(file) -> None:
 
 def test_a_page_with_a_tap_shows_its_buckets_by_temperature() -> None:
     """The figures are those of the requests that the page was made of."""
-    (model,) = summary.models_of(pages.read(pages.faithful("vllm-0.32-tap")), [])
+    (model,) = as_json(summary.models_of(pages.read(pages.faithful("vllm-0.32-tap")), []))
     assert model["drafts"] == 1238
     assert model["tap"] == {
         "source": "tap", "drafts": 995, "coverage": 995 / 1238, "failures": 0,
@@ -65,20 +72,20 @@ def test_a_page_with_a_tap_shows_its_buckets_by_temperature() -> None:
 
 def test_a_tap_that_has_counted_nothing_is_shown_with_no_coverage() -> None:
     page = pages.speculation(10, [5, 3]) + pages.tap(failures=2)
-    (model,) = summary.models_of(pages.read(page), [])
+    (model,) = as_json(summary.models_of(pages.read(page), []))
     assert model["temperatures"] == []
     assert (model["tap"]["drafts"], model["tap"]["coverage"], model["tap"]["failures"]) == (0, 0, 2)
 
 
 def test_a_proxys_page_has_no_model() -> None:
-    assert summary.models_of(pages.read(pages.faithful("tap-proxy")), []) == []
+    assert as_json(summary.models_of(pages.read(pages.faithful("tap-proxy")), [])) == []
 
 
 def test_a_model_that_only_the_tap_has_is_told() -> None:
     problems: list[str] = []
     other = {"model_name": "other", "temperature": "0", "accepted": [1], "method": "record"}
-    (model,) = summary.models_of(
-        pages.read(pages.speculation(10, [5]) + pages.tap(other)), problems
+    (model,) = as_json(
+        summary.models_of(pages.read(pages.speculation(10, [5]) + pages.tap(other)), problems)
     )
     assert model["temperatures"] == []
     assert len(problems) == 1
@@ -86,7 +93,7 @@ def test_a_model_that_only_the_tap_has_is_told() -> None:
 
 
 def test_a_page_of_a_real_vllm_with_a_draft_model() -> None:
-    (model,) = summary.models_of(pages.read(pages.capture("draft-k4.2")), [])
+    (model,) = as_json(summary.models_of(pages.read(pages.capture("draft-k4.2")), []))
     assert model["speculation"] == "on"
     assert (model["drafts"], model["draft_tokens"], model["accepted_tokens"]) == (1238, 4952, 2940)
     assert model["acceptance_rate"] == 2940 / 4952
@@ -99,7 +106,7 @@ def test_a_page_of_a_real_vllm_with_a_draft_model() -> None:
 
 
 def test_without_speculation_its_figures_are_unknown_and_not_zero() -> None:
-    (model,) = summary.models_of(pages.read(pages.capture("spec-off.2")), [])
+    (model,) = as_json(summary.models_of(pages.read(pages.capture("spec-off.2")), []))
     assert model["speculation"] == "off"
     for key in KEYS[3:10]:
         assert model[key] is None, key
@@ -107,26 +114,30 @@ def test_without_speculation_its_figures_are_unknown_and_not_zero() -> None:
 
 def test_engines_of_one_model_are_added_and_counted() -> None:
     page = pages.multiprocess(pages.capture("draft-k4.2"), engines=("0", "1", "2"))
-    (model,) = summary.models_of(pages.read(page), [])
+    (model,) = as_json(summary.models_of(pages.read(page), []))
     assert (model["engine_count"], model["drafts"]) == (3, 3 * 1238)
 
 
 def test_models_come_sorted_by_name() -> None:
     page = pages.speculation(3, [2, 1], model="b")
     other = pages.speculation(5, [4], model="a").splitlines()[2::3]
-    result = summary.models_of({**pages.read(page), **pages.read("\n".join(other) + "\n")}, [])
+    result = as_json(
+        summary.models_of({**pages.read(page), **pages.read("\n".join(other) + "\n")}, [])
+    )
     assert [(model["model_name"], model["drafts"]) for model in result] == [("a", 5), ("b", 3)]
 
 
 def test_the_old_engine_gives_its_lifetime_rate() -> None:
-    (model,) = summary.models_of(pages.read(pages.faithful("vllm-0.8.2-v0-speculation")), [])
+    (model,) = as_json(
+        summary.models_of(pages.read(pages.faithful("vllm-0.8.2-v0-speculation")), [])
+    )
     assert (model["drafts"], model["acceptance_rate"]) == (None, 0.625)
 
 
 def test_a_page_caught_between_updates_has_no_accepted_lengths() -> None:
     samples = pages.read(pages.speculation(10, [5, 3]))
     (series,) = [series for series in samples if series.quantity == "accepted_tokens"]
-    (model,) = summary.models_of({**samples, series: 9.0}, [])
+    (model,) = as_json(summary.models_of({**samples, series: 9.0}, []))
     assert model["accepted_length_histogram"] is None
 
 
@@ -138,7 +149,7 @@ def test_what_had_to_be_left_out_is_told() -> None:
         ),
     )
     problems: list[str] = []
-    (model,) = summary.models_of(pages.read(page), problems)
+    (model,) = as_json(summary.models_of(pages.read(page), problems))
     assert model["ttft"] is None
     assert len(problems) == 1
     assert "ttft" in problems[0]
@@ -146,18 +157,18 @@ def test_what_had_to_be_left_out_is_told() -> None:
 
 def test_totals_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(PageError):
-        summary.models_of(pages.read(pages.speculation(math.nan, [1])), [])
+        as_json(summary.models_of(pages.read(pages.speculation(math.nan, [1])), []))
 
 
 def test_a_quantile_beyond_the_last_bound_is_marked() -> None:
-    assert summary.latency(Histogram((1.0,), (1, 1), 9.0)) == {
+    assert as_json(summary.latency(Histogram((1.0,), (1, 1), 9.0))) == {
         "count": 2, "sum": 9.0, "p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0, "open_ended": True,
         "buckets": {"p50": [0.0, 1.0]},
     }  # fmt: skip
 
 
 def test_a_mean_without_bounds_has_no_quantile_and_none_that_is_open_ended() -> None:
-    result = summary.latency(Histogram((), (60,), 2.0))
+    result = as_json(summary.latency(Histogram((), (60,), 2.0)))
     assert result is not None
     assert (result["count"], result["sum"], result["p50"], result["open_ended"]) == (
         60, 2.0, None, False,
@@ -165,14 +176,14 @@ def test_a_mean_without_bounds_has_no_quantile_and_none_that_is_open_ended() -> 
 
 
 def test_no_observation_is_no_quantile() -> None:
-    result = summary.latency(Histogram((1.0,), (0, 0), 0.0))
+    result = as_json(summary.latency(Histogram((1.0,), (0, 0), 0.0)))
     assert result is not None
     assert (result["count"], result["p99"], result["open_ended"]) == (0, None, False)
-    assert summary.latency(None) is None
+    assert as_json(summary.latency(None)) is None
 
 
 def test_a_window_shows_whose_it_is_what_was_counted_and_sampled() -> None:
-    shown = summary.window(minute(1_700_000_040, model_name="llama"))
+    shown = as_json(summary.window_view(minute(1_700_000_040, model_name="llama")))
     assert (shown["daemon"], shown["target"], shown["model_name"]) == ("left", "chat", "llama")
     assert (shown["mode"], shown["source"], shown["coverage"]) == ("on", "server", 1.0)
     assert (shown["acceptance_rate"], shown["mean_acceptance_length"]) == (0.5, 3.0)
@@ -184,7 +195,7 @@ def test_a_window_shows_whose_it_is_what_was_counted_and_sampled() -> None:
 
 
 def test_a_window_of_a_bucket_shows_what_its_tap_saw() -> None:
-    shown = summary.window(of_tap(1_700_000_040, "0", drafts=30, of=100, server=120))
+    shown = as_json(summary.window_view(of_tap(1_700_000_040, "0", drafts=30, of=100, server=120)))
     assert (shown["temperature"], shown["source"], shown["coverage"]) == ("0", "tap", 100 / 120)
     assert (shown["records"], shown["uncovered"]) == ({"record": 5}, {"several": 2})
     assert shown["request_acceptance"] == {
@@ -200,6 +211,6 @@ def test_an_empty_window_is_all_unknown_and_no_division_by_zero() -> None:
         server_drafts=None,
         source_drafts=None,
     )
-    shown = summary.window(empty)
+    shown = as_json(summary.window_view(empty))
     for key in ("acceptance_rate", "coverage", "load_bin", "running_mean", "ttft", "drafts"):
         assert shown[key] is None, key

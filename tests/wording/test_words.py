@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from specwatch.domain.model import Histogram
 from specwatch.rules import summary
+from specwatch.rules.decision_view import BestKView, GoodputView, SloView, model_view
+from specwatch.rules.summary import RequestAcceptance
 from specwatch.wording import figures, speculation
 from specwatch.wording import rules as rule_words
 from specwatch.wording.text import clean, shown, wrapped
+from tests.web.decided import START, decided
 
 
 @pytest.mark.parametrize(
@@ -48,11 +52,14 @@ def test_what_was_spent_of_a_budget_is_a_short_cell(spent: float | None, said: s
 
 
 def test_what_an_objective_cannot_tell_is_said_where_it_matters() -> None:
-    slo = {"budget_left": 1.0, "burn_rates": {}, "total": 100, "unknown": 66, "objective": 0.99}
+    slo = SloView("fast", "llama", "tpot", 0.05, 0.99, 3600, 34, 100, 66, 0.0, 1.0, {})
     assert speculation.objective(slo) == (
         "100% of the error budget left; of 66% of the requests it is not known whether they met it"
     )
-    assert speculation.objective({**slo, "unknown": 0.9}) == "100% of the error budget left"
+    assert (
+        speculation.objective(msgspec.structs.replace(slo, unknown=0.9))
+        == "100% of the error budget left"
+    )
 
 
 def test_a_quantile_beyond_the_last_bound_is_greater_than_it() -> None:
@@ -127,14 +134,14 @@ def test_counts_can_be_shown_in_five_characters(value: float | None, shown: str)
     ("quantiles", "shown"),
     [
         (None, "-"),
-        ({"p10": None, "p50": None}, "-"),
-        ({"p10": 0.004, "p50": 1.0}, "0/100"),
+        (RequestAcceptance(0, None, None, None), "-"),
+        (RequestAcceptance(9, 0.004, 0.5, 1.0), "0/50/100"),
     ],
 )
 def test_quantiles_of_a_ratio_are_whole_percents(
-    quantiles: dict[str, float | None] | None, shown: str
+    quantiles: RequestAcceptance | None, shown: str
 ) -> None:
-    assert figures.percents(quantiles, ("p10", "p50")) == shown
+    assert figures.percents(quantiles) == shown
 
 
 def test_a_sentence_is_wrapped_at_eighty_columns_and_indented_by_two_more() -> None:
@@ -164,11 +171,12 @@ def test_an_amount_is_in_the_unit_of_its_metric(
 
 
 def test_a_best_k_that_is_not_known_says_why_and_none_is_called_off() -> None:
-    varying = {"best_k": None, "best_k_unknown": "varying_length"}
+    known = model_view(decided().models["llama"], START + 60)
+    varying = msgspec.structs.replace(known, best_k=None, best_k_unknown="varying_length")
     said = "best k: not known, drafts vary in length, and how many reach a position is not counted"
     assert speculation.best_k(varying) == said
-    assert speculation.best_k({"best_k": None, "best_k_unknown": None}) is None
-    off = {"best_k": {"k": 0, "speedups": [1.0, 0.9, 0.8]}, "best_k_unknown": None}
+    assert speculation.best_k(msgspec.structs.replace(varying, best_k_unknown=None)) is None
+    off = msgspec.structs.replace(known, best_k=BestKView(0, [1.0, 0.9, 0.8]))
     assert speculation.best_k(off) == (
         "best k: none (speculation off), predicted speedup per token 1.00; with 2 now 0.80"
     )
@@ -194,10 +202,6 @@ def test_goodput_stands_beside_what_was_offered(
     said: str | None,
 ) -> None:
     """Not known without requests, or where an objective was held against none of them."""
-    known = {
-        "watched_seconds": watched, "offered_per_second": offered,
-        "lower_per_second": lower, "upper_per_second": upper,
-    }  # fmt: skip
-    found = speculation.goodput({"5m": {}, "1h": known})
+    found = speculation.goodput({"1h": GoodputView(watched, offered, lower, upper)})
     assert (found and found[: len(said or "")]) == said
     assert speculation.goodput({}) is None

@@ -1,0 +1,367 @@
+"""The decision on a target as the HTTP API shows it: types, and how they are filled.
+
+The daemon encodes them as JSON, the command line decodes them; an unknown is None. Times are Unix
+seconds, durations seconds. Every speedup says whether it was measured or is assumed, and a measured
+one whether it is current.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, to_builtins
+
+from specwatch.domain.interval import Interval
+from specwatch.domain.model import load_bin_label
+from specwatch.domain.speedup import mended_by_calibration
+from specwatch.domain.units import format_duration
+from specwatch.rules.decisions import ModelDecision, TargetDecision, leading
+
+if TYPE_CHECKING:
+    from specwatch.config.rules import Condition, Rule
+    from specwatch.domain.baseline import Measurement
+    from specwatch.domain.breakeven import BinBreakEven
+    from specwatch.rules.objectives import Goodput, SloStatus
+    from specwatch.rules.readings import Reading
+    from specwatch.rules.verdicts import Finding
+
+
+class MeasuredSpeedup(Struct, frozen=True, tag_field="basis", tag="measured"):
+    """A measured speedup with its confidence interval; ``samples`` is the number of windows."""
+
+    value: float
+    lower: float
+    upper: float
+    samples: int
+    confidence: float
+
+
+class AssumedSpeedup(Struct, frozen=True, tag_field="basis", tag="assumed"):
+    """A speedup that follows from an assumed draft cost, without any baseline."""
+
+    value: float
+
+
+class BinView(Struct, frozen=True):
+    """Break-even at one load; ``share`` is that of the generated tokens."""
+
+    load_bin: str
+    share: float
+    acceptance_length: float
+    speedup: Interval | None
+    step_cost: Interval
+    break_even_acceptance: Interval
+    break_even_length: float
+
+
+class BucketSpeedup(Struct, frozen=True):
+    """One temperature bucket with its measured speedup."""
+
+    temperature: str
+    share: float
+    acceptance_rate: float | None
+    speedup: Interval | None
+    loses: bool
+
+
+class BestKView(Struct, frozen=True):
+    """The best number of draft tokens, and the predicted speedups from 0 draft tokens on."""
+
+    k: int
+    speedups: Sequence[float]
+
+
+class MeasurementView(Struct, frozen=True):
+    """A measurement without speculation at one load."""
+
+    load_bin: str
+    origin: str
+    measured_at: float
+    age: float
+    points: int
+    engine_version: str | None
+    configuration: str | None
+
+
+class BaselineView(Struct, frozen=True):
+    """The baseline of a model; ``age`` is None without one."""
+
+    age: float | None
+    bins: list[MeasurementView]
+
+
+class ModelView(Struct, frozen=True):
+    """Whether speculation pays for one model, and how old the data behind it are."""
+
+    speedup: MeasuredSpeedup | AssumedSpeedup | None
+    current: bool
+    until: float | None
+    objective: str | None
+    per_token: Interval | None
+    missing: str | None
+    remedy: str | None
+    minutes: int
+    covered: float
+    bins: list[BinView]
+    assumed_acceptance: float | None
+    buckets: list[BucketSpeedup]
+    best_k: BestKView | None
+    best_k_unknown: str | None
+    baseline: BaselineView
+
+
+class ReadingView(Struct, frozen=True):
+    """A condition of a rule, and the value of its metric over its window."""
+
+    metric: str
+    above: float | None
+    below: float | None
+    clear: float | None
+    window: float
+    value: float | None
+    lower: float | None
+    upper: float | None
+    drafts: int
+    requests: int
+    basis: str
+    missing: str | None
+    note: str | None = None
+    open_ended: bool = False
+
+    @property
+    def breached(self) -> bool:
+        """Whether the value is beyond the threshold."""
+        if self.value is None:
+            return False
+        if self.below is not None:
+            return self.value < self.below
+        return self.above is not None and self.value > self.above
+
+
+class FindingView(Struct, frozen=True):
+    """The verdict of a rule on one model and temperature; ``leading`` explains it best."""
+
+    rule: str
+    summary: str
+    model_name: str
+    temperature: str
+    verdict: str
+    seen: str
+    since: float
+    pending: float | None
+    severity: str
+    action: str
+    leading: ReadingView | None
+    readings: list[ReadingView]
+
+
+class SloView(Struct, frozen=True):
+    """An objective of one model; ``burn_rates`` are by window, such as ``1h``."""
+
+    name: str
+    model_name: str
+    metric: str
+    threshold: float
+    objective: float
+    window: float
+    good: float
+    total: float
+    unknown: float
+    error_ratio: float | None
+    budget_left: float | None
+    burn_rates: dict[str, float | None]
+
+
+class GoodputView(Struct, frozen=True):
+    """Requests a second of one model that met all objectives: at least and at most."""
+
+    watched_seconds: float
+    offered_per_second: float | None
+    lower_per_second: float | None
+    upper_per_second: float | None
+
+
+class DecisionView(Struct, frozen=True):
+    """The decision on one target; ``goodput`` is by model and window, such as ``1h``."""
+
+    models: dict[str, ModelView]
+    findings: list[FindingView]
+    slos: list[SloView]
+    goodput: dict[str, dict[str, GoodputView]]
+
+
+def target_view(decision: TargetDecision, now: float) -> DecisionView:
+    """The decision on one target; ``now`` is a Unix time."""
+    return DecisionView(
+        {name: model_view(model, now) for name, model in decision.models.items()},
+        [finding_view(finding) for finding in decision.findings],
+        [slo_view(slo) for slo in decision.slos],
+        {name: goodput_view(by_window) for name, by_window in decision.goodput.items()},
+    )
+
+
+def of_models(decision: TargetDecision, names: Collection[str]) -> TargetDecision:
+    """The part of a decision that is about these models."""
+    return TargetDecision(
+        {name: model for name, model in decision.models.items() if name in names},
+        tuple(finding for finding in decision.findings if finding.model_name in names),
+        tuple(slo for slo in decision.slos if slo.model_name in names),
+        {name: by_window for name, by_window in decision.goodput.items() if name in names},
+    )
+
+
+def model_view(known: ModelDecision, now: float) -> ModelView:
+    """Whether speculation pays for one model; ``now`` is a Unix time."""
+    assessment, missing = known.assessment, known.missing(now)
+    best_k = assessment.best_k
+    calibrate = missing is not None and mended_by_calibration(missing)
+    return ModelView(
+        speedup=speedup_view(known),
+        current=known.current(now),
+        until=assessment.until,
+        objective=str(assessment.objective) if assessment.measured else None,
+        per_token=assessment.per_token,
+        missing=missing,
+        remedy="specwatch calibrate" if calibrate else None,
+        minutes=assessment.samples,
+        covered=assessment.covered,
+        bins=[bin_view(bin_) for bin_ in assessment.bins],
+        assumed_acceptance=None if known.prior is None else known.draft_cost_ratio,
+        buckets=[
+            BucketSpeedup(label, bucket.share, bucket.acceptance_rate, bucket.speedup, bucket.loses)
+            for label, bucket in assessment.buckets.items()
+        ],
+        best_k=None if best_k is None else BestKView(best_k.k, best_k.speedups),
+        best_k_unknown=assessment.best_k_unknown,
+        baseline=BaselineView(
+            known.baseline.age(now),
+            [_measurement(part, now) for _, part in sorted(known.baseline.bins.items())],
+        ),
+    )
+
+
+def finding_view(finding: Finding) -> FindingView:
+    """The verdict of a rule on one model and temperature, with its readings."""
+    rule = finding.rule
+    best = leading(finding)
+    return FindingView(
+        rule=rule.name,
+        summary=rule.summary,
+        model_name=finding.model_name,
+        temperature=finding.temperature,
+        verdict=str(finding.verdict),
+        seen=str(finding.seen),
+        since=finding.since,
+        pending=finding.pending,
+        severity=rule.severity,
+        action=rule.action,
+        leading=None if best is None else reading_view(rule, *best),
+        readings=[reading_view(rule, *reading) for reading in finding.readings],
+    )
+
+
+def stored_inputs(finding: Finding, known: ModelDecision | None, now: float) -> dict[str, Any]:
+    """The numbers that led to a finding, its rule, and the baseline's age, as they are stored."""
+    rule = finding.rule
+    return {
+        "summary": rule.summary,
+        "combine": rule.combine,
+        "window": rule.window,
+        "for": rule.for_,
+        "clear_for": rule.clear_for,
+        "min_drafts": rule.min_drafts,
+        "min_requests": rule.min_requests,
+        "readings": [to_builtins(reading_view(rule, *reading)) for reading in finding.readings],
+        "speedup": None if known is None else to_builtins(speedup_view(known)),
+        "baseline_age": None if known is None else known.baseline.age(now),
+        "attribution": None,
+    }
+
+
+def slo_view(status: SloStatus) -> SloView:
+    """An objective of one model."""
+    slo = status.slo
+    return SloView(
+        name=slo.name,
+        model_name=status.model_name,
+        metric=slo.metric,
+        threshold=slo.threshold,
+        objective=slo.objective,
+        window=slo.window,
+        good=status.good,
+        total=status.total,
+        unknown=status.unknown,
+        error_ratio=status.error_ratio,
+        budget_left=status.budget_left,
+        burn_rates={format_duration(span): rate for span, rate in status.burn_rates.items()},
+    )
+
+
+def goodput_view(by_window: Mapping[int, Goodput]) -> dict[str, GoodputView]:
+    """Requests a second of one model that met all objectives, by window."""
+    return {
+        format_duration(window): GoodputView(
+            goodput.watched,
+            goodput.rate(goodput.requests),
+            goodput.rate(goodput.lower),
+            goodput.rate(goodput.upper),
+        )
+        for window, goodput in by_window.items()
+    }
+
+
+def speedup_view(known: ModelDecision) -> MeasuredSpeedup | AssumedSpeedup | None:
+    """The speedup of a model, measured or else assumed."""
+    measured = known.assessment.speedup
+    if measured is not None:
+        return MeasuredSpeedup(
+            measured.value, measured.lower, measured.upper, measured.samples, measured.confidence
+        )
+    return None if known.prior is None else AssumedSpeedup(known.prior)
+
+
+def bin_view(bin_: BinBreakEven) -> BinView:
+    """Break-even at one load."""
+    return BinView(
+        load_bin=load_bin_label(bin_.load_bin),
+        share=bin_.share,
+        acceptance_length=bin_.acceptance_length,
+        speedup=bin_.speedup,
+        step_cost=bin_.step_cost,
+        break_even_acceptance=bin_.acceptance,
+        break_even_length=bin_.step_cost.value,
+    )
+
+
+def reading_view(rule: Rule, condition: Condition, reading: Reading) -> ReadingView:
+    """A condition of a rule, and its reading."""
+    bounds = reading.interval
+    return ReadingView(
+        metric=condition.metric,
+        above=condition.above,
+        below=condition.below,
+        clear=condition.clear,
+        window=rule.window_of(condition),
+        value=reading.value,
+        lower=None if bounds is None else bounds.lower,
+        upper=None if bounds is None else bounds.upper,
+        drafts=reading.drafts,
+        requests=reading.requests,
+        basis=reading.basis,
+        missing=reading.missing,
+        note=reading.note,
+        open_ended=reading.open_ended,
+    )
+
+
+def _measurement(measurement: Measurement, now: float) -> MeasurementView:
+    return MeasurementView(
+        load_bin=load_bin_label(measurement.load_bin),
+        origin=str(measurement.origin),
+        measured_at=measurement.at,
+        age=now - measurement.at,
+        points=len(measurement.points),
+        engine_version=measurement.key.engine_version,
+        configuration=measurement.key.configuration,
+    )
