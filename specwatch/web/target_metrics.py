@@ -1,114 +1,88 @@
-"""The families of targets: what they are, and how reading them goes."""
+"""Samples of a target: its identity, its scrapes, its tap and its guard."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
-
-from specwatch.domain.model import Mode
+from specwatch.domain.model import ALL_TEMPERATURES, UNCOVERED, Mode, Source
+from specwatch.guard.state import Cause, Phase
+from specwatch.scrape.taps import LEAVES_OUT
 from specwatch.status import TargetStatus
 from specwatch.web.decision_metrics import decisions_left_out
-from specwatch.web.labels import add, label
-
-_TARGET = ["target"]
+from specwatch.web.exported_metrics import ExportedSample, label
 
 
-def of_targets(
-    targets: Sequence[TargetStatus], stuck: Collection[str], share: int
-) -> Iterator[Metric]:
-    """Yield the families, of up to ``share`` models of a target; ``stuck`` are names of targets."""
-    yield from _identities(targets, share)
-    yield from _scrapes(targets, frozenset(stuck))
-    yield from _counts(targets)
-    left_out = GaugeMetricFamily(
-        "specwatch_series_left_out",
-        "Models, series, verdicts and objectives of the target that are too many to be exported.",
-        labels=_TARGET,
-    )
-    for target in targets:
-        beyond = (len(target.models), len(target.recent))
-        surplus = sum(max(0, count - share) for count in beyond)
-        left_out.add_metric([target.name], surplus + decisions_left_out(target, share))
-    yield left_out
+def of_target(target: TargetStatus, share: int, *, stuck: bool) -> Iterator[ExportedSample]:
+    """Yield the samples of a target and of up to ``share`` of its models."""
+    labels = (target.name,)
+    identity = (target.name, label(target.url), label(target.engine_version or ""))
+    yield ExportedSample("specwatch_target_info", identity, 1)
+    for model, mode in list(target.models.items())[:share]:
+        if mode is not Mode.UNKNOWN:
+            enabled = mode is not Mode.OFF
+            yield ExportedSample(
+                "specwatch_speculation_enabled", (target.name, label(model)), enabled
+            )
+    up = None if target.last_scrape is None else not target.failure
+    beyond = (len(target.models), len(target.recent))
+    left_out = sum(max(0, count - share) for count in beyond) + decisions_left_out(target, share)
+    for name, value in (
+        ("specwatch_target_up", up),
+        ("specwatch_target_stuck", stuck),
+        ("specwatch_scrape_interval_seconds", target.interval),
+        ("specwatch_scrape_duration_seconds", target.scrape_seconds),
+        ("specwatch_last_scrape_success_timestamp_seconds", target.last_success),
+        ("specwatch_last_window_timestamp_seconds", target.last_window),
+        ("specwatch_scrapes", target.scrapes),
+        ("specwatch_scrapes_skipped", target.skipped),
+        ("specwatch_engine_restarts", target.restarts),
+        ("specwatch_series_left_out", left_out),
+    ):
+        yield ExportedSample(name, labels, value)
+    for reason, count in target.failures.items():
+        yield ExportedSample("specwatch_scrape_failures", (target.name, reason), count)
 
 
-def _identities(targets: Iterable[TargetStatus], share: int) -> Iterator[Metric]:
-    info = GaugeMetricFamily(
-        "specwatch_target_info",
-        "Where the target is and what it runs, as far as is known; always 1.",
-        labels=("target", "url", "engine_version"),
-    )
-    enabled = GaugeMetricFamily(
-        "specwatch_speculation_enabled",
-        "Whether the engine serves the model with speculation; absent where that is not known.",
-        labels=("target", "model_name"),
-    )
-    for target in targets:
-        version = label(target.engine_version or "")
-        info.add_metric((target.name, label(target.url), version), 1)
-        for model, mode in list(target.models.items())[:share]:
-            if mode is not Mode.UNKNOWN:
-                enabled.add_metric((target.name, label(model)), 0 if mode is Mode.OFF else 1)
-    yield from (info, enabled)
+def of_tap(target: TargetStatus, share: int) -> Iterator[ExportedSample]:
+    """Yield the samples of a target's tap, of up to ``share`` models."""
+    tap = target.tap
+    if target.last_scrape is not None:
+        failing = tap.source is Source.PROXY and tap.proxy is not None and tap.proxy.failure
+        doubted = any(trouble.kind in LEAVES_OUT for trouble in tap.trouble)
+        up = not (tap.source is None or failing or doubted)
+        yield ExportedSample("specwatch_tap_up", (target.name,), up)
+    for model, seen in list(tap.models.items())[:share]:
+        labels = (target.name, label(model))
+        place = (*labels, ALL_TEMPERATURES, str(seen.source))
+        yield ExportedSample("specwatch_coverage_ratio", place, seen.coverage)
+        for reason in UNCOVERED:
+            count = seen.uncovered.get(reason)
+            yield ExportedSample("specwatch_uncovered_requests", (*labels, reason), count)
 
 
-def _scrapes(targets: Iterable[TargetStatus], stuck: Collection[str]) -> Iterator[Metric]:
-    up = GaugeMetricFamily(
-        "specwatch_target_up", "Whether the last scrape of the target succeeded.", labels=_TARGET
-    )
-    stands = GaugeMetricFamily(
-        "specwatch_target_stuck",
-        "Whether no scrape of the target ended, well or not, within three intervals.",
-        labels=_TARGET,
-    )
-    interval = GaugeMetricFamily(
-        "specwatch_scrape_interval_seconds", "How often the target is scraped.", labels=_TARGET
-    )
-    duration = GaugeMetricFamily(
-        "specwatch_scrape_duration_seconds", "Duration of the last scrape.", labels=_TARGET
-    )
-    success = GaugeMetricFamily(
-        "specwatch_last_scrape_success_timestamp_seconds",
-        "When the target was last scraped with success, in Unix time.",
-        labels=_TARGET,
-    )
-    closed = GaugeMetricFamily(
-        "specwatch_last_window_timestamp_seconds",
-        "End of the newest minute of the target that is closed, in Unix time.",
-        labels=_TARGET,
-    )
-    for target in targets:
-        labels = (target.name,)
-        if target.last_scrape is not None:
-            up.add_metric(labels, 0 if target.failure else 1)
-        stands.add_metric(labels, int(target.name in stuck))
-        interval.add_metric(labels, target.interval)
-        add(duration, labels, target.scrape_seconds)
-        add(success, labels, target.last_success)
-        add(closed, labels, target.last_window)
-    yield from (up, stands, interval, duration, success, closed)
-
-
-def _counts(targets: Iterable[TargetStatus]) -> Iterator[Metric]:
-    scrapes = CounterMetricFamily("specwatch_scrapes", "Scrapes, failed or not.", labels=_TARGET)
-    skipped = CounterMetricFamily(
-        "specwatch_scrapes_skipped",
-        "Scrapes not begun because the one before was still under way.",
-        labels=_TARGET,
-    )
-    failures = CounterMetricFamily(
-        "specwatch_scrape_failures", "Failed scrapes.", labels=("target", "reason")
-    )
-    restarts = CounterMetricFamily(
-        "specwatch_engine_restarts", "Restarts of the engine that were seen.", labels=_TARGET
-    )
-    for target in targets:
-        labels = (target.name,)
-        scrapes.add_metric(labels, target.scrapes)
-        skipped.add_metric(labels, target.skipped)
-        restarts.add_metric(labels, target.restarts)
-        for reason, count in target.failures.items():
-            failures.add_metric((target.name, reason), count)
-    yield from (scrapes, skipped, failures, restarts)
+def of_guard(target: TargetStatus, now: float) -> Iterator[ExportedSample]:
+    """Yield the samples of a target's guard; ``now`` is a Unix time."""
+    guard, labels = target.guard, (target.name,)
+    if guard is None:
+        return
+    yield ExportedSample("specwatch_guard_acts", labels, guard.mode == "act")
+    yield ExportedSample("specwatch_guard_actions_limit", labels, guard.max_actions_per_day)
+    for (action, result), count in sorted(guard.actions.items()):
+        yield ExportedSample("specwatch_actions", (target.name, action, result), count)
+    state = guard.state
+    if state is None:
+        return
+    for phase in Phase:
+        place = (target.name, str(phase))
+        yield ExportedSample("specwatch_guard_state", place, phase is state.phase)
+    for cause in Cause:
+        current = state.incident is not None and state.incident.cause is cause
+        yield ExportedSample("specwatch_guard_incident", (target.name, str(cause)), current)
+    waiting = state.phase is Phase.CONFIRMED and state.waiting != ""
+    for name, value in (
+        ("specwatch_guard_state_since_timestamp_seconds", state.since),
+        ("specwatch_guard_waiting", waiting),
+        ("specwatch_guard_paused", state.pause is not None),
+        ("specwatch_guard_actions_today", len(state.acted(now))),
+    ):
+        yield ExportedSample(name, labels, value)

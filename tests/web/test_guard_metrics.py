@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from specwatch.guard.state import Cause, GuardState, Incident, Phase
-from specwatch.guard.status import ACTIONS, GuardStatus, no_actions, shown
+from specwatch.guard.status import ACTIONS, ActionCount, GuardStatus, guard_view, no_actions
 from specwatch.status import DaemonStatus, PagerStatus
 from tests.web.exported import samples
 from tests.web.statuses import NOW, daemon, target
@@ -37,7 +37,7 @@ def test_every_action_counts_from_zero_on() -> None:
 
 def test_what_was_not_done_is_no_line_of_the_api() -> None:
     one = GuardStatus("act", actions=no_actions() | {("enable", "held"): 1})
-    assert shown(one)["actions"] == [{"action": "enable", "result": "held", "count": 1}]
+    assert guard_view(one).actions == [ActionCount("enable", "held", 1)]
 
 
 def test_actions_are_shown_beside_their_limit() -> None:
