@@ -28,7 +28,6 @@ NOT_YET = {
     "rules",
     "runtime",
     "scrape",
-    "simulator",
     "status.py",
     "store",
     "tap",

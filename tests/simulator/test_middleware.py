@@ -13,10 +13,9 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.profile import SimulatedProfile
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedTraffic
+from specwatch.simulator.workload import SimulatedProfile, SimulatedTraffic
 
 SETTINGS = SimulatedSettings(
     model="Org/Model",
