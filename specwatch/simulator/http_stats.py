@@ -29,6 +29,8 @@ class SimulatedHttpStats:
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
+        self._rendered: dict[float | None, bytes] = {}
+        """Pages since the last request was counted."""
         self._requests = Counter(
             "http_requests",
             "Total number of requests by method, status and handler.",
@@ -67,13 +69,16 @@ class SimulatedHttpStats:
         self._sent.labels(handler).observe(sent)
         self._fine.observe(seconds)
         self._coarse.labels(handler, method).observe(seconds)
+        self._rendered.clear()
 
     def families(self, created: float | None) -> bytes:
         """The ``http_*`` families in text format; ``created`` is the value of ``_created`` series.
 
         Without it (the page of several processes) a family that has no samples is absent.
         """
-        return generate_latest(_CreatedAt(self._registry, created))
+        if created not in self._rendered:
+            self._rendered[created] = generate_latest(_CreatedAt(self._registry, created))
+        return self._rendered[created]
 
 
 class _CreatedAt:
