@@ -30,7 +30,6 @@ NOT_YET = {
     "scrape",
     "status.py",
     "store",
-    "tap",
     "vllm_cli",
     "web",
     "wording",

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from specwatch.tap import Tap, exchange
 from specwatch.tap.exchange import Message, Receive, Send
-from specwatch.tap.metrics import Counters
+from specwatch.tap.metrics import TapCounters
 from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 from specwatch.tap.stream import StreamReader
 from tests.tap.exchanges import (
@@ -594,7 +594,7 @@ def test_a_reader_of_whole_answers_that_fails(
 def test_counters_that_fail(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Counters, "count", fail)
+    monkeypatch.setattr(TapCounters, "count", fail)
     body = STREAMED[:-1] + b',"stream_options":{"include_usage":true}}'
     app = tapped(streaming(), registry)
     for _ in range(3):
@@ -606,8 +606,8 @@ def test_counters_that_fail(
 def test_failures_that_cannot_be_counted_either(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Counters, "count", fail)
-    monkeypatch.setattr(Counters, "fail", fail)
+    monkeypatch.setattr(TapCounters, "count", fail)
+    monkeypatch.setattr(TapCounters, "fail", fail)
     app = tapped(answering(CHAT), registry)
     for _ in range(3):
         response = visit(app)
