@@ -19,8 +19,6 @@ NOT_YET = {
     "config",
     "daemon",
     "domain",
-    "engines",
-    "generate",
     "guard",
     "loadtest",
     "pages",
@@ -30,7 +28,6 @@ NOT_YET = {
     "scrape",
     "status.py",
     "store",
-    "vllm_cli",
     "web",
     "wording",
 }

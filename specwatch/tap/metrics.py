@@ -89,7 +89,7 @@ def _count_acceptance(child: Callable[..., Any], acceptance: Acceptance) -> None
         child("request_acceptance").observe(rate)
 
 
-def _metric(family: Family, registry: CollectorRegistry) -> Counter | Histogram:
+def _metric(family: Family, registry: CollectorRegistry) -> Any:
     labels = ["model_name", "temperature"] if family.by_temperature else []
     labels += [family.label] if family.label else []
     if family.kind == "counter":

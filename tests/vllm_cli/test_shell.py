@@ -90,7 +90,7 @@ def test_more_than_one_plain_command_is_refused(text: str) -> None:
 
 
 def test_a_flag_whose_name_a_shell_puts_in_is_refused() -> None:
-    with pytest.raises(CannotStrip, match="a flag whose name is not known"):
+    with pytest.raises(CannotStrip, match="a flag whose name only the shell knows"):
         stripped('vllm serve M --"$FLAG" 1')
 
 
