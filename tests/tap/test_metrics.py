@@ -77,31 +77,28 @@ def test_positions_beyond_reason_make_no_series() -> None:
     assert len([name for name in counts if name.startswith("accepted_per_position")]) == 64
 
 
-@pytest.mark.parametrize("rate", range(21))
-def test_a_rate_falls_into_the_bucket_that_ends_with_it(rate: int) -> None:
-    registry = CollectorRegistry()
-    TapCounters(registry).count(
-        "tiny", "0", RequestOutcome(acceptance=Acceptance("record", 20, 20, rate))
-    )
-    filled = [
-        float(series.key)
-        for series, value in page(registry).items()
-        if series.quantity == "request_acceptance" and series.part == "bucket" and value
-    ]
-    assert min(filled) == pytest.approx(rate / 20)
-
-
-def test_requests_of_which_nothing_was_accepted_have_quantiles_of_zero() -> None:
+def acceptance_buckets(*accepted: int) -> dict[float, float]:
+    """Cumulative counts of requests with so many of 20 tokens accepted, by upper bound."""
     registry = CollectorRegistry()
     counters = TapCounters(registry)
-    for accepted in [0] * 9 + [10]:
-        record = Acceptance("record", 20, 20, accepted)
+    for tokens in accepted:
+        record = Acceptance("record", 20, 20, tokens)
         counters.count("tiny", "0", RequestOutcome(acceptance=record))
-    buckets = {
+    return {
         float(series.key): value
         for series, value in page(registry).items()
         if series.quantity == "request_acceptance" and series.part == "bucket"
     }
+
+
+@pytest.mark.parametrize("rate", range(21))
+def test_a_rate_falls_into_the_bucket_that_ends_with_it(rate: int) -> None:
+    filled = [bound for bound, count in acceptance_buckets(rate).items() if count]
+    assert min(filled) == pytest.approx(rate / 20)
+
+
+def test_requests_of_which_nothing_was_accepted_have_quantiles_of_zero() -> None:
+    buckets = acceptance_buckets(*[0] * 9, 10)
     rates = summary.request_acceptance(histogram.from_cumulative(buckets, 0.5))
     assert rates == {"count": 10, "p10": 0.0, "p50": 0.0, "p90": 0.0}
 

@@ -533,7 +533,10 @@ def test_requests_do_not_notice_a_failure_of_the_tap(
     (record,) = caplog.records
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ZeroDivisionError)
-    assert counts(registry)[f"tap_failures {stage}"] == 3
+    counted = counts(registry)
+    assert counted[f"tap_failures {stage}"] == 3
+    if stage == "response":
+        assert counted["tap_uncovered_requests unreadable (0,1]"] == 3
 
 
 def test_counters_that_fail(

@@ -83,8 +83,6 @@ UNCOVERED: dict[str, list[ObservedRequest]] = {
         seen(status=500),
         seen(status=503, facts=OFF),
         seen(status=None),
-        seen(status=None),
-        seen(complete=False, stream=streamed(ENDED, events=2)),
         seen(complete=False, stream=streamed(ENDED, events=2)),
         seen(stream=streamed(Stream(CHAT, ("a",), error="out of memory"))),
         seen(complete=False),
@@ -95,7 +93,6 @@ UNCOVERED: dict[str, list[ObservedRequest]] = {
         seen(stream=streamed(Stream(CHAT, ("a",), finish_reason="abort", record=False))),
     ],
     "disconnected": [
-        seen(status=None, disconnected=True),
         seen(status=None, disconnected=True),
         seen(status=400, disconnected=True, options=None),
         seen(status=500, disconnected=True, options=None),
