@@ -18,7 +18,7 @@ from specwatch.domain.temperature import DEFAULT_EDGES
 from specwatch.domain.units import parse_engine_url
 from specwatch.errors import CannotStrip, ConfigError, SpecwatchError
 from specwatch.generate import tap as tap_flags
-from specwatch.generate.tap import Advice, Version
+from specwatch.generate.tap import TapAdvice, Version
 from specwatch.runtime.text_file import read_text
 from specwatch.scrape import engine_info
 from specwatch.scrape.page_client import PageClient
@@ -176,7 +176,7 @@ def _arguments_of(given: ServeCommand | None) -> tuple[Arguments | None, str | N
         return given.arguments, str(error)
 
 
-def _as_json(advice: Advice, drop_in: str | None) -> dict[str, Any]:
+def _as_json(advice: TapAdvice, drop_in: str | None) -> dict[str, Any]:
     changed = advice.command
     environment = advice.environment if changed is None else changed.environment
     return {
@@ -189,7 +189,7 @@ def _as_json(advice: Advice, drop_in: str | None) -> dict[str, Any]:
     }
 
 
-def _show(advice: Advice) -> None:
+def _show(advice: TapAdvice) -> None:
     _section("Install the tap into vLLM's environment (Python 3.11 or later):", "")
     click.echo(f"  {_install()}\n  {tap_flags.INSTALL_CHECK}   # silent when it works\n")
     if advice.flags:

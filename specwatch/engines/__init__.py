@@ -1,1 +1,1 @@
-"""What is known of each engine: the only room with an engine's metric names."""
+"""The engines: the only room with the metric names of an engine."""

@@ -1,4 +1,4 @@
-"""What a response of an engine says about the drafts of its own request."""
+"""Acceptance in the responses of the engines."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 
 
 class Acceptance(msgspec.Struct, frozen=True):
-    """What became of one request's drafts; ``method`` is a key of ``model.METHODS``.
+    """Acceptance of one request; ``method`` is a key of ``model.METHODS``.
 
-    ``accepted_per_position`` is None where only the total is known.
+    ``accepted_per_position`` is None if only the total is known.
     """
 
     method: str
@@ -36,7 +36,7 @@ class Record(msgspec.Struct, gc=False):
     acceptance_histogram: list[int] | None = None
 
     def acceptance(self) -> Acceptance | None:
-        """None where the numbers contradict one another, or the steps are not told."""
+        """None if the numbers contradict one another, or the steps are missing."""
         drafts, accepted, at_least = self.num_spec_steps, self.num_accepted_draft_tokens, None
         lengths = self.acceptance_histogram
         if lengths is not None:
@@ -64,7 +64,7 @@ class Metrics(msgspec.Struct, gc=False):
 
     @property
     def ttft(self) -> float | None:
-        """In seconds, with the time in the queue, as the server's own histogram has it."""
+        """In seconds, with the time in the queue, as in the server's own histogram."""
         if self.time_to_first_token_ms is None:
             return None
         return _seconds(self.time_to_first_token_ms + (self.queue_time_ms or 0.0))
@@ -85,10 +85,10 @@ class Timings(msgspec.Struct, gc=False):
     draft_n_accepted: int | None = None
 
     def acceptance(self) -> Acceptance | None:
-        """None where nothing was drafted or the numbers contradict one another.
+        """None if nothing was drafted or the numbers contradict one another.
 
-        Each step yields the accepted tokens and one more, the first token comes of the prompt; so
-        there were as many steps as tokens after the first that were not drafted.
+        The prompt yields the first token, each step the accepted tokens and one more; so there were
+        as many steps as tokens after the first that were not drafted.
         """
         drafted, accepted = self.draft_n, self.draft_n_accepted
         if drafted is None or accepted is None or not 0 <= accepted <= drafted:
@@ -98,12 +98,12 @@ class Timings(msgspec.Struct, gc=False):
 
 
 def acceptance_of(metrics: Metrics | None, timings: Timings | None) -> Acceptance | None:
-    """What either part of a response tells, where it can be believed."""
+    """The acceptance in either part of a response, unless it contradicts itself."""
     if metrics is not None and metrics.speculative_decoding is not None:
         return metrics.speculative_decoding.acceptance()
     return None if timings is None else timings.acceptance()
 
 
 def _seconds(milliseconds: float | None) -> float | None:
-    """A time that a server gave; None for what cannot be one."""
+    """A time in seconds; None for an impossible one."""
     return None if milliseconds is None or milliseconds < 0 else milliseconds / 1000

@@ -1,4 +1,4 @@
-"""What an engine is to specwatch. Adding one is adding a module with an :class:`Engine`."""
+"""The interface of an engine. To add one, add a module with an :class:`Engine`."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ class Family(NamedTuple):
     kind: str
     quantity: str
     label: str = ""
-    """The label whose value tells siblings apart, where one matters."""
+    """The label that distinguishes series, if one matters."""
     help: str = ""
-    """What the page says of it, where the page is ours."""
+    """The HELP text, if we expose the family."""
     by_temperature: bool = False
 
 
 class Identity(NamedTuple):
-    """What a server says of itself; None where it does not."""
+    """What a server says about itself; None if it does not."""
 
     version: str | None = None
     drafting: bool | None = None
-    """Whether it can draft, of an engine whose page does not tell."""
+    """Whether it can draft, for an engine whose page does not show it."""
 
 
 Ask = Callable[[str], Any]
-"""Gets the JSON document at a path of the server; None for one that cannot be had."""
+"""Gets the JSON document at a path of the server; None if it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +42,17 @@ class Engine:
     title: str
     families: tuple[Family, ...]
     identify: Callable[[Ask], Identity]
-    """Reads the pages on which a server of this engine says who it is; all None of another's."""
+    """Reads the identity of a server of this engine; all None for another engine."""
     shows_speculation: bool
-    """Whether its page has the families of speculation exactly where it speculates."""
+    """Whether its page has the families of speculation only while it speculates."""
     superseded: Mapping[str, str] = field(default_factory=dict)
-    """Quantities that count only where their successor is absent: some releases have both."""
+    """Quantities that count only if their successor is absent: some releases have both."""
 
 
 def text_of(document: Any, key: str) -> str | None:
-    """A text of a JSON document, no longer than what is stored; None where there is none."""
+    """A text of a JSON document, cut to what is stored; None without one."""
     value = document.get(key) if isinstance(document, dict) else None
     if not isinstance(value, str):
         return None
-    # JSON can spell halves of characters, which no UTF-8 can.
+    # JSON can contain halves of surrogate pairs, which UTF-8 cannot.
     return value[:_LONGEST_TEXT].encode("utf-8", "replace").decode("utf-8")

@@ -1,8 +1,8 @@
 """The sample names of all engines, and of the tap, in our vocabulary.
 
-Engines expose the same things under changing names; everybody else speaks our vocabulary. A sample
-name that is not in :data:`SAMPLES` is not ours, which is what keeps ``*_created`` gauges and
-look-alikes such as ``..._per_pos_total`` from being counted as totals.
+Engines expose the same quantities under different names; all other rooms use our vocabulary. A
+sample name that is not in :data:`SAMPLES` is ignored, so that ``*_created`` gauges and names
+like ``..._per_pos_total`` are not counted as totals.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from specwatch.engines.tap import TAP
 from specwatch.engines.vllm import VLLM
 
 ENGINES: tuple[Engine, ...] = (VLLM, LLAMACPP)
-"""All that specwatch knows, in the order in which a server is asked who it is."""
+"""All engines, in the order in which the identity of a server is read."""
 ENGINE_TITLES = " or ".join(engine.title for engine in ENGINES)
 
 _PROCESS = Family("process_start_time_seconds", "gauge", "process_start")
@@ -27,7 +27,7 @@ FAMILIES: tuple[Family, ...] = (
 SUPERSEDED: Mapping[str, str] = {
     old: new for engine in ENGINES for old, new in engine.superseded.items()
 }
-"""As in :class:`Engine`, of all of them."""
+"""As in :class:`Engine`, for all engines."""
 
 GAUGES = frozenset(f.quantity for f in FAMILIES if f.kind == "gauge")
 TAKE_MAXIMUM = frozenset(
@@ -62,17 +62,17 @@ def _samples(family: Family) -> dict[str, SampleName]:
 SAMPLES: Mapping[str, SampleName] = {
     exposed: meaning for family in FAMILIES for exposed, meaning in _samples(family).items()
 }
-"""Every sample name that we read, exactly as it stands on a page."""
+"""Every sample name that we read, exactly as on a page."""
 
 _NOT_CONFIGURATION = frozenset(
     {"engine", "model_name", "num_gpu_blocks", "num_cpu_blocks", "kv_cache_size_tokens",
      "kv_cache_max_concurrency"}
 )  # fmt: skip
-"""Labels of the cache configuration left out: the size of the cache is measured at each start."""
+"""Labels that are not configuration: the size of the cache is measured at each start."""
 
 
 def series_of(sample: str, labels: Mapping[str, str]) -> Series | None:
-    """The series that a sample of an engine's page belongs to; None when it is not ours."""
+    """The series of a sample of an engine's page; None for a sample that we do not read."""
     meaning = SAMPLES.get(sample)
     if meaning is None:
         return None

@@ -29,13 +29,13 @@ def _identify(ask: Ask) -> Identity:
     props = ask("/props")
     if not isinstance(props, dict) or "total_slots" not in props:
         return Identity(text_of(props, "build_info"))
-    # To ask for its slots would wake a server that sleeps.
+    # A request for its slots would wake a sleeping server.
     drafting = None if props.get("is_sleeping") else _drafting(ask("/slots"))
     return Identity(text_of(props, "build_info"), drafting)
 
 
 def _drafting(slots: Any) -> bool | None:
-    """Whether any slot speculates; None where not all of them say."""
+    """Whether any slot speculates; None if not all of them say so."""
     answers = [
         slot.get("speculative") if isinstance(slot, dict) else None
         for slot in (slots if isinstance(slots, list) else [])

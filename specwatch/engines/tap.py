@@ -1,4 +1,4 @@
-"""What the tap counts, on the engine's own page or on a proxy's."""
+"""The families that the tap exposes, on the engine's page or on the proxy's."""
 
 from __future__ import annotations
 

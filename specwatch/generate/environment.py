@@ -1,7 +1,7 @@
 """The templates of generated files, in the folder ``templates``.
 
-What is filled in stands between ``<<`` and ``>>``, and statements between ``<%`` and ``%>``,
-because Prometheus and Grafana have braces of their own.
+Expressions are between ``<<`` and ``>>``, statements between ``<%`` and ``%>``, because Prometheus
+and Grafana use braces themselves.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def render(name: str, **values: object) -> str:
-    """The template of that file name with these values, all of which it must be given."""
+    """The template of that file name with these values; all that it uses must be given."""
     return _environment().get_template(name).render(values)
 
 
 def render_text(text: str, values: dict[str, Any]) -> str:
-    """``text``, itself a template, with these values."""
+    """``text`` as a template, with these values."""
     return _environment().from_string(text).render(values) if "<<" in text else text
 
 

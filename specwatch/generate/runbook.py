@@ -1,4 +1,4 @@
-"""The runbook: what to do about each alert, as sections that are shown in several ways."""
+"""The runbook: what to do about each alert, for a web page and for Markdown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTRODUCTION = (
 
 
 class Section(NamedTuple):
-    """What to do about one alert; words between backticks are to be typed as they are."""
+    """What to do about one alert; words between backticks are typed as they are."""
 
     name: str
     severity: str
@@ -23,7 +23,7 @@ class Section(NamedTuple):
 
 
 PARTS = (("What it means", "meaning"), ("What to look at", "look"), ("What to do", "do"))
-"""The parts of a section in their order: how each is called, and which field it is."""
+"""The parts of a section in their order: heading and field."""
 
 
 def markdown(sections: Iterable[Section]) -> str:

@@ -1,4 +1,4 @@
-"""The systemd units of specwatch, and words and command lines as unit files spell them."""
+"""The systemd units of specwatch; quoting of words and command lines for unit files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def units(
     """The text of each file by its name.
 
     ``executable`` and ``config`` are absolute paths; ``gpu`` gives access to NVIDIA's devices.
-    Raises ValueError for a path that is not absolute or that systemd would take apart.
+    Raises ValueError for a path that is not absolute or that systemd would split or expand.
     """
     for path in (executable, config):
         if not is_plain_path(path):
@@ -36,7 +36,7 @@ def units(
 
 
 def quoted(word: str) -> str:
-    """A word as a setting of a unit file spells it, so that systemd reads just this word.
+    """A word quoted for a setting of a unit file.
 
     Source: systemd.syntax(7), "Quoting", and systemd.unit(5), "Specifiers".
     """
@@ -46,9 +46,9 @@ def quoted(word: str) -> str:
 
 
 def exec_start(command: Sequence[str]) -> str:
-    """The value of ``ExecStart=`` that runs ``command``, with no variable replaced.
+    """The value of ``ExecStart=`` that runs ``command`` without expanding variables.
 
-    Raises ValueError for a program whose name systemd would take apart. Source:
+    Raises ValueError for a program whose name systemd would split or expand. Source:
     systemd.service(5), "Command lines".
     """
     program, *arguments = command
@@ -61,7 +61,7 @@ def exec_start(command: Sequence[str]) -> str:
 
 
 def is_plain_path(path: str) -> bool:
-    """Whether ``path`` is absolute and systemd takes it as it is."""
+    """Whether ``path`` is absolute and systemd uses it unchanged."""
     return path.startswith("/") and not any(c.isspace() or c in "\"'\\%$;" for c in path)
 
 

@@ -16,7 +16,7 @@ from specwatch.vllm_cli.flags import MIDDLEWARE, RECORD, TIMINGS
 TAP = "specwatch.tap.Tap"
 INSTALL_CHECK = 'python -c "import specwatch.tap"'
 DROP_IN = "/etc/systemd/system/UNIT.d/50-specwatch-tap.conf"
-"""Before the guard's, which starts the unit with another command."""
+"""Sorts before the guard's drop-in, which starts the unit with another command."""
 
 Version = tuple[int, int]
 """Major and minor version of vLLM."""
@@ -40,11 +40,11 @@ _WHY_TIMINGS = (
 
 _UNKNOWN_VERSION = (
     f"The version of vLLM is not known. {RECORD} needs 0.29 or later: leave it out before, or give"
-    " --vllm-version or --target to be told what holds for yours."
+    " --vllm-version or --target to get advice for yours."
 )
 _SOME_VERSION = (
     f"{RECORD} needs speculation: leave it out of a command without. Give the command after -- to"
-    " have it looked at."
+    " have it checked."
 )
 _NO_RECORDS = (
     "This vLLM keeps no acceptance records (0.29 does): acceptance is derived from the tokens of"
@@ -53,7 +53,7 @@ _NO_RECORDS = (
 )
 _TOO_OLD = (
     "The tap is made for vLLM 0.8 and later. On this one, a request that names no temperature"
-    " counts as unknown, acceptance by temperature is not to be had, and coverage cannot be"
+    " counts as unknown, acceptance by temperature is not available, and coverage cannot be"
     " checked: the speculation counters of its engine cannot be read by the window."
 )
 _NO_SPECULATION = (
@@ -72,7 +72,7 @@ _TIMINGS_OFFERED = (
 _NO_TIMINGS = f"{TIMINGS} needs vLLM 0.25 or later and is left out."
 
 
-class Flag(NamedTuple):
+class AddedFlag(NamedTuple):
     """A flag of ``vllm serve``, its value if it takes one, and what it is for."""
 
     flag: str
@@ -81,19 +81,19 @@ class Flag(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
-    """What to change: ``flags`` and ``environment`` are those to add, ``command`` the whole."""
+class TapAdvice:
+    """``flags`` and ``environment`` to add, and the resulting ``command``."""
 
-    flags: tuple[Flag, ...]
+    flags: tuple[AddedFlag, ...]
     environment: Mapping[str, str]
     command: ServeCommand | None
     notes: tuple[str, ...]
 
 
 def version_of(text: str) -> Version | None:
-    """The version in what a vLLM says of itself; None when it does not say, as unreleased builds.
+    """The version in the version text of a vLLM; None for unreleased builds, which do not say it.
 
-    Raises ValueError for what is no version of vLLM.
+    Raises ValueError for a text that is not a version of vLLM.
     """
     version = re.match(r"v?(\d+)\.(\d+)(?=$|[^0-9])", text)
     if version is None:
@@ -112,7 +112,7 @@ def advise(
     command: ServeCommand | None = None,
     arguments: Arguments | None = None,
     unread: str | None = None,
-) -> Advice:
+) -> TapAdvice:
     """What a vLLM of this version needs; None when the version is not known.
 
     ``environment`` holds the tap's own settings, of which ``removes_metrics`` is one; ``timings``
@@ -124,16 +124,16 @@ def advise(
     if command is not None and arguments is None:
         arguments = command.arguments
     speculating = arguments is None or _speculates(arguments)
-    flags = [Flag(MIDDLEWARE, TAP, _WHY_MIDDLEWARE)]
+    flags = [AddedFlag(MIDDLEWARE, TAP, _WHY_MIDDLEWARE)]
     if _may(version, _RECORDS_SINCE) and speculating:
-        flags.append(Flag(RECORD, "summary", _WHY_RECORD))
+        flags.append(AddedFlag(RECORD, "summary", _WHY_RECORD))
     if _may(version, _TIMINGS_SINCE) and timings:
-        flags.append(Flag(TIMINGS, None, _WHY_TIMINGS))
+        flags.append(AddedFlag(TIMINGS, None, _WHY_TIMINGS))
     notes = _notes(
         version, flags, speculates=speculating, timings=timings, given=arguments is not None
     )
     if unread is not None:
-        notes.append(f"What the --config file says could not be seen here ({unread}).")
+        notes.append(f"The --config file could not be read here ({unread}).")
     if any(flag.flag == RECORD for flag in flags) and not removes_metrics:
         notes.append(_RECORD_SEEN)
     missing = tuple(flag for flag in flags if arguments is None or not _has(arguments, flag))
@@ -142,10 +142,10 @@ def advise(
         variables = {**command.environment, **environment}
         assignments = tuple(f"{name}={value}" for name, value in variables.items())
         command = replace(command, assignments=assignments)
-    return Advice(missing, environment, command, tuple(notes))
+    return TapAdvice(missing, environment, command, tuple(notes))
 
 
-def drop_in(advice: Advice, install: str) -> str:
+def drop_in(advice: TapAdvice, install: str) -> str:
     """A systemd drop-in that starts the unit with the advised command.
 
     ``install`` is the command that installs the tap. Raises ValueError when there is no command to
@@ -162,7 +162,7 @@ def drop_in(advice: Advice, install: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _explained(advice: Advice, install: str) -> list[str]:
+def _explained(advice: TapAdvice, install: str) -> list[str]:
     lines = [f"Install the tap into vLLM's environment first: {install}"]
     for flag in advice.flags:
         lines.append(f"{' '.join(filter(None, flag[:2]))}: {flag.why}")
@@ -170,7 +170,7 @@ def _explained(advice: Advice, install: str) -> list[str]:
 
 
 def _notes(
-    version: Version | None, flags: list[Flag], *, speculates: bool, timings: bool, given: bool
+    version: Version | None, flags: list[AddedFlag], *, speculates: bool, timings: bool, given: bool
 ) -> list[str]:
     notes = []
     if version is None and speculates:
@@ -198,10 +198,10 @@ def _speculates(arguments: Arguments) -> bool:
     try:
         return bool(speculation_of(arguments.options).config)
     except ConfigError:
-        return True  # something is asked for; what, vLLM will say
+        return True  # it asks for something invalid, which vLLM will report
 
 
-def _has(arguments: Arguments, flag: Flag) -> bool:
+def _has(arguments: Arguments, flag: AddedFlag) -> bool:
     values = [option.value for option in arguments.given(flag.flag)]
     if flag.flag == MIDDLEWARE:
         return TAP in values

@@ -1,20 +1,22 @@
-"""The HTTP face of the simulated vLLM: an ASGI application."""
+"""The HTTP API of the simulated vLLM: an ASGI application."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
+import functools
 import importlib
 import inspect
 import itertools
 import time
 import uuid
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry
 from starlette.applications import Starlette
+from starlette.datastructures import State
 from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
@@ -32,7 +34,6 @@ from specwatch.simulator.answers import (
     token_text,
     usage,
 )
-from specwatch.simulator.app_state import fill_state
 from specwatch.simulator.asking import LARGEST_BODY, Refused, SimulatedAsk, count_tokens, read_ask
 from specwatch.simulator.clients import SimulatedClients
 from specwatch.simulator.runtime import SimulatedRuntime
@@ -65,9 +66,54 @@ def application(runtime: SimulatedRuntime) -> Starlette:
         _load_middleware(path, runtime.registry) for path in reversed(runtime.settings.middleware)
     ]
     own = [Middleware(_ApiKey, runtime=runtime), Middleware(_Instrumented, runtime=runtime)]
-    app = Starlette(routes=api.routes, middleware=[*outermost, *own], lifespan=lifespan)
-    fill_state(app.state, runtime)
+    app = Starlette(
+        routes=api.routes,
+        middleware=[*outermost, *own],
+        exception_handlers={Refused: _refuse},
+        lifespan=lifespan,
+    )
+    _fill_state(app.state, runtime)
     return app
+
+
+def _fill_state(state: State, runtime: SimulatedRuntime) -> None:
+    """Set in ``state`` what middleware can use of what this version of vLLM has there."""
+    settings, speculation = runtime.settings, runtime.engine.speculation
+    level = settings.record if speculation is not None else "none"
+    config = None
+    if speculation is not None:
+        config = {
+            "method": speculation.method,
+            "model": speculation.model,
+            "num_speculative_tokens": speculation.k,
+        }
+    sampling: dict[str, Any] = {}
+    if settings.default_temperature != 1.0:  # vLLM keeps what differs from its own defaults
+        sampling["temperature"] = settings.default_temperature
+    serving: dict[str, Any] = {"default_sampling_params": sampling}
+    if settings.engine_version != "0.8.5":
+        serving["enable_force_include_usage"] = settings.force_usage
+    state.openai_serving_chat = SimpleNamespace(**serving)
+    state.openai_serving_completion = SimpleNamespace(**serving)
+    state.openai_serving_models = SimpleNamespace(
+        base_model_paths=[
+            SimpleNamespace(name=name, model_path=settings.model) for name in settings.served
+        ]
+    )
+    observability = {"per_request_spec_decode_metrics": level} if settings.has_records else {}
+    state.vllm_config = SimpleNamespace(
+        speculative_config=None if config is None else SimpleNamespace(**config),
+        observability_config=SimpleNamespace(**observability),
+    )
+    if settings.has_records:
+        state.args = SimpleNamespace(
+            model=settings.model,
+            served_model_name=list(settings.served_model_names) or None,
+            enable_force_include_usage=settings.force_usage,
+            enable_per_request_metrics=settings.timings,
+            per_request_spec_decode_metrics=level,
+            speculative_config=config,
+        )
 
 
 def _load_middleware(path: str, registry: CollectorRegistry) -> Middleware:
@@ -81,7 +127,7 @@ def _load_middleware(path: str, registry: CollectorRegistry) -> Middleware:
         ) from error
     if isinstance(value, type):
         factory: Any = value
-        # In a process of its own nothing would be registered yet.
+        # A real vLLM is a separate process, in whose registry nothing is registered yet.
         own = {"registry": registry} if "registry" in inspect.signature(value).parameters else {}
         return Middleware(factory, **own)
     if inspect.iscoroutinefunction(value):
@@ -105,8 +151,10 @@ class SimulatedApi:
             Route("/version", self._version),
             Route("/v1/models", self._models),
             Route("/tokenize", self._tokenize, methods=["POST"]),
-            Route("/v1/completions", self._completions, methods=["POST"]),
-            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            *(
+                Route(path, functools.partial(self._complete, chat=chat), methods=["POST"])
+                for path, chat in (("/v1/completions", False), ("/v1/chat/completions", True))
+            ),
         ]
 
     async def _metrics(self, _: Request) -> Response:
@@ -137,11 +185,7 @@ class SimulatedApi:
 
     async def _tokenize(self, request: Request) -> Response:
         settings = self._runtime.settings
-        try:
-            count = count_tokens(await _body(request), settings)
-        except Refused as refusal:
-            body = error_body(refusal.status, refusal.kind, str(refusal), refusal.param)
-            return JSONResponse(body, refusal.status)
+        count = count_tokens(await _body(request), settings)
         return JSONResponse(
             {
                 "count": count,
@@ -151,18 +195,8 @@ class SimulatedApi:
             }
         )
 
-    async def _completions(self, request: Request) -> Response:
-        return await self._complete(request, chat=False)
-
-    async def _chat(self, request: Request) -> Response:
-        return await self._complete(request, chat=True)
-
     async def _complete(self, request: Request, chat: bool) -> Response:
-        try:
-            ask = read_ask(await _body(request), chat, self._runtime.settings)
-        except Refused as refusal:
-            body = error_body(refusal.status, refusal.kind, str(refusal), refusal.param)
-            return JSONResponse(body, refusal.status)
+        ask = read_ask(await _body(request), chat, self._runtime.settings)
         answer = SimulatedAnswer(
             chat=chat,
             id=("chatcmpl-" if chat else "cmpl-") + uuid.uuid4().hex[:16],
@@ -184,21 +218,20 @@ class SimulatedApi:
 
     def _requests(self, ask: SimulatedAsk) -> list[SimulatedRequest]:
         settings, workload = self._runtime.settings, self._runtime.engine.workload
-        requests = []
-        for prompt in ask.prompts:
-            stop = None if ask.ignore_eos else max(ask.min_tokens, workload.output_length())
-            requests.append(
-                SimulatedRequest(
-                    prompt_tokens=prompt.tokens,
-                    max_tokens=ask.max_tokens or settings.max_model_len - prompt.tokens,
-                    temperature=ask.temperature,
-                    stop_after=stop,
-                )
+        return [
+            SimulatedRequest(
+                prompt_tokens=prompt.tokens,
+                max_tokens=ask.max_tokens or settings.max_model_len - prompt.tokens,
+                temperature=ask.temperature,
+                stop_after=None
+                if ask.ignore_eos
+                else max(ask.min_tokens, workload.output_length()),
             )
-        return requests
+            for prompt in ask.prompts
+        ]
 
     def _keys(self, ask: SimulatedAsk) -> list[str]:
-        """What the text of each choice follows from: greedy answers repeat, others do not."""
+        """Seeds for the text of each choice: greedy answers repeat, others do not."""
         serial = next(self._serial) if ask.temperature else ""
         return [
             f"{prompt.digest}/{serial}/{index if ask.n > 1 else ''}"
@@ -209,7 +242,7 @@ class SimulatedApi:
     def _metrics_of(
         self, ask: SimulatedAsk, sequences: list[SimulatedSequence]
     ) -> dict[str, Any] | None:
-        """What vLLM can say of a request that had one answer."""
+        """Metrics of a request, which vLLM has only where there is one answer."""
         settings = self._runtime.settings
         if len(sequences) != 1 or ask.beams:
             return None
@@ -255,8 +288,14 @@ class SimulatedApi:
         yield DONE
 
 
+async def _refuse(_: Request, refusal: Exception) -> Response:
+    assert isinstance(refusal, Refused)  # noqa: S101
+    body = error_body(refusal.status, refusal.kind, str(refusal), refusal.param)
+    return JSONResponse(body, refusal.status)
+
+
 async def _body(request: Request) -> bytes:
-    """The body; one that is too large is read to its end, so that the client hears why."""
+    """The body; one that is too large is read to its end, so that the client gets the error."""
     pieces, size = bytearray(), 0
     async for piece in request.stream():
         size += len(piece)
@@ -307,12 +346,12 @@ class _Instrumented:
         if scope["type"] != "http" or scope["path"] in _NOT_COUNTED:
             await self._app(scope, receive, send)
             return
-        outcome = _Outcome()
+        status, sent = 500, 0
 
         async def watching(message: Message) -> None:
+            nonlocal status, sent
             if message["type"] == "http.response.start":
-                outcome.status = message["status"]
-                outcome.sent = _content_length(message["headers"])
+                status, sent = message["status"], _content_length(message["headers"])
             await send(message)
 
         started = time.perf_counter()
@@ -320,19 +359,13 @@ class _Instrumented:
             await self._app(scope, receive, watching)
         finally:
             self._runtime.http.record(
-                scope["path"] if outcome.status != 404 else "none",
+                scope["path"] if status != 404 else "none",
                 scope["method"],
-                outcome.status,
+                status,
                 _content_length(scope["headers"]),
-                outcome.sent,
+                sent,
                 time.perf_counter() - started,
             )
-
-
-@dataclasses.dataclass(slots=True)
-class _Outcome:
-    status: int = 500
-    sent: int = 0
 
 
 def _content_length(headers: list[tuple[bytes, bytes]]) -> int:

@@ -155,7 +155,7 @@ def _choices(fields: dict[str, Any]) -> int:
 
 
 def _check_logprobs(fields: dict[str, Any], chat: bool, settings: SimulatedSettings) -> None:
-    """Answers have none, but what vLLM refuses is refused."""
+    """Refuse what vLLM refuses, although answers have no logprobs here."""
     most = settings.max_logprobs
     for name, kind in (
         ("top_logprobs" if chat else "logprobs", "sample"),

@@ -57,7 +57,7 @@ class SimulatedClients:
             "stream": self._random.random() < _STREAMED,
         }
         try:
-            await self._app(self._scope(), _Request(json.dumps(body).encode()).receive, _ignore)
+            await self._app(self._scope(), _ClientBody(json.dumps(body).encode()).receive, _ignore)
         except Exception:
             _log.exception("simulated_request_failed")
 
@@ -78,7 +78,7 @@ class SimulatedClients:
         }
 
 
-class _Request:
+class _ClientBody:
     """The messages of a client that sends a body and stays."""
 
     def __init__(self, body: bytes) -> None:
@@ -92,4 +92,4 @@ class _Request:
 
 
 async def _ignore(_: Message) -> None:
-    """What a client does with an answer that nobody reads."""
+    """Ignore the answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,7 @@ class SimulatedCosts:
         """t_off: one decoding step of ``batch`` requests without speculation."""
         return self.step(batch, batch)
 
-    def speculative(self, batch: int, k: int) -> float:
-        """t_on: one decoding step of ``batch`` requests with ``k`` draft tokens each."""
-        return self.step(batch, batch * (k + 1)) + self.draft(batch, k)
-
     def scaled(self, factor: float) -> SimulatedCosts:
         """The same shape with every time multiplied by ``factor``."""
-        return SimulatedCosts(
-            base=self.base * factor,
-            per_sequence=self.per_sequence * factor,
-            per_token=self.per_token * factor,
-            free_tokens=self.free_tokens,
-            prefill_per_token=self.prefill_per_token * factor,
-            draft_base=self.draft_base * factor,
-            draft_per_sequence=self.draft_per_sequence * factor,
-        )
+        times = {name: value * factor for name, value in asdict(self).items()}
+        return replace(self, **(times | {"free_tokens": self.free_tokens}))

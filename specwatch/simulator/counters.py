@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, field
-
-from specwatch.domain.model import Histogram
+import itertools
 
 FINISHED_REASONS = ("stop", "length", "abort", "error", "repetition")
 
@@ -28,14 +26,8 @@ PREEMPTION_BOUNDS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
 
 def length_bounds(max_model_len: int) -> tuple[float, ...]:
     """1, 2, 5, 10, 20, ... up to ``max_model_len`` tokens."""
-    bounds: list[float] = []
-    decade = 1
-    while True:
-        for step in (1, 2, 5):
-            if step * decade > max_model_len:
-                return tuple(bounds)
-            bounds.append(float(step * decade))
-        decade *= 10
+    bounds = (step * 10**decade for decade in itertools.count() for step in (1.0, 2.0, 5.0))
+    return tuple(itertools.takewhile(lambda bound: bound <= max_model_len, bounds))
 
 
 class SimulatedHistogram:
@@ -55,63 +47,41 @@ class SimulatedHistogram:
         self.count += times
         self.sum += value * times
 
-    def frozen(self) -> Histogram:
-        """The same as a plain value."""
-        return Histogram(self.bounds, tuple(self.counts), self.sum)
 
-
-@dataclass(slots=True)
 class SimulatedCounters:
     """Counters and histograms of one engine core; ``k`` positions, none without speculation."""
 
-    k: int
-    max_model_len: int
-    drafts: int = 0
-    draft_tokens: int = 0
-    accepted_tokens: int = 0
-    accepted_per_position: list[int] = field(init=False)
-    prompt_tokens: int = 0
-    prompt_tokens_computed: int = 0
-    prompt_tokens_cached: int = 0
-    generation_tokens: int = 0
-    preemptions: int = 0
-    prefix_cache_queries: int = 0
-    prefix_cache_hits: int = 0
-    prefix_cache_query_blocks: int = 0
-    prefix_cache_hit_blocks: int = 0
-    busy: float = 0.0
-    """Seconds spent in steps."""
-    requests: dict[str, int] = field(default_factory=lambda: dict.fromkeys(FINISHED_REASONS, 0))
-    ttft: SimulatedHistogram = field(init=False)
-    inter_token: SimulatedHistogram = field(init=False)
-    tpot: SimulatedHistogram = field(init=False)
-    e2e: SimulatedHistogram = field(init=False)
-    queue_time: SimulatedHistogram = field(init=False)
-    inference_time: SimulatedHistogram = field(init=False)
-    prefill_time: SimulatedHistogram = field(init=False)
-    decode_time: SimulatedHistogram = field(init=False)
-    prompt_length: SimulatedHistogram = field(init=False)
-    output_length: SimulatedHistogram = field(init=False)
-    max_output_length: SimulatedHistogram = field(init=False)
-    params_max_tokens: SimulatedHistogram = field(init=False)
-    prefill_computed: SimulatedHistogram = field(init=False)
-    params_n: SimulatedHistogram = field(init=False)
-    request_preemptions: SimulatedHistogram = field(init=False)
-    iteration_tokens: SimulatedHistogram = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.accepted_per_position = [0] * self.k
+    def __init__(self, k: int, max_model_len: int) -> None:
+        self.drafts = 0
+        self.draft_tokens = 0
+        self.accepted_tokens = 0
+        self.accepted_per_position = [0] * k
+        self.prompt_tokens = 0
+        self.prompt_tokens_computed = 0
+        self.prompt_tokens_cached = 0
+        self.generation_tokens = 0
+        self.preemptions = 0
+        self.prefix_cache_queries = 0
+        self.prefix_cache_hits = 0
+        self.prefix_cache_query_blocks = 0
+        self.prefix_cache_hit_blocks = 0
+        self.busy = 0.0
+        """Seconds spent in steps."""
+        self.requests = dict.fromkeys(FINISHED_REASONS, 0)
         self.ttft = SimulatedHistogram(TTFT_BOUNDS)
         self.inter_token = SimulatedHistogram(INTER_TOKEN_BOUNDS)
         self.tpot = SimulatedHistogram(INTER_TOKEN_BOUNDS)
-        for name in ("e2e", "queue_time", "inference_time", "prefill_time", "decode_time"):
-            setattr(self, name, SimulatedHistogram(LATENCY_BOUNDS))
-        lengths = length_bounds(self.max_model_len)
-        for name in (
-            "prompt_length", "output_length", "max_output_length", "params_max_tokens",
-            "prefill_computed",
-        ):  # fmt: skip
-            setattr(self, name, SimulatedHistogram(lengths))
+        self.e2e = SimulatedHistogram(LATENCY_BOUNDS)
+        self.queue_time = SimulatedHistogram(LATENCY_BOUNDS)
+        self.inference_time = SimulatedHistogram(LATENCY_BOUNDS)
+        self.prefill_time = SimulatedHistogram(LATENCY_BOUNDS)
+        self.decode_time = SimulatedHistogram(LATENCY_BOUNDS)
+        lengths = length_bounds(max_model_len)
+        self.prompt_length = SimulatedHistogram(lengths)
+        self.output_length = SimulatedHistogram(lengths)
+        self.max_output_length = SimulatedHistogram(lengths)
+        self.params_max_tokens = SimulatedHistogram(lengths)
+        self.prefill_computed = SimulatedHistogram(lengths)
         self.params_n = SimulatedHistogram(PARAMS_N_BOUNDS)
         self.request_preemptions = SimulatedHistogram(PREEMPTION_BOUNDS)
         self.iteration_tokens = SimulatedHistogram(ITERATION_BOUNDS)

@@ -1,11 +1,11 @@
-"""The simulated engine: its cores, its traffic, and the truth about both."""
+"""The simulated engine: its cores, its traffic, and the true values of what specwatch measures."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 
-from specwatch.domain.model import Tally
+from specwatch.domain.model import Histogram, Tally
 from specwatch.simulator.counters import SimulatedHistogram
 from specwatch.simulator.scheduler import SimulatedScheduler
 from specwatch.simulator.sequence import Listener, SimulatedGroup, SimulatedSequence
@@ -13,7 +13,7 @@ from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
 from specwatch.simulator.workload import SimulatedRequest, SimulatedWorkload
 
 EPOCH = 1_795_000_000.0
-"""Unix time of virtual time 0, unless a caller knows better."""
+"""Unix time of virtual time 0, by default."""
 
 
 class SimulatedEngine:
@@ -39,11 +39,6 @@ class SimulatedEngine:
         self._start_cores()
 
     @property
-    def speculating(self) -> bool:
-        """Whether speculation is on."""
-        return self.speculation is not None
-
-    @property
     def running(self) -> int:
         """Requests in the batches of all cores."""
         return sum(len(core.running) for core in self.cores)
@@ -55,7 +50,7 @@ class SimulatedEngine:
 
     @property
     def next_event(self) -> float:
-        """Virtual time of the next arrival or end of a step; infinite when idle for good."""
+        """Virtual time of the next arrival or end of a step; infinite when none will come."""
         ends = [core.step_end for core in self.cores]
         return min([self.workload.next_arrival, *(end for end in ends if end is not None)])
 
@@ -78,7 +73,7 @@ class SimulatedEngine:
     def submit_parallel(
         self, request: SimulatedRequest, n: int, listener: Listener | None = None
     ) -> list[SimulatedSequence]:
-        """Queue a request for ``n`` answers; each is a sequence of its own."""
+        """Queue a request for ``n`` answers, one sequence for each."""
         if request.prompt_tokens < 1 or request.max_tokens < 1 or n < 1:
             raise ValueError(f"{request}: prompt, output and n must be at least 1")
         if request.prompt_tokens >= self.settings.max_model_len:
@@ -170,13 +165,6 @@ class SimulatedEngine:
         """tau(T) / o(b): below 1, speculation loses."""
         return self.true_acceptance_length(temperature) / self.true_step_cost(batch)
 
-    def break_even_batch(self, temperature: float, largest: int = 1024) -> int | None:
-        """Smallest batch at which speculation loses; None when it wins up to ``largest``."""
-        for batch in range(1, largest + 1):
-            if self.true_speedup(temperature, batch) < 1.0:
-                return batch
-        return None
-
     def tally(self) -> Tally:
         """All that was counted since the process started, over all cores."""
         counters = [core.counters for core in self.cores]
@@ -185,12 +173,10 @@ class SimulatedEngine:
         def total(name: str) -> int:
             return sum(getattr(counter, name) for counter in counters)
 
-        def merged(name: str) -> SimulatedHistogram:
+        def merged(name: str) -> Histogram:
             parts: list[SimulatedHistogram] = [getattr(counter, name) for counter in counters]
-            whole = SimulatedHistogram(parts[0].bounds)
-            whole.counts = [sum(column) for column in zip(*(p.counts for p in parts), strict=True)]
-            whole.sum = math.fsum(part.sum for part in parts)
-            return whole
+            counts = tuple(map(sum, zip(*(part.counts for part in parts), strict=True)))
+            return Histogram(parts[0].bounds, counts, math.fsum(part.sum for part in parts))
 
         positions = zip(*(counter.accepted_per_position for counter in counters), strict=True)
         return Tally(
@@ -207,11 +193,11 @@ class SimulatedEngine:
                 reason: sum(counter.requests[reason] for counter in counters)
                 for reason in counters[0].requests
             },
-            ttft=merged("ttft").frozen(),
-            tpot=merged("tpot").frozen(),
-            inter_token=merged("inter_token").frozen(),
-            e2e=merged("e2e").frozen(),
-            output_length=merged("output_length").frozen(),
+            ttft=merged("ttft"),
+            tpot=merged("tpot"),
+            inter_token=merged("inter_token"),
+            e2e=merged("e2e"),
+            output_length=merged("output_length"),
         )
 
     def _configured(self) -> SimulatedSpeculation:
@@ -237,7 +223,7 @@ class SimulatedEngine:
             core.advance(until)
 
     def _replace(self, finished: SimulatedSequence) -> None:
-        """The closed loop: a client that has its answer asks again at once."""
+        """The closed loop: a client sends its next request as soon as it has the answer."""
         if finished.closed:
             core = self.cores[finished.engine]
             self._queue(self.workload.draw(), SimulatedGroup(), core, core.clock, None, closed=True)

@@ -4,122 +4,98 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from specwatch.simulator.counters import SimulatedHistogram
-from specwatch.simulator.exposition import HistogramText, labelled, number
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Metric,
+    Summary,
+    generate_latest,
+)
 
 _FINE = (
     0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0,
     7.5, 10.0, 30.0, 60.0,
 )  # fmt: skip
 _COARSE = (0.1, 0.5, 1.0)
+_SIZE_HELP = (
+    "Content length of {} by handler. Only value of header is respected. Otherwise ignored. No"
+    " percentile calculated. "
+)
 
 
 class SimulatedHttpStats:
     """Requests to the API by handler, method and status class, their sizes and durations."""
 
     def __init__(self) -> None:
-        self.requests: dict[tuple[str, str, str], int] = {}
-        self.request_bytes: dict[str, tuple[int, float]] = {}
-        self.response_bytes: dict[str, tuple[int, float]] = {}
-        self.fine = SimulatedHistogram(_FINE)
-        self.coarse: dict[tuple[str, str], SimulatedHistogram] = {}
+        self._registry = CollectorRegistry()
+        self._rendered: dict[float | None, bytes] = {}
+        """Pages since the last request was counted."""
+        self._requests = Counter(
+            "http_requests",
+            "Total number of requests by method, status and handler.",
+            ("handler", "method", "status"),
+            registry=self._registry,
+        )
+        self._received, self._sent = (
+            Summary(name, _SIZE_HELP.format(what), ("handler",), registry=self._registry)
+            for name, what in (
+                ("http_request_size_bytes", "incoming requests"),
+                ("http_response_size_bytes", "outgoing responses"),
+            )
+        )
+        self._fine = Histogram(
+            "http_request_duration_highr_seconds",
+            "Latency with many buckets but no API specific labels. Made for more accurate"
+            " percentile calculations. ",
+            buckets=_FINE,
+            registry=self._registry,
+        )
+        self._coarse = Histogram(
+            "http_request_duration_seconds",
+            "Latency with only few buckets by handler. Made to be only used if aggregation by"
+            " handler is important. ",
+            ("handler", "method"),
+            buckets=_COARSE,
+            registry=self._registry,
+        )
 
     def record(
         self, handler: str, method: str, status: int, received: int, sent: int, seconds: float
     ) -> None:
         """Count one answered request; ``received`` and ``sent`` are bytes of the bodies."""
-        key = (handler, method, f"{status // 100}xx")
-        self.requests[key] = self.requests.get(key, 0) + 1
-        for sizes, size in ((self.request_bytes, received), (self.response_bytes, sent)):
-            count, total = sizes.get(handler, (0, 0.0))
-            sizes[handler] = (count + 1, total + size)
-        self.fine.observe(seconds)
-        self.coarse.setdefault((handler, method), SimulatedHistogram(_COARSE)).observe(seconds)
+        self._requests.labels(handler, method, f"{status // 100}xx").inc()
+        self._received.labels(handler).observe(received)
+        self._sent.labels(handler).observe(sent)
+        self._fine.observe(seconds)
+        self._coarse.labels(handler, method).observe(seconds)
+        self._rendered.clear()
 
-    def families(self, created: str | None) -> Iterator[str]:
-        """Text of the ``http_*`` families; ``created`` is the value of ``_created`` series.
+    def families(self, created: float | None) -> bytes:
+        """The ``http_*`` families in text format; ``created`` is the value of ``_created`` series.
 
         Without it (the page of several processes) a family that has no samples is absent.
         """
-        yield self._requests(created)
-        yield _sizes("http_request_size_bytes", "incoming requests", self.request_bytes, created)
-        yield _sizes("http_response_size_bytes", "outgoing responses", self.response_bytes, created)
-        yield _durations(
-            "http_request_duration_highr_seconds",
-            "Latency with many buckets but no API specific labels. Made for more accurate"
-            " percentile calculations. ",
-            {(): self.fine},
-            created,
-        )
-        yield _durations(
-            "http_request_duration_seconds",
-            "Latency with only few buckets by handler. Made to be only used if aggregation by"
-            " handler is important. ",
-            {
-                (f'handler="{handler}"', f'method="{method}"'): histogram
-                for (handler, method), histogram in self.coarse.items()
-            },
-            created,
-        )
-
-    def _requests(self, created: str | None) -> str:
-        counts = {
-            labelled(f'handler="{handler}"', f'method="{method}"', f'status="{status}"'): count
-            for (handler, method, status), count in self.requests.items()
-        }
-        samples = "".join(
-            f"http_requests_total{labels} {number(count)}\n" for labels, count in counts.items()
-        )
-        return _family(
-            "http_requests",
-            "_total",
-            "counter",
-            "Total number of requests by method, status and handler.",
-            samples,
-            list(counts),
-            created,
-        )
+        if created not in self._rendered:
+            self._rendered[created] = generate_latest(_CreatedAt(self._registry, created))
+        return self._rendered[created]
 
 
-def _sizes(name: str, what: str, sizes: dict[str, tuple[int, float]], created: str | None) -> str:
-    by_handler = {labelled(f'handler="{handler}"'): size for handler, size in sizes.items()}
-    samples = "".join(
-        f"{name}_count{labels} {number(count)}\n{name}_sum{labels} {number(total)}\n"
-        for labels, (count, total) in by_handler.items()
-    )
-    help_text = (
-        f"Content length of {what} by handler. Only value of header is respected. Otherwise"
-        " ignored. No percentile calculated. "
-    )
-    return _family(name, "", "summary", help_text, samples, list(by_handler), created)
+class _CreatedAt:
+    """The families of a registry, as if all series had been created at one time (Unix time)."""
 
+    def __init__(self, registry: CollectorRegistry, created: float | None) -> None:
+        self._registry = registry
+        self._created = created
 
-def _durations(
-    name: str,
-    help_text: str,
-    histograms: dict[tuple[()] | tuple[str, str], SimulatedHistogram],
-    created: str | None,
-) -> str:
-    samples = "".join(
-        HistogramText(values, name, *labels)() for labels, values in histograms.items()
-    )
-    series = [labelled(*labels) for labels in histograms]
-    return _family(name, "", "histogram", help_text, samples, series, created)
-
-
-def _family(
-    name: str,
-    suffix: str,
-    kind: str,
-    help_text: str,
-    samples: str,
-    series: list[str],
-    created: str | None,
-) -> str:
-    if not samples and created is None:
-        return ""
-    text = f"# HELP {name}{suffix} {help_text}\n# TYPE {name}{suffix} {kind}\n{samples}"
-    if samples and created is not None:
-        text += f"# HELP {name}_created {help_text}\n# TYPE {name}_created gauge\n"
-        text += "".join(f"{name}_created{labels} {created}\n" for labels in series)
-    return text
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            if self._created is None:
+                family.samples = [s for s in family.samples if not s.name.endswith("_created")]
+            else:
+                family.samples = [
+                    s._replace(value=self._created) if s.name.endswith("_created") else s
+                    for s in family.samples
+                ]
+            if family.samples or self._created is not None:
+                yield family

@@ -10,11 +10,12 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator
 
-from specwatch.simulator.cache_config import cache_config
+from prometheus_client.utils import floatToGoString
+
+from specwatch.simulator.counters import SimulatedHistogram
 from specwatch.simulator.engine import SimulatedEngine
-from specwatch.simulator.exposition import HistogramText, escaped, labelled, number
 from specwatch.simulator.http_stats import SimulatedHttpStats
-from specwatch.simulator.layout import SimulatedFamily, families
+from specwatch.simulator.layout import SimulatedFamily, cache_config, families
 from specwatch.simulator.scheduler import SimulatedScheduler
 
 _STARTUP_SECONDS = 21.7
@@ -70,7 +71,7 @@ class SimulatedPage:
     def __init__(self, engine: SimulatedEngine, http: SimulatedHttpStats | None = None) -> None:
         self._engine = engine
         self._http = http or SimulatedHttpStats()
-        self._model = f'model_name="{escaped(engine.settings.served[0])}"'
+        self._model = f'model_name="{_escaped(engine.settings.served[0])}"'
         self._incarnation = -1
         self._parts: list[Part] = []
 
@@ -79,24 +80,24 @@ class SimulatedPage:
         if self._incarnation != self._engine.incarnation:
             self._parts = list(_joined(self._lay_out()))
             self._incarnation = self._engine.incarnation
-        pieces = [part() for part in self._parts]
-        pieces.extend(self._http.families(self._created))
-        return "".join(pieces).encode()
+        page = "".join(part() for part in self._parts).encode()
+        return page + self._http.families(self._created)
 
     @property
-    def _created(self) -> str | None:
+    def _created(self) -> float | None:
+        """Value of the ``_created`` series, a Unix time; None for a page without them."""
         if self._engine.settings.multiprocess:
             return None
-        return number(self._engine.process_start + _STARTUP_SECONDS)
+        return self._engine.process_start + _STARTUP_SECONDS
 
     def _lay_out(self) -> Iterator[str | Part]:
         engine = self._engine
         settings = engine.settings
         if not settings.multiprocess:
             yield _PYTHON
-            before, after = _PROCESS.format(start=number(engine.process_start)).split("%s")
+            before, after = _PROCESS.format(start=_number(engine.process_start)).split("%s")
             yield before
-            yield lambda: number(sum(core.counters.busy for core in engine.cores))
+            yield lambda: _number(sum(core.counters.busy for core in engine.cores))
             yield after
         k = engine.speculation.k if engine.speculation else 0
         for family in families(settings.engine_version, k):
@@ -115,18 +116,18 @@ class SimulatedPage:
         ]
         for pair, quantity, engine, core in series:
             if family.kind == "histogram":
-                yield HistogramText(
+                yield _HistogramText(
                     operator.attrgetter(quantity)(core), name, pair, engine, self._model
                 )
                 continue
-            yield f"{exposed}{labelled(pair, engine, self._model)} "
+            yield f"{exposed}{_labelled(pair, engine, self._model)} "
             yield _sample(core, quantity)
             yield "\n"
         created = self._created
         if family.kind != "gauge" and created is not None:
             yield f"# HELP {name}_created {family.help}\n# TYPE {name}_created gauge\n"
             for pair, _, engine, _ in series:
-                yield f"{name}_created{labelled(pair, engine, self._model)} {created}\n"
+                yield f"{name}_created{_labelled(pair, engine, self._model)} {_number(created)}\n"
 
     def _cache_config(self) -> str:
         settings = self._engine.settings
@@ -134,14 +135,16 @@ class SimulatedPage:
         lines = [f"# HELP {name} Information of the LLMEngine CacheConfig\n# TYPE {name} gauge\n"]
         for core in self._engine.cores:
             pairs = cache_config(
-                settings.engine_version, settings.block_size, core.blocks, settings.max_model_len
+                settings.engine_version,
+                engine=core.index,
+                block_size=settings.block_size,
+                blocks=core.blocks,
+                max_model_len=settings.max_model_len,
             )
-            if settings.engine_version != "0.8.5":
-                pairs["engine"] = str(core.index)
-            labels = ",".join(f'{key}="{escaped(pairs[key])}"' for key in sorted(pairs))
-            lines.append(f"{name}{{{labels}}} 1.0\n")
-            if "engine" not in pairs:
-                break
+            labels = _labelled(*(f'{key}="{_escaped(value)}"' for key, value in pairs.items()))
+            line = f"{name}{labels} 1.0\n"
+            if line not in lines:  # version 0.8.5 does not name the engine
+                lines.append(line)
         return "".join(lines)
 
 
@@ -156,9 +159,9 @@ def _joined(pieces: Iterator[str | Part]) -> Iterator[Part]:
 
 def _sample(core: SimulatedScheduler, quantity: str) -> str | Part:
     if quantity.isdigit():
-        return number(int(quantity))
+        return _number(int(quantity))
     read = _read(core, quantity)
-    return lambda: number(read())
+    return lambda: _number(read())
 
 
 def _read(core: SimulatedScheduler, quantity: str) -> Callable[[], float]:
@@ -172,3 +175,44 @@ def _read(core: SimulatedScheduler, quantity: str) -> Callable[[], float]:
         item: str | int = int(key) if key.isdigit() else key
         return lambda: target(core)[item]
     return lambda: target(core)
+
+
+def _number(value: float) -> str:
+    """A sample value as prometheus-client writes it."""
+    if type(value) is int and -1_000_000 < value < 1_000_000:
+        return f"{value}.0"
+    return str(floatToGoString(value))  # type: ignore[no-untyped-call]
+
+
+def _escaped(value: str) -> str:
+    """A label value with backslash, quote and line feed escaped."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _labelled(*labels: str) -> str:
+    """Label pairs in the order of a page: sorted, without the empty ones; empty for none."""
+    present = sorted(label for label in labels if label)
+    return "{" + ",".join(present) + "}" if present else ""
+
+
+class _HistogramText:
+    """The series of one histogram, formatted again only after an observation."""
+
+    def __init__(self, histogram: SimulatedHistogram, name: str, *labels: str) -> None:
+        self._histogram = histogram
+        bounds = [*(_number(bound) for bound in histogram.bounds), "+Inf"]
+        lines = [f"{name}_bucket" + _labelled(*labels, f'le="{bound}"') for bound in bounds]
+        lines += [f"{name}_{part}{_labelled(*labels)}" for part in ("count", "sum")]
+        self._template = "".join(line.replace("%", "%%") + " %s\n" for line in lines)
+        self._count = -1
+        self._text = ""
+
+    def __call__(self) -> str:
+        """The lines at this moment."""
+        histogram = self._histogram
+        if histogram.count != self._count:
+            values = [_number(count) for count in itertools.accumulate(histogram.counts)]
+            values += (_number(histogram.count), _number(float(histogram.sum)))
+            self._text = self._template % tuple(values)
+            self._count = histogram.count
+        return self._text

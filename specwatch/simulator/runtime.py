@@ -27,7 +27,7 @@ _UNATTENDED_WAIT = 0.25
 
 @dataclass(frozen=True, slots=True)
 class SimulatedTokens:
-    """News of one sequence: tokens that came, and why it ended if it did."""
+    """New tokens of one sequence, and why it ended if it did."""
 
     index: int
     new: int
@@ -38,17 +38,17 @@ class SimulatedRuntime:
     """An engine that advances with the clock, shared by the server's loop and other threads."""
 
     def __init__(self, settings: SimulatedSettings, registry: CollectorRegistry) -> None:
-        """``registry`` holds what middleware registers for good, and so adds to the page."""
+        """``registry`` has metrics of middleware that outlive a restart; the page shows them."""
         self.settings = settings
         idle = dataclasses.replace(settings.traffic, rate=0.0, concurrency=0)
         engine = dataclasses.replace(settings, traffic=idle) if settings.middleware else settings
-        # Traffic that starts in the engine would pass middleware by.
+        # Traffic that starts in the engine would bypass middleware.
         self.engine = SimulatedEngine(engine, process_start=time.time())
         self.http = SimulatedHttpStats()
         self._page = SimulatedPage(self.engine, self.http)
         self._registry = registry
         self.registry = CollectorRegistry()
-        """For middleware that can be told where to register; new with each process."""
+        """For middleware that takes a ``registry``; new with each restart."""
         self._lock = threading.RLock()
         self._origin = time.monotonic()
         self._listeners = 0
@@ -61,7 +61,7 @@ class SimulatedRuntime:
 
     @contextlib.contextmanager
     def synced(self) -> Iterator[SimulatedEngine]:
-        """The engine, advanced to this moment and held still meanwhile."""
+        """The engine, advanced to this moment and locked meanwhile."""
         with self._lock:
             self.engine.advance(self.now)
             yield self.engine
@@ -76,7 +76,7 @@ class SimulatedRuntime:
         return page
 
     def abort_all(self) -> None:
-        """Give up every request, as a vLLM that is told to stop does."""
+        """Abort every request, as a vLLM that shuts down does."""
         with self.synced() as engine:
             for core in engine.cores:
                 for sequence in [*core.running, *core.waiting]:
@@ -92,7 +92,7 @@ class SimulatedRuntime:
             self._page = SimulatedPage(self.engine, self.http)
 
     async def pump(self) -> None:
-        """Advance until cancelled: closely while somebody waits for tokens, lazily otherwise."""
+        """Advance until cancelled: in short steps while a client waits for tokens."""
         self._wake = wake = asyncio.Event()
         while True:
             with self.synced() as engine:
@@ -112,7 +112,7 @@ class SimulatedRuntime:
     async def generate(
         self, requests: list[SimulatedRequest], n: int, sequences: list[SimulatedSequence]
     ) -> AsyncGenerator[SimulatedTokens, None]:
-        """Run ``requests``, ``n`` sequences each, and tell of tokens until all have ended.
+        """Run ``requests``, ``n`` sequences each, and yield their tokens until all have ended.
 
         ``sequences`` receives the sequences in order. Leaving early aborts what is unfinished.
         """
@@ -144,7 +144,7 @@ class SimulatedRuntime:
 
 
 class _Foreign:
-    """What others put into a registry: without the families that the page has already."""
+    """The families of a registry, without those that the page has already."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

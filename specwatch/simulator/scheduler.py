@@ -121,7 +121,7 @@ class SimulatedScheduler:
         self._step_end = self.clock + duration
 
     def _plan_running(self, budget: int) -> tuple[int, bool]:
-        """Plan requests that run already; returns the budget left and whether one had to go."""
+        """Plan requests that run already; returns the budget left and whether one was preempted."""
         plan, k = self._plan, self.k
         max_model_len, block_size = self.settings.max_model_len, self.settings.block_size
         preempted = False
@@ -149,7 +149,7 @@ class SimulatedScheduler:
         return budget, preempted
 
     def _preempt_last(self) -> SimulatedSequence:
-        """Give up the youngest running request: it will be computed anew."""
+        """Preempt the youngest running request: it will be computed from the start."""
         sequence = self.running.pop()
         self._release(sequence)
         sequence.computed = 0

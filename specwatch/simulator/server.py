@@ -42,17 +42,17 @@ class SimulatedServer:
 
     @property
     def port(self) -> int:
-        """Where it listens, or will."""
+        """The port on which it listens, or will."""
         return self._http.port
 
     @property
     def engine(self) -> SimulatedEngine:
-        """The engine; use :meth:`synced` where it must hold still."""
+        """The engine; use :meth:`synced` to lock it."""
         return self._runtime.engine
 
     @contextlib.contextmanager
     def synced(self) -> Iterator[SimulatedEngine]:
-        """The engine at this moment, held still meanwhile."""
+        """The engine at this moment, locked meanwhile."""
         with self._runtime.synced() as engine:
             yield engine
 
@@ -85,7 +85,7 @@ class SimulatedServer:
         )
 
     def stop(self) -> None:
-        """Give up running requests and stop listening; nothing if it does not run."""
+        """Abort running requests and stop listening; does nothing if it does not run."""
         if not self._http.running:
             return
         self._runtime.abort_all()

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from specwatch.errors import ConfigError
 from specwatch.simulator.acceptance import SimulatedAcceptance
 from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.profile import CONSTANT, SimulatedProfile
-from specwatch.simulator.workload import SimulatedTraffic
+from specwatch.simulator.workload import CONSTANT, SimulatedProfile, SimulatedTraffic
 
 ENGINE_VERSIONS = ("0.8.5", "0.10.2", "0.32.0")
 NEWEST = ENGINE_VERSIONS[-1]

@@ -1,7 +1,7 @@
-"""The tap: acceptance and latency by sampling temperature, read off an OpenAI server's traffic.
+"""The tap: acceptance and latency by sampling temperature, from the traffic of an OpenAI server.
 
 vLLM loads it with ``--middleware specwatch.tap.Tap``; ``specwatch tap proxy`` is the same as a
-reverse proxy. It imports nothing that vLLM does not bring.
+reverse proxy. It imports only what vLLM installs anyway.
 """
 
 from specwatch.tap.middleware import Tap

@@ -1,4 +1,4 @@
-"""What a response says about its own acceptance."""
+"""What a response says about its end, its length and its acceptance."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FINISH_REASONS = {
     # Of llama.cpp's /completion.
     "eos": "stop", "word": "stop", "limit": "length",
 }  # fmt: skip
-"""Ends of a response, and the word that we use for each."""
+"""Finish reasons of all APIs, and the word that we use for each."""
 
 OTHER = "other"
 _NOT_YET = ("in_progress", "queued")
 
 
-class Usage(msgspec.Struct, gc=False):
+class ResponseUsage(msgspec.Struct, gc=False):
     """``usage`` under the names of either family of APIs."""
 
     completion_tokens: int | None = None
@@ -40,7 +40,7 @@ class Usage(msgspec.Struct, gc=False):
         return self.output_tokens if self.completion_tokens is None else self.completion_tokens
 
 
-class Delta(msgspec.Struct, gc=False):
+class ResponseDelta(msgspec.Struct, gc=False):
     """``delta`` of a chunk of chat."""
 
     role: Any = None
@@ -51,31 +51,31 @@ class Delta(msgspec.Struct, gc=False):
 
     @property
     def only_names_the_role(self) -> bool:
-        """Whether it comes before any content."""
+        """Whether it is the chunk before any content."""
         content = self.content or self.reasoning or self.reasoning_content or self.tool_calls
         return self.role is not None and not content
 
 
-class Choice(msgspec.Struct, gc=False):
+class ResponseChoice(msgspec.Struct, gc=False):
     """One of ``choices``."""
 
     finish_reason: Any = None
     stop_reason: Any = None
-    delta: Delta | None = None
+    delta: ResponseDelta | None = None
 
 
-class Inner(msgspec.Struct, gc=False):
+class InnerResponse(msgspec.Struct, gc=False):
     """``response`` of the last event of a stream of /v1/responses."""
 
     status: Any = None
-    usage: Usage | None = None
+    usage: ResponseUsage | None = None
 
 
-class Answer(msgspec.Struct, gc=False):
-    """A whole response or one event of a stream, of any API, as far as it concerns us."""
+class ResponsePart(msgspec.Struct, gc=False):
+    """A whole response or one event of a stream, of any API: the members that matter here."""
 
-    choices: list[Choice] | None = None
-    usage: Usage | None = None
+    choices: list[ResponseChoice] | None = None
+    usage: ResponseUsage | None = None
     metrics: Metrics | None = None
     timings: Timings | None = None
     system_fingerprint: msgspec.Raw = msgspec.Raw(b"null")
@@ -88,22 +88,22 @@ class Answer(msgspec.Struct, gc=False):
     stop: Any = None
     tokens_predicted: Any = None
     delta: Any = None
-    response: Inner | None = None
+    response: InnerResponse | None = None
 
     @property
     def failed(self) -> bool:
-        """Whether it is an error that came in place of a response, or at its end."""
+        """Whether it is an error, in place of a response or at its end."""
         status = self.status if self.response is None else self.response.status
         return self.error is not None or self.object == "error" or status == "failed"
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it only says that the generation will go on elsewhere (``background``)."""
+        """Whether the generation goes on in the background (``background``)."""
         return self.object == "response" and self.status in _NOT_YET
 
     @property
     def is_usage_chunk(self) -> bool:
-        """Whether it is the chunk that a client gets only when it asks for usage."""
+        """Whether it is the chunk that a client gets only if it asks for usage."""
         return self.choices == [] and self.usage is not None
 
     @property
@@ -133,7 +133,7 @@ class Answer(msgspec.Struct, gc=False):
 
     @property
     def tokens(self) -> int | None:
-        """Generated tokens, where it says."""
+        """Generated tokens; None if it does not say."""
         usage = self.usage if self.response is None else self.response.usage
         generated: Any = None if usage is None else usage.tokens
         if generated is None:
@@ -142,24 +142,25 @@ class Answer(msgspec.Struct, gc=False):
 
     @property
     def acceptance(self) -> Acceptance | None:
-        """The record, where there is one that can be believed."""
+        """The acceptance record, if there is one without contradictions."""
         return acceptance_of(self.metrics, self.timings)
 
 
-_ANSWER = msgspec.json.Decoder(Answer)
+_ANSWER = msgspec.json.Decoder(ResponsePart)
 _MEMBER = {
-    field.encode_name: msgspec.json.Decoder(field.type) for field in msgspec.structs.fields(Answer)
+    field.encode_name: msgspec.json.Decoder(field.type)
+    for field in msgspec.structs.fields(ResponsePart)
 }
 _MEMBERS = ("usage", "metrics", "timings")
 _ENDS = ("finish_reason", "stop_reason", "status")
 """Members that say why a response ended, best first."""
 
 
-def read(text: bytes) -> Answer | None:
-    """Read one JSON object; None for what is none.
+def read(text: bytes) -> ResponsePart | None:
+    """Read one JSON object; None for anything else.
 
-    A member of another shape than expected is as good as missing: what a new release changed of one
-    must not hide the others.
+    A member of another shape than expected counts as missing, so that a change of one member in a
+    new release does not hide the others.
     """
     try:
         return _ANSWER.decode(text)
@@ -167,21 +168,21 @@ def read(text: bytes) -> Answer | None:
         return _read_by_member(text)
 
 
-def _read_by_member(text: bytes) -> Answer | None:
+def _read_by_member(text: bytes) -> ResponsePart | None:
     try:
         members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    answer = Answer()
+    answer = ResponsePart()
     for name in _MEMBER.keys() & members.keys():
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             setattr(answer, name, _MEMBER[name].decode(members[name]))
     if answer.usage is None and bytes(members.get("usage", b"null")) != b"null":
-        answer.usage = Usage()  # there is one, whatever it says
+        answer.usage = ResponseUsage()  # there is one, whatever it says
     return answer
 
 
-def read_end(tail: bytes) -> Answer | None:
+def read_end(tail: bytes) -> ResponsePart | None:
     """Read the last bytes of a whole response whose beginning is gone; None without usage.
 
     Quotes inside of strings are escaped, so ``"usage":`` can only be a key; its last occurrence is

@@ -1,4 +1,4 @@
-"""Cutting a stream of server-sent events into events, however it was chunked.
+"""Splits a stream of server-sent events into events, however it was chunked.
 
 The format: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream.
 """
@@ -11,14 +11,14 @@ LONGEST_EVENT = 1 << 20
 """Bytes of an unfinished event that are held."""
 
 _BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r(?!\Z))")
-"""A CR at the end of what is there so far may be half of a line end."""
+"""A CR at the end of what has arrived may be half of a line end."""
 _DATA = re.compile(rb"(?:^|[\r\n])data:[ ]?([^\r\n]*)")
 _LONGEST_BLANK_LINE = 4
 _CR = 13
 
 
 class Splitter:
-    """Holds what is unfinished of one stream."""
+    """Splits one stream; holds its unfinished event."""
 
     def __init__(self) -> None:
         self._held = bytearray()
@@ -49,7 +49,7 @@ class Splitter:
         return events
 
     def rest(self) -> bytes:
-        """What is held, which then is no longer."""
+        """Returns and forgets what is held."""
         rest = bytes(self._held)
         self._held.clear()
         self._searched = 0

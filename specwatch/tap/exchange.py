@@ -25,9 +25,9 @@ _clock = time.perf_counter
 
 
 class Exchange:
-    """Stands between the server's ``receive`` and ``send`` and the application's.
+    """Sits between the server's ``receive`` and ``send`` and the application's.
 
-    ``fail`` is told of each failure of the tap's own reading; from then on the exchange only
+    ``fail`` is called with each failure of the tap's own reading; from then on the exchange only
     passes through. A request of more than ``largest_request`` bytes passes unread.
     """
 
@@ -95,7 +95,7 @@ class Exchange:
         return {"type": "http.request", "body": body, "more_body": more}
 
     async def send(self, message: Message) -> None:
-        """What the application sends: the response goes on as it came, but for what was asked."""
+        """Send the response on as it came, without what only the tap asked for."""
         if message["type"] == "http.response.body":
             stream = self._stream
             if stream is not None:
@@ -120,14 +120,14 @@ class Exchange:
             if self._start is not None:
                 await self._send(self._started_with(message))
             await self._send(message)
-        except OSError:  # how servers since ASGI 2.4 say that nobody listens any more
+        except OSError:  # how servers since ASGI 2.4 report a client that is gone
             self._disconnected = True
             raise
 
     async def release(self) -> None:
-        """Send what is held back of a stream that broke off: so much the server did say.
+        """Send what is held back of a stream that broke off: the server had sent it.
 
-        Raises nothing: whether anybody still listens is not for the tap to report.
+        Raises nothing: that the client is gone is not for the tap to report.
         """
         if self._stream is None or self._complete or self._disconnected:
             return
@@ -136,7 +136,7 @@ class Exchange:
                 await self._send({"type": "http.response.body", "body": held, "more_body": True})
 
     def seen(self) -> ObservedRequest:
-        """All that was seen, once the application has returned."""
+        """What was observed, once the application has returned."""
         return ObservedRequest(
             facts=self._facts,
             endpoint=self._endpoint,
@@ -147,17 +147,17 @@ class Exchange:
             disconnected=self._disconnected,
             unreadable=self._unreadable,
             stream=self._stream,
-            answer=None if self._whole is None else self._whole.answer(),
+            answer=None if self._whole is None else self._whole.answer,
         )
 
     @property
     def model_name(self) -> str:
-        """What the server calls the model on its own metrics."""
+        """The name of the model on the server's own metrics."""
         return self._facts.model_name
 
     @property
     def temperature(self) -> float | None:
-        """The one that is used; None when it is not known."""
+        """The temperature that is used; None when it is not known."""
         if self._options is None:
             return None
         if self._options.temperature is not None:

@@ -1,4 +1,4 @@
-"""What of a request goes upstream: its path, and the header fields for more than one connection."""
+"""The path and the header fields with which a request goes upstream."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ABSOLUTE = re.compile(rb"https?://(?:[^/]*@)?([^/@]+)(/.*)?", re.IGNORECASE)
 
 
 def checked(scope: Scope) -> Scope:
-    """The request with a path for a target. Raises ValueError for one not to be forwarded."""
+    """The request with a path as its target. Raises ValueError for one that cannot be forwarded."""
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
         raise ValueError("a request may have Content-Length or Transfer-Encoding, not both")
     raw = _raw_path(scope)
@@ -72,7 +72,7 @@ def forwarded(scope: Scope, *, has_body: bool) -> CIMultiDict[str]:
 
 
 def _text(value: bytes) -> str:
-    """A field's value as the client library wants it, which writes UTF-8."""
+    """The value of a field for the client library, which writes it as UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:

@@ -13,7 +13,7 @@ _HANDLERS = {
     Endpoint.MESSAGES: "anthropic_serving_messages",
 }
 _OWN_DEFAULT = 1.0
-"""vLLM's temperature where neither the request nor the model's generation configuration has one."""
+"""vLLM's temperature if neither the request nor the model's generation configuration has one."""
 
 
 class InsideVllm:
@@ -23,7 +23,7 @@ class InsideVllm:
         self._known: dict[Endpoint, ServerFacts] = {}
 
     def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
-        """The facts; of a server without vLLM's state, that nothing is known."""
+        """The facts; all unknown for a server without vLLM's state."""
         facts = self._known.get(endpoint)
         if facts is None:
             state = getattr(scope.get("app"), "state", None)
@@ -53,7 +53,7 @@ def _read(state: Any, endpoint: Endpoint) -> ServerFacts:
 
 
 def _model_name(state: Any) -> str:
-    """The first served name, which vLLM puts on its own metrics; empty where it cannot be had."""
+    """The first served name, which vLLM puts on its own metrics; empty if it is not there."""
     models = getattr(state, "openai_serving_models", None)
     for served in getattr(models, "base_model_paths", None) or ():
         return str(served.name)
@@ -61,7 +61,7 @@ def _model_name(state: Any) -> str:
 
 
 def _default_temperature(handler: Any) -> float | None:
-    """What a request without a temperature gets; None before vLLM resolved that by handler."""
+    """Temperature of requests without one; None for versions without it on the handler."""
     if not hasattr(handler, "default_sampling_params"):
         return None
     temperature = (handler.default_sampling_params or {}).get("temperature", _OWN_DEFAULT)

@@ -1,20 +1,21 @@
 """What the tap counts, as metrics of prometheus-client.
 
-Plain counters and histograms, since those alone survive the multi-process mode in which vLLM runs
-several API servers. A model's and bucket's children are looked up once and kept.
+Plain counters and histograms, since only these work in the multi-process mode in which vLLM runs
+several API servers. The children of a model and bucket are looked up once and kept.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
-from typing import NamedTuple
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from specwatch.engines.acceptance import Acceptance
 from specwatch.engines.base import Family
 from specwatch.engines.tap import TAP
-from specwatch.tap.outcome import Outcome
+from specwatch.tap.outcome import RequestOutcome
 
 STAGES = ("request", "response", "count")
 """Where the tap itself may fail."""
@@ -31,96 +32,67 @@ BOUNDS = {
     "request_acceptance": tuple(step / 20 for step in range(21)),
 }  # fmt: skip
 """Upper bounds of the histograms: of latencies all that vLLM has, in seconds, and for TPOT more
-below 50 ms, where speculation on a GPU lives; of acceptance rates 20 of equal width, and one for
-requests of which nothing was accepted, which interpolation would give a share of the first."""
+below 50 ms, the usual range with speculation on a GPU; of acceptance rates 20 of equal width, and
+one for requests of which nothing was accepted, so that their quantiles are 0."""
 
 _MOST_POSITIONS = 64
-"""Positions that are told apart: far more than any drafter proposes."""
+"""Positions with a series each; no drafter proposes as many tokens."""
 
 
-class Counters:
+class TapCounters:
     """The tap's families in one registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         """Raises ValueError when the registry has them already."""
-        self._families = _Families(
-            {f.quantity: _counter(f, registry) for f in TAP if f.kind == "counter"},
-            {f.quantity: _histogram(f, registry) for f in TAP if f.kind == "histogram"},
-        )
-        self._buckets: dict[tuple[str, str], _Bucket] = {}
-        # None so far: the sign on a page that a tap is there.
-        failures = self._families.counters["tap_failures"]
+        self._families = {family.quantity: _metric(family, registry) for family in TAP}
+        self._children: dict[tuple[str, str], Callable[..., Any]] = {}
+        # Shown at 0 from the start: the daemon sees by them that a tap is there.
+        failures = self._families["tap_failures"]
         self._failures = {stage: failures.labels(stage) for stage in STAGES}
 
     def fail(self, stage: str) -> None:
         """Count a failure of the tap itself."""
         self._failures[stage].inc()
 
-    def count(self, model_name: str, bucket: str, outcome: Outcome) -> None:
-        """Count one request."""
-        counters = self._buckets.get((model_name, bucket))
-        if counters is None:
-            counters = _Bucket(self._families, (model_name, bucket))
-            self._buckets[model_name, bucket] = counters
-        counters.count(outcome)
-
-
-class _Families(NamedTuple):
-    counters: dict[str, Counter]
-    histograms: dict[str, Histogram]
-
-
-class _Bucket:
-    """The metrics of one model and temperature bucket; each appears with its first count."""
-
-    def __init__(self, families: _Families, labels: tuple[str, str]) -> None:
-        counters, histograms = families
-        self._counter = cache(lambda of, *key: counters[of].labels(*labels, *key))
-        self._histogram = cache(lambda of: histograms[of].labels(*labels))
-
-    def count(self, outcome: Outcome) -> None:
+    def count(self, model_name: str, bucket: str, outcome: RequestOutcome) -> None:
+        """Count one request; each metric of a model and bucket appears with its first count."""
+        child = self._children.get((model_name, bucket))
+        if child is None:
+            families = self._families
+            child = cache(lambda of, *key: families[of].labels(model_name, bucket, *key))
+            self._children[model_name, bucket] = child
         if outcome.finish_reason is not None:
-            self._counter("requests", outcome.finish_reason).inc()
+            child("requests", outcome.finish_reason).inc()
         if outcome.tokens:
-            self._counter("generation_tokens").inc(outcome.tokens)
+            child("generation_tokens").inc(outcome.tokens)
         if outcome.ttft is not None:
-            self._histogram("ttft").observe(outcome.ttft)
+            child("ttft").observe(outcome.ttft)
         if outcome.tpot is not None:
-            self._histogram("tpot").observe(outcome.tpot)
+            child("tpot").observe(outcome.tpot)
         if outcome.acceptance is not None:
-            self._count_acceptance(outcome.acceptance)
+            _count_acceptance(child, outcome.acceptance)
         elif outcome.uncovered is not None:
-            self._counter("uncovered", outcome.uncovered).inc()
-
-    def _count_acceptance(self, acceptance: Acceptance) -> None:
-        counter = self._counter
-        counter("records", acceptance.method).inc()
-        counter("drafts").inc(acceptance.drafts)
-        counter("draft_tokens").inc(acceptance.draft_tokens)
-        counter("accepted_tokens").inc(acceptance.accepted_tokens)
-        for position, kept in enumerate((acceptance.accepted_per_position or ())[:_MOST_POSITIONS]):
-            child = counter("accepted_per_position", position)
-            if kept:
-                child.inc(kept)
-        if acceptance.draft_tokens:
-            rate = acceptance.accepted_tokens / acceptance.draft_tokens
-            self._histogram("request_acceptance").observe(rate)
+            child("uncovered", outcome.uncovered).inc()
 
 
-def _counter(family: Family, registry: CollectorRegistry) -> Counter:
-    return Counter(family.exposed, family.help, _labels(family), registry=registry)
+def _count_acceptance(child: Callable[..., Any], acceptance: Acceptance) -> None:
+    child("records", acceptance.method).inc()
+    child("drafts").inc(acceptance.drafts)
+    child("draft_tokens").inc(acceptance.draft_tokens)
+    child("accepted_tokens").inc(acceptance.accepted_tokens)
+    for position, kept in enumerate((acceptance.accepted_per_position or ())[:_MOST_POSITIONS]):
+        counter = child("accepted_per_position", position)
+        if kept:
+            counter.inc(kept)
+    if acceptance.draft_tokens:
+        rate = acceptance.accepted_tokens / acceptance.draft_tokens
+        child("request_acceptance").observe(rate)
 
 
-def _histogram(family: Family, registry: CollectorRegistry) -> Histogram:
-    return Histogram(
-        family.exposed,
-        family.help,
-        _labels(family),
-        buckets=BOUNDS[family.quantity],
-        registry=registry,
-    )
-
-
-def _labels(family: Family) -> list[str]:
-    by_temperature = ["model_name", "temperature"] if family.by_temperature else []
-    return [*by_temperature, *([family.label] if family.label else [])]
+def _metric(family: Family, registry: CollectorRegistry) -> Any:
+    labels = ["model_name", "temperature"] if family.by_temperature else []
+    labels += [family.label] if family.label else []
+    if family.kind == "counter":
+        return Counter(family.exposed, family.help, labels, registry=registry)
+    bounds = BOUNDS[family.quantity]
+    return Histogram(family.exposed, family.help, labels, registry=registry, buckets=bounds)

@@ -13,50 +13,50 @@ from specwatch.domain.temperature import Buckets
 from specwatch.tap import settings as settings_of
 from specwatch.tap.exchange import LARGEST_REQUEST, Exchange, Receive, Send
 from specwatch.tap.inside_vllm import InsideVllm
-from specwatch.tap.metrics import Counters
+from specwatch.tap.metrics import TapCounters
 from specwatch.tap.request_options import ENDPOINTS
-from specwatch.tap.server_facts import Endpoint, Scope, Server
+from specwatch.tap.server_facts import Endpoint, FactsSource, Scope
 from specwatch.tap.settings import Settings
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _MARK = "specwatch.tap"
-"""In a scope that a tap has seen: one that is loaded twice counts once."""
-_COUNTERS: weakref.WeakKeyDictionary[CollectorRegistry, Counters] = weakref.WeakKeyDictionary()
+"""Key in a scope that a tap has seen, so that a tap that is loaded twice counts once."""
+_COUNTERS: weakref.WeakKeyDictionary[CollectorRegistry, TapCounters] = weakref.WeakKeyDictionary()
 _log = logging.getLogger("specwatch.tap")
 
 
 class Tap:
     """Reads the requests and responses of the application that it wraps.
 
-    Both pass as they are but for this: streams are asked to say their usage, and that is taken out
-    again; requests that generate lose ``Accept-Encoding``, since what is compressed cannot be read;
-    their body reaches the application in one piece, its ``Content-Length`` in the scope set right.
+    Both pass unchanged except for this: streams are asked for their usage, which is removed again;
+    requests that generate lose ``Accept-Encoding``, since compressed responses cannot be read;
+    their body reaches the application in one piece, with its ``Content-Length`` adapted.
     """
 
     def __init__(
         self,
         app: App,
         *,
-        server: Server | None = None,
+        server: FactsSource | None = None,
         settings: Settings | None = None,
         registry: CollectorRegistry = REGISTRY,
         largest_request: int = LARGEST_REQUEST,
     ) -> None:
-        """``server`` knows the facts, by default the vLLM in whose process this is; ``settings``
-        come from the environment by default; ``registry`` is where the counters go;
+        """``server`` has the facts, by default those of the vLLM in whose process this is;
+        ``settings`` come from the environment by default; ``registry`` gets the counters;
         of requests of more than ``largest_request`` bytes, only the response is read.
 
-        Raises ValueError for settings that mean nothing: better at start than unseen.
+        Raises ValueError for invalid settings, so that vLLM does not start with them.
         """
         self._app = app
         self._server = server or InsideVllm()
         self._settings = settings or settings_of.from_environment(os.environ)
         self._buckets = Buckets(self._settings.edges)
-        self._counters = _COUNTERS.get(registry) or Counters(registry)
+        self._counters = _COUNTERS.get(registry) or TapCounters(registry)
         _COUNTERS[registry] = self._counters
         self._largest_request = largest_request
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one connection."""
@@ -70,7 +70,7 @@ class Tap:
             self._fail("request", error)
             await self._app(scope, receive, send)
             return
-        # Not a copy: what the application adds (its route) is for those outside to see.
+        # Not a copy: middleware outside sees what the application adds (its route).
         headers, scope["headers"], scope[_MARK] = scope["headers"], exchange.headers, True
         try:
             await self._app(scope, exchange.receive, exchange.send)
@@ -103,15 +103,15 @@ class Tap:
             self._fail("count", error)
 
     def _fail(self, stage: str, error: Exception) -> None:
-        self._tell(f"the tap failed on a {stage}, which went on without it", error)
+        self._log_once(f"the tap failed on a {stage}, which went on without it", error)
         try:
             self._counters.fail(stage)
         except Exception as second:  # such as a full disk under the files of multi-process mode
-            self._tell("the tap cannot count its failures", second)
+            self._log_once("the tap cannot count its failures", second)
 
-    def _tell(self, what: str, error: Exception) -> None:
-        if what not in self._told:
-            self._told.add(what)
+    def _log_once(self, what: str, error: Exception) -> None:
+        if what not in self._logged:
+            self._logged.add(what)
             _log.error("%s; logged once", what, exc_info=error)
 
 

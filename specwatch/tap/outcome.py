@@ -1,21 +1,21 @@
-"""What became of a request, judged from all that was seen of it."""
+"""The outcome of a request, from what was observed of it."""
 
 from __future__ import annotations
 
 import msgspec
 
 from specwatch.engines.acceptance import Acceptance
-from specwatch.tap.answer import OTHER, Answer
+from specwatch.tap.answer import OTHER, ResponsePart
 from specwatch.tap.request_options import OPENAI, RequestOptions
 from specwatch.tap.server_facts import Endpoint, ServerFacts
 from specwatch.tap.stream import StreamReader
 
 
-class Outcome(msgspec.Struct, frozen=True):
-    """What became of one request. Times are in seconds; None is for what is not known.
+class RequestOutcome(msgspec.Struct, frozen=True):
+    """The outcome of one request. Times are in seconds; None means unknown.
 
     Either ``acceptance`` is known, or ``uncovered`` says why not (a key of ``model.UNCOVERED``),
-    or there was nothing to know, as the server does not speculate.
+    or both are None because the server does not speculate.
     """
 
     finish_reason: str | None = None
@@ -27,9 +27,9 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class ObservedRequest(msgspec.Struct, frozen=True):
-    """All that was seen of a request. ``asked`` is None where its body could not be read.
+    """What was observed of a request. ``options`` is None if its body could not be read.
 
-    ``started`` is when it was there as a whole, in seconds of the stream's clock; ``complete`` says
+    ``started`` is when all of it had arrived, in seconds of the stream's clock; ``complete`` says
     that the response was sent to its end, ``disconnected`` that the client went away before,
     ``unreadable`` that the response could not be read.
     """
@@ -43,40 +43,40 @@ class ObservedRequest(msgspec.Struct, frozen=True):
     disconnected: bool
     unreadable: bool
     stream: StreamReader | None
-    answer: Answer | None
+    answer: ResponsePart | None
     """Of a response that is not streamed."""
 
     @property
     def is_many(self) -> bool:
-        """Whether it is known to have asked for more than one completion, or for beam search."""
+        """Whether it certainly asked for more than one completion, or for beam search."""
         return self.options is not None and (self.options.several or self.options.beam_search)
 
     @property
     def is_one(self) -> bool:
-        """Whether it is known to have asked for a single one, sampled token by token."""
+        """Whether it certainly asked for a single completion, sampled token by token."""
         return self.options is not None and not self.is_many
 
-    def outcome(self) -> Outcome:
-        """The judgement."""
+    def outcome(self) -> RequestOutcome:
+        """The outcome."""
         if self.status is None or self.status >= 400:
-            return Outcome(uncovered=self._why_not_answered(self.status or 500))
+            return RequestOutcome(uncovered=self._why_not_answered(self.status or 500))
         if self.endpoint is Endpoint.OTHER:
-            return Outcome(uncovered=self._unless_off("endpoint"))
+            return RequestOutcome(uncovered=self._unless_off("endpoint"))
         if self.stream is not None:
             return self._of_stream(self.stream)
         if self.answer is not None:
             return self._of_whole(self.answer)
-        return Outcome(uncovered=self._cut_short() or self._unless_off("unreadable"))
+        return RequestOutcome(uncovered=self._cut_short() or self._unless_off("unreadable"))
 
-    def _of_whole(self, answer: Answer) -> Outcome:
+    def _of_whole(self, answer: ResponsePart) -> RequestOutcome:
         if answer.failed:
-            return Outcome(uncovered="failed")
+            return RequestOutcome(uncovered="failed")
         if answer.is_under_way:
-            return Outcome(uncovered=self._unless_off("endpoint"))
+            return RequestOutcome(uncovered=self._unless_off("endpoint"))
         metrics = answer.metrics if self.is_one else None
         finish_reason = answer.finish_reason
         acceptance = None if self.is_many else answer.acceptance
-        return Outcome(
+        return RequestOutcome(
             finish_reason=finish_reason or OTHER,
             tokens=answer.tokens,
             ttft=None if metrics is None else metrics.ttft,
@@ -85,14 +85,14 @@ class ObservedRequest(msgspec.Struct, frozen=True):
             uncovered=self._why(finish_reason) if acceptance is None else None,
         )
 
-    def _of_stream(self, stream: StreamReader) -> Outcome:
+    def _of_stream(self, stream: StreamReader) -> RequestOutcome:
         acceptance = None if self.is_many else stream.acceptance or derived(self, stream)
         ended = stream.ended and not stream.failed
         uncovered = None
         if acceptance is None:
             cut_short = None if stream.ended else self._cut_short()
             uncovered = "failed" if stream.failed else cut_short or self._why(stream.finish_reason)
-        return Outcome(
+        return RequestOutcome(
             finish_reason=(stream.finish_reason or OTHER) if ended else None,
             tokens=stream.tokens,
             ttft=self._ttft(stream),
@@ -102,7 +102,7 @@ class ObservedRequest(msgspec.Struct, frozen=True):
         )
 
     def _ttft(self, stream: StreamReader) -> float | None:
-        """From the whole request to the first content; of one that was not read, None."""
+        """From the whole request to the first content; None for a request that was not read."""
         if self.options is None or stream.first is None:
             return None
         return stream.first - self.started
@@ -121,7 +121,7 @@ class ObservedRequest(msgspec.Struct, frozen=True):
         return "failed" if status >= 500 else "refused"
 
     def _why(self, finish_reason: str | None) -> str | None:
-        """Why a response to the end has no record."""
+        """Why a complete response has no record."""
         if finish_reason == "abort":
             return "aborted"
         if self.options is not None and self.options.several:
@@ -142,16 +142,16 @@ class ObservedRequest(msgspec.Struct, frozen=True):
         return None if self.complete else "failed"
 
     def _unless_off(self, reason: str) -> str | None:
-        """Without speculation there is no acceptance that could be missed."""
+        """``reason``; None without speculation, where there is no acceptance to miss."""
         return None if self.facts.draft_tokens == 0 else reason
 
 
 def derived(seen: ObservedRequest, stream: StreamReader) -> Acceptance | None:
-    """Acceptance from the number of streamed steps, where the server keeps no record.
+    """Acceptance from the number of streamed steps, if the server keeps no record.
 
     The first content is the token that the prompt yields; each step after it yields one token of
-    the target's own and those accepted: tokens = steps + accepted. None where that is impossible,
-    because the server joined steps or kept some back. A server joins steps too when the client is
+    the target and those accepted: tokens = steps + accepted. None if the numbers contradict that,
+    because the server joined steps or held some back. A server also joins steps when the client is
     slow to read, so that the result may be too high under load.
     """
     facts, options = seen.facts, seen.options

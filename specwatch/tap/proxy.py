@@ -1,21 +1,21 @@
-"""A reverse proxy that changes nothing: what the tap wraps where it cannot be loaded.
+"""A reverse proxy that changes nothing, for servers that cannot load the tap.
 
-How it forwards, where proxies differ:
+How it forwards, in points on which proxies differ:
 
 * Host is that of the upstream, as nginx does by default, so that virtual hosts and TLS work; the
   client's goes into X-Forwarded-Host. X-Forwarded-For is appended to; X-Forwarded-Proto and -Host
   of a proxy in front of us stay.
 * Header fields for one connection only (RFC 9110, section 7.6.1) are dropped both ways; all others
   stay, with order and repetition. Reason phrases become the standard ones: ASGI has none.
-* A WebSocket gets 501: what would pass through it is nothing that the tap could read.
-* A request is sent a second time only if all of it is at hand and a connection that was kept from
-  before was closed without a byte of response, as servers do with idle ones. That holds for POST
-  too: generating twice has no effect but its cost.
-* A target in absolute form (``GET http://host/path``) is cut to its path, its host taken for that
-  of the client; any other that is no path gets 400. So does a request with both Content-Length and
-  Transfer-Encoding, of which each server may believe another.
-* What failed and where is for the log: the client may not know the names of hosts in here.
-* Of a response that breaks off, the client's breaks off: no clean end that was none.
+* A WebSocket gets 501: the tap cannot read it.
+* A request is sent a second time only if all of it has arrived and a kept-alive connection was
+  closed without a byte of response, as servers do with idle ones. That holds for POST too:
+  generating twice has no effect but its cost.
+* A target in absolute form (``GET http://host/path``) is cut to its path, and its host is taken as
+  the client's; any other target that is not a path gets 400. So does a request with both
+  Content-Length and Transfer-Encoding, since servers differ in which of the two they use.
+* What failed and where is logged, not sent: the client must not learn the names of inner hosts.
+* If a response breaks off, so does the client's: it never ends cleanly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -33,17 +33,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from specwatch.tap import forwarding
+from specwatch.tap.exchange import Message, Receive, Send
 from specwatch.tap.middleware import Tap
 from specwatch.tap.server_facts import Scope
 from specwatch.tap.settings import Settings
 from specwatch.tap.upstream import Upstream, described, shown
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 METRICS = "/metrics"
 HEALTH = "/specwatch/healthz"
-"""The two pages of the proxy itself. All others are the upstream's, its ``/health`` too."""
+"""The two pages of the proxy itself. All others are the upstream's, also its ``/health``."""
 
 _KEPT_IDLE = 4.0
 """Seconds that an idle connection is kept; uvicorn and llama.cpp close theirs after 5."""
@@ -55,7 +53,7 @@ _log = logging.getLogger("specwatch.tap")
 
 
 class _ClientGone(Exception):
-    """Nobody waits for the response any more."""
+    """The client has disconnected."""
 
 
 class ProxyApplication:
@@ -72,7 +70,7 @@ class ProxyApplication:
         largest_request: int = _LARGEST_REQUEST,
     ) -> None:
         """``url`` is the base URL of the upstream; ``registry`` gets the tap's counters and is what
-        ``/metrics`` shows. ``default_temperature`` is that of the upstream where it cannot be seen;
+        ``/metrics`` shows. ``default_temperature`` is that of the upstream if it cannot be read;
         ``connect_timeout`` is in seconds. Of requests that generate, those of up to
         ``largest_request`` bytes are held, whether or not the upstream will take them.
         """
@@ -85,7 +83,7 @@ class ProxyApplication:
         self._tap: Tap | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, or live."""
+        """Answer one request, or run the lifespan."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http" and self._tap is not None:
@@ -96,7 +94,7 @@ class ProxyApplication:
                 return
             await self._tap(checked, receive, send)
         else:
-            raise ValueError(f"{scope['type']} is nothing that the proxy speaks now")
+            raise ValueError(f"the proxy cannot serve {scope['type']} now")
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -135,15 +133,15 @@ def client_session(connect_timeout: float) -> ClientSession:
 
 
 class Proxy:
-    """The ASGI application that forwards."""
+    """The ASGI application that forwards, below the tap."""
 
     def __init__(
         self, url: str, upstream: Upstream, session: ClientSession, registry: CollectorRegistry
     ) -> None:
         """``url`` is the base URL of the upstream; ``registry`` is what ``/metrics`` shows."""
-        self._url = url
-        self._upstream = upstream
-        self._session = session
+        self.url = url
+        self.upstream = upstream
+        self.session = session
         self._registry = registry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -152,29 +150,19 @@ class Proxy:
             page = generate_latest(self._registry)
             await _answer(scope, send, 200, page, CONTENT_TYPE_LATEST)
         elif scope["path"] == HEALTH:
-            known = {"status": "ok", "model_name": self._upstream.known.model_name}
+            known = {"status": "ok", "model_name": self.upstream.known.model_name}
             await _answer(scope, send, 200, json.dumps(known).encode())
         elif scope["method"] == "CONNECT" or forwarding.asks_for_websocket(scope["headers"]):
             await _fail(scope, send, 501, "the proxy forwards neither WebSockets nor tunnels")
         else:
-            await _Forward(self._url, self._upstream, self._session, scope, receive, send).run()
+            await _Forward(self, scope, receive, send).run()
 
 
 class _Forward:
-    """One request on its way."""
+    """One request that is being forwarded."""
 
-    def __init__(
-        self,
-        url: str,
-        upstream: Upstream,
-        session: ClientSession,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
-        self._base = url
-        self._upstream = upstream
-        self._session = session
+    def __init__(self, proxy: Proxy, scope: Scope, receive: Receive, send: Send) -> None:
+        self._proxy = proxy
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -183,7 +171,7 @@ class _Forward:
         self._received = asyncio.Event()
 
     async def run(self) -> None:
-        """Forward it; a client that leaves ends it at once, also upstream."""
+        """Forward it; if the client disconnects, end it at once, also upstream."""
         forward = asyncio.create_task(self._forward())
         watch = asyncio.create_task(self._client_leaves())
         try:
@@ -213,12 +201,12 @@ class _Forward:
             await self._failed(502, "broke off", error)
 
     async def _failed(self, status: int, what: str, error: Exception) -> None:
-        """Tell the client, if it has no response yet; else leave the response unfinished."""
+        """Answer with an error if there is no response yet, else leave the response unfinished."""
         if self._gone:
             return
-        _log.warning("upstream %s %s: %s", shown(self._base), what, described(error))
+        _log.warning("upstream %s %s: %s", shown(self._proxy.url), what, described(error))
         if status >= 500:
-            self._upstream.look_again()
+            self._proxy.upstream.look_again()
         if not self._started:
             await _fail(self._scope, self._send, status, f"the upstream {what}")
 
@@ -241,7 +229,7 @@ class _Forward:
                 response.close()
 
     async def _body(self) -> bytes | AsyncIterator[bytes] | None:
-        """The body: whole if it has come already, else bit by bit; None when there is none."""
+        """The body: whole if all of it has arrived, else in parts; None without one."""
         names = {name for name, _ in self._scope["headers"]}
         if not names & {b"content-length", b"transfer-encoding"}:
             self._received.set()
@@ -271,10 +259,10 @@ class _Forward:
     async def _request(
         self, body: bytes | AsyncIterator[bytes] | None, used: dict[str, bool]
     ) -> ClientResponse:
-        return await self._session.request(
+        return await self._proxy.session.request(
             self._scope["method"],
-            forwarding.target(self._base, self._scope),
-            # Only now: the tap sets the length right when it has seen the body.
+            forwarding.target(self._proxy.url, self._scope),
+            # Only now: the tap adapts the length once it has the body.
             headers=forwarding.forwarded(self._scope, has_body=body is not None),
             data=body,
             allow_redirects=False,
@@ -313,14 +301,14 @@ async def _answer(
 async def _fail(
     scope: Scope, send: Send, status: int, message: str, kind: str = "upstream_error"
 ) -> None:
-    """An error as OpenAI's clients expect it; after 400 nothing on the connection is trusted."""
+    """An error as OpenAI's clients expect it; a 400 also closes the connection."""
     error = {"message": message, "type": kind, "param": None, "code": status}
     close = [(b"connection", b"close")] if status == 400 else []
     await _answer(scope, send, status, json.dumps({"error": error}).encode(), _JSON, *close)
 
 
 def _noting_kept_connections() -> aiohttp.TraceConfig:
-    """Notes in a request's context whether its connection had been used before."""
+    """Notes in the context of a request whether its connection had been used before."""
 
     async def note(_: ClientSession, context: Any, __: Any) -> None:
         used = context.trace_request_ctx

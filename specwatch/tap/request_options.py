@@ -1,4 +1,4 @@
-"""What a request asks for, as far as acceptance depends on it."""
+"""The options of a request on which acceptance depends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDPOINTS = {
     "/completions": Endpoint.COMPLETIONS,
     "/completion": Endpoint.COMPLETIONS,
     "/responses": Endpoint.RESPONSES,
-    # SageMaker's one door to chat and completions.
+    # SageMaker's single path for chat and completions.
     "/invocations": Endpoint.CHAT,
     "/v1/chat/completions/batch": Endpoint.OTHER,
     "/inference/v1/generate": Endpoint.OTHER,
@@ -32,7 +32,7 @@ ENDPOINTS = {
 """Paths that generate, below the root path of the server."""
 
 OPENAI = (Endpoint.CHAT, Endpoint.COMPLETIONS)
-"""Those whose streams say their usage where a request asks for it."""
+"""Those whose streams have usage if a request asks for it."""
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _TOKEN_IDS = re.compile(rb"\[\s*[-0-9]")
@@ -41,7 +41,7 @@ _NO_USAGE = (None, False)
 
 
 class _Body(msgspec.Struct, gc=False):
-    """The keys that matter; everything else is skipped without being built."""
+    """The keys that matter; all others are skipped without being decoded."""
 
     temperature: Any = None
     stream: Any = None
@@ -62,12 +62,11 @@ _BODY = msgspec.json.Decoder(_Body)
 class RequestOptions(msgspec.Struct, frozen=True):
     """A request to generate.
 
-    ``temperature`` is what the request names, None where the server's default applies.
-    ``several`` says that more than one completion is asked for, ``wants_usage`` that the client
-    asked for the usage chunk of a stream, ``open`` that the options leave that to the server's
-    default (yes before vLLM 0.20), ``askable`` that it can be asked for in the client's place,
-    ``tools`` that the server may swallow chunks while it makes out a call, ``echo`` that the prompt
-    comes first.
+    ``temperature`` is None if the server's default applies. ``several`` says that the request asks
+    for more than one completion, ``wants_usage`` that the client asked for the usage chunk of a
+    stream, ``open`` that the options leave that to the server's default (yes before vLLM 0.20),
+    ``askable`` that the tap can ask for it, ``tools`` that the server may drop chunks while it
+    parses a tool call, ``echo`` that the prompt comes first.
     """
 
     endpoint: Endpoint
@@ -84,7 +83,7 @@ class RequestOptions(msgspec.Struct, frozen=True):
 
 
 def read(endpoint: Endpoint, body: bytes) -> RequestOptions | None:
-    """Read a request's body; None for what is not a JSON object, which the server will refuse."""
+    """Read a request's body; None for anything but a JSON object, which the server refuses."""
     plain = True
     request: _Body | None
     try:
@@ -116,13 +115,13 @@ def read(endpoint: Endpoint, body: bytes) -> RequestOptions | None:
 
 
 def with_usage(body: bytes, options: RequestOptions) -> bytes:
-    """The body, asking for the usage chunk too: everything else stays byte for byte.
+    """The body, asking for the usage chunk too; everything else stays byte for byte.
 
-    The key is added at the end: of a key that stands twice, the last one counts.
+    The key is added at the end: if a key occurs twice, the last one counts.
     """
     stream_options = {**(options.stream_options or {}), "include_usage": True}
     if _is_true(stream_options.get(_CONTINUOUS)):
-        stream_options[_CONTINUOUS] = False  # without usage it meant nothing, with it it would
+        stream_options[_CONTINUOUS] = False  # without usage it had no effect, with it it would
     end = body.rindex(b"}")
     return b'%b,"stream_options":%b%b' % (
         body[:end],
@@ -132,7 +131,7 @@ def with_usage(body: bytes, options: RequestOptions) -> bytes:
 
 
 def _other_json(body: bytes) -> _Body | None:
-    """What a more lenient reader than ours, such as the server's, makes of it."""
+    """Read it with a more lenient JSON parser, as the server does."""
     try:
         members = json.loads(body)
     except (ValueError, RecursionError):
@@ -151,7 +150,7 @@ def _other_json(body: bytes) -> _Body | None:
 
 
 def _number(value: Any) -> float | None:
-    """What pydantic makes of it where a number is expected; None where it will be refused."""
+    """The number that pydantic reads; None for a value that it refuses."""
     if value is None:
         return None
     try:

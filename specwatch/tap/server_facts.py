@@ -1,4 +1,4 @@
-"""What the tap must know of the server whose requests it reads."""
+"""What the tap needs to know about the server whose requests it reads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Scope = MutableMapping[str, Any]
 
 
 class Endpoint(enum.StrEnum):
-    """An API that generates, as the tap knows how to read it."""
+    """An API that generates."""
 
     CHAT = "chat"
     COMPLETIONS = "completions"
@@ -24,15 +24,15 @@ class Endpoint(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ServerFacts:
-    """A server at the moment of a request.
+    """A server at the time of a request.
 
-    ``model_name`` is the one that the server puts on its own metrics. ``default_temperature`` holds
-    for requests that name none; None when it is not known. ``draft_tokens`` is the k of the
+    ``model_name`` is the one on the server's own metrics. ``default_temperature`` holds for
+    requests without a temperature; None when it is not known. ``draft_tokens`` is the k of the
     server's speculation: 0 while it does not speculate, None when it is not known.
     ``keeps_records`` says that responses carry a record of their acceptance. ``forces_usage`` says
     that streams carry usage whether or not the client asks, ``joins_steps`` that one event may hold
-    the tokens of several engine steps. ``asks_nothing`` says that requests stay as they are: for a
-    server whose streams tell anyway (llama.cpp's ``timings``), or that may refuse to be asked.
+    the tokens of several engine steps. ``asks_nothing`` says that requests are not changed: for a
+    server whose streams have the numbers anyway (llama.cpp's ``timings``), or that might refuse.
     """
 
     model_name: str
@@ -44,8 +44,8 @@ class ServerFacts:
     asks_nothing: bool = False
 
 
-class Server(Protocol):
-    """Somebody who knows the facts; called once per request, so it must not wait."""
+class FactsSource(Protocol):
+    """Gives the facts; called once per request, so it must not wait."""
 
     def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
         """The facts now."""

@@ -1,4 +1,4 @@
-"""What an operator may tell the tap, in environment variables: vLLM hands a middleware nothing."""
+"""Settings of the tap, from environment variables: vLLM passes no arguments to middleware."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SWITCH = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``edges`` are the upper ends of the temperature buckets; ``remove_metrics`` takes the
-    acceptance record out of responses that the client would see it in."""
+    """``edges`` are the upper ends of the temperature buckets; ``remove_metrics``
+    removes the acceptance record from what the client gets."""
 
     edges: tuple[float, ...] = DEFAULT_EDGES
     remove_metrics: bool = False

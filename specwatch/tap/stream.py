@@ -1,22 +1,22 @@
 """Reading a streamed response as it passes.
 
-Where the tap asked for the usage chunk in the client's place, it is taken out again, and what vLLM
-moves into it (``system_fingerprint``) goes back to the chunk where it stands without it: the last
-one of the only choice. That chunk waits for the one after it, which the server sends at once.
+If the tap and not the client asked for the usage chunk, it is removed again, and the member that
+vLLM moves into it (``system_fingerprint``) goes back to the last chunk of the only choice. That
+chunk is held until the next one, which the server sends at once.
 """
 
 from __future__ import annotations
 
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer
-from specwatch.tap.answer import Answer
+from specwatch.tap.answer import ResponsePart
 from specwatch.tap.events import Splitter, data_of, is_one_line
 from specwatch.tap.request_options import OPENAI
 from specwatch.tap.server_facts import Endpoint
 from specwatch.tap.whole_response import usage_chunk_without_metrics
 
 _GOES_ON = b'"finish_reason":null'
-"""Stands in chunks before the last one. Quotes inside of strings are escaped: it is never text."""
+"""In all chunks but the last one. Quotes inside strings are escaped: it is never text."""
 _LINE_FEED = 10
 _DONE = b"[DONE]"
 
@@ -25,8 +25,8 @@ class StreamReader:
     """One stream. Times are seconds of one clock."""
 
     def __init__(self, endpoint: Endpoint, *, remove_usage: bool, remove_metrics: bool) -> None:
-        """``remove_usage``: the usage chunk was asked for by the tap and is not to be seen;
-        ``remove_metrics``: it may be seen, but without the record."""
+        """``remove_usage``: remove the usage chunk, which only the tap asked for;
+        ``remove_metrics``: keep it, but without the record."""
         self._endpoint = endpoint
         self._removing = remove_usage
         self._holds_back = remove_usage or remove_metrics
@@ -34,12 +34,12 @@ class StreamReader:
         self._is_openai = endpoint in OPENAI
         self._splitter = Splitter()
         self._held = b""
-        """The last chunk of the choice, while it waits for the next one."""
+        """The last chunk of the choice, until the next one comes."""
         self._behind = b""
-        """Comments that came meanwhile."""
+        """Comments that came after it."""
         self._begun = False
         self._usual_end = b""
-        """Of whole chunks that are only to be counted, while nothing is held."""
+        """How chunks that are only counted end; empty while something is held."""
         self.first: float | None = None
         """When the first content came."""
         self.last: float | None = None
@@ -55,7 +55,7 @@ class StreamReader:
         """Whether the stream's own end was seen."""
         self.unreadable = False
         self.broke: Exception | None = None
-        """How reading failed that nobody foresaw."""
+        """An unexpected error of the reading, if there was one."""
 
     def feed(self, chunk: bytes, now: float) -> bytes:
         """Take in what came at ``now``; returns what goes on to the client."""
@@ -78,10 +78,7 @@ class StreamReader:
         return held + rest if self._holds_back else held  # else it went on when it came
 
     def _event(self, event: bytes, now: float) -> bytes:
-        """Look at one event; returns what goes on in its place.
-
-        Whatever happens here, the event goes on.
-        """
+        """Read one event; returns what goes on in its place: the event itself if reading fails."""
         try:
             return self._look(event, now)
         except Exception as error:
@@ -121,7 +118,7 @@ class StreamReader:
         self.last = now
         self.steps += 1
 
-    def _note(self, chunk: Answer) -> None:
+    def _note(self, chunk: ResponsePart) -> None:
         self.failed = self.failed or chunk.failed
         if (reason := chunk.finish_reason) is not None:
             self.finish_reason = reason
@@ -132,7 +129,7 @@ class StreamReader:
         over = chunk.stop is True or not self._is_openai  # these end without a [DONE]
         self.ended = self.ended or (over and self.finish_reason is not None)
 
-    def _chunk(self, event: bytes, chunk: Answer, now: float) -> bytes:
+    def _chunk(self, event: bytes, chunk: ResponsePart, now: float) -> bytes:
         begun, self._begun = self._begun, True
         if not begun and chunk.usage is not None:
             self._removing = False  # usage in every chunk: the server does this to all clients
@@ -152,7 +149,7 @@ class StreamReader:
             self._usual_end = _usual_end(event)
         return released + event
 
-    def _usage_chunk(self, event: bytes, chunk: Answer) -> bytes:
+    def _usage_chunk(self, event: bytes, chunk: ResponsePart) -> bytes:
         if not self._removing:
             return self._release() + (
                 usage_chunk_without_metrics(event) if self._remove_metrics else event
@@ -169,7 +166,7 @@ class StreamReader:
 
 
 def _usual_end(event: bytes) -> bytes:
-    """How the chunks after ``event`` will end too, that are only to be counted."""
+    """How the chunks after ``event`` that are only counted will end too."""
     position = event.rfind(_GOES_ON)
     return event[position:] if position >= 0 and is_one_line(event) else b""
 

@@ -1,4 +1,4 @@
-"""The facts of a server that is somewhere else, learned from its pages."""
+"""The facts of a server behind the proxy, read from its pages."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from specwatch.engines.vllm import VLLM
 from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
 
 EVERY = 30.0
-"""Seconds between two looks at an upstream that answers."""
+"""Seconds between two reads of an upstream that answers."""
 
 AGAIN = 1.0
-"""Seconds until the next look at one that does not; they double up to half the above."""
+"""Seconds until the next read of one that does not; they double up to half the above."""
 
 _PATIENCE = 5.0
 _FOR_NOW = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""Statuses that pass; any other says that there is no such page, or not for us."""
+"""Temporary statuses; any other means that there is no such page, or none that we may read."""
 _LARGEST_PAGE = 16 << 20
 _ENGINES = {engine.name: engine for engine in ENGINES}
 _NAMES = "|".join(_ENGINES).encode()
@@ -43,7 +43,7 @@ _log = logging.getLogger("specwatch.tap")
 _Page = TypeVar("_Page")
 
 
-class Model(msgspec.Struct, gc=False):
+class ListedModel(msgspec.Struct, gc=False):
     """An entry of /v1/models; vLLM gives a LoRA adapter its model as ``parent``."""
 
     id: str
@@ -51,10 +51,10 @@ class Model(msgspec.Struct, gc=False):
     owned_by: str | None = None
 
 
-class Models(msgspec.Struct, gc=False):
+class ModelList(msgspec.Struct, gc=False):
     """/v1/models."""
 
-    data: list[Model]
+    data: list[ListedModel]
 
 
 class _Settings(msgspec.Struct, gc=False):
@@ -80,7 +80,7 @@ class Props(msgspec.Struct, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class _Metrics:
-    """/metrics: what it says of the engine, ``model_name`` empty where it names none."""
+    """What /metrics says of the engine; ``model_name`` is empty if it names none."""
 
     engine: str | None
     model_name: str
@@ -89,16 +89,16 @@ class _Metrics:
 
 @dataclass(frozen=True, slots=True)
 class _Pages:
-    """What the pages say, None for one that is not there; ``missing`` names those that may be there
-    again soon."""
+    """What the pages say, None for one that is missing; ``missing`` names those that are so only
+    temporarily."""
 
-    models: Models | None = None
+    models: ModelList | None = None
     metrics: _Metrics | None = None
     props: Props | None = None
     missing: frozenset[str] = frozenset()
 
     @property
-    def base(self) -> Model | None:
+    def base(self) -> ListedModel | None:
         """The model itself, not an adapter."""
         entries = self.models.data if self.models is not None else []
         return next((entry for entry in entries if entry.parent is None), None)
@@ -113,7 +113,7 @@ class _Pages:
         return LLAMACPP.name if self.props is not None else None
 
     def is_of_another_server(self, before: _Pages) -> bool:
-        """Whether there is another engine or model than before; each page tells by itself."""
+        """Whether any page names another engine or model than before."""
         bases = (self.base, before.base)
         names = (self.metrics, before.metrics)
         return (
@@ -123,7 +123,7 @@ class _Pages:
         )
 
     def with_missing_from(self, before: _Pages) -> _Pages:
-        """What a page said before holds while it is missing."""
+        """With what a page said before while it is missing."""
         return replace(self, **{name: getattr(before, name) for name in self.missing})
 
 
@@ -132,38 +132,38 @@ def _differ(now: str | None, before: str | None) -> bool:
 
 
 class Upstream:
-    """Learns the facts in the background and keeps the last ones known, page by page.
+    """Reads the facts in the background and keeps the last ones known, page by page.
 
-    Asks without any API key: a server that wants one for /v1/models names its model on /metrics.
-    Records cannot be foreseen from outside; the tap takes them where they come.
+    Sends no API key: a server that wants one for /v1/models names its model on /metrics.
+    Whether responses carry records cannot be read; the tap takes them if they come.
     """
 
     def __init__(self, url: str, default_temperature: float | None = None) -> None:
         """``url`` is the base; ``default_temperature`` holds in place of what the server says."""
         self._url = url
         self._default_temperature = default_temperature
-        # Until it is known who answers, nothing is asked for: llama.cpp's timings would move.
+        # Requests are not changed before the engine is known: llama.cpp's timings would move.
         self._facts = ServerFacts("", default_temperature, asks_nothing=True)
         self._pages = _Pages()
         self._wake = asyncio.Event()
         self._reached: bool | None = None
 
     def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
-        """The facts as of the last look; the model's name is empty before the first."""
+        """The facts as last read; the model's name is empty before the first read."""
         return self._facts
 
     @property
     def known(self) -> ServerFacts:
-        """The facts as of the last look."""
+        """The facts as last read."""
         return self._facts
 
     def look_again(self) -> None:
-        """Somebody could not reach it, or could again: look at once."""
+        """Read the pages at once: a request could not reach it."""
         self._wake.set()
 
     @contextlib.asynccontextmanager
     async def learning(self, session: aiohttp.ClientSession) -> AsyncIterator[None]:
-        """Keep learning while the context lasts."""
+        """Keep reading while the context lasts."""
         task = asyncio.create_task(self._keep_learning(session))
         try:
             yield
@@ -173,10 +173,10 @@ class Upstream:
                 await task
 
     async def learn(self, session: aiohttp.ClientSession) -> bool:
-        """Look once; returns whether every page could be had that there is.
+        """Read the pages once; returns whether no page was temporarily missing.
 
-        What a page said before stays known while it cannot, unless the others show that another
-        server is there now.
+        What a missing page said before stays known, unless the others show that another server is
+        there now.
         """
         try:
             async with asyncio.timeout(_PATIENCE):
@@ -210,16 +210,16 @@ class Upstream:
                 learned = False
             longer = AGAIN if pause == EVERY else min(2 * pause, EVERY / 2)
             pause = EVERY if learned else longer
-            await asyncio.sleep(AGAIN)  # whatever others see, we do not hurry more than this
+            await asyncio.sleep(AGAIN)  # no more often, whatever the requests see
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause - AGAIN):
                     await self._wake.wait()
                     pause = EVERY
 
     async def _look(self, session: aiohttp.ClientSession) -> _Pages:
-        """What its pages say now: nothing at all while it loads its model."""
+        """What its pages say now; a server that loads its model has none of them."""
         missing: set[str] = set()
-        models = _read(await self._page(session, "models", "/v1/models", missing), Models)
+        models = _read(await self._page(session, "models", "/v1/models", missing), ModelList)
         page = await self._page(session, "metrics", "/metrics", missing)
         pages = _Pages(models, _metrics(page) if page else None)
         if pages.engine != VLLM.name:
@@ -230,9 +230,9 @@ class Upstream:
     async def _page(
         self, session: aiohttp.ClientSession, name: str, path: str, missing: set[str]
     ) -> bytes | None:
-        """What stands on a page; None for one that is not there, not ours to see, or too large.
+        """The contents of a page; None for one that is missing, forbidden or too large.
 
-        ``missing`` gets the name of one whose absence will pass.
+        ``missing`` gets the name of one that is missing temporarily.
         """
         async with session.get(self._url + path, allow_redirects=False) as response:
             if response.status != 200:
@@ -248,7 +248,7 @@ class Upstream:
             return bytes(body)
 
     def _facts_from(self, pages: _Pages, name: str) -> ServerFacts:
-        """The facts; ``name`` is the model's where no page says it."""
+        """The facts; ``name`` is the model's name if no page has it."""
         base, metrics, props = pages.base, pages.metrics, pages.props
         temperature = self._default_temperature
         if temperature is None and props is not None:
@@ -272,14 +272,14 @@ def shown(url: str) -> str:
 
 
 def described(error: Exception) -> str:
-    """What went wrong, for the log: no URL, in which there may be a secret.
+    """The error for the log, without URLs, which may hold secrets.
 
-    A ValueError shows what it chokes on; only that of a bad certificate, an OSError too, does not.
+    The text of a ValueError has the value; only that of a bad certificate (also an OSError) not.
     """
     if isinstance(error, ValueError) and not isinstance(error, OSError):
         return "a URL or header field that cannot be sent"
     if isinstance(error, TimeoutError):
-        return "no connection came about" if isinstance(error, aiohttp.ClientError) else "too slow"
+        return "no connection in time" if isinstance(error, aiohttp.ClientError) else "too slow"
     text = error.message if isinstance(error, aiohttp.ClientResponseError) else str(error)
     return " ".join(text.split()) or type(error).__name__
 

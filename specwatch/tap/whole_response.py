@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from specwatch.tap import answer
-from specwatch.tap.answer import Answer
+from specwatch.tap.answer import ResponsePart
 
 TAIL = 64 * 1024
-"""Bytes of the end that are held: acceptance, usage and the reason of the end stand there."""
+"""Bytes of the end that are held; they have the acceptance, the usage and the finish reason."""
 
 _METRICS = b'"metrics":'
 
@@ -17,13 +17,14 @@ class WholeReader:
     """One response body."""
 
     def __init__(self, *, remove_metrics: bool) -> None:
-        """``remove_metrics``: the record is not to be seen; then the end is held back."""
+        """``remove_metrics``: the record is removed; for that the end is held back."""
         self._holds_back = remove_metrics
         self._tail = bytearray()
         self._cut = False
-        self._answer: Answer | None = None
+        self.answer: ResponsePart | None = None
+        """What it says, once it is over; None when it cannot be read."""
         self.broke: Exception | None = None
-        """How reading failed that nobody foresaw."""
+        """An unexpected error of the reading, if there was one."""
 
     def feed(self, chunk: bytes, *, last: bool) -> bytes:
         """Take in the next part; returns what goes on to the client."""
@@ -42,14 +43,10 @@ class WholeReader:
         tail.clear()
         return gone + end if self._holds_back else gone
 
-    def answer(self) -> Answer | None:
-        """What it says, once it is over; None when it cannot be read."""
-        return self._answer
-
     def _end(self, text: bytes) -> bytes:
         """Look at the end; returns what goes on in its place, whatever happens here."""
         try:
-            self._answer = answer.read_end(text) if self._cut else answer.read(text)
+            self.answer = answer.read_end(text) if self._cut else answer.read(text)
             return without_metrics(text) if self._holds_back else text
         except Exception as error:
             self.broke = error

@@ -1,7 +1,7 @@
-"""Command lines of ``vllm serve``: one table of its flags; to read, strip and extend them.
+"""Command lines of ``vllm serve``: one table of its flags; reading, stripping, adding flags.
 
-What is beyond the command cannot be seen: a model that brings its own speculation from a hub, or
-what an image or a script does with the words that it gets.
+Only the command is read: not a model on a hub that brings its own speculation, nor what an image or
+a script does with its arguments.
 """
 
 from __future__ import annotations

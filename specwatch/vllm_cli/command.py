@@ -1,7 +1,7 @@
-"""A command that starts vLLM, read as vLLM reads it: its model, its options and where they stand.
+"""A command that starts vLLM, read as vLLM reads it: its model, its options and their places.
 
-Source: ``FlexibleArgumentParser`` of vLLM 0.32, which is argparse but for keys after a dot: such a
-key takes the next word whatever it looks like.
+Source: ``FlexibleArgumentParser`` of vLLM 0.32, which is argparse except for keys after a dot: such
+a key takes the next word, whatever it is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHORTHANDS = {
     "--spec-model": "model",
     "--spec-tokens": "num_speculative_tokens",
 }
-"""Flags that stand for a key of ``--speculative-config`` each."""
+"""Flags that each set a key of ``--speculative-config``."""
 _OLD_KEYS = {
     "--speculative-model": "model",
     "--speculative-model-quantization": "quantization",
@@ -47,7 +47,7 @@ _OLD_KEYS = {
     "--ngram-prompt-lookup-max": "prompt_lookup_max",
     "--ngram-prompt-lookup-min": "prompt_lookup_min",
 }
-"""Flags up to 0.8.2, and the keys of the configuration that took their place."""
+"""Flags up to 0.8.2, and the keys of the configuration that replaced them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ class Option:
 
     @property
     def about_speculation(self) -> bool:
-        """Whether it asks for speculation, or for what only goes with it."""
+        """Whether it asks for speculation, or needs it."""
         return self.flag is not None and self.flag.speculation
 
     @property
     def is_set(self) -> bool:
-        """Whether an option about speculation says anything else than the default."""
+        """Whether an option about speculation differs from the default."""
         if self.key or self.value is None or self.flag is None:
             return True
         if self.flag.name == RECORD:
@@ -95,7 +95,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The words of vLLM, with those of its ``--config`` file where that was read.
+    """The words of vLLM, with those of its ``--config`` file if that was read.
 
     ``places`` are those of the words on the command line, None for a word of the file;
     ``positionals`` are places among ``words``.
@@ -158,7 +158,7 @@ class ServeCommand:
         )  # fmt: skip
 
     def reader(self, read_file: ReadFile | None) -> ReadFile | None:
-        """The same reader, for files that stand where vLLM will find them."""
+        """The same reader, limited to files where vLLM finds them too."""
         if read_file is None or self.location.elsewhere is not None:
             return None
 
@@ -171,7 +171,7 @@ class ServeCommand:
 
 
 def read_command(command: Sequence[str]) -> ServeCommand:
-    """Read a command that starts vLLM. Raises CannotStrip where its words cannot be told."""
+    """Read a command that starts vLLM. Raises CannotStrip if they are ambiguous."""
     words = list(command)
     count = next((n for n, word in enumerate(words) if not _ASSIGNMENT.fullmatch(word)), len(words))
     location = locate(words[count:])
@@ -190,7 +190,7 @@ def read_arguments(
 ) -> Arguments:
     """Read the words after ``vllm serve``, or those of the server's module.
 
-    Raises CannotStrip for an abbreviation of a flag about speculation that may stand for several.
+    Raises CannotStrip for an ambiguous abbreviation of a flag about speculation.
     """
     options: list[Option] = []
     positionals: list[int] = []
@@ -252,11 +252,11 @@ def _is_value(word: str) -> bool:
 
 
 def _refuse_unclear(words: Sequence[str]) -> None:
-    """Raise CannotStrip when a word of vLLM could be, or hide, others."""
+    """Raise CannotStrip if a word of vLLM may expand to others."""
     for word in words:
         if _VARIABLE.fullmatch(word):
             raise CannotStrip(
-                f"{word!r} may stand for several words, among them flags of speculation: write them"
+                f"{word!r} may expand to several words, among them flags of speculation: write them"
                 " out in its place"
             )
         if word in _FOR_A_SHELL:
@@ -264,12 +264,14 @@ def _refuse_unclear(words: Sequence[str]) -> None:
                 f"{word!r} is for a shell, not for vLLM: give the plain command without it"
             )
         if word.startswith("-") and VARIABLE_MARK in re.split("[.=]", word, maxsplit=1)[0]:
-            raise CannotStrip(f"{spelt(word)} is a flag whose name is not known: write it out")
+            raise CannotStrip(
+                f"{spelt(word)} is a flag whose name only the shell knows: write it out"
+            )
 
 
 @dataclass(slots=True)
 class Speculation:
-    """What options say of speculation, by the keys of ``--speculative-config``.
+    """The speculation that options ask for, by the keys of ``--speculative-config``.
 
     Keys after a dot replace a configuration that is given as a ``whole``. ``shorthands`` are
     ``--spec-method`` and its like, ``old`` the flags up to 0.8.2.
@@ -290,9 +292,9 @@ class Speculation:
 
 
 def speculation_of(options: Sequence[Option]) -> Speculation:
-    """What options about speculation say together.
+    """The speculation that options ask for together.
 
-    Raises ConfigError for a value that vLLM would not take, or that only a shell knows.
+    Raises ConfigError for a value that vLLM would refuse, or that only a shell knows.
     """
     result = Speculation()
     dotted: dict[str, dict[str, Any]] = {}
@@ -301,7 +303,7 @@ def speculation_of(options: Sequence[Option]) -> Speculation:
             continue
         name, value = option.flag.name, option.value or ""
         if VARIABLE_MARK in value:
-            raise ConfigError(f"{name}: its value is put together by a shell: write it out")
+            raise ConfigError(f"{name}: a shell sets its value: write it out")
         if name == SPECULATIVE_CONFIG and option.key:
             _nest(dotted.setdefault(option.spelling, {}), option.key, value)
         elif name == SPECULATIVE_CONFIG:
@@ -311,7 +313,7 @@ def speculation_of(options: Sequence[Option]) -> Speculation:
         elif name in _OLD_KEYS and option.is_set:
             result.old |= {"method": "ngram"} if value == "[ngram]" else {}
             result.old[_OLD_KEYS[name]] = value
-    # One configuration for each spelling, and of several the last counts.
+    # One configuration for each spelling; of several the last counts.
     result.dotted = next(reversed(dotted.values()), {})
     return result
 
@@ -321,9 +323,7 @@ def _nest(into: dict[str, Any], key: str, value: str) -> None:
     for parent in parents:
         into = into.setdefault(parent, {})
         if not isinstance(into, dict):
-            raise ConfigError(
-                f"{SPECULATIVE_CONFIG}.{key}: {parent} has a value of its own already"
-            )
+            raise ConfigError(f"{SPECULATIVE_CONFIG}.{key}: {parent} has a value already")
     if last.endswith("+"):
         into.setdefault(last[:-1], []).extend(map(_parsed, value.split(",")))
     else:

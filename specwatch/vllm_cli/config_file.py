@@ -1,4 +1,4 @@
-"""The file of ``--config``: its keys as vLLM itself puts them on the command line.
+"""The file of ``--config``: its keys as vLLM puts them on the command line.
 
 Source: ``FlexibleArgumentParser.load_config_file`` and ``_pull_args_from_config`` of vLLM 0.32.
 """
@@ -17,7 +17,7 @@ from specwatch.vllm_cli.flags import CONFIG_FILE, MODEL
 from specwatch.vllm_cli.wrappers import VARIABLE_MARK, spelt
 
 ReadFile = Callable[[str], str]
-"""Gives the text of a file; raises OSError or KeyError where it cannot be read."""
+"""Gives the text of a file; raises OSError or KeyError if it cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class ConfigFile:
         return merged, places
 
     def written_out(self, kept: Sequence[str], model: str | None, *, serve: bool) -> list[str]:
-        """What stands for ``kept`` of its words on the command line, of which ``model`` is.
+        """The words ``kept`` as they go on the command line, which has ``model`` already.
 
-        Raises CannotStrip where versions of vLLM differ.
+        Raises CannotStrip if versions of vLLM differ.
         """
         if self.negative and not serve:
             raise CannotStrip(
@@ -66,7 +66,7 @@ class ConfigFile:
 
 
 def find(words: Sequence[str], read_file: ReadFile | None) -> ConfigFile | None:
-    """The file that the words of vLLM name; None where they name none.
+    """The file that the words of vLLM name; None without one.
 
     Only ``--config FILE`` counts: vLLM accepts ``--config=FILE``, and does not read it. Raises
     CannotStrip when the file cannot be read.
@@ -98,9 +98,9 @@ def _content(path: str, read_file: ReadFile | None) -> Mapping[str, Any]:
             f" {getattr(error, 'strerror', None) or error}"
         ) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise CannotStrip(f"{named} is no YAML") from error
+        raise CannotStrip(f"{named} is not YAML") from error
     if not isinstance(content, Mapping) or not all(isinstance(key, str) for key in content):
-        raise CannotStrip(f"{named} is no mapping of flags to values")
+        raise CannotStrip(f"{named} is not a mapping of flags to values")
     return content
 
 

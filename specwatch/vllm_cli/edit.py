@@ -25,11 +25,11 @@ _VARIABLE = re.compile(r"\$\{[^}]*\}")
 
 @dataclass(frozen=True, slots=True)
 class Stripped:
-    """A command without speculation; one that had none is as it was, and ``removed`` is empty.
+    """A command without speculation; one that had none is unchanged, and ``removed`` is empty.
 
     ``removed`` are the words that asked for speculation, on the line or in its ``--config`` file;
-    ``notes`` are sentences about what else changed. ``inlined``: words of that file stand on the
-    line now.
+    ``notes`` are sentences about what else changed. ``inlined``: words of that file are on
+    the line now.
     """
 
     command: tuple[str, ...]
@@ -42,8 +42,8 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
     """Remove speculation from the words of a command that starts vLLM; all others stay.
 
     ``read_file`` gives the text of the file that ``--config`` names, and of the model's
-    ``config.json``; without it no file can be seen. Raises CannotStrip with the reason and the
-    remedy where the result would not be sure.
+    ``config.json``; without it no file is read. Raises CannotStrip with the reason and the remedy
+    if the result would be uncertain.
     """
     given = read_command(command)
     arguments = given.with_file(read_file)
@@ -77,29 +77,29 @@ def strip(command: Sequence[str], *, read_file: ReadFile | None = None) -> Strip
         {file.goes_to: file.written_out(kept, own.model, serve=serve)},
     )
     note = (
-        f"{file.path} holds speculation: its other settings stand on the command line instead, and"
-        " what is changed in the file later is not seen"
+        f"{file.path} holds speculation: its other settings are on the command line instead, and"
+        " later changes of the file have no effect"
     )
     return Stripped((*given.assignments, *changed), removed, (*notes, note), inlined=True)
 
 
 def speculates(options: Sequence[Option]) -> bool:
-    """Whether options about speculation ask for it together, or for what only goes with it.
+    """Whether options about speculation together ask for it, or need it.
 
-    ``extract_hidden_states`` goes by the same flags and is no acceleration.
+    ``extract_hidden_states`` uses the same flags and does not accelerate.
     """
     try:
         method = speculation_of(options).config.get("method")
     except ConfigError:
-        method = None  # vLLM would not start with it: it goes too
+        method = None  # vLLM would not start with it: it is removed too
     return any(option.is_set for option in options) and method != _NOT_ACCELERATION
 
 
 def with_flags(command: ServeCommand, flags: Sequence[tuple[str, str | None]]) -> ServeCommand:
-    """The command with more flags, the last words of vLLM; None is the value of one without.
+    """The command with more flags, as the last words of vLLM; None is the value of one without.
 
-    ``--middleware`` goes before others of its kind: the first is the innermost, and sees what vLLM
-    says, not what other middleware makes of it. Raises CannotStrip.
+    ``--middleware`` goes before other middleware: the first is the innermost, and sees what vLLM
+    sends, not what other middleware changes. Raises CannotStrip.
     """
     location, arguments = command.location, command.arguments
     if location.elsewhere is not None:
@@ -109,7 +109,7 @@ def with_flags(command: ServeCommand, flags: Sequence[tuple[str, str | None]]) -
         )
     for word in location.words:
         if _VARIABLE.fullmatch(word):
-            raise CannotStrip(f"{word} stands for a word that is not known: write it out")
+            raise CannotStrip(f"{word} is replaced by an unknown word: write it out")
     end = location.words.index("--") if "--" in location.words else len(location.words)
     first = next((option.start for option in arguments.given(MIDDLEWARE)), end)
     inserted: dict[int, list[str]] = {}
@@ -120,7 +120,7 @@ def with_flags(command: ServeCommand, flags: Sequence[tuple[str, str | None]]) -
 
 
 def _refuse_captured(arguments: Arguments, gone: Set[int]) -> None:
-    """Raise CannotStrip when a word would become the value of another flag without those gone."""
+    """Raise CannotStrip if a word would become the value of another flag without those removed."""
     for place in arguments.positionals:
         if place - 1 not in gone:
             continue
@@ -140,7 +140,7 @@ def _refuse_captured(arguments: Arguments, gone: Set[int]) -> None:
 
 
 def _doubtful_model(arguments: Arguments) -> str | None:
-    """The word that may be the model, or a value of the flag before it that is not known here."""
+    """The word that may be the model, or a value of the unknown flag before it."""
     for place in arguments.positionals:
         if any(o.stop == place and o.flag is None for o in arguments.options):
             return arguments.words[place]
@@ -148,7 +148,7 @@ def _doubtful_model(arguments: Arguments) -> str | None:
 
 
 def _notes_on_model(model: str | None, read_file: ReadFile | None) -> tuple[str, ...]:
-    """What a person should know of a model; raises CannotStrip when it brings speculation.
+    """Notes on a model; raises CannotStrip if it brings its own speculation.
 
     vLLM serves the verifier of a checkpoint of speculators, with it, whatever the flags say.
     Source: ``maybe_override_with_speculators`` of vLLM.
@@ -159,9 +159,9 @@ def _notes_on_model(model: str | None, read_file: ReadFile | None) -> tuple[str,
     try:
         text = read_file(path)
     except (FileNotFoundError, NotADirectoryError, KeyError):
-        return ()  # It is on a hub, most likely.
+        return ()  # most likely, it is on a hub
     except OSError as error:
-        return (f"whether the model brings speculation is not known: {path}: {error.strerror}",)
+        return (f"unknown whether the model brings speculation: {path}: {error.strerror}",)
     try:
         speculators = json.loads(text).get("speculators_config")
     except (ValueError, AttributeError) as error:

@@ -1,7 +1,7 @@
-"""The flags of ``vllm serve``: one table for all that read or change its command line.
+"""The flags of ``vllm serve``, for all code that reads or changes its command line.
 
 Sources: ``make_arg_parser`` of vLLM 0.32, and ``EngineArgs.add_cli_args`` of vLLM 0.6 to 0.31 for
-flags that are gone. ``tests/e2e/test_strip.py`` compares the table with an installed vLLM.
+flags that were removed. ``tests/e2e/test_strip.py`` compares the table with an installed vLLM.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RECORD = "--per-request-spec-decode-metrics"
 class Flag:
     """A flag by its full name, dashes included.
 
-    ``speculation``: it asks for speculation, or vLLM does not start with it unless something does.
+    ``speculation``: it asks for speculation, or vLLM does not start with it without speculation.
     ``is_old``: only vLLM up to 0.8.2 knows it.
     """
 
@@ -152,7 +152,7 @@ _OLD_SPECULATION_SWITCHES = "speculative-disable-mqa-scorer disable-logprobs-dur
 
 
 def by_spelling(*flags: Flag) -> dict[str, Flag]:
-    """Flags by each name that they have in full."""
+    """Flags by each of their full names."""
     return {spelling: flag for flag in flags for spelling in flag.spellings}
 
 
@@ -165,10 +165,10 @@ FLAGS: Mapping[str, Flag] = by_spelling(
     *flags_of("1", _OLD_SPECULATION, speculation=True, is_old=True),
     *flags_of("0", _OLD_SPECULATION_SWITCHES, speculation=True, is_old=True),
 )
-"""The table, by every name in full."""
+"""The table, by every full name."""
 
 _SWITCH = re.compile(r"--(no|enable|disable|use|trust|enforce|skip|return)-|-O.")
-"""How flags begin that take no value, with few exceptions; for those that are not in the table."""
+"""How flags without a value begin, with few exceptions; for flags that are not in the table."""
 
 
 def with_dashes(spelling: str) -> str:
@@ -177,15 +177,15 @@ def with_dashes(spelling: str) -> str:
 
 
 def resolve(spelling: str, flags: Mapping[str, Flag] = FLAGS) -> Flag | None:
-    """The flag that a spelling means, in full or abbreviated; None for one that is not known.
+    """The flag of a full or abbreviated name; None for an unknown one.
 
-    Raises CannotStrip for an abbreviation that may stand for several, some of them of speculation.
+    Raises CannotStrip for an ambiguous abbreviation, if speculation is among the candidates.
     """
     name = with_dashes(spelling)
     if name in flags:
         return flags[name]
     matches = {flag.name: flag for full, flag in flags.items() if full.startswith(name)}
-    # vLLM no longer knows the old ones: they are meant where nothing else can be.
+    # vLLM no longer has the old ones: only if no other flag matches.
     current = [flag for flag in matches.values() if not flag.is_old] or list(matches.values())
     if len(current) == 1:
         return current[0]
@@ -193,7 +193,7 @@ def resolve(spelling: str, flags: Mapping[str, Flag] = FLAGS) -> Flag | None:
         return None
     if all(flag.speculation for flag in current) and len({flag.nargs for flag in current}) == 1:
         return current[0]
-    raise CannotStrip(f"{spelling} is short for several flags: write the one that you mean in full")
+    raise CannotStrip(f"{spelling} is short for several flags: write it in full")
 
 
 def is_switch(spelling: str) -> bool:

@@ -1,7 +1,7 @@
 """Where vLLM's own words begin in a command line: behind env, numactl, sh -c or docker run.
 
-Whatever starts vLLM, all words after ``vllm serve`` are vLLM's. Only what a shell or a container
-gets has to be looked into. Of a shell's text just one plain command is read: words, quotes and
+Whatever starts vLLM, all words after ``vllm serve`` are vLLM's. Only the arguments of a shell or a
+container need parsing. A shell's text is read if it is one plain command: words, quotes and
 ``"$NAME"``. Sources: "Shell Command Language" of POSIX.1-2017, sections 2.2 and 2.3; the reference
 of ``docker container run`` (Docker 28), podman-run(1) (Podman 5).
 """
@@ -18,7 +18,7 @@ from specwatch.errors import CannotStrip
 
 SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
 VARIABLE_MARK = "\0"
-"""Stands in a word for the value of a shell's variable; no word of a program can hold it."""
+"""In place of a shell variable's value; no word of a program can contain it."""
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
 _VLLM = re.compile(r"vllm(@.*)?")
@@ -33,7 +33,7 @@ _SAME_FOLDER = re.compile(
     r"env|exec|nohup|nice|ionice|numactl|taskset|chrt|stdbuf|timeout|setsid"
     r"|(ba|da|a|k|z)?sh|(python|pypy)[\d.]*|vllm"
 )
-"""Programs that start another one where they are, unless they are told a folder."""
+"""Programs that start another one in their own folder, unless an option names one."""
 _OTHER_FOLDER = re.compile(r"-C|--chdir")
 _ENGINES = frozenset({"docker", "podman", "nerdctl"})
 _ELSEWHERE = _ENGINES | {
@@ -57,7 +57,7 @@ _TAKES_NAME = frozenset({"-o", "+o", "-O", "+O"})
 _SEPARATOR = re.compile(r"(?:\\\n)*[ \t](?:[ \t]|\\\n)*")
 _VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})")
 _TEXT_WORD = re.compile(
-    r"""(?: [^\s'"\\$`;&|<>(){}*?\[\]#!]       # no character that a shell means something by
+    r"""(?: [^\s'"\\$`;&|<>(){}*?\[\]#!]       # no character with a meaning for a shell
           | \\[^\n]
           | '[^']*'
           | "(?: [^"\\$`] | \\["\\] | \$[A-Za-z_]\w* | \$\{[A-Za-z_]\w*\} )*"
@@ -67,7 +67,7 @@ _TEXT_WORD = re.compile(
 
 
 class _TextWord(NamedTuple):
-    """A word in a shell's text, as the program gets it, and where it stands."""
+    """A word in a shell's text, as the program gets it, and its place."""
 
     value: str
     start: int
@@ -79,7 +79,7 @@ class Location:
     """vLLM's own words in a command; ``serve``: they are those of ``vllm serve``, not its module's.
 
     ``elsewhere`` is the program that runs vLLM in another file system, if one does.
-    ``relative_paths``: a relative path means for vLLM what it means for the command.
+    ``relative_paths``: vLLM runs in the folder of the command.
     """
 
     command: tuple[str, ...]
@@ -116,7 +116,7 @@ class Location:
 
 
 def locate(command: Sequence[str]) -> Location:
-    """Where vLLM's own words are. Raises CannotStrip where that is not sure."""
+    """Where vLLM's own words are. Raises CannotStrip if that is uncertain."""
     start = _start(command)
     if start is None:
         raise CannotStrip("there is no `vllm serve` in the command: give the one that starts vLLM")
@@ -140,7 +140,7 @@ def locate(command: Sequence[str]) -> Location:
 def shell_text_place(words: Sequence[str], index: int) -> int:
     """The place of the text that the shell at the place ``index`` runs: ``sh -c TEXT``.
 
-    Raises CannotStrip where it runs a script.
+    Raises CannotStrip if it runs a script.
     """
     for option in range(index + 1, len(words) - 1):
         if _TEXT_OPTION.fullmatch(words[option]):
@@ -148,15 +148,14 @@ def shell_text_place(words: Sequence[str], index: int) -> int:
         if not words[option].startswith(("-", "+")) and words[option - 1] not in _TAKES_NAME:
             break
     raise CannotStrip(
-        f"{program_of(words[index])} starts vLLM from a script of its own: give the plain command"
-        " that it runs"
+        f"{program_of(words[index])} starts vLLM from a script: give the plain command that it runs"
     )
 
 
 def text_words(text: str) -> list[str]:
     """The words of the one plain command that a shell's text is.
 
-    Raises CannotStrip where it is more than that.
+    Raises CannotStrip if it is more than that.
     """
     return [word.value for word in _text_words(text)]
 
@@ -217,7 +216,9 @@ def _start(words: Sequence[str]) -> _Start | None:
 def _start_in_shell(words: Sequence[str], text_at: int) -> _Start | None:
     start = _start(text_words(words[text_at]))
     if start is not None and start.text_at is not None:
-        raise CannotStrip("a shell starts another shell: give the plain command that that one runs")
+        raise CannotStrip(
+            "a shell starts another shell: give the plain command that the inner one runs"
+        )
     return start and start._replace(text_at=text_at)
 
 
@@ -234,7 +235,7 @@ def _start_in_container(words: Sequence[str], options_at: int) -> _Start | None:
     if entrypoint is None and first == "serve":
         return _Start(image + 2)
     start = _start(arguments)
-    # Else the first argument of vLLM's own image is the model.
+    # Otherwise the first argument of vLLM's own image is the model.
     if start is None and is_vllm and not _INTERPRETER.fullmatch(first):
         return _Start(image + 1)
     return start and start.after(image + 1)
@@ -255,7 +256,7 @@ def _image(words: Sequence[str], index: int) -> tuple[int, str | None]:
             continue
         if not (equals and option.startswith("--")) and option not in _RUN_WITH_VALUE.split():
             raise CannotStrip(
-                f"whether {option} of docker run takes a value is not known here: write it as"
+                f"it is unknown whether {option} of docker run takes a value: write it as"
                 " --NAME=VALUE, or leave it out"
             )
         if not equals:
@@ -264,7 +265,7 @@ def _image(words: Sequence[str], index: int) -> tuple[int, str | None]:
         if option == "--entrypoint":
             entrypoint = value
     if index >= len(words):
-        raise CannotStrip("docker run names no image: give the whole command")
+        raise CannotStrip("docker run has no image: give the whole command")
     return index, entrypoint
 
 

@@ -77,7 +77,7 @@ def test_a_config_file_that_cannot_be_read_is_refused(
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("-- vllm serve M $ARGS", "COMMAND: '$ARGS' may stand for several words"),
+        ("-- vllm serve M $ARGS", "COMMAND: '$ARGS' may expand to several words"),
         ("-- sh -c 'vllm serve M | tee log'", "give the plain command"),
         ("", "give the command that starts vLLM"),
     ],

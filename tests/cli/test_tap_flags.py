@@ -188,7 +188,7 @@ def test_speculation_in_a_file_of_flags_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "why"), [(None, "No such file"), ("- a", "no mapping"), ("a: [", "no YAML")]
+    ("content", "why"), [(None, "No such file"), ("- a", "not a mapping"), ("a: [", "not YAML")]
 )
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: str | None, why: str) -> None:
     file = tmp_path / "line\nfeed.yml"

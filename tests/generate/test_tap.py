@@ -19,7 +19,7 @@ def read(line: str) -> ServeCommand:
     return read_command(shlex.split(line))
 
 
-def added(advice: tap.Advice) -> list[str]:
+def added(advice: tap.TapAdvice) -> list[str]:
     return [flag.flag for flag in advice.flags]
 
 

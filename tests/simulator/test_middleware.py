@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,10 +11,11 @@ from prometheus_client import CollectorRegistry, Counter
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specwatch.simulator.costs import SimulatedCosts
-from specwatch.simulator.profile import SimulatedProfile
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedTraffic
+from specwatch.simulator.workload import SimulatedProfile, SimulatedTraffic
+from tests.hostile import wait_for
+from tests.simulator.client import page, total
 
 SETTINGS = SimulatedSettings(
     model="Org/Model",
@@ -56,40 +55,21 @@ def state(**changes: Any) -> Any:
     return Registering.state
 
 
-def page(server: SimulatedServer) -> dict[str, float]:
-    text = requests.get(f"{server.url}/metrics", timeout=10).text
-    rows = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    return {name: float(value) for name, value in rows}
-
-
-def total(server: SimulatedServer, family: str) -> float:
-    """The sum of a family over its series."""
-    found = page(server).items()
-    return sum(value for name, value in found if name.partition("{")[0] == family)
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen within 60 s"
-        time.sleep(0.05)
-
-
 def test_the_state_has_what_vllm_has_there() -> None:
-    found = state(default_temperature=0.6, force_usage=True, timings=True)
-    chat, completion = found.openai_serving_chat, found.openai_serving_completion
+    app_state = state(default_temperature=0.6, force_usage=True, timings=True)
+    chat, completion = app_state.openai_serving_chat, app_state.openai_serving_completion
     for serving in (chat, completion):
         assert serving.default_sampling_params == {"temperature": 0.6}
         assert serving.enable_force_include_usage
-    paths = found.openai_serving_models.base_model_paths
+    paths = app_state.openai_serving_models.base_model_paths
     assert [(path.name, path.model_path) for path in paths] == [
         ("tiny", "Org/Model"),
         ("other", "Org/Model"),
     ]
-    assert found.vllm_config.speculative_config.num_speculative_tokens == 3
-    observability = found.vllm_config.observability_config
+    assert app_state.vllm_config.speculative_config.num_speculative_tokens == 3
+    observability = app_state.vllm_config.observability_config
     assert observability.per_request_spec_decode_metrics == "summary"
-    arguments = found.args
+    arguments = app_state.args
     assert (arguments.model, arguments.served_model_name) == ("Org/Model", ["tiny", "other"])
     assert arguments.per_request_spec_decode_metrics == "summary"
     assert arguments.enable_force_include_usage
@@ -98,21 +78,23 @@ def test_the_state_has_what_vllm_has_there() -> None:
 
 
 def test_without_defaults_and_speculation_the_state_says_so() -> None:
-    found = state(served_model_names=(), speculation=None, record="none")
-    assert found.openai_serving_chat.default_sampling_params == {}
-    assert found.vllm_config.speculative_config is None
-    assert found.vllm_config.observability_config.per_request_spec_decode_metrics == "none"
-    assert found.args.served_model_name is None
-    assert [path.name for path in found.openai_serving_models.base_model_paths] == ["Org/Model"]
+    app_state = state(served_model_names=(), speculation=None, record="none")
+    assert app_state.openai_serving_chat.default_sampling_params == {}
+    assert app_state.vllm_config.speculative_config is None
+    assert app_state.vllm_config.observability_config.per_request_spec_decode_metrics == "none"
+    assert app_state.args.served_model_name is None
+    assert [path.name for path in app_state.openai_serving_models.base_model_paths] == ["Org/Model"]
 
 
 @pytest.mark.parametrize(("version", "forces"), [("0.8.5", False), ("0.10.2", True)])
 def test_older_versions_have_less(version: str, forces: bool) -> None:
-    found = state(engine_version=version, record="none")
-    assert not hasattr(found, "args")
-    assert not hasattr(found.vllm_config.observability_config, "per_request_spec_decode_metrics")
-    assert found.vllm_config.speculative_config.num_speculative_tokens == 3
-    assert hasattr(found.openai_serving_chat, "enable_force_include_usage") is forces
+    app_state = state(engine_version=version, record="none")
+    assert not hasattr(app_state, "args")
+    assert not hasattr(
+        app_state.vllm_config.observability_config, "per_request_spec_decode_metrics"
+    )
+    assert app_state.vllm_config.speculative_config.num_speculative_tokens == 3
+    assert hasattr(app_state.openai_serving_chat, "enable_force_include_usage") is forces
 
 
 def test_a_restart_without_speculation_shows_in_the_state() -> None:
@@ -139,7 +121,7 @@ def test_what_middleware_counted_ends_with_the_process() -> None:
 def test_built_in_traffic_passes_middleware() -> None:
     met = 'specwatch_met_total{path="/v1/chat/completions"}'
     with SimulatedServer(dataclasses.replace(SETTINGS, traffic=TRAFFIC)) as server:
-        eventually(lambda: page(server).get(met, 0) >= 10)
+        wait_for(lambda: page(server).get(met, 0) >= 10)
         seen = page(server)
         finished = total(server, "vllm:request_success_total")
         assert 0 < finished <= page(server)[met]
@@ -151,8 +133,8 @@ def test_built_in_traffic_in_a_closed_loop_keeps_that_many_in_flight(concurrency
     traffic = dataclasses.replace(TRAFFIC, rate=0.0, concurrency=concurrency, output_tokens=200)
     settings = dataclasses.replace(SETTINGS, traffic=traffic, api_keys=("key",))
     with SimulatedServer(settings) as server:
-        eventually(lambda: server.engine.running == concurrency)
-        eventually(lambda: total(server, "vllm:request_success_total") > concurrency)
+        wait_for(lambda: server.engine.running == concurrency)
+        wait_for(lambda: total(server, "vllm:request_success_total") > concurrency)
         assert server.engine.running + server.engine.waiting <= concurrency
 
 
@@ -164,14 +146,14 @@ def test_the_tap_counts_built_in_traffic_by_temperature() -> None:
         traffic=dataclasses.replace(TRAFFIC, rate_profile=TWO_SECONDS),
     )
     with SimulatedServer(settings) as server:
-        eventually(lambda: total(server, "vllm:request_success_total") > 20)
-        eventually(
+        wait_for(lambda: total(server, "vllm:request_success_total") > 20)
+        wait_for(
             lambda: server.engine.now > 2.0 and not server.engine.running + server.engine.waiting
         )
         requested = total(server, "vllm:request_success_total")
-        eventually(lambda: total(server, "specwatch_requests_total") == requested)
-        found = page(server)
-        labels = {name.partition('temperature="')[2].rstrip('"}') for name in found
+        wait_for(lambda: total(server, "specwatch_requests_total") == requested)
+        samples = page(server)
+        labels = {name.partition('temperature="')[2].rstrip('"}') for name in samples
                   if name.startswith("specwatch_drafts_total")}  # fmt: skip
         assert labels == {"0", "(0.3,0.7]", ">1"}
         for ours, theirs in (
@@ -188,5 +170,5 @@ def test_stopping_under_load_ends_at_once_each_time() -> None:
     traffic = dataclasses.replace(TRAFFIC, rate=100.0)
     with SimulatedServer(dataclasses.replace(SETTINGS, traffic=traffic)) as server:
         for _ in range(10):
-            eventually(lambda: server.engine.running > 0)
+            wait_for(lambda: server.engine.running > 0)
             server.restart()  # raises RuntimeError if it does not end

@@ -76,24 +76,6 @@ def test_every_line_is_that_of_the_capture_but_for_values(
     assert layout(page) == layout(real)
 
 
-@pytest.mark.parametrize("capture", ["vllm-0.32-draft-k4.3.prom", "vllm-0.32-spec-off.3.prom"])
-def test_families_are_those_of_the_capture_for_the_general_parser(capture: str) -> None:
-    speculation = SimulatedSpeculation(4) if "draft" in capture else None
-    _, page = page_after(dataclasses.replace(LIKE_THE_CAPTURE, speculation=speculation))
-
-    def families(text: str) -> set[tuple[str, str, frozenset[str]]]:
-        return {
-            (
-                family.name,
-                family.type,
-                frozenset().union(*(sample.labels for sample in family.samples)),
-            )
-            for family in text_string_to_metric_families(text)
-        }
-
-    assert families(page) == families((DATA / capture).read_text(encoding="utf-8"))
-
-
 def test_cache_configuration_has_the_labels_of_the_capture() -> None:
     _, page = page_after(LIKE_THE_CAPTURE)
     real = (DATA / "vllm-0.32-draft-k4.3.prom").read_text(encoding="utf-8")

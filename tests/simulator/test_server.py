@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +22,8 @@ from specwatch.errors import ConfigError
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from tests.hostile import wait_for
+from tests.simulator.client import events, page, post, total
 
 ROOT = Path(__file__).parent.parent.parent
 DATA = ROOT / "tests" / "data"
@@ -65,17 +66,6 @@ def server() -> Iterator[SimulatedServer]:
         yield running
 
 
-def post(server: SimulatedServer, path: str, body: Any) -> requests.Response:
-    return requests.post(f"{server.url}{path}", json=body, timeout=10)
-
-
-def events(response: requests.Response) -> list[dict[str, Any]]:
-    """The chunks of a stream, which must end with [DONE]."""
-    lines = [line for line in response.content.decode().split("\n\n") if line]
-    assert lines.pop() == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
-
-
 def shape(value: Any) -> Any:
     """Keys at every level, in order, without values; a list by its first entry."""
     if isinstance(value, dict):
@@ -85,14 +75,8 @@ def shape(value: Any) -> Any:
     return None
 
 
-def page(server: SimulatedServer) -> dict[str, float]:
-    text = requests.get(f"{server.url}/metrics", timeout=10).text
-    rows = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    return {name: float(value) for name, value in rows}
-
-
 def counter(server: SimulatedServer, name: str) -> float:
-    return page(server)[f'vllm:{name}{{engine="0",model_name="tiny"}}']
+    return total(server, f"vllm:{name}")
 
 
 def test_health_version_and_models(server: SimulatedServer) -> None:
@@ -182,18 +166,6 @@ def test_answers_are_counted_as_they_were_given(server: SimulatedServer) -> None
     assert grown == [tokens, drafts, drafted, accepted]
 
 
-def test_several_answers_carry_no_record(server: SimulatedServer) -> None:
-    body = {"prompt": ["one", "two"], "n": 2, "max_tokens": 8, "temperature": 0.9}
-    answer = post(server, "/v1/completions", body).json()
-    assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3]
-    assert answer["metrics"] is None
-    options = {"stream": True, "stream_options": {"include_usage": True}}
-    chunks = events(post(server, "/v1/completions", body | options))
-    assert {chunk["choices"][0]["index"] for chunk in chunks[:-1]} == {0, 1, 2, 3}
-    assert "metrics" not in chunks[-1]
-    assert chunks[-1]["usage"]["completion_tokens"] <= 32
-
-
 @pytest.mark.parametrize(
     ("path", "body", "status", "message"),
     [
@@ -234,8 +206,9 @@ def test_invalid_requests_are_refused_in_the_shape_of_vllm(
     assert message in error["message"]
 
 
-def test_a_body_that_is_not_json_is_refused(server: SimulatedServer) -> None:
-    response = requests.post(f"{server.url}/v1/completions", data=b"{", timeout=10)
+@pytest.mark.parametrize("body", [b"{", b"[" * 500_000])
+def test_a_body_that_is_not_json_is_refused(server: SimulatedServer, body: bytes) -> None:
+    response = requests.post(f"{server.url}/v1/completions", data=body, timeout=10)
     assert response.status_code == 400
     assert "JSON" in response.json()["error"]["message"]
 
@@ -246,12 +219,6 @@ def test_a_body_beyond_all_measure_is_refused(server: SimulatedServer, path: str
     response = requests.post(f"{server.url}{path}", data=body, timeout=60)
     assert response.status_code == response.json()["error"]["code"] == 413
     assert f"The body has {len(body)} bytes" in response.json()["error"]["message"]
-
-
-def test_a_body_that_is_nested_too_deep_is_refused(server: SimulatedServer) -> None:
-    response = requests.post(f"{server.url}/v1/completions", data=b"[" * 500_000, timeout=10)
-    assert response.status_code == 400
-    assert "JSON" in response.json()["error"]["message"]
 
 
 def test_what_the_answer_does_not_need_costs_nothing(server: SimulatedServer) -> None:
@@ -286,9 +253,7 @@ def test_a_client_that_goes_away_frees_the_engine(server: SimulatedServer, strea
     else:
         with pytest.raises(requests.ReadTimeout):
             requests.post(f"{server.url}/v1/completions", json=body, timeout=0.1)
-    deadline = time.monotonic() + 60
-    while server.engine.running + server.engine.waiting and time.monotonic() < deadline:
-        time.sleep(0.005)
+    wait_for(lambda: not server.engine.running + server.engine.waiting)
     with server.synced() as engine:
         last = engine.log[-1]
     assert (last.finished_reason, last.blocks) == ("abort", 0)
@@ -337,10 +302,7 @@ def test_built_in_traffic_runs_with_the_clock_times_its_scale() -> None:
     traffic = dataclasses.replace(FAST.traffic, rate=20.0)
     settings = dataclasses.replace(FAST, traffic=traffic, time_scale=50.0)
     with SimulatedServer(settings) as server:
-        deadline = time.monotonic() + 60
-        while counter(server, "generation_tokens_total") < 1000 and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert counter(server, "generation_tokens_total") >= 1000
+        wait_for(lambda: counter(server, "generation_tokens_total") >= 1000)
 
 
 def test_middleware_is_loaded_from_its_path_and_its_metrics_are_on_the_page() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from specwatch.errors import ConfigError
 from specwatch.simulator.costs import SimulatedCosts
 from specwatch.simulator.server import SimulatedServer
 from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
+from tests.simulator.client import events, post
 
 SETTINGS = SimulatedSettings(
     model="tiny",
@@ -45,16 +45,11 @@ def server() -> Iterator[SimulatedServer]:
 
 def ask(server: SimulatedServer, path: str, **fields: Any) -> requests.Response:
     body = {"max_tokens": 12, "ignore_eos": True, "temperature": 0.8} | BODIES[path] | fields
-    return requests.post(f"{server.url}{path}", json=body, timeout=60)
+    return post(server, path, body)
 
 
 def stream(server: SimulatedServer, path: str, **fields: Any) -> list[dict[str, Any]]:
-    """The chunks of a stream, which must end with [DONE]."""
-    response = ask(server, path, stream=True, **fields)
-    assert response.status_code == 200, response.text
-    lines = [line for line in response.content.decode().split("\n\n") if line]
-    assert lines.pop() == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines]
+    return events(ask(server, path, stream=True, **fields))
 
 
 def finishing(chunks: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -83,6 +78,9 @@ def test_only_the_usage_chunk_carries_the_record(server: SimulatedServer, path: 
     for several in ({"n": 2}, {"prompt": ["a", "b"]} if path == COMPLETIONS else {"n": 3}):
         chunks = stream(server, path, stream_options={"include_usage": True}, **several)
         assert not [chunk for chunk in chunks if "metrics" in chunk]
+        whole = ask(server, path, **several).json()
+        assert whole["metrics"] is None
+        assert [choice["index"] for choice in whole["choices"]] == [*range(several.get("n", 2))]
 
 
 @pytest.mark.parametrize("path", BODIES)

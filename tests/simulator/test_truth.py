@@ -9,9 +9,8 @@ import pytest
 
 from specwatch.simulator.acceptance import SimulatedAcceptance, acceptance_rate
 from specwatch.simulator.engine import SimulatedEngine
-from specwatch.simulator.profile import SimulatedProfile
 from specwatch.simulator.settings import SimulatedSettings, SimulatedSpeculation
-from specwatch.simulator.workload import SimulatedTraffic
+from specwatch.simulator.workload import SimulatedProfile, SimulatedTraffic
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.7, 0.8, 1.0, 1.3)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -56,17 +55,6 @@ def test_true_speedup_falls_with_the_batch(temperature: float) -> None:
     engine = engine_with(1, 0.0)
     speedups = [engine.true_speedup(temperature, batch) for batch in BATCHES]
     assert all(lighter > heavier for lighter, heavier in pairwise(speedups))
-
-
-def test_break_even_is_where_the_speedup_passes_one_and_comes_earlier_when_hotter() -> None:
-    engine = engine_with(1, 0.0)
-    hot, warm = engine.break_even_batch(1.0), engine.break_even_batch(0.7)
-    assert hot is not None
-    assert warm is not None
-    assert hot < warm
-    assert engine.true_speedup(1.0, hot) < 1.0 <= engine.true_speedup(1.0, hot - 1)
-    engine.set_acceptance_scale(10.0)
-    assert engine.break_even_batch(1.0) is None
 
 
 @pytest.mark.parametrize(("batch", "temperature"), [(1, 0.0), (4, 0.7), (16, 1.0), (48, 0.4)])

@@ -9,8 +9,12 @@ from itertools import pairwise
 import pytest
 
 from specwatch.errors import ConfigError
-from specwatch.simulator.profile import SimulatedProfile, pairs
-from specwatch.simulator.workload import SimulatedTraffic, SimulatedWorkload
+from specwatch.simulator.workload import (
+    SimulatedProfile,
+    SimulatedTraffic,
+    SimulatedWorkload,
+    pairs,
+)
 
 
 def arrivals(traffic: SimulatedTraffic, until: float) -> list[float]:
@@ -59,7 +63,7 @@ def test_lengths_and_temperatures_have_the_distributions_asked_for() -> None:
 
 
 def test_a_profile_is_linear_between_its_points() -> None:
-    profile = SimulatedProfile(pairs("--x", "0:1,60:0.4"))
+    profile = SimulatedProfile(pairs("0:1,60:0.4"))
     assert [profile.at(time) for time in (-5.0, 0.0, 30.0, 60.0, 90.0)] == pytest.approx(
         [1.0, 1.0, 0.7, 0.4, 0.4]
     )

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer
-from specwatch.tap.answer import FINISH_REASONS, Answer
+from specwatch.tap.answer import FINISH_REASONS, ResponsePart
 
 
-def read(**members: Any) -> Answer:
+def read(**members: Any) -> ResponsePart:
     """The answer with the members."""
     response = answer.read(json.dumps(members).encode())
     assert response is not None

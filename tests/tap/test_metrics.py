@@ -17,11 +17,11 @@ from specwatch.engines.acceptance import Acceptance
 from specwatch.engines.tap import TAP
 from specwatch.rules import summary
 from specwatch.scrape.exposition import PageReader
-from specwatch.tap.metrics import BOUNDS, STAGES, Counters
-from specwatch.tap.outcome import Outcome
+from specwatch.tap.metrics import BOUNDS, STAGES, TapCounters
+from specwatch.tap.outcome import RequestOutcome
 
 RECORD = Acceptance("record", 8, 32, 19, (7, 5, 4, 0))
-ALL = Outcome(finish_reason="stop", tokens=28, ttft=0.3, tpot=0.02, acceptance=RECORD)
+ALL = RequestOutcome(finish_reason="stop", tokens=28, ttft=0.3, tpot=0.02, acceptance=RECORD)
 
 
 def page(registry: CollectorRegistry) -> dict[Series, float]:
@@ -29,10 +29,10 @@ def page(registry: CollectorRegistry) -> dict[Series, float]:
     return PageReader().read(generate_latest(registry))
 
 
-def counted(*outcomes: Outcome, bucket: str = "(0,0.3]") -> dict[str, float]:
+def counted(*outcomes: RequestOutcome, bucket: str = "(0,0.3]") -> dict[str, float]:
     """The series of the outcomes by quantity, part and key, without the empty buckets."""
     registry = CollectorRegistry()
-    counters = Counters(registry)
+    counters = TapCounters(registry)
     for outcome in outcomes:
         counters.count("tiny", bucket, outcome)
     values = {}
@@ -62,53 +62,52 @@ def test_outcomes_add_up() -> None:
 
 
 def test_what_is_not_known_is_not_counted() -> None:
-    assert counted(Outcome()) == {}
-    assert counted(Outcome(uncovered="several")) == {"uncovered several": 1}
-    assert counted(Outcome(finish_reason="stop", tokens=0)) == {"requests stop": 1}
+    assert counted(RequestOutcome()) == {}
+    assert counted(RequestOutcome(uncovered="several")) == {"uncovered several": 1}
+    assert counted(RequestOutcome(finish_reason="stop", tokens=0)) == {"requests stop": 1}
 
 
 def test_a_request_that_drafted_nothing_has_no_rate() -> None:
-    counts = counted(Outcome(acceptance=Acceptance("derived", 0, 0, 0)))
+    counts = counted(RequestOutcome(acceptance=Acceptance("derived", 0, 0, 0)))
     assert counts == {"records derived": 1, "drafts": 0, "draft_tokens": 0, "accepted_tokens": 0}
 
 
 def test_positions_beyond_reason_make_no_series() -> None:
-    counts = counted(Outcome(acceptance=Acceptance("record", 1, 500, 500, (1,) * 500)))
+    counts = counted(RequestOutcome(acceptance=Acceptance("record", 1, 500, 500, (1,) * 500)))
     assert len([name for name in counts if name.startswith("accepted_per_position")]) == 64
 
 
-@pytest.mark.parametrize("rate", range(21))
-def test_a_rate_falls_into_the_bucket_that_ends_with_it(rate: int) -> None:
+def acceptance_buckets(*accepted: int) -> dict[float, float]:
+    """Cumulative counts of requests with so many of 20 tokens accepted, by upper bound."""
     registry = CollectorRegistry()
-    Counters(registry).count("tiny", "0", Outcome(acceptance=Acceptance("record", 20, 20, rate)))
-    filled = [
-        float(series.key)
-        for series, value in page(registry).items()
-        if series.quantity == "request_acceptance" and series.part == "bucket" and value
-    ]
-    assert min(filled) == pytest.approx(rate / 20)
-
-
-def test_requests_of_which_nothing_was_accepted_have_quantiles_of_zero() -> None:
-    registry = CollectorRegistry()
-    counters = Counters(registry)
-    for accepted in [0] * 9 + [10]:
-        record = Acceptance("record", 20, 20, accepted)
-        counters.count("tiny", "0", Outcome(acceptance=record))
-    buckets = {
+    counters = TapCounters(registry)
+    for tokens in accepted:
+        record = Acceptance("record", 20, 20, tokens)
+        counters.count("tiny", "0", RequestOutcome(acceptance=record))
+    return {
         float(series.key): value
         for series, value in page(registry).items()
         if series.quantity == "request_acceptance" and series.part == "bucket"
     }
+
+
+@pytest.mark.parametrize("rate", range(21))
+def test_a_rate_falls_into_the_bucket_that_ends_with_it(rate: int) -> None:
+    filled = [bound for bound, count in acceptance_buckets(rate).items() if count]
+    assert min(filled) == pytest.approx(rate / 20)
+
+
+def test_requests_of_which_nothing_was_accepted_have_quantiles_of_zero() -> None:
+    buckets = acceptance_buckets(*[0] * 9, 10)
     rates = summary.request_acceptance(histogram.from_cumulative(buckets, 0.5))
     assert rates == {"count": 10, "p10": 0.0, "p50": 0.0, "p90": 0.0}
 
 
 def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
     registry = CollectorRegistry()
-    counters = Counters(registry)
+    counters = TapCounters(registry)
     counters.count("tiny", "0", ALL)
-    counters.count("tiny", "0", Outcome(uncovered="several"))
+    counters.count("tiny", "0", RequestOutcome(uncovered="several"))
     collected = {family.name: family for family in registry.collect()}
     assert set(collected) == {family.exposed for family in TAP}
     for known in TAP:
@@ -123,12 +122,15 @@ def test_every_family_of_the_names_is_exposed_with_its_labels() -> None:
 
 def test_every_way_to_know_has_a_name() -> None:
     for method in METHODS:
-        assert counted(Outcome(acceptance=Acceptance(method, 1, 1, 1)))[f"records {method}"] == 1
+        assert (
+            counted(RequestOutcome(acceptance=Acceptance(method, 1, 1, 1)))[f"records {method}"]
+            == 1
+        )
 
 
 def test_a_page_says_from_the_start_that_a_tap_is_there() -> None:
     registry = CollectorRegistry()
-    counters = Counters(registry)
+    counters = TapCounters(registry)
     expected = {Series("tap_failures", "", "", "", stage): 0.0 for stage in STAGES}
     assert page(registry) == expected
     counters.fail("count")
@@ -137,7 +139,7 @@ def test_a_page_says_from_the_start_that_a_tap_is_there() -> None:
 
 def test_odd_names_survive_the_page() -> None:
     registry = CollectorRegistry()
-    Counters(registry).count('a"b\\c\nd é', ">1", Outcome(finish_reason="stop"))
+    TapCounters(registry).count('a"b\\c\nd é', ">1", RequestOutcome(finish_reason="stop"))
     requests = [series for series in page(registry) if series.quantity == "requests"]
     assert [(series.model_name, series.temperature) for series in requests] == [
         ('a"b\\c\nd é', ">1")
@@ -146,9 +148,9 @@ def test_odd_names_survive_the_page() -> None:
 
 def test_a_registry_holds_one_set_of_counters() -> None:
     registry = CollectorRegistry()
-    Counters(registry)
+    TapCounters(registry)
     with pytest.raises(ValueError, match="Duplicated"):
-        Counters(registry)
+        TapCounters(registry)
 
 
 @pytest.mark.parametrize("quantity", BOUNDS)

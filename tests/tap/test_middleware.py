@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry
 
 from specwatch.tap import Tap, exchange
 from specwatch.tap.exchange import Message, Receive, Send
-from specwatch.tap.metrics import Counters
-from specwatch.tap.server_facts import Endpoint, Scope, ServerFacts
-from specwatch.tap.stream import StreamReader
+from specwatch.tap.metrics import TapCounters
+from specwatch.tap.middleware import App
+from specwatch.tap.server_facts import Scope
 from tests.tap.exchanges import (
     DISCONNECT,
     EVENTS,
@@ -54,6 +54,34 @@ def registry() -> CollectorRegistry:
 
 def uncovered(reason: str) -> dict[str, float]:
     return {f"tap_uncovered_requests {reason} (0,1]": 1.0}
+
+
+streaming = answering(*events_of(USAGE), headers=EVENTS)
+
+
+def beginning(events: int | None, error: BaseException | None = None) -> App:
+    """Reads the request and sends so many events, none not even the head; then it raises."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        if events is not None:
+            await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
+            for event in events_of(USAGE)[:events]:
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+        if error is not None:
+            raise error
+
+    return app
+
+
+def then_waits(before: App) -> App:
+    """Does the same, and ends when the client is gone."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await before(scope, receive, send)
+        assert (await receive()) == DISCONNECT
+
+    return app
 
 
 # Bodies.
@@ -202,19 +230,12 @@ def test_what_is_encoded_as_itself_is_read(registry: CollectorRegistry) -> None:
     ("status", "reason"), [(400, "refused"), (429, "refused"), (503, "failed")]
 )
 def test_a_refusal_passes(registry: CollectorRegistry, status: int, reason: str) -> None:
+    """Also before the client goes."""
     body = b'{"object":"error","metrics":{"speculative_decoding":{"a":1}}}'
-    response = visit(tapped(answering(body, status=status), registry, remove_metrics=True))
+    app = then_waits(answering(body, status=status))
+    response = visit(tapped(app, registry, remove_metrics=True))
     assert (response.head["status"], response.body) == (status, body)
     assert counts(registry) == uncovered(reason)
-
-
-def test_a_refusal_before_the_client_goes_is_a_refusal(registry: CollectorRegistry) -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await answering(b"no", status=400)(scope, receive, send)
-        assert (await receive()) == DISCONNECT
-
-    visit(tapped(app, registry))
-    assert counts(registry) == uncovered("refused")
 
 
 def test_time_begins_with_the_whole_request(
@@ -289,19 +310,12 @@ def test_a_client_that_goes_before_its_request_is_there(registry: CollectorRegis
     assert counts(registry) == {"tap_uncovered_requests disconnected unknown": 1.0}
 
 
-@pytest.mark.parametrize("events", [0, 3])
-def test_a_client_that_goes_inside_the_response(registry: CollectorRegistry, events: int) -> None:
+@pytest.mark.parametrize("events", [None, 0, 3])
+def test_a_client_that_goes_inside_the_response(
+    registry: CollectorRegistry, events: int | None
+) -> None:
     """The application ends when it hears of it, as starlette's do."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        if events:
-            await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
-        for event in events_of(USAGE)[:events]:
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-        assert (await receive()) == DISCONNECT
-
-    visit(tapped(app, registry), [*parts(STREAMED), DISCONNECT])
+    visit(tapped(then_waits(beginning(events)), registry), [*parts(STREAMED), DISCONNECT])
     counted = counts(registry)
     counted.pop("time_to_first_token_seconds (0,1]", None)
     assert counted == uncovered("disconnected")
@@ -310,11 +324,7 @@ def test_a_client_that_goes_inside_the_response(registry: CollectorRegistry, eve
 def test_a_client_that_goes_after_the_response_did_not_disconnect(
     registry: CollectorRegistry,
 ) -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await answering(CHAT)(scope, receive, send)
-        assert (await receive()) == DISCONNECT
-
-    visit(tapped(app, registry))
+    visit(tapped(then_waits(answering(CHAT)), registry))
     assert counts(registry) == RECORD
 
 
@@ -329,33 +339,19 @@ def test_a_server_that_raises_for_a_client_that_is_gone(registry: CollectorRegis
     assert counts(registry) == uncovered("disconnected")
 
 
-def test_a_request_that_is_cancelled_stays_cancelled(registry: CollectorRegistry) -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        raise asyncio.CancelledError
-
-    assert isinstance(visit(tapped(app, registry)).error, asyncio.CancelledError)
-    assert counts(registry) == uncovered("failed")
-
-
 # Failing applications.
 
 
 @pytest.mark.parametrize("events", [None, 0, 3])
-def test_an_application_that_raises_raises(registry: CollectorRegistry, events: int | None) -> None:
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        if events is not None:
-            await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
-            for event in events_of(USAGE)[:events]:
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-        raise KeyError("x")
-
-    response = visit(tapped(app, registry), parts(STREAMED))
-    assert isinstance(response.error, KeyError)
-    found_counts = counts(registry)
-    found_counts.pop("time_to_first_token_seconds (0,1]", None)
-    assert found_counts == uncovered("failed")
+@pytest.mark.parametrize("error", [KeyError("x"), asyncio.CancelledError()])
+def test_an_application_that_raises_raises(
+    registry: CollectorRegistry, events: int | None, error: BaseException
+) -> None:
+    response = visit(tapped(beginning(events, error), registry), parts(STREAMED))
+    assert response.error is error
+    counted = counts(registry)
+    counted.pop("time_to_first_token_seconds (0,1]", None)
+    assert counted == uncovered("failed")
 
 
 def test_an_application_that_never_answers(registry: CollectorRegistry) -> None:
@@ -483,120 +479,72 @@ def test_a_client_that_reads_slowly_is_waited_for(registry: CollectorRegistry) -
     order = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
-        for event in events_of(USAGE):
+        async def noting(message: Message) -> None:
             order.append("in")
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+            await send(message)
+
+        await beginning(len(events_of(USAGE)))(scope, receive, noting)
 
     async def slowly(message: Message) -> None:
         for _ in range(5):
             await asyncio.sleep(0)
-        if message.get("body"):
-            order.append("out")
+        order.append("out")
 
     visit(tapped(app, registry), parts(STREAMED), send=slowly)
-    usual = len(events_of(USAGE)) - 3
+    usual = 1 + len(events_of(USAGE)) - 3
     assert order == [*["in", "out"] * usual, "in", "in", "out", "in", "out"]
 
 
 # Failures of the tap itself.
 
 
-class Broken:
-    """A server of which nothing can be learned."""
-
-    def facts(self, scope: Scope, endpoint: Endpoint) -> ServerFacts:
-        raise ZeroDivisionError("facts")
-
-
 def fail(*_: Any, **__: Any) -> None:
     raise ZeroDivisionError("planted")
 
 
-def three_visits(app: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """Three requests that must not notice anything; the failure is told once."""
+IN_TWO = answering(USAGE[:50], USAGE[50:])
+READ = "specwatch.tap.answer.read"
+FAILURES: dict[str, tuple[str, App, str, bool]] = {
+    "facts": ("tests.tap.exchanges.Known.facts", streaming, "request", False),
+    "reading a request": ("specwatch.tap.request_options.read", streaming, "request", False),
+    "writing a request": ("specwatch.tap.request_options.with_usage", streaming, "request", False),
+    "beginning a stream": ("specwatch.tap.exchange.StreamReader", streaming, "response", False),
+    "beginning a response": ("specwatch.tap.exchange.WholeReader", IN_TWO, "response", False),
+    "a stream": ("specwatch.tap.stream.StreamReader.feed", streaming, "response", False),
+    "reading an event": (READ, streaming, "response", False),
+    "reading a response": (READ, IN_TWO, "response", False),
+    "reading a response to change it": (READ, IN_TWO, "response", True),
+}
+
+
+@pytest.mark.parametrize(("place", "app", "stage", "remove"), FAILURES.values(), ids=FAILURES)
+def test_requests_do_not_notice_a_failure_of_the_tap(
+    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+    place: str, app: App, stage: str, remove: bool,
+) -> None:  # fmt: skip
+    """It is counted each time and logged once."""
+    monkeypatch.setattr(place, fail)
+    tap = tapped(app, registry, remove_metrics=remove)
     with caplog.at_level(logging.ERROR):
         for _ in range(3):
-            response = visit(app, parts(STREAMED))
+            response = visit(tap, parts(STREAMED))
             assert response.error is None
             assert response.body == USAGE
     (record,) = caplog.records
     assert record.exc_info is not None
     assert isinstance(record.exc_info[1], ZeroDivisionError)
-
-
-def streaming() -> Any:
-    return answering(*events_of(USAGE), headers=EVENTS)
-
-
-def test_facts_that_fail(registry: CollectorRegistry, caplog: pytest.LogCaptureFixture) -> None:
-    three_visits(tapped(streaming(), registry, Broken()), caplog)
-    assert counts(registry) == {"tap_failures request": 3.0}
-
-
-def test_a_reader_of_requests_that_fails(
-    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("specwatch.tap.request_options.read", fail)
-    three_visits(tapped(streaming(), registry), caplog)
-    assert counts(registry)["tap_failures request"] == 3
-
-
-def test_a_writer_of_requests_that_fails_leaves_them_alone(
-    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client that was not asked for keeps what the server sends it."""
-    monkeypatch.setattr("specwatch.tap.request_options.with_usage", fail)
-    three_visits(tapped(streaming(), registry), caplog)
-    assert counts(registry)["tap_failures request"] == 3
-
-
-@pytest.mark.parametrize("place", ["WholeReader", "StreamReader"])
-def test_a_reader_of_responses_that_cannot_begin(
-    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch, place: str,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(exchange, place, fail)
-    app = streaming() if place == "StreamReader" else answering(USAGE)
-    three_visits(tapped(app, registry), caplog)
-    unreadable = dict.fromkeys(uncovered("unreadable"), 3.0)
-    assert counts(registry) == {"tap_failures response": 3.0, **unreadable}
-
-
-def test_a_reader_of_streams_that_fails_at_once(
-    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(StreamReader, "feed", fail)
-    three_visits(tapped(streaming(), registry), caplog)
-    assert counts(registry)["tap_failures response"] == 3
-
-
-def test_a_reader_of_answers_that_fails(
-    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("specwatch.tap.answer.read", fail)
-    three_visits(tapped(streaming(), registry), caplog)
-    assert counts(registry)["tap_failures response"] == 3
-
-
-@pytest.mark.parametrize("remove", [False, True])
-def test_a_reader_of_whole_answers_that_fails(
-    registry: CollectorRegistry, caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch, remove: bool,
-) -> None:  # fmt: skip
-    monkeypatch.setattr("specwatch.tap.answer.read", fail)
-    three_visits(tapped(answering(USAGE[:50], USAGE[50:]), registry, remove_metrics=remove), caplog)
-    assert counts(registry)["tap_failures response"] == 3
+    counted = counts(registry)
+    assert counted[f"tap_failures {stage}"] == 3
+    if stage == "response":
+        assert counted["tap_uncovered_requests unreadable (0,1]"] == 3
 
 
 def test_counters_that_fail(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Counters, "count", fail)
+    monkeypatch.setattr(TapCounters, "count", fail)
     body = STREAMED[:-1] + b',"stream_options":{"include_usage":true}}'
-    app = tapped(streaming(), registry)
+    app = tapped(streaming, registry)
     for _ in range(3):
         assert visit(app, parts(body)).body == USAGE
     assert counts(registry) == {"tap_failures count": 3.0}
@@ -606,8 +554,8 @@ def test_counters_that_fail(
 def test_failures_that_cannot_be_counted_either(
     registry: CollectorRegistry, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Counters, "count", fail)
-    monkeypatch.setattr(Counters, "fail", fail)
+    monkeypatch.setattr(TapCounters, "count", fail)
+    monkeypatch.setattr(TapCounters, "fail", fail)
     app = tapped(answering(CHAT), registry)
     for _ in range(3):
         response = visit(app)
@@ -637,42 +585,29 @@ def test_a_stream_with_a_length_loses_it_with_the_usage_chunk(registry: Collecto
     assert response.body.endswith(b"data: [DONE]\n\n")
 
 
+WITHOUT_USAGE = events_of(USAGE)[:-2]
+
+
 @pytest.mark.parametrize("error", [None, RuntimeError("broke")])
 def test_a_last_chunk_that_waits_is_sent_when_the_stream_breaks_off(
     registry: CollectorRegistry, error: Exception | None
 ) -> None:
-    *events, _usage, _done, _end = USAGE.split(b"\n\n")
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
-        for event in events:
-            await send({"type": "http.response.body", "body": event + b"\n\n", "more_body": True})
-        if error is not None:
-            raise error
-
+    app = beginning(len(WITHOUT_USAGE), error)
     response = visit(tapped(app, registry), parts(STREAMED))
     assert response.error is error
-    assert response.body == b"".join(event + b"\n\n" for event in events)
+    assert response.body == b"".join(WITHOUT_USAGE)
     assert response.sent[-1]["more_body"]
     assert counts(registry)["tap_uncovered_requests failed (0,1]"] == 1
 
 
 def test_a_client_that_is_gone_by_then_hides_no_error(registry: CollectorRegistry) -> None:
-    *events, _usage, _done, _end = USAGE.split(b"\n\n")
     error = RuntimeError("broke")
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
-        for event in events:
-            await send({"type": "http.response.body", "body": event + b"\n\n", "more_body": True})
-        raise error
 
     async def gone(message: Message) -> None:
         if b'"finish_reason":"length"' in message.get("body", b""):
             raise ConnectionResetError
 
+    app = beginning(len(WITHOUT_USAGE), error)
     assert visit(tapped(app, registry), parts(STREAMED), send=gone).error is error
 
 

@@ -63,6 +63,13 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[Learner]:
     return asked
 
 
+def exchanged(server: HttpServer, sent: bytes, until: bytes = b"\r\n\r\n") -> bytes:
+    """What comes on a connection of its own, up to and with ``until``."""
+    with Client(server.port) as client:
+        client.send(sent)
+        return client.until(until)
+
+
 def head_of(visit: Visit) -> list[str]:
     return visit.head.partition("\r\n\r\n")[0].split("\r\n")
 
@@ -180,9 +187,7 @@ def test_path_and_query_arrive_as_they_were_written(
     upstream: Upstream, server: HttpServer, target: str
 ) -> None:
     upstream.answers = lambda visit: visit.answer(b"")
-    with Client(server.port) as client:
-        client.send(request(f"GET {target}"))
-        client.until(b"\r\n\r\n")
+    exchanged(server, request(f"GET {target}"))
     assert head_of(upstream.asked[0])[0] == f"GET {target} HTTP/1.1"
 
 
@@ -222,9 +227,7 @@ def test_a_target_with_a_host_is_cut_to_its_path(
 ) -> None:
     """As RFC 9112, section 3.2.2, wants it; its host is that of the client, and no place to go."""
     upstream.answers = lambda visit: visit.answer(b"")
-    with Client(server.port) as client:
-        client.send(request(f"GET {target}"))
-        assert client.until(b"\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+    assert exchanged(server, request(f"GET {target}")).startswith(b"HTTP/1.1 200 ")
     (seen,) = upstream.asked
     assert seen.path == path
     assert seen.headers["host"] == upstream.url.removeprefix("http://")
@@ -343,9 +346,7 @@ def test_what_a_proxy_in_front_says_of_the_client_stays(
     upstream: Upstream, server: HttpServer
 ) -> None:
     upstream.answers = lambda visit: visit.answer(b"")
-    with Client(server.port) as client:
-        client.send(request("GET /", "X-Forwarded-Proto: https", "X-Forwarded-Host: outer"))
-        client.until(b"\r\n\r\n")
+    exchanged(server, request("GET /", "X-Forwarded-Proto: https", "X-Forwarded-Host: outer"))
     seen = upstream.asked[0].headers
     assert (seen["x-forwarded-proto"], seen["x-forwarded-host"]) == ("https", "outer")
 
@@ -361,18 +362,14 @@ def test_a_body_arrives_with_its_length(
         visit.answer(b"ok")
 
     upstream.answers = answer
-    with Client(server.port) as client:
-        client.send(request(f"{method} /x", "Content-Length: 5", body=b"\x00a\r\n\xff"))
-        client.until(b"ok")
+    exchanged(server, request(f"{method} /x", "Content-Length: 5", body=b"\x00a\r\n\xff"), b"ok")
     assert bodies == [b"\x00a\r\n\xff"]
     assert "transfer-encoding" not in upstream.asked[0].headers
 
 
 def test_a_post_without_a_body_says_so(upstream: Upstream, server: HttpServer) -> None:
     upstream.answers = lambda visit: visit.answer(b"ok")
-    with Client(server.port) as client:
-        client.send(request("POST /x", "Content-Length: 0"))
-        client.until(b"ok")
+    exchanged(server, request("POST /x", "Content-Length: 0"), b"ok")
     assert upstream.asked[0].headers["content-length"] == "0"
 
 
@@ -394,24 +391,6 @@ def test_each_part_of_a_response_goes_on_at_once(upstream: Upstream, server: Htt
             client.until(b"data: %d\n\n" % number)
             arrived.release()
         client.until(b"0\r\n\r\n")
-
-
-def test_the_head_of_a_response_goes_on_before_its_body(
-    upstream: Upstream, server: HttpServer
-) -> None:
-    seen = threading.Event()
-
-    def answer(visit: Visit) -> None:
-        visit.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
-        assert seen.wait(60)
-        visit.send(b"ok")
-
-    upstream.answers = answer
-    with Client(server.port) as client:
-        client.send(request("GET /x"))
-        client.until(b"\r\n\r\n")
-        seen.set()
-        client.until(b"ok")
 
 
 def test_each_part_of_a_request_goes_on_at_once(upstream: Upstream, server: HttpServer) -> None:
@@ -609,9 +588,8 @@ def test_a_kept_connection_that_was_closed_is_no_error(
 ) -> None:
     upstream, server = by_themselves
     upstream.answers = closes_kept
-    with Client(server.port) as client:
-        client.send(request("POST /x", "Content-Length: 4", body=b"body"))
-        assert client.until(b"again").startswith(b"HTTP/1.1 200 ")
+    seen = exchanged(server, request("POST /x", "Content-Length: 4", body=b"body"), b"again")
+    assert seen.startswith(b"HTTP/1.1 200 ")
     assert [visit.path for visit in upstream.asked] == ["/x", "/x"]
 
 
@@ -634,9 +612,7 @@ def test_a_request_that_kills_its_server_is_not_sent_twice(
     upstream, server = by_themselves
     upstream.drop_all()
     upstream.answers = ANSWERS["nothing"]
-    with Client(server.port) as client:
-        client.send(request("POST /x", "Content-Length: 4", body=b"body"))
-        client.until(b"HTTP/1.1 502 ")
+    exchanged(server, request("POST /x", "Content-Length: 4", body=b"body"), b"HTTP/1.1 502 ")
     assert len(upstream.asked) == 1
 
 
@@ -671,9 +647,7 @@ def test_a_client_keeps_its_connection_and_may_ask_in_advance(
 def test_websockets_and_tunnels_are_refused(
     upstream: Upstream, server: HttpServer, raw: bytes
 ) -> None:
-    with Client(server.port) as client:
-        client.send(raw)
-        assert client.until(b"\r\n\r\n").startswith(b"HTTP/1.1 501 ")
+    assert exchanged(server, raw).startswith(b"HTTP/1.1 501 ")
     assert upstream.asked == []
 
 

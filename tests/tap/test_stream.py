@@ -254,9 +254,12 @@ data: {"type":"message_stop"}
 """
 
 
-@pytest.mark.parametrize(
+OTHER_APIS = pytest.mark.parametrize(
     ("endpoint", "stream"), [(Endpoint.RESPONSES, RESPONSES), (Endpoint.MESSAGES, ANTHROPIC)]
 )
+
+
+@OTHER_APIS
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
 def test_the_other_apis(endpoint: Endpoint, stream: bytes, line_end: bytes) -> None:
     by = reader(endpoint)
@@ -267,9 +270,7 @@ def test_the_other_apis(endpoint: Endpoint, stream: bytes, line_end: bytes) -> N
     assert not by.unreadable
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "stream"), [(Endpoint.RESPONSES, RESPONSES), (Endpoint.MESSAGES, ANTHROPIC)]
-)
+@OTHER_APIS
 def test_the_other_apis_cut_short(endpoint: Endpoint, stream: bytes) -> None:
     by = reader(endpoint)
     passed(by, events_of(stream)[:3])

@@ -297,28 +297,19 @@ def test_a_server_that_comes_back_otherwise_is_seen_without_being_told(
         keeps_learning(server.url, step)
 
 
-def test_a_server_that_answers_is_looked_at_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("every", "failed"), [(0.02, False), (30.0, True)])
+def test_a_server_that_answers_is_read_now_and_then_and_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch, every: float, failed: bool
+) -> None:
     monkeypatch.setattr(module, "AGAIN", 0.01)
-    monkeypatch.setattr(module, "EVERY", 0.02)
+    monkeypatch.setattr(module, "EVERY", every)
     pages = Pages(models=MODELS, metrics=QUIET)
 
     async def step(upstream: Upstream) -> None:
         await until(lambda: upstream.known.draft_tokens == 0)
         pages.pages["metrics"] = SPECULATING
-        await until(lambda: upstream.known.draft_tokens == 3)
-
-    with HostileServer(pages) as server:
-        keeps_learning(server.url, step)
-
-
-def test_a_failure_that_others_saw_is_looked_into_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "AGAIN", 0.01)
-    pages = Pages(models=MODELS, metrics=QUIET)
-
-    async def step(upstream: Upstream) -> None:
-        await until(lambda: upstream.known.draft_tokens == 0)
-        pages.pages["metrics"] = SPECULATING
-        upstream.look_again()
+        if failed:
+            upstream.look_again()
         await until(lambda: upstream.known.draft_tokens == 3)
 
     with HostileServer(pages) as server:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specwatch.engines.acceptance import Acceptance
 from specwatch.tap import answer, whole_response
-from specwatch.tap.answer import Answer
+from specwatch.tap.answer import ResponsePart
 from specwatch.tap.whole_response import TAIL, WholeReader
 from tests.tap.streams import DATA, RECORD, chunked, some_text
 
@@ -130,7 +130,7 @@ def long_bodies(draw: st.DrawFn) -> dict[str, Any]:
     return body | {"tools": [SCHEMA], "status": "incomplete", "usage": usage}
 
 
-def fields_of(response: Answer | None) -> tuple[Any, ...]:
+def fields_of(response: ResponsePart | None) -> tuple[Any, ...]:
     """What matters of an answer; nothing is known of one without usage."""
     if response is None or response.usage is None:
         return (None,)
@@ -143,14 +143,14 @@ def test_the_end_says_as_much_as_all_of_it(body: dict[str, Any], places: list[in
     text = compact(body)
     by = WholeReader(remove_metrics=False)
     assert passed(by, chunked(text, places)) == text
-    assert fields_of(by.answer()) == fields_of(answer.read(text))
+    assert fields_of(by.answer) == fields_of(answer.read(text))
 
 
 def test_a_reason_that_is_no_word_is_none() -> None:
     body = compact({"output": "x" * TAIL, "usage": {"output_tokens": 7}, "text": SCHEMA["status"]})
     by = WholeReader(remove_metrics=False)
     passed(by, [body.replace(b'"text"', b'"status"')])
-    assert fields_of(by.answer()) == (7, None, None, None)
+    assert fields_of(by.answer) == (7, None, None, None)
 
 
 def test_no_more_than_the_end_is_held() -> None:
@@ -159,7 +159,7 @@ def test_no_more_than_the_end_is_held() -> None:
     out = sum(len(by.feed(part, last=False)) for _ in range(100))
     assert out == 100 * len(part) - TAIL
     assert len(by.feed(CHAT, last=True)) < len(CHAT) + TAIL
-    assert by.answer() is not None
+    assert by.answer is not None
 
 
 def test_what_nobody_foresaw_is_told_and_the_body_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,8 +71,8 @@ def test_the_last_of_several_counts_in_every_spelling(flags: str, level: str | N
     [
         ("docker run --gpus all vllm/vllm-openai --model M", "docker starts vLLM in a container"),
         ("podman exec -it x vllm serve M", "podman starts vLLM in a container"),
-        ("vllm serve '${MODEL}'", r"\$\{MODEL\} stands for a word"),
-        ("vllm serve M '$VLLM_ARGS'", r"'\$VLLM_ARGS' may stand for several words"),
+        ("vllm serve '${MODEL}'", r"\$\{MODEL\} is replaced by"),
+        ("vllm serve M '$VLLM_ARGS'", r"'\$VLLM_ARGS' may expand to several words"),
     ],
 )
 def test_what_cannot_be_changed_is_refused_with_the_reason(line: str, why: str) -> None:

@@ -107,9 +107,9 @@ def test_a_file_that_names_a_file_has_no_effect_before_nor_after() -> None:
         ("vllm serve M --config other.yaml", "", "cannot be read"),
         ("vllm serve M --config", "", "takes one file"),
         ("vllm serve M --config f.yaml --config f.yaml", "", "takes one file, once"),
-        ("vllm serve M --config f.yaml", "a: b: c", "is no YAML"),
-        ("vllm serve M --config f.yaml", "- a", "is no mapping"),
-        ("vllm serve M --config f.yaml", "1: a", "is no mapping"),
+        ("vllm serve M --config f.yaml", "a: b: c", "is not YAML"),
+        ("vllm serve M --config f.yaml", "- a", "is not a mapping"),
+        ("vllm serve M --config f.yaml", "1: a", "is not a mapping"),
         ("vllm serve -x 1 2 --config f.yaml", "model: F\nspec-tokens: 1", "'2' may be another"),
         (
             "python -m vllm.entrypoints.openai.api_server --config f.yaml",

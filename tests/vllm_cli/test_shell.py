@@ -90,14 +90,21 @@ def test_more_than_one_plain_command_is_refused(text: str) -> None:
 
 
 def test_a_flag_whose_name_a_shell_puts_in_is_refused() -> None:
-    with pytest.raises(CannotStrip, match="a flag whose name is not known"):
+    with pytest.raises(CannotStrip, match="a flag whose name only the shell knows"):
         stripped('vllm serve M --"$FLAG" 1')
 
 
-def test_a_refusal_does_not_quote_the_text() -> None:
-    """Half a secret would not be known as one."""
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["bash", "-c", "vllm serve M --api-key sk-0123456789; true"],
+        ["env", "-S", "vllm serve M --api-key sk-0123456789"],
+    ],
+)
+def test_a_refusal_does_not_quote_the_text(command: list[str]) -> None:
+    """It may have secrets, and half a secret would not be recognised as one."""
     with pytest.raises(CannotStrip) as refusal:
-        stripped("vllm serve M --api-key sk-0123456789; true")
+        strip(command)
     assert "sk-" not in str(refusal.value)
 
 

@@ -86,9 +86,9 @@ def test_what_docker_is_told_is_not_vllms() -> None:
         ("'vllm serve M'", "give the plain command"),
         ("env -S 'vllm serve M'", "give the plain command"),
         ("fish -c 'vllm serve M'", "give the plain command"),
-        ("bash start.sh vllm serve M", "a script of its own: give the plain command"),
-        ("bash -c", "a script of its own"),
-        ("docker run -it", "names no image"),
+        ("bash start.sh vllm serve M", "from a script: give the plain command"),
+        ("bash -c", "from a script"),
+        ("docker run -it", "has no image"),
         ("docker run --mystery x vllm/vllm-openai M", "--mystery of docker run takes a value"),
         ("docker run -Z x vllm/vllm-openai M", "-Z of docker run takes a value"),
     ],
@@ -96,10 +96,3 @@ def test_what_docker_is_told_is_not_vllms() -> None:
 def test_what_cannot_be_followed_is_refused(line: str, why: str) -> None:
     with pytest.raises(CannotStrip, match=why):
         strip(words(line))
-
-
-def test_a_refusal_does_not_quote_a_whole_command() -> None:
-    """Half of it may be secrets."""
-    with pytest.raises(CannotStrip) as refusal:
-        strip(["env", "-S", "vllm serve M --api-key sk-0123456789"])
-    assert "sk-" not in str(refusal.value)

@@ -27,7 +27,7 @@ _EXPORTED = (
 )
 _STOCK = (
     "What vLLM itself exports: for those who have only Prometheus. Also valid beside specwatch.\n"
-    "Objectives are written into it: generate it anew when slos of the configuration change."
+    "It contains the objectives: generate it again when slos of the configuration change."
 )
 
 
@@ -69,7 +69,7 @@ def stock_groups(slos: Sequence[Slo] = SAMPLE_SLOS) -> tuple[Group, ...]:
 
 
 def alertmanager_sample(*, across_servers: bool = False) -> str:
-    """A sample of Alertmanager's configuration for all alerts, those of the daemon's own too.
+    """A sample of Alertmanager's configuration for all alerts, also those that the daemon sends.
 
     ``across_servers`` is with the rules that are commented out in it.
     """
@@ -82,7 +82,7 @@ def runbook_sections() -> tuple[Section, ...]:
 
 
 def sent_sections() -> tuple[Section, ...]:
-    """The runbook of the alerts that the daemon sends to Alertmanager by itself."""
+    """The runbook of the alerts that the daemon itself sends to Alertmanager."""
     entries = yaml.safe_load(environment.source("sent_alerts.yml"))
     return tuple(Section(**entry) for entry in entries)
 
@@ -90,7 +90,7 @@ def sent_sections() -> tuple[Section, ...]:
 def sections(groups: Iterable[Group]) -> tuple[Section, ...]:
     """One section for each name of an alert.
 
-    Raises ValueError where alerts of one name do not say the same.
+    Raises ValueError if alerts of one name differ in their texts.
     """
     by_name: dict[str, Section] = {}
     for alert in (alert for group in groups for alert in group.alerts):

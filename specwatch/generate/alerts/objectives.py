@@ -1,4 +1,4 @@
-"""Objectives for latency: how fast their error budgets burn, and what vLLM's histograms can tell.
+"""Objectives for latency: burn rates of their error budgets, from vLLM's histograms.
 
 The windows and factors are those of *The Site Reliability Workbook* (2018), ch. 5,
 "Multiwindow, Multi-Burn-Rate Alerts".
@@ -16,7 +16,7 @@ from specwatch.generate.alerts.rules import Group, Severity, load
 
 
 class Burn(NamedTuple):
-    """A rate of burning that alerts: ``factor`` times as fast as evenly, over both windows."""
+    """A burn rate that alerts: ``factor`` times the even rate, over both windows."""
 
     factor: float
     long: str
@@ -32,18 +32,17 @@ BURNS = (
     Burn(1, "3d", "6h", "3h", "warning"),
 )
 LEAST = {"LEAST_COVERED": 0.75, "LEAST_LONG": 100, "LEAST_SHORT": 10}
-"""The share of the long window that has to have been watched (4 minutes after a start nobody can
-say what an hour was like), and the requests in the long and in the short window, below which a
-share of them says little."""
+"""The share of the long window that must have been watched, and the least requests in the long and
+in the short window: a share of fewer is not significant."""
 
 SAMPLE_SLOS = (
     Slo(name="first-token", metric="ttft", threshold="500ms", objective="99%"),
     Slo(name="per-token", metric="tpot", threshold="50ms", objective="99%"),
 )
-"""What is taken where the configuration has no objectives."""
+"""Used if the configuration has no objectives."""
 
 
-class Histogram(NamedTuple):
+class LatencyHistogram(NamedTuple):
     """A histogram of vLLM, what it measures, and the finite bounds of its buckets, in seconds."""
 
     family: str
@@ -51,18 +50,18 @@ class Histogram(NamedTuple):
     bounds: tuple[float, ...]
 
 
-HISTOGRAMS: Mapping[str, Histogram] = {
-    "ttft": Histogram(
+HISTOGRAMS: Mapping[str, LatencyHistogram] = {
+    "ttft": LatencyHistogram(
         "vllm:time_to_first_token_seconds", "time to the first token",
         (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20,
          40, 80, 160, 640, 2560),
     ),
-    "tpot": Histogram(
+    "tpot": LatencyHistogram(
         "vllm:request_time_per_output_token_seconds", "time per output token",
         (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40,
          80),
     ),
-    "e2e": Histogram(
+    "e2e": LatencyHistogram(
         "vllm:e2e_request_latency_seconds", "time to the end",
         (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920,
          7680),
@@ -72,7 +71,7 @@ HISTOGRAMS: Mapping[str, Histogram] = {
 
 
 def groups(slos: Sequence[Slo]) -> tuple[Group, ...]:
-    """Recording rules and alerts of each objective that vLLM's histograms can tell."""
+    """Recording rules and alerts of each objective that vLLM's histograms can measure."""
     bounds = [(slo, bound) for slo in slos if (bound := bound_of(slo)) is not None]
     if not bounds:
         return ()
@@ -94,7 +93,7 @@ def groups(slos: Sequence[Slo]) -> tuple[Group, ...]:
 
 
 def notes(slos: Sequence[Slo]) -> Iterator[str]:
-    """A line on each objective that is not measured just as it is configured."""
+    """A line on each objective that is not measured exactly as configured."""
     for slo in slos:
         bounds, threshold = HISTOGRAMS[slo.metric].bounds, format_duration(slo.threshold)
         bound = bound_of(slo)
@@ -121,14 +120,14 @@ def notes(slos: Sequence[Slo]) -> Iterator[str]:
 
 
 def bound_of(slo: Slo) -> float | None:
-    """The first bound that is not below the threshold, in seconds: what is slower surely missed
-    the objective. None above all."""
+    """The first bound that is not below the threshold, in seconds: slower requests certainly missed
+    the objective. None above all bounds."""
     bounds = HISTOGRAMS[slo.metric].bounds
     return next((bound for bound in bounds if bound >= slo.threshold), None)
 
 
 def le_matcher(bound: float) -> str:
-    """What finds a bound however it is stored: Prometheus 2 keeps ``1`` where 3 makes it ``1.0``.
+    """A matcher for a bound however it is stored: ``1`` by Prometheus 2, ``1.0`` by 3.
 
     Source: the migration guide of Prometheus 3.0, "le and quantile label values".
     """
@@ -138,7 +137,7 @@ def le_matcher(bound: float) -> str:
 
 
 def _can_burn(slo: Slo, burn: Burn) -> bool:
-    """Whether a budget can burn so fast: not where more than all requests would have to be slow."""
+    """Whether a budget can burn so fast: more than all requests cannot be slow."""
     return burn.factor * (1 - slo.objective) < 1
 
 

@@ -23,7 +23,7 @@ class Alert:
     """An alerting rule; durations are as Prometheus writes them, such as ``15m``.
 
     ``summary`` and ``description`` are templates of Prometheus. ``meaning``, ``look`` and ``do``
-    are its section in the runbook, in plain sentences. Several alerts may have one name, if their
+    are its section in the runbook, in plain sentences. Several alerts may have one name if their
     labels differ; then they share one section. ``keep_firing_for`` needs Prometheus 2.42.
     """
 
@@ -72,7 +72,7 @@ def load(template: str, **values: object) -> tuple[Group, ...]:
 
     An entry ``for_each`` names the one of ``values`` that has a mapping for each repetition of its
     ``rules``; ``with`` has more values for one rule. Texts are filled in after the YAML is read, so
-    that a value may hold anything. Raises TypeError for a rule that lacks a field or has another.
+    that a value may contain anything. Raises TypeError for a missing or unknown field of a rule.
     """
     document = yaml.safe_load(source(template))
     known = {**values, "lookup": lookup, "servers": servers}
@@ -102,10 +102,11 @@ def _rules(
 
 
 def lookup(query: str, shown: str = 'printf "%.4g"', *, nothing: str = "?") -> str:
-    """A part of a description: what a query finds when the alert is sent, or ``nothing``.
+    """A part of a description: the result of a query when the alert is sent, or ``nothing``.
 
-    Each ``label=%q`` of the query takes the value of that label of the alert; no temperature is
-    that of all requests. ``shown`` is the function of Prometheus' templates that writes the number.
+    Each ``label=%q`` of the query takes the value of that label of the alert; an alert without a
+    temperature is about all requests. ``shown`` is the function of Prometheus' templates that
+    formats the number.
     """
     values = "".join(
         f' (or $labels.{label} "{ALL_TEMPERATURES}")'
@@ -121,11 +122,11 @@ def lookup(query: str, shown: str = 'printf "%.4g"', *, nothing: str = "?") -> s
 
 
 def servers(family: str, by: str) -> str:
-    """The value of the label ``servers``: ``one`` where one server only, told apart ``by`` these
-    labels, had the alert's model in a family within the hour; else ``several``.
+    """The value of the label ``servers``: ``one`` if only one server, distinguished ``by`` these
+    labels, had the alert's model in a family within the last hour; else ``several``.
 
-    Where both know one server of a name, an alert of specwatch's and one on stock vLLM metrics are
-    of the same.
+    With ``one`` on both, an alert of specwatch and one on vLLM's own metrics are about the same
+    server.
     """
     query = f"count(count by ({by}) (last_over_time({family}{{model_name=%q}}[1h]))) == 1"
     return (

@@ -1,4 +1,4 @@
-"""Grafana dashboards, made with grafanalib: nothing of the daemon imports this package."""
+"""Grafana dashboards, made with grafanalib; the daemon does not import this package."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ def dashboards(*, runbook_url: str = DEFAULT_RUNBOOK_URL) -> Mapping[str, str]:
 
 
 def provisioning() -> Mapping[str, str]:
-    """Files by which Grafana finds its data source and the dashboards when it starts, by path."""
+    """Files with which Grafana provisions its data source and the dashboards, by path."""
     return {
         "provisioning/datasources/specwatch.yml": render("grafana_datasource.yml"),
         "provisioning/dashboards/specwatch.yml": render("grafana_dashboards.yml"),

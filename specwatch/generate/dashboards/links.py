@@ -1,4 +1,4 @@
-"""The dashboards' names for one another, and the links between them."""
+"""The dashboards, and the links between them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from grafanalib import core
 
 
 class Board(NamedTuple):
-    """A dashboard as others know it."""
+    """Name and address of a dashboard."""
 
     uid: str
     title: str
     of_one: bool = False
-    """Whether it shows one model of one target, so that its variables cannot be many."""
+    """Whether it shows one model of one target, so that its variables have one value."""
 
     @property
     def file(self) -> str:
@@ -46,7 +46,7 @@ def links(board: Board, runbook_url: str) -> list[Any]:
 
 
 def _link(board: Board, other: Board) -> Any:
-    # "All" of one that shows many would be no value of one that shows one.
+    # "All" is not a value of a variable with one value.
     suits = board.of_one or not other.of_one
     return core.DashboardLink(
         type="link", icon="dashboard", title=other.title,

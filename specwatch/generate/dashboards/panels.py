@@ -1,7 +1,7 @@
-"""Panels as Grafana 10 to 13 have them: what grafanalib lacks, in one place.
+"""Panels for Grafana 10 to 13: additions to those of grafanalib.
 
-Every function returns a panel of grafanalib without an id and a place, which :mod:`.layout` gives.
-Their arguments are what the keys of a panel in our YAML files hold.
+Every function returns a panel of grafanalib without id and place, which :mod:`.build` adds.
+Their arguments are the keys of a panel in our YAML files.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ DATA_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 Panel = Any
 """A panel of grafanalib, which has no types."""
 Query = str | Mapping[str, str]
-"""An expression, or one with its legend as the key; its letter is that of its place, from "A"."""
+"""An expression, or one with its legend as the key; letters follow the order, from "A"."""
 Thresholds = Mapping[float | None, str]
-"""From which value on a named colour of Grafana holds; None is the colour below all of them."""
+"""Named colours of Grafana by the value from which they hold; None is below all of them."""
 Mappings = Mapping[float | str | None, Sequence[str]]
-"""The words and the colour in which a value is shown; None is "no data"."""
+"""Words and colour for a value; None is "no data"."""
 _NONE: Mapping[Any, Any] = {}
 
 
 def target(
     ref: str, query: Query, *, instant: bool = False, format_: str = "time_series"
 ) -> dict[str, Any]:
-    """A query as it stands in a panel; ``ref`` is its letter."""
+    """A query of a panel; ``ref`` is its letter."""
     ((legend, expr),) = [("", query)] if isinstance(query, str) else query.items()
     return {
         "refId": ref,
@@ -60,7 +60,7 @@ def timeseries(
 ) -> Panel:
     """Lines over time; each threshold above the first is drawn as a dashed line.
 
-    ``styles`` are arguments of :func:`_style`, for a series each.
+    ``styles`` are arguments of :func:`_style`, one for each series.
     """
     return core.TimeSeries(
         **_common(title, description, queries, thresholds),
@@ -78,7 +78,7 @@ def timeseries(
         tooltipSort="desc",
         overrides=[_style(**series) for series in styles],
         extraJson={
-            # grafanalib takes whole numbers only for bounds, and does not know showLegend.
+            # grafanalib accepts only integers for bounds, and has no showLegend.
             "fieldConfig": {"defaults": {"min": minimum, "max": maximum}},
             "options": {"legend": {"showLegend": True}},
         },
@@ -97,7 +97,7 @@ def stat(
     text_mode: str = "auto",
     color_mode: str = "value",
 ) -> Panel:
-    """The value of each series now, in large type; "no data" once it is no longer exported."""
+    """The current value of each series, in large type; "no data" if it is not exported."""
     return core.Stat(
         **_common(title, description, queries, thresholds, instant=True),
         format=unit,
@@ -121,7 +121,7 @@ def heatmap(
     minimum: float | None = 0,
     maximum: float | None = None,
 ) -> Panel:
-    """One row a series, in the order of the queries; its value is the colour."""
+    """One row for each series, in the order of the queries; the value is the colour."""
     options = {
         "calculate": False,
         "cellGap": 1,
@@ -160,7 +160,7 @@ def heatmap(
 def state_timeline(
     title: str, description: str, queries: Sequence[Query], *, mappings: Mappings
 ) -> Panel:
-    """A band a series, coloured by its state."""
+    """One band for each series, coloured by its state."""
     return core.StateTimeline(
         **_common(title, description, queries),
         mappings=_mappings(mappings),
@@ -181,9 +181,9 @@ def table(
     sort_by: str | None = None,
     sort_descending: bool = False,
 ) -> Panel:
-    """A row a label set, from instant queries that must all have the same labels.
+    """One row for each label set, from instant queries that must all have the same labels.
 
-    ``columns`` are arguments of :func:`_column`. Fields that are no column are hidden; ``sort_by``
+    ``columns`` are arguments of :func:`_column`. Fields without a column are hidden; ``sort_by``
     is the shown name of one.
     """
     fields = {_field(column["field"], len(queries)): column["name"] for column in columns}
@@ -192,7 +192,7 @@ def table(
         "indexByName": {field: index for index, field in enumerate(fields)},
         "renameByName": fields,
     }
-    # A Grafana that is asked to sort by nothing is content with an empty list.
+    # An empty list means: not sorted.
     order = [] if sort_by is None else [{"displayName": sort_by, "desc": sort_descending}]
     return core.Table(
         **_common(title, description, queries, instant=True, format_="table"),
@@ -213,7 +213,7 @@ def table(
 
 
 def bar_chart(title: str, description: str, queries: Sequence[Query], *, unit: str) -> Panel:
-    """A bar a series, by the last value."""
+    """One bar for each series, with its last value."""
     return core.BarChart(
         **_common(title, description, queries, instant=True),
         showValue="auto",
@@ -232,7 +232,7 @@ def bar_chart(title: str, description: str, queries: Sequence[Query], *, unit: s
 
 
 def text(title: str, markdown: str) -> Panel:
-    """Words."""
+    """Markdown text."""
     return core.Text(
         title=title,
         content=markdown,
@@ -243,7 +243,7 @@ def text(title: str, markdown: str) -> Panel:
 
 
 def row(title: str, *, collapsed: bool = False, repeat: str = "") -> Panel:
-    """The head of a group of panels; ``repeat`` names a variable with one group for each value."""
+    """The head of a group of panels, repeated for each value of the variable ``repeat``."""
     repeated = core.Repeat(variable=repeat or None)
     return core.RowPanel(title=title, collapsed=collapsed, repeat=repeated, maxDataPoints=None)
 
@@ -259,7 +259,7 @@ def _style(
     unit: str = "",
     right_axis: bool = False,
 ) -> dict[str, Any]:
-    """How the series of this legend looks; ``fill_below`` fills down to the series of that name."""
+    """Style of the series with this legend; ``fill_below`` names a series to fill down to."""
     properties: list[dict[str, Any]] = []
     if color:
         properties.append({"id": "color", "value": {"mode": "fixed", "fixedColor": color}})
@@ -337,7 +337,7 @@ def _column(
     """A column of a table.
 
     ``field`` is a label, or the letter of the query whose values are shown; ``link`` is a URL in
-    which ``${__data.fields.NAME}`` stands for another column of the row, by its shown name.
+    which ``${__data.fields.NAME}`` is another column of the row, by its shown name.
     """
     properties: list[dict[str, Any]] = [{"id": "unit", "value": unit}]
     if thresholds:

@@ -1,4 +1,4 @@
-"""Queries that are one term for each state or number, and the states of the guard as values."""
+"""Queries with one term for each state or number, and the values of the guard's states."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MAPPINGS: Mapping[str, Mappings] = {
     "GUARD_STATES": _GUARD_STATES,
     "GUARD_STATES_OR_NONE": {**_GUARD_STATES, None: ("no guard", "gray")},
 }
-"""By the name that stands for them in our YAML files."""
+"""By their name in our YAML files."""
 
 
 def guard_state(selector: str) -> str:
-    """Query for the number of the state that the guard of each target is in.
+    """Query for the number of the current state of the guard of each target.
 
-    Of the states that it is not in, the value is 0.
+    The series of all other states are 0.
     """
     numbered = "\n  or ".join(
         f'{number} * specwatch_guard_state{{{selector}, state="{phase}"}}'
@@ -57,7 +57,7 @@ def accepted_lengths(selector: str, longest: int) -> str:
     counts = [f"{drafts} - {accepted_at[0]}"]
     for before, position in itertools.pairwise(accepted_at):
         counts.append(f"{before} - ({position} or 0 * {before})")
-    # Both counters are extrapolated, each by itself: what should be 0 may come out below.
+    # Both counters are extrapolated separately: what should be 0 may be negative.
     named = "\n  or ".join(
         f'label_replace(clamp_min({count}, 0), "accepted", "{accepted}", "", "")'
         for accepted, count in enumerate(counts)
