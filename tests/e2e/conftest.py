@@ -238,7 +238,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         for server in _servers:
             if server.running or _was_written(server.log, report.start):
                 report.sections.append((f"log of vLLM on port {server.port}", server.log_tail()))
-        for process in processes.made:
+        for process in processes.processes:
             if process.running or _was_written(process.log, report.start):
                 report.sections.append((str(process.log), process.said()[-_SHOWN:]))
     return report

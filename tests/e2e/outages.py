@@ -18,10 +18,11 @@ from signal import SIGINT, SIGQUIT, Signals
 from typing import Any
 
 from specwatch.domain.model import Window
-from tests.e2e.api import get, settled
+from tests.e2e.api import settled
 from tests.e2e.processes import DaemonProcess, SimulatedVllm
 from tests.e2e.waiting import next_minute, sleep_until
 from tests.e2e.witness import Counts, counted
+from tests.lab.http_get import get
 from tests.lab.traffic import requests_at, send_all
 from tests.postgres import PostgresServer
 

@@ -20,10 +20,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from specwatch.domain.model import Window
-from tests.e2e.api import get, settled
+from tests.e2e.api import settled
 from tests.e2e.processes import DaemonProcess, specwatch
 from tests.e2e.waiting import eventually, next_minute, sleep_until
-from tests.e2e.witness import Counts, counted, running
+from tests.e2e.witness import Counts, counted, difference, running
+from tests.lab.http_get import get
 from tests.lab.traffic import Outcome, Request, requests_at, send_all
 from tests.lab.vllm_server import VllmServer
 
@@ -83,12 +84,6 @@ def mixture(count: int) -> list[Request]:
         for stream, chat in shapes
         for request in requests_at(TEMPERATURES, count // len(shapes), stream=stream, chat=chat)
     ]
-
-
-def difference(before: Counts, after: Counts) -> Counts:
-    """What was counted in between."""
-    changes = {name: count - before.get(name, 0) for name, count in after.items()}
-    return {name: change for name, change in changes.items() if change}
 
 
 def hang_up(url: str, request: Request) -> None:

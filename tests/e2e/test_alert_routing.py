@@ -15,7 +15,6 @@ import re
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,19 +22,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import requests
 
 from specwatch.domain.model import Batch, Environment, Moment
 from specwatch.generate.alerts import alert_files, alertmanager_sample
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store.packing import pack_batch
-from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
-from tests.e2e.alertmanagers import RunningAlertmanager
-from tests.e2e.api import get
 from tests.e2e.guarded import Clients, asked
-from tests.e2e.processes import DaemonProcess, specwatch
-from tests.e2e.prometheuses import RunningPrometheus
+from tests.e2e.monitoring import RunningAlertmanager, RunningPrometheus
+from tests.e2e.processes import DaemonProcess, measurements_of, specwatch
 from tests.e2e.waiting import eventually
 from tests.lab.vllm_server import VllmServer
 
@@ -181,9 +178,7 @@ def calibrated(off: VllmServer, on: VllmServer, database: str) -> None:
 
 def give_a_past(server: VllmServer, database: str) -> None:
     """Minutes before this one, of half a second each."""
-    reader = Reader.of(database)
-    key = reader.measurements("tiny")[0].key
-    reader.close()
+    key = measurements_of(database)[0].key
     watch = WindowBuilder("past", "tiny", max_gap=60)
     watch.environment = Environment(engine_version=key.engine_version)
     pages, batches = PageReader(), list[Batch]()
@@ -437,27 +432,19 @@ def test_the_sample_inhibits_what_it_says_and_nothing_of_another(
         expected[f"{target} alone"] = "active"
     sample = alertmanager_sample(across_servers=across_servers)
     with RunningAlertmanager(tmp_path, sample) as alertmanager:
-        url = alertmanager.url + "/api/v2/alerts"
-        assert post(url, [{"labels": labels} for labels in posted]) == 200
+        url, alerts = f"{alertmanager.url}/api/v2/alerts", [{"labels": each} for each in posted]
+        assert requests.post(url, json=alerts, timeout=60).status_code == 200
         deadline = time.monotonic() + TELLS_WITHIN
-        # It hears of what it inhibits by a little after it has taken the alerts.
-        while (found := states(url)) != expected and time.monotonic() < deadline:
+        # Alertmanager knows which alerts inhibit others a moment after it has taken them.
+        while (found := states(alertmanager)) != expected and time.monotonic() < deadline:
             time.sleep(0.2)
     assert found == expected
 
 
-def states(url: str) -> dict[str, str]:
+def states(alertmanager: RunningAlertmanager) -> dict[str, str]:
     """By their label ``case``, what became of the alerts that Alertmanager has."""
     return {
         alert["labels"]["case"]: alert["status"]["state"]
-        for alert in json.loads(get(url)[1])
+        for alert in alertmanager.alerts()
         if "case" in alert["labels"]
     }
-
-
-def post(url: str, body: object) -> int:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
-        return int(answer.status)

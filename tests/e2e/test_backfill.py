@@ -26,8 +26,8 @@ from specwatch.errors import StoreError
 from tests.backfill.test_service import page
 from tests.e2e.api import settled
 from tests.e2e.conftest import StartVllm, unavailable
+from tests.e2e.monitoring import RunningPrometheus
 from tests.e2e.processes import DaemonProcess, Specwatch, specwatch, windows_of
-from tests.e2e.prometheuses import RunningPrometheus
 from tests.e2e.tap_traffic import covered, with_usage
 from tests.e2e.waiting import eventually, next_minute, sleep_until
 from tests.e2e.witness import Counts, stored

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -37,7 +36,7 @@ def installed(systemd_machine: SystemdMachine) -> GuardLab:
 
 
 @pytest.fixture
-def lab(installed: GuardLab) -> Iterator[GuardLab]:
+def lab(installed: GuardLab) -> GuardLab:
     """vLLM runs with speculation, the helper's socket is open, nothing else was ever done."""
     installed.unit(f"ExecStart={SERVE}")
     return installed
@@ -256,27 +255,6 @@ def test_it_can_write_to_its_folder_only(lab: GuardLab) -> None:
     lab.machine.run(*inside, f"{UNITS}/{UNIT}.d/was-here")
     status = lab.machine.shell(f"cat /proc/{pid}/status")
     assert re.findall(r"Cap(?:Prm|Eff|Bnd):\t(\w+)", status) == ["0000000000000004"] * 3
-
-
-@pytest.mark.parametrize(
-    ("unit", "limit"),
-    [("specwatch-guard@.service", 2.0), ("specwatch-guard@.socket", None)],
-)
-def test_systemd_finds_nothing_wrong_with_the_units(
-    lab: GuardLab, unit: str, limit: float | None
-) -> None:
-    folder = "/tmp/verify"
-    for name in ("specwatch-guard@.service", "specwatch-guard@.socket"):
-        lab.machine.write_file(f"{folder}/{name}", (CHECKOUT / "systemd" / name).read_text())
-    done = lab.machine.run("systemd-analyze", "verify", f"{folder}/{unit}")
-    assert done.stdout + done.stderr == ""
-    if limit is not None:
-        done = lab.machine.run(
-            "systemd-analyze", "security", "--no-pager", "--offline=true", f"{folder}/{unit}"
-        )
-        level = re.search(r"Overall exposure level for .*: ([\d.]+)", done.stdout)
-        assert level is not None, done.stdout
-        assert float(level[1]) <= limit
 
 
 def test_it_ends_when_nobody_asks_and_comes_back(lab: GuardLab) -> None:

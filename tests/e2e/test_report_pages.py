@@ -53,7 +53,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
              "--middleware", "specwatch.tap.Tap", "--per-request-spec-decode-metrics", "summary",
              "--simulated-rate", "4"]  # fmt: skip
     with SimulatedVllm(folder / "vllm.log", *flags) as vllm:
-        vllm.wait_healthy()
+        vllm.wait_ready()
         config = {"targets": [{"name": "chat", "url": vllm.url, "interval": "1s"}]}
         database = f"sqlite:///{folder}/specwatch.db"
         with DaemonProcess.configured(folder / "own", database, config) as running:

@@ -22,13 +22,14 @@ from tests.actuators.process_families import (
     descendants,
     descriptors,
     family,
-    leave_others_out,
 )
-from tests.e2e.api import get
 from tests.e2e.processes import Specwatch
 from tests.e2e.waiting import eventually
+from tests.e2e.witness import speculates
+from tests.lab.http_get import is_ok
 from tests.lab.vllm_server import START_TIMEOUT, free_port, speculation_flags
 
+pytestmark = pytest.mark.usefixtures("only_ours")
 GONE_WITHIN = 120.0
 """Seconds from the end of specwatch to that of the last process of vLLM; 10 of them are grace."""
 Run = Callable[..., Specwatch]
@@ -55,21 +56,12 @@ class Served:
 
     def healthy(self) -> bool:
         """Whether ``GET /health`` answers 200."""
-        try:
-            return get(self.url + "/health")[0] == 200
-        except OSError:
-            return False
+        return is_ok(self.url + "/health")
 
     def speculates(self) -> bool:
         """Whether its page has the families of speculation."""
         eventually(self.healthy, what="vLLM is healthy", within=START_TIMEOUT)
-        return "vllm:spec_decode_num_drafts_total" in get(self.url + "/metrics")[1]
-
-
-@pytest.fixture(autouse=True)
-def only_ours() -> None:
-    """The processes of other tests are not looked for."""
-    leave_others_out()
+        return speculates(self.url)
 
 
 @pytest.fixture
