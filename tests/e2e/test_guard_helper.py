@@ -188,19 +188,12 @@ for text in json.loads(sys.argv[2]):
 print(json.dumps(found))
 """
 HOSTILE = [
-    "", "\n", "x", "\x00\xff\xfe\n", "[]\n", "{}\n", "null\n", '{"do": "status"', "A" * 100_000,
-    '{"do": "status", "unit": "ssh.service"}\n',
+    "", "\x00\xff\xfe\n", "A" * 100_000, '{"do": "status"', '{"do": ' + "[" * 900 + "\n",
+    '{"do": "status"}\n{"do": "status"}\n', '{"do": "status", "unit": "ssh.service"}\n',
+    '{"do": "disable", "incident": "a\\nExecStart=/bin/sh"}\n',
     '{"do": "disable", "incident": "a", "drop_in": "[Service]"}\n',
-    '{"do": "disable"}\n', '{"do": "disable", "incident": ""}\n',
-    '{"do": "disable", "incident": "a\\\\nExecStart=/bin/sh"}\n',
-    '{"do": "disable", "incident": "../../x"}\n', '{"do": "disable", "incident": "%n"}\n',
-    '{"do": "disable", "incident": "' + "a" * 65 + '"}\n', '{"do": "status", "incident": "a"}\n',
-    '{"do": "disable", "incident": "a", "timeout": 0}\n',
-    '{"do": "disable", "incident": "a", "timeout": 1e99}\n',
-    '{"do": "disable", "incident": "a", "timeout": NaN}\n',
-    '{"do": "disable", "incident": ["a"]}\n', '{"do": "exec"}\n',
-    '{"do": "status"}\n{"do": "status"}\n', '{"do": ' + "[" * 900 + "\n",
 ]  # fmt: skip
+"""Of each kind one: tests/actuators/test_helper_server.py has more of what is no request."""
 
 
 def test_hostile_requests_change_nothing_and_end_nothing(lab: GuardLab) -> None:

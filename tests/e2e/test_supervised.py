@@ -20,7 +20,6 @@ from tests.actuators.process_families import (
     alive,
     born,
     descendants,
-    descriptors,
     family,
 )
 from tests.e2e.processes import Specwatch
@@ -100,17 +99,13 @@ def below(process: Specwatch) -> list[int]:
     ]
 
 
-def gone(pids: list[int]) -> None:
-    eventually(lambda: not alive(pids), what=f"{pids} have ended", within=GONE_WITHIN)
-
-
 def test_killed_it_leaves_nothing_of_vllm(run: Run, spawning: Served) -> None:
     process = run(command=spawning.command)
     assert spawning.speculates()
     pids = below(process)
     assert len(pids) >= 3, "the holder, the server, its engine"
     process.kill()
-    gone(pids)
+    eventually(lambda: not alive(pids), what=f"{pids} have ended", within=GONE_WITHIN)
     assert not spawning.healthy()
 
 
@@ -141,13 +136,6 @@ def test_it_restarts_without_speculation_amid_a_start(served: Served) -> None:
     finally:
         supervisor.stop()
     assert descendants() == []
-
-
-def test_killed_it_leaves_nothing_of_a_stubborn_family(run: Run, tmp_path: Path) -> None:
-    process = run("--target", "http://127.0.0.1:1", command=family(tmp_path))
-    pids = [*born(tmp_path), *below(process)]
-    process.kill()
-    gone(pids)
 
 
 def test_a_second_signal_does_not_wait_for_a_stubborn_family(run: Run, tmp_path: Path) -> None:
@@ -186,12 +174,3 @@ def test_where_it_cannot_listen_the_child_ends_too(run: Run) -> None:
     started = re.search(r'"event": "vllm_started", "pid": (\d+)', process.said())
     assert started is not None
     assert alive([int(started[1])]) == []
-
-
-def test_forty_rounds_leave_no_process_and_no_descriptor() -> None:
-    supervisor = Supervisor(["sh", "-c", "sleep 600 & exec sleep 600"], environ=os.environ)
-    before = descriptors()
-    for _ in range(40):
-        supervisor.start(Mode.ON)
-        supervisor.stop()
-    assert (descriptors(), descendants()) == (before, [])
