@@ -112,19 +112,8 @@ def test_a_plugin_is_run_and_its_scores_are_json(
     plugin.write_text(
         "from tests.worlds.scenarios import WORLDS as ALL\nWORLDS = {'mine': ALL['helps']}\n"
     )
-    program.main(
-        [
-            "--plugin",
-            str(plugin),
-            "--hours",
-            "0.5",
-            "--policy",
-            "always-off",
-            "--json",
-            "--nice",
-            "0",
-        ]
-    )
+    words = "--hours 0.5 --policy always-off --json --nice 0 --plugin"
+    program.main([*words.split(), str(plugin)])
     result = json.loads(capsys.readouterr().out)
     assert (result["world"], result["policy"], result["restarts"]) == ("mine", "always-off", 1)
     assert result["regret_percent"] > 20
