@@ -121,7 +121,7 @@ def test_a_dashboards_queries_return_data(
     assert known <= empty.keys(), "these do find something"
     for query in queries:
         if EMPTY.get(place(query)) in FILTERED:
-            for question in questions(asker.expr(query)):
+            for question in questions(asker.query_text(query.expr)):
                 assert is_data(prometheus.query(question, told.ended)), question
 
 
