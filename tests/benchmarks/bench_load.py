@@ -1,6 +1,6 @@
 """CPU time of the client that ``specwatch bench`` is, beside that of ``vllm bench serve``.
 
-Both put the same load on a simulated server in a process of its own, in turn: 32 streams at once,
+Both put the same load on a simulated server in its own process, in turn: 32 streams at once,
 the same model of answers, a short and a long run each. What a run costs beyond its start is the
 difference of the two, by the tokens that the server counted. Needs the lab (``make lab``).
 """

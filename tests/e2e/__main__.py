@@ -82,7 +82,7 @@ class Lane:
         self.failures: list[str] = []
         """pytest's line for each test that failed."""
         niceness = _YIELDS if name in WAITING else 0
-        # A session of its own: an interrupt comes once, from us. When we are killed, it ends too.
+        # Its own session: an interrupt comes once, from us. When we are killed, it ends too.
         command = [
             "setpriv", "--pdeathsig", "INT", "nice", "-n", str(niceness),
             sys.executable, "-u", "-m", "pytest", "-p", "tests.plugins.no_skips",
@@ -159,7 +159,7 @@ def failed_test(line: str) -> str:
 
 
 def deserve_a_second_look(failures: Sequence[str], ended: Sequence[int]) -> bool:
-    """Whether so few tests failed, and nothing else went wrong, that each is run once more."""
+    """Whether so few tests failed, and nothing else went wrong, that each runs again."""
     return {*ended} <= {0, _NOTHING_CHOSEN, _FAILED} and 0 < len(failures) <= _SECOND_LOOK
 
 

@@ -94,8 +94,8 @@ def start_vllm(
     """``start_vllm(*flags, port, env, speculation, k, wait, models)``: a server of the tiny target.
 
     ``speculation`` is ``draft-good``, ``draft-bad``, ``ngram`` or None, with ``k`` draft tokens and
-    per-request records. With ``wait`` it answers when the call returns. Whoever starts it should
-    stop it (``with start_vllm() as server``), for two servers share few cores; what is left is
+    per-request records. With ``wait`` it answers when the call returns. Tests should
+    stop it (``with start_vllm() as server``), since servers share few cores; those left are
     stopped at the end of the session. ``models`` is the folder with the checkpoints.
     """
     logs = tmp_path_factory.mktemp("vllm")

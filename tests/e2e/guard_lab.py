@@ -69,7 +69,7 @@ class GuardLab:
         self.unit(f"ExecStart={SERVE}")
 
     def unit(self, *lines: str) -> None:
-        """Write vLLM's unit anew, with nothing left of earlier tests, and start it."""
+        """Replace vLLM's unit, remove what earlier tests left, and start it."""
         self.machine.shell(
             f"rm -rf /run/lab-*; systemctl stop {UNIT} {HELPER} {SOCKET} || true;"
             f" umount {UNITS}/{UNIT}.d || true;"

@@ -23,7 +23,7 @@ from tests.lab.systemd_machine import SystemdMachine
 from tests.lab.traffic import Outcome, requests_at, send
 from tests.lab.vllm_server import free_port, speculation_flags
 
-# Told to end amid requests this vLLM waits for them for ever, without an engine.
+# Stopped while requests run, this vLLM waits for them for ever, without an engine.
 _VLLM = """\
 [Unit]
 Description=a real vLLM
@@ -123,7 +123,7 @@ class GuardedVllm(Guarded):
 
 
 class LoadBalancer:
-    """What the hooks talk to: knows which targets are to get no requests now."""
+    """What the hooks talk to: keeps the targets that are to get no requests now."""
 
     def __init__(self) -> None:
         self.drained: set[str] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ receivers: [{name: nobody}]
 
 
 class _MonitoringServer(HttpServer):
-    """Listens on a free port, keeps its files in a folder of its own; starts when it is ready."""
+    """Listens on a free port, keeps its files in its own folder; starts when it is ready."""
 
     ready_path = "/-/ready"
 
@@ -63,7 +63,8 @@ class RunningPrometheus(_MonitoringServer, PrometheusApi):
     """A Prometheus that scrapes ``jobs``, URLs by the name of their job.
 
     ``rule_files`` are the texts of rule files by their names, ``alertmanagers`` the URLs that get
-    its alerts. ``interval`` is that of scrapes and of rules, in seconds.
+    its alerts. ``interval`` is that of scrapes and of rules, in seconds. Of the samples it stores
+    those with the names ``kept``, or all.
     """
 
     def __init__(
@@ -74,7 +75,10 @@ class RunningPrometheus(_MonitoringServer, PrometheusApi):
         rule_files: Mapping[str, str] | None = None,
         alertmanagers: Sequence[str] = (),
         interval: float = 1.0,
+        kept: Collection[str] = (),
     ) -> None:
+        keep = {"source_labels": ["__name__"], "regex": "|".join(kept), "action": "keep"}
+        relabelling = [keep] if kept else []
         seconds = f"{interval * 1000:.0f}ms"
         config = {
             "global": {
@@ -82,7 +86,10 @@ class RunningPrometheus(_MonitoringServer, PrometheusApi):
                 "evaluation_interval": seconds,
             },
             "scrape_configs": [
-                {"job_name": job, "static_configs": [_addresses(urls)]}
+                {
+                    "job_name": job, "static_configs": [_addresses(urls)],
+                    "metric_relabel_configs": relabelling,
+                }
                 for job, urls in jobs.items()
             ],
             "rule_files": list(rule_files or {}),

@@ -1,4 +1,4 @@
-"""Databases that fail under a daemon, told once and then judged by many tests.
+"""Databases that fail under a daemon: one course of events that many tests check.
 
 Twenty targets, all of them one simulated vLLM under traffic, are watched by two daemons. One writes
 to a Postgres that is stopped and started again, first in order and then as in a crash; the other to
@@ -56,7 +56,7 @@ class Watched:
 
 
 class Traffic:
-    """Requests that keep coming until told to stop."""
+    """Requests that keep coming until stopped."""
 
     def __init__(self, url: str) -> None:
         self._url = url

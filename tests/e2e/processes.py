@@ -158,7 +158,7 @@ class DaemonProcess(Specwatch, DaemonApi):
 
     @classmethod
     def configured(cls, folder: Path, database: str, config: Mapping[str, Any]) -> Self:
-        """A daemon with a configuration file in a folder of its own."""
+        """A daemon with a configuration file in its own folder."""
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "specwatch.yml"
         file.write_text(json.dumps(config, indent=2))  # JSON is YAML
@@ -205,7 +205,7 @@ class HttpServer(Process):
 
 
 class SimulatedVllm(Specwatch, HttpServer):
-    """``specwatch simulate`` on a port of its own, without traffic of its own."""
+    """``specwatch simulate`` on its own port; it generates no traffic."""
 
     ready_path = "/health"
 
@@ -218,7 +218,7 @@ class SimulatedVllm(Specwatch, HttpServer):
 
 
 class TapProxy(Specwatch, HttpServer):
-    """``specwatch tap proxy`` on a port of its own, before the server at ``upstream``.
+    """``specwatch tap proxy`` on its own port, before the server at ``upstream``.
 
     Once it is ready, it has looked at its upstream.
     """

@@ -1,4 +1,4 @@
-"""One story of a real vLLM and its watchers, told once and then judged by many tests.
+"""A real vLLM and its watchers: one course of events that many tests check.
 
 Four lives of one server: drafting with k = 4, the same again after SIGKILL, without speculation,
 and with another draft and k = 3. Two daemons watch all of it, one into SQLite and one into
@@ -217,7 +217,7 @@ class Teller:
             sending.result()
 
     def _watch_from_a_url_alone(self) -> None:
-        """A third daemon, told nothing but where vLLM is, comes and goes while it is off."""
+        """A third daemon, which gets only a URL, runs for a while when speculation is off."""
         before = counted(self._server.metrics())
         database = f"sqlite:///{self._folder}/alone/specwatch.db"
         alone = DaemonProcess(self._folder / "alone.log", database, "--target", self._server.url)

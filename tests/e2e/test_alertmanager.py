@@ -27,7 +27,7 @@ RESEND = 2.0
 LIFETIME = 4 * RESEND
 """Seconds after which an alert ends that nobody repeats; no machine stops for so long."""
 SELDOM = {"resend": "200s", "timeout": "30s"}
-"""Alerts then live on by themselves for longer than any test waits: their end has to be told."""
+"""Alerts then live longer than any test waits, unless their end is sent."""
 HEARD_WITHIN = 120.0
 
 Tell = Callable[..., Alertmanagers]
@@ -175,7 +175,7 @@ def test_an_end_is_believed_by_one_whose_clock_is_behind(
     heard(server)
     alertmanagers.set([])
     eventually(
-        lambda: not alertmanagers.status()[0].behind, what="the end is told", within=HEARD_WITHIN
+        lambda: not alertmanagers.status()[0].behind, what="the end is sent", within=HEARD_WITHIN
     )
     assert alerts(server)
     lives_on_for = 4 * resend + ahead

@@ -1,4 +1,4 @@
-"""The root helper under a real systemd: one unit, one file, and only for whom it is meant."""
+"""The root helper under a real systemd: one unit, one file, and only for its group."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_daemon_may_use_it_from_within_its_own_sandbox(lab: GuardLab) -> Non
 
 
 def test_a_secret_of_a_file_that_only_root_may_read_stays_there(lab: GuardLab) -> None:
-    """Whoever may ask the helper for the plan, or systemd for the unit, does not learn it."""
+    """Neither the plan of the helper nor the unit in systemd shows it."""
     secret = "sk-0123456789"
     args = SPECULATION.replace("'", "").replace('"', '\\"').replace("{", "'{").replace("}", "}'")
     lab.machine.write_file(
@@ -193,7 +193,7 @@ HOSTILE = [
     '{"do": "disable", "incident": "a\\nExecStart=/bin/sh"}\n',
     '{"do": "disable", "incident": "a", "drop_in": "[Service]"}\n',
 ]  # fmt: skip
-"""Of each kind one: tests/actuators/test_helper_server.py has more of what is no request."""
+"""One of each kind: tests/actuators/test_helper_server.py has more invalid requests."""
 
 
 def test_hostile_requests_change_nothing_and_end_nothing(lab: GuardLab) -> None:
@@ -349,7 +349,7 @@ class TestFailures:
         assert (status["mode"], status["life"]) == ("on", "up")
 
     def test_a_stop_that_takes_too_long(self, lab: GuardLab) -> None:
-        """It goes on, and is no failure yet; the same call again waits for what was begun."""
+        """It continues and has not failed yet; the same call again waits for it."""
         slow = "/run/lab-slow"
         stop = f"ExecStop=/bin/sh -c 'while test -e {slow}; do sleep 0.1; done'"
         lab.unit(f"ExecStart={SERVE}", stop)

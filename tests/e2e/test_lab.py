@@ -58,7 +58,7 @@ def test_a_server_comes_back_without_speculation_on_the_same_port(start_vllm: St
 
 
 def test_a_killed_server_leaves_nothing_behind(good_server: VllmServer) -> None:
-    """The engine and its worker are processes of their own and die with the front end."""
+    """The engine and its worker are separate processes and die with the front end."""
     assert len(good_server.processes()) >= 3
     good_server.kill()
     assert good_server.processes() == []

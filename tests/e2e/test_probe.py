@@ -1,7 +1,7 @@
 """``specwatch probe`` on real servers: with records, and without by the server's counters.
 
 What it says is held against the page of the server, read by other means just before and after its
-requests, and against what is known of sampling: the higher the temperature, the fewer are accepted.
+requests, and against a property of sampling: the higher the temperature, the fewer are accepted.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def test_by_counters_it_tells_what_the_server_counted(by_counters: Probed) -> No
 
 
 def test_one_temperature_is_what_the_server_counted_of_it(good_server: VllmServer) -> None:
-    """So that what belongs to which temperature is told apart."""
+    """The counts of a temperature are not mixed with those of others."""
     hot = Probed(good_server, "--temperatures", "1.2", *SHORT, "--concurrency", "2")
     assert added_up(hot) == hot.server
 
@@ -183,7 +183,7 @@ def test_with_traffic_of_others_counters_are_refused(bare_server: VllmServer) ->
 
 
 def probing(server: VllmServer, database: str) -> subprocess.Popen[str]:
-    """A long probe in a process of its own, of which a quarter is done."""
+    """A long probe in its own process, of which a quarter is done."""
     process = subprocess.Popen(
         [
             sys.executable, "-m", "specwatch", "probe", "--target", server.url, "--json",

@@ -163,7 +163,7 @@ def test_a_report_prints_on_white_paper(
 def test_a_page_says_the_same_without_scripts(
     chromium: Chromium, places: dict[str, str], name: str
 ) -> None:
-    """There are none in it: not one that it brought, and not one that came in a name."""
+    """It contains no script, neither its own nor one in a name."""
     with chromium.page(scripts=False) as page:
         page.open(places[name])
         assert len(page.text()) > 100

@@ -70,7 +70,7 @@ def served(vllm_install: Path, tiny_models: Path) -> Served:
 
 @pytest.fixture
 def spawning(vllm_install: Path, tiny_models: Path) -> Served:
-    """As vLLM does it unless told otherwise, which takes longer."""
+    """The default of vLLM, which takes longer."""
     return Served(vllm_install, tiny_models, "spawn")
 
 

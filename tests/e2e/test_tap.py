@@ -2,7 +2,7 @@
 
 Two servers with the same flags and an API key; only one of them has the tap. For the same seed both
 give the same answers whatever else runs beside (seen on this vLLM at up to 32 requests at a time),
-so what the other one said of a request is what an independent client knows of it.
+so the answers of the other one are what an independent client has.
 """
 
 from __future__ import annotations

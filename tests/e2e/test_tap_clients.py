@@ -1,6 +1,6 @@
 """Clients that nobody here wrote notice nothing of the tap, and their own figures are the tap's.
 
-All ask one server, each at a temperature of its own, and so in a bucket of its own.
+All ask one server, each at its own temperature, and so in its own bucket.
 """
 
 from __future__ import annotations

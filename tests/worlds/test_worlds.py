@@ -16,7 +16,7 @@ from tests.worlds.world import START
 
 
 class Stub:
-    """A world without traffic, whose truth is told; down for a minute after a restart."""
+    """A world without traffic, with given truths; down for a minute after a restart."""
 
     name, interval = "stub", 60.0
 
