@@ -40,7 +40,7 @@ LONGEST = (
 )  # fmt: skip
 """Files that take longest, which begin first: a worker has a file to itself, up to the end."""
 
-# No property is one of time, which others on the machine have a say in. Every run draws anew.
+# No deadline: other work on the machine takes time, too. Every run draws new examples.
 settings.register_profile("specwatch", deadline=None, max_examples=50)
 settings.load_profile("specwatch")
 

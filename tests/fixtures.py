@@ -40,7 +40,7 @@ def only_ours() -> None:
 def no_test_hangs(request: pytest.FixtureRequest) -> Iterator[None]:
     """Ends the whole run with every thread's stack, should a wait without a deadline slip in.
 
-    Tests on real servers have limits of their own.
+    Tests on real servers have their own limits.
     """
     if "e2e" in request.path.parts:
         yield

@@ -198,7 +198,7 @@ def wait_for(what: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {seconds:g} s in vain for {what}")
+            raise AssertionError(f"waited {seconds:g} s without success for {what}")
         time.sleep(0.01)
 
 

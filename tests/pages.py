@@ -18,7 +18,7 @@ Family = tuple[str, str, list[tuple[str, dict[str, str], float]]]
 """Name, type, and samples of ``(name, labels, value)``."""
 
 Request = Mapping[str, Any]
-"""What a tap knows of a request: see :func:`tap`."""
+"""What a tap counts of a request: see :func:`tap`."""
 
 DATA = Path(__file__).parent / "data"
 CAPTURES = sorted(DATA.glob("*.prom"))
@@ -89,7 +89,7 @@ def page(*families: tuple[str, str, Iterable[tuple[str, Mapping[str, str], float
 
 
 def escape(text: str) -> str:
-    """A label value as it stands between quotes."""
+    """A label value as written between quotes."""
     return text.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 

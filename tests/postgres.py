@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pwd
@@ -20,6 +21,7 @@ import pytest
 from tests.plugins.no_skips import in_ci
 
 STARTS_WITHIN = 30.0
+NOT_INSTALLED = "no Postgres server is installed (Debian: apt install postgresql)"
 IN_MEMORY, ENOUGH = Path("/dev/shm"), 2 * 2**30
 """A folder in memory, and the bytes that must be free there: it makes tables in half the time."""
 SETTINGS = {
@@ -85,7 +87,7 @@ class PostgresServer:
             connection.execute(statement)
 
     def new_url(self) -> str:
-        """The URL of an empty schema of its own, which goes with the server."""
+        """The URL of a new, empty schema, which is deleted with the server."""
         name = f"test{next(self._names)}"
         self.execute(f"CREATE SCHEMA {name}")
         options = quote(f"-csearch_path={name}")
@@ -128,16 +130,13 @@ def _fast() -> Path | None:
     return IN_MEMORY if writable and shutil.disk_usage(IN_MEMORY).free >= ENOUGH else None
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[PostgresServer]:
-    """A running server, shared by the whole session; who stops it starts it again."""
+@contextlib.contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    """A server in its own directory; RuntimeError if none is installed."""
     programs = find_programs()
     if programs is None:
-        reason = "no Postgres server is installed (Debian: apt install postgresql)"
-        if in_ci():
-            pytest.fail(reason)
-        pytest.skip(reason)
-    # Not pytest's own directory: the path of a socket may only have 107 bytes.
+        raise RuntimeError(NOT_INSTALLED)
+    # Not pytest's directory: the path of a socket may only have 107 bytes.
     directory = Path(tempfile.mkdtemp(prefix="specwatch-pg-", dir=_fast()))
     server = PostgresServer(programs, directory)
     try:
@@ -146,3 +145,12 @@ def postgres() -> Iterator[PostgresServer]:
     finally:
         server.stop(signal.SIGQUIT)  # nobody needs its last checkpoint
         shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A running server, shared by the whole session; a test that stops it starts it again."""
+    if find_programs() is None:
+        (pytest.fail if in_ci() else pytest.skip)(NOT_INSTALLED)
+    with running_postgres() as server:
+        yield server

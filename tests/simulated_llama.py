@@ -21,12 +21,12 @@ build b6097 and pages of build b10902 that others published agree, where not sai
   stream each completion ends with its own, and with ``include_usage`` there is a chunk for each.
 * The first chunk of a chat says ``role`` with ``content: null``. A stream may have comments (``:``)
   as sign of life when it is silent for long. Its head is sent when the prompt begins.
-* Each token is an event of its own, also of those that one step of speculation yields: the number
+* Each token is its own event, also of those that one step of speculation yields: the number
   of events says nothing about steps.
 * A step drafts at most as many tokens as are left less one, so ``length`` cuts no step short; the
   end of sequence or a stop word does: then ``draft_n_accepted`` counts tokens that ``predicted_n``
-  does not. Steps without a draft (nothing found by n-grams, too improbable) are not told apart, so
-  ``predicted_n - 1 - draft_n_accepted`` is the number of steps, of which some drafted nothing.
+  does not. Steps without a draft (nothing found by n-grams, too improbable) are not distinguished,
+  so ``predicted_n - 1 - draft_n_accepted`` is the number of steps, of which some drafted nothing.
 * Models with recurrent layers, at commit 9789512: steps that were accepted in part are
   counted in neither number, so that the ratio is always 1.
 * A temperature of 0 or less is greedy. The default stands in ``/props`` at
@@ -65,7 +65,7 @@ _PUBLIC = ("/health", "/v1/models")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What the server itself knows of one completion."""
+    """What the server itself has counted of one completion."""
 
     temperature: float
     predicted: int

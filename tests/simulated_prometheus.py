@@ -63,7 +63,7 @@ class SimulatedPrometheus(ThreadingHTTPServer):
     """As a context manager; ``asked`` has the path, parameters and headers of every query.
 
     Refuses queries that would touch more than ``most_samples``. ``refusals`` are answers to give
-    in place of its own: status, body and headers, each once.
+    instead, each once: status, body and headers.
     """
 
     daemon_threads = True

@@ -53,7 +53,7 @@ EFFECTS = {
     "report.bucket_sums", "report.hours",
     "scrape.engine_info", "scrape.gpu", "scrape.page_client",
 }  # fmt: skip
-"""Rooms and modules that do I/O or read the clock; all others are told the time and do none."""
+"""Rooms and modules that do I/O or read the clock; others get the time as an argument."""
 
 IMPURE_MODULES = {
     # Clocks, chance and the machine.
@@ -159,7 +159,7 @@ def check_calls(tree: ast.AST, own: str) -> Iterator[tuple[int, str]]:
         elif called in {"Random", "random.Random", "np.random.default_rng"} and not node.args:
             yield node.lineno, f"{own} is pure: {called}() needs a seed"
         elif owner == "random" and method != "Random":
-            yield node.lineno, f"{own} is pure: {called}() has no seed of its own"
+            yield node.lineno, f"{own} is pure: {called}() has no seed"
 
 
 def violations(package: Path) -> list[Violation]:

@@ -36,7 +36,7 @@ def commands(page: Path) -> Iterator[Typed]:
 
 
 def problem(words: list[str]) -> str | None:
-    """Why the words are no command and options of it."""
+    """Why the words are not a command with its options."""
     command: click.Command = group
     context = click.Context(group)
     while isinstance(command, click.Group) and words and words[0][0] not in "-.":

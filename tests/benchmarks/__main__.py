@@ -12,7 +12,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from tests.benchmarks.figure import HEADINGS, Figure, from_texts
+from tests.benchmarks.figure import HEADINGS, Figure
 
 NAMES = sorted(
     file.stem.removeprefix("bench_") for file in Path(__file__).parent.glob("bench_*.py")
@@ -33,7 +33,7 @@ def main(arguments: list[str]) -> int:
     for name in chosen.names or NAMES:
         print(f"measuring: {name}", file=sys.stderr, flush=True)
         try:
-            figures += measure(name)
+            figures += importlib.import_module(f"tests.benchmarks.bench_{name}").run()
         except Exception:
             traceback.print_exc()
             broken.append(name)
@@ -44,12 +44,6 @@ def main(arguments: list[str]) -> int:
     if broken:
         print(f"broken: {', '.join(broken)}", file=sys.stderr)
     return 1 if broken else 0
-
-
-def measure(name: str) -> list[Figure]:
-    """The figures of one benchmark."""
-    rows = importlib.import_module(f"tests.benchmarks.bench_{name}").run()
-    return [row if isinstance(row, Figure) else from_texts(*row) for row in rows]
 
 
 def table(figures: list[Figure]) -> str:

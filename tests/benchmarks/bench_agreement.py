@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from specwatch.loadtest.prompts import PROMPTS
 from tests.benchmarks.figure import Figure
 from tests.lab import vllm_install as lab
-from tests.lab.hub import hub_with
+from tests.lab.load_tools import OFFLINE, aiperf_profile, hub_with, vllm_bench
+from tests.lab.load_tools import run as run_tool
 from tests.lab.vllm_server import VllmServer
 
-_ROOT = Path(__file__).parents[2]
 _ROUNDS = 5
 _T = 2.31
 """Student's t of two times four degrees of freedom, 95 %."""
@@ -114,14 +112,12 @@ def _clients(url: str, tokenizer: Path, folder: Path) -> dict[str, Callable[[], 
 
 
 def _specwatch(url: str, prompts: Path) -> _Run:
-    printed = _ran(
-        [
-            sys.executable, "-m", "specwatch", "bench", "--target", url, "--dry-run", "--json",
-            "--dataset", prompts, "--concurrency", str(_CONCURRENCY), "--warm-up", "1s",
-            "--duration", f"{_SECONDS}s", "--max-tokens", str(_TOKENS), "--temperature", "0",
-        ],
-        {},
-    )  # fmt: skip
+    command = [
+        sys.executable, "-m", "specwatch", "bench", "--target", url, "--dry-run", "--json",
+        "--dataset", str(prompts), "--concurrency", str(_CONCURRENCY), "--warm-up", "1s",
+        "--duration", f"{_SECONDS}s", "--max-tokens", str(_TOKENS), "--temperature", "0",
+    ]  # fmt: skip
+    printed = run_tool(command, {"PYTHONPATH": str(lab.CHECKOUT)}, _MOST_SECONDS)
     (level,) = json.loads(printed)["levels"]
     return _Run(level["ttft"]["p50"], level["tpot"]["p50"], level["throughput"])
 
@@ -129,19 +125,17 @@ def _specwatch(url: str, prompts: Path) -> _Run:
 def _vllm(url: str, prompts: Path, tokenizer: Path, folder: Path) -> _Run:
     result = folder / "vllm.json"
     result.unlink(missing_ok=True)
-    _ran(
-        [
-            lab.vllm_folder() / "bin/vllm", "bench", "serve", "--backend", "openai-chat",
-            "--endpoint", "/v1/chat/completions", "--base-url", url, "--model", "tiny",
-            "--tokenizer", tokenizer, "--dataset-name", "sharegpt", "--dataset-path", prompts,
-            "--sharegpt-output-len", str(_TOKENS),
-            "--num-prompts", str(_REQUESTS), "--max-concurrency", str(_CONCURRENCY),
-            "--num-warmups", "4", "--temperature", "0", "--ignore-eos", "--disable-tqdm",
-            "--percentile-metrics", "ttft,tpot", "--metric-percentiles", "50",
-            "--save-result", "--result-dir", folder, "--result-filename", result.name,
-        ],
-        {"HF_HUB_OFFLINE": "1"},
+    command = vllm_bench(
+        lab.vllm_folder(), url, tokenizer,
+        requests=_REQUESTS, concurrency=_CONCURRENCY, temperature=0,
     )  # fmt: skip
+    command += [
+        "--dataset-name", "sharegpt", "--dataset-path", str(prompts),
+        "--sharegpt-output-len", str(_TOKENS), "--num-warmups", "4",
+        "--percentile-metrics", "ttft,tpot", "--metric-percentiles", "50",
+        "--save-result", "--result-dir", str(folder), "--result-filename", result.name,
+    ]  # fmt: skip
+    run_tool(command, OFFLINE, _MOST_SECONDS)
     found = json.loads(result.read_text())
     return _Run(found["p50_ttft_ms"] / 1e3, found["p50_tpot_ms"] / 1e3, found["output_throughput"])
 
@@ -149,38 +143,18 @@ def _vllm(url: str, prompts: Path, tokenizer: Path, folder: Path) -> _Run:
 def _aiperf(url: str, prompts: Path, hub: Path, folder: Path) -> _Run:
     artifacts = folder / "aiperf"
     shutil.rmtree(artifacts, ignore_errors=True)
-    _ran(
-        [
-            lab.aiperf_folder() / "bin/aiperf", "profile", "--model", "tiny", "--url", url,
-            "--endpoint-type", "chat", "--streaming", "--tokenizer", "lab/tiny",
-            "--use-server-token-count", "--input-file", prompts,
-            "--custom-dataset-type", "single_turn",
-            "--extra-inputs", f"max_tokens:{_TOKENS}", "--extra-inputs", "temperature:0",
-            "--extra-inputs", "ignore_eos:true", "--request-count", str(_REQUESTS),
-            "--warmup-request-count", "4", "--concurrency", str(_CONCURRENCY),
-            "--workers-max", "1", "--record-processors", "1", "--ui-type", "none",
-            "--no-gpu-telemetry", "--no-server-metrics", "--artifact-dir", artifacts,
-        ],
-        {"HF_HUB_OFFLINE": "1", "HF_HOME": str(hub)},
+    command = aiperf_profile(
+        lab.aiperf_folder(), url, artifacts,
+        requests=_REQUESTS, concurrency=_CONCURRENCY, temperature=0,
     )  # fmt: skip
+    command += [
+        "--input-file", str(prompts), "--custom-dataset-type", "single_turn",
+        "--extra-inputs", f"max_tokens:{_TOKENS}", "--warmup-request-count", "4",
+    ]  # fmt: skip
+    run_tool(command, {**OFFLINE, "HF_HOME": str(hub)}, _MOST_SECONDS)
     found = json.loads((artifacts / "profile_export_aiperf.json").read_text())
     return _Run(
         found["time_to_first_token"]["p50"] / 1e3,
         found["inter_token_latency"]["p50"] / 1e3,
         found["output_token_throughput"]["avg"],
     )
-
-
-def _ran(command: list[Any], environment: dict[str, str]) -> str:
-    done = subprocess.run(
-        [str(each) for each in command],
-        cwd=_ROOT,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_MOST_SECONDS,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {done.stderr[-2000:]}")
-    return done.stdout

@@ -2,7 +2,7 @@
 
 Both watch the same page server in turn, for a whole number of minutes, so that closing windows and
 writing them has its share. What is judged on fills in an hour only: that hour is fed to the judges
-of a process of its own.
+in their own process.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def _of(cost: Cost | None, name: str) -> float | None:
 
 
 def measure(who: str, targets: int, seconds: float) -> Cost:
-    """Run a watcher against a page server of its own."""
+    """Run a watcher against its own page server."""
     with contextlib.ExitStack() as stack:
         place = _FAST_DISK if _FAST_DISK.is_dir() else None
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=place))) / "run"

@@ -1,6 +1,6 @@
 """One look at a page of 15.9 MB, just below ``max_page_size``: what reading and counting it take.
 
-Each page is read in a process of its own, so that the memory is that page's.
+Each page is read in its own process, so that the memory is that page's.
 """
 
 from __future__ import annotations

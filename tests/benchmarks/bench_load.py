@@ -1,6 +1,6 @@
 """CPU time of the client that ``specwatch bench`` is, beside that of ``vllm bench serve``.
 
-Both put the same load on a simulated server in a process of its own, in turn: 32 streams at once,
+Both put the same load on a simulated server in its own process, in turn: 32 streams at once,
 the same model of answers, a short and a long run each. What a run costs beyond its start is the
 difference of the two, by the tokens that the server counted. Needs the lab (``make lab``).
 """
@@ -13,14 +13,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks.figure import Figure
+from tests.e2e.processes import SimulatedVllm
 from tests.lab import vllm_install as lab
-from tests.lab.vllm_server import free_port
+from tests.lab.http_get import page
+from tests.lab.load_tools import OFFLINE, vllm_bench
 
 _ROOT = Path(__file__).parents[2]
 _ROUNDS = 3
@@ -29,6 +29,7 @@ _TOKENS = 64
 _SHORT, _LONG = 2, 14
 """Seconds of specwatch's runs; the peer gets as many tokens."""
 _STEP = "0.01"
+"""Seconds in which the simulated server generates a token of each request."""
 _MILLION = 1e6
 
 
@@ -39,7 +40,12 @@ def run() -> list[Figure]:
     tokenizer = lab.tiny_models(lab.vllm_folder()) / "target"
     ours: list[tuple[float, float]] = []
     theirs: list[tuple[float, float]] = []
-    with _simulated() as url, tempfile.TemporaryDirectory() as folder:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        SimulatedVllm(Path(folder) / "log", "--simulated-step-time", _STEP) as server,
+    ):
+        server.wait_ready()
+        url = server.url
         for _ in range(_ROUNDS):
             runs = [_specwatch(url, seconds) for seconds in (_SHORT, _LONG)]
             ours.append(_apart(runs))
@@ -74,17 +80,12 @@ def _specwatch(url: str, seconds: float) -> tuple[float, float]:
 
 
 def _vllm(url: str, requests: int, tokenizer: Path, folder: str) -> tuple[float, float]:
-    return _measured(
-        url,
-        [
-            str(lab.vllm_folder() / "bin/vllm"), "bench", "serve", "--backend", "openai-chat",
-            "--endpoint", "/v1/chat/completions", "--base-url", url, "--model", "tiny",
-            "--tokenizer", str(tokenizer), "--dataset-name", "random", "--random-input-len", "20",
-            "--random-output-len", str(_TOKENS), "--num-prompts", str(requests),
-            "--max-concurrency", str(_CONCURRENCY), "--temperature", "0.7", "--ignore-eos",
-            "--disable-tqdm", "--result-dir", folder,
-        ],
+    command = vllm_bench(
+        lab.vllm_folder(), url, tokenizer,
+        requests=requests, concurrency=_CONCURRENCY, temperature=0.7,
     )  # fmt: skip
+    more = ("--dataset-name", "random", "--random-input-len", "20", "--result-dir", folder)
+    return _measured(url, [*command, *more, "--random-output-len", str(_TOKENS)])
 
 
 def _measured(url: str, command: Sequence[str]) -> tuple[float, float]:
@@ -93,7 +94,7 @@ def _measured(url: str, command: Sequence[str]) -> tuple[float, float]:
     process = subprocess.Popen(
         command,
         cwd=_ROOT,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        env={**os.environ, **OFFLINE},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -106,32 +107,5 @@ def _measured(url: str, command: Sequence[str]) -> tuple[float, float]:
 
 
 def _tokens(url: str) -> float:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"{url}/metrics", timeout=60) as response:
-        page = response.read().decode()
-    found = re.findall(r"^vllm:generation_tokens_total{.*} (\S+)$", page, re.MULTILINE)
-    return sum(map(float, found))
-
-
-@contextmanager
-def _simulated() -> Iterator[str]:
-    """A simulated vLLM that generates a token of each request every 10 ms."""
-    port = free_port()
-    process = subprocess.Popen(
-        [
-            sys.executable, "-m", "specwatch", "simulate", "tiny", "--port", str(port),
-            "--simulated-step-time", _STEP,
-        ],
-        cwd=_ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("simulated vLLM at "):
-                break
-        else:
-            raise RuntimeError("the simulated server did not start")
-        yield line.split()[-1]
-    finally:
-        process.kill()
-        process.wait()
+    pattern = r"^vllm:generation_tokens_total{.*} (\S+)$"
+    return sum(map(float, re.findall(pattern, page(f"{url}/metrics"), re.MULTILINE)))

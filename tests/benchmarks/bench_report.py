@@ -1,6 +1,6 @@
 """The report of a week of a fleet, from hours and from minutes, on SQLite and Postgres.
 
-Each is made by a process of its own and those that it shares the work with, whose memory is looked
+Each is made by its own process and those that it shares the work with, whose memory is looked
 at when they end. The rows are those of real windows, of which there are a few dozen, so that
 writing them takes less than reading.
 """
@@ -11,7 +11,6 @@ import json
 import os
 import random
 import resource
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +18,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from specwatch.cli import report
@@ -45,7 +43,7 @@ from specwatch.store.repository import Store
 from specwatch.store.statements import add_contexts, add_rows
 from tests.benchmarks.bench_store import tally
 from tests.benchmarks.figure import Figure
-from tests.postgres import PostgresServer, find_programs
+from tests.postgres import running_postgres
 
 BUCKETS = ("all", "0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1", "unknown")
 TARGETS = 50
@@ -92,16 +90,8 @@ def _databases() -> Iterator[tuple[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="specwatch-bench-") as folder:
         numbers = iter(range(9))
         yield "SQLite", lambda: f"sqlite:///{folder}/{next(numbers)}.db"
-    programs = find_programs()
-    if programs is None:
-        raise RuntimeError("no Postgres server is installed (Debian: apt install postgresql)")
-    with tempfile.TemporaryDirectory(prefix="specwatch-pg-") as folder:
-        server = PostgresServer(programs, Path(folder))
-        server.start()
-        try:
-            yield "Postgres", server.new_url
-        finally:
-            server.stop(signal.SIGINT)
+    with running_postgres() as server:
+        yield "Postgres", server.new_url
 
 
 def fill(url: str, length: int, days: int, targets: int = TARGETS) -> None:
@@ -206,7 +196,7 @@ def _measured(url: str) -> dict[str, float]:
 def measure(url: str) -> dict[str, float]:
     """Make the report: seconds, those of all processors, those of reading, and peak memory.
 
-    What is imported for the first report is no part of it.
+    What is imported for the first report does not count.
     """
     report.made(url, None, since=NOW - HOUR, until=NOW, now=NOW, targets=["target-0"])
     report.made(url, None, since=NOW - DAY, until=NOW, now=NOW, targets=["target-0"])

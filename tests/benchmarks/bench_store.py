@@ -24,6 +24,7 @@ from specwatch.domain.model import (
 )
 from specwatch.store.packing import PackedBatch, pack_batch
 from specwatch.store.repository import Store
+from tests.benchmarks.figure import Figure
 
 BUCKETS = ("all", "0", "(0,0.3]", "(0.3,0.7]", "(0.7,1]", ">1")
 DAY_OF_MINUTES = 1440
@@ -36,18 +37,20 @@ LENGTH = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0, 
 ACCEPTANCE = tuple(n / 20 for n in range(1, 20))
 
 
-def run() -> list[tuple[str, str, str, str]]:
-    """Measure: what, measured, budget, aim."""
+def run() -> list[Figure]:
+    """Measure disk and time."""
     with tempfile.TemporaryDirectory(prefix="specwatch-bench-") as directory:
         size = measure_day(Path(directory) / "day.db")
         flush = measure_flush(Path(directory) / "fleet.db")
         rolled = measure_roll_up(Path(directory) / "day.db")
         pack = measure_packing()
     return [
-        ("store: a day of minutes, one busy target, 6 buckets", f"{size:.2f} MB", "3 MB", "1.7 MB"),
-        ("store: flush of 200 targets x 6 buckets", f"{flush:.1f} ms", "50 ms", "10 ms"),
-        ("store: packing one window", f"{pack:.1f} µs", "-", "-"),
-        ("store: rolling up one hour of 6 buckets", f"{rolled:.1f} ms", "-", "-"),
+        Figure(
+            "store: a day of minutes, one busy target, 6 buckets", size, "MB", budget=3, aim=1.7
+        ),
+        Figure("store: flush of 200 targets x 6 buckets", flush, "ms", budget=50, aim=10),
+        Figure("store: packing one window", pack, "µs"),
+        Figure("store: rolling up one hour of 6 buckets", rolled, "ms"),
     ]
 
 
@@ -68,13 +71,10 @@ def measure_flush(file: Path) -> float:
     store = Store(f"sqlite:///{file}", daemon="bench")
     store.open(0)
 
-    def flushes() -> Iterator[Callable[[], None]]:
-        for n in range(15):
-            start = T0 + 60 * n
-            batches = [batch(f"target-{m}", start, chance) for m in range(TARGETS)]
-            yield lambda batches=batches: store.write(batches, now=0)
-
-    took = [milliseconds(flush) for flush in flushes()]
+    took = []
+    for n in range(15):
+        batches = [batch(f"target-{m}", T0 + 60 * n, chance) for m in range(TARGETS)]
+        took.append(milliseconds(lambda: store.write(batches, now=0)))  # noqa: B023
     store.close(0)
     return statistics.median(took)
 
@@ -178,8 +178,3 @@ def histogram(
         counts[index] = int(count * share / sum(shares) * chance.uniform(0.7, 1.3))
     total = count * center * chance.uniform(0.9, 1.1)
     return Histogram(bounds, tuple(counts), float(int(total)) if center >= 100 else total)
-
-
-if __name__ == "__main__":
-    for row in run():
-        print(*row, sep=" | ")

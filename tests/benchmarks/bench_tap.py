@@ -2,7 +2,7 @@
 
 Measured without a server around it: an application that answers at once, bare, under a wrapper that
 does nothing, and under the tap, in turn; of many rounds the cheapest counts, since other work on
-the machine only adds. Multi-process mode, in which counters are files, needs a process of its own:
+the machine only adds. Multi-process mode, in which counters are files, needs its own process:
 ``python -m tests.benchmarks.bench_tap`` prints what it measures as JSON.
 """
 

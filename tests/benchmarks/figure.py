@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 HEADINGS = ("what", "measured", "peer", "ratio", "budget", "aim", "verdict")
@@ -55,24 +55,9 @@ class Figure:
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain values."""
-        return {
-            "what": self.what,
-            "measured": self.measured,
-            "unit": self.unit,
-            "peer": self.peer,
-            "ratio": self.ratio,
-            "budget": self.budget,
-            "aim": self.aim,
-            "limits": "x peer" if self.of_peer else self.unit,
-            "verdict": self.verdict,
-        }
-
-
-def from_texts(what: str, measured: str, budget: str, aim: str) -> Figure:
-    """A figure of cells such as ``1.62 MB`` and ``-``."""
-    number, _, unit = measured.partition(" ")
-    limits = [None if text == "-" else float(text.partition(" ")[0]) for text in (budget, aim)]
-    return Figure(what, float(number), unit, budget=limits[0], aim=limits[1])
+        values = asdict(self)
+        limits = "x peer" if values.pop("of_peer") else self.unit
+        return values | {"ratio": self.ratio, "limits": limits, "verdict": self.verdict}
 
 
 def _number(value: float | None, unit: str) -> str:

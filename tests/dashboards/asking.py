@@ -11,12 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tests.dashboards.board import Board, Query, query_text
+from tests.dashboards.board import Board, Query
 from tests.dashboards.prometheus import PrometheusApi, Series
 
-ALL = "$__all"
 _LABEL_VALUES = re.compile(r"label_values\(\s*(?:(?P<selector>.+),\s*)?(?P<label>\w+)\s*\)", re.S)
-_NAMED = re.compile(r"\$(?P<plain>\w+)|\$\{(?P<braced>\w+)(?::(?P<format>\w+))?\}")
+_NAMED = re.compile(r"\$(\w+)")
 _SPECIAL = re.compile(r"([\\^$*+?.()|\[\]{}])")
 _STEPS = (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400)
 """Seconds that Grafana rounds an interval to, of which it has more."""
@@ -43,36 +42,25 @@ class Span:
 
     def macros(self, points: int) -> dict[str, str]:
         """What Grafana calls by names that begin with two underscores."""
-        step = self.step(points)
-        rate = max(step + self.scrape_interval, 4 * self.scrape_interval)
-        return {
-            "__interval": f"{step:g}s",
-            "__interval_ms": f"{step * 1000:.0f}",
-            "__rate_interval": f"{rate:g}s",
-            "__range": f"{self.seconds:.0f}s",
-            "__range_s": f"{self.seconds:.0f}",
-            "__range_ms": f"{self.seconds * 1000:.0f}",
-        }
+        rate = max(self.step(points) + self.scrape_interval, 4 * self.scrape_interval)
+        return {"__rate_interval": f"{rate:g}s", "__range": f"{self.seconds:.0f}s"}
 
 
 @dataclass(frozen=True)
 class Value:
-    """What a variable is set to. ``options`` are all that it could be."""
+    """What a variable is set to."""
 
-    options: tuple[str, ...]
     chosen: tuple[str, ...]
     several: bool
     """Whether it can have several values, which makes a regular expression of it."""
     everything: str = ""
-    """What stands for all of them, where it is no list."""
+    """A regular expression for all values, if they are not listed."""
 
-    def text(self, kind: str | None = None) -> str:
-        """As it stands in a query."""
-        if kind == "text":
-            return ", ".join(self.chosen)
+    def query_text(self) -> str:
+        """What a query contains in place of the variable."""
         if self.everything:
             return self.everything
-        if kind == "raw" or not self.several:
+        if not self.several:
             return self.chosen[0] if self.chosen else ""
         escaped = [_SPECIAL.sub(r"\\\\\1", each) for each in self.chosen]
         return escaped[0] if len(escaped) == 1 else f"({'|'.join(escaped)})"
@@ -82,21 +70,13 @@ class UnknownVariable(Exception):
     """A query names a variable that its dashboard has not."""
 
 
-def substituted(
-    text: str, values: Mapping[str, Value], macros: Mapping[str, str], kind: str | None = None
-) -> str:
-    """The text with values in place of names; :class:`UnknownVariable` where there is none.
-
-    ``kind`` is how values are written where the text does not say it itself.
-    """
+def substituted(text: str, values: Mapping[str, str]) -> str:
+    """The text with values in place of names; :class:`UnknownVariable` for any other name."""
 
     def value(match: re.Match[str]) -> str:
-        name = match["plain"] or match["braced"]
-        if name in macros:
-            return macros[name]
-        if name not in values:
-            raise UnknownVariable(f"${name} in {text}")
-        return values[name].text(match["format"] or kind)
+        if match[1] not in values:
+            raise UnknownVariable(f"${match[1]} in {text}")
+        return values[match[1]]
 
     return _NAMED.sub(value, text)
 
@@ -121,48 +101,45 @@ class Asker:
             return [self]
         value = self.values[name]
         found = [copy.copy(self) for _ in value.chosen]
-        for asker, each in zip(found, value.chosen, strict=True):
-            alone = replace(value, chosen=(each,), everything="")
+        for asker, chosen in zip(found, value.chosen, strict=True):
+            alone = replace(value, chosen=(chosen,), everything="")
             asker.values = {**self.values, name: alone}
         return found
 
+    def query_text(self, text: str, points: int = 1000) -> str:
+        """A query as Prometheus gets it, for so many points across the screen."""
+        values = {name: value.query_text() for name, value in self.values.items()}
+        return substituted(text, values | self.span.macros(points))
+
+    def shown_text(self, text: str) -> str:
+        """Words as the screen shows them."""
+        values = {name: ", ".join(value.chosen) for name, value in self.values.items()}
+        return substituted(text, values | self.span.macros(1000))
+
     def options(self, text: str) -> list[str]:
         """What the query of a variable answers."""
-        asked = substituted(text, self.values, self.span.macros(1000))
+        asked = self.query_text(text)
         match = _LABEL_VALUES.fullmatch(asked.strip())
         if match is None:
             raise UnknownVariable(f"{asked}: only label_values(selector, label) is understood")
         selectors = [match["selector"].strip()] if match["selector"] else []
         return self.prometheus.label_values(match["label"], selectors, self.span.start)
 
-    def expr(self, query: Query, points: int = 1000) -> str:
-        """The query as Prometheus gets it."""
-        return substituted(query.expr, self.values, self.span.macros(points))
-
     def answer(self, query: Query, points: int = 1000) -> list[Series]:
         """What Prometheus says to it."""
-        expr = self.expr(query, points)
+        expr = self.query_text(query.expr, points)
         if query.instant:
             return self.prometheus.query(expr, self.span.end)
         step = self.span.step(points)
         return self.prometheus.query_range(expr, self.span.start, self.span.end, step)
 
     def _value(self, variable: Mapping[str, Any]) -> Value:
-        several = bool(variable.get("multi") or variable.get("includeAll"))
+        several, name = bool(variable["includeAll"]), variable["name"]
         if variable["type"] != "query":
-            current = (variable.get("current") or {}).get("value") or variable.get("query") or ""
-            return Value((str(current),), (str(current),), several)
-        options = tuple(self._sifted(variable, self.options(query_text(dict(variable)))))
-        if variable["name"] in self.chosen:
-            return Value(options, tuple(self.chosen[variable["name"]]), several)
-        if variable.get("includeAll") and _is_all(variable.get("current") or {}):
-            return Value(options, options, several, str(variable.get("allValue") or ""))
-        return Value(options, options[:1], several)
-
-    def _sifted(self, variable: Mapping[str, Any], options: Sequence[str]) -> list[str]:
-        pattern = str(variable.get("regex") or "").strip("/")
-        return [option for option in options if not pattern or re.search(pattern, option)]
-
-
-def _is_all(current: Mapping[str, Any]) -> bool:
-    return not current or current.get("value") in (ALL, [ALL], None, [], "")
+            return Value((str(variable["query"]),), several)
+        options = self.options(variable["query"]["query"])
+        if name in self.chosen:
+            return Value(tuple(self.chosen[name]), several)
+        if several:
+            return Value(tuple(options), several, str(variable["allValue"]))
+        return Value(tuple(options[:1]), several)

@@ -16,13 +16,9 @@ ROW = 24
 LEGEND_ROW = 19
 CALCULATIONS: dict[str, tuple[str, Callable[[list[float]], float]]] = {
     "lastNotNull": ("Last *", lambda v: v[-1]),
-    "last": ("Last", lambda v: v[-1]),
-    "mean": ("Mean", lambda v: sum(v) / len(v)),
     "max": ("Max", max),
     "min": ("Min", min),
-    "sum": ("Total", sum),
 }
-_BACKGROUNDS = ("background", "background_solid")
 
 
 def draw_stats(canvas: Canvas, box: Box, lines: Sequence[Line], options: dict[str, str]) -> None:
@@ -40,7 +36,7 @@ def draw_stats(canvas: Canvas, box: Box, lines: Sequence[Line], options: dict[st
         colour = theme.colour(each.field.colour_of(value))
         text = each.field.text(value)
         ink = colour
-        if options.get("colorMode") in _BACKGROUNDS:
+        if options.get("colorMode") == "background":
             canvas.frame(tile, colour)
             ink = ink_on(colour)
         named = mode == "value_and_name" or (mode == "auto" and len(lines) > 1)

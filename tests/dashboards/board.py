@@ -63,25 +63,23 @@ class Board:
         return [each for each in found if not each.get("builtIn")]
 
     def panels(self) -> Iterator[tuple[dict[str, Any], str]]:
-        """All but rows, those in collapsed rows too; each with the variable that repeats it."""
-        row = ""
+        """All but rows, each with the variable that repeats its row."""
+        repeat = ""
         for panel in in_order(self.json["panels"]):
             if panel["type"] == "row":
-                row = panel.get("repeat") or ""
-                yield from ((each, row) for each in panel.get("panels") or ())
+                repeat = panel.get("repeat") or ""
             else:
-                yield panel, panel.get("repeat") or row
+                yield panel, repeat
 
     def queries(self) -> Iterator[Query]:
         """Every query, of whatever asks one."""
         for variable in self.variables:
             if variable["type"] == "query":
-                text = query_text(variable)
+                text = variable["query"]["query"]
                 yield Query(self.name, Kind.VARIABLE, variable["name"], "", text)
         for annotation in self.annotations:
-            yield Query(
-                self.name, Kind.ANNOTATION, annotation["name"], "", annotation_text(annotation)
-            )
+            expr = annotation["target"]["expr"]
+            yield Query(self.name, Kind.ANNOTATION, annotation["name"], "", expr)
         for panel, repeat in self.panels():
             yield from panel_queries(self.name, panel, repeat)
 
@@ -92,27 +90,14 @@ def in_order(panels: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def panel_queries(board: str, panel: Mapping[str, Any], repeat: str = "") -> list[Query]:
-    """Those of one panel, in their order, but those that are hidden."""
+    """Those of one panel, in their order."""
     return [
         Query(
             board, Kind.PANEL, panel["title"], target["refId"], target["expr"],
             target.get("legendFormat") or "", bool(target.get("instant")), repeat,
         )
         for target in panel.get("targets") or ()
-        if not target.get("hide")
     ]  # fmt: skip
-
-
-def query_text(variable: dict[str, Any]) -> str:
-    """The query of a variable, which Grafana has kept in several shapes."""
-    query = variable["query"]
-    return str(query["query"] if isinstance(query, dict) else query)
-
-
-def annotation_text(annotation: dict[str, Any]) -> str:
-    """The query of an annotation, which is in a target of its own since Grafana 8."""
-    target = annotation.get("target") or {}
-    return str(target.get("expr") or annotation["expr"])
 
 
 def boards(folder: Path = FOLDER) -> list[Board]:

@@ -108,7 +108,7 @@ def fitted(text: str, size: float, width: float, weight: str = "normal") -> str:
 
 
 def wrapped(text: str, size: float, width: float) -> list[str]:
-    """Lines that are no wider."""
+    """Lines that fit the width."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()

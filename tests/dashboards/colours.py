@@ -27,7 +27,7 @@ _PALETTE = (
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours of what is no data."""
+    """Colours of everything but data."""
 
     name: str
     canvas: str
@@ -38,7 +38,7 @@ class Theme:
     grid: str
 
     def colour(self, name: str | None) -> str:
-        """A named colour of Grafana's; the text's where there is none."""
+        """The hex code of one of Grafana's colours; without a name, that of text."""
         if not name or name in ("text", "transparent"):
             return self.text if name != "transparent" else self.panel
         if name.startswith("#"):
@@ -48,12 +48,12 @@ class Theme:
         return _SHADES.get(name) or _VARIANTS.get(name) or self.faint
 
     def of_series(self, number: int) -> str:
-        """That of a series which has none of its own, by its place."""
+        """The colour of a series, by its number, if its panel names none."""
         return self.colour(_PALETTE[number % len(_PALETTE)])
 
 
 def _darker(name: str) -> str:
-    """What a name stands for where the ground is light, by its name where it is dark."""
+    """The name of the shade that the light theme shows for a name of the dark theme."""
     shade, _, hue = name.rpartition("-")
     darker = {"super-light": "light-", "light": "", "": "semi-dark-", "semi-dark": "dark-"}
     return f"{darker.get(shade, 'dark-')}{hue}" if hue in _SHADES else name

@@ -60,13 +60,13 @@ class Field:
         return None
 
 
-def field_of(panel: Mapping[str, Any], name: str, ref: str = "") -> Field:
-    """The field of that name, which the query of that letter brought."""
+def field_of(panel: Mapping[str, Any], name: str) -> Field:
+    """The field of that name."""
     config = panel.get("fieldConfig") or {}
     found = dict(config.get("defaults") or {})
     custom = dict(found.get("custom") or {})
     for override in config.get("overrides") or ():
-        if not _matches(override["matcher"], name, ref):
+        if not _matches(override["matcher"], name):
             continue
         for each in override["properties"]:
             key, value = each["id"], each["value"]
@@ -88,22 +88,15 @@ def field_of(panel: Mapping[str, Any], name: str, ref: str = "") -> Field:
     )
 
 
-def _matches(matcher: Mapping[str, Any], name: str, ref: str) -> bool:
+def _matches(matcher: Mapping[str, Any], name: str) -> bool:
     kind, wanted = matcher["id"], matcher["options"]
     if kind == "byName":
         return bool(wanted == name)
     if kind == "byRegexp":
         return re.search(str(wanted).strip("/"), name) is not None
-    if kind == "byFrameRefID":
-        return bool(wanted == ref)
     raise ValueError(f"a matcher of overrides that is not understood: {kind}")
 
 
-def legend(template: str, series: Series, expr: str) -> str:
+def legend(template: str, series: Series) -> str:
     """The name of a series, as its query has it in its legend."""
-    if template and template != "__auto":
-        return _LABEL.sub(lambda match: series.labels.get(match[1], match[0]), template)
-    labels = {key: value for key, value in series.labels.items() if key != "__name__"}
-    shown = ", ".join(f'{key}="{value}"' for key, value in sorted(labels.items()))
-    name = series.labels.get("__name__", "")
-    return f"{name}{{{shown}}}" if shown else name or expr
+    return _LABEL.sub(lambda match: series.labels.get(match[1], match[0]), template)

@@ -34,28 +34,29 @@ class PrometheusApi:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def query(self, expr: str, at: float) -> list[Series]:
-        """An instant query at a Unix time; a scalar is a series without labels."""
-        found = self._ask("query", {"query": expr, "time": at})
-        if found["resultType"] == "scalar":
-            return [Series({}, (_point(found["result"]),))]
-        return [Series(each["metric"], (_point(each["value"]),)) for each in found["result"]]
+    def query(self, expr: str, at: float | None = None) -> list[Series]:
+        """An instant query, at a Unix time or now; a scalar is a series without labels."""
+        answer = self.ask("query", {"query": expr} | ({} if at is None else {"time": at}))
+        if answer["resultType"] == "scalar":
+            return [Series({}, (_point(answer["result"]),))]
+        return [Series(found["metric"], (_point(found["value"]),)) for found in answer["result"]]
 
     def query_range(self, expr: str, start: float, end: float, step: float) -> list[Series]:
         """A range query, in Unix seconds."""
         asked = {"query": expr, "start": start, "end": end, "step": step}
         return [
             Series(each["metric"], tuple(map(_point, each["values"])))
-            for each in self._ask("query_range", asked)["result"]
+            for each in self.ask("query_range", asked)["result"]
         ]
 
     def label_values(self, label: str, selectors: Sequence[str], start: float) -> list[str]:
         """The values of a label, of the series that the selectors match, since a Unix time."""
         asked = {"start": start} | ({"match[]": list(selectors)} if selectors else {})
-        found: list[str] = self._ask(f"label/{label}/values", asked)
+        found: list[str] = self.ask(f"label/{label}/values", asked)
         return found
 
-    def _ask(self, what: str, asked: Mapping[str, Any]) -> Any:
+    def ask(self, what: str, asked: Mapping[str, Any]) -> Any:
+        """The data of an answer, by the last part of its path; :class:`QueryRefused`."""
         status, body = get(f"{self.url}/api/v1/{what}?{urlencode(asked, doseq=True)}")
         if status != 200:
             raise QueryRefused(f"{asked}: {body}")

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tests.dashboards import blocks, lines
-from tests.dashboards.asking import Asker, substituted
-from tests.dashboards.board import annotation_text, in_order, panel_queries
+from tests.dashboards.asking import Asker
+from tests.dashboards.board import in_order, panel_queries
 from tests.dashboards.canvas import Box, Canvas, text_width
 from tests.dashboards.colours import Theme
 from tests.dashboards.fields import field_of, legend
@@ -54,8 +54,6 @@ class Screen:
         self.canvas.write(x, BAR / 2, self._asker.board.title, size=13, weight="bold")
         x += text_width(self._asker.board.title, 13, "bold") + 30
         for variable in self._asker.board.variables:
-            if variable.get("hide") == 2:
-                continue
             value = self._asker.values[variable["name"]]
             shown = "All" if variable.get("includeAll") else ", ".join(value.chosen)
             text = f"{variable.get('label') or variable['name']}:  {shown or '(none)'}"
@@ -77,12 +75,10 @@ class Screen:
     def _row(self, panel: Panel) -> None:
         box = self._place(panel)
         text = f"▾ {self._text(panel.get('title') or '')}"
-        if panel.get("collapsed"):
-            text += "   (collapsed when the dashboard opens)"
         self.canvas.write(box.x + 4, box.y + box.height / 2, text, size=11, weight="bold")
 
     def _text(self, text: str) -> str:
-        return substituted(text, self._asker.values, self._asker.span.macros(1000), "text")
+        return self._asker.shown_text(text)
 
     def _panel(self, panel: Panel, marks: Sequence[tuple[float, str]]) -> None:
         box = self._place(panel)
@@ -147,7 +143,7 @@ class Screen:
     def _marks(self) -> Iterator[tuple[float, str]]:
         span = self._asker.span
         for annotation in self._asker.board.annotations:
-            expr = substituted(annotation_text(annotation), self._asker.values, span.macros(1000))
+            expr = self._asker.query_text(annotation["target"]["expr"])
             for series in self._asker.prometheus.query_range(
                 expr, span.start, span.end, span.step(1000)
             ):
@@ -164,8 +160,7 @@ def _lines(
     found: list[Line] = []
     for ref, answer in answers.items():
         for series in answer:
-            name = legend(queries[ref].legend, series, queries[ref].expr)
-            field = field_of(panel, name, ref)
+            field = field_of(panel, legend(queries[ref].legend, series))
             own = field.colour if field.colour_mode == "fixed" else None
             colour = theme.colour(own) if own else theme.of_series(len(found))
             found.append(Line(field, series, colour))
@@ -181,22 +176,21 @@ def unfolded(asker: Asker) -> Iterator[tuple[Panel, Asker]]:
         head = 1 if row else 0
         first = min((each["gridPos"]["y"] for each in inner), default=top + head)
         height = max((bottom_of(each) for each in inner), default=first) - first
-        folded = bool(row and row.get("panels"))
         for number, each_asker in enumerate(askers):
             down = shift + number * (head + height)
             if row:
                 yield _moved(row, down), each_asker
             for each in inner:
                 yield _moved(each, down + top + head - first), each_asker
-        shift += (len(askers) - 1) * (head + height) + (height if folded else 0)
+        shift += (len(askers) - 1) * (head + height)
 
 
 def grouped(panels: Sequence[Panel]) -> list[tuple[Panel | None, list[Panel]]]:
-    """Each row with its panels, whether it is open or not; before the first there is none."""
+    """Each row with its panels; those before the first row have None."""
     groups: list[tuple[Panel | None, list[Panel]]] = []
     for panel in in_order(panels):
         if panel["type"] == "row":
-            groups.append((panel, list(panel.get("panels") or ())))
+            groups.append((panel, []))
         else:
             if not groups:
                 groups.append((None, []))

@@ -2,13 +2,12 @@
 
 Two have the tests that wait most of the time: one for timeouts and for restarts, the other for
 whole minutes of what it watches. They yield the processor a little to the third, which has those
-that work and measure. The exit status is 0 when all went well; the last line says what became of
-all tests. An interrupt ends all, in order.
+that work and measure. The exit status is 0 if all passed; the last line counts the tests. An
+interrupt ends all, in order.
 
-Two processors are few for so many servers and their clients, and a few tests measure: of up to
-``_SECOND_LOOK`` that fail, each is run once more, with nothing beside it, and what fails again has
-failed. The last lines name them whatever becomes of them: each is a race in a test or in the
-product, to be looked into.
+Two processors are few for so many servers and their clients, and a few tests measure: up to
+``_SECOND_LOOK`` tests that fail run again, with nothing beside them, and what fails again has
+failed. They are named in any case: each is a race in a test or in the product.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ _FAILED = 1
 _SECOND_LOOK = 3
 """So many failed tests may be the machine's; more are a fault."""
 _COUNT = re.compile(r"(\d+) (\w+)")
-_TOLD = ("FAILED ", "ERROR ")
+_FAILURES = ("FAILED ", "ERROR ")
 
 
 def lanes() -> dict[str, list[str]]:
@@ -75,21 +74,19 @@ def lanes() -> dict[str, list[str]]:
 class Lane:
     """One pytest, whose output is passed on line by line under its name."""
 
-    def __init__(self, name: str, files: Sequence[str], options: Sequence[str]) -> None:
+    def __init__(self, name: str, tests: Sequence[str], options: Sequence[str]) -> None:
         self.name = name
-        self.files = files
         self.seconds = 0.0
         self.counts: Counter[str] = Counter()
-        """Tests by what became of them, in pytest's words."""
-        self.told: list[str] = []
-        """A line for each that failed."""
-        niceness = 0 if name == WORKS else _YIELDS
-        # A session of its own: an interrupt comes once, from us. When we are killed, it ends too.
+        """Tests by their outcome, in pytest's words."""
+        self.failures: list[str] = []
+        """pytest's line for each test that failed."""
+        niceness = _YIELDS if name in WAITING else 0
+        # Its own session: an interrupt comes once, from us. When we are killed, it ends too.
         command = [
             "setpriv", "--pdeathsig", "INT", "nice", "-n", str(niceness),
             sys.executable, "-u", "-m", "pytest", "-p", "tests.plugins.no_skips",
-            "-o", f"cache_dir=.pytest_cache/e2e-{name}",
-            *(f"tests/e2e/{file}" for file in files), *options,
+            "-o", f"cache_dir=.pytest_cache/e2e-{name}", *tests, *options,
         ]  # fmt: skip
         self._begun = time.monotonic()
         self._process = subprocess.Popen(
@@ -101,18 +98,9 @@ class Lane:
         self._reading.start()
 
     def interrupt(self) -> None:
-        """Have it end its test, clean up and tell."""
+        """Have it end its test, clean up and report."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGINT)
-
-    def take_over(self, first: Lane) -> None:
-        """Count as one with the first try, of which this was the second."""
-        first.counts.subtract(failed=first.counts["failed"], error=first.counts["error"])
-        self.seconds += first.seconds
-        passed = self.counts.pop("passed", 0)
-        self.counts.pop("deselected", 0)
-        self.counts += first.counts
-        self.counts["passed at the second try"] = passed
 
     def wait(self) -> int:
         """Its status, once it has ended and its output is passed on."""
@@ -127,18 +115,21 @@ class Lane:
         for line in self._process.stdout:
             print(f"{self.name} | {line}", end="", flush=True)
             last = line.strip() or last
-            if line.startswith(_TOLD):
-                self.told.append(line)
+            if line.startswith(_FAILURES):
+                self.failures.append(line)
         if last.startswith("="):
-            told = last.strip("= ").partition(" in ")[0]
-            self.counts.update({word.rstrip("s"): int(n) for n, word in _COUNT.findall(told)})
+            counted = last.strip("= ").partition(" in ")[0]
+            self.counts.update({word.rstrip("s"): int(n) for n, word in _COUNT.findall(counted)})
 
 
 def main(options: Sequence[str]) -> int:
     """Run all of it; the exit status."""
     # Before anybody uses them: pip would change what others are just loading.
     lab.add_checkout(lab.install())
-    running = [Lane(name, files, options) for name, files in lanes().items()]
+    running = [
+        Lane(name, [f"tests/e2e/{file}" for file in files], options)
+        for name, files in lanes().items()
+    ]
     interrupted = threading.Event()
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
@@ -150,25 +141,26 @@ def main(options: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     ended = [lane.wait() for lane in running]
-    for lane in running:
-        print(*(f"{lane.name} | {line}" for line in lane.told), sep="", end="")
-    if not interrupted.is_set() and deserve_a_second_look(running, ended):
-        for at, lane in enumerate(running):
-            if ended[at] == _FAILED:
-                print(f"== once more, alone: {len(lane.told)} of {lane.name}", flush=True)
-                running[at] = again = Lane(lane.name, lane.files, [*options, "--lf", "--lfnf=none"])
-                # Nothing to run again would be a failure that nobody looked at.
-                status = again.wait()
-                ended[at] = _FAILED if status == _NOTHING_CHOSEN else status
-                again.take_over(lane)
-    print(summary(running, ended, interrupted=interrupted.is_set()), flush=True)
+    failures = [line for lane in running for line in lane.failures]
+    print(*failures, sep="", end="")
+    if not interrupted.is_set() and deserve_a_second_look(failures, ended):
+        print(f"== again, alone: {len(failures)}", flush=True)
+        again = Lane("again", [failed_test(line) for line in failures], options)
+        running.append(again)
+        # No test to run again would be a failure that nobody looked at.
+        ended = [_FAILED if (status := again.wait()) == _NOTHING_CHOSEN else status]
+    print(summary(running, interrupted=interrupted.is_set()), flush=True)
     return status_of(ended)
 
 
-def deserve_a_second_look(running: Sequence[Lane], ended: Sequence[int]) -> bool:
-    """Whether so few tests failed, and nothing else went wrong, that each is run once more."""
-    told = sum(len(lane.told) for lane in running)
-    return {*ended} <= {0, _NOTHING_CHOSEN, _FAILED} and 0 < told <= _SECOND_LOOK
+def failed_test(line: str) -> str:
+    """The test that a line of pytest's summary says failed."""
+    return line.partition(" ")[2].partition(" - ")[0].strip()
+
+
+def deserve_a_second_look(failures: Sequence[str], ended: Sequence[int]) -> bool:
+    """Whether so few tests failed, and nothing else went wrong, that each runs again."""
+    return {*ended} <= {0, _NOTHING_CHOSEN, _FAILED} and 0 < len(failures) <= _SECOND_LOOK
 
 
 def status_of(ended: Sequence[int]) -> int:
@@ -178,17 +170,13 @@ def status_of(ended: Sequence[int]) -> int:
     return min(ended)
 
 
-def summary(running: Sequence[Lane], ended: Sequence[int], *, interrupted: bool) -> str:
-    """The last line."""
+def summary(running: Sequence[Lane], *, interrupted: bool) -> str:
+    """The last line; tests that failed and passed when they ran again count as both."""
     counts: Counter[str] = sum((lane.counts for lane in running), Counter())
-    told = ("failed", "error", "passed", "passed at the second try")
-    words = [f"{counts[word]} {word}" for word in told if counts[word]]
-    ends = [
-        f"{lane.name}: status {status}, {lane.seconds:.0f} s"
-        for lane, status in zip(running, ended, strict=True)
-    ]
+    words = [f"{counts[word]} {word}" for word in ("failed", "error", "passed") if counts[word]]
+    seconds = "; ".join(f"{lane.name}: {lane.seconds:.0f} s" for lane in running)
     begun = "interrupted: " if interrupted else ""
-    return f"== {begun}{', '.join(words) or 'no test'} ({'; '.join(ends)})"
+    return f"== {begun}{', '.join(words) or 'no test'} ({seconds})"
 
 
 if __name__ == "__main__":

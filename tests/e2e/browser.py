@@ -47,7 +47,7 @@ class BrowserError(AssertionError):
 
 
 class Chromium:
-    """One browser with a profile of its own in ``folder``; ends with the ``with`` block."""
+    """One browser with its own profile in ``folder``; ends with the ``with`` block."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -41,7 +41,7 @@ def configured(words: list[str]) -> dict[str, Any]:
 
 
 def abbreviations(flags: list[str]) -> dict[str, str]:
-    """The shortest text that stands for each flag alone."""
+    """The shortest unambiguous abbreviation of each flag."""
     known = PARSER._option_string_actions
     found = {}
     for flag in flags:

@@ -10,7 +10,7 @@ import os
 import subprocess
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
@@ -31,8 +31,11 @@ SHARED = {
     "tapped_server": "draft-good",
     "keyed_server": "draft-good",
 }
-"""Servers that files use one after another, for a start takes long: fixtures, and their drafts."""
-_shared: dict[str, VllmServer] = {}
+"""Servers that files use one after another, for a start takes long: fixtures, and their drafts.
+
+The tapped one has the tap; the keyed one has none, but a key and tools, for comparisons.
+"""
+_running: dict[str, VllmServer] = {}
 _last_users: dict[str, pytest.Item] = {}
 """By shared server: the last test of the last file that uses it."""
 _servers: list[VllmServer] = []
@@ -91,8 +94,8 @@ def start_vllm(
     """``start_vllm(*flags, port, env, speculation, k, wait, models)``: a server of the tiny target.
 
     ``speculation`` is ``draft-good``, ``draft-bad``, ``ngram`` or None, with ``k`` draft tokens and
-    per-request records. With ``wait`` it answers when the call returns. Whoever starts it should
-    stop it (``with start_vllm() as server``), for two servers share few cores; what is left is
+    per-request records. With ``wait`` it answers when the call returns. Tests should
+    stop it (``with start_vllm() as server``), since servers share few cores; those left are
     stopped at the end of the session. ``models`` is the folder with the checkpoints.
     """
     logs = tmp_path_factory.mktemp("vllm")
@@ -142,56 +145,32 @@ def shared_vllm(start_vllm: StartVllm, request: pytest.FixtureRequest) -> Shared
         return tap_asks.FLAGS if name == "keyed_server" else ()
 
     def get(name: str) -> VllmServer:
-        if name not in _shared:
+        if name not in _running:
             flags = flags_of(name)
-            _shared[name] = start_vllm(*flags, speculation=SHARED[name], k=4, wait=False)
-        elif not _shared[name].running:
-            _shared[name].start()
-        return _shared[name]
+            _running[name] = start_vllm(*flags, speculation=SHARED[name], k=4, wait=False)
+        elif not _running[name].running:
+            _running[name].start()
+        return _running[name]
 
     return get
 
 
-def _served(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
-    """The server of this fixture, once it answers; all that the file needs start at once."""
-    for item in request.session.items:
-        if item.path == request.path:
-            for name in sorted(_shared_by(item)):
-                shared_vllm(name)
-    assert request.fixturename is not None
-    server = shared_vllm(request.fixturename)
-    server.wait_healthy()
+def _shared(name: str) -> Any:
+    """The fixture of a shared server that answers; all that the file needs start at once."""
+
+    @pytest.fixture(scope="module", name=name)
+    def server(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
+        for item in request.session.items:
+            if item.path == request.path:
+                for needed in sorted(_shared_by(item)):
+                    shared_vllm(needed)
+        shared_vllm(name).wait_healthy()
+        return shared_vllm(name)
+
     return server
 
 
-@pytest.fixture(scope="module")
-def plain_server(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
-    """A server without speculation."""
-    return _served(request, shared_vllm)
-
-
-@pytest.fixture(scope="module")
-def good_server(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
-    """A server with a good draft and records."""
-    return _served(request, shared_vllm)
-
-
-@pytest.fixture(scope="module")
-def bad_server(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
-    """A server with a draft that is never right."""
-    return _served(request, shared_vllm)
-
-
-@pytest.fixture(scope="module")
-def tapped_server(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
-    """A server with the tap and a good draft."""
-    return _served(request, shared_vllm)
-
-
-@pytest.fixture(scope="module")
-def keyed_server(request: pytest.FixtureRequest, shared_vllm: SharedVllm) -> VllmServer:
-    """A server with a good draft, a key and tools, but no tap: what answers are compared with."""
-    return _served(request, shared_vllm)
+plain_server, good_server, bad_server, tapped_server, keyed_server = map(_shared, SHARED)
 
 
 def _shared_by(item: pytest.Item) -> set[str]:
@@ -213,8 +192,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     """Stop what nobody will use any more."""
     yield
     for name, last in _last_users.items():
-        if last is item and name in _shared:
-            _shared.pop(name).stop()
+        if last is item and name in _running:
+            _running.pop(name).stop()
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +217,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
         for server in _servers:
             if server.running or _was_written(server.log, report.start):
                 report.sections.append((f"log of vLLM on port {server.port}", server.log_tail()))
-        for process in processes.made:
+        for process in processes.processes:
             if process.running or _was_written(process.log, report.start):
                 report.sections.append((str(process.log), process.said()[-_SHOWN:]))
     return report

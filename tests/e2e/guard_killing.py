@@ -21,10 +21,11 @@ from specwatch.guard import orders
 from specwatch.guard.state import GuardState, Phase
 from specwatch.store.guard_records import GuardBook, StepRecord
 from specwatch.store.repository import Store
-from tests.e2e.api import get
 from tests.e2e.processes import CHECKOUT, DaemonProcess
 from tests.e2e.waiting import eventually
+from tests.e2e.witness import speculates
 from tests.guard.daemons import expire
+from tests.lab.http_get import is_ok
 from tests.lab.vllm_server import free_port
 
 NAME = "chat"
@@ -97,14 +98,15 @@ class Killing:
         folder.mkdir()
         self.folder = folder
         self.database = database
-        self.port = free_port()
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
         self._store = Store(database, daemon="test")
         self._store.open(time.time())
         self._book = GuardBook(self._store)
         self._daemons: list[DaemonProcess] = []
         switch = _SWITCH.format(
             folder=shlex.quote(str(folder)), speculating=shlex.quote(_SPECULATING),
-            checkout=CHECKOUT, python=sys.executable, port=self.port,
+            checkout=CHECKOUT, python=sys.executable, port=port,
         )  # fmt: skip
         (folder / "switch").write_text(switch)
         (folder / "switch").chmod(0o755)
@@ -125,7 +127,7 @@ class Killing:
             "daemon": name,
             "targets": [
                 {
-                    "name": NAME, "url": f"http://127.0.0.1:{self.port}", "interval": "1s",
+                    "name": NAME, "url": self.url, "interval": "1s",
                     "service": service,
                 }
             ],
@@ -199,15 +201,10 @@ class Killing:
         return (self.folder / "runs").read_text().splitlines()
 
     def is_healthy(self) -> bool:
-        try:
-            return get(f"http://127.0.0.1:{self.port}/health")[0] == 200
-        except OSError:
-            return False
+        return is_ok(f"{self.url}/health")
 
     def speculates(self) -> bool:
-        return (
-            "vllm:spec_decode_num_drafts_total{" in get(f"http://127.0.0.1:{self.port}/metrics")[1]
-        )
+        return speculates(self.url)
 
     def close(self) -> None:
         """End all of it."""

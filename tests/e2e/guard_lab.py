@@ -8,7 +8,7 @@ from typing import Any
 
 from specwatch.actuators.drop_in import NAME
 from tests.e2e.processes import CHECKOUT
-from tests.e2e.unit_lab import UNITS, install
+from tests.e2e.unit_lab import UNITS, install_helper
 from tests.lab.systemd_machine import SystemdMachine
 
 UNIT = "vllm.service"
@@ -65,19 +65,11 @@ class GuardLab:
     def __init__(self, machine: SystemdMachine) -> None:
         self.machine = machine
         machine.write_file("/opt/lab/vllm", _VLLM, mode=0o755)
-        environment = (
-            f"[Service]\nEnvironment=PYTHONPATH={CHECKOUT}\n"
-            "Environment=SPECWATCH_GUARD_MAX_SWITCHES=100 SPECWATCH_GUARD_COOLDOWN=1ms\n"
-        )
-        install(machine, "specwatch-guard@.service", environment)
-        install(machine, "specwatch-guard@.socket", "[Socket]\n")
-        sysusers = (CHECKOUT / "systemd" / "specwatch.sysusers").read_text()
-        machine.write_file("/usr/lib/sysusers.d/specwatch.conf", sysusers)
-        machine.run("systemd-sysusers")
+        install_helper(machine)
         self.unit(f"ExecStart={SERVE}")
 
     def unit(self, *lines: str) -> None:
-        """Write vLLM's unit anew, with nothing left of earlier tests, and start it."""
+        """Replace vLLM's unit, remove what earlier tests left, and start it."""
         self.machine.shell(
             f"rm -rf /run/lab-*; systemctl stop {UNIT} {HELPER} {SOCKET} || true;"
             f" umount {UNITS}/{UNIT}.d || true;"
@@ -108,8 +100,7 @@ class GuardLab:
         return self.machine.shell("cat /run/lab-argv").splitlines()
 
     def show(self, name: str, unit: str = UNIT) -> str:
-        """A property of a unit."""
-        return self.machine.run("systemctl", "show", "-P", name, unit).stdout.strip()
+        return self.machine.show(name, unit)
 
     def has_drop_in(self) -> bool:
         """Whether our file is there."""

@@ -13,15 +13,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.api import DaemonApi, get
+from tests.e2e.api import DaemonApi
 from tests.e2e.processes import CHECKOUT
-from tests.e2e.unit_lab import UNITS, install
+from tests.e2e.unit_lab import UNITS, install, install_helper
 from tests.e2e.waiting import eventually
+from tests.e2e.witness import speculates
+from tests.lab.http_get import is_ok
 from tests.lab.systemd_machine import SystemdMachine
 from tests.lab.traffic import Outcome, requests_at, send
 from tests.lab.vllm_server import free_port, speculation_flags
 
-# Told to end amid requests this vLLM waits for them for ever, without an engine.
+# Stopped while requests run, this vLLM waits for them for ever, without an engine.
 _VLLM = """\
 [Unit]
 Description=a real vLLM
@@ -84,14 +86,11 @@ class Guarded:
         return f"{self.name}.service"
 
     def is_healthy(self) -> bool:
-        try:
-            return get(self.url + "/health")[0] == 200
-        except OSError:
-            return False
+        return is_ok(self.url + "/health")
 
     def speculates(self) -> bool:
         """What its page says now."""
-        return "vllm:spec_decode_num_drafts_total{" in get(self.url + "/metrics")[1]
+        return speculates(self.url)
 
     def starts(self) -> int:
         """How often systemd has started it."""
@@ -124,7 +123,7 @@ class GuardedVllm(Guarded):
 
 
 class LoadBalancer:
-    """What the hooks talk to: knows which targets are to get no requests now."""
+    """What the hooks talk to: keeps the targets that are to get no requests now."""
 
     def __init__(self) -> None:
         self.drained: set[str] = set()
@@ -219,14 +218,7 @@ class Guarding(DaemonApi):
         self.machine = machine
         self.servers = servers
         self._port = free_port()
-        sysusers = (CHECKOUT / "systemd" / "specwatch.sysusers").read_text()
-        machine.write_file("/usr/lib/sysusers.d/specwatch.conf", sysusers)
-        machine.run("systemd-sysusers")
-        for unit in ("specwatch-guard@.service", "specwatch-guard@.socket"):
-            kind = "Service" if unit.endswith(".service") else "Socket"
-            limits = "SPECWATCH_GUARD_MAX_SWITCHES=100 SPECWATCH_GUARD_COOLDOWN=1ms"
-            more = f"Environment=PYTHONPATH={CHECKOUT} {limits}\n" if kind == "Service" else ""
-            install(machine, unit, f"[{kind}]\n{more}")
+        install_helper(machine)
         install(machine, "specwatch.service", _SPECWATCH)
         targets = [
             _TARGET.format(
@@ -259,8 +251,7 @@ class Guarding(DaemonApi):
 
     def state(self, target: str) -> dict[str, Any]:
         """The guard's state of a target; empty before there is one."""
-        found = json.loads(get(self.url + "/api/v1/targets")[1])["targets"]
-        guard = next(each["guard"] for each in found if each["name"] == target)
+        guard = next(t["guard"] for t in self.status()["targets"] if t["name"] == target)
         return (guard or {}).get("state") or {}
 
     def wait_for(self, target: str, phase: str, *, within: float) -> dict[str, Any]:

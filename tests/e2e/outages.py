@@ -1,4 +1,4 @@
-"""Databases that fail under a daemon, told once and then judged by many tests.
+"""Databases that fail under a daemon: one course of events that many tests check.
 
 Twenty targets, all of them one simulated vLLM under traffic, are watched by two daemons. One writes
 to a Postgres that is stopped and started again, first in order and then as in a crash; the other to
@@ -18,10 +18,11 @@ from signal import SIGINT, SIGQUIT, Signals
 from typing import Any
 
 from specwatch.domain.model import Window
-from tests.e2e.api import get, settled
+from tests.e2e.api import settled
 from tests.e2e.processes import DaemonProcess, SimulatedVllm
 from tests.e2e.waiting import next_minute, sleep_until
 from tests.e2e.witness import Counts, counted
+from tests.lab.http_get import get
 from tests.lab.traffic import requests_at, send_all
 from tests.postgres import PostgresServer
 
@@ -55,7 +56,7 @@ class Watched:
 
 
 class Traffic:
-    """Requests that keep coming until told to stop."""
+    """Requests that keep coming until stopped."""
 
     def __init__(self, url: str) -> None:
         self._url = url

@@ -1,4 +1,4 @@
-"""The daemon and the simulated vLLM as real processes that tests start, stop and kill."""
+"""The daemon, other programs of specwatch and further servers as real processes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
+from specwatch.domain.baseline import Measurement
+from specwatch.domain.experiments import Experiment
 from specwatch.domain.model import Window
 from specwatch.store.readers import Reader
-from tests.e2e.api import DaemonApi, get
+from tests.e2e.api import DaemonApi
 from tests.e2e.waiting import eventually
+from tests.lab.http_get import is_ok, page
 from tests.lab.vllm_server import free_port
 
 CHECKOUT = Path(__file__).parents[2]
@@ -26,43 +30,49 @@ ALL_TIME = {"since": 0.0, "until": 4e9}
 
 def windows_of(database: str, **selection: Any) -> list[Window]:
     """All minutes in a database."""
-    reader = Reader.of(database)
-    try:
+    with closing(Reader.of(database)) as reader:
         return list(reader.windows(**{**ALL_TIME, **selection}))
-    finally:
-        reader.close()
+
+
+def experiments_of(database: str) -> list[Experiment]:
+    """All results of probe, bench and compare in a database."""
+    with closing(Reader.of(database)) as reader:
+        return [row.experiment for row in reader.experiments(0.0, 4e9)]
+
+
+def measurements_of(database: str) -> list[Measurement]:
+    """All baselines in a database."""
+    with closing(Reader.of(database)) as reader:
+        return list(reader.measurements())
 
 
 def specwatch(*arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
     """Run a command of specwatch to its end."""
     return subprocess.run(
         [sys.executable, "-m", "specwatch", *arguments],
-        env=_environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
+        env=_environment({}), stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=timeout,
-    )
+    )  # fmt: skip
 
 
-def _environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(CHECKOUT), **(more or {})}
+def _environment(more: Mapping[str, str]) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(CHECKOUT), **more}
 
 
-made: list[Specwatch] = []
+processes: list[Process] = []
 """Every process that tests made, so that a failure can be shown with their logs."""
 
 
-class Specwatch:
-    """A long-running command of specwatch with a log for all its lives."""
+class Process:
+    """A program with one log for all its lives; it is killed with the ``with`` block."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, *command: str) -> None:
         self.log = log
         self.environment: dict[str, str] = {}
-        self._arguments = arguments
+        self._command = command
         self._log_from = 0
         self._process: subprocess.Popen[bytes] | None = None
-        made.append(self)
+        processes.append(self)
 
     @property
     def pid(self) -> int:
@@ -79,16 +89,13 @@ class Specwatch:
         """Start the process; does not wait for anything."""
         assert not self.running, f"process {self.pid} still runs"
         self._log_from = self.log.stat().st_size if self.log.exists() else 0
-        # Should the test run be killed, its processes end with it.
-        command = ["setpriv", "--pdeathsig", "TERM", sys.executable, "-m", "specwatch"]
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(
-                [*command, *self._arguments],
+                # If the test run is killed, its processes end with it.
+                ["setpriv", "--pdeathsig", "TERM", *self._command],
                 env=_environment(self.environment),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process."""
@@ -134,6 +141,13 @@ class Specwatch:
         self.kill()
 
 
+class Specwatch(Process):
+    """A long-running command of specwatch."""
+
+    def __init__(self, log: Path, *arguments: str) -> None:
+        super().__init__(log, sys.executable, "-m", "specwatch", *arguments)
+
+
 class DaemonProcess(Specwatch, DaemonApi):
     """``specwatch run`` with these arguments, on a free port, logging JSON."""
 
@@ -144,7 +158,7 @@ class DaemonProcess(Specwatch, DaemonApi):
 
     @classmethod
     def configured(cls, folder: Path, database: str, config: Mapping[str, Any]) -> Self:
-        """A daemon with a configuration file in a folder of its own."""
+        """A daemon with a configuration file in its own folder."""
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / "specwatch.yml"
         file.write_text(json.dumps(config, indent=2))  # JSON is YAML
@@ -171,29 +185,50 @@ class DaemonProcess(Specwatch, DaemonApi):
         return windows_of(self.database, **selection)
 
 
-class SimulatedVllm(Specwatch):
-    """``specwatch simulate`` on a port of its own, without traffic of its own."""
+class HttpServer(Process):
+    """A program that serves HTTP at ``url``, and answers ``ready_path`` once it is ready."""
 
-    def __init__(self, log: Path, *flags: str) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        super().__init__(
-            log, "simulate", "tiny", "--host", "127.0.0.1", "--port", str(self.port), *flags
-        )
+    url: str
+    ready_path: ClassVar[str]
 
     def metrics(self) -> str:
         """The text of ``GET /metrics``."""
-        status, body = get(self.url + "/metrics")
-        assert status == 200, body
-        return body
+        return page(self.url + "/metrics")
 
-    def wait_healthy(self) -> None:
-        """Return once ``GET /health`` answers 200."""
-        eventually(self._healthy, what=f"{self.url} answers", within=STARTS_WITHIN)
+    def wait_ready(self) -> None:
+        """Return once it is ready."""
+        eventually(self._ready, what=f"{self.url} answers", within=STARTS_WITHIN)
 
-    def _healthy(self) -> bool:
-        assert self.running, f"the simulated vLLM ended\n{self.said()}"
-        try:
-            return get(self.url + "/health")[0] == 200
-        except OSError:
-            return False
+    def _ready(self) -> bool:
+        assert self.running, f"the server at {self.url} ended\n{self.said()}"
+        return is_ok(self.url + self.ready_path)
+
+
+class SimulatedVllm(Specwatch, HttpServer):
+    """``specwatch simulate`` on its own port; it generates no traffic."""
+
+    ready_path = "/health"
+
+    def __init__(self, log: Path, *flags: str) -> None:
+        port = free_port()
+        self.url = f"http://127.0.0.1:{port}"
+        super().__init__(
+            log, "simulate", "tiny", "--host", "127.0.0.1", "--port", str(port), *flags
+        )
+
+
+class TapProxy(Specwatch, HttpServer):
+    """``specwatch tap proxy`` on its own port, before the server at ``upstream``.
+
+    Once it is ready, it has looked at its upstream.
+    """
+
+    ready_path = "/specwatch/healthz"
+
+    def __init__(self, log: Path, upstream: str, *flags: str) -> None:
+        address = f"127.0.0.1:{free_port()}"
+        self.url = f"http://{address}"
+        super().__init__(
+            log, "tap", "proxy", "--upstream", upstream, "--listen", address,
+            "--log-format", "json", *flags,
+        )  # fmt: skip

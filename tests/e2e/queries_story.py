@@ -23,9 +23,8 @@ from specwatch.domain.model import ALL_TEMPERATURES, MINUTE, Batch, Window
 from specwatch.domain.sample import samples_of
 from specwatch.store.packing import pack_batch
 from specwatch.store.repository import Store
-from tests.e2e.alertmanagers import RunningAlertmanager
+from tests.e2e.monitoring import RunningAlertmanager, RunningPrometheus
 from tests.e2e.processes import DaemonProcess
-from tests.e2e.prometheuses import RunningPrometheus
 from tests.e2e.tap_traffic import covered, refused, several, with_usage
 from tests.e2e.waiting import eventually, next_minute, sleep_until
 from tests.lab.traffic import Outcome, Request, send

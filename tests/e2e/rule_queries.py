@@ -1,8 +1,8 @@
 """What the expression of a rule asks, so that it answers on a day on which nothing is wrong.
 
-An alert's expression is empty as long as all is well, and so says nothing of whether it could ever
-be otherwise. So comparisons are made to answer 0 or 1, what is to be absent is asked for, and what
-is excepted has to be there under the same labels. Of alternatives each is asked by itself.
+An alert's expression is empty as long as all is well, which does not show that it could ever
+fire. So comparisons are changed to return 0 or 1, ``absent(x)`` becomes x, and what ``unless``
+excludes must exist under the same labels. Each alternative of an ``or`` is asked by itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One story of a real vLLM and its watchers, told once and then judged by many tests.
+"""A real vLLM and its watchers: one course of events that many tests check.
 
 Four lives of one server: drafting with k = 4, the same again after SIGKILL, without speculation,
 and with another draft and k = 3. Two daemons watch all of it, one into SQLite and one into
@@ -20,10 +20,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from specwatch.domain.model import Window
-from tests.e2e.api import get, settled
+from tests.e2e.api import settled
 from tests.e2e.processes import DaemonProcess, specwatch
 from tests.e2e.waiting import eventually, next_minute, sleep_until
-from tests.e2e.witness import Counts, counted, running
+from tests.e2e.witness import Counts, counted, difference, running
+from tests.lab.http_get import get
 from tests.lab.traffic import Outcome, Request, requests_at, send_all
 from tests.lab.vllm_server import VllmServer
 
@@ -83,12 +84,6 @@ def mixture(count: int) -> list[Request]:
         for stream, chat in shapes
         for request in requests_at(TEMPERATURES, count // len(shapes), stream=stream, chat=chat)
     ]
-
-
-def difference(before: Counts, after: Counts) -> Counts:
-    """What was counted in between."""
-    changes = {name: count - before.get(name, 0) for name, count in after.items()}
-    return {name: change for name, change in changes.items() if change}
 
 
 def hang_up(url: str, request: Request) -> None:
@@ -222,7 +217,7 @@ class Teller:
             sending.result()
 
     def _watch_from_a_url_alone(self) -> None:
-        """A third daemon, told nothing but where vLLM is, comes and goes while it is off."""
+        """A third daemon, which gets only a URL, runs for a while when speculation is off."""
         before = counted(self._server.metrics())
         database = f"sqlite:///{self._folder}/alone/specwatch.db"
         alone = DaemonProcess(self._folder / "alone.log", database, "--target", self._server.url)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from prometheus_client.parser import text_string_to_metric_families
 
 from specwatch.domain.model import ALL_TEMPERATURES, Window
+from tests.e2e import witness
 from tests.e2e.waiting import eventually
 from tests.e2e.witness import Counts, counted, running, stored, total
 from tests.lab.traffic import Outcome
@@ -65,12 +66,7 @@ def tapped(page: str) -> Buckets:
 def difference(before: Buckets, after: Buckets) -> Buckets:
     """What was counted in between."""
     return _without_nothing(
-        {
-            bucket: {
-                name: count - before.get(bucket, {}).get(name, 0) for name, count in of.items()
-            }
-            for bucket, of in after.items()
-        }
+        {bucket: witness.difference(before.get(bucket, {}), of) for bucket, of in after.items()}
     )
 
 
@@ -112,6 +108,11 @@ def of_records(outcomes: Iterable[Outcome], default: float = 1.0) -> Buckets:
 def of_server(page: str) -> Counts:
     """The server's own counts of what records account for."""
     return {name: count for name, count in counted(page).items() if name.startswith(ACCEPTANCE)}
+
+
+def grown(before: str, after: str) -> Counts:
+    """What a server itself counted between two of its pages, of what records account for."""
+    return witness.difference(of_server(before), of_server(after))
 
 
 def at_rest(metrics: Callable[[], str]) -> str:

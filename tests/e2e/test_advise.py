@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,40 +20,17 @@ from specwatch.advise.vllm_command import read_vllm_command
 from specwatch.cli.advise_models import Models
 from specwatch.errors import ConfigError
 from specwatch.vllm_cli.flags import FLAGS, resolve
+from tests.e2e.oracle import Oracle
 
 LINES = 200
 Words = list[str]
 
 
-class Oracle:
-    """vLLM's configuration, in a process of its environment."""
-
-    def __init__(self, python: Path, log: Path) -> None:
-        with log.open("w") as errors:
-            self._process = subprocess.Popen(
-                [python, Path(__file__).with_name("configurations.py")],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
-            )  # fmt: skip
-
-    def ask(self, question: object) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        said = self._process.stdout.readline()
-        assert said, f"vLLM's process ended with {self._process.wait()}"
-        return json.loads(said)
-
-    def close(self) -> None:
-        self._process.communicate()
-
-
 @pytest.fixture(scope="module")
 def oracle(vllm_install: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
     log = tmp_path_factory.mktemp("oracle") / "log"
-    oracle = Oracle(vllm_install / "bin" / "python", log)
-    yield oracle
-    oracle.close()
+    with Oracle(vllm_install, "configurations.py", log) as oracle:
+        yield oracle
 
 
 def advised(words: Words) -> Advice:

@@ -15,7 +15,6 @@ import re
 import subprocess
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -23,25 +22,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import requests
 
 from specwatch.domain.model import Batch, Environment, Moment
 from specwatch.generate.alerts import alert_files, alertmanager_sample
 from specwatch.scrape.exposition import PageReader
 from specwatch.scrape.window_builder import WindowBuilder
 from specwatch.store.packing import pack_batch
-from specwatch.store.readers import Reader
 from specwatch.store.repository import Store
-from tests.e2e.alertmanagers import RunningAlertmanager
-from tests.e2e.api import get
 from tests.e2e.guarded import Clients, asked
-from tests.e2e.processes import DaemonProcess, specwatch
-from tests.e2e.prometheuses import RunningPrometheus
+from tests.e2e.monitoring import RunningAlertmanager, RunningPrometheus
+from tests.e2e.processes import DaemonProcess, measurements_of, specwatch
 from tests.e2e.waiting import eventually
 from tests.lab.vllm_server import VllmServer
 
 PAST_MINUTES, PAGES_A_MINUTE = 8, 2
 GROUP_WAIT = 35.0
-"""Seconds, and some more, after which Alertmanager tells of what is new in a group."""
+"""Seconds, and some more, after which Alertmanager sends what is new in a group."""
 TELLS_WITHIN = 300.0
 """Seconds until the daemon has closed a minute, and all who wait for it have heard."""
 RULE_FILES = ("specwatch.rules.yml", "vllm.rules.yml")
@@ -78,7 +75,7 @@ def at_once(rules: str) -> str:
 
 
 class Message(NamedTuple):
-    """What Alertmanager told a receiver."""
+    """What Alertmanager sent to a receiver."""
 
     receiver: str
     body: dict[str, Any]
@@ -181,9 +178,7 @@ def calibrated(off: VllmServer, on: VllmServer, database: str) -> None:
 
 def give_a_past(server: VllmServer, database: str) -> None:
     """Minutes before this one, of half a second each."""
-    reader = Reader.of(database)
-    key = reader.measurements("tiny")[0].key
-    reader.close()
+    key = measurements_of(database)[0].key
     watch = WindowBuilder("past", "tiny", max_gap=60)
     watch.environment = Environment(engine_version=key.engine_version)
     pages, batches = PageReader(), list[Batch]()
@@ -206,7 +201,7 @@ def give_a_past(server: VllmServer, database: str) -> None:
 def alerting(
     plain_server: VllmServer, bad_server: VllmServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Alerting]:
-    """All of it, once the daemon has told its breach and Prometheus has evaluated what it saw."""
+    """All servers, once the daemon has sent its breach and Prometheus has evaluated its rules."""
     folder = tmp_path_factory.mktemp("alerting")
     database = f"sqlite:///{folder}/specwatch.db"
     on = bad_server
@@ -281,8 +276,8 @@ def test_the_loss_pages_once_and_as_the_daemon_tells_it(alerting: Alerting) -> N
 
 
 def test_that_it_loses_inhibits_that_little_is_accepted(alerting: Alerting) -> None:
-    """Whether the daemon tells it or Prometheus does; before it is known that it loses, that
-    little is accepted may be told."""
+    """Whether the daemon sends the alert or Prometheus. Before the loss is known, low acceptance
+    may be sent."""
 
     def only_the_loss_is_left() -> bool:
         active = alerting.shown("--active")
@@ -290,13 +285,13 @@ def test_that_it_loses_inhibits_that_little_is_accepted(alerting: Alerting) -> N
         by = alerting.inhibited().get(LOW_ACCEPTANCE, set())
         return LOW_ACCEPTANCE not in active and breaches == ["net-negative"] and bool(by)
 
-    # Who tells is told again and again, and for a moment one may be there without the other.
+    # Alerts are sent again and again, and for a moment one may be there without the other.
     eventually(only_the_loss_is_left, what="only the loss is left", within=TELLS_WITHIN)
     assert alerting.inhibited()[LOW_ACCEPTANCE] <= {BREACH, NET_NEGATIVE}
     told = alerting.receivers.told
     at = next(each.at for each in told if each.receiver == PAGE and each.has(alertname=BREACH))
     eventually(
-        lambda: time.monotonic() > at + GROUP_WAIT, what="it would have been told", within=60
+        lambda: time.monotonic() > at + GROUP_WAIT, what="it would have been sent", within=60
     )
     late = [each for each in told if each.receiver == "chat" and each.at > at]
     assert [each.body for each in late if each.has(rule="low-acceptance")] == []
@@ -437,27 +432,19 @@ def test_the_sample_inhibits_what_it_says_and_nothing_of_another(
         expected[f"{target} alone"] = "active"
     sample = alertmanager_sample(across_servers=across_servers)
     with RunningAlertmanager(tmp_path, sample) as alertmanager:
-        url = alertmanager.url + "/api/v2/alerts"
-        assert post(url, [{"labels": labels} for labels in posted]) == 200
+        url, alerts = f"{alertmanager.url}/api/v2/alerts", [{"labels": each} for each in posted]
+        assert requests.post(url, json=alerts, timeout=60).status_code == 200
         deadline = time.monotonic() + TELLS_WITHIN
-        # It hears of what it inhibits by a little after it has taken the alerts.
-        while (found := states(url)) != expected and time.monotonic() < deadline:
+        # Alertmanager applies inhibitions a moment after it has taken the alerts.
+        while (found := states(alertmanager)) != expected and time.monotonic() < deadline:
             time.sleep(0.2)
     assert found == expected
 
 
-def states(url: str) -> dict[str, str]:
+def states(alertmanager: RunningAlertmanager) -> dict[str, str]:
     """By their label ``case``, what became of the alerts that Alertmanager has."""
     return {
         alert["labels"]["case"]: alert["status"]["state"]
-        for alert in json.loads(get(url)[1])
+        for alert in alertmanager.alerts()
         if "case" in alert["labels"]
     }
-
-
-def post(url: str, body: object) -> int:
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as answer:
-        return int(answer.status)

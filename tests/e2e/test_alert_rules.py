@@ -42,7 +42,7 @@ def test_it_takes_those_for_another_job_and_no_objectives(promtool: str, tmp_pat
 
 
 def test_alerts_fire_when_they_should_and_not_otherwise(promtool: str, tmp_path: Path) -> None:
-    """Idle traffic, counters that begin anew, restarts, what is off or missing: all are cases."""
+    """The cases include idle traffic, counter resets, restarts, and what is off or missing."""
     run(promtool, "test", "rules", *write(tmp_path, exported_groups(), cases()))
 
 

@@ -19,7 +19,7 @@ from specwatch.alerts.alert import Alert
 from specwatch.alerts.client import PostReason
 from specwatch.alerts.sender import Alertmanagers
 from specwatch.config.guard import Alertmanager
-from tests.e2e.alertmanagers import RunningAlertmanager
+from tests.e2e.monitoring import RunningAlertmanager
 from tests.e2e.processes import CHECKOUT
 from tests.e2e.waiting import eventually
 
@@ -27,7 +27,7 @@ RESEND = 2.0
 LIFETIME = 4 * RESEND
 """Seconds after which an alert ends that nobody repeats; no machine stops for so long."""
 SELDOM = {"resend": "200s", "timeout": "30s"}
-"""Alerts then live on by themselves for longer than any test waits: their end has to be told."""
+"""Alerts then live longer than any test waits, unless their end is sent."""
 HEARD_WITHIN = 120.0
 
 Tell = Callable[..., Alertmanagers]
@@ -62,14 +62,19 @@ def incident(name: str = "SpecwatchIncident", **labels: str) -> Alert:
     return Alert({"alertname": name, "target": "chat-70b", **labels}, annotations, time.time() - 60)
 
 
+def alerts(server: RunningAlertmanager) -> dict[str, dict[str, Any]]:
+    """By their names."""
+    return {alert["labels"]["alertname"]: alert for alert in server.alerts()}
+
+
 def heard(server: RunningAlertmanager, name: str = "SpecwatchIncident") -> dict[str, Any]:
     return eventually(
-        lambda: server.alerts().get(name), what=f"{name} is heard", within=HEARD_WITHIN
+        lambda: alerts(server).get(name), what=f"{name} is heard", within=HEARD_WITHIN
     )
 
 
 def over(server: RunningAlertmanager, name: str = "SpecwatchIncident") -> None:
-    eventually(lambda: name not in server.alerts(), what=f"{name} is over", within=HEARD_WITHIN)
+    eventually(lambda: name not in alerts(server), what=f"{name} is over", within=HEARD_WITHIN)
 
 
 def test_an_alert_appears_is_kept_and_resolves(server: RunningAlertmanager, tell: Tell) -> None:
@@ -92,7 +97,7 @@ def test_an_alert_appears_is_kept_and_resolves(server: RunningAlertmanager, tell
     # Kept for longer than it lives by itself, as one alert that began when it began.
     kept_until = time.monotonic() + LIFETIME + 2 * RESEND
     while time.monotonic() < kept_until:
-        again = server.alerts()["SpecwatchIncident"]
+        again = alerts(server)["SpecwatchIncident"]
         assert again["startsAt"] == alert["startsAt"]
         time.sleep(0.2)
     assert again["endsAt"] > alert["endsAt"]
@@ -111,7 +116,7 @@ def test_alerts_of_one_letter_live_and_end_apart(server: RunningAlertmanager, te
     assert heard(server, "Odd")["labels"] == {"alertname": "Odd", "model_name": "m?"}
     alertmanagers.set([odd])
     over(server)
-    assert "Odd" in server.alerts()
+    assert "Odd" in alerts(server)
     alertmanagers.set([odd, incident()])
     heard(server)
     assert alertmanagers.status()[0].failures == {}
@@ -138,7 +143,7 @@ def test_an_alert_ends_by_itself_when_its_sender_was_killed(
         heard(server)
         os.kill(sender.pid, signal.SIGKILL)
         sender.wait(60)
-        assert server.alerts()  # not at once: a daemon that restarts keeps its alerts
+        assert alerts(server)  # not at once: a daemon that restarts keeps its alerts
         over(server)
     finally:
         sender.kill()
@@ -170,11 +175,11 @@ def test_an_end_is_believed_by_one_whose_clock_is_behind(
     heard(server)
     alertmanagers.set([])
     eventually(
-        lambda: not alertmanagers.status()[0].behind, what="the end is told", within=HEARD_WITHIN
+        lambda: not alertmanagers.status()[0].behind, what="the end is sent", within=HEARD_WITHIN
     )
-    assert server.alerts()
+    assert alerts(server)
     lives_on_for = 4 * resend + ahead
-    eventually(lambda: not server.alerts(), what="the end is believed", within=lives_on_for - 2.0)
+    eventually(lambda: not alerts(server), what="the end is believed", within=lives_on_for - 2.0)
 
 
 def test_of_two_the_one_that_was_down_hears_when_it_is_back(

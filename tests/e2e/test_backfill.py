@@ -1,6 +1,6 @@
 """A backfill from a real Prometheus, against a daemon that watched the same real vLLM.
 
-Prometheus and the daemon scrape a vLLM with the tap every second, each in a phase of its own. So
+Prometheus and the daemon scrape a vLLM with the tap every second, each in its own phase. So
 what they count of a span of minutes is equal where nothing happens at its edges. That a killed
 backfill goes on without a gap is seen at a Prometheus with a longer history, which is written into
 its blocks.
@@ -26,8 +26,8 @@ from specwatch.errors import StoreError
 from tests.backfill.test_service import page
 from tests.e2e.api import settled
 from tests.e2e.conftest import StartVllm, unavailable
+from tests.e2e.monitoring import RunningPrometheus
 from tests.e2e.processes import DaemonProcess, Specwatch, specwatch, windows_of
-from tests.e2e.prometheuses import RunningPrometheus
 from tests.e2e.tap_traffic import covered, with_usage
 from tests.e2e.waiting import eventually, next_minute, sleep_until
 from tests.e2e.witness import Counts, stored
@@ -176,7 +176,7 @@ def test_a_second_backfill_adds_nothing(told: Told) -> None:
 
 
 def test_beside_a_daemon_that_has_them_nothing_is_to_be_written(told: Told) -> None:
-    """What one daemon watched is in the store, whoever fills it in."""
+    """What a daemon watched is in the store, under any name of the one that fills it in."""
     *_, beside = told.reports
     assert all(not each["minutes_written"] for each in beside["targets"])
 

@@ -19,14 +19,13 @@ from msgspec.structs import replace
 
 from specwatch.cli.load import server_at
 from specwatch.domain.baseline import Origin
-from specwatch.domain.experiments import Bench, Comparison, Experiment, read
+from specwatch.domain.experiments import Bench, Comparison, read
 from specwatch.loadtest.bench import Load
 from specwatch.loadtest.bench_run import BenchRun, Plan
 from specwatch.loadtest.prompts import PROMPTS
 from specwatch.loadtest.requests import Prompt
 from specwatch.loadtest.server import Server
-from specwatch.store.readers import Reader
-from tests.e2e.processes import CHECKOUT, specwatch
+from tests.e2e.processes import CHECKOUT, experiments_of, measurements_of, specwatch
 from tests.lab.traffic import requests_at, send
 from tests.lab.vllm_server import VllmServer
 
@@ -68,14 +67,6 @@ def good(good_server: VllmServer, plain_server: VllmServer, database: str) -> Co
     return found
 
 
-def stored(database: str) -> list[Experiment]:
-    reader = Reader.of(database)
-    try:
-        return [row.experiment for row in reader.experiments(0, 4e9)]
-    finally:
-        reader.close()
-
-
 def test_the_bad_draft_is_not_to_be_shipped_and_the_good_one_is_better(
     good: Comparison, bad_server: VllmServer, plain_server: VllmServer
 ) -> None:
@@ -90,7 +81,7 @@ def test_the_bad_draft_is_not_to_be_shipped_and_the_good_one_is_better(
 
 
 def test_what_was_measured_is_stored_and_is_a_baseline(good: Comparison, database: str) -> None:
-    *benches, kept = stored(database)
+    *benches, kept = experiments_of(database)
     off, on = good.benches
     assert sorted(benches, key=lambda each: each == on) == [off, on]
     assert kept == replace(good, benches=())
@@ -100,11 +91,7 @@ def test_what_was_measured_is_stored_and_is_a_baseline(good: Comparison, databas
         assert each.errors == {}
         assert each.alone is True
         assert each.tokens == TOKENS * each.requests > 0
-    reader = Reader.of(database)
-    try:
-        found = reader.measurements()
-    finally:
-        reader.close()
+    found = measurements_of(database)
     assert [each.load_bin for each in found] == [0, 2]
     assert {each.origin for each in found} == {Origin.CALIBRATION}
     assert {each.key.target for each in found} == {good.on.target}
@@ -175,7 +162,7 @@ def test_broken_off_it_keeps_what_was_measured(
     assert ("interrupted" if action == "interrupt" else "broken off") in said
     found = read(output.read_text(), "file")
     assert isinstance(found, Bench)
-    assert stored(database) == [found]
+    assert experiments_of(database) == [found]
     assert not found.complete
     assert found.levels[0].requests > 0
     assert [level.concurrency for level in found.levels] in ([1], [1, 2])

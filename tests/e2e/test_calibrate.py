@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 from specwatch.domain.baseline import Origin
-from specwatch.store.readers import Reader
-from tests.e2e.processes import specwatch
+from tests.e2e.processes import measurements_of, specwatch
 from tests.lab.traffic import requests_at, send
 from tests.lab.vllm_server import VllmServer
 
@@ -169,11 +168,8 @@ def test_the_good_draft_is_better_at_a_low_temperature(good: dict[str, Any]) -> 
 
 def test_the_baseline_is_in_the_store(good: dict[str, Any], database: str) -> None:
     """By load, and for the very configuration and version that a daemon would see."""
-    reader = Reader.of(database)
-    try:
-        found = reader.measurements("tiny")
-    finally:
-        reader.close()
+    found = measurements_of(database)
+    assert {each.key.target for each in found} == {"tiny"}
     assert [each.load_bin for each in found] == [0, 1, 2]
     # The servers differ in nothing but speculation; on a busy machine rounds may differ, too.
     (doubt,) = (doubt for doubt in good["doubts"] if " longer in one round " not in doubt)

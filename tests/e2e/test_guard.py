@@ -6,7 +6,7 @@ draft in its place.
 
 from __future__ import annotations
 
-import json
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.alertmanagers import RunningAlertmanager
-from tests.e2e.api import get
 from tests.e2e.guarded import Clients, GuardedVllm, Guarding, LoadBalancer, asked
+from tests.e2e.monitoring import RunningAlertmanager
 from tests.e2e.waiting import eventually
 from tests.lab.systemd_machine import SystemdMachine
 
@@ -36,18 +35,12 @@ class Story:
     plan: dict[str, Any]
     """What ``guard plan`` says of the one that will be kept, before anybody asks the servers."""
 
-    def alerts(self) -> set[tuple[str, str]]:
-        """Name and target of those that Alertmanager has active."""
-        found = json.loads(get(self.alertmanager.url + "/api/v2/alerts?active=true")[1])
-        return {(each["labels"]["alertname"], each["labels"]["target"]) for each in found}
-
-    def alert(self, name: str, target: str) -> dict[str, Any]:
-        found = json.loads(get(self.alertmanager.url + "/api/v2/alerts?active=true")[1])
-        one: dict[str, Any] = next(
-            each for each in found
-            if (each["labels"]["alertname"], each["labels"]["target"]) == (name, target)
-        )  # fmt: skip
-        return one
+    def alerts(self) -> dict[tuple[str, str], dict[str, Any]]:
+        """What Alertmanager has, by name and target."""
+        return {
+            (alert["labels"]["alertname"], alert["labels"]["target"]): alert
+            for alert in self.alertmanager.alerts()
+        }
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +55,8 @@ def story(
         for name in (KEPT, LOST)
     }
     alertmanager = RunningAlertmanager(tmp_path_factory.mktemp("alertmanager"))
-    alertmanager.start()
     balancer = LoadBalancer()
-    try:
+    with alertmanager, contextlib.closing(balancer):
         for server in servers.values():
             server.configure("draft-bad")
             systemd_machine.run("systemctl", "start", server.unit)
@@ -85,9 +77,6 @@ def story(
         }
         with asked(list(clients.values())):
             yield Story(guarding, servers, clients, alertmanager, plan)
-    finally:
-        balancer.close()
-        alertmanager.stop()
 
 
 def test_the_plan_shows_the_command_and_the_file_in_advance(story: Story) -> None:
@@ -126,7 +115,7 @@ def life_of(story: Story, name: str) -> ProcessState:
     eventually(
         lambda: (SWITCHED_OFF, name) in story.alerts(), what="the alert is there", within=120
     )
-    numbers = story.alert(SWITCHED_OFF, name)["annotations"]["numbers"]
+    numbers = story.alerts()[SWITCHED_OFF, name]["annotations"]["numbers"]
     eventually(lambda: clients.answered > before + 10, what="requests are answered", within=120)
     eventually(lambda: tried(story, name), what=f"{name} is tried", within=BREACH_WITHIN, every=0.2)
     spoke.append(server.speculates())

@@ -1,6 +1,6 @@
 """What may go wrong with the new process, all at once, under a real systemd.
 
-Each server is a unit of its own, a simulated vLLM that goes wrong in its own way when it is started
+Each server is its own unit, a simulated vLLM that goes wrong in its own way when it is started
 without speculation. A person orders that for all of them.
 """
 

@@ -1,11 +1,10 @@
-"""The root helper under a real systemd: one unit, one file, and only for whom it is meant."""
+"""The root helper under a real systemd: one unit, one file, and only for its group."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -37,7 +36,7 @@ def installed(systemd_machine: SystemdMachine) -> GuardLab:
 
 
 @pytest.fixture
-def lab(installed: GuardLab) -> Iterator[GuardLab]:
+def lab(installed: GuardLab) -> GuardLab:
     """vLLM runs with speculation, the helper's socket is open, nothing else was ever done."""
     installed.unit(f"ExecStart={SERVE}")
     return installed
@@ -133,7 +132,7 @@ def test_the_daemon_may_use_it_from_within_its_own_sandbox(lab: GuardLab) -> Non
 
 
 def test_a_secret_of_a_file_that_only_root_may_read_stays_there(lab: GuardLab) -> None:
-    """Whoever may ask the helper for the plan, or systemd for the unit, does not learn it."""
+    """Neither the plan of the helper nor the unit in systemd shows it."""
     secret = "sk-0123456789"
     args = SPECULATION.replace("'", "").replace('"', '\\"').replace("{", "'{").replace("}", "}'")
     lab.machine.write_file(
@@ -189,19 +188,12 @@ for text in json.loads(sys.argv[2]):
 print(json.dumps(found))
 """
 HOSTILE = [
-    "", "\n", "x", "\x00\xff\xfe\n", "[]\n", "{}\n", "null\n", '{"do": "status"', "A" * 100_000,
-    '{"do": "status", "unit": "ssh.service"}\n',
+    "", "\x00\xff\xfe\n", "A" * 100_000, '{"do": "status"', '{"do": ' + "[" * 900 + "\n",
+    '{"do": "status"}\n{"do": "status"}\n', '{"do": "status", "unit": "ssh.service"}\n',
+    '{"do": "disable", "incident": "a\\nExecStart=/bin/sh"}\n',
     '{"do": "disable", "incident": "a", "drop_in": "[Service]"}\n',
-    '{"do": "disable"}\n', '{"do": "disable", "incident": ""}\n',
-    '{"do": "disable", "incident": "a\\\\nExecStart=/bin/sh"}\n',
-    '{"do": "disable", "incident": "../../x"}\n', '{"do": "disable", "incident": "%n"}\n',
-    '{"do": "disable", "incident": "' + "a" * 65 + '"}\n', '{"do": "status", "incident": "a"}\n',
-    '{"do": "disable", "incident": "a", "timeout": 0}\n',
-    '{"do": "disable", "incident": "a", "timeout": 1e99}\n',
-    '{"do": "disable", "incident": "a", "timeout": NaN}\n',
-    '{"do": "disable", "incident": ["a"]}\n', '{"do": "exec"}\n',
-    '{"do": "status"}\n{"do": "status"}\n', '{"do": ' + "[" * 900 + "\n",
 ]  # fmt: skip
+"""One of each kind: tests/actuators/test_helper_server.py has more invalid requests."""
 
 
 def test_hostile_requests_change_nothing_and_end_nothing(lab: GuardLab) -> None:
@@ -256,27 +248,6 @@ def test_it_can_write_to_its_folder_only(lab: GuardLab) -> None:
     lab.machine.run(*inside, f"{UNITS}/{UNIT}.d/was-here")
     status = lab.machine.shell(f"cat /proc/{pid}/status")
     assert re.findall(r"Cap(?:Prm|Eff|Bnd):\t(\w+)", status) == ["0000000000000004"] * 3
-
-
-@pytest.mark.parametrize(
-    ("unit", "limit"),
-    [("specwatch-guard@.service", 2.0), ("specwatch-guard@.socket", None)],
-)
-def test_systemd_finds_nothing_wrong_with_the_units(
-    lab: GuardLab, unit: str, limit: float | None
-) -> None:
-    folder = "/tmp/verify"
-    for name in ("specwatch-guard@.service", "specwatch-guard@.socket"):
-        lab.machine.write_file(f"{folder}/{name}", (CHECKOUT / "systemd" / name).read_text())
-    done = lab.machine.run("systemd-analyze", "verify", f"{folder}/{unit}")
-    assert done.stdout + done.stderr == ""
-    if limit is not None:
-        done = lab.machine.run(
-            "systemd-analyze", "security", "--no-pager", "--offline=true", f"{folder}/{unit}"
-        )
-        level = re.search(r"Overall exposure level for .*: ([\d.]+)", done.stdout)
-        assert level is not None, done.stdout
-        assert float(level[1]) <= limit
 
 
 def test_it_ends_when_nobody_asks_and_comes_back(lab: GuardLab) -> None:
@@ -378,7 +349,7 @@ class TestFailures:
         assert (status["mode"], status["life"]) == ("on", "up")
 
     def test_a_stop_that_takes_too_long(self, lab: GuardLab) -> None:
-        """It goes on, and is no failure yet; the same call again waits for what was begun."""
+        """It continues and has not failed yet; the same call again waits for it."""
         slow = "/run/lab-slow"
         stop = f"ExecStop=/bin/sh -c 'while test -e {slow}; do sleep 0.1; done'"
         lab.unit(f"ExecStart={SERVE}", stop)

@@ -1,6 +1,6 @@
 """The daemon is killed at every point of the guard's work, or loses its database there.
 
-Whoever goes on, the server ends as it was wanted, and is restarted once.
+Whichever daemon goes on, the server ends as ordered, after one restart.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Lab = Callable[..., Killing]
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    """Makes labs: ``lab(name, database)``, with a SQLite of its own where none is named."""
+    """Makes labs: ``lab(name, database)``, with its own SQLite where none is named."""
     made: list[Killing] = []
 
     def make(name: str, database: str = "") -> Killing:
@@ -73,13 +73,13 @@ def whole_life(lab: Killing) -> list[str]:
 
 
 def ended_well(lab: Killing, point: str) -> None:
-    """As wanted, after as few restarts as can be, with all of it told."""
+    """As ordered, after as few restarts as possible, with all steps in the history."""
     told = f"killed {point}: {lab.runs()}"
     state = lab.state()
     assert (state.phase, state.goal, state.order) == (Phase.DISABLED, Mode.OFF, None), told
     assert lab.is_healthy(), told
     assert not lab.speculates(), told
-    # The command that is under way is nobody's child any more: it may be run beside another.
+    # The command under way has lost its parent: a second one may run beside it.
     assert lab.runs() == ONCE or (point == INSIDE and lab.runs().count("end off") == 2), told
     history = lab.history()
     assert [each.version for each in history] == list(range(1, len(history) + 1)), told

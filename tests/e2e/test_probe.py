@@ -1,13 +1,12 @@
 """``specwatch probe`` on real servers: with records, and without by the server's counters.
 
 What it says is held against the page of the server, read by other means just before and after its
-requests, and against what is known of sampling: the higher the temperature, the fewer are accepted.
+requests, and against a property of sampling: the higher the temperature, the fewer are accepted.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -21,21 +20,16 @@ from click.testing import CliRunner
 from specwatch.cli import group
 from specwatch.domain.experiments import Probe, ProbeTemperature, read
 from specwatch.loadtest.probe_run import Probing
-from specwatch.store.readers import Reader
 from tests.e2e.conftest import StartVllm
+from tests.e2e.processes import experiments_of
+from tests.e2e.witness import Counts, counted, difference
 from tests.lab.traffic import requests_at, send
 from tests.lab.vllm_server import VllmServer
 
 K = 4
 SWEEP = (0.0, 0.4, 0.8, 1.2)
 SHORT = ("--requests", "6", "--max-tokens", "24")
-COUNTERS = {
-    "drafts": "spec_decode_num_drafts_total",
-    "draft_tokens": "spec_decode_num_draft_tokens_total",
-    "accepted_tokens": "spec_decode_num_accepted_tokens_total",
-    "tokens": "generation_tokens_total",
-    "requests": "request_success_total",
-}
+COUNTED = ("drafts", "draft_tokens", "accepted_tokens", "generation_tokens")
 
 
 @pytest.fixture(scope="module")
@@ -49,28 +43,16 @@ def bare_server(start_vllm: StartVllm, tiny_models: Path) -> Iterator[VllmServer
         yield server
 
 
-def counted(server: VllmServer) -> dict[str, int]:
-    """What a server has counted, read without any code of specwatch."""
-    page = server.metrics()
-    return {
-        name: sum(
-            int(float(value))
-            for value in re.findall(rf"^vllm:{family}{{[^}}]*}} (\S+)$", page, re.MULTILINE)
-        )
-        for name, family in COUNTERS.items()
-    }
-
-
 class Probed:
     """A probe in this process, and what the server counted from the warm-up to its end."""
 
     def __init__(self, server: VllmServer, *arguments: str) -> None:
-        self._pages: list[dict[str, int]] = []
+        self._counts: list[Counts] = []
         warmed_up = Probing._source
 
         async def then_look(probing: Probing) -> str:
             found = await warmed_up(probing)
-            self._pages.append(counted(server))
+            self._counts.append(counted(server.metrics()))
             return found
 
         with pytest.MonkeyPatch.context() as patch:
@@ -79,30 +61,31 @@ class Probed:
                 group, ["probe", "--target", server.url, "--json", "--dry-run", *arguments]
             )
         assert done.exit_code == 0, done.stderr
-        self._pages.append(counted(server))
+        self._counts.append(counted(server.metrics()))
         found = read(done.stdout, "standard output")
         assert isinstance(found, Probe)
         self.probe = found
 
     @property
-    def server(self) -> dict[str, int]:
+    def server(self) -> Counts:
         """What was counted meanwhile."""
-        before, after = self._pages
-        return {name: after[name] - before[name] for name in before}
+        change = difference(*self._counts)
+        finished = sum(count for name, count in change.items() if name.startswith("requests "))
+        return {name: change.get(name, 0) for name in COUNTED} | {"requests": finished}
 
     def __iter__(self) -> Iterator[ProbeTemperature]:
         return iter(self.probe.temperatures)
 
 
-def added_up(probed: Probed) -> dict[str, int]:
+def added_up(probed: Probed) -> Counts:
     """The counts of all temperatures of a probe."""
-    found = dict.fromkeys(COUNTERS, 0)
+    found = dict.fromkeys((*COUNTED, "requests"), 0)
     for one in probed:
         assert one.acceptance is not None
         found["drafts"] += one.acceptance.drafts or 0
         found["draft_tokens"] += one.acceptance.draft_tokens
         found["accepted_tokens"] += one.acceptance.accepted_tokens
-        found["tokens"] += one.tokens
+        found["generation_tokens"] += one.tokens
         found["requests"] += one.requests
     return found
 
@@ -134,7 +117,7 @@ def test_by_counters_it_tells_what_the_server_counted(by_counters: Probed) -> No
 
 
 def test_one_temperature_is_what_the_server_counted_of_it(good_server: VllmServer) -> None:
-    """So that what belongs to which temperature is told apart."""
+    """The counts of a temperature are not mixed with those of others."""
     hot = Probed(good_server, "--temperatures", "1.2", *SHORT, "--concurrency", "2")
     assert added_up(hot) == hot.server
 
@@ -200,7 +183,7 @@ def test_with_traffic_of_others_counters_are_refused(bare_server: VllmServer) ->
 
 
 def probing(server: VllmServer, database: str) -> subprocess.Popen[str]:
-    """A long probe in a process of its own, of which a quarter is done."""
+    """A long probe in its own process, of which a quarter is done."""
     process = subprocess.Popen(
         [
             sys.executable, "-m", "specwatch", "probe", "--target", server.url, "--json",
@@ -223,11 +206,7 @@ def kept(process: subprocess.Popen[str], database: str) -> Probe:
     assert not found.complete
     assert 10 <= sum(one.requests for one in found.temperatures) < 40
     assert all(one.acceptance is not None for one in found.temperatures)
-    reader = Reader.of(database)
-    try:
-        assert [row.experiment for row in reader.experiments(0, 4e9)] == [found]
-    finally:
-        reader.close()
+    assert experiments_of(database) == [found]
     return found
 
 

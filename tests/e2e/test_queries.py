@@ -89,7 +89,7 @@ def prometheus(told: Told) -> PrometheusApi:
 
 
 def span(told: Told) -> Span:
-    """As Grafana shows it, with the interval that its data source has unless told otherwise.
+    """As Grafana shows it, with the default interval of its data source.
 
     Its last step is the end, as some things came up in the last seconds.
     """
@@ -121,7 +121,7 @@ def test_a_dashboards_queries_return_data(
     assert known <= empty.keys(), "these do find something"
     for query in queries:
         if EMPTY.get(place(query)) in FILTERED:
-            for question in questions(asker.expr(query)):
+            for question in questions(asker.query_text(query.expr)):
                 assert is_data(prometheus.query(question, told.ended)), question
 
 
@@ -192,7 +192,7 @@ def blank_panels(board: Board) -> list[str]:
 
 
 def test_what_a_rule_asks_is_found_without_anything_being_wrong() -> None:
-    """Comparisons answer 0 or 1, exceptions have to be there, each alternative is asked for."""
+    """Comparisons return 0 or 1, exclusions must exist, each alternative is asked for."""
     asked = questions("a < 1 and on (t) b offset 1h > 2 unless on (t) c == 1")
     assert [each.replace("{}", "") for each in asked] == [
         "((a) < bool (1) and on (t) (b) > bool (2)) and on (t) ((c) == bool (1))"

@@ -53,7 +53,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
              "--middleware", "specwatch.tap.Tap", "--per-request-spec-decode-metrics", "summary",
              "--simulated-rate", "4"]  # fmt: skip
     with SimulatedVllm(folder / "vllm.log", *flags) as vllm:
-        vllm.wait_healthy()
+        vllm.wait_ready()
         config = {"targets": [{"name": "chat", "url": vllm.url, "interval": "1s"}]}
         database = f"sqlite:///{folder}/specwatch.db"
         with DaemonProcess.configured(folder / "own", database, config) as running:
@@ -163,7 +163,7 @@ def test_a_report_prints_on_white_paper(
 def test_a_page_says_the_same_without_scripts(
     chromium: Chromium, places: dict[str, str], name: str
 ) -> None:
-    """There are none in it: not one that it brought, and not one that came in a name."""
+    """It contains no script, neither its own nor one in a name."""
     with chromium.page(scripts=False) as page:
         page.open(places[name])
         assert len(page.text()) > 100

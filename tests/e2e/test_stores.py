@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import unavailable
+from tests.e2e.monitoring import RunningPrometheus
 from tests.e2e.outages import TARGETS, Outages, Watched
 from tests.e2e.processes import SimulatedVllm
-from tests.e2e.prometheuses import RunningPrometheus
 from tests.e2e.waiting import eventually
 from tests.e2e.witness import stored
 from tests.postgres import PostgresServer
@@ -47,7 +47,7 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def values(prometheus: RunningPrometheus, expression: str) -> list[float]:
     """The values of an expression."""
-    return [float(sample["value"][1]) for sample in prometheus.query(expression)]
+    return [series.last for series in prometheus.query(expression)]
 
 
 def value(prometheus: RunningPrometheus, expression: str) -> float:
@@ -95,14 +95,14 @@ def story(
     folder = tmp_path_factory.mktemp("stores")
     with ExitStack() as stack:
         server = stack.enter_context(SimulatedVllm(folder / "simulated.log", *DRAFTING))
-        server.wait_healthy()
+        server.wait_ready()
         outages = Outages(folder, server, postgres, small_disk)
         outages.begin(stack)
         daemon = outages.daemons["postgres"]
         jobs = {"specwatch": [daemon.url]}
         prometheus = stack.enter_context(RunningPrometheus(folder / "prometheus", jobs))
         outages.happen(lambda: wait_queued(prometheus, len(TARGETS)))
-        heard, page = hear(prometheus), daemon.page()
+        heard, page = hear(prometheus), daemon.metrics()
         outages.end()
     return Story(outages, heard, page)
 
@@ -115,7 +115,7 @@ def hear(prometheus: RunningPrometheus) -> Heard:
         up=value(prometheus, "avg_over_time(up[2m])"),
         speculating=value(prometheus, "sum(specwatch_speculation_enabled)"),
         queued_most=value(prometheus, "max_over_time(specwatch_store_windows_queued[2m])"),
-        log=prometheus.log(),
+        log=prometheus.said(),
     )
 
 

@@ -20,15 +20,15 @@ from tests.actuators.process_families import (
     alive,
     born,
     descendants,
-    descriptors,
     family,
-    leave_others_out,
 )
-from tests.e2e.api import get
 from tests.e2e.processes import Specwatch
 from tests.e2e.waiting import eventually
+from tests.e2e.witness import speculates
+from tests.lab.http_get import is_ok
 from tests.lab.vllm_server import START_TIMEOUT, free_port, speculation_flags
 
+pytestmark = pytest.mark.usefixtures("only_ours")
 GONE_WITHIN = 120.0
 """Seconds from the end of specwatch to that of the last process of vLLM; 10 of them are grace."""
 Run = Callable[..., Specwatch]
@@ -55,21 +55,12 @@ class Served:
 
     def healthy(self) -> bool:
         """Whether ``GET /health`` answers 200."""
-        try:
-            return get(self.url + "/health")[0] == 200
-        except OSError:
-            return False
+        return is_ok(self.url + "/health")
 
     def speculates(self) -> bool:
         """Whether its page has the families of speculation."""
         eventually(self.healthy, what="vLLM is healthy", within=START_TIMEOUT)
-        return "vllm:spec_decode_num_drafts_total" in get(self.url + "/metrics")[1]
-
-
-@pytest.fixture(autouse=True)
-def only_ours() -> None:
-    """The processes of other tests are not looked for."""
-    leave_others_out()
+        return speculates(self.url)
 
 
 @pytest.fixture
@@ -79,7 +70,7 @@ def served(vllm_install: Path, tiny_models: Path) -> Served:
 
 @pytest.fixture
 def spawning(vllm_install: Path, tiny_models: Path) -> Served:
-    """As vLLM does it unless told otherwise, which takes longer."""
+    """The default of vLLM, which takes longer."""
     return Served(vllm_install, tiny_models, "spawn")
 
 
@@ -108,17 +99,13 @@ def below(process: Specwatch) -> list[int]:
     ]
 
 
-def gone(pids: list[int]) -> None:
-    eventually(lambda: not alive(pids), what=f"{pids} have ended", within=GONE_WITHIN)
-
-
 def test_killed_it_leaves_nothing_of_vllm(run: Run, spawning: Served) -> None:
     process = run(command=spawning.command)
     assert spawning.speculates()
     pids = below(process)
     assert len(pids) >= 3, "the holder, the server, its engine"
     process.kill()
-    gone(pids)
+    eventually(lambda: not alive(pids), what=f"{pids} have ended", within=GONE_WITHIN)
     assert not spawning.healthy()
 
 
@@ -149,13 +136,6 @@ def test_it_restarts_without_speculation_amid_a_start(served: Served) -> None:
     finally:
         supervisor.stop()
     assert descendants() == []
-
-
-def test_killed_it_leaves_nothing_of_a_stubborn_family(run: Run, tmp_path: Path) -> None:
-    process = run("--target", "http://127.0.0.1:1", command=family(tmp_path))
-    pids = [*born(tmp_path), *below(process)]
-    process.kill()
-    gone(pids)
 
 
 def test_a_second_signal_does_not_wait_for_a_stubborn_family(run: Run, tmp_path: Path) -> None:
@@ -194,12 +174,3 @@ def test_where_it_cannot_listen_the_child_ends_too(run: Run) -> None:
     started = re.search(r'"event": "vllm_started", "pid": (\d+)', process.said())
     assert started is not None
     assert alive([int(started[1])]) == []
-
-
-def test_forty_rounds_leave_no_process_and_no_descriptor() -> None:
-    supervisor = Supervisor(["sh", "-c", "sleep 600 & exec sleep 600"], environ=os.environ)
-    before = descriptors()
-    for _ in range(40):
-        supervisor.start(Mode.ON)
-        supervisor.stop()
-    assert (descriptors(), descendants()) == (before, [])

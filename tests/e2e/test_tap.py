@@ -2,7 +2,7 @@
 
 Two servers with the same flags and an API key; only one of them has the tap. For the same seed both
 give the same answers whatever else runs beside (seen on this vLLM at up to 32 requests at a time),
-so what the other one said of a request is what an independent client knows of it.
+so the answers of the other one are what an independent client has.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.e2e import witness
 from tests.e2e.conftest import StartVllm
 from tests.e2e.tap_asks import ASKS, FLAGS
 from tests.e2e.tap_exchange import KEY, ask, cut_alike
@@ -27,8 +28,8 @@ from tests.e2e.tap_page import (
     chosen,
     difference,
     everywhere,
+    grown,
     of_records,
-    of_server,
     tapped,
 )
 from tests.e2e.tap_traffic import (
@@ -87,13 +88,9 @@ def both(pair: Pair, requests: list[Request]) -> Phase:
         outcomes,
         seen,
         difference(tapped(before), tapped(after)),
-        growth(of_server(before), of_server(after)),
-        growth(of_server(plain_before), of_server(plain_after)),
+        grown(before, after),
+        grown(plain_before, plain_after),
     )
-
-
-def growth(before: Counts, after: Counts) -> Counts:
-    return {name: count - before.get(name, 0) for name, count in after.items()}
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +195,7 @@ def test_clients_that_leave_are_counted_and_disturb_nobody(pair: Pair) -> None:
     for bucket in BUCKETS:
         assert found[bucket]["uncovered disconnected"] == in_bucket(leavers, bucket)
         assert found[bucket]["uncovered stop_string"] == in_bucket(unrecorded, bucket)
-    more = growth(everywhere(found), growth(of_server(before), of_server(after)))
+    more = witness.difference(everywhere(found), grown(before, after))
     assert more["drafts"] > len(leavers)
     assert 0 < more["accepted_tokens"] < more["draft_tokens"]
 

@@ -1,6 +1,6 @@
 """Clients that nobody here wrote notice nothing of the tap, and their own figures are the tap's.
 
-All ask one server, each at a temperature of its own, and so in a bucket of its own.
+All ask one server, each at its own temperature, and so in its own bucket.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import os
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -31,7 +29,7 @@ from tests.e2e.tap_page import (
     latency,
     tapped,
 )
-from tests.lab.hub import hub_with
+from tests.lab.load_tools import OFFLINE, aiperf_profile, hub_with, run, vllm_bench
 from tests.lab.vllm_server import VllmServer
 
 COUNT = 64
@@ -43,15 +41,6 @@ TOKENS = 40
 @pytest.fixture(scope="module")
 def server(tapped_server: VllmServer) -> VllmServer:
     return tapped_server
-
-
-def run(command: list[str | Path], environment: dict[str, str], timeout: float = 900) -> str:
-    done = subprocess.run(
-        command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=timeout,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
 
 
 class Measured(NamedTuple):
@@ -212,18 +201,14 @@ def test_vllm_bench_agrees(
 
 def bench(server: VllmServer, vllm_install: Path, tiny_models: Path, folder: Path) -> Measured:
     before = at_rest(server.metrics)
-    run(
-        [
-            vllm_install / "bin/vllm", "bench", "serve", "--backend", "openai-chat",
-            "--endpoint", "/v1/chat/completions", "--base-url", server.url,
-            "--model", "tiny", "--tokenizer", tiny_models / "target",
-            "--dataset-name", "random", "--random-input-len", "40",
-            "--random-output-len", str(TOKENS), "--num-prompts", str(COUNT),
-            "--max-concurrency", "4", "--temperature", "0.2", "--ignore-eos", "--save-result",
-            "--save-detailed", "--result-dir", folder, "--result-filename", "result.json",
-        ],
-        {"HF_HUB_OFFLINE": "1"},
+    command = vllm_bench(
+        vllm_install, server.url, tiny_models / "target",
+        requests=COUNT, concurrency=4, temperature=0.2,
     )  # fmt: skip
+    command += ["--dataset-name", "random", "--random-input-len", "40",
+                "--random-output-len", str(TOKENS), "--save-result", "--save-detailed",
+                "--result-dir", str(folder), "--result-filename", "result.json"]  # fmt: skip
+    run(command, OFFLINE)
     result = json.loads((folder / "result.json").read_text())
     after = at_rest(server.metrics)
     counts = difference(tapped(before), tapped(after))["(0,0.3]"]
@@ -256,18 +241,11 @@ def test_aiperf_agrees(server: VllmServer, aiperf: Path, tiny_models: Path, tmp_
 
 def profile(server: VllmServer, aiperf: Path, hub: Path, folder: Path) -> Measured:
     before = at_rest(server.metrics)
-    run(
-        [
-            aiperf / "bin/aiperf", "profile", "--model", "tiny", "--url", server.url,
-            "--endpoint-type", "chat", "--streaming", "--tokenizer", "lab/tiny",
-            "--use-server-token-count", "--extra-inputs", "temperature:1.3",
-            "--extra-inputs", "ignore_eos:true", "--isl", "40", "--osl", str(TOKENS),
-            "--request-count", str(COUNT // 2), "--concurrency", "1", "--artifact-dir", folder,
-            "--workers-max", "1", "--record-processors", "1", "--random-seed", "1",
-            "--ui-type", "none", "--no-gpu-telemetry", "--no-server-metrics",
-        ],
-        {"HF_HUB_OFFLINE": "1", "HF_HOME": str(hub)},
-    )  # fmt: skip
+    command = aiperf_profile(
+        aiperf, server.url, folder, requests=COUNT // 2, concurrency=1, temperature=1.3
+    )
+    command += ["--isl", "40", "--osl", str(TOKENS), "--random-seed", "1"]
+    run(command, {**OFFLINE, "HF_HOME": str(hub)})
     summary = json.loads((folder / "profile_export_aiperf.json").read_text())
     exported = (folder / "profile_export.jsonl").read_text().splitlines()
     requests = [json.loads(line)["metrics"] for line in exported]

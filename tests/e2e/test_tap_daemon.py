@@ -18,7 +18,7 @@ import pytest
 from specwatch.domain.model import ALL_TEMPERATURES, Source, Window
 from tests.e2e.api import settled
 from tests.e2e.conftest import StartVllm
-from tests.e2e.processes import DaemonProcess, specwatch
+from tests.e2e.processes import DaemonProcess, TapProxy, specwatch
 from tests.e2e.tap_page import (
     ACCEPTANCE,
     BUCKETS,
@@ -30,7 +30,6 @@ from tests.e2e.tap_page import (
     of_records,
     tapped,
 )
-from tests.e2e.tap_proxies import TapProxy
 from tests.e2e.tap_traffic import covered, refused, several, with_usage
 from tests.e2e.waiting import next_minute, sleep_until
 from tests.e2e.witness import Counts, stored, total
@@ -119,7 +118,7 @@ def story(
         mixed = after(server, daemon, outcomes, None)
         mixed_page = scraped(server)
         shown = specwatch("status", "--url", daemon.url)
-        page = daemon.page()
+        page = daemon.metrics()
         server.restart(speculation="draft-good", k=4)
         proxy = TapProxy(folder / "proxy.log", server.url, "--default-temperature", "1")
         stack.enter_context(proxy)

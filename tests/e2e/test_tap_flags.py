@@ -1,4 +1,4 @@
-"""What ``specwatch tap flags`` prints arrives as it was meant: at systemd, and at vLLM's parser."""
+"""What ``specwatch tap flags`` prints is read as intended by systemd and by vLLM's parser."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.e2e.conftest import StartVllm
+from tests.e2e.processes import TapProxy
 from tests.e2e.tap_asks import OF_THE_WIRE
 from tests.e2e.tap_exchange import KEY, cut_alike
 from tests.e2e.tap_page import (
@@ -18,11 +19,10 @@ from tests.e2e.tap_page import (
     chosen,
     difference,
     everywhere,
+    grown,
     of_records,
-    of_server,
     tapped,
 )
-from tests.e2e.tap_proxies import TapProxy
 from tests.e2e.tap_traffic import (
     EVERY_PAIR,
     TEMPERATURES,
@@ -71,13 +71,13 @@ def test_buckets_equal_the_servers_records_and_counters(
         request for request in covered(EVERY_PAIR, first=2 * EVERY_PAIR) if says_of_usage(request)
     ]
     direct = send_all(server.url, with_usage(requests), CONCURRENCY, key=KEY)
-    before = of_server(at_rest(server.metrics))
+    before = at_rest(server.metrics)
     outcomes, counts = through(proxy, requests)
-    grown = of_server(at_rest(server.metrics))
+    own = grown(before, at_rest(server.metrics))
     assert [outcome.error for outcome in outcomes + direct if not outcome.ok] == []
     assert [outcome.text for outcome in outcomes] == [outcome.text for outcome in direct]
     assert chosen(counts, *ACCEPTANCE) == of_records(direct)
-    assert everywhere(chosen(counts, *ACCEPTANCE)) == {n: c - before[n] for n, c in grown.items()}
+    assert everywhere(chosen(counts, *ACCEPTANCE)) == own
     assert everywhere(chosen(counts, "records", "uncovered")) == {"records record": len(requests)}
 
 

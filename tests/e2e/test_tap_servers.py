@@ -20,6 +20,7 @@ from tests.e2e.tap_page import (
     chosen,
     difference,
     everywhere,
+    grown,
     of_records,
     of_server,
     tapped,
@@ -157,5 +158,4 @@ def test_a_tap_that_is_loaded_twice_counts_once(by_default: dict[str, VllmServer
     after = at_rest(server.metrics)
     found: Buckets = chosen(difference(tapped(before), tapped(after)), *ACCEPTANCE)
     assert found == of_records(outcomes, temperature)
-    grown = of_server(after)
-    assert everywhere(found) == {n: c - of_server(before).get(n, 0) for n, c in grown.items()}
+    assert everywhere(found) == grown(before, after)

@@ -1,6 +1,6 @@
 """The daemon watches a real vLLM: what it stores is what vLLM counted, whatever happens to both.
 
-All tests judge one story, which is told in :mod:`tests.e2e.story`.
+All tests check one course of events, which is in :mod:`tests.e2e.story`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def test_no_window_is_there_twice(windows: list[Window]) -> None:
 
 
 def test_every_minute_has_a_window(story: Story, windows: list[Window]) -> None:
-    """Those in which vLLM was down, and that in which the daemon was killed, are no gaps."""
+    """So do those in which vLLM was down, and the one in which the daemon was killed."""
     starts = [window.start for window in windows]
     assert starts == list(range(starts[0], starts[-1] + 60, 60))
     assert starts[0] <= story.lives[0].watched
@@ -138,7 +138,7 @@ def test_a_window_shows_the_modes_that_vllm_had_in_its_minute(
 
 
 def test_without_speculation_drafts_are_unknown_and_not_zero(story: Story) -> None:
-    """Seen by a daemon that was told a URL and nothing else, and only lived meanwhile."""
+    """Seen by a daemon that got only a URL and ran only meanwhile."""
     assert story.off_windows
     for window in story.off_windows:
         assert window.mode is Mode.OFF

@@ -21,7 +21,7 @@ PAGE = ROOT / "tests/data/vllm-0.32-draft-k4.2.prom"
 
 
 def ran(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """The command's end; the environment knows nothing of the checkout."""
+    """The command's end; without the checkout in its environment."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SPECWATCH"))}
     return subprocess.run(
         command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -33,3 +34,24 @@ def install(machine: SystemdMachine, unit: str, drop_in: str) -> None:
     machine.write_file(f"{UNITS}/{unit}", (CHECKOUT / "systemd" / unit).read_text())
     machine.write_file(f"{UNITS}/{unit}.d/lab.conf", drop_in + seen_by_services())
     machine.write_file("/opt/specwatch/bin/specwatch", LAUNCHER, mode=0o755)
+
+
+def install_helper(machine: SystemdMachine) -> None:
+    """Install the units of the privileged helper, and the users that the packages add."""
+    environment = (
+        f"[Service]\nEnvironment=PYTHONPATH={CHECKOUT}\n"
+        "Environment=SPECWATCH_GUARD_MAX_SWITCHES=100 SPECWATCH_GUARD_COOLDOWN=1ms\n"
+    )
+    install(machine, "specwatch-guard@.service", environment)
+    install(machine, "specwatch-guard@.socket", "[Socket]\n")
+    sysusers = (CHECKOUT / "systemd" / "specwatch.sysusers").read_text()
+    machine.write_file("/usr/lib/sysusers.d/specwatch.conf", sysusers)
+    machine.run("systemd-sysusers")
+
+
+def exposure(machine: SystemdMachine, unit_file: str) -> float:
+    """How exposed systemd calls a service: 0 to 10."""
+    done = machine.run("systemd-analyze", "security", "--no-pager", "--offline=true", unit_file)
+    level = re.search(r"Overall exposure level for .*: ([\d.]+)", done.stdout)
+    assert level is not None, done.stdout
+    return float(level[1])

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from prometheus_client.parser import text_string_to_metric_families
 
 from specwatch.domain.model import COUNTERS, Tally, Window
+from tests.lab.http_get import page as get_page
 
 COUNTER_NAMES = {
     "vllm:spec_decode_num_drafts_total": "drafts",
@@ -57,6 +58,11 @@ def counted(page: str) -> Counts:
     return total([found])
 
 
+def speculates(url: str) -> bool:
+    """Whether a server shows the families of speculation now."""
+    return "vllm:spec_decode_num_drafts_total{" in get_page(f"{url}/metrics")
+
+
 def running(page: str) -> int:
     """How many requests run or wait now."""
     gauges = ("vllm:num_requests_running", "vllm:num_requests_waiting")
@@ -79,6 +85,11 @@ def mean(page: str, histogram: str) -> float:
                 parts[sample.name] += sample.value
     observed, count = parts.values()
     return observed / count
+
+
+def difference(before: Counts, after: Counts) -> Counts:
+    """What was counted in between, without what was not."""
+    return total([{name: count - before.get(name, 0) for name, count in after.items()}])
 
 
 def stored(windows: Iterable[Window]) -> Counts:

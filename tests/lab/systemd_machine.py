@@ -90,6 +90,10 @@ class SystemdMachine:
         """Run a script with ``sh -e`` inside; returns what it wrote to stdout."""
         return self.run("sh", "-ec", script, check=check, timeout=timeout).stdout
 
+    def show(self, name: str, unit: str) -> str:
+        """A property of a unit."""
+        return self.run("systemctl", "show", "-P", name, unit).stdout.strip()
+
     def write_file(self, path: str, text: str, mode: int = 0o644) -> None:
         """Write a file inside, with its folder."""
         self.run(

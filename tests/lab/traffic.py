@@ -118,7 +118,7 @@ class Outcome:
 
 
 def requests_at(temperatures: Sequence[float | None], count: int, **fields: Any) -> list[Request]:
-    """``count`` requests that take the temperatures in turn, each with a prompt of its own."""
+    """``count`` requests that take the temperatures in turn, each with its own prompt."""
     turns = itertools.cycle(temperatures)
     return [
         Request(temperature=next(turns), prompt=prompt_number(number), **fields)

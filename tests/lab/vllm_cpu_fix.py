@@ -5,7 +5,7 @@ int64, so that 0.7 becomes 0 and a sampled request never has a draft token accep
 puts a kernel in its place that keeps the type. Builds for GPUs run another kernel and do not need
 it.
 
-It also imports everything anew in the engine and in the worker, whatever is asked for in
+It also imports everything again in the engine and in the worker, whatever is asked for in
 VLLM_WORKER_MULTIPROC_METHOD, and that is most of a start. Builds for GPUs do as that variable says,
 and so does this one with the plugin.
 """

@@ -98,7 +98,7 @@ def has_aiperf() -> bool:
 def install_aiperf(vllm: Path) -> Path:
     """Install AIPerf unless it is there, in about a minute and 1.2 GB; returns its environment.
 
-    It gets one of its own, since it wants other versions than vLLM, of whose Python it is made.
+    It is a separate one, made with the Python of vLLM, since AIPerf needs other versions than vLLM.
     Raises ``subprocess.CalledProcessError``.
     """
     folder = aiperf_folder()

@@ -87,7 +87,7 @@ class VllmServer:
 
     @property
     def pid(self) -> int:
-        """Process id of vLLM's main process, which leads a process group of its own."""
+        """Process id of vLLM's main process, which leads its own process group."""
         if self._process is None:
             raise ServerFailed("the server is not started")
         return self._process.pid

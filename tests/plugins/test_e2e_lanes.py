@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
-from tests.e2e.__main__ import HERE, SHARING, WORKS, deserve_a_second_look, lanes, status_of
+from tests.e2e.__main__ import (
+    HERE,
+    SHARING,
+    WORKS,
+    deserve_a_second_look,
+    failed_test,
+    lanes,
+    status_of,
+)
 from tests.e2e.conftest import SHARED
 
 
@@ -41,18 +47,23 @@ def test_it_is_well_when_all_are(ended: tuple[int, int], status: int) -> None:
 @pytest.mark.parametrize(
     ("failed", "ended", "deserve"),
     [
-        ((0, 1), (0, 1), True),
-        ((1, 2), (1, 1), True),
-        ((0, 0), (0, 0), False),
-        ((0, 4), (0, 1), False),
-        ((2, 2), (1, 1), False),
-        ((0, 1), (2, 1), False),
-        ((0, 1), (-9, 1), False),
+        (1, (0, 1), True),
+        (3, (1, 1), True),
+        (0, (0, 0), False),
+        (4, (0, 1), False),
+        (1, (2, 1), False),
+        (1, (-9, 1), False),
     ],
 )
 def test_a_few_failed_tests_are_run_once_more_and_many_are_not(
-    failed: tuple[int, int], ended: tuple[int, int], deserve: bool
+    failed: int, ended: tuple[int, int], deserve: bool
 ) -> None:
     """Nor is anything where a process was interrupted or died."""
-    running = [SimpleNamespace(told=["FAILED a"] * each) for each in failed]
-    assert deserve_a_second_look(running, ended) is deserve  # type: ignore[arg-type]
+    assert deserve_a_second_look(["FAILED a"] * failed, ended) is deserve
+
+
+def test_a_failed_test_is_read_from_its_line() -> None:
+    assert (
+        failed_test("FAILED tests/e2e/a.py::t[b c] - assert 1 == 2\n") == "tests/e2e/a.py::t[b c]"
+    )
+    assert failed_test("ERROR tests/e2e/a.py::t\n") == "tests/e2e/a.py::t"

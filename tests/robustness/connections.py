@@ -1,9 +1,10 @@
 """Very many connections: half-open ones, and streams through the proxy, all at once.
 
-``python -m tests.robustness.connections --half-open 2500 --streams 9000`` runs each against a
-process of its own. Half-open connections are silent, or have sent half a head, or a head whose body
-does not come, in turns. Of each server the figures say what it holds, in what time it tells its
-health, and what it logs. A stream pauses until all others have begun, and has to arrive whole.
+``python -m tests.robustness.connections --half-open 2500 --streams 9000`` runs each against
+its own process. Half-open connections alternately send nothing, half a head, or a head without its
+body. The figures of each server are the connections that it holds, the time that its health check
+takes, and the lines that it logs. A stream pauses until all others have begun, and must arrive
+whole.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 from specwatch.simulator.server import SimulatedServer
 from tests.daemon import test_process as daemons
 from tests.daemon.running import FAST
+from tests.robustness.campaign import progress, show
 from tests.tap import test_proxy_process as proxies
 from tests.tap.proxied import request
 from tests.tap.streams import USAGE
@@ -179,8 +181,7 @@ async def streams(folder: Path, count: int) -> dict[str, Any]:
         }
         return figures
     finally:
-        process.popen.send_signal(signal.SIGKILL)
-        process.popen.wait()
+        _kill(process)
         upstream.close()
 
 
@@ -212,14 +213,12 @@ def proxy_with_half_open(folder: Path, count: int) -> dict[str, Any]:
             with half_open(server, count) as figures:
                 return dict(figures)
         finally:
-            process.popen.send_signal(signal.SIGKILL)
-            process.popen.wait()
+            _kill(process)
 
 
-def progress(text: str) -> None:
-    """Say how far it is, on a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
+def _kill(process: proxies.Process) -> None:
+    process.popen.kill()
+    process.popen.wait()
 
 
 def run(half: int, many: int) -> dict[str, dict[str, Any]]:
@@ -249,10 +248,6 @@ if __name__ == "__main__":
     if max(2 * asked.streams, asked.half_open) + _SPARE > hard:
         sys.exit(f"{hard} open files are allowed here: at most {(hard - _SPARE) // 2} streams")
     figures = run(asked.half_open, asked.streams)
-    if asked.json:
-        print(json.dumps(figures))
-    else:
-        for what, values in figures.items():
-            print(what, *(f"  {name}: {value}" for name, value in values.items()), sep="\n")
+    show(figures, as_json=asked.json)
     streamed = figures.get("proxy, streams", {})
     sys.exit(streamed.get("whole") != streamed.get("streams"))

@@ -9,7 +9,6 @@ database must be the server's, and no minute may be stored twice.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import signal
 import sys
@@ -34,7 +33,8 @@ from tests.daemon.running import (
 )
 from tests.fixtures import target_of
 from tests.hostile import wait_for
-from tests.postgres import PostgresServer, find_programs
+from tests.postgres import running_postgres
+from tests.robustness.campaign import progress, show
 
 STEPS = (3600.0, -3600.0, 86400.0, -86400.0)
 LONGEST = 2.0
@@ -61,48 +61,37 @@ def clock(folder: Path, count: int, seed: int) -> dict[str, Any]:
         return {**_compared(server, database), "steps": dict(steps)}
 
 
-def crashes(folder: Path, count: int, seed: int) -> dict[str, Any]:
+def crashes(count: int, seed: int) -> dict[str, Any]:
     """What became of a daemon whose Postgres was cut off so many times."""
-    programs = find_programs()
-    if programs is None:
-        sys.exit("no Postgres server is installed (Debian: apt install postgresql)")
     rng, ways, away, queued = random.Random(seed), Counter[str](), 0.0, 0
     hands = Hands()
-    folder.chmod(0o755)
-    place = folder / "postgres"
-    place.mkdir()
-    postgres = PostgresServer(programs, place)
-    postgres.start()
-    try:
+    with running_postgres() as postgres, SimulatedServer(FAST) as server:
         url = postgres.new_url()
-        with SimulatedServer(FAST) as server:
-            config = config_of(url, [target_of(server.url, interval=0.05)])
-            with Running(Daemon(config, environ={}, now=hands)) as daemon:
-                scraped(daemon)
-                for number in range(count):
-                    how = rng.choice((signal.SIGQUIT, signal.SIGINT))
-                    ways[how.name] += 1
-                    work(server, rng.randrange(1, 20))
-                    if rng.random() < 0.5:
-                        hands.forward(60)  # a minute is written, perhaps while the server leaves
-                    postgres.stop(how)
-                    begun = time.monotonic()
-                    work(server, rng.randrange(1, 20))
-                    scraped(daemon, 2)
-                    hands.forward(60)
-                    time.sleep(rng.uniform(0.0, LONGEST))
-                    queued = max(queued, daemon.status().store.queued)
-                    postgres.start()
-                    away += time.monotonic() - begun
-                    progress(f"{number + 1} of {count} crashes")
-                work(server)
+        config = config_of(url, [target_of(server.url, interval=0.05)])
+        with Running(Daemon(config, environ={}, now=hands)) as daemon:
+            scraped(daemon)
+            for number in range(count):
+                how = rng.choice((signal.SIGQUIT, signal.SIGINT))
+                ways[how.name] += 1
+                work(server, rng.randrange(1, 20))
+                if rng.random() < 0.5:
+                    hands.forward(60)  # a minute is written, perhaps while the server leaves
+                postgres.stop(how)
+                begun = time.monotonic()
+                work(server, rng.randrange(1, 20))
                 scraped(daemon, 2)
                 hands.forward(60)
-                wait_for(lambda: daemon.status().store.queued == 0)
-            figures = _compared(server, url)
-        return {**figures, "ways": dict(ways), "away_seconds": round(away), "most_queued": queued}
-    finally:
-        postgres.stop(signal.SIGQUIT)
+                time.sleep(rng.uniform(0.0, LONGEST))
+                queued = max(queued, daemon.status().store.queued)
+                postgres.start()
+                away += time.monotonic() - begun
+                progress(f"{number + 1} of {count} crashes")
+            work(server)
+            scraped(daemon, 2)
+            hands.forward(60)
+            wait_for(lambda: daemon.status().store.queued == 0)
+        figures = _compared(server, url)
+    return {**figures, "ways": dict(ways), "away_seconds": round(away), "most_queued": queued}
 
 
 def _compared(server: SimulatedServer, database: Path | str) -> dict[str, Any]:
@@ -118,12 +107,6 @@ def _compared(server: SimulatedServer, database: Path | str) -> dict[str, Any]:
     }
 
 
-def progress(text: str) -> None:
-    """Say how far it is, on a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
-
-
 def sound(figures: dict[str, Any]) -> bool:
     """Whether nothing was lost."""
     return bool(figures["same_counts"]) and not figures["minutes_twice"]
@@ -137,14 +120,10 @@ if __name__ == "__main__":
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
     figures = {}
-    with tempfile.TemporaryDirectory(prefix="specwatch-disturbances-") as name:
-        if asked.clock_steps:
+    if asked.clock_steps:
+        with tempfile.TemporaryDirectory(prefix="specwatch-disturbances-") as name:
             figures["clock"] = clock(Path(name), asked.clock_steps, asked.seed)
-        if asked.crashes:
-            figures["postgres"] = crashes(Path(name), asked.crashes, asked.seed)
-    if asked.json:
-        print(json.dumps(figures))
-    else:
-        for what, values in figures.items():
-            print(what, *(f"  {name}: {value}" for name, value in values.items()), sep="\n")
+    if asked.crashes:
+        figures["postgres"] = crashes(asked.crashes, asked.seed)
+    show(figures, as_json=asked.json)
     sys.exit(not all(map(sound, figures.values())))

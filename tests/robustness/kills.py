@@ -1,15 +1,15 @@
 """Daemons that are killed (SIGKILL) at random moments beside a server under load lose no count.
 
 ``python -m tests.robustness.kills --count 100`` runs the long campaign, with ``--postgres`` on a
-Postgres of its own in place of SQLite, with ``--overlap`` always two daemons of one name, of which
+temporary Postgres in place of SQLite, with ``--overlap`` always two daemons of one name, of which
 the older one is killed after the newer one has started.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
-import shutil
 import signal
 import sys
 import tempfile
@@ -23,7 +23,8 @@ from specwatch.simulator.workload import SimulatedRequest
 from tests.daemon.running import FAST, Running, config_of, counts, scraped, stored, total, work
 from tests.daemon.test_process import Process
 from tests.fixtures import target_of
-from tests.postgres import PostgresServer, find_programs
+from tests.postgres import running_postgres
+from tests.robustness.campaign import progress
 
 LONGEST = 2.0
 """Seconds after its start in which a daemon is killed."""
@@ -68,10 +69,7 @@ def run(database: str, folder: Path, count: int, seed: int, *, overlap: bool = F
                 older = daemon if overlap else None
                 if not overlap:
                     daemon.end(signal.SIGKILL)
-            if sys.stderr.isatty():
-                print(
-                    f"\r\033[K{number + 1} of {count} killed", end="", file=sys.stderr, flush=True
-                )
+            progress(f"{number + 1} of {count} killed")
         if older is not None:
             older.end(signal.SIGTERM)
         work(server)
@@ -87,24 +85,12 @@ if __name__ == "__main__":
     parser.add_argument("--postgres", action="store_true")
     parser.add_argument("--overlap", action="store_true", help="two daemons of one name at a time")
     asked = parser.parse_args()
-    postgres = None
-    folder = Path(tempfile.mkdtemp(prefix="specwatch-kills-"))
-    try:
-        url = f"sqlite:///{folder}/d.db"
+    with contextlib.ExitStack() as stack:
+        name = stack.enter_context(tempfile.TemporaryDirectory(prefix="specwatch-kills-"))
+        url = f"sqlite:///{name}/d.db"
         if asked.postgres:
-            programs = find_programs()
-            if programs is None:
-                sys.exit("no Postgres server is installed (Debian: apt install postgresql)")
-            (folder / "postgres").mkdir()
-            folder.chmod(0o755)
-            postgres = PostgresServer(programs, folder / "postgres")
-            postgres.start()
-            url = postgres.new_url()
-        outcome = run(url, folder, asked.count, asked.seed, overlap=asked.overlap)
-    finally:
-        if postgres is not None:
-            postgres.stop(signal.SIGQUIT)
-        shutil.rmtree(folder)
+            url = stack.enter_context(running_postgres()).new_url()
+        outcome = run(url, Path(name), asked.count, asked.seed, overlap=asked.overlap)
     requests = outcome.counted["requests"]
     print(f"{asked.count} killed, {sum(requests.values())} requests counted")
     print("nothing lost" if outcome.stored == outcome.counted else f"not the same: {outcome}")

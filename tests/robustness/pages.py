@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, MutableMapping
@@ -18,6 +17,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from tests.pages import capture
+from tests.robustness.campaign import progress, show_defects
 from tests.worlds.daemon import Specwatch
 from tests.worlds.life import Server
 from tests.worlds.world import START
@@ -143,7 +143,7 @@ class DamagedPages:
         """A capture cannot be restarted."""
 
     def truth(self, now: float) -> float:
-        """Nothing is known of it."""
+        """Unknown."""
         return 1.0
 
     def calibrate(self, *_: Any) -> list[str]:
@@ -191,8 +191,7 @@ def run(count: int, seed: int) -> Outcome:
             for log in logs
             if log["log_level"] in ("error", "critical") and log["event"] != UNSTORABLE
         ]
-        if sys.stderr.isatty():
-            print(f"\r\033[K{fed} of {count} pages", end="", file=sys.stderr, flush=True)
+        progress(f"{fed} of {count} pages")
     return Outcome(fed, defects, slowest, refused)
 
 
@@ -203,5 +202,4 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     outcome = run(asked.count, asked.seed)
     print(f"{outcome.pages} pages, {len(outcome.defects)} defects, slowest {outcome.slowest:.3f} s")
-    print(*outcome.defects[:10], sep="\n")
-    sys.exit(bool(outcome.defects))
+    show_defects(outcome.defects)

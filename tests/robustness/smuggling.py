@@ -1,4 +1,4 @@
-"""Requests whose end is told in two ways, through the proxy: never does one become two.
+"""Requests with two contradicting lengths, through the proxy: none becomes two.
 
 ``python -m tests.robustness.smuggling --count 5000 --seed 1`` sends requests with lengths, codings,
 line ends and chunks that servers read differently, with another request hidden in the body, to an
@@ -21,6 +21,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from tests.hostile import HostileServer, Visit
+from tests.robustness.campaign import progress, show_defects
 from tests.tap.proxied import LEARNED_FROM, proxy
 
 SILENCE = 0.25
@@ -140,7 +141,7 @@ class Notes:
 
 
 def _after_body(visit: Visit, rest: bytes, length: int | None, is_chunked: bool) -> bytes | None:
-    """What came behind the body, b"" mostly; None for chunks that are no chunks."""
+    """What came after the body, mostly b""; None for malformed chunks."""
 
     def more() -> bytes:
         data = visit.receive()
@@ -205,7 +206,7 @@ def _sent(port: int, data: bytes) -> bytes:
 
 
 def run(count: int, seed: int) -> Outcome:
-    """Send so many requests, each on a connection of its own."""
+    """Send so many requests, each on its own connection."""
     rng = random.Random(seed)
     answers: Counter[str] = Counter()
     defects: list[str] = []
@@ -236,8 +237,7 @@ def run(count: int, seed: int) -> Outcome:
             if any(b"/hidden" in line for line in lines) or len(own) > 1:
                 faults.append(f"became {len(own)} requests: {own!r}")
             defects += [f"seed {seed}, case {number}: {fault}; sent {data!r}" for fault in faults]
-            if sys.stderr.isatty():
-                print(f"\r\033[K{number + 1} of {count}", end="", file=sys.stderr, flush=True)
+            progress(f"{number + 1} of {count}")
     return Outcome(count, answers, arrived, defects, time.monotonic() - begun)
 
 
@@ -250,13 +250,10 @@ if __name__ == "__main__":
     outcome = run(asked.count, asked.seed)
     if asked.json:
         print(json.dumps(outcome._asdict()))
-    else:
-        answers = ", ".join(
-            f"{status or 'none'}: {n}" for status, n in outcome.answers.most_common()
-        )
-        print(
-            f"{outcome.cases} requests in {outcome.seconds:.0f} s; answers {answers};"
-            f" {outcome.arrived} reached the upstream; {len(outcome.defects)} defects"
-        )
-        print(*outcome.defects[:10], sep="\n")
-    sys.exit(bool(outcome.defects))
+        sys.exit(bool(outcome.defects))
+    answers = ", ".join(f"{status or 'none'}: {n}" for status, n in outcome.answers.most_common())
+    print(
+        f"{outcome.cases} requests in {outcome.seconds:.0f} s; answers {answers};"
+        f" {outcome.arrived} reached the upstream; {len(outcome.defects)} defects"
+    )
+    show_defects(outcome.defects)

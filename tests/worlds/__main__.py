@@ -123,7 +123,7 @@ def _score_line(score: Score) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.worlds", description=__doc__)
-    parser.add_argument("--plugin", help="a Python file with WORLDS, in place of our own worlds")
+    parser.add_argument("--plugin", help="a Python file with WORLDS, instead of our worlds")
     parser.add_argument("--worlds", nargs="+", help="names; all of them by default")
     parser.add_argument("--hours", type=float, default=1000, help="simulated, of each world")
     parser.add_argument("--seeds", type=int, default=1, help="how many, from 1 on")

@@ -217,7 +217,9 @@ class Specwatch:
                 f"{one.assessment.speedup.value:.2f}" if one.assessment.speedup else "?"
                 for one in decision.models.values()
             ]
-            self.log.append(f"{hours:8.2f} h, S {truth:.2f}, told {','.join(speedups)}: {line}")
+            self.log.append(
+                f"{hours:8.2f} h, S {truth:.2f}, estimated {','.join(speedups)}: {line}"
+            )
 
     def _calibrate(self) -> None:
         """As ``specwatch calibrate`` does beside the server: the shape and loads of the traffic."""

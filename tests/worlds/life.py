@@ -45,7 +45,7 @@ class Server:
 
 
 class Policy(Protocol):
-    """Whoever looks after a server."""
+    """Decides when a server is restarted, and how."""
 
     name: str
 
@@ -138,7 +138,7 @@ class _Book:
         self._off: _Off | None = None
         self._hurting_since: float | None = None
         self._tries = False
-        """Whether the policy itself switched it on to see: the end of that is no delay."""
+        """Whether the policy itself switched it on to see: the end of that does not count as a delay."""
         self._seen = 0
         self._restarting = False
         """Whether the server is down by the policy's order."""

@@ -66,7 +66,7 @@ class _OfCounters:
 
 
 class Threshold(_OfCounters):
-    """Off where less than half of the draft is accepted over 10 minutes; tried anew after 6 h."""
+    """Off where less than half of the draft is accepted over 10 minutes; tried again after 6 h."""
 
     name = "threshold-0.5"
 
@@ -101,7 +101,7 @@ class Threshold(_OfCounters):
 
 
 class Gate(_OfCounters):
-    """Off for good when the mean accepted length over 100 requests is below a threshold.
+    """Off permanently when the mean accepted length over 100 requests is below a threshold.
 
     As the SpeculationGate of TensorRT-LLM: a rolling mean over completed requests, and no way back
     but a new process.

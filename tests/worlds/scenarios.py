@@ -95,7 +95,7 @@ def slow_restart(seed: int) -> World:
 
 
 def recovers(seed: int) -> World:
-    """Speculation hurts (0.75) for two days, then helps (1.4) for good."""
+    """Speculation hurts (0.75) for two days, then helps (1.4) until the end."""
     (hours,) = _hours(seed, (40, 56))[:1]
     return ServedWorld("recovers", sequence([(hours, _regime(0.389)), (0, _regime(0.971))]), seed)
 

@@ -80,7 +80,7 @@ class ServedWorld:
         return self._text.text()
 
     def restart(self, now: float, speculation: bool) -> None:
-        """Start anew with or without speculation; all requests are lost."""
+        """Start again with or without speculation; all requests are lost."""
         self._kill(self._advance(now), speculation)
 
     def truth(self, now: float) -> float:

@@ -2,7 +2,7 @@
 
 Between two events (an arrival, the end of a sequence, a change of the hardware, the next scrape)
 the batch stays the same, so that its steps are advanced together. A step that computes prompt
-tokens is an event of its own. How many tokens each step of a request yields is drawn when its
+tokens is its own event. How many tokens each step of a request yields is drawn when its
 decoding begins, so all counts are those of single steps.
 """
 
@@ -84,7 +84,7 @@ class Source(Protocol):
 
 
 class Watcher(Protocol):
-    """Is told of each request that is done."""
+    """Is called with each request that is done."""
 
     def __call__(self, request: Request, end: float, drafts_by_kept: np.ndarray | None) -> None: ...
 

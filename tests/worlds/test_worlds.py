@@ -16,7 +16,7 @@ from tests.worlds.world import START
 
 
 class Stub:
-    """A world without traffic, whose truth is told; down for a minute after a restart."""
+    """A world without traffic, with given truths; down for a minute after a restart."""
 
     name, interval = "stub", 60.0
 
@@ -112,19 +112,8 @@ def test_a_plugin_is_run_and_its_scores_are_json(
     plugin.write_text(
         "from tests.worlds.scenarios import WORLDS as ALL\nWORLDS = {'mine': ALL['helps']}\n"
     )
-    program.main(
-        [
-            "--plugin",
-            str(plugin),
-            "--hours",
-            "0.5",
-            "--policy",
-            "always-off",
-            "--json",
-            "--nice",
-            "0",
-        ]
-    )
+    words = "--hours 0.5 --policy always-off --json --nice 0 --plugin"
+    program.main([*words.split(), str(plugin)])
     result = json.loads(capsys.readouterr().out)
     assert (result["world"], result["policy"], result["restarts"]) == ("mine", "always-off", 1)
     assert result["regret_percent"] > 20
