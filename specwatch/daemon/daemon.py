@@ -307,8 +307,8 @@ class Daemon:
     def _guard(self) -> None:
         if self._recorder.opened:
             self._guard_service.turn()
-        if self._alert_service.listened_to:
-            self._alert_service.tell(
+        if self._alert_service.active:
+            self._alert_service.send(
                 [self._status_of(scraper, current=False) for scraper in self.targets]
             )
 

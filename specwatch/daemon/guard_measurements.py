@@ -12,7 +12,7 @@ from specwatch.domain.model import HOUR, MINUTE, Objective
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.errors import StoreError
 from specwatch.guard import foresight
-from specwatch.guard.observation import Seen
+from specwatch.guard.observation import Situation
 from specwatch.guard.state import Cause, GuardState, Phase
 from specwatch.store.repository import Store
 
@@ -38,7 +38,7 @@ class GuardMeasurements:
         self._state = GuardState(target)
         self._figures: dict[str, tuple[float, Any]] = {}
 
-    def extend(self, seen: Seen, state: GuardState, policy: Guard) -> Seen:
+    def extend(self, seen: Situation, state: GuardState, policy: Guard) -> Situation:
         """``seen`` with the figures that the phase asks for; for one thread at a time."""
         self._state, self.error = state, None
         if state.phase is Phase.TRIAL:

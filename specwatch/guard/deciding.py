@@ -11,9 +11,19 @@ from specwatch.config.guard import SHORT_TRIAL, Guard
 from specwatch.domain.model import HOUR, Mode
 from specwatch.domain.prediction import worth_it
 from specwatch.domain.units import format_duration
-from specwatch.guard.observation import Breach, Seen
+from specwatch.guard.observation import Breach, Situation
 from specwatch.guard.plan import ProcessState
-from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step, to, wait, with_interval
+from specwatch.guard.state import (
+    HIDDEN_CHANGE,
+    Cause,
+    GuardState,
+    Incident,
+    Phase,
+    Step,
+    to,
+    wait,
+    with_interval,
+)
 
 _GAIN_LASTS = float(HOUR)
 """Seconds that traffic may be expected to stay as it is, where a gain is predicted for it."""
@@ -28,7 +38,7 @@ _EARLY = float(HOUR)
 """The first pause before a trial may come early again."""
 
 
-def observing(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def observing(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """Nothing is wrong, or nothing yet."""
     if state.goal is None and seen.mode is not None:
         return Step(replace(state, goal=seen.mode), f"speculation is {seen.mode}")
@@ -55,7 +65,7 @@ def observing(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return _calm(state, seen) or _explored(state, seen, policy)
 
 
-def _explored(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def _explored(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """Serve without speculation for a while, where what that takes is not known any more.
 
     What is only old waits for a budget that is full: what is not known at all comes first.
@@ -75,7 +85,7 @@ def _explored(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return replace(step, reason=f"exploring: {why}")
 
 
-def confirmed(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """A rule is in breach: act, or say why not."""
     if not seen.breaches or seen.mode is not Mode.ON:
         why = "no rule is in breach any more"
@@ -91,10 +101,10 @@ def confirmed(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return begin(state, seen, policy, Mode.OFF, incident)
 
 
-def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """Speculation is off by us: try again when it is time, or when it would pay."""
     if seen.service is not None and seen.service.stale:
-        step = wait(state, "its owner changed how it starts, and our file hides that: enable it")
+        step = wait(state, HIDDEN_CHANGE)
         if step is not None:
             return step
     if state.rearm_at is None:
@@ -127,7 +137,7 @@ def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return replace(step, reason=reason, inputs=inputs)
 
 
-def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """Speculation is on again: does it pay?"""
     over = seen.now - state.since >= policy.rearm.trial
     certain = seen.trial is not None and seen.trial.certain is not None
@@ -173,7 +183,7 @@ def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return replace(step, reason=reason, inputs=inputs)
 
 
-def ordered(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """What a person asked for is done first, and whatever the guard thinks of it."""
     order = state.order
     if order is None or (seen.mode is None and seen.service is None and not seen.service_error):
@@ -199,7 +209,7 @@ def ordered(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return replace(step, reason=reason, inputs={"ordered_by": order.by})
 
 
-def switched(state: GuardState, seen: Seen) -> Step | None:
+def switched(state: GuardState, seen: Situation) -> Step | None:
     """What somebody else switched is respected: a deploy, or a restart by hand."""
     if seen.mode is None or state.goal in (None, seen.mode) or state.phase is Phase.HELD:
         return None
@@ -211,7 +221,7 @@ def switched(state: GuardState, seen: Seen) -> Step | None:
     )  # fmt: skip
 
 
-def blocked(state: GuardState, seen: Seen, policy: Guard) -> str:
+def blocked(state: GuardState, seen: Situation, policy: Guard) -> str:
     """Why the guard may not begin anything of its own accord; empty where it may."""
     acted = state.acted(seen.now)
     if policy.mode != "act":
@@ -239,7 +249,7 @@ def blocked(state: GuardState, seen: Seen, policy: Guard) -> str:
 
 
 def begin(
-    state: GuardState, seen: Seen, policy: Guard, goal: Mode, incident: Incident,
+    state: GuardState, seen: Situation, policy: Guard, goal: Mode, incident: Incident,
     *, counts: bool = True,
 ) -> Step:  # fmt: skip
     """The first step of an action; it counts against the budget unless it ends an earlier one."""
@@ -254,7 +264,7 @@ def begin(
     )  # fmt: skip
 
 
-def _as_ordered(state: GuardState, seen: Seen, reason: str, until: float | None) -> Step:
+def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | None) -> Step:
     if seen.mode is Mode.OFF:
         return to(
             state, Phase.DISABLED, seen.now, reason,
@@ -267,13 +277,13 @@ def _as_ordered(state: GuardState, seen: Seen, reason: str, until: float | None)
     )  # fmt: skip
 
 
-def _calm(state: GuardState, seen: Seen) -> Step | None:
+def _calm(state: GuardState, seen: Situation) -> Step | None:
     if state.phase is Phase.OBSERVING:
         return None
     return to(state, Phase.OBSERVING, seen.now, "no rule is in breach any more", incident=None)
 
 
-def _unprofitable(state: GuardState, seen: Seen, policy: Guard) -> str:
+def _unprofitable(state: GuardState, seen: Situation, policy: Guard) -> str:
     """Why a restart would cost more than it saves; a breach of another kind is not about time."""
     cost = state.restart_cost(policy.restart_cost)
     horizon = state.delay or policy.rearm.wait(cost)
@@ -291,7 +301,7 @@ def _unprofitable(state: GuardState, seen: Seen, policy: Guard) -> str:
     )
 
 
-def _gains(state: GuardState, seen: Seen, policy: Guard) -> bool:
+def _gains(state: GuardState, seen: Situation, policy: Guard) -> bool:
     """Whether going on pays for going there, and for coming back."""
     cost = 2 * state.restart_cost(policy.restart_cost)
     return seen.predicted is not None and worth_it(
@@ -300,7 +310,7 @@ def _gains(state: GuardState, seen: Seen, policy: Guard) -> bool:
 
 
 def _incident(
-    state: GuardState, cause: Cause, seen: Seen, breach: Breach | None = None
+    state: GuardState, cause: Cause, seen: Situation, breach: Breach | None = None
 ) -> Incident:
     name = re.sub(r"[^a-z0-9]+", "-", state.target.lower()).strip("-")[:40] or "target"
     id_ = f"{name}-{int(seen.now):x}"

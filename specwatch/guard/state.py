@@ -32,6 +32,9 @@ class Phase(enum.StrEnum):
     """Something failed: nothing is done until a person resumes."""
 
 
+HIDDEN_CHANGE = "its owner changed how it starts, and our file hides that: enable it"
+"""What a state waits for while speculation is off by a file of ours that is out of date."""
+
 CALM = frozenset({
     Phase.OBSERVING, Phase.SUSPECT, Phase.CONFIRMED, Phase.DISABLED, Phase.TRIAL, Phase.HELD,
 })  # fmt: skip

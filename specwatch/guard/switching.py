@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from specwatch.config.guard import Guard
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
-from specwatch.guard.observation import Seen
+from specwatch.guard.observation import Situation
 from specwatch.guard.plan import ProcessState
 from specwatch.guard.state import Cause, GuardState, Phase, Step, to, wait, with_interval
 
@@ -21,7 +21,7 @@ DOWN_FOR = 15.0
 """Seconds that a process is gone, and nobody starts it, until that is a failure."""
 
 
-def draining(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def draining(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """Wait for running requests, up to a limit; until the restart nothing is lost by giving up."""
     why = _given_up(state, policy)
     if why:
@@ -57,7 +57,7 @@ def draining(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return replace(step, inputs=inputs)
 
 
-def restarting(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def restarting(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """The switch is thrown once: after a crash it may have been done already."""
     if seen.outcome is not None:
         if not seen.outcome.error:
@@ -77,7 +77,7 @@ def restarting(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return _roll_back(state, seen, why)
 
 
-def verifying(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def verifying(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """Healthy, the same models, in the mode that was wanted, and no slower than before."""
     issued = seen.now if state.issued is None else state.issued
     service = seen.service
@@ -106,7 +106,7 @@ def verifying(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return None
 
 
-def rolling_back(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def rolling_back(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """Put back what was there; then a person has to look."""
     if state.issued is None:
         if seen.outcome is not None and not seen.outcome.error:
@@ -136,12 +136,12 @@ def rolling_back(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return held(state, seen, f"{state.why}; and it has not come back since")
 
 
-def held(state: GuardState, seen: Seen, why: str) -> Step:
+def held(state: GuardState, seen: Situation, why: str) -> Step:
     """Hands off until a person resumes."""
     return to(state, Phase.HELD, seen.now, why, why=why)
 
 
-def _inspected(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def _inspected(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     wrong = seen.mode is not state.goal
     # It may be the old process that answers, or one that does not tell its mode yet.
     unsure = seen.mode is None or seen.service is None or seen.service.instance is None
@@ -164,7 +164,7 @@ def _inspected(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return _arrived(ok, seen, policy, f"healthy after {format_duration(round(took))}")
 
 
-def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def _compared(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     down = _down(state, seen)
     if down is not None:
         return down
@@ -207,7 +207,7 @@ def _may(state: GuardState, policy: Guard) -> bool:
     return state.pause is None and policy.mode == "act"
 
 
-def _looked_around(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def _looked_around(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """The end of an exploration: back on, unless that is known for certain to lose."""
     if not _may(state, policy):
         return wait(state, "explored, and the guard may not act now")
@@ -221,14 +221,14 @@ def _looked_around(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return replace(_switch_on(state, seen, policy, numbers), inputs=inputs)
 
 
-def _put_back(state: GuardState, seen: Seen, policy: Guard, numbers: str) -> Step:
+def _put_back(state: GuardState, seen: Situation, policy: Guard, numbers: str) -> Step:
     """Switching off did not help: the baseline has learned, and the guard rests for a while."""
     rest = min(2 * state.backoff or policy.cooldown, max(policy.rearm.most, policy.cooldown))
     rested = replace(state, backoff=rest, rests_until=seen.now + rest)
     return _switch_on(rested, seen, policy, f"it did not help: {numbers}")
 
 
-def _switch_on(state: GuardState, seen: Seen, policy: Guard, reason: str) -> Step:
+def _switch_on(state: GuardState, seen: Situation, policy: Guard, reason: str) -> Step:
     incident = state.incident and replace(state.incident, cause=Cause.NOT_HELPED)
     delay = state.delay or policy.rearm.wait(state.restart_cost(policy.restart_cost))
     return to(
@@ -248,7 +248,7 @@ def _compares(state: GuardState) -> bool:
     return state.goal is Mode.OFF and state.incident is not None and state.incident.cause in causes
 
 
-def _arrived(state: GuardState, seen: Seen, policy: Guard, reason: str) -> Step:
+def _arrived(state: GuardState, seen: Situation, policy: Guard, reason: str) -> Step:
     cause = state.incident.cause if state.incident else Cause.RULE
     if state.goal is Mode.OFF:
         cost = state.restart_cost(policy.restart_cost)
@@ -281,7 +281,7 @@ def _given_up(state: GuardState, policy: Guard) -> str:
     return "" if policy.mode == "act" else f"guard.mode is {policy.mode} now"
 
 
-def _abandoned(state: GuardState, seen: Seen, why: str) -> Step:
+def _abandoned(state: GuardState, seen: Situation, why: str) -> Step:
     """Back to where the action began; it does not count."""
     cause = state.incident.cause if state.incident else Cause.RULE
     goal = _other(state.goal)
@@ -309,7 +309,7 @@ def _as_before(state: GuardState) -> GuardState:
     return replace(state, goal=_other(state.goal))
 
 
-def _switched_back(state: GuardState, seen: Seen) -> Step:
+def _switched_back(state: GuardState, seen: Situation) -> Step:
     """Its owner set it to start the other way while we waited: that stands."""
     return to(
         state, Phase.OBSERVING, seen.now, "another tool changed how it starts",
@@ -317,7 +317,7 @@ def _switched_back(state: GuardState, seen: Seen) -> Step:
     )  # fmt: skip
 
 
-def _reborn(state: GuardState, seen: Seen) -> Step | None:
+def _reborn(state: GuardState, seen: Situation) -> Step | None:
     """Another process than the one that was seen since the restart: that one died."""
     instance = seen.service.instance if seen.service else None
     if instance is None or instance in (state.instance, state.started):
@@ -327,11 +327,11 @@ def _reborn(state: GuardState, seen: Seen) -> Step | None:
     return Step(replace(state, started=instance, deaths=state.deaths + died), reason)
 
 
-def _issued(state: GuardState, seen: Seen, phase: Phase, reason: str) -> Step:
+def _issued(state: GuardState, seen: Situation, phase: Phase, reason: str) -> Step:
     return to(state, phase, seen.now, reason, issued=seen.now, down_since=None)
 
 
-def _done(state: GuardState, seen: Seen) -> bool:
+def _done(state: GuardState, seen: Situation) -> bool:
     """Whether the switch was thrown before this process began to look after it."""
     service = seen.service
     if service is None or seen.settled is None or service.mode is not state.goal:
@@ -341,7 +341,7 @@ def _done(state: GuardState, seen: Seen) -> bool:
     return service.instance != state.instance
 
 
-def _fresh(state: GuardState, seen: Seen, issued: float) -> bool:
+def _fresh(state: GuardState, seen: Situation, issued: float) -> bool:
     """Whether what is seen is of the process that was started."""
     same = seen.service is not None and (
         seen.service.instance is not None and seen.service.instance == state.instance
@@ -349,7 +349,7 @@ def _fresh(state: GuardState, seen: Seen, issued: float) -> bool:
     return seen.healthy and not same and seen.scraped_at is not None and seen.scraped_at > issued
 
 
-def _down(state: GuardState, seen: Seen) -> Step | None:
+def _down(state: GuardState, seen: Situation) -> Step | None:
     """Since when the process is gone, when that has changed."""
     down = seen.settled is ProcessState.DOWN
     if down and state.down_since is None:
@@ -359,7 +359,7 @@ def _down(state: GuardState, seen: Seen) -> Step | None:
     return None
 
 
-def _roll_back(state: GuardState, seen: Seen, why: str) -> Step:
+def _roll_back(state: GuardState, seen: Situation, why: str) -> Step:
     return to(
         state, Phase.ROLLING_BACK, seen.now, why,
         goal=_other(state.goal), why=why, issued=None, healthy_at=None, down_since=None,

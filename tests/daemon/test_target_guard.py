@@ -9,7 +9,7 @@ import pytest
 from specwatch.config.guard import Guard
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
-from specwatch.guard import orders
+from specwatch.guard import machine
 from specwatch.guard.state import Phase
 from tests.guard.living import ACT, QUICK, Living
 from tests.guard.simulated_server import SimulatedServer
@@ -181,10 +181,7 @@ def test_what_a_person_orders_is_done_before_anything_else(living: Living) -> No
     living.live(60)
 
     def order(goal: Mode) -> None:
-        living.book.change(
-            "chat", lambda state: orders.order(state, goal, by="ann", now=living.server.now),
-            living.server.now, by="ann",
-        )  # fmt: skip
+        living.command(lambda state: machine.order(state, goal, by="ann", now=living.server.now))
 
     order(Mode.OFF)
     state = living.live(300, until=Phase.DISABLED)
@@ -210,10 +207,7 @@ def test_what_has_no_plan_is_refused_to_a_person(living: Living) -> None:
     """At once, in place of a hold after the hooks have run."""
     living.server.bad, living.server.fault = False, "limit"
     living.live(60)
-    living.book.change(
-        "chat", lambda state: orders.order(state, Mode.OFF, by="ann", now=living.server.now),
-        living.server.now, by="ann",
-    )  # fmt: skip
+    living.command(lambda state: machine.order(state, Mode.OFF, by="ann", now=living.server.now))
     assert living.live(60).phase is Phase.OBSERVING
     reasons = [step.reason for step in living.book.history(target="chat", limit=9)]
     assert any("refused: the helper restarts it" in reason for reason in reasons)
@@ -223,9 +217,7 @@ def test_a_pause_before_the_restart_gives_the_action_up(living: Living) -> None:
     living.server.load = 3.0
     living.live(400, until=Phase.DRAINING)
     now = living.server.now
-    living.book.change(
-        "chat", lambda state: orders.pause(state, until=now + 600, by="ann"), now, by="ann"
-    )
+    living.command(lambda state: machine.pause(state, until=now + 600, by="ann"))
     assert living.live(20).phase is Phase.CONFIRMED
     assert living.server.starts == []
     assert living.state.actions == ()
@@ -271,7 +263,7 @@ def test_a_hold_is_ended_by_a_person(living: Living) -> None:
     living.live(3000, until=Phase.HELD)
     living.server.fault = ""
     now = living.server.now
-    living.book.change("chat", lambda state: orders.resume(state, by="ann", now=now), now, by="ann")
+    living.command(lambda state: machine.resume(state, by="ann", now=now))
     state = living.live(3000, until=Phase.DISABLED)
     assert state.phase is Phase.DISABLED
 
@@ -344,11 +336,9 @@ def test_a_disabling_for_a_time_ends_by_itself_whatever_the_guard_may_do(tmp_pat
     living = Living(tmp_path / "s.db", policy=policy, server=server)
     living.live(60)
     until = server.now + 3600
-    living.book.change(
-        "chat",
-        lambda state: orders.order(state, Mode.OFF, by="ann", now=server.now, until=until),
-        server.now, by="ann",
-    )  # fmt: skip
+    living.command(
+        lambda state: machine.order(state, Mode.OFF, by="ann", now=server.now, until=until)
+    )
     living.live(300, until=Phase.DISABLED)
     living.live(3000)
     assert server.mode is Mode.OFF
@@ -363,7 +353,7 @@ def test_after_a_trial_that_failed_a_resumed_guard_tries_again_later(living: Liv
     living.live(ACT.rearm.after + 2000, until=Phase.HELD)
     now = living.server.now
     living.server.fault = ""
-    living.book.change("chat", lambda state: orders.resume(state, by="ann", now=now), now, by="ann")
+    living.command(lambda state: machine.resume(state, by="ann", now=now))
     state = living.live(60)
     assert state.phase is Phase.DISABLED
     assert state.rearm_at == pytest.approx(now + 2 * ACT.rearm.after)

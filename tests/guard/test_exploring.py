@@ -8,9 +8,9 @@ import pytest
 
 from specwatch.config.guard import Guard
 from specwatch.domain.model import HOUR, Mode
-from specwatch.guard import machine, orders
+from specwatch.guard import machine
 from specwatch.guard.foresight import Verification
-from specwatch.guard.observation import Seen
+from specwatch.guard.observation import Situation
 from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import DAY, Cause, GuardState, Incident, Phase, Step
 from tests.guard.test_machine import NOW, UP, about, seen
@@ -24,7 +24,7 @@ CALM = GuardState("chat", Phase.OBSERVING, NOW - 900, Mode.ON)
 LOOK = seen(breaches=(), unknown="no baseline at this load")
 
 
-def step(state: GuardState, look: Seen, policy: Guard = POLICY) -> Step | None:
+def step(state: GuardState, look: Situation, policy: Guard = POLICY) -> Step | None:
     return machine.step(state, look, policy)
 
 
@@ -66,7 +66,7 @@ def test_nothing_is_explored_without_leave_reason_and_budget(
 
 
 def test_a_person_who_pauses_the_guard_keeps_it_from_exploring() -> None:
-    paused = orders.pause(CALM, until=NOW + 60, by="ann").state
+    paused = machine.pause(CALM, until=NOW + 60, by="ann").state
     assert step(paused, LOOK) is None
 
 
@@ -100,7 +100,7 @@ EXPLORING = replace(
 )  # fmt: skip
 
 
-def looked(value: float, spread: float = 0.05, **more: object) -> Seen:
+def looked(value: float, spread: float = 0.05, **more: object) -> Situation:
     verification = Verification(value, 1.1, about(value, spread))
     return seen(mode=Mode.OFF, breaches=(), service=OFF, verification=verification, **more)
 
@@ -137,7 +137,7 @@ def test_speculation_that_loses_for_certain_is_left_off_and_tried_again_later() 
 
 @pytest.mark.parametrize("value", [0.8, 1.3])
 def test_an_exploration_does_not_end_while_the_guard_may_not_act(value: float) -> None:
-    paused = orders.pause(EXPLORING, until=NOW + 60, by="ann").state
+    paused = machine.pause(EXPLORING, until=NOW + 60, by="ann").state
     result = step(paused, looked(value))
     assert result is not None
     assert (result.state.phase, result.state.goal) == (Phase.VERIFYING, Mode.OFF)
@@ -190,7 +190,7 @@ def test_a_switch_that_did_not_help_is_undone_and_the_guard_rests_twice_as_long_
 
 
 def test_a_switch_that_did_not_help_stays_while_the_guard_may_not_act() -> None:
-    paused = orders.pause(replace(HELPED), until=NOW + 60, by="ann").state
+    paused = machine.pause(replace(HELPED), until=NOW + 60, by="ann").state
     result = step(paused, looked(1.3))
     assert result is not None
     assert (result.state.phase, result.state.goal) == (Phase.VERIFYING, Mode.OFF)

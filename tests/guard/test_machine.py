@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from specwatch.config.guard import Guard, Maintenance, Rearm, Windows
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import HOUR, Mode
-from specwatch.guard import machine, orders
+from specwatch.guard import machine
 from specwatch.guard.foresight import Trial
-from specwatch.guard.observation import Breach, Outcome, Seen
+from specwatch.guard.observation import Breach, Situation, SwitchOutcome
 from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import Cause, GuardState, Incident, Order, Phase, wait
 from tests.guard.wandering import Wandering
@@ -33,9 +33,11 @@ DISABLED = replace(
 )
 
 
-def seen(**changes: object) -> Seen:
+def seen(**changes: object) -> Situation:
     """A server that is up and loses, asked for a moment ago."""
-    plain = Seen(NOW, NOW, mode=Mode.ON, models=("tiny",), load=0.0, breaches=(BREACH,), service=UP)
+    plain = Situation(
+        NOW, NOW, mode=Mode.ON, models=("tiny",), load=0.0, breaches=(BREACH,), service=UP
+    )
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
@@ -214,7 +216,7 @@ def test_a_trial_ends_by_what_is_known_of_it(look: dict[str, object], phase: Pha
 
 
 def test_a_pause_ends_by_itself_and_what_waited_goes_on() -> None:
-    paused = orders.pause(CONFIRMED, until=NOW + 60, by="ann", why="a demo").state
+    paused = machine.pause(CONFIRMED, until=NOW + 60, by="ann", why="a demo").state
     step = machine.step(paused, seen(), ACT)
     assert step is not None
     assert step.state.waiting == "paused by ann"
@@ -227,7 +229,7 @@ def test_a_pause_ends_by_itself_and_what_waited_goes_on() -> None:
 
 
 def test_an_order_that_cannot_be_done_is_refused_and_forgotten() -> None:
-    ordered = orders.order(CONFIRMED, Mode.OFF, by="ann", now=NOW).state
+    ordered = machine.order(CONFIRMED, Mode.OFF, by="ann", now=NOW).state
     step = machine.step(ordered, seen(service=None, service_error="masked"), ACT)
     assert step is not None
     assert step.reason == "ann switched speculation off; refused: masked"
@@ -238,8 +240,8 @@ def test_an_order_that_cannot_be_done_is_refused_and_forgotten() -> None:
 def test_an_order_is_done_whatever_the_guard_may_do_itself() -> None:
     forbidden = Windows(forbid=(window("00:00", "00:00"),))
     for policy in (Guard(mode="off"), Guard(mode="act", max_actions_per_day=0, windows=forbidden)):
-        ordered = orders.order(CONFIRMED, Mode.OFF, by="ann", now=NOW, until=NOW + 60).state
-        paused = orders.pause(ordered, until=NOW + 600, by="bob").state
+        ordered = machine.order(CONFIRMED, Mode.OFF, by="ann", now=NOW, until=NOW + 60).state
+        paused = machine.pause(ordered, until=NOW + 600, by="bob").state
         draining = machine.step(paused, seen(), policy)
         assert draining is not None
         assert draining.state.phase is Phase.DRAINING
@@ -253,10 +255,10 @@ def test_only_a_person_ends_a_hold() -> None:
     hold = replace(CONFIRMED, phase=Phase.HELD, why="it failed")
     for look in (seen(), seen(mode=Mode.OFF), seen(breaches=()), seen(now=NOW + 9e6)):
         assert machine.step(hold, look, ACT) is None
-    resumed = orders.resume(hold, by="ann", now=NOW)
+    resumed = machine.resume(hold, by="ann", now=NOW)
     assert resumed is not None
     assert (resumed.state.phase, resumed.state.why) == (Phase.OBSERVING, "")
-    assert orders.resume(resumed.state, by="ann", now=NOW) is None
+    assert machine.resume(resumed.state, by="ann", now=NOW) is None
 
 
 # Restarts
@@ -310,12 +312,12 @@ def test_the_first_step_of_an_order_names_the_person(mode: Mode) -> None:
 @pytest.mark.parametrize(
     ("outcome", "phase"),
     [
-        (Outcome(), Phase.VERIFYING),
-        (Outcome("it failed"), Phase.ROLLING_BACK),
-        (Outcome("it is masked", changed=False), Phase.HELD),
+        (SwitchOutcome(), Phase.VERIFYING),
+        (SwitchOutcome("it failed"), Phase.ROLLING_BACK),
+        (SwitchOutcome("it is masked", changed=False), Phase.HELD),
     ],
 )
-def test_what_came_of_the_switch_decides(outcome: Outcome, phase: Phase) -> None:
+def test_what_came_of_the_switch_decides(outcome: SwitchOutcome, phase: Phase) -> None:
     restarting = replace(CONFIRMED, phase=Phase.RESTARTING, goal=Mode.OFF, instance="1")
     step = machine.step(restarting, seen(outcome=outcome), ACT)
     assert step is not None

@@ -8,9 +8,9 @@ import pytest
 
 from specwatch.config.guard import Guard
 from specwatch.domain.model import Mode
-from specwatch.guard import machine, orders
+from specwatch.guard import machine
 from specwatch.guard.foresight import Trial
-from specwatch.guard.observation import Outcome
+from specwatch.guard.observation import SwitchOutcome
 from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import Cause, GuardState, Incident, Order, Phase
 from tests.guard.test_machine import ACT, CONFIRMED, DISABLED, NOW, UP, about, seen
@@ -60,7 +60,7 @@ def test_what_is_given_up_goes_back_to_where_it_began(
     of: Cause, goal: Mode, phase: Phase, actions: tuple[float, ...]
 ) -> None:
     state = replace(DRAINING, goal=goal, incident=cause(of))
-    paused = orders.pause(state, until=NOW + 60, by="ann").state
+    paused = machine.pause(state, until=NOW + 60, by="ann").state
     step = machine.step(paused, seen(now=NOW + 2), ACT)
     assert step is not None
     assert step.reason == "given up: paused by ann"
@@ -82,13 +82,13 @@ def test_a_person_who_wants_something_else_ends_draining() -> None:
 
 
 def test_a_switch_that_may_succeed_later_is_tried_again_until_the_start_timeout() -> None:
-    busy = seen(outcome=Outcome("it is busy", changed=False, retry=True))
+    busy = seen(outcome=SwitchOutcome("it is busy", changed=False, retry=True))
     assert machine.step(RESTARTING, replace(busy, now=NOW + START - 1), ACT) is None
     step = machine.step(RESTARTING, replace(busy, now=NOW + START), ACT)
     assert step is not None
     assert (step.state.phase, step.state.goal) == (Phase.HELD, Mode.ON)
     assert step.reason == "nothing was done: it is busy"
-    touched = seen(outcome=Outcome("it failed", changed=True, retry=True))
+    touched = seen(outcome=SwitchOutcome("it failed", changed=True, retry=True))
     undone = machine.step(RESTARTING, touched, ACT)
     assert undone is not None
     assert undone.state.phase is Phase.ROLLING_BACK
@@ -163,7 +163,7 @@ def test_putting_back_is_tried_twice_more_where_no_process_is_there() -> None:
 
 
 def test_a_server_that_cannot_be_put_back_is_for_a_person() -> None:
-    look = seen(outcome=Outcome("it is masked", changed=False), service=CHANGING)
+    look = seen(outcome=SwitchOutcome("it is masked", changed=False), service=CHANGING)
     assert machine.step(BACK, replace(look, now=NOW + START - 1), ACT) is None
     step = machine.step(BACK, replace(look, now=NOW + START), ACT)
     assert step is not None
@@ -178,7 +178,7 @@ def test_a_lost_trial_stays_while_the_guard_may_not_act() -> None:
     trial = replace(CONFIRMED, phase=Phase.TRIAL, goal=Mode.ON)
     lost = seen(breaches=(), trial=Trial(about(0.8), about(0.8)))
     for state, policy in (
-        (orders.pause(trial, until=NOW + 60, by="ann").state, ACT),
+        (machine.pause(trial, until=NOW + 60, by="ann").state, ACT),
         (trial, ACT.model_copy(update={"mode": "observe"})),
     ):
         step = machine.step(state, lost, policy)
@@ -190,7 +190,7 @@ def test_a_lost_trial_stays_while_the_guard_may_not_act() -> None:
 @pytest.mark.parametrize("more", [{}, {"service_error": "busy", "service_retry": True}])
 def test_an_order_waits_for_a_manager_that_may_answer_yet(more: dict[str, object]) -> None:
     calm = GuardState("chat", Phase.OBSERVING, NOW, Mode.ON)
-    ordered = orders.order(calm, Mode.OFF, by="ann", now=NOW).state
+    ordered = machine.order(calm, Mode.OFF, by="ann", now=NOW).state
     look = seen(breaches=(), service=None, **more)
     assert machine.step(ordered, replace(look, now=NOW + START - 1), ACT) is None
     step = machine.step(ordered, replace(look, now=NOW + START), ACT)
