@@ -1,4 +1,4 @@
-"""Phases in which no restart is under way: whether one is to begin."""
+"""Decisions in phases without an action under way: whether to begin one."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from specwatch.guard.state import (
 )
 
 _GAIN_LASTS = float(HOUR)
-"""Seconds that traffic may be expected to stay as it is, where a gain is predicted for it."""
-_FORGOTTEN: dict[str, Any] = {"disabled_at": None, "rearm_at": None, "delay": 0.0}
+"""Seconds for which traffic is expected to stay the same, for predicted gains."""
+_NOT_DISABLED: dict[str, Any] = {"disabled_at": None, "rearm_at": None, "delay": 0.0}
 _MOST_CREDIT = 2.0
-"""Explorations that the budget may save up."""
+"""Explorations that the budget may accumulate."""
 _SETTLED = 900.0
 """Seconds that the guard observes before it explores."""
 _SUSPECT = 300.0
-"""Seconds that a suspicion lasts at least."""
+"""Seconds that the phase ``suspect`` lasts at least."""
 _EARLY = float(HOUR)
-"""The first pause before a trial may come early again."""
+"""Seconds until a trial may come early again, after the first lost one."""
 
 
 def observing(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
-    """Nothing is wrong, or nothing yet."""
+    """No rule is in breach for long enough yet."""
     if state.goal is None and seen.mode is not None:
         return Step(replace(state, goal=seen.mode), f"speculation is {seen.mode}")
     if seen.mode is None:
-        return None  # one look that fails says nothing
-    if seen.mode is not Mode.ON or state.goal is Mode.OFF:  # a look from before it went off
+        return None  # one failed scrape changes nothing
+    if seen.mode is not Mode.ON or state.goal is Mode.OFF:  # an older scrape
         return _calm(state, seen)
     if seen.breaches:
         breach = seen.breaches[0]
@@ -56,7 +56,7 @@ def observing(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
             inputs=dict(breach.inputs),
         )  # fmt: skip
     if state.phase is Phase.SUSPECT and seen.now - state.since < _SUSPECT:
-        return None  # a rule that wavers every minute is no news
+        return None  # a rule that changes every minute is not worth a step each time
     if seen.suspects and state.phase is Phase.OBSERVING:
         named = ", ".join(seen.suspects)
         return to(state, Phase.SUSPECT, seen.now, f"in breach, not for long enough yet: {named}")
@@ -66,9 +66,9 @@ def observing(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 
 def _explored(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
-    """Serve without speculation for a while, where what that takes is not known any more.
+    """Serve without speculation for a while if the baseline is missing or too old.
 
-    What is only old waits for a budget that is full: what is not known at all comes first.
+    An old baseline waits for a full budget, so that missing ones come first.
     """
     why, needed = (seen.unknown, 1.0) if seen.unknown else (seen.aged, _MOST_CREDIT)
     if not why or not policy.explore.budget or seen.now - state.since < _SETTLED:
@@ -86,7 +86,7 @@ def _explored(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 
 def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
-    """A rule is in breach: act, or say why not."""
+    """A rule is in breach: act, or record why not."""
     if not seen.breaches or seen.mode is not Mode.ON:
         why = "no rule is in breach any more"
         if seen.mode is not Mode.ON:
@@ -102,7 +102,7 @@ def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 
 def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
-    """Speculation is off by us: try again when it is time, or when it would pay."""
+    """The guard switched speculation off: start a trial when it is due, or predicted to win."""
     if seen.service is not None and seen.service.stale:
         step = wait(state, HIDDEN_CHANGE)
         if step is not None:
@@ -184,7 +184,7 @@ def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 
 def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
-    """What a person asked for is done first, and whatever the guard thinks of it."""
+    """Commands of the operator come first, whatever the guard would decide."""
     order = state.order
     if order is None or (seen.mode is None and seen.service is None and not seen.service_error):
         return None
@@ -210,19 +210,19 @@ def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
 
 
 def switched(state: GuardState, seen: Situation) -> Step | None:
-    """What somebody else switched is respected: a deploy, or a restart by hand."""
+    """A switch by others, such as a deploy or a manual restart, is respected."""
     if seen.mode is None or state.goal in (None, seen.mode) or state.phase is Phase.HELD:
         return None
     if seen.scraped_at is None or seen.scraped_at < state.since:
         return None
     return to(
         state, Phase.OBSERVING, seen.now, f"speculation was switched {seen.mode} by another tool",
-        goal=seen.mode, incident=None, elsewhere=seen.now, **_FORGOTTEN,
+        goal=seen.mode, incident=None, elsewhere=seen.now, **_NOT_DISABLED,
     )  # fmt: skip
 
 
 def blocked(state: GuardState, seen: Situation, policy: Guard) -> str:
-    """Why the guard may not begin anything of its own accord; empty where it may."""
+    """Why the guard may not begin an automatic action; empty if it may."""
     acted = state.acted(seen.now)
     if policy.mode != "act":
         return f"guard.mode is {policy.mode}: nothing is done"
@@ -252,7 +252,7 @@ def begin(
     state: GuardState, seen: Situation, policy: Guard, goal: Mode, incident: Incident,
     *, counts: bool = True,
 ) -> Step:  # fmt: skip
-    """The first step of an action; it counts against the budget unless it ends an earlier one."""
+    """The first step of an action; ``counts``: against the budget of actions."""
     acted = state.acted(seen.now)
     hooks = policy.hooks
     return to(
@@ -273,7 +273,7 @@ def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | 
         )  # fmt: skip
     return to(
         state, Phase.OBSERVING, seen.now, reason,
-        goal=Mode.ON, incident=None, elsewhere=seen.now, **_FORGOTTEN,
+        goal=Mode.ON, incident=None, elsewhere=seen.now, **_NOT_DISABLED,
     )  # fmt: skip
 
 
@@ -284,7 +284,7 @@ def _calm(state: GuardState, seen: Situation) -> Step | None:
 
 
 def _unprofitable(state: GuardState, seen: Situation, policy: Guard) -> str:
-    """Why a restart would cost more than it saves; a breach of another kind is not about time."""
+    """Why a restart would cost more than it saves; only for breaches that have a speedup."""
     cost = state.restart_cost(policy.restart_cost)
     horizon = state.delay or policy.rearm.wait(cost)
     if seen.quiet_in is not None:
@@ -302,7 +302,7 @@ def _unprofitable(state: GuardState, seen: Situation, policy: Guard) -> str:
 
 
 def _gains(state: GuardState, seen: Situation, policy: Guard) -> bool:
-    """Whether going on pays for going there, and for coming back."""
+    """Whether the predicted gain exceeds the cost of two restarts, there and back."""
     cost = 2 * state.restart_cost(policy.restart_cost)
     return seen.predicted is not None and worth_it(
         seen.predicted, speculating=False, horizon=_GAIN_LASTS, restart_seconds=cost

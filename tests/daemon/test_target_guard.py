@@ -77,7 +77,7 @@ ENDS = {
     "hang": "vLLM was not healthy within 15m; it runs again as before",
     "model": "it serves another, and served tiny; it runs again as before",
     "ignore": "it still speculates after the restart; it runs again as before",
-    "silent": "it does not tell whether it speculates after the restart; it runs again as before",
+    "silent": "it does not report whether it speculates after the restart; it runs again as before",
     "refuse": "nothing was done: the unit is masked",
     "timeout": "systemd did not answer in time; it runs again as before",
 }
