@@ -64,7 +64,6 @@ def program(supervisor: Supervisor) -> int:
     """The number of the process that runs, once it does."""
     wait_for(lambda: supervisor.status().life is ProcessState.UP)
     instance = supervisor.status().instance
-    assert instance is not None
     return int(instance.partition("-")[0])
 
 
@@ -158,7 +157,6 @@ def test_its_holder_killed_all_ends_and_starts_again(supervise: Supervise, tmp_p
     supervisor.start(Mode.ON)
     starts(tmp_path, 1)
     found = process_holder.process(program(supervisor))
-    assert found is not None
     os.kill(found.parent, signal.SIGKILL)
     starts(tmp_path, 2)
     assert alive([found.pid]) == []
@@ -193,7 +191,6 @@ def test_a_holder_that_hangs_holds_up_nothing(
     supervisor = supervise(["sleep", "600"], stop_timeout=0.1)
     supervisor.start(Mode.ON)
     found = process_holder.process(program(supervisor))
-    assert found is not None
     os.kill(found.parent, signal.SIGSTOP)
     with pytest.raises(ActuatorError, match="did not end within 100ms, nor by SIGKILL") as caught:
         supervisor.stop()

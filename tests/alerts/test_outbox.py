@@ -30,7 +30,6 @@ def outbox(**options: Any) -> Outbox:
 
 def ends(message: Message | None) -> dict[str, float]:
     """When the alerts in a message end, by their names."""
-    assert message is not None
     bodies: tuple[Any, ...] = message.alerts
     return {body["labels"]["alertname"]: seconds(body["endsAt"]) for body in bodies}
 
@@ -92,7 +91,6 @@ def test_the_latest_words_of_an_alert_are_sent_without_being_news() -> None:
     assert not box.set([alert("a", "later")], 10)
     assert box.set([alert("a", "later"), B], 20)
     message = box.message(20)
-    assert message is not None
     assert message.alerts[0]["annotations"] == {"summary": "later"}
 
 
@@ -116,7 +114,6 @@ def test_labels_of_all_alerts_are_added() -> None:
     box = outbox(labels={"team": "ml", "alertname": "x"})
     box.set([A], 0)
     message = box.message(0)
-    assert message is not None
     assert message.alerts[0]["labels"] == {"alertname": "a", "team": "ml"}
 
 

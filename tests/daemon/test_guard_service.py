@@ -61,11 +61,9 @@ def test_of_two_in_turn_one_restarts_once_and_the_other_looks(
     assert who(a) == ["a"]
     assert (a.ours(), b.ours()) == (True, False)
     status = b.guarding.status_of("chat")
-    assert status is not None
     assert (status.holder, status.state) == ("a", a.state())
     assert status.max_actions_per_day == 4
     done = a.guarding.status_of("chat")
-    assert done is not None
     assert {action: count for action, count in done.actions.items() if count} == {
         ("disable", "done"): 1
     }
@@ -320,12 +318,10 @@ def test_without_a_database_nothing_begins_and_it_is_said(
     daemon.lose_database()
     daemon.live(60)
     status = daemon.guarding.status_of("chat")
-    assert status is not None
     assert (status.error, modes(world)) == ("the database is away", [])
     daemon.find_database()
     daemon.live(60)
     status = daemon.guarding.status_of("chat")
-    assert status is not None
     assert (status.error, modes(world)) == (None, [Mode.OFF])
 
 
