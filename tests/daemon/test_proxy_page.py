@@ -32,7 +32,14 @@ def bench(serve: Serve) -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
     def build(**settings: Any) -> Bench:
-        made.append(Bench(serve, Engine(page=vllm(drafts=0)), Engine(page=tap(0)), **settings))
+        made.append(
+            Bench(
+                serve,
+                Engine(page=vllm(drafts=0), version=None, models=None),
+                Engine(page=tap(0)),
+                **settings,
+            )
+        )
         return made[-1]
 
     yield build
