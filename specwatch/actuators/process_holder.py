@@ -55,14 +55,14 @@ def process(pid: int) -> Process | None:
 def processes() -> dict[int, Process]:
     """All processes in /proc, by process id."""
     processes = map(process, (int(name) for name in os.listdir("/proc") if name.isdigit()))
-    return {one.pid: one for one in processes if one is not None}
+    return {alive.pid: alive for alive in processes if alive is not None}
 
 
 def descendants(roots: set[int], among: dict[int, Process]) -> list[Process]:
     """The children of these, their children, and so on; parents first."""
     children: dict[int, list[Process]] = {}
-    for one in among.values():
-        children.setdefault(one.parent, []).append(one)
+    for candidate in among.values():
+        children.setdefault(candidate.parent, []).append(candidate)
     family: list[Process] = []
     waiting = list(roots)
     seen = set(roots)

@@ -149,9 +149,9 @@ class SystemdUnit:
             detail.append(unit.status_text)
         if unit.needs_reload:
             detail.append("its files changed since systemd read them")
-        if now.ours and self._stale(now):
+        stale = self._stale(now)
+        if stale:
             detail.append("its own files changed since speculation was switched off")
-        stale = now.ours is not None and self._stale(now)
         return Service(unit.life, mode, unit.instance or None, "; ".join(detail), stale)
 
     def disable(self, incident: str) -> None:

@@ -191,9 +191,7 @@ class TargetGuard:
         try:
             if self._unstored:
                 raise self._unstored_error
-            self.entry = self._dependencies.book.advance(
-                self.entry, step, self._dependencies.wall(), by=self._dependencies.store.daemon
-            )
+            self._advance(self.entry, step)
         except Lost:
             raise
         except StoreError as error:
@@ -205,16 +203,15 @@ class TargetGuard:
             self._failed(error)
         self._report(before, step)
 
+    def _advance(self, entry: Entry, step: Step) -> None:
+        book, daemon = self._dependencies.book, self._dependencies.store.daemon
+        self.entry = book.advance(entry, step, self._dependencies.wall(), by=daemon)
+
     def _flush(self) -> None:
         """Store what could not be stored, in its order."""
         while self._unstored and self.entry is not None:
             try:
-                self.entry = self._dependencies.book.advance(
-                    self.entry,
-                    self._unstored[0],
-                    self._dependencies.wall(),
-                    by=self._dependencies.store.daemon,
-                )
+                self._advance(self.entry, self._unstored[0])
             except Lost:
                 raise
             except StoreError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from specwatch.guard.observation import Breach, Situation
 from specwatch.guard.plan import ProcessState
 from specwatch.guard.state import (
     HIDDEN_CHANGE,
+    NO_RESTART,
     Cause,
     GuardState,
     Incident,
@@ -48,13 +50,9 @@ def observing(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         return _calm(state, seen)
     if seen.breaches:
         breach = seen.breaches[0]
-        return replace(
-            to(
-                state, Phase.CONFIRMED, seen.now, f"the rule {breach.rule} is in breach",
-                incident=_incident(state, Cause.RULE, seen, breach),
-            ),
-            inputs=dict(breach.inputs),
-        )  # fmt: skip
+        incident = _incident(state, Cause.RULE, seen, breach)
+        reason = f"the rule {breach.rule} is in breach"
+        return to(state, Phase.CONFIRMED, seen.now, reason, dict(breach.inputs), incident=incident)
     if state.phase is Phase.SUSPECT and seen.now - state.since < _SUSPECT:
         return None  # a rule that changes every minute is not worth a step each time
     if seen.suspects and state.phase is Phase.OBSERVING:
@@ -81,8 +79,8 @@ def _explored(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if credit < needed or seen.service is None or blocked(state, seen, policy):
         return None
     spent = replace(state, credit=credit - 1, credit_at=seen.now)
-    step = begin(spent, seen, policy, Mode.OFF, _incident(state, Cause.EXPLORATION, seen))
-    return replace(step, reason=f"exploring: {why}")
+    incident = _incident(state, Cause.EXPLORATION, seen)
+    return begin(spent, seen, policy, Mode.OFF, incident, f"exploring: {why}")
 
 
 def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -98,7 +96,7 @@ def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     if why:
         return wait(state, why)
     incident = state.incident or _incident(state, Cause.RULE, seen, seen.breaches[0])
-    return begin(state, seen, policy, Mode.OFF, incident)
+    return begin(state, seen, policy, Mode.OFF, incident, "speculation is to be off")
 
 
 def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -114,12 +112,17 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         over = replace(state.incident, cause=Cause.ORDER_OVER)
         if not due or seen.service is None or seen.service_error:
             return None
-        step = begin(state, seen, policy, Mode.ON, over, counts=False)
-        return replace(step, reason=f"the time that {over.what} gave is over")
+        reason = f"the time that {over.what} gave is over"
+        return begin(state, seen, policy, Mode.ON, over, reason, counts=False)
     predicted = seen.predicted
-    early = seen.now >= state.early_at and predicted is not None and _gains(state, seen, policy)
-    if not due and not early:
-        return None
+    if not due:
+        there_and_back = 2 * state.restart_cost(policy.restart_cost)
+        if predicted is None or seen.now < state.early_at:
+            return None
+        if not worth_it(
+            predicted, speculating=False, horizon=_GAIN_LASTS, restart_seconds=there_and_back
+        ):
+            return None
     loses = predicted is not None and predicted.value < 1
     planned = state.rearm_at - (state.disabled_at or 0.0)
     patience = max(policy.rearm.most, planned) if policy.rearm.after is not None else planned
@@ -131,10 +134,9 @@ def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         return wait(state, f"a trial is due; {why}")
     incident = state.incident or _incident(state, Cause.TRIAL, seen)
     incident = replace(incident, cause=Cause.TRIAL)
-    step = begin(state, seen, policy, Mode.ON, incident)
     reason = "it is time for a trial" if due else "speculation would pay now, by prediction"
     inputs = {} if predicted is None else {"predicted_speedup": asdict(predicted)}
-    return replace(step, reason=reason, inputs=inputs)
+    return begin(state, seen, policy, Mode.ON, incident, reason, inputs)
 
 
 def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -155,12 +157,11 @@ def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         if speedup is not None:
             reason = f"the trial was won: speedup {with_interval(speedup)}"
         clear = speedup is None or speedup.lower > 1
-        won = to(
-            state, Phase.OBSERVING, seen.now, reason,
+        return to(
+            state, Phase.OBSERVING, seen.now, reason, inputs,
             incident=None, delay=0.0 if clear else state.delay, early_pause=_EARLY, early_at=0.0,
             disabled_at=None,
         )  # fmt: skip
-        return replace(won, inputs=inputs)
     if state.pause is not None or policy.mode != "act":
         return wait(state, "the trial is lost, and the guard may not act now")
     cost, lasted = state.restart_cost(policy.restart_cost), seen.now - state.since
@@ -176,11 +177,8 @@ def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     reason = f"the rule {what} is in breach in the trial" if what else ""
     if speedup is not None and not reason:
         reason = f"the trial was lost: speedup {with_interval(speedup)}"
-    step = begin(
-        later, seen, policy, Mode.OFF, replace(incident, cause=Cause.TRIAL_LOST, what=what),
-        counts=False,
-    )  # fmt: skip
-    return replace(step, reason=reason, inputs=inputs)
+    incident = replace(incident, cause=Cause.TRIAL_LOST, what=what)
+    return begin(later, seen, policy, Mode.OFF, incident, reason, inputs, counts=False)
 
 
 def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -191,22 +189,21 @@ def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     reason = f"{order.by} switched speculation {order.goal}" + (
         f": {order.why}" if order.why else ""
     )
-    asked = replace(state, order=None)
+    state, inputs = replace(state, order=None), {"ordered_by": order.by}
     if order.until is not None and seen.now >= order.until:
-        return Step(asked, f"{reason}; refused: its time was over before it could be done")
+        return Step(state, f"{reason}; refused: its time was over before it could be done")
     if seen.mode is order.goal:
-        step = _as_ordered(asked, seen, reason, order.until)
-        return replace(step, inputs={"ordered_by": order.by})
+        step = _as_ordered(state, seen, reason, order.until)
+        return replace(step, inputs=inputs)
     passing = seen.service is None and (seen.service_retry or not seen.service_error)
     if passing and seen.now - order.at < policy.start_timeout:
         return None
     if seen.service_error or seen.service is None:
         why = seen.service_error or "the server's manager did not answer"
-        return Step(asked, f"{reason}; refused: {why}")
+        return Step(state, f"{reason}; refused: {why}")
     incident = replace(_incident(state, Cause.PERSON, seen), what=order.by)
-    asked = replace(asked, rearm_at=order.until, disabled_at=None)
-    step = begin(asked, seen, policy, order.goal, incident, counts=False)
-    return replace(step, reason=reason, inputs={"ordered_by": order.by})
+    state = replace(state, rearm_at=order.until, disabled_at=None)
+    return begin(state, seen, policy, order.goal, incident, reason, inputs, counts=False)
 
 
 def switched(state: GuardState, seen: Situation) -> Step | None:
@@ -250,17 +247,15 @@ def blocked(state: GuardState, seen: Situation, policy: Guard) -> str:
 
 def begin(
     state: GuardState, seen: Situation, policy: Guard, goal: Mode, incident: Incident,
-    *, counts: bool = True,
+    reason: str, inputs: Mapping[str, Any] | None = None, *, counts: bool = True,
 ) -> Step:  # fmt: skip
     """The first step of an action; ``counts``: against the budget of actions."""
     acted = state.acted(seen.now)
     hooks = policy.hooks
     return to(
-        state, Phase.DRAINING, seen.now, f"speculation is to be {goal}",
-        goal=goal, incident=incident, why="", instance=None, models=(), began=None, issued=None,
-        healthy_at=None, down_since=None, started=None, deaths=0, attempts=0,
-        hooked=bool(hooks.before or hooks.after),
-        actions=(*acted, seen.now) if counts else acted,
+        state, Phase.DRAINING, seen.now, reason, inputs,
+        goal=goal, incident=incident, why="", hooked=bool(hooks.before or hooks.after),
+        actions=(*acted, seen.now) if counts else acted, **NO_RESTART,
     )  # fmt: skip
 
 
@@ -298,14 +293,6 @@ def _unprofitable(state: GuardState, seen: Situation, policy: Guard) -> str:
     return (
         f"a restart takes {format_duration(round(cost))}, more than it would save in"
         f" {format_duration(round(horizon))}"
-    )
-
-
-def _gains(state: GuardState, seen: Situation, policy: Guard) -> bool:
-    """Whether the predicted gain exceeds the cost of two restarts, there and back."""
-    cost = 2 * state.restart_cost(policy.restart_cost)
-    return seen.predicted is not None and worth_it(
-        seen.predicted, speculating=False, horizon=_GAIN_LASTS, restart_seconds=cost
     )
 
 

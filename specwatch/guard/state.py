@@ -5,13 +5,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
 
 DAY = 86400.0
-_MOST_COSTS = 10
+MOST_COSTS = 10
+"""Restarts whose costs are kept."""
 
 
 class Phase(enum.StrEnum):
@@ -170,10 +172,6 @@ class GuardState:
         """The actions of the last day."""
         return tuple(time for time in self.actions if now - time < DAY)
 
-    def with_cost(self, seconds: float) -> tuple[float, ...]:
-        """The last costs with one more."""
-        return (*self.costs, seconds)[-_MOST_COSTS:]
-
     def restart_cost(self, assumed: float) -> float:
         """Seconds without service that a restart costs: the median of the last."""
         ordered = sorted(self.costs)
@@ -189,9 +187,20 @@ class Step:
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
-def to(state: GuardState, phase: Phase, now: float, reason: str, **changes: Any) -> Step:
+def to(
+    state: GuardState, phase: Phase, now: float, reason: str,
+    inputs: Mapping[str, Any] | None = None, **changes: Any,
+) -> Step:  # fmt: skip
     """A step into a phase that begins ``now``; ``changes`` are to fields of the state."""
-    return Step(replace(state, phase=phase, since=now, waiting="", **changes), reason)
+    after = replace(state, phase=phase, since=now, waiting="", **changes)
+    return Step(after, reason, inputs or {})
+
+
+NO_RESTART: Mapping[str, Any] = MappingProxyType({
+    "models": (), "instance": None, "began": None, "issued": None, "healthy_at": None,
+    "down_since": None, "started": None, "deaths": 0, "attempts": 0,
+})  # fmt: skip
+"""The fields of a state about a restart, before it begins."""
 
 
 def wait(state: GuardState, why: str) -> Step | None:

@@ -9,7 +9,17 @@ from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.guard.observation import Situation
 from specwatch.guard.plan import ProcessState
-from specwatch.guard.state import Cause, GuardState, Phase, Step, to, wait, with_interval
+from specwatch.guard.state import (
+    MOST_COSTS,
+    NO_RESTART,
+    Cause,
+    GuardState,
+    Phase,
+    Step,
+    to,
+    wait,
+    with_interval,
+)
 
 MOST_DEATHS = 3
 """Deaths after a restart until it has failed."""
@@ -47,14 +57,13 @@ def draining(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
         count = round(seen.load)
         requests = "1 request" if count == 1 else f"{count} requests"
         reason = f"drained for {waited}; cutting off {requests} under way"
-    inputs = {} if seen.load is None else {"requests": seen.load}
-    step = to(
+    return to(
         state, Phase.RESTARTING, seen.now, reason,
+        {} if seen.load is None else {"requests": seen.load},
         # After a change by its owner it may serve other models.
         models=() if seen.service.stale else tuple(sorted(seen.models)),
         instance=seen.service.instance, began=seen.now,
     )  # fmt: skip
-    return replace(step, inputs=inputs)
 
 
 def restarting(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
@@ -84,7 +93,12 @@ def verifying(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     # A manager without process ids may report the earlier state for a while.
     known = service is not None and service.instance is not None
     if service is not None and known and service.mode not in (None, state.goal):
-        return _switched_back(state, seen)
+        # Its owner configured it to start in the other mode meanwhile: accept that.
+        return to(
+            state, Phase.OBSERVING, seen.now, "another tool changed how it starts",
+            goal=None, incident=None, elsewhere=seen.now, disabled_at=None, rearm_at=None,
+            delay=0.0,
+        )  # fmt: skip
     if seen.settled is ProcessState.STOPPED and seen.now - issued >= DOWN_FOR:
         return held(state, seen, "the server was stopped by hand after the restart")
     if state.healthy_at is not None:
@@ -156,7 +170,9 @@ def _inspected(state: GuardState, seen: Situation, policy: Guard) -> Step | None
             what = "does not report whether it speculates"
         return _roll_back(state, seen, f"it {what} after the restart")
     took = seen.now - (state.began if state.began is not None else seen.now)
-    ok = replace(state, healthy_at=seen.now, costs=state.with_cost(took), down_since=None)
+    ok = replace(
+        state, healthy_at=seen.now, costs=(*state.costs, took)[-MOST_COSTS:], down_since=None
+    )
     if _compares(state):
         watched = format_duration(policy.verify)
         reason = f"healthy after {format_duration(round(took))}; latency is watched for {watched}"
@@ -236,9 +252,7 @@ def _switch_on(state: GuardState, seen: Situation, policy: Guard, reason: str) -
         goal=Mode.ON, incident=incident,
         # If switching it on is given up, it stays off with a trial due, as after any action.
         disabled_at=seen.now, rearm_at=seen.now + delay,
-        instance=None, models=(), began=None, issued=None, healthy_at=None, down_since=None,
-        started=None, deaths=0, attempts=0,
-        hooked=bool(policy.hooks.before or policy.hooks.after),
+        hooked=bool(policy.hooks.before or policy.hooks.after), **NO_RESTART,
     )  # fmt: skip
 
 
@@ -307,14 +321,6 @@ def _other(goal: Mode | None) -> Mode:
 def _as_before(state: GuardState) -> GuardState:
     """The state with the earlier goal: nothing was done yet."""
     return replace(state, goal=_other(state.goal))
-
-
-def _switched_back(state: GuardState, seen: Situation) -> Step:
-    """Its owner configured it to start in the other mode meanwhile: accept that."""
-    return to(
-        state, Phase.OBSERVING, seen.now, "another tool changed how it starts",
-        goal=None, incident=None, elsewhere=seen.now, disabled_at=None, rearm_at=None, delay=0.0,
-    )  # fmt: skip
 
 
 def _new_process(state: GuardState, seen: Situation) -> Step | None:
