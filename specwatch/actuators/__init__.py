@@ -1,7 +1,7 @@
-"""Hands on the switch: how vLLM is restarted with and without speculation.
+"""How vLLM is restarted with and without speculation.
 
-A method raises ActuatorError when it cannot do what it is for; ``changed`` then says whether the
-server was, or may have been, touched.
+A method raises ActuatorError when it fails; ``changed`` then says whether the server was, or may
+have been, touched.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Actuator(Protocol):
-    """One server's. Every method may take minutes, and may be called again after it failed.
+    """Restarts one server. Every method may take minutes, and may be called again after a failure.
 
-    The same call made twice ends in the same state. None waits until vLLM is healthy: only until
-    the manager of its process has done its part.
+    The same call made twice ends in the same state. No method waits until vLLM is healthy, only
+    until the manager of its process has finished.
     """
 
     def plan(self) -> Plan:
@@ -36,25 +36,21 @@ class Actuator(Protocol):
         """Set it to start as its owner wrote it, and restart it."""
 
     def close(self) -> None:
-        """Let go of connections; the server stays as it is."""
+        """Close connections; the server stays as it is."""
 
 
 def actuator_of(target: Target, supervisor: Supervisor | None = None) -> Actuator | None:
-    """That which its ``service`` asks for.
+    """The actuator that the target's ``service`` asks for.
 
     None for a target without a service, or one that another process supervises.
     """
     service = target.service
     if isinstance(service, SystemdService):
-        from specwatch.actuators.systemd import SystemdActuator
+        from specwatch.actuators.systemd import systemd_actuator
 
-        return SystemdActuator(service)
+        return systemd_actuator(service)
     if isinstance(service, CommandService):
         from specwatch.actuators.command import CommandActuator
 
         return CommandActuator(service, target.name)
-    if service is None or supervisor is None:
-        return None
-    from specwatch.actuators.supervised import SupervisedActuator
-
-    return SupervisedActuator(supervisor)
+    return supervisor if service is not None else None

@@ -1,4 +1,4 @@
-"""The user's own commands as hands on the switch."""
+"""The user's own commands as an actuator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run_hook(words: Sequence[str], *, timeout: float, environment: Mapping[str, 
 class CommandActuator:
     """Runs the commands of one target, one at a time.
 
-    They are told SPECWATCH_TARGET, SPECWATCH_ACTION (``disable``, ``enable`` or ``status``) and
+    They get SPECWATCH_TARGET, SPECWATCH_ACTION (``disable``, ``enable`` or ``status``) and
     SPECWATCH_INCIDENT, which is empty for ``status``.
     """
 

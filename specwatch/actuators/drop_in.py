@@ -1,4 +1,4 @@
-"""The drop-in by which a unit starts without speculation."""
+"""The drop-in with which a unit starts without speculation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ExecStart={line}
 
 @dataclass(frozen=True, slots=True)
 class DropIn:
-    """What the drop-in says, and from what it was made."""
+    """The command of the drop-in, and what it was made from."""
 
     incident: str
     original: UnitCommand

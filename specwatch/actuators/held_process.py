@@ -1,4 +1,4 @@
-"""One life of a program that is kept by a process holder, seen from specwatch."""
+"""A running program that a process holder keeps, as specwatch handles it."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from typing import NamedTuple
 from specwatch.actuators import process_holder
 
 MARK = "SPECWATCH_LEASH"
-"""Variable in the environment of all that a holder holds: how it is found without the holder."""
+"""Environment variable by which the program and its children are found without the holder."""
 _TO_SPECWATCH_ONLY = frozenset({"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"})
 _LOOK_SECONDS = 0.1
 
 
-class Event(NamedTuple):
+class ProcessEvent(NamedTuple):
     """``started`` with a process id, ``failed`` with an errno, ``ended`` with an exit status that
-    is negative for a signal, or ``""`` when there was nothing to hear."""
+    is negative for a signal, or ``""`` if nothing happened within a tick."""
 
     verb: str
     number: int = 0
 
 
 class HeldProcess:
-    """A program of its own session that ends with all its descendants when this process ends.
+    """A program in its own session that ends with all its descendants when this process ends.
 
     It has our environment, standard output and standard error, and no standard input.
     """
@@ -46,7 +46,7 @@ class HeldProcess:
         """``grace`` is how many seconds it has to end when we are killed, or the holder is;
         ``sweep`` how many what it leaves behind has, from SIGTERM to SIGKILL.
 
-        Raises OSError when there can be no holder. Whether the program starts is an event.
+        Raises OSError when the holder cannot be started. Whether the program starts is an event.
         """
         self._token = secrets.token_hex(8)
         self._grace = grace
@@ -60,7 +60,7 @@ class HeldProcess:
                 env={**given, MARK: self._token},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                start_new_session=True,  # a Ctrl-C in a terminal is for specwatch to pass on
+                start_new_session=True,  # specwatch passes on a Ctrl-C in a terminal
             )
         except OSError:
             self._socket.close()
@@ -72,7 +72,7 @@ class HeldProcess:
 
     @property
     def instance(self) -> str | None:
-        """The process id of the program and a word unlike every other; None until it runs."""
+        """The process id of the program and a random token; None until it runs."""
         return None if self._session is None else f"{self._session}-{self._token}"
 
     def stop(self, timeout: float) -> None:
@@ -87,11 +87,11 @@ class HeldProcess:
         self._send(b"kill\n")
 
     def abandon(self) -> None:
-        """Kill the holder, which does not do its part: :meth:`finish` then does it at once."""
+        """Kill a holder that does not end its program: :meth:`finish` then does that at once."""
         self._grace = 0.0
         self._holder.kill()
 
-    def events(self, tick: float) -> Iterator[Event]:
+    def events(self, tick: float) -> Iterator[ProcessEvent]:
         """What happens, until the holder has ended; an empty event after each ``tick`` seconds."""
         self._socket.settimeout(tick)
         unread = b""
@@ -99,7 +99,7 @@ class HeldProcess:
             try:
                 data = self._socket.recv(4096)
             except TimeoutError:
-                yield Event("")
+                yield ProcessEvent("")
                 continue
             except ConnectionError:
                 return
@@ -109,9 +109,9 @@ class HeldProcess:
             yield from map(self._event, lines)
 
     def finish(self) -> bool:
-        """Let go after the last event, when all has ended; False when the holder was killed.
+        """Close the connection after the last event; False when the holder was killed.
 
-        Then what it held is ended here.
+        In that case this ends what it held.
         """
         self._socket.close()
         if self._holder.wait() == 0:
@@ -119,20 +119,20 @@ class HeldProcess:
         self._sweep()
         return False
 
-    def _event(self, line: bytes) -> Event:
+    def _event(self, line: bytes) -> ProcessEvent:
         verb, _, number = line.decode().partition(" ")
         if verb == "started":
             self._session = int(number)
         if verb == "ended":
-            return Event(verb, os.waitstatus_to_exitcode(int(number)))
-        return Event(verb, int(number))
+            return ProcessEvent(verb, os.waitstatus_to_exitcode(int(number)))
+        return ProcessEvent(verb, int(number))
 
     def _send(self, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # it has ended, which is heard
+        with contextlib.suppress(OSError):  # it has ended, which is an event
             self._socket.sendall(data)
 
     def _sweep(self) -> None:
-        """End what a holder left behind that was killed: its program was told by the kernel."""
+        """End what a killed holder left behind; the kernel has sent its program SIGTERM."""
         kill_at = time.monotonic() + self._grace
         asked: set[tuple[int, int]] = set()
         while held := self._held():
@@ -146,7 +146,7 @@ class HeldProcess:
             time.sleep(_LOOK_SECONDS)
 
     def _held(self) -> list[process_holder.Process]:
-        """Whatever is in the program's session, or has our mark, and the descendants of those."""
+        """All in the program's session, or with our mark, and their descendants."""
         alive = process_holder.processes()
         roots = {process.pid for process in alive.values() if self._is_ours(process)}
         family = [alive[pid] for pid in roots] + process_holder.descendants(roots, alive)

@@ -1,4 +1,4 @@
-"""An actuator that asks the root helper of its unit, over the helper's socket."""
+"""An actuator that sends its calls to the root helper of its unit, over the helper's socket."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Literal
 from specwatch.actuators.helper_protocol import (
     LONGEST_ANSWER,
     SOCKET_FOLDER,
-    Answer,
-    Request,
+    HelperAnswer,
+    HelperRequest,
     encode,
     parse_answer,
 )
@@ -23,7 +23,7 @@ _BEYOND_RESTART_SECONDS = 240.0
 
 
 class HelperClient:
-    """One unit's helper; each call is a connection of its own."""
+    """One unit's helper; each call uses its own connection."""
 
     def __init__(self, unit: str, *, timeout: float, folder: str = SOCKET_FOLDER) -> None:
         """``timeout``: seconds that a restart may take."""
@@ -36,14 +36,14 @@ class HelperClient:
         """What :meth:`disable` would do."""
         plan = self._ask("plan", "").plan
         if plan is None:
-            raise ActuatorError(f"{self._path} answered something else than a plan")
+            raise ActuatorError(f"{self._path} answered with something else than a plan")
         return plan
 
     def status(self) -> Service:
         """The unit now."""
         service = self._ask("status", "").service
         if service is None:
-            raise ActuatorError(f"{self._path} answered something else than a status")
+            raise ActuatorError(f"{self._path} answered with something else than a status")
         return service
 
     def disable(self, incident: str) -> None:
@@ -57,10 +57,12 @@ class HelperClient:
     def close(self) -> None:
         """Nothing is held between calls."""
 
-    def _ask(self, do: Literal["plan", "status", "disable", "enable"], incident: str) -> Answer:
+    def _ask(
+        self, do: Literal["plan", "status", "disable", "enable"], incident: str
+    ) -> HelperAnswer:
         acts = do in ("disable", "enable")
         wait = self._timeout + _BEYOND_RESTART_SECONDS if acts else _LOOK_SECONDS
-        request = encode(Request(do=do, incident=incident, timeout=self._timeout))
+        request = encode(HelperRequest(do=do, incident=incident, timeout=self._timeout))
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as sock:
             sock.settimeout(_LOOK_SECONDS)
             try:

@@ -1,4 +1,4 @@
-"""The root helper's ear: requests about one unit, from the socket that systemd opened."""
+"""Socket server of the privileged helper of one unit; systemd opens the socket."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import structlog
 from specwatch.actuators import Actuator
 from specwatch.actuators.helper_protocol import (
     LONGEST_REQUEST,
-    Answer,
-    Failure,
-    Request,
+    HelperAnswer,
+    HelperFailure,
+    HelperRequest,
     encode,
     parse_request,
 )
@@ -45,15 +45,15 @@ def activated_socket(environ: Mapping[str, str], pid: int) -> socket.socket:
 
 
 class GuardHelper:
-    """Answers requests about one unit, each on a connection of its own.
+    """Answers requests about one unit, each on its own connection.
 
-    Only one at a time changes anything; those that look are not held up by it.
+    Only one at a time changes anything; read-only requests are not delayed by it.
     """
 
     def __init__(
         self, listening: socket.socket, actuator: Callable[[float], Actuator], *, idle: float
     ) -> None:
-        """``actuator`` makes that of the unit, for restarts that may take so many seconds.
+        """``actuator`` makes the actuator of the unit, for restarts of so many seconds at most.
 
         ``idle``: seconds without a request after which :meth:`serve` returns.
         """
@@ -65,12 +65,12 @@ class GuardHelper:
         self._slots = threading.Condition()
 
     def serve(self) -> None:
-        """Answer until nobody has asked for a while, and all are answered."""
+        """HelperAnswer until nobody has asked for a while, and all are answered."""
         self._listening.setblocking(False)
         while select.select([self._listening], [], [], self._idle)[0] or self._busy():
             try:
                 connection, _ = self._listening.accept()
-            except OSError:  # nobody, or gone again
+            except OSError:  # the client is gone again
                 continue
             with self._slots:
                 self._slots.wait_for(lambda: self._free > 0)
@@ -93,7 +93,7 @@ class GuardHelper:
                 self._free += 1
                 self._slots.notify()
 
-    def _answer(self, connection: socket.socket) -> Answer:
+    def _answer(self, connection: socket.socket) -> HelperAnswer:
         credentials = connection.getsockopt(
             socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size
         )
@@ -109,27 +109,27 @@ class GuardHelper:
             answer = self._do(request)
         except ActuatorError as error:
             log.warning("request_failed", detail=str(error), changed=error.changed)
-            return Answer(failure=Failure.of(error))
+            return HelperAnswer(failure=HelperFailure.of(error))
         except Exception:
             log.exception("request_broke")
-            return _failed("the helper broke; its journal says where", changed=True)
+            return _failed("the helper failed by a defect; see its journal", changed=True)
         if request.do in ("disable", "enable"):
             log.info("request_done")
         return answer
 
-    def _do(self, request: Request) -> Answer:
+    def _do(self, request: HelperRequest) -> HelperAnswer:
         actuator = self._actuator(request.timeout)
         try:
             if request.do == "plan":
-                return Answer(plan=actuator.plan())
+                return HelperAnswer(plan=actuator.plan())
             if request.do == "status":
-                return Answer(service=actuator.status())
+                return HelperAnswer(service=actuator.status())
             self._change(actuator, request)
-            return Answer()
+            return HelperAnswer()
         finally:
             actuator.close()
 
-    def _change(self, actuator: Actuator, request: Request) -> None:
+    def _change(self, actuator: Actuator, request: HelperRequest) -> None:
         if not self._changing.acquire(blocking=False):
             raise ActuatorError("another request changes the unit now", retry=True)
         try:
@@ -141,12 +141,12 @@ class GuardHelper:
             self._changing.release()
 
 
-def _failed(message: str, *, changed: bool = False) -> Answer:
-    return Answer(failure=Failure(message, changed=changed, retry=False))
+def _failed(message: str, *, changed: bool = False) -> HelperAnswer:
+    return HelperAnswer(failure=HelperFailure(message, changed=changed, retry=False))
 
 
 def _line(connection: socket.socket) -> bytes:
-    """What was sent up to the end of a line; ValueError for more, TimeoutError for less."""
+    """The one line that was sent; ValueError if it is too long, TimeoutError if it has no end."""
     deadline = time.monotonic() + _REQUEST_SECONDS
     line = b""
     while not line.endswith(b"\n"):

@@ -1,4 +1,4 @@
-"""A small process that holds a program and all that it starts, so that nothing outlives us.
+"""A small process that holds a program and all that it starts, so that nothing outlives specwatch.
 
 It is run by its path, and so imports nothing of this package and little else. Its arguments are the
 descriptor of a socket, the seconds of grace once that is closed, and those for what the program
@@ -33,7 +33,7 @@ class Process:
     __slots__ = ("gone", "parent", "pid", "session", "started")
 
     def __init__(self, pid: int, stat: bytes) -> None:
-        """Raises IndexError or ValueError for what is no such line."""
+        """Raises IndexError or ValueError for another text."""
         fields = stat[stat.rindex(b")") + 2 :].split()
         self.pid = pid
         self.parent = int(fields[1])
@@ -44,7 +44,7 @@ class Process:
 
 
 def process(pid: int) -> Process | None:
-    """The process that has this number; None when there is none."""
+    """The process with this id; None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             return Process(pid, file.read())
@@ -53,16 +53,16 @@ def process(pid: int) -> Process | None:
 
 
 def processes() -> dict[int, Process]:
-    """All that can be seen."""
+    """All processes in /proc, by process id."""
     processes = map(process, (int(name) for name in os.listdir("/proc") if name.isdigit()))
-    return {one.pid: one for one in processes if one is not None}
+    return {alive.pid: alive for alive in processes if alive is not None}
 
 
 def descendants(roots: set[int], among: dict[int, Process]) -> list[Process]:
     """The children of these, their children, and so on; parents first."""
     children: dict[int, list[Process]] = {}
-    for one in among.values():
-        children.setdefault(one.parent, []).append(one)
+    for candidate in among.values():
+        children.setdefault(candidate.parent, []).append(candidate)
     family: list[Process] = []
     waiting = list(roots)
     seen = set(roots)
@@ -112,11 +112,11 @@ class ProcessHolder:
         poll.register(wake, select.POLLIN)
         poll.register(self._control, select.POLLIN)
         while self._reap():
-            self._press()
-            for descriptor, _ in poll.poll(self._patience()):
+            self._end_descendants()
+            for descriptor, _ in poll.poll(self._timeout()):
                 if descriptor == wake:
                     self._forward(os.read(wake, 512))
-                elif not self._obey():
+                elif not self._handle_requests():
                     poll.unregister(descriptor)
 
     def _words(self) -> list[bytes]:
@@ -128,7 +128,7 @@ class ProcessHolder:
         while len(read) < size:
             more = os.read(self._control, size - len(read))
             if not more:
-                sys.exit(0)  # who asked for it is gone
+                sys.exit(0)  # specwatch is gone
             read += more
         return read
 
@@ -162,7 +162,7 @@ class ProcessHolder:
                 self._tell(f"ended {status}")
                 self._kill_within(self._sweep)
 
-    def _press(self) -> None:
+    def _end_descendants(self) -> None:
         """Ask what the program left behind to end; end all when the time has come."""
         late = self._kill_at is not None and time.monotonic() >= self._kill_at
         if self._program and not late:
@@ -175,8 +175,8 @@ class ProcessHolder:
                 self._asked.add(known)
                 send(descendant, signal.SIGTERM)
 
-    def _patience(self) -> int | None:
-        """Milliseconds until there is something to do by ourselves."""
+    def _timeout(self) -> int | None:
+        """Milliseconds until the next check without a signal or a request."""
         if self._kill_at is None:
             return None
         left = self._kill_at - time.monotonic()
@@ -184,8 +184,8 @@ class ProcessHolder:
             return _KILLING_MS
         return int(left * 1000) + 1 if self._program else _SWEEPING_MS
 
-    def _obey(self) -> bool:
-        """Do what the socket says; False once it is closed."""
+    def _handle_requests(self) -> bool:
+        """Carry out the requests from the socket; False once it is closed."""
         try:
             data = os.read(self._control, 4096)
         except ConnectionError:
@@ -209,7 +209,7 @@ class ProcessHolder:
         self._kill_within(seconds)
 
     def _forward(self, numbers: bytes) -> None:
-        """Pass signals on, to the program itself: it knows how to end its own processes."""
+        """Pass signals on to the program itself, which ends its own processes."""
         for number in numbers:
             if number in _FORWARDED and self._program:
                 program = process(self._program)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 
-from specwatch.actuators.held_process import Event, HeldProcess
+from specwatch.actuators.held_process import HeldProcess, ProcessEvent
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError
-from specwatch.guard.plan import ProcessState, Service
+from specwatch.guard.plan import Plan, ProcessState, Service
+from specwatch.runtime.child_process import signal_name
 from specwatch.runtime.text_file import read_text
 from specwatch.vllm_cli import Stripped, strip
 
@@ -23,9 +23,9 @@ _log = structlog.get_logger("specwatch.supervisor")
 _KILL_SECONDS = 10.0
 """How long a process may take to end after SIGKILL: one that waits for a device takes a while."""
 _START_SECONDS = 30.0
-"""How long a program may take to be started; then it does what it does."""
+"""How long the start of a program is waited for."""
 _GRACE_SECONDS = 10.0
-"""How long vLLM has to end when we were killed: nobody would wait for its requests then."""
+"""How long vLLM has to end after this process was killed."""
 _TICK_SECONDS = 1.0
 
 
@@ -33,24 +33,24 @@ class Backoff:
     """How long to wait before the next start; seconds."""
 
     def __init__(self, first: float = 1.0, most: float = 60.0, calm: float = 600.0) -> None:
-        """``first`` doubles with each failure up to ``most``; a life of ``calm`` starts it anew."""
+        """``first`` doubles with each failure up to ``most``; a run of ``calm`` resets it."""
         self._first = self._next = first
         self._most = most
         self._calm = calm
 
     def after(self, ran: float) -> float:
-        """The wait after a life of ``ran`` seconds."""
+        """The wait after a process that ran for ``ran`` seconds."""
         wait = self._first if ran >= self._calm else self._next
         self._next = min(self._most, 2 * wait)
         return wait
 
     def reset(self) -> None:
-        """Somebody starts it on purpose."""
+        """Forget earlier failures: it is started on purpose."""
         self._next = self._first
 
 
 class Supervisor:
-    """Owns one vLLM; nothing of it outlives this process, however that ends.
+    """Owns one vLLM, and is its actuator; nothing of it outlives this process, however that ends.
 
     Its standard output and standard error are ours. Its methods can be called from any thread.
     """
@@ -79,11 +79,40 @@ class Supervisor:
         self._then: Callable[[], None] = lambda: None
         self._give_up_at: float | None = None
         self._thread: threading.Thread | None = None
-        self._life: HeldProcess | None = None
+        self._process: HeldProcess | None = None
         self._running = False
         self._problem: str | None = None
         self._last_end = ""
         self._detail = "not started"
+
+    def plan(self) -> Plan:
+        """See :class:`specwatch.actuators.Actuator`. Raises CannotStrip."""
+        stripped = self._stripped()
+        if not stripped.removed:
+            raise ActuatorError("the command after -- has no speculation to switch off")
+        timeout = format_duration(self.stop_timeout)
+        return Plan(
+            before=self.command,
+            after=stripped.command,
+            files=(),
+            steps=(
+                f"end vLLM by SIGTERM, and all that is left of it after {timeout} by SIGKILL",
+                "start it with the new command",
+            ),
+            notes=stripped.notes,
+        )
+
+    def disable(self, incident: str) -> None:
+        """See :class:`specwatch.actuators.Actuator`."""
+        self.plan()  # a command without speculation is not restarted
+        self.start(Mode.OFF)
+
+    def enable(self, incident: str) -> None:
+        """See :class:`specwatch.actuators.Actuator`."""
+        self.start(Mode.ON)
+
+    def close(self) -> None:
+        """See :class:`specwatch.actuators.Actuator`; vLLM goes on until :meth:`stop`."""
 
     def start(self, mode: Mode) -> None:
         """Have vLLM run in this mode: nothing happens when it does, else it is (re)started.
@@ -91,18 +120,11 @@ class Supervisor:
         ON is the command as it was given, OFF without its speculation. Raises CannotStrip, and
         ActuatorError when it cannot be stopped or started; it is then tried again and again.
         """
-        words = self.words(mode)
+        words = self.command if mode is Mode.ON else self._stripped().command
         with self._operation:
             if not (self._running and self._wanted and self._mode is mode):
                 self._end(self.stop_timeout)
                 self._begin(words, mode)
-
-    def restart(self, mode: Mode) -> None:
-        """Stop vLLM and start it in this mode. Raises what :meth:`start` raises."""
-        words = self.words(mode)
-        with self._operation:
-            self._end(self.stop_timeout)
-            self._begin(words, mode)
 
     def stop(self, timeout: float | None = None) -> None:
         """End vLLM, by SIGKILL after ``timeout`` seconds; returns when all of it is gone.
@@ -113,7 +135,7 @@ class Supervisor:
             self._end(self.stop_timeout if timeout is None else timeout)
 
     def ask_to_stop(self, then: Callable[[], None]) -> None:
-        """Begin to end vLLM for good; a second call kills it. Safe in a signal handler.
+        """Begin to end vLLM permanently; a second call kills it. Safe in a signal handler.
 
         ``then`` is called once it has ended, or was given up, and at once by a second call.
         """
@@ -128,19 +150,15 @@ class Supervisor:
     def status(self) -> Service:
         """vLLM's process now; does not wait."""
         with self._changed:
-            life = self._life
-            if self._running and self._wanted and life is not None:
-                return Service(ProcessState.UP, self._mode, life.instance, self._detail)
-            changing = life is not None or self._operation.locked()
-            instance = None if life is None else life.instance
+            process = self._process
+            if self._running and self._wanted and process is not None:
+                return Service(ProcessState.UP, self._mode, process.instance, self._detail)
+            changing = process is not None or self._operation.locked()
+            instance = None if process is None else process.instance
             state = ProcessState.CHANGING if changing else ProcessState.DOWN
             return Service(state, self._mode, instance, self._detail)
 
-    def words(self, mode: Mode) -> tuple[str, ...]:
-        """The command of a mode. Raises CannotStrip."""
-        return self.command if mode is Mode.ON else self.stripped().command
-
-    def stripped(self) -> Stripped:
+    def _stripped(self) -> Stripped:
         """The command without speculation. Raises CannotStrip."""
         return strip(self.command, read_file=read_text)
 
@@ -151,56 +169,53 @@ class Supervisor:
             self._words, self._mode, self._wanted = words, mode, True
             self._problem, self._last_end = None, ""
             self._backoff.reset()
-            self._thread = threading.Thread(target=self._live, name="supervisor", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
             self._thread.start()
-            self._changed.wait_for(self._begun, _START_SECONDS)
+            self._changed.wait_for(
+                lambda: self._running or self._problem is not None or self._thread is None,
+                _START_SECONDS,
+            )
             if self._problem is not None:
                 raise ActuatorError(self._problem, changed=True, retry=True)
-
-    def _begun(self) -> bool:
-        return self._running or self._problem is not None or self._thread is None
 
     def _end(self, timeout: float) -> None:
         with self._changed:
             self._wanted = False
             self._ask(timeout)
-            if not self._changed.wait_for(self._all_gone, timeout + _KILL_SECONDS):
+            if not self._changed.wait_for(lambda: self._thread is None, timeout + _KILL_SECONDS):
                 raise ActuatorError(
                     f"vLLM did not end within {format_duration(timeout)}, nor by SIGKILL",
                     changed=True,
                     retry=True,
                 )
 
-    def _all_gone(self) -> bool:
-        return self._thread is None
-
     def _ask(self, timeout: float) -> None:
         self._changed.notify_all()
-        if self._life is None:
+        if self._process is None:
             return
         if timeout:
-            self._life.stop(timeout)
+            self._process.stop(timeout)
         else:
-            self._life.kill()
+            self._process.kill()
         deadline = time.monotonic() + timeout + _KILL_SECONDS
         self._give_up_at = deadline if self._give_up_at is None else min(deadline, self._give_up_at)
 
-    def _live(self) -> None:
-        """The thread: one life after another, as long as one is wanted."""
-        while self._live_once():
+    def _run(self) -> None:
+        """The thread: starts one process after another, as long as one is wanted."""
+        while self._run_once():
             pass
         if self._ending:
             self._then()
 
-    def _live_once(self) -> bool:
-        """One life, and the wait after it; whether there is to be another."""
+    def _run_once(self) -> bool:
+        """One process, and the wait after it; returns whether there is to be another."""
         begun = time.monotonic()
         with self._changed:
-            life = self._life = self._start() if self._wanted else None
-        if life is not None:
-            self._attend(life, begun)
+            process = self._process = self._start() if self._wanted else None
+        if process is not None:
+            self._attend(process, begun)
         with self._changed:
-            self._life = None
+            self._process = None
             self._changed.notify_all()
             if self._wanted:
                 wait = self._backoff.after(time.monotonic() - begun)
@@ -219,22 +234,22 @@ class Supervisor:
             self._failed(error.errno)
             return None
 
-    def _attend(self, life: HeldProcess, begun: float) -> None:
-        """Listen until it and all that it started have ended."""
-        heard = False
-        for event in life.events(_TICK_SECONDS):
-            heard = heard or bool(event.verb)
+    def _attend(self, process: HeldProcess, begun: float) -> None:
+        """Handle its events until it and all that it started have ended."""
+        any_event = False
+        for event in process.events(_TICK_SECONDS):
+            any_event = any_event or bool(event.verb)
             with self._changed:
-                self._hear(event, life, begun)
+                self._handle(event, process, begun)
                 self._changed.notify_all()
-        complete = life.finish()
+        complete = process.finish()
         with self._changed:
-            if not heard:
+            if not any_event:
                 self._failed(None)
             elif not complete:
                 self._ended("ended because the process that holds it was killed", begun)
 
-    def _hear(self, event: Event, life: HeldProcess, begun: float) -> None:
+    def _handle(self, event: ProcessEvent, process: HeldProcess, begun: float) -> None:
         if event.verb == "started":
             self._running, self._problem = True, None
             self._detail = f"before: {self._last_end}" if self._last_end else ""
@@ -246,7 +261,7 @@ class Supervisor:
         elif self._give_up_at is not None and time.monotonic() > self._give_up_at:
             self._give_up_at = None
             _log.error("vllm_not_ended", detail="not in time, nor by SIGKILL; trying again")
-            life.abandon()
+            process.abandon()
             if self._ending:
                 self._then()
 
@@ -266,9 +281,4 @@ class Supervisor:
 
 def _how(status: int) -> str:
     """How a process ended; a negative status is a signal."""
-    if status >= 0:
-        return f"ended with exit status {status}"
-    try:
-        return f"ended by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"ended by signal {-status}"
+    return f"ended by {signal_name(-status)}" if status < 0 else f"ended with exit status {status}"

@@ -1,4 +1,4 @@
-"""How often the root helper restarts a unit, whatever it is asked for: its own, durable count."""
+"""Limits how often the root helper restarts a unit, by its own durable count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The actuator of a unit of systemd: by its own hand where it may, else by the root helper's."""
+"""The actuator of a systemd unit: directly where this process may, else through the root helper."""
 
 from __future__ import annotations
 
@@ -13,37 +13,17 @@ from specwatch.actuators.systemd_bus import SystemdBus
 from specwatch.actuators.systemd_files import UnitFiles
 from specwatch.actuators.systemd_unit import SystemdUnit
 from specwatch.config.service import SystemdService
-from specwatch.guard.plan import Plan, Service
 
 _SYSTEM_UNITS = Path("/etc/systemd/system")
 
 
-class SystemdActuator:
-    """One unit, of the system's manager or of the user's."""
-
-    def __init__(self, service: SystemdService) -> None:
-        """Reaches for nothing yet."""
-        self._hand = _hand(service)
-
-    def plan(self) -> Plan:
-        """What :meth:`disable` would do."""
-        return self._hand.plan()
-
-    def status(self) -> Service:
-        """The unit now, as systemd knows it."""
-        return self._hand.status()
-
-    def disable(self, incident: str) -> None:
-        """Set it to start without speculation, and restart it."""
-        self._hand.disable(incident)
-
-    def enable(self, incident: str) -> None:
-        """Set it to start as its owner wrote it, and restart it."""
-        self._hand.enable(incident)
-
-    def close(self) -> None:
-        """Let go of connections."""
-        self._hand.close()
+def systemd_actuator(service: SystemdService) -> Actuator:
+    """The actuator of one unit of the system's or the user's manager; does not connect yet."""
+    if service.scope == "user":
+        return _user_unit(service.unit, timeout=service.timeout)
+    if os.geteuid() == 0:
+        return system_unit(service.unit, timeout=service.timeout)
+    return HelperClient(service.unit, timeout=service.timeout)
 
 
 def system_unit(name: str, *, timeout: float, limit: SwitchLimit | None = None) -> SystemdUnit:
@@ -59,11 +39,3 @@ def _user_unit(name: str, *, timeout: float) -> SystemdUnit:
         name, units=Path(config) / "systemd/user", records=Path(runtime) / "specwatch-guard"
     )
     return SystemdUnit(name, SystemdBus(user=True), files, timeout=timeout, user=True)
-
-
-def _hand(service: SystemdService) -> Actuator:
-    if service.scope == "user":
-        return _user_unit(service.unit, timeout=service.timeout)
-    if os.geteuid() == 0:
-        return system_unit(service.unit, timeout=service.timeout)
-    return HelperClient(service.unit, timeout=service.timeout)

@@ -1,4 +1,4 @@
-"""systemd's manager, asked and told by D-Bus.
+"""systemd's manager over D-Bus.
 
 Source: org.freedesktop.systemd1(5).
 """
@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from jeepney import (
     DBusAddress,
@@ -68,12 +68,12 @@ class LoadedUnit:
     commands: tuple[UnitCommand, ...] = ()
     environment: tuple[str, ...] = ()
     environment_files: tuple[tuple[str, bool], ...] = ()
-    """Patterns of paths; True where a missing one is no error."""
+    """Patterns of paths; True if the file may be missing."""
     pass_environment: tuple[str, ...] = ()
     unset_environment: tuple[str, ...] = ()
     working_directory: str = ""
     root: str = ""
-    """Where its file system is another than ours: that folder or image."""
+    """Its root folder or image, if it sees another file system than ours."""
 
     @property
     def life(self) -> ProcessState:
@@ -104,33 +104,11 @@ class LoadedUnit:
         return f"{self.name} {why}" + (f" ({self.load_error})" if self.load_error else "")
 
 
-class Manager(Protocol):
-    """A systemd; every method raises ActuatorError when there is no answer in time."""
-
-    def load(self, name: str) -> LoadedUnit:
-        """A unit, read from its files if it is not in memory."""
-
-    def environment(self) -> tuple[str, ...]:
-        """``NAME=VALUE`` of what units inherit from it."""
-
-    def reload(self) -> None:
-        """Read all files of units again."""
-
-    def restart(self, name: str, timeout: float) -> str:
-        """Restart, or start, a unit; returns the result of the job, ``done`` if it went well.
-
-        Waits ``timeout`` seconds at most and then answers ``waiting``.
-        """
-
-    def settle(self, name: str, timeout: float) -> LoadedUnit:
-        """The unit once it has no job, or after ``timeout`` seconds."""
-
-    def close(self) -> None:
-        """Let go of the connection."""
-
-
 class SystemdBus:
-    """A :class:`Manager` over its bus; connects when it is first used, and again after an error."""
+    """A manager over its bus; connects when it is first used, and again after an error.
+
+    Every method raises ActuatorError when there is no answer in time.
+    """
 
     def __init__(self, *, user: bool = False, environ: Mapping[str, str] | None = None) -> None:
         self._user = user
@@ -145,7 +123,7 @@ class SystemdBus:
         return _loaded(name, unit, service)
 
     def environment(self) -> tuple[str, ...]:
-        """``NAME=VALUE`` of what units inherit."""
+        """``NAME=VALUE`` of what units inherit from the manager."""
         (value,) = self._ask(Properties(_MANAGER).get("Environment"))
         return tuple(value[1])
 
@@ -154,7 +132,10 @@ class SystemdBus:
         self._call(_MANAGER, "Reload", timeout=_RELOAD_SECONDS)
 
     def restart(self, name: str, timeout: float) -> str:
-        """Restart a unit; the result of its job, or ``waiting`` after ``timeout`` seconds."""
+        """Restart, or start, a unit; the result of the job, ``done`` if it succeeded.
+
+        The result is ``waiting`` if the job takes longer than ``timeout`` seconds.
+        """
         deadline = time.monotonic() + timeout
         self._call(_MANAGER, "Subscribe")
         rule = MatchRule(
@@ -185,7 +166,7 @@ class SystemdBus:
         return unit
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -264,7 +245,7 @@ class _Connection:
                 return received
 
     def signals_until(self, deadline: float) -> list[Message]:
-        """Those that have come; waits for one, and gives none when there was none in time."""
+        """Signals that have arrived; waits for the first one, and returns none if it is late."""
         if not self.signals:
             try:
                 received = self._receive(deadline)

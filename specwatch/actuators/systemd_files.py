@@ -17,7 +17,7 @@ from specwatch.actuators import drop_in
 
 @dataclass(frozen=True, slots=True)
 class LastRestart:
-    """What was done last, by which incident, and which invocation of the unit ran before."""
+    """The last restart: its action, its incident, and the invocation of the unit before it."""
 
     do: str
     incident: str
@@ -26,7 +26,7 @@ class LastRestart:
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Of the drop-in and its file of variables; None for one that is not there."""
+    """Contents of the drop-in and of its file of variables; None for a file that is missing."""
 
     drop_in: str | None = None
     variables: str | None = None
@@ -35,7 +35,7 @@ class Texts:
 class UnitFiles:
     """Files of one unit; methods raise OSError.
 
-    The record lies where nothing outlives a reboot, which restarts everything anyway.
+    The record is in a folder that a reboot empties; a reboot restarts everything anyway.
     """
 
     def __init__(self, unit: str, *, units: Path, records: Path) -> None:
@@ -44,14 +44,14 @@ class UnitFiles:
         self._record = records / f"{unit}.json"
 
     def read(self) -> Texts:
-        """What lies there now."""
+        """The files as they are now."""
         return Texts(_text(self.drop_in), _text(self.variables))
 
     def write(self, texts: Texts) -> None:
         """Write the drop-in, and its folder if need be; or remove it.
 
-        The file of variables is written before, and left where there is none in ``texts``: until
-        systemd reads its units again, a unit may need it.
+        The file of variables is written first, and kept if ``texts`` has none: a unit may need it
+        until systemd reads its units again.
         """
         if texts.variables is not None:
             write_whole(self.variables, texts.variables)
@@ -70,7 +70,7 @@ class UnitFiles:
             path.parent.rmdir()
 
     def last_restart(self) -> LastRestart | None:
-        """The record; None where there is none that can be read."""
+        """The record; None if it is missing or damaged."""
         try:
             return msgspec.json.decode(self._record.read_bytes(), type=LastRestart)
         except (FileNotFoundError, msgspec.DecodeError):
@@ -89,15 +89,12 @@ def _text(path: Path) -> str | None:
 
 
 def digests(paths: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of each file, in hexadecimal; empty for one that is not there."""
-    return {path: _digest(path) for path in paths}
-
-
-def _digest(path: str) -> str:
-    try:
-        return digest(Path(path).read_bytes())
-    except OSError:
-        return ""
+    """SHA-256 of each file, in hexadecimal; empty for one that cannot be read."""
+    sums = dict.fromkeys(paths, "")
+    for path in sums:
+        with suppress(OSError):
+            sums[path] = digest(Path(path).read_bytes())
+    return sums
 
 
 def digest(data: bytes) -> str:
@@ -111,12 +108,16 @@ def write_whole(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if made:
         path.parent.chmod(0o755)
-    # A name that ends in another way is nothing to systemd.
+    # systemd ignores names with another ending.
     fresh = path.with_name(f".{path.name}.new")
     try:
         _write_new(fresh, text)
         fresh.replace(path)
-        _sync(path.parent)
+        descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError:
         with suppress(OSError):
             fresh.unlink(missing_ok=True)
@@ -133,14 +134,6 @@ def _write_new(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def sets_command(path: str) -> bool:

@@ -1,19 +1,19 @@
-"""One unit of systemd, switched by a drop-in and a restart: the work itself, with no privilege.
+"""One unit of systemd, switched by a drop-in and a restart.
 
-A file is written, systemd reads it, and what systemd then says is compared with what was meant,
-before anything is restarted. Until then every failure puts back what was there.
+The drop-in is written, systemd reads it, and the command that systemd then has is compared with the
+intended one before the unit is restarted. Until then every failure restores the files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specwatch.actuators.drop_in import DropIn
 from specwatch.actuators.switch_limit import SwitchLimit
-from specwatch.actuators.systemd_bus import LoadedUnit, Manager
+from specwatch.actuators.systemd_bus import LoadedUnit, SystemdBus
 from specwatch.actuators.systemd_environment import config_file, environment_of
 from specwatch.actuators.systemd_files import (
     LastRestart,
@@ -30,20 +30,20 @@ from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
 from specwatch.errors import ActuatorError, CannotStrip
 from specwatch.guard.plan import FileChange, Plan, ProcessState, Service
-from specwatch.vllm_cli import Stripped, strip
+from specwatch.vllm_cli import strip
 
 _READ_AGAIN = "let systemd read its units again"
 _ALIVE = {"active", "activating", "reloading"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _UnitState:
     """The unit, its command without our drop-in, and what our drop-in says."""
 
     unit: LoadedUnit
     ours: DropIn | None
     texts: Texts
-    """The drop-in and its variables as they lie there, whoever wrote them."""
+    """The drop-in and its variables as they are, including those that we did not write."""
 
     @property
     def in_force(self) -> bool:
@@ -56,12 +56,12 @@ class _Found:
 
 
 class SystemdUnit:
-    """An actuator that may do what it does: it runs as root, or the unit is its user's own."""
+    """An actuator with the rights that it needs: as root, or for a unit of the user."""
 
     def __init__(
         self,
         name: str,
-        manager: Manager,
+        manager: SystemdBus,
         files: UnitFiles,
         *,
         timeout: float,
@@ -78,8 +78,8 @@ class SystemdUnit:
         self._restarting = False
 
     def plan(self) -> Plan:
-        """What :meth:`disable` would do, with secrets masked: whoever asks may not know them."""
-        now = self._found()
+        """What :meth:`disable` would do, with secrets masked."""
+        now = self._read()
         self._check_limit("disable", now.unit)
         path = str(self._files.drop_in)
         if now.ours and now.in_force and not self._stale(now):
@@ -90,7 +90,7 @@ class SystemdUnit:
                 (f"speculation is off already, by {path} for incident {ours.incident}",),
             )  # fmt: skip
         if path in now.unit.drop_ins:
-            return self._plan_anew(now)
+            return self._plan_again(now)
         original = now.unit.only_command()
         result = self._without_speculation(now.unit, original)
         known = masking.secrets_in(result.words, self._environment(now.unit))
@@ -106,7 +106,7 @@ class SystemdUnit:
             original=replace(original, words=before),
             command=replace(result.command, words=after),
         )
-        files = [FileChange(path, _told(now.texts.drop_in), shown.text())]
+        files = [FileChange(path, _masked(now.texts.drop_in), shown.text())]
         if values:
             old = None if now.texts.variables is None else f"{masking.MASK}\n"
             files.insert(0, FileChange(str(self._files.variables), old, environment_file(values)))
@@ -115,14 +115,14 @@ class SystemdUnit:
         notes = tuple(masking.masked_text(note, known) for note in result.notes)
         return Plan(before, after, tuple(files), steps, notes)
 
-    def _plan_anew(self, now: _Found) -> Plan:
+    def _plan_again(self, now: _UnitState) -> Plan:
         path = str(self._files.drop_in)
         return Plan(
             masking.masked(now.unit.only_command().words),
             (),
-            (FileChange(path, _told(now.texts.drop_in), None),),
+            (FileChange(path, _masked(now.texts.drop_in), None),),
             (
-                f"remove {path}", _READ_AGAIN, f"write {path} anew, without speculation",
+                f"remove {path}", _READ_AGAIN, f"write {path} again, without speculation",
                 _READ_AGAIN, f"restart {self._name}",
             ),
             (f"{path} is in force, and was edited or does not fit the unit's other files any more;"
@@ -131,7 +131,7 @@ class SystemdUnit:
 
     def status(self) -> Service:
         """The unit now, as systemd knows it."""
-        now = self._found(must_be_loaded=False)
+        now = self._read(must_be_loaded=False)
         unit = now.unit
         mode: Mode | None = None
         detail = []
@@ -149,25 +149,25 @@ class SystemdUnit:
             detail.append(unit.status_text)
         if unit.needs_reload:
             detail.append("its files changed since systemd read them")
-        if now.ours and self._stale(now):
+        stale = self._stale(now)
+        if stale:
             detail.append("its own files changed since speculation was switched off")
-        stale = now.ours is not None and self._stale(now)
         return Service(unit.life, mode, unit.instance or None, "; ".join(detail), stale)
 
     def disable(self, incident: str) -> None:
         """Write the drop-in, reload, compare, restart."""
-        now = self._found()
+        now = self._read()
         self._check_limit("disable", now.unit, incident)
-        with self._telling_changes(now):
+        with self._marking_changes(now):
             if not (now.in_force and not self._stale(now)):
                 now = self._switch_off(now, incident)
             self._restart("disable", incident, now.unit)
 
     def enable(self, incident: str) -> None:
         """Remove the drop-in, reload, restart."""
-        now = self._found()
+        now = self._read()
         self._check_limit("enable", now.unit, incident)
-        with self._telling_changes(now):
+        with self._marking_changes(now):
             if now.texts != Texts():
                 self._change(now, Texts())
             elif now.unit.needs_reload:
@@ -175,7 +175,7 @@ class SystemdUnit:
             self._restart("enable", incident, self._manager.load(self._name))
 
     def close(self) -> None:
-        """Let go of the connection to systemd."""
+        """Close the connection to systemd."""
         self._manager.close()
 
     def _limit_of(self, do: str, unit: LoadedUnit) -> SwitchLimit | None:
@@ -186,13 +186,13 @@ class SystemdUnit:
         if (limit := self._limit_of(do, unit)) is not None:
             limit.check(do, incident)
 
-    def _found(self, *, must_be_loaded: bool = True) -> _Found:
+    def _read(self, *, must_be_loaded: bool = True) -> _UnitState:
         unit = self._manager.load(self._name)
         if must_be_loaded and unit.load_state != "loaded":
             raise ActuatorError(unit.why_not_loaded())
         texts = self._texts()
         ours = DropIn.parse(texts.drop_in) if texts.drop_in is not None else None
-        return _Found(unit, ours, texts)
+        return _UnitState(unit, ours, texts)
 
     def _texts(self) -> Texts:
         try:
@@ -201,8 +201,8 @@ class SystemdUnit:
             raise ActuatorError(f"{self._files.drop_in} cannot be read: {error}") from error
 
     @contextmanager
-    def _telling_changes(self, before: _Found) -> Iterator[None]:
-        """An error says that something was changed unless all is as it was found."""
+    def _marking_changes(self, before: _UnitState) -> Iterator[None]:
+        """Mark errors as having changed something, unless all is as it was."""
         self._restarting = False
         try:
             yield
@@ -211,7 +211,7 @@ class SystemdUnit:
                 raise
             raise ActuatorError(str(error), changed=True, retry=error.retry) from error
 
-    def _stale(self, now: _Found) -> bool:
+    def _stale(self, now: _UnitState) -> bool:
         if now.ours is None:
             return False
         paths = [*self._others(now.unit), *filter(None, [now.ours.variables])]
@@ -221,15 +221,15 @@ class SystemdUnit:
         paths = [unit.fragment, *unit.drop_ins]
         return [path for path in paths if path and path != str(self._files.drop_in)]
 
-    def _switch_off(self, now: _Found, incident: str) -> _Found:
-        """The drop-in in force; on an error, all is as it was."""
+    def _switch_off(self, now: _UnitState, incident: str) -> _UnitState:
+        """Put the drop-in in force; on an error, restore everything."""
         if now.unit.needs_reload:
             self._manager.reload()
-            now = self._found()
+            now = self._read()
         before = now.texts
         if str(self._files.drop_in) in now.unit.drop_ins:
             self._change(now, Texts())
-            now = self._found()
+            now = self._read()
         try:
             original = now.unit.only_command()
             result = self._without_speculation(now.unit, original)
@@ -240,7 +240,7 @@ class SystemdUnit:
                 self._put_back(before)
             raise
         try:
-            after = self._found()
+            after = self._read()
             if after.in_force and self._given(after.unit) == result.words:
                 return after
             raise ActuatorError(self._why_not_in_force(after))
@@ -249,7 +249,7 @@ class SystemdUnit:
             raise
 
     def _given(self, unit: LoadedUnit) -> tuple[str, ...]:
-        """The words that its program gets."""
+        """The arguments that its program gets."""
         spelt = words_of(unit.only_command(), self._environment(unit))
         return tuple(word for item in spelt for word in item.words)
 
@@ -272,7 +272,11 @@ class SystemdUnit:
                 " environment, which cannot be read; set it with Environment="
             )
         try:
-            return rewritten(command, environment, self._stripper(unit))
+            return rewritten(
+                command,
+                environment,
+                lambda words: strip(words, read_file=lambda path: config_file(unit, path)),
+            )
         except CannotStrip as error:
             spelt = words_of(command, environment)
             words = [word for item in spelt for word in item.words]
@@ -282,11 +286,8 @@ class SystemdUnit:
     def _environment(self, unit: LoadedUnit) -> Environment:
         return environment_of(unit, self._manager.environment(), passes_on=self._user)
 
-    def _stripper(self, unit: LoadedUnit) -> Callable[[Sequence[str]], Stripped]:
-        return lambda words: strip(words, read_file=lambda path: config_file(unit, path))
-
     def _drop_in(
-        self, incident: str, now: _Found, result: Rewritten, original: UnitCommand
+        self, incident: str, now: _UnitState, result: Rewritten, original: UnitCommand
     ) -> DropIn:
         files = digests(self._others(now.unit))
         variables = _variables(result)
@@ -296,13 +297,13 @@ class SystemdUnit:
         files[path] = digest(variables.encode())
         return DropIn(incident, original, result.command, files, path)
 
-    def _change(self, now: _Found, texts: Texts) -> None:
+    def _change(self, now: _UnitState, texts: Texts) -> None:
         """Write or remove the files and let systemd read them; on an error, put them back."""
         try:
             self._files.write(texts)
         except OSError as error:
             if texts.variables is not None:
-                with suppress(OSError):  # what is left is told as a change
+                with suppress(OSError):  # the error then says that something was changed
                     self._restore(now.texts)
             raise ActuatorError(
                 f"{self._files.drop_in} cannot be {'written' if texts.drop_in else 'removed'}:"
@@ -335,7 +336,7 @@ class SystemdUnit:
                 f"{self._files.drop_in} could not be put back as it was: {error}", changed=True
             ) from error
 
-    def _why_not_in_force(self, now: _Found) -> str:
+    def _why_not_in_force(self, now: _UnitState) -> str:
         path = str(self._files.drop_in)
         if path not in now.unit.drop_ins:
             return f"{self._name}: systemd does not read {path}; another file may hide it"
@@ -364,7 +365,7 @@ class SystemdUnit:
         except OSError as error:
             raise ActuatorError(f"what is done cannot be recorded: {error}", retry=True) from error
         self._restarting = True
-        self._judge(self._manager.restart(self._name, self._timeout))
+        self._check_result(self._manager.restart(self._name, self._timeout))
 
     def _settled(self, unit: LoadedUnit) -> LoadedUnit:
         """The unit after its job, most likely the restart that was begun."""
@@ -375,7 +376,7 @@ class SystemdUnit:
             raise self._too_long()
         return unit
 
-    def _judge(self, result: str) -> None:
+    def _check_result(self, result: str) -> None:
         if result in ("done", "waiting"):
             return  # what takes long may still come: whether it does is seen by its health
         unit = self._manager.load(self._name)
@@ -396,5 +397,5 @@ def _variables(result: Rewritten) -> str | None:
     return environment_file(result.variables) if result.variables else None
 
 
-def _told(text: str | None) -> str | None:
+def _masked(text: str | None) -> str | None:
     return None if text is None else masking.masked_text(text)

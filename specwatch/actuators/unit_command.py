@@ -92,7 +92,7 @@ def rewritten(
     spelt = words_of(command, environment)
     given = [word for item in spelt for word in item.words]
     if len(spelt[0].words) != 1:
-        raise CannotStrip(f"it starts with {command.words[0]}, which stands for several words")
+        raise CannotStrip(f"it starts with {command.words[0]}, whose value is several words")
     name, given[0] = given[0], command.path
     stripped = strip(given)
     if not stripped.removed:
@@ -132,7 +132,7 @@ def rewritten(
     known = {**environment, **variables}
     if [word for item in words_of(changed, known) for word in item.words] != wanted:
         raise CannotStrip("what is left of it cannot be spelt so that systemd reads just that")
-    notes = (*stripped.notes, *_told(spelt, kept))
+    notes = (*stripped.notes, *_replaced(spelt, kept))
     return Rewritten(changed, stripped.removed, notes, tuple(wanted), variables)
 
 
@@ -167,7 +167,7 @@ def _kept(given: Sequence[str], wanted: Sequence[str]) -> dict[int, int]:
     }
 
 
-def _told(spelt: Sequence[Expanded], kept: Sequence[str]) -> Iterator[str]:
+def _replaced(spelt: Sequence[Expanded], kept: Sequence[str]) -> Iterator[str]:
     left = list(kept)
     for item in spelt:
         if item.spelt in left:

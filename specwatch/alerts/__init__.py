@@ -1,1 +1,1 @@
-"""Alertmanager: which alerts fire, and how each Alertmanager is told of them."""
+"""Alertmanager: which alerts fire, and how they are sent to each Alertmanager."""

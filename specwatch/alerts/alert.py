@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from specwatch.config.guard import LABEL_NAME
 
 Key = tuple[tuple[str, str], ...]
-"""What tells alerts apart: their labels, sorted."""
+"""The identity of an alert: its labels, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something that a person should know of; it fires from ``starts_at``, in Unix seconds."""
+    """Something that a person should act on; it fires from ``starts_at``, in Unix seconds."""
 
     labels: Mapping[str, str]
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: dict[str, str] = field(default_factory=dict)
     starts_at: float = 0.0
 
     @property
@@ -43,7 +43,6 @@ def posted(
     now: float,
     ends_at: float,
     labels: Mapping[str, str],
-    generator_url: str | None = None,
 ) -> dict[str, object]:
     """An element of the list that ``POST /api/v2/alerts`` takes; times are Unix seconds.
 
@@ -52,33 +51,26 @@ def posted(
     refused.
     """
     starts_at = min(alert.starts_at, now, ends_at)
-    body: dict[str, object] = {
+    return {
         "labels": _valid({**labels, **alert.labels}),
         "annotations": _valid(alert.annotations),
         "startsAt": _rfc3339(starts_at),
         "endsAt": _rfc3339(ends_at),
     }
-    if generator_url is not None:
-        body["generatorURL"] = generator_url
-    return body
 
 
 def _valid(texts: Mapping[str, str]) -> dict[str, str]:
-    """Names and values that Alertmanager takes; of two names that become one the valid one stays.
+    """Names and values that Alertmanager accepts; of two that become equal the valid one stays.
 
-    It takes an empty value for none.
+    Empty values are left out: Alertmanager treats them as missing.
     """
     labels: dict[str, str] = {}
     for name, text in sorted(texts.items(), key=lambda pair: bool(LABEL_NAME.fullmatch(pair[0]))):
         value = text.encode("utf-8", "replace").decode("utf-8")
         if value:
-            labels[_label_name(name)] = value
+            plain = re.sub(r"[^a-zA-Z0-9_]", "_", name)
+            labels[plain if LABEL_NAME.fullmatch(plain) else f"_{plain}"] = value
     return labels
-
-
-def _label_name(name: str) -> str:
-    plain = re.sub(r"[^a-zA-Z0-9_]", "_", name)
-    return plain if LABEL_NAME.fullmatch(plain) else f"_{plain}"
 
 
 def _rfc3339(seconds: float) -> str:

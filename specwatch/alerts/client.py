@@ -1,4 +1,4 @@
-"""One Alertmanager over HTTP: a letter is taken, or there is a reason why not."""
+"""HTTP client of one Alertmanager: it accepts a message, or there is a reason why not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ import urllib3
 from specwatch import __version__
 from specwatch.config.guard import Alertmanager
 from specwatch.errors import ConfigError, SpecwatchError
-from specwatch.runtime.posting import SHOWN, TlsAdapter, chain, masked, root, secrets_in
+from specwatch.runtime.posting import (
+    SHOWN,
+    TlsAdapter,
+    Unreached,
+    masked,
+    root,
+    secrets_in,
+    unreached,
+)
 from specwatch.runtime.tls import context_for
 
 _PATH = "/api/v2/alerts"
@@ -25,20 +33,28 @@ _HINTS = {
 
 
 class PostReason(enum.StrEnum):
-    """Why a letter was not taken: a closed set."""
+    """Why a message was not accepted: a closed set."""
 
     REFUSED = "refused"
     UNREACHABLE = "unreachable"
     TIMEOUT = "timeout"
     TLS = "tls"
     REJECTED = "rejected"
-    """It answered that it does not take this, or not from us."""
+    """It answered that it does not accept this, or not from us."""
     HTTP_STATUS = "http_status"
     CREDENTIALS = "credentials"
 
 
+_REASONS = {
+    Unreached.TIMEOUT: PostReason.TIMEOUT,
+    Unreached.TLS: PostReason.TLS,
+    Unreached.REFUSED: PostReason.REFUSED,
+    Unreached.OTHER: PostReason.UNREACHABLE,
+}
+
+
 class PostError(SpecwatchError):
-    """Alertmanager was not told."""
+    """The message was not delivered."""
 
     retry = True
 
@@ -48,7 +64,7 @@ class PostError(SpecwatchError):
 
 
 class AlertPost:
-    """Posts to one Alertmanager, one letter at a time, over a connection that is kept.
+    """Posts to one Alertmanager, one message at a time, over a connection that is kept.
 
     Proxies and credentials of the process's environment are not used.
     """
@@ -60,10 +76,10 @@ class AlertPost:
         self._tls: ssl.SSLContext | None = None
 
     def send(self, alerts: Sequence[Mapping[str, object]]) -> None:
-        """Returns once they were taken; raises PostError."""
+        """Returns once they were accepted; raises PostError."""
         headers: dict[str, str] = {}
         try:
-            # Read for each letter, so that a rotated token or authority is picked up.
+            # Read for each message, so that a rotated token or authority is picked up.
             headers = self._section.request_headers()
             tls = context_for(self._section, self._url, "alertmanager")
         except ConfigError as error:
@@ -80,7 +96,7 @@ class AlertPost:
         raise failure
 
     def close(self) -> None:
-        """Close the connection; the next letter opens another."""
+        """Close the connection; the next message opens another."""
         if self._session is not None:
             self._session.close()
             self._session = None
@@ -127,31 +143,17 @@ class AlertPost:
         return PostError(reason, f"{self._url} answered {status}{quoted}{hint}")
 
     def _failure(self, error: Exception, headers: Mapping[str, str]) -> PostError:
-        url, detail = self._url, _masked(str(root(error)), headers)
-        kinds = [type(cause) for cause in chain(error)]
-        if any(issubclass(kind, requests.Timeout | TimeoutError) for kind in kinds):
-            seconds = f"{self._section.timeout:g} s"
-            return PostError(
-                PostReason.TIMEOUT,
-                f"{url} did not answer within {seconds}; is it hung, or behind a firewall? If it"
-                " is always slow, raise timeout",
-            )
-        if requests.exceptions.InvalidHeader in kinds:
+        detail = _masked(str(root(error)), headers)
+        if isinstance(error, requests.exceptions.InvalidHeader):
             return PostError(PostReason.CREDENTIALS, f"alertmanager: headers: {detail}")
-        if ConnectionRefusedError in kinds:
-            return PostError(
-                PostReason.REFUSED, f"nothing listens at {url}; is Alertmanager up, on this port?"
-            )
-        if any(issubclass(kind, requests.exceptions.SSLError | ssl.SSLError) for kind in kinds):
-            return PostError(
-                PostReason.TLS,
-                f"no secure connection to {url}: {detail}; name the authority in ca_file, or the"
-                " host as its certificate does",
-            )
-        return PostError(
-            PostReason.UNREACHABLE,
-            f"cannot reach {url}: {detail}; check its host name and the network",
+        why, sentence = unreached(
+            error,
+            self._url,
+            detail=detail,
+            timeout=self._section.timeout,
+            server="Alertmanager",
         )
+        return PostError(_REASONS[why], sentence)
 
 
 def _require_latin1(headers: Mapping[str, str]) -> None:

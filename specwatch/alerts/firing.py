@@ -1,14 +1,13 @@
-"""Whom to wake, and with what numbers: the alerts that fire now for one target."""
+"""The alerts that fire now for one target, with their numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from specwatch.alerts.alert import Alert, runbook_address
 from specwatch.domain.model import ALL_TEMPERATURES
 from specwatch.domain.units import format_duration
-from specwatch.guard.state import Cause, GuardState, Incident, Phase
+from specwatch.guard.state import HIDDEN_CHANGE, Cause, GuardState, Incident, Phase
 from specwatch.rules.decisions import leading as leading_reading
 from specwatch.rules.verdicts import Finding, Verdict
 from specwatch.status import TargetStatus
@@ -24,24 +23,17 @@ def alerts_of(target: TargetStatus, runbook_url: str) -> list[Alert]:
 
     Their labels stay the same while they fire.
     """
-    return [_with_runbook(alert, runbook_url) for alert in _all(target)]
-
-
-def _with_runbook(alert: Alert, runbook_url: str) -> Alert:
-    where = runbook_address(runbook_url, alert.labels["alertname"])
-    return replace(alert, annotations={**alert.annotations, "runbook_url": where})
-
-
-def _all(target: TargetStatus) -> list[Alert]:
     alerts = [
         _of_finding(target.name, finding)
         for finding in target.decision.findings
         if finding.verdict is Verdict.BREACH
     ]
     guard = target.guard
-    # Whoever guards it, all say the same: an alert must not end because the guard changes hands.
+    # Every daemon sends the same: an alert must not end when another takes over the guard.
     if guard is not None and guard.state is not None:
         alerts += _of_guard(guard.state, acts=guard.mode == "act")
+    for alert in alerts:
+        alert.annotations["runbook_url"] = runbook_address(runbook_url, alert.labels["alertname"])
     return alerts
 
 
@@ -54,11 +46,10 @@ def _of_finding(target: str, finding: Finding) -> Alert:
         "target": target,
         "model_name": finding.model_name,
     }
+    where = ""
     if finding.temperature != ALL_TEMPERATURES:
         labels["temperature"] = finding.temperature
-    where = (
-        "" if finding.temperature == ALL_TEMPERATURES else f" at temperature {finding.temperature}"
-    )
+        where = f" at temperature {finding.temperature}"
     return Alert(
         labels,
         {
@@ -73,7 +64,7 @@ def _numbers(finding: Finding) -> str:
     """``speedup_ratio is 0.71 (0.65 to 0.77) over 30m, below 1``."""
     leading = leading_reading(finding)
     if leading is None or leading[1].value is None:
-        return f"{finding.rule.name} is in breach; the numbers of this minute are not there"
+        return f"{finding.rule.name} is in breach; this minute has no numbers"
     condition, reading = leading
     sentence = f"{condition.metric} is {reading.value:.3g}"
     if reading.interval is not None:
@@ -98,7 +89,7 @@ def _of_guard(state: GuardState, *, acts: bool) -> Iterator[Alert]:
             f"{state.target}: speculation should be switched off, and is not",
             state.waiting,
         )  # fmt: skip
-    if state.phase is Phase.DISABLED and state.waiting.startswith("its owner changed"):
+    if state.phase is Phase.DISABLED and state.waiting == HIDDEN_CHANGE:
         yield _alert(
             state, BLOCKED, "warning", state.since,
             f"{state.target}: a change of its owner is hidden while speculation is off",
@@ -106,7 +97,7 @@ def _of_guard(state: GuardState, *, acts: bool) -> Iterator[Alert]:
         )  # fmt: skip
     off = state.phase in (Phase.VERIFYING, Phase.DISABLED) and state.goal == "off"
     incident = state.incident
-    if off and incident is not None and incident.cause not in _NO_NEWS.get(state.phase, ()):
+    if off and incident is not None and incident.cause not in _NO_ALERT.get(state.phase, ()):
         lost = " A trial was lost since." if incident.cause is Cause.TRIAL_LOST else ""
         yield _alert(
             state, SWITCHED_OFF, "warning", incident.began,
@@ -116,10 +107,10 @@ def _of_guard(state: GuardState, *, acts: bool) -> Iterator[Alert]:
         )  # fmt: skip
 
 
-_NO_NEWS = {
+_NO_ALERT = {
     Phase.VERIFYING: (Cause.PERSON, Cause.EXPLORATION), Phase.DISABLED: (Cause.PERSON,),
 }  # fmt: skip
-"""Causes for which nobody is told that it is off: who ordered it knows, and explorations end."""
+"""Causes without an alert: the operator who gave the order knows, and explorations end."""
 
 
 def _by(incident: Incident) -> str:
@@ -138,11 +129,11 @@ def _alert(
     annotations = {"summary": summary, "description": description}
     if incident is not None:
         annotations["incident"] = incident.id
-        annotations["numbers"] = _said(incident.inputs)
+        annotations["numbers"] = _leading(incident.inputs)
     return Alert(labels, annotations, since)
 
 
-def _said(inputs: object) -> str:
+def _leading(inputs: object) -> str:
     """The reading that an incident began with."""
     leading = inputs.get("leading") if isinstance(inputs, dict) else None
     if not isinstance(leading, dict) or leading.get("value") is None:

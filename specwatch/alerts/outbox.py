@@ -1,4 +1,4 @@
-"""What one Alertmanager has yet to be told: a state, not a queue, so that it cannot grow behind."""
+"""What one Alertmanager still has to receive: a state, not a queue, so that it stays small."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from specwatch.alerts.alert import Alert, Key, posted
 
 REMEMBERED = 3600.0
-"""Seconds for which an end is kept for an Alertmanager that cannot be told of it."""
+"""Seconds for which the end of an alert is kept for an Alertmanager that cannot be reached."""
 LIFETIME = 4
-"""Resends that an alert outlives its sender by: then Alertmanager ends it by itself."""
+"""Resend intervals after which Alertmanager ends an alert that is not sent again."""
 MOST_ENDED = 10_000
 
 
@@ -22,30 +22,27 @@ class _Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """What to send now; ``version`` is what :meth:`Outbox.told` wants back."""
+class Message:
+    """What to send now; pass it to :meth:`Outbox.delivered` once it has arrived."""
 
     version: int
     alerts: tuple[dict[str, object], ...]
 
 
 class Outbox:
-    """The alerts that fire, and those that ended lately; times are Unix seconds.
+    """The alerts that fire, and those that ended recently; times are Unix seconds.
 
-    An end is repeated for as long as the alert might have lived on: an Alertmanager whose clock is
-    behind takes an end in its own future for no end.
+    An end is repeated for as long as the alert might have gone on: an Alertmanager whose clock is
+    behind keeps an alert firing whose end lies in its own future.
     """
 
-    def __init__(
-        self, *, resend: float, labels: Mapping[str, str], generator_url: str | None = None
-    ) -> None:
-        """``resend``: seconds between two letters; ``labels`` are added to every alert."""
+    def __init__(self, *, resend: float, labels: Mapping[str, str]) -> None:
+        """``resend``: seconds between two messages; ``labels`` are added to every alert."""
         self._lifetime = LIFETIME * resend
         self._labels = labels
-        self._generator_url = generator_url
         self._firing: dict[Key, Alert] = {}
         self._ended: dict[Key, _Ended] = {}
-        self._version = self._told = 0
+        self._version = self._delivered = 0
 
     @property
     def firing(self) -> int:
@@ -54,14 +51,13 @@ class Outbox:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something changed that was not told yet."""
-        return self._version > self._told
+        """Whether something changed that was not delivered yet."""
+        return self._version > self._delivered
 
     def set(self, alerts: Sequence[Alert], now: float) -> bool:
         """These fire now, and no others; returns whether one began or ended.
 
-        Other annotations, whose numbers may change all the time, are no news: they go with the
-        next letter.
+        Changed annotations, whose numbers may change all the time, wait for the next message.
         """
         firing = {alert.key: alert for alert in alerts}
         if firing.keys() == self._firing.keys():
@@ -78,31 +74,25 @@ class Outbox:
         self._firing = firing
         return True
 
-    def letter(self, now: float) -> Letter | None:
-        """What there is to say at ``now``; None when that is nothing."""
+    def message(self, now: float) -> Message | None:
+        """What to send at ``now``; None if nothing fires and no end has to be repeated."""
         self._forget(now)
         alerts = [self._posted(alert, now, now + self._lifetime) for alert in self._firing.values()]
         alerts += [self._posted(ended.alert, now, ended.at) for ended in self._ended.values()]
         if not alerts:
-            self._told = self._version
+            self._delivered = self._version
             return None
-        return Letter(self._version, tuple(alerts))
+        return Message(self._version, tuple(alerts))
 
-    def told(self, letter: Letter) -> None:
-        """The letter has arrived."""
-        self._told = max(self._told, letter.version)
+    def delivered(self, message: Message) -> None:
+        """The message has arrived."""
+        self._delivered = max(self._delivered, message.version)
 
     def _posted(self, alert: Alert, now: float, ends_at: float) -> dict[str, object]:
-        return posted(
-            alert,
-            now=now,
-            ends_at=ends_at,
-            labels=self._labels,
-            generator_url=self._generator_url,
-        )
+        return posted(alert, now=now, ends_at=ends_at, labels=self._labels)
 
     def _forget(self, now: float) -> None:
         for key, ended in list(self._ended.items()):
-            arrived = ended.version <= self._told
+            arrived = ended.version <= self._delivered
             if now >= ended.at + (self._lifetime if arrived else max(REMEMBERED, self._lifetime)):
                 del self._ended[key]

@@ -1,4 +1,4 @@
-"""Telling Alertmanagers which alerts fire, each by a thread of its own, until each has heard it."""
+"""Sends the alerts that fire to every Alertmanager, each in its own thread."""
 
 from __future__ import annotations
 
@@ -6,45 +6,26 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import structlog
 
 from specwatch.alerts.alert import Alert
 from specwatch.alerts.client import AlertPost, PostError, PostReason
-from specwatch.alerts.outbox import Letter, Outbox
+from specwatch.alerts.outbox import Message, Outbox
 from specwatch.config.guard import Alertmanager
+from specwatch.status import PagerStatus
 
 _log = structlog.get_logger("specwatch.alertmanager")
 FIRST_DELAY = 1.0
 LONGEST_DELAY = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """How telling one Alertmanager goes; times are Unix seconds."""
-
-    url: str
-    firing: int = 0
-    """Alerts that fire now."""
-    behind: bool = False
-    """Whether it has a change still to be sent."""
-    last_success: float | None = None
-    failing_since: float | None = None
-    last_error: str | None = None
-    """Why the last attempt failed; None once one succeeded."""
-    sent: int = 0
-    """Letters that arrived, ever."""
-    failures: dict[PostReason, int] = field(default_factory=dict)
-    """Attempts that failed, ever, by reason."""
-
-
 class Alertmanagers:
     """All Alertmanagers of a configuration; safe to use from several threads.
 
-    What fires is declared, not queued: each Alertmanager is told the latest state at once, again
-    every ``resend`` seconds, and after a failure with exponential delays. One that hangs holds up
-    neither the caller nor the others. Should specwatch die, alerts end by themselves after four
+    What fires is declared, not queued: each Alertmanager gets the latest state at once, again
+    every ``resend`` seconds, and after a failure with exponential delays. One that hangs delays
+    neither the caller nor the others. If specwatch dies, alerts end by themselves after four
     times ``resend``.
     """
 
@@ -53,30 +34,24 @@ class Alertmanagers:
         section: Alertmanager,
         *,
         now: Callable[[], float] = time.time,
-        generator_url: str | None = None,
-        chance: random.Random | None = None,
     ) -> None:
-        """``generator_url`` is where a person can look further, given with each alert."""
         self._now = now
-        self._senders = [
-            _Sender(section, url, now, generator_url, chance or random.Random())
-            for url in section.urls
-        ]
+        self._senders = [_Sender(section, url, now) for url in section.urls]
 
     def set(self, alerts: Sequence[Alert]) -> None:
-        """Exactly these fire now; does not wait for anybody to hear it."""
+        """Exactly these alerts fire now; does not wait for their delivery."""
         now = self._now()
         for sender in self._senders:
             sender.set(alerts, now)
 
-    def status(self) -> tuple[Delivery, ...]:
+    def status(self) -> tuple[PagerStatus, ...]:
         """How each delivery goes, in the order of the configuration."""
         return tuple(sender.status() for sender in self._senders)
 
     def close(self, timeout: float) -> None:
-        """Try once more to tell what was not told, ``timeout`` seconds in all; then end.
+        """Try again to deliver what was not delivered, ``timeout`` seconds in all; then end.
 
-        What fires goes on firing, until somebody takes over or it ends by itself.
+        What fires goes on firing, until another daemon takes over or it ends by itself.
         """
         deadline = time.monotonic() + timeout
         for sender in self._senders:
@@ -86,23 +61,13 @@ class Alertmanagers:
 
 
 class _Sender:
-    """One Alertmanager, and the thread that tells it."""
+    """One Alertmanager, and the thread that sends to it."""
 
-    def __init__(
-        self,
-        section: Alertmanager,
-        url: str,
-        now: Callable[[], float],
-        generator_url: str | None,
-        chance: random.Random,
-    ) -> None:
+    def __init__(self, section: Alertmanager, url: str, now: Callable[[], float]) -> None:
         self._url = url
         self._now = now
-        self._chance = chance
         self._resend = section.resend
-        self._outbox = Outbox(
-            resend=section.resend, labels=section.labels, generator_url=generator_url
-        )
+        self._outbox = Outbox(resend=section.resend, labels=section.labels)
         self._post = AlertPost(section, url)
         self._last_success: float | None = None
         self._failing_since: float | None = None
@@ -124,17 +89,17 @@ class _Sender:
                     self._due = 0.0
                 self._changed.notify()
 
-    def status(self) -> Delivery:
+    def status(self) -> PagerStatus:
         with self._changed:
-            return Delivery(
+            return PagerStatus(
                 url=self._url,
                 firing=self._outbox.firing,
                 behind=self._outbox.is_behind,
                 last_success=self._last_success,
                 failing_since=self._failing_since,
-                last_error=None if self._last_error is None else str(self._last_error),
+                error=None if self._last_error is None else str(self._last_error),
                 sent=self._sent,
-                failures=dict(self._failures),
+                failures={str(reason): count for reason, count in self._failures.items()},
             )
 
     def finish(self) -> None:
@@ -154,34 +119,34 @@ class _Sender:
         last = False
         while not last:
             with self._changed:
-                letter = self._next_letter()
+                message = self._next_message()
                 last = self._finishing
-            if letter is not None:
-                self._deliver(letter)
+            if message is not None:
+                self._deliver(message)
         self._post.close()
 
-    def _next_letter(self) -> Letter | None:
-        """Waits until something is to be sent; what is behind at the end, and else None."""
+    def _next_message(self) -> Message | None:
+        """Wait until there is something to send; at the end, what was not delivered, or None."""
         while not self._finishing:
-            letter = self._outbox.letter(self._now())
+            message = self._outbox.message(self._now())
             left = self._due - time.monotonic()
-            if letter is not None and left <= 0:
-                return letter
-            self._changed.wait(None if letter is None else left)
-        return self._outbox.letter(self._now()) if self._outbox.is_behind else None
+            if message is not None and left <= 0:
+                return message
+            self._changed.wait(None if message is None else left)
+        return self._outbox.message(self._now()) if self._outbox.is_behind else None
 
-    def _deliver(self, letter: Letter) -> None:
+    def _deliver(self, message: Message) -> None:
         try:
-            self._post.send(letter.alerts)
+            self._post.send(message.alerts)
         except PostError as error:
             with self._changed:
                 self._failed(error)
         else:
             with self._changed:
-                self._arrived(letter)
+                self._arrived(message)
 
-    def _arrived(self, letter: Letter) -> None:
-        self._outbox.told(letter)
+    def _arrived(self, message: Message) -> None:
+        self._outbox.delivered(message)
         if self._last_error is not None:
             _log.info("alerts_delivered_again", url=self._url)
         self._last_error = self._failing_since = None
@@ -201,5 +166,5 @@ class _Sender:
             self._failing_since = self._now()
         longest = min(LONGEST_DELAY, self._resend)
         self._delay = min(max(FIRST_DELAY, 2 * self._delay), longest)
-        # Without chance all daemons would ask again in the same moment.
-        self._due = time.monotonic() + self._delay * self._chance.uniform(0.5, 1.0)
+        # Random, so that not all daemons try again in the same moment.
+        self._due = time.monotonic() + self._delay * random.uniform(0.5, 1.0)

@@ -28,7 +28,15 @@ from specwatch.config.http_access import (
 from specwatch.config.sections import Duration, ReadableFile, Secret, SecretFile, Section
 from specwatch.domain.units import parse_server_url
 from specwatch.errors import ConfigError, NoAnswer, SpecwatchError
-from specwatch.runtime.posting import TlsAdapter, chain, masked, root, secrets_in
+from specwatch.runtime.posting import (
+    TlsAdapter,
+    Unreached,
+    chain,
+    masked,
+    root,
+    secrets_in,
+    unreached,
+)
 from specwatch.runtime.tls import context_for
 
 LARGEST_ANSWER = 8 << 20
@@ -242,19 +250,20 @@ class Prometheus:
             return TooMuch(f"{url} did not answer within {seconds}; is it hung or overloaded?")
         if requests.exceptions.InvalidHeader in kinds:
             return ConfigError(f"prometheus: --header: {detail}")
-        if any(issubclass(kind, requests.exceptions.SSLError | ssl.SSLError) for kind in kinds):
-            return ConfigError(
-                f"no secure connection to {url}: {detail}; name the authority with --ca-file, or"
-                " the host as its certificate does"
-            )
-        if ConnectionRefusedError in kinds:
-            return _Again(f"nothing listens at {url}; is Prometheus up, on this port?")
         broken = requests.exceptions.ChunkedEncodingError, urllib3.exceptions.ProtocolError
         if any(issubclass(kind, broken) for kind in kinds) and not isinstance(
             error, requests.ConnectionError
         ):
             return _Again(f"the answer of {url} broke off; did it stop meanwhile?")
-        return _Again(f"cannot reach {url}: {detail}; check its host name and the network")
+        why, sentence = unreached(
+            error,
+            url,
+            detail=detail,
+            timeout=self._access.timeout,
+            server="Prometheus",
+            ca_option="with --ca-file",
+        )
+        return ConfigError(sentence) if why is Unreached.TLS else _Again(sentence)
 
 
 def _body(response: requests.Response) -> bytes:

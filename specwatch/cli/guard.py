@@ -20,7 +20,7 @@ from specwatch.config.target import Target
 from specwatch.domain.model import Mode
 from specwatch.domain.units import parse_name, quoted
 from specwatch.errors import ActuatorError, SpecwatchError
-from specwatch.guard import orders
+from specwatch.guard import machine
 from specwatch.guard.state import CALM, GuardState, Order, Phase
 from specwatch.wording.guard import phase
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -185,7 +185,7 @@ def pause(
         name = guard_store.chosen(book, target).state.target
         state = book.change(
             name,
-            lambda guard: orders.pause(guard, until=until, by=by, why=reason),
+            lambda guard: machine.pause(guard, until=until, by=by, why=reason),
             now,
             by=guard_store.ACTOR,
         )
@@ -224,7 +224,7 @@ def resume(
         before = guard_store.chosen(book, target).state
         state = book.change(
             before.target,
-            lambda guard: orders.resume(guard, by=by, now=now),
+            lambda guard: machine.resume(guard, by=by, now=now),
             now,
             by=guard_store.ACTOR,
         )

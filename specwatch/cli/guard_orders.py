@@ -13,7 +13,7 @@ import msgspec
 from specwatch.cli import guard_output, guard_store, options
 from specwatch.domain.units import format_duration
 from specwatch.errors import StoreUnavailable
-from specwatch.guard import orders
+from specwatch.guard import machine
 from specwatch.guard.state import CALM, GuardState, Order, Phase
 from specwatch.wording.guard import ordered, phase
 from specwatch.wording.text import LONGEST_SENTENCE, shown
@@ -91,7 +91,7 @@ class OrderProgress:
         order = self.order
         self.state = self._book.change(
             self.target,
-            lambda state: orders.order(
+            lambda state: machine.order(
                 state, order.goal, by=order.by, now=order.at, why=order.why, until=order.until
             ),
             order.at,

@@ -1,4 +1,4 @@
-"""Sends what fires to every Alertmanager, whether the others answer or not."""
+"""Sends the alerts that fire to every configured Alertmanager."""
 
 from __future__ import annotations
 
@@ -17,58 +17,44 @@ _END_SECONDS = 1.0
 
 
 class AlertService:
-    """Tells the configured Alertmanagers; nothing waits for them."""
+    """Sends alerts to the configured Alertmanagers; nothing waits for them."""
 
     def __init__(self, config: Config) -> None:
         self._section = config.alertmanager
-        self._alertmanagers = self._made()
+        self._alertmanagers = self._connect()
 
     def configure(self, config: Config) -> None:
-        """Tell those of another configuration; the others are told what they have not heard."""
+        """Send to those of another configuration; the old ones get what they still miss."""
         if config.alertmanager == self._section:
             return
         before, self._section = self._alertmanagers, config.alertmanager
-        self._alertmanagers = self._made()
+        self._alertmanagers = self._connect()
         if before is not None:
             threading.Thread(target=before.close, args=(_END_SECONDS,), daemon=True).start()
 
     @property
-    def listened_to(self) -> bool:
-        """Whether there is anybody to tell."""
+    def active(self) -> bool:
+        """Whether any Alertmanager is configured."""
         return self._alertmanagers is not None
 
-    def tell(self, targets: Iterable[TargetStatus]) -> None:
-        """Exactly what these say fires now."""
+    def send(self, targets: Iterable[TargetStatus]) -> None:
+        """Exactly the alerts of these targets fire now."""
         if self._alertmanagers is not None and self._section is not None:
-            book = self._section.runbook_url
+            runbook = self._section.runbook_url
             self._alertmanagers.set(
-                [alert for target in targets for alert in alerts_of(target, book)]
+                [alert for target in targets for alert in alerts_of(target, runbook)]
             )
 
     def status(self) -> tuple[PagerStatus, ...]:
         """How each delivery goes."""
-        if self._alertmanagers is None:
-            return ()
-        return tuple(
-            PagerStatus(
-                url=manager.url,
-                firing=manager.firing,
-                behind=manager.behind,
-                last_success=manager.last_success,
-                failing_since=manager.failing_since,
-                error=manager.last_error,
-                sent=manager.sent,
-                failures={str(reason): count for reason, count in manager.failures.items()},
-            )
-            for manager in self._alertmanagers.status()
-        )
+        return () if self._alertmanagers is None else self._alertmanagers.status()
 
     def close(self) -> None:
-        """Try once more to tell what was not told."""
+        """Try again to deliver what was not delivered."""
         if self._alertmanagers is not None:
             self._alertmanagers.close(_END_SECONDS)
 
-    def _made(self) -> Alertmanagers | None:
+    def _connect(self) -> Alertmanagers | None:
         if self._section is None:
             return None
         from specwatch.alerts.sender import Alertmanagers  # requests takes memory

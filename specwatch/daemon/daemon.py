@@ -28,9 +28,8 @@ from specwatch.domain.model import HOUR, Batch, Cursor, Moment
 from specwatch.domain.units import is_loopback
 from specwatch.errors import ConfigError
 from specwatch.report.deliveries import Watched
-from specwatch.runtime import clock
 from specwatch.runtime.http_server import HttpServer
-from specwatch.runtime.scheduler import Schedule
+from specwatch.runtime.scheduler import Schedule, current_moment
 from specwatch.runtime.sd_notify import ServiceManager
 from specwatch.scrape.gpu import GpuMemoryReader
 from specwatch.status import DaemonStatus, TargetStatus
@@ -45,10 +44,10 @@ if TYPE_CHECKING:
 _log = structlog.get_logger("specwatch.daemon.daemon")
 
 _SLOTS = 20
-"""Scrape jobs per interval: a job of the scheduler costs as much as a scrape, so a job serves many
-targets of a large fleet, which share its moment."""
+"""Scrape jobs per interval. A job of the scheduler costs as much as a scrape, so in a large fleet
+many targets share one."""
 _LANES = {"loop": 2, "flush": 1, "upkeep": 1, "gpu": 1, "guard": 1}
-"""Jobs at a time in each lane: neither a database nor a driver that hangs delays a scrape."""
+"""Jobs at a time in each lane, so that a database or driver that hangs does not delay scrapes."""
 _FLUSH_SECONDS = 5.0
 _CATCH_UP_SECONDS = 5.0
 _GPU_SECONDS = 5.0
@@ -57,15 +56,15 @@ _ROLL_UP_SECONDS = 600.0
 _PRUNE_SECONDS = 6 * HOUR
 _CLOCK_STEP_SECONDS = 2.0
 _LOOK_SECONDS = 0.25
-"""How soon a signal or a step of the clock is acted on."""
+"""How soon a signal or a step of the clock is handled."""
 _WRITE_SECONDS = 3.5
 """How long the database is waited for at the end."""
 _HUNG_SECONDS = 30.0
-"""After which a loop that looks for signals and gives no sign is taken for hung."""
+"""After which the main loop counts as hung."""
 
 
 class Daemon:
-    """Watches the targets of a configuration until it is told to stop."""
+    """Watches the targets of a configuration until :meth:`ask_to_stop`."""
 
     def __init__(
         self,
@@ -74,12 +73,12 @@ class Daemon:
         environ: Mapping[str, str],
         reload: Callable[[], Config] | None = None,
         taken_over: Callable[[Config], None] = lambda _: None,
-        now: Callable[[], Moment] = clock.now,
+        now: Callable[[], Moment] = current_moment,
         seed: int | None = None,
         supervisor: Supervisor | None = None,
     ) -> None:
-        """``reload`` reads the configuration again, ``taken_over`` is told what came of it;
-        ``seed`` fixes the start jitter; ``supervisor`` runs vLLM as our child."""
+        """``reload`` reads the configuration again, ``taken_over`` gets the result; ``seed`` fixes
+        the start jitter; ``supervisor`` runs vLLM as our child."""
         self.config = config
         self._reload = reload
         self._taken_over = taken_over
@@ -112,11 +111,15 @@ class Daemon:
         self._looked: float | None = None
         self._stop_asked = False
         self._reload_asked = False
+        self.http = self._http_server()
+
+    def _http_server(self) -> HttpServer:
+        config = self.config
         metrics = exporter.registry(self.status, proc="/proc")
-        self.http = HttpServer(
+        return HttpServer(
             api.application(
                 self.status,
-                self._recorder.windows,
+                self._recorder.store.windows,
                 self._recorder.store.verdicts,
                 metrics,
                 self._report,
@@ -142,11 +145,11 @@ class Daemon:
     def run(self) -> None:
         """Watch until asked to stop.
 
-        Raises ConfigError when the listen address cannot be had, or a target's ``ca_file``.
+        Raises ConfigError when it cannot listen, or a target's ``ca_file`` cannot be used.
         """
         self.start()
         try:
-            self._look_after()
+            self._main_loop()
         finally:
             self.stop()
 
@@ -172,13 +175,13 @@ class Daemon:
         self._service.ready(self._sentence())
 
     def stop(self) -> None:
-        """Write what is known and leave; takes at most about five seconds."""
+        """Write what is not written yet, and end; takes at most about five seconds."""
         self._stop_asked = True
         self._service.stopping()
         _log.info("stopping")
         self._schedule.stop()
         self.targets.close()
-        # A database that hangs must not hold us, however often it is asked.
+        # A database that hangs must not delay the end.
         writer = threading.Thread(target=self._write_last, name="last-write", daemon=True)
         writer.start()
         self._alert_service.close()
@@ -208,7 +211,7 @@ class Daemon:
         )
 
     def _hosts(self) -> tuple[str, ...]:
-        """Names under which our HTTP server may be asked, beside addresses and loopback names."""
+        """Host names that requests may use, beside addresses and loopback names."""
         own = socket.gethostname().lower()
         short = own.partition(".")[0]
         return (self.config.listen.host.lower(), own, short, *self.config.allowed_hosts)
@@ -218,7 +221,7 @@ class Daemon:
         return None if file is None else read_secret(file)
 
     def _report(self, **chosen: Any) -> Report:
-        # Not before somebody asks: it takes megabytes that watching has no use for.
+        # Imported on first use: it takes megabytes that watching does not need.
         from specwatch.report.reader import read_report
 
         return read_report(self._recorder.store.reader, config=self.config, **chosen)
@@ -231,15 +234,15 @@ class Daemon:
             guard=self._guard_service.status_of(name),
         )
 
-    def _look_after(self) -> None:
-        """Act on signals, and on steps of the clock."""
+    def _main_loop(self) -> None:
+        """Handle signals and steps of the clock."""
         drift = self._drift()
         while not self._stop_asked:
             self._looked = self._now().monotonic
             time.sleep(_LOOK_SECONDS)
             if self._reload_asked and not self._stop_asked:
                 self._reload_asked = False
-                self._read_again()
+                self._read_config()
             stepped = self._drift() - drift
             if abs(stepped) > _CLOCK_STEP_SECONDS:
                 _log.warning("clock_stepped", seconds=round(stepped, 3))
@@ -266,7 +269,7 @@ class Daemon:
         self._rule_service.observe(target, batch)
 
     def _set_jobs(self) -> None:
-        """Set every job anew, the next scrapes spread over their interval from now."""
+        """Schedule every job again, the next scrapes spread over their interval from now."""
         self._schedule.clear()
         by_interval: dict[float, list[Scraper]] = {}
         for scraper in self.targets:
@@ -291,9 +294,9 @@ class Daemon:
         )
         self._schedule.every(_PRUNE_SECONDS, self._prune, delay=300 + 300 * soon, lane="upkeep")
         if any(scraper.target.gpu_indices != () for scraper in self.targets):
-            self._schedule.every(_GPU_SECONDS, self._look_at_gpus, delay=0.0, lane="gpu")
+            self._schedule.every(_GPU_SECONDS, self._read_gpus, delay=0.0, lane="gpu")
 
-    def _look_at_gpus(self) -> None:
+    def _read_gpus(self) -> None:
         before = self._gpu.absent
         self._gpu.refresh(self._now().monotonic)
         if self._gpu.absent != before:
@@ -307,8 +310,8 @@ class Daemon:
     def _guard(self) -> None:
         if self._recorder.opened:
             self._guard_service.turn()
-        if self._alert_service.listened_to:
-            self._alert_service.tell(
+        if self._alert_service.active:
+            self._alert_service.send(
                 [self._status_of(scraper, current=False) for scraper in self.targets]
             )
 
@@ -329,10 +332,10 @@ class Daemon:
         self._recorder.prune(self.config.retention, self.config.baseline.max_age)
 
     def _heartbeat(self) -> None:
-        """Tell the service manager how we are, as long as the loop really turns.
+        """Send the service manager a sign of life, as long as the main loop runs.
 
-        A target that is stuck is logged and shown. The watchdog hears of it only where no target
-        is left that is not: a restart for one would interrupt watching all others.
+        A stuck target is logged and shown. The watchdog gets no sign of life only if all targets
+        are stuck: a restart for one would interrupt watching all others.
         """
         now, looked = self._now(), self._looked
         stuck = self.targets.stuck(now)
@@ -358,22 +361,19 @@ class Daemon:
             message += f"; {store.queued} windows wait for the database: {store.error}"
         return message
 
-    def _read_again(self) -> None:
+    def _read_config(self) -> None:
         self._service.reloading()
         try:
-            self._take_over(self._read_configuration())
+            if self._reload is None:
+                raise ConfigError("no configuration file was given: nothing to reload")
+            self._apply(self._reload())
         except ConfigError as error:
             _log.error("reload_refused", detail=str(error))
         except Exception:
             _log.exception("reload_failed")  # a defect of ours: the old configuration stays
         self._service.ready(self._sentence())
 
-    def _read_configuration(self) -> Config:
-        if self._reload is None:
-            raise ConfigError("no configuration file was given: nothing to reload")
-        return self._reload()
-
-    def _take_over(self, config: Config) -> None:
+    def _apply(self, config: Config) -> None:
         fixed = [
             key
             for key in ("daemon", "database", "listen", "store")

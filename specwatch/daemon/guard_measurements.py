@@ -1,4 +1,4 @@
-"""The figures that the guard asks history for: of a trial, of what was, of what would be."""
+"""Speedups that the guard reads from stored minutes: of a trial, before a switch, predicted."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from specwatch.domain.model import HOUR, MINUTE, Objective
 from specwatch.domain.sample import Sample, samples_of
 from specwatch.errors import StoreError
 from specwatch.guard import foresight
-from specwatch.guard.observation import Seen
+from specwatch.guard.observation import Situation
 from specwatch.guard.state import Cause, GuardState, Phase
 from specwatch.store.repository import Store
 
 
 class GuardMeasurements:
-    """Of one target, from the stored minutes; each is computed once a minute at most.
+    """Figures of one target from the stored minutes; each is computed once a minute at most.
 
-    Nothing is raised when the database fails: the figure is not known then, and ``error`` says why.
+    Nothing is raised when the database fails: the figure is None then, and ``error`` says why.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class GuardMeasurements:
         self._state = GuardState(target)
         self._figures: dict[str, tuple[float, Any]] = {}
 
-    def extend(self, seen: Seen, state: GuardState, policy: Guard) -> Seen:
-        """``seen`` with the figures that the phase asks for; for one thread at a time."""
+    def extend(self, seen: Situation, state: GuardState, policy: Guard) -> Situation:
+        """``seen`` with the figures that the phase needs; for one thread at a time."""
         self._state, self.error = state, None
         if state.phase is Phase.TRIAL:
             return replace(seen, trial=self._figure("trial", seen.now, MINUTE, self._trial))
@@ -101,7 +101,7 @@ class GuardMeasurements:
     def _minutes(
         self, since: float, until: float, model: str | None = None
     ) -> tuple[str, list[Sample]]:
-        """Minutes of the incident's model, or else of the one that has most."""
+        """Minutes of the incident's model, or else of the model with the most."""
         incident = self._state.incident
         chosen = model or (incident.model_name if incident else "") or None
         windows = list(

@@ -1,4 +1,4 @@
-"""Which of several daemons guards which target, and when each guard has its turn."""
+"""Runs the guards of this daemon's targets, and shares targets with other daemons by leases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MOST_THREADS = 32
 
 
 class GuardService:
-    """Guards every target that the configuration lets it; safe to use from several threads.
+    """Guards every target of the configuration; safe to use from several threads.
 
     Nothing raises, neither when the database fails nor an actuator.
     """
@@ -47,7 +47,7 @@ class GuardService:
         pool: Executor | None = None,
     ) -> None:
         """``status`` and ``healthy`` are of a target by name; ``actuator`` makes one for it;
-        ``pool`` runs turns that may take long, threads of its own where None."""
+        ``pool`` runs turns that may take long, by default its own threads."""
         self._store = store
         self._book = GuardBook(store)
         self._now = now
@@ -64,19 +64,19 @@ class GuardService:
         self._error: str | None = None
         self._pool = pool or ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="guard")
         self._waiting: set[TargetGuard] = set()
-        """Those that wait for a thread."""
+        """Guards that wait for a thread."""
         self._closed = False
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Guard by a configuration; a guard whose target and service stay goes on."""
+        """Guard by a configuration; the guards of unchanged targets go on."""
         guards: dict[str, TargetGuard] = {}
         for target in config.targets:
             present = self._guards.get(target.name)
             if present is not None and present.target == target:
                 present.policy = config.guard
                 guards[target.name] = present
-            else:  # with guard.mode off, too: what was begun is brought to its end
+            else:  # with guard.mode off, too: to finish what was begun
                 guards[target.name] = TargetGuard(
                     target,
                     config.guard,
@@ -90,7 +90,7 @@ class GuardService:
             self._pool.submit(_close, guard)
 
     def turn(self) -> None:
-        """Let every guard that is ours have its turn."""
+        """Run a turn of every guard that is ours."""
         if self._closed or not self._turning.acquire(blocking=False):
             return
         try:
@@ -99,7 +99,7 @@ class GuardService:
             self._turning.release()
 
     def status_of(self, target: str) -> GuardStatus | None:
-        """The guard of a target as far as this daemon knows; None before it was read."""
+        """The guard of a target; None before it was read."""
         guard, entry = self._guards.get(target), self._entries.get(target)
         if guard is None:
             return None
@@ -115,7 +115,7 @@ class GuardService:
         )
 
     def close(self) -> None:
-        """Give the leases back; what is under way is resumed by whoever comes next."""
+        """Release the leases; the next holder resumes what is under way."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         try:
@@ -145,7 +145,7 @@ class GuardService:
                 self._run(guard)
 
     def _read(self, guards: dict[str, TargetGuard]) -> None:
-        """Read every guard, take those that are free, renew those that are ours."""
+        """Read every guard, acquire the free leases, renew ours."""
         now = self._now()
         entries = self._book.look()
         due = now.monotonic - self._renewed >= _RENEW_SECONDS
@@ -181,7 +181,7 @@ class GuardService:
         try:
             guard.turn()
         except Exception:
-            # A defect of ours in one guard must neither stop the others nor pass unseen.
+            # A defect in one guard must not stop the others, and must be logged.
             _log.exception("guard_failed", target=guard.target.name)
 
     def _dependencies_of(self, name: str) -> GuardDependencies:
@@ -199,6 +199,6 @@ class GuardService:
 
 
 def _close(guard: TargetGuard) -> None:
-    """What it does now is finished first; its successor resumes."""
+    """Close it after its current turn; its successor resumes."""
     with guard.running:
         guard.close()

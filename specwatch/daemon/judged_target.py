@@ -1,4 +1,4 @@
-"""What the rules found of one target: its judge, the last decision, and the changes to store."""
+"""The rules on one target: its judge, the last decision, and the changes to store."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Scope = tuple[str, str, str]
 """Name of a rule, a model and a temperature."""
 
 
-class Change(NamedTuple):
-    """A change that waits for the database; a breach with what it has to be explained by."""
+class VerdictChange(NamedTuple):
+    """A changed verdict that waits for the database; a breach with its finding, to be explained."""
 
     decision: Decision
     finding: Finding | None = None
@@ -36,20 +36,20 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class JudgedTarget:
-    """The judge of one target; the lock is held for whatever the judge does."""
+    """The judge of one target; hold the lock for every call to the judge."""
 
     judge: Judge
     lock: threading.Lock = field(default_factory=threading.Lock)
     loaded: bool = False
-    """Whether the past was read for the objectives that are configured."""
+    """Whether the past was read for the configured objectives."""
     restored: bool = False
-    """Whether the breaches that an earlier daemon left are known."""
+    """Whether the breaches that an earlier daemon left open were read."""
     decision: TargetDecision = field(default_factory=TargetDecision)
     changed_at: dict[Scope, float] = field(default_factory=dict)
     """When the last change of a scope was, while it is in breach or the clock is behind that."""
 
     def decide(self) -> None:
-        """Renew the decision from what the judge knows now."""
+        """Renew the decision from the state of the judge."""
         judge = self.judge
         cost = judge.draft_cost_ratio
         baselines, latencies = judge.baselines(), judge.baseline_latencies()
@@ -71,14 +71,14 @@ class JudgedTarget:
             if finding.verdict is Verdict.BREACH
         }
 
-    def change_of(self, finding: Finding, daemon: str, now: float) -> Change:
+    def change_of(self, finding: Finding, daemon: str, now: float) -> VerdictChange:
         """A change as it is stored; a breach is explained when it is written."""
         decision = self.decision_of(finding, daemon, now)
         if finding.verdict is Verdict.NO_DATA:
             return self.ended(decision, finding.since, _GONE)
         breach = finding.verdict is Verdict.BREACH
         changed_at = self._later(scope_of(finding), finding.since, breach=breach)
-        return Change(replace(decision, at=changed_at), finding if breach else None)
+        return VerdictChange(replace(decision, at=changed_at), finding if breach else None)
 
     def decision_of(self, finding: Finding, daemon: str, now: float) -> Decision:
         """A finding as it is stored, with the numbers that it rests on."""
@@ -96,15 +96,17 @@ class JudgedTarget:
             inputs=stored_inputs(finding, self.decision.models.get(finding.model_name), now),
         )
 
-    def ended(self, breach: Decision, now: float, why: str) -> Change:
-        """The end of a breach that cannot be judged any more."""
+    def ended(self, breach: Decision, now: float, why: str) -> VerdictChange:
+        """The end of a breach that can no longer be judged."""
         scope = (breach.rule, breach.model_name, breach.temperature)
         ended_at = self._later(scope, now, breach=False)
         inputs = {"missing": why}
-        return Change(replace(breach, at=ended_at, verdict=str(Verdict.NO_DATA), inputs=inputs))
+        return VerdictChange(
+            replace(breach, at=ended_at, verdict=str(Verdict.NO_DATA), inputs=inputs)
+        )
 
     def _later(self, scope: Scope, time: float, *, breach: bool) -> float:
-        """When a change is said to be: after the one before, to wherever the clock was set."""
+        """The time to store for a change: after the previous one, even if the clock went back."""
         # Changes of a scope are stored by their second.
         later = max(time, self.changed_at.get(scope, -math.inf) + 1)
         if breach or later > time:
@@ -115,12 +117,12 @@ class JudgedTarget:
 
 
 def scope_of(finding: Finding) -> Scope:
-    """What a finding is of."""
+    """The scope of a finding."""
     return finding.rule.name, finding.model_name, finding.temperature
 
 
 def log_change(finding: Finding) -> None:
-    """Log a change; the value is that of the condition that says most."""
+    """Log a change, with the value of its leading condition."""
     breach = finding.verdict is Verdict.BREACH
     reading = leading(finding)
     (_log.warning if breach else _log.info)(

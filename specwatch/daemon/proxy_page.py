@@ -1,4 +1,4 @@
-"""The page of a target's proxy: its failure is no failure of the target's."""
+"""The page of a target's proxy; its failures do not count as failures of the target."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger("specwatch.proxy_page")
 
 
 class ProxyPage:
-    """Fetches and reads the page, and knows how that went."""
+    """Fetches and reads the page, and keeps its status."""
 
     def __init__(self, target: Target, url: str) -> None:
         """Raises ConfigError when the target's ``ca_file`` cannot be used.
@@ -40,7 +40,7 @@ class ProxyPage:
         self.status = ProxyStatus(url)
 
     def read(self, now: float, seconds: float) -> Mapping[Series, float] | None:
-        """Our samples of the page, within ``seconds``; None where it could not be had.
+        """Our samples of the page, within ``seconds``; None if that failed.
 
         ``now`` is Unix time.
         """
@@ -52,9 +52,9 @@ class ProxyPage:
             return None
 
     def note(self, observation: Observation, now: float) -> None:
-        """Take in what the watch made of the page at ``now`` (Unix time)."""
+        """Update the status by the observation of the page at ``now`` (Unix time)."""
         if observation.error is not None:
-            return  # then nobody looked at it
+            return  # the page was not used
         if observation.proxy_restarted:
             _log.info("proxy_restarted", target=self._target)
             self.status = replace(self.status, restarts=self.status.restarts + 1)

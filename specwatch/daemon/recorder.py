@@ -1,15 +1,14 @@
-"""Recording: closed windows go to the database, whatever the database does meanwhile."""
+"""Writes closed windows to the database, and keeps them while the database is away."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import structlog
 
 from specwatch.config.sections import Retention
-from specwatch.domain.model import Batch, Cursor, Moment, Window
+from specwatch.domain.model import Batch, Cursor, Moment
 from specwatch.errors import StoreError
 from specwatch.status import StoreStatus
 from specwatch.store.packing import pack_batch
@@ -18,14 +17,14 @@ from specwatch.store.write_queue import WriteQueue
 
 _log = structlog.get_logger("specwatch.daemon.recorder")
 
-_MOST_TOLD = 20
-"""Damaged rows at a time of which each is logged."""
+_MOST_LOGGED = 20
+"""Damaged rows that are logged one by one; beyond it, only their number."""
 
 
 class Recorder:
     """Queues windows, writes them, rolls them up and prunes them.
 
-    Nothing raises when the database fails: that is logged once, counted, and shown by ``status``.
+    Nothing raises when the database fails: the failure is logged once, counted, and in ``status``.
     """
 
     def __init__(
@@ -39,9 +38,9 @@ class Recorder:
     ) -> None:
         """``queue_limit`` bounds the windows that wait in memory.
 
-        ``resume`` is told, before anything is written, where reading each target stopped when the
-        database was away at :meth:`open` and is there now; ``supersede`` where another process of
-        our name stopped, which has counted the same.
+        Both callbacks get the cursors at which reading each target stopped: ``resume`` before the
+        first write, if the database was away at :meth:`open`; ``supersede`` if another process of
+        our name has counted the same.
         """
         self.store = store
         self._queue = WriteQueue(limit=queue_limit)
@@ -49,7 +48,7 @@ class Recorder:
         self._resume = resume
         self._supersede = supersede
         self._shared = False
-        """Whether another process of our name was seen, and told."""
+        """Whether another process of our name was seen, and logged."""
         self._written = 0
         self._unstorable = 0
         self._opened = False
@@ -82,7 +81,7 @@ class Recorder:
         return cursors
 
     def cursors(self) -> dict[str, Cursor]:
-        """Where reading each target stopped, as far as the database says now."""
+        """Where reading each target stopped, from the database."""
         try:
             return self.store.cursors()
         except StoreError as error:
@@ -102,7 +101,7 @@ class Recorder:
             _log.error("windows_dropped", windows=dropped, queued=self._queue.depth)
 
     def flush(self, *, force: bool = False) -> None:
-        """Write what waits; after a failure only when it is time again, or by ``force``."""
+        """Write what waits; after a failure only once its delay is over, or with ``force``."""
         if not self._opened:
             cursors = self.open()
             if not self._opened:
@@ -126,20 +125,20 @@ class Recorder:
             _log.info("store_recovered", written=outcome.written)
         if self._error is not None and outcome.written:
             if before is not None:
-                self._forget_failure()  # its end has just been told
+                self._forget_failure()  # its end has just been logged
             # The database is back: what failed meanwhile need not wait for its next turn.
             self.roll_up()
         if outcome.error is None and not outcome.waiting:
             self._set_aside()
 
     def _set_aside(self) -> None:
-        """Move damaged rows out of the way that anybody found by this store; tell of each once."""
+        """Move the damaged rows that were found out of the way, and log each once."""
         try:
             rows = self.store.set_aside(self._now().wall)
         except StoreError as error:
             self._failed("damaged_rows_left", error)
             return
-        for row in rows[:_MOST_TOLD]:
+        for row in rows[:_MOST_LOGGED]:
             _log.error("row_damaged", table=row.table, row=row.where, reason=row.reason)
         if rows:
             _log.error(
@@ -169,18 +168,16 @@ class Recorder:
     def roll_up(self) -> None:
         """Bring the hours up to date."""
         with self._rolling_up:
-            self._roll_up(self._now().wall)
-
-    def _roll_up(self, now: float) -> None:
-        try:
-            built = self.store.roll_up(now)
-            self._shared = self._shared and bool(self.store.rivals(now))
-        except StoreError as error:
-            self._failed("roll_up_failed", error)
-            return
-        self._succeeded()
-        if built:
-            _log.info("rolled_up", hours=built)
+            now = self._now().wall
+            try:
+                built = self.store.roll_up(now)
+                self._shared = self._shared and bool(self.store.rivals(now))
+            except StoreError as error:
+                self._failed("roll_up_failed", error)
+                return
+            self._succeeded()
+            if built:
+                _log.info("rolled_up", hours=built)
 
     def prune(self, keep: Retention, baselines_kept: float) -> None:
         """Delete what is older than the retention, and baselines that have expired as well."""
@@ -209,17 +206,13 @@ class Recorder:
             self._behind_since = self._now().wall
 
     def _succeeded(self) -> None:
-        # While writes still fail, their end is the one that is told.
+        # While writes still fail, the end of that failure is the one to log.
         if self._error is not None and self._queue.last_error is None:
             _log.info("store_recovered", queued=self._queue.depth)
         self._forget_failure()
 
     def _forget_failure(self) -> None:
         self._error = self._behind_since = None
-
-    def windows(self, **selection: Any) -> Iterator[Window]:
-        """See :meth:`specwatch.store.readers.Reader.windows`."""
-        return self.store.windows(**selection)
 
     def status(self) -> StoreStatus:
         """The store now."""

@@ -1,4 +1,4 @@
-"""Judges closed windows, and keeps the verdicts until the database has them."""
+"""Evaluates the rules on closed windows, and keeps changed verdicts until they are stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import structlog
 
 from specwatch.config.loading import Config
 from specwatch.config.rules import Rule
-from specwatch.daemon.judged_target import Change, JudgedTarget, log_change, scope_of
+from specwatch.daemon.judged_target import JudgedTarget, VerdictChange, log_change, scope_of
 from specwatch.domain.baseline import Baseline, Measurement
 from specwatch.domain.model import ALL_TEMPERATURES, HOUR, MINUTE, Batch, Moment
 from specwatch.domain.sample import samples_of
@@ -27,22 +27,22 @@ from specwatch.store.repository import Store
 _log = structlog.get_logger("specwatch.daemon.rule_service")
 
 MOST_WAITING = 1000
-"""Changes of verdicts that wait for the database; beyond it the oldest are given up."""
+"""Changes of verdicts that wait for the database; beyond it the oldest are dropped."""
 _MEASUREMENTS_SECONDS = 15.0
-"""How often the store is asked whether others measured a baseline."""
+"""Seconds between two looks for baselines that others measured."""
 _OWN_SECONDS = 600.0
-"""How often at most those that came from traffic are written."""
+"""Seconds between two writes of baselines from traffic."""
 _REFERENCE_SECONDS = REFERENCE_SECONDS + 2 * HOUR
 
-_CHANGED = "the rule was changed, or is there no more"
+_CHANGED = "the rule was changed or removed"
 _SWITCHED = "the guard switched speculation"
 
 
 class RuleService:
     """Judges every target; safe to use from several threads.
 
-    Nothing raises, neither when the database fails nor for a defect of ours: that is logged once,
-    counted, and shown by ``status``.
+    Nothing raises, neither when the database fails nor for a defect of ours: both are logged once,
+    counted, and in ``status``.
     """
 
     def __init__(self, store: Store, config: Config, *, now: Callable[[], Moment]) -> None:
@@ -51,22 +51,22 @@ class RuleService:
         self._config = config
         self._states: dict[str, JudgedTarget] = {}
         self._lock = threading.Lock()
-        self._waiting: list[Change] = []
-        self._of_left_targets: list[Measurement] = []
-        """What was measured of targets that left, and not taken before."""
+        self._waiting: list[VerdictChange] = []
+        self._of_removed_targets: list[Measurement] = []
+        """Measurements of targets that left the configuration, not written yet."""
         self._unwritten: list[Measurement] = []
-        """What may be in the store or not: the last write of it failed."""
+        """Measurements whose last write failed: they may be in the store or not."""
         self._defects = 0
         self._known_defects: set[str] = set()
         self._dropped = 0
         self._error: str | None = None
         self._measurements_version: tuple[float, ...] = ()
-        """Of those that the judges have."""
+        """Version of the measurements that the judges have."""
         self._refresh_at = self._write_at = now().monotonic
         self.configure(config)
 
     def configure(self, config: Config) -> None:
-        """Judge by a configuration; what is known of targets that stay in it is kept."""
+        """Judge by a configuration; targets that stay in it keep their state."""
         before, self._config = self._config, config
         same = (before.slos, before.baseline) == (config.slos, config.baseline)
         rules = config.effective_rules()
@@ -90,7 +90,7 @@ class RuleService:
             with state.lock:
                 taken = state.judge.take_measurements()
             with self._lock:
-                self._of_left_targets += taken
+                self._of_removed_targets += taken
 
     def observe(self, target: str, batch: Batch) -> None:
         """Judge a target by windows that closed."""
@@ -104,7 +104,7 @@ class RuleService:
         return all(state.loaded for state in list(self._states.values()))
 
     def decision_of(self, target: str) -> TargetDecision:
-        """What was decided of a target with its last minute."""
+        """The decision on a target after its last minute."""
         state = self._states.get(target)
         return TargetDecision() if state is None else state.decision
 
@@ -117,7 +117,7 @@ class RuleService:
             return state.judge.baselines()
 
     def forget(self, target: str) -> None:
-        """The server was restarted another way: what was found of it before is over."""
+        """The server was restarted in another mode: end all findings from before."""
         state = self._states.get(target)
         if state is None:
             return
@@ -138,13 +138,13 @@ class RuleService:
         return JudgingStatus(self._defects, len(self._waiting), self._dropped, self._error)
 
     def not_shown(self, target: str, error: Exception) -> None:
-        """What is known of a target, or a part of it, could not be shown: a defect of ours."""
+        """The state of a target could not be shown completely: a defect of ours."""
         self._defect("status_not_shown", target, error)
 
     def catch_up(self) -> None:
-        """Learn from the store what others measured, and what was before we began to watch.
+        """Read from the store what others measured, and what happened before this process.
 
-        The past is read a target at a time: nobody waits for that of a whole fleet.
+        The past is read a target at a time, so that none waits for a whole fleet.
         """
         waiting = [state for state in self._states.values() if not state.loaded]
         now = self._now()
@@ -167,7 +167,7 @@ class RuleService:
             self._succeeded()
 
     def flush(self, *, final: bool = False) -> None:
-        """Write the changes that wait; the baselines of our own traffic too, once it is time."""
+        """Write the changes that wait; once it is time, also the baselines from traffic."""
         try:
             self._guarded("", self._write_decisions)
             if final or self._now().monotonic >= self._write_at:
@@ -208,18 +208,13 @@ class RuleService:
         self._queue(ended)
 
     def _set_measurements(self, state: JudgedTarget, measurements: Sequence[Measurement]) -> None:
-        """What did not change stays the same object: there are two thousand points to a target."""
+        """Keep unchanged objects: a target has two thousand points."""
         with state.lock:
-            known = {_place(measurement): measurement for measurement in state.judge.measurements}
-            ours = [
-                measurement
-                for measurement in measurements
-                if measurement.key.target == state.judge.target
-            ]
-            again = (known.get(_place(kept)) for kept in ours)
+            known = {_identity(before): before for before in state.judge.measurements}
+            ours = [new for new in measurements if new.key.target == state.judge.target]
+            kept = [known.get(_identity(new)) for new in ours]
             state.judge.measurements = [
-                before if before == measurement else measurement
-                for before, measurement in zip(again, ours, strict=True)
+                old if old == new else new for old, new in zip(kept, ours, strict=True)
             ]
 
     def _load(self, state: JudgedTarget, now: float) -> None:
@@ -273,7 +268,7 @@ class RuleService:
             elif known.verdict is Verdict.PASS:
                 self._queue([state.change_of(known, self._store.daemon, now)])
 
-    def _queue(self, changes: Sequence[Change]) -> None:
+    def _queue(self, changes: Sequence[VerdictChange]) -> None:
         with self._lock:
             self._waiting += changes
             self._drop()
@@ -293,7 +288,7 @@ class RuleService:
         try:
             for index, change in enumerate(writing):
                 if change.finding is not None:
-                    writing[index] = Change(self._explained(change.decision, change.finding))
+                    writing[index] = VerdictChange(self._explained(change.decision, change.finding))
             self._store.write_verdicts([change.decision for change in writing], self._now().wall)
         except StoreError:
             with self._lock:
@@ -302,7 +297,7 @@ class RuleService:
             raise
 
     def _explained(self, decision: Decision, finding: Finding) -> Decision:
-        """With what had changed: the minutes are remembered, the day before is in the store."""
+        """A breach with its attribution, from minutes in memory and the day before in the store."""
         state = self._states.get(decision.target)
         causes: list[Attribution] = []
         if state is not None:
@@ -319,16 +314,16 @@ class RuleService:
             )
             samples = [*samples_of(hours), *minutes]
 
-            def explain_it() -> None:
-                causes.append(explain(finding.rule, samples, baseline, now=finding.since))
-
-            self._guarded(decision.target, explain_it)
+            self._guarded(
+                decision.target,
+                lambda: causes.append(explain(finding.rule, samples, baseline, now=finding.since)),
+            )
         if not causes:
             return decision
         return replace(decision, inputs={**decision.inputs, "attribution": asdict(causes[0])})
 
     def _write_measurements(self) -> None:
-        """What could not be written is repeated as it was, so that nothing is added twice."""
+        """A failed write is repeated unchanged, so that nothing is added twice."""
         while taken := self._unwritten or self._taken():
             self._unwritten = taken
             self._store.write_measurements(taken, self._now().wall)
@@ -337,14 +332,14 @@ class RuleService:
 
     def _taken(self) -> list[Measurement]:
         with self._lock:
-            taken, self._of_left_targets = self._of_left_targets, []
+            taken, self._of_removed_targets = self._of_removed_targets, []
         for state in list(self._states.values()):
             with state.lock:
                 taken += state.judge.take_measurements()
         return taken
 
     def _guarded(self, target: str, act: Callable[..., None], *args: Any) -> None:
-        """Do something; a defect of ours in it must neither stop the others nor pass unseen."""
+        """Call ``act``; a defect in it is counted and logged, and stops nothing else."""
         try:
             act(*args)
         except StoreError:
@@ -369,5 +364,5 @@ class RuleService:
         self._error = None
 
 
-def _place(measurement: Measurement) -> tuple[object, ...]:
+def _identity(measurement: Measurement) -> tuple[object, ...]:
     return measurement.key, measurement.load_bin, measurement.origin

@@ -1,4 +1,4 @@
-"""One turn of the loop for one target: fetch, read, count, queue."""
+"""Scrapes one target: fetches its page, reads it, counts, and queues closed windows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
@@ -27,30 +27,15 @@ from specwatch.scrape.window_builder import Observation, WindowBuilder
 from specwatch.status import Recent, TapStatus, TargetStatus, failure_of
 
 _log = structlog.get_logger("specwatch.daemon.scraper")
-_ASK_AGAIN = 60.0
-"""Seconds until an engine that did not say who it is gets asked again."""
+_QUERY_AGAIN = 60.0
+"""Seconds until an engine that did not report its version is queried again."""
 _LARGEST_ANSWER = 1 << 20
 _HEALTH = "/health"
 _MOST_PROBLEMS = 10
 
 
-class Client(Protocol):
-    """What fetches pages: see :class:`specwatch.scrape.page_client.PageClient`."""
-
-    def fetch(
-        self, path: str, *, timeout: float | None = None, max_size: int | None = None
-    ) -> bytes:
-        """The body of a page; raises ScrapeError."""
-
-    def abort(self) -> None:
-        """Cut short what is under way."""
-
-    def close(self) -> None:
-        """Let go of the connection."""
-
-
 class Scraper:
-    """Watches one target; ``turn`` does one scrape and raises for nothing that a server does.
+    """Watches one target; ``turn`` does one scrape, and raises nothing whatever the server does.
 
     Only one turn runs at a time; a turn that is due meanwhile is skipped and counted.
     """
@@ -65,12 +50,12 @@ class Scraper:
         cursor: Cursor | None = None,
         cursor_follows: bool = False,
         gpu_memory: Callable[[], GpuMemory | None] = lambda: None,
-        client: Callable[[], Client] | None = None,
+        client: Callable[[], PageClient] | None = None,
         edges: Callable[[], Sequence[float]] = lambda: DEFAULT_EDGES,
     ) -> None:
         """``put`` takes closed windows; ``cursor_follows`` says that :meth:`resume` will be called;
-        ``client`` makes what fetches pages, by HTTP where None; ``gpu_memory`` knows the memory of
-        the target's GPUs, ``edges`` the configured temperature buckets.
+        ``client`` makes the client that fetches pages, by default over HTTP; ``gpu_memory`` reads
+        the memory of the target's GPUs, ``edges`` the configured temperature buckets.
 
         Raises ConfigError when the target's ``ca_file`` cannot be used.
         """
@@ -82,7 +67,7 @@ class Scraper:
         self._proxy = None if target.proxy is None else ProxyPage(target, target.proxy)
         self._trouble: Mapping[tuple[str, str], Trouble] = {}
         self._source: Source | None = None
-        self._seen: tuple[Any, Mapping[str, Coverage]] | None = None
+        self._coverage: tuple[Any, Mapping[str, Coverage]] | None = None
         self._tls = tls_context(target)
         self._new_client = client or self._http_client
         self._client = self._new_client()
@@ -101,7 +86,7 @@ class Scraper:
         self._turning = threading.Lock()
         self._watching = threading.Lock()
         self._finished = False
-        self._ask_at: float | None = 0.0
+        self._query_at: float | None = 0.0
         self._begun = clock().monotonic
         self._superseded_at = -math.inf
         """When another process's cursor was taken over, on the monotonic clock."""
@@ -124,7 +109,7 @@ class Scraper:
                 self._close_client()
 
     def healthy(self) -> bool:
-        """Whether the engine says now that it is well; for one thread at a time."""
+        """Whether the engine's health check succeeds now; for one thread at a time."""
         client = self._new_client()
         try:
             client.fetch(_HEALTH, timeout=self.target.timeout, max_size=_LARGEST_ANSWER)
@@ -138,9 +123,9 @@ class Scraper:
     def skip(self) -> None:
         """Count a turn that was due and could not be taken."""
         self._skipped += 1
-        # Of a target that fails it is no news that it is slow.
-        tell = _log.debug if self.failing else _log.warning
-        tell("scrape_skipped", target=self.target.name, skipped=self._skipped)
+        # That a failing target is slow does not need a warning.
+        log = _log.debug if self.failing else _log.warning
+        log("scrape_skipped", target=self.target.name, skipped=self._skipped)
 
     @property
     def turned(self) -> bool:
@@ -174,7 +159,7 @@ class Scraper:
         )
 
     def leave(self) -> None:
-        """Take no turn any more; one that is under way is cut short, and counts nothing."""
+        """End: no more turns; one that is under way is cut short, and counts nothing."""
         self._finished = True
         self._client.abort()
         if self._proxy is not None:
@@ -188,7 +173,7 @@ class Scraper:
             self._take(self._watch.close())
 
     def resume(self, cursor: Cursor | None) -> None:
-        """Go on from a cursor that came to light only now; see :meth:`WindowBuilder.resume`."""
+        """Go on from a cursor that was read late; see :meth:`WindowBuilder.resume`."""
         with self._watching:
             self._watch.resume(cursor, self._clock())
 
@@ -232,7 +217,7 @@ class Scraper:
 
     def _turn(self) -> None:
         started = self._clock().monotonic
-        samples, error = self._look()
+        samples, error = self._fetch()
         proxy = None
         if error is None and self._proxy is not None and not self._finished:
             left = started + self.target.timeout - self._clock().monotonic
@@ -257,12 +242,12 @@ class Scraper:
             self._take(observation)
             self._recent.forget(self._changed(before, restarted=observation.restarted))
             if error is None:
-                self._tell_of_tap()
+                self._log_tap()
         self._ended = self._clock().monotonic
-        if error is None and self._ask_at is not None and now.monotonic >= self._ask_at:
-            self._ask(now)
+        if error is None and self._query_at is not None and now.monotonic >= self._query_at:
+            self._query_engine(now)
 
-    def _look(self) -> tuple[Mapping[Series, float], ScrapeError | None]:
+    def _fetch(self) -> tuple[Mapping[Series, float], ScrapeError | None]:
         try:
             return self._reader.read(self._client.fetch(self.target.metrics_path)), None
         except ScrapeError as failed:
@@ -288,7 +273,7 @@ class Scraper:
             for trouble in taps.trouble(self._edges())
         ]
         doubted = {trouble.model_name for trouble in troubles if trouble.kind in LEAVES_OUT}
-        seen = self._seen_of(self._recent.merged(), taps.source, doubted)
+        seen = self._coverages(self._recent.merged(), taps.source, doubted)
         low = (coverage.trouble_of(model, covered) for model, covered in seen.items())
         return TapStatus(
             taps.source,
@@ -298,18 +283,18 @@ class Scraper:
             None if self._proxy is None else self._proxy.status,
         )
 
-    def _seen_of(
+    def _coverages(
         self, recent: tuple[Window, ...], source: Source | None, doubted: set[str]
     ) -> Mapping[str, Coverage]:
-        """The coverages, found anew only where something else is asked: once a minute."""
+        """The coverages, computed again only if the inputs changed: once a minute."""
         inputs = (recent, source, doubted)
         # The sums are kept until a window comes, so that they compare at once.
-        if self._seen is None or self._seen[0] != inputs:
-            self._seen = inputs, coverage.coverages(recent, source, doubted)
-        return self._seen[1]
+        if self._coverage is None or self._coverage[0] != inputs:
+            self._coverage = inputs, coverage.coverages(recent, source, doubted)
+        return self._coverage[1]
 
-    def _tell_of_tap(self) -> None:
-        """Log once what is new about the tap, and once what is over."""
+    def _log_tap(self) -> None:
+        """Log problems of the tap once when they begin, and once when they are over."""
         target, source = self.target.name, self._watch.taps.source
         if source is not self._source:
             _log.info("tap_found" if source else "tap_gone", target=target, source=source)
@@ -343,7 +328,7 @@ class Scraper:
         )
         if error is not None:
             self._failures[error.reason] += 1
-        self._tell(before, error, observation.restarted)
+        self._log_status(before, error, observation.restarted)
 
     def _changed(self, before: Mapping[str, Mode], *, restarted: bool) -> set[str]:
         """Models that another process serves than at the page before, or in another mode."""
@@ -357,22 +342,22 @@ class Scraper:
     def _models(self) -> dict[str, Mode]:
         return {name or self._watch.unnamed_model: m for name, m in self._watch.models.items()}
 
-    def _tell(self, before: TargetStatus, error: ScrapeError | None, restarted: bool) -> None:
+    def _log_status(self, before: TargetStatus, error: ScrapeError | None, restarted: bool) -> None:
         target = self.target.name
         models = {model: str(mode) for model, mode in self._status.models.items()}
         if error is not None and (before.failure is None or before.failure.reason != error.reason):
             _log.warning("scrape_failed", target=target, reason=error.reason, detail=str(error))
         elif error is None and before.failure is not None:
             _log.info("scrape_recovered", target=target, after=before.failure.reason)
-            self._ask_at = 0.0  # it may have been another engine's start that it was away for
+            self._query_at = 0.0  # another engine may have been started meanwhile
         if restarted:
             _log.info("engine_restarted", target=target, models=models)
-            self._ask_at = 0.0
+            self._query_at = 0.0
         elif error is None and before.models != self._status.models:
             _log.info("models_changed", target=target, models=models)
 
-    def _ask(self, now: Moment) -> None:
-        """Learn who the engine is, in the time that one scrape may take."""
+    def _query_engine(self, now: Moment) -> None:
+        """Query the version and models of the engine, within the time of one scrape."""
         until = now.monotonic + self.target.timeout
 
         def fetch(path: str) -> bytes:
@@ -382,7 +367,7 @@ class Scraper:
         try:
             info = engine_info.ask(fetch)
         except (ScrapeError, ConfigError) as error:
-            self._ask_at = now.monotonic + _ASK_AGAIN
+            self._query_at = now.monotonic + _QUERY_AGAIN
             _log.debug("engine_did_not_say", target=self.target.name, detail=str(error))
             return
         with self._watching:
@@ -391,7 +376,7 @@ class Scraper:
             self._watch.drafting = info.drafting
             undecided = info.drafting is None and Mode.UNKNOWN in self._watch.models.values()
             complete = info.version and not undecided
-            self._ask_at = None if complete else now.monotonic + _ASK_AGAIN
+            self._query_at = None if complete else now.monotonic + _QUERY_AGAIN
             known = (self._watch.environment.engine_version, self._watch.unnamed_model)
             self._watch.environment = replace(self._watch.environment, engine_version=info.version)
             if info.models:

@@ -18,13 +18,13 @@ from specwatch.domain.baseline import Baseline
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, StoreError
 from specwatch.guard import machine
-from specwatch.guard.findings import found_by, unmeasured
 from specwatch.guard.machine import Effect
-from specwatch.guard.observation import Outcome, Seen
+from specwatch.guard.observation import Situation, SwitchOutcome, guarded_rules, unmeasured
 from specwatch.guard.plan import Service
 from specwatch.guard.state import CALM, GuardState, Phase, Step
 from specwatch.guard.status import no_actions
 from specwatch.rules.decisions import TargetDecision
+from specwatch.runtime.child_process import environment_for
 from specwatch.status import TargetStatus
 from specwatch.store.guard_records import Entry, GuardBook, Lost, alike
 from specwatch.store.repository import Store
@@ -32,18 +32,18 @@ from specwatch.store.repository import Store
 _log = structlog.get_logger("specwatch.guard")
 
 _MOST_STEPS = 12
-"""Steps in one turn: a state machine that goes round has a defect."""
-_ASK_SECONDS = 30.0
-"""How often the manager of a server is asked while nothing is under way."""
+"""Steps in one turn; a state machine that takes more is in a loop, which is a defect."""
+_QUERY_SECONDS = 30.0
+"""Seconds between two queries of a server's manager while nothing is under way."""
 _AGAIN_SECONDS = 30.0
-"""After a switch or hook that failed."""
+"""Seconds until a switch or a hook that failed is tried again."""
 _QUIET = frozenset({Phase.OBSERVING, Phase.SUSPECT})
 _CLAIMS = frozenset({Phase.DRAINING, Phase.RESTARTING})
-"""Phases that lead to a restart: never entered without a durable claim."""
+"""Phases that lead to a restart: entered only after the claim was stored."""
 
 
 class GuardDependencies(NamedTuple):
-    """What a guard looks at and acts by."""
+    """What a guard reads from and acts through."""
 
     store: Store
     book: GuardBook
@@ -51,15 +51,15 @@ class GuardDependencies(NamedTuple):
     decision: Callable[[], TargetDecision]
     baselines: Callable[[], Mapping[str, Baseline]]
     switched: Callable[[], None]
-    """Is told that what was found of the server before is over."""
+    """Called after a switch: earlier findings about the server no longer apply."""
     healthy: Callable[[], bool]
     now: Callable[[], float]
-    """Unix seconds that neither jump nor run backwards while an action is under way."""
+    """Unix time that neither jumps nor goes back while an action is under way."""
     wall: Callable[[], float]
 
 
 class TargetGuard:
-    """One target's; ``turn`` is for one thread at a time, and raises nothing."""
+    """The guard of one target; ``turn`` is for one thread at a time, and raises nothing."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class TargetGuard:
         *,
         after: TargetGuard | None = None,
     ) -> None:
-        """``after`` is whom it succeeds: what that one still does is waited for."""
+        """``after`` is its predecessor, whose current turn is waited for."""
         self.target = target
         self.policy = policy
         self.entry: Entry | None = None
         self.error: str | None = None
-        """Why the last turn could not store what it wanted to."""
+        """Why the last turn could not store its steps."""
         self.actions = no_actions()
         """Switches and hooks by action and result, since this process began."""
         self.running: threading.Lock = after.running if after else threading.Lock()
@@ -84,8 +84,8 @@ class TargetGuard:
         self.stale = False
         """Whether what is stored has to be read again."""
         self._doubt = ("", "")
-        """Why an exploration may be due."""
-        self._outcome: Outcome | None = None
+        """Why an exploration may be due: the baseline does not cover the traffic, or is too old."""
+        self._outcome: SwitchOutcome | None = None
         self._outcome_of: tuple[Phase, float] | None = None
         """The phase, and since when, in which the switch was tried."""
         self._tried: str | None = None
@@ -93,7 +93,7 @@ class TargetGuard:
         self._prepared: str | None = None
         """The one for which it was done."""
         self._again_at = 0.0
-        self._asked_at = 0.0
+        self._queried_at = 0.0
         self._service: Service | None = None
         self._service_error = ""
         self._service_retry = False
@@ -132,9 +132,9 @@ class TargetGuard:
         )
 
     def take(self, entry: Entry) -> None:
-        """What is stored now, read by another tool."""
+        """Take over what was read from the database."""
         known = self.entry
-        # After a failover it may have gone back: what is stored counts.
+        # After a failover the version may be lower: what is stored counts.
         if known is not None and entry.version < known.version and not self.stale:
             return
         if known is None:
@@ -144,14 +144,14 @@ class TargetGuard:
         self.entry, self.stale = entry, False
 
     def turn(self) -> None:
-        """Take all steps that there are now, and begin what they ask for."""
+        """Take all steps that are due now, and carry out what they ask for."""
         if self.entry is None or self.stale or not self.running.acquire(blocking=False):
             return
         try:
             self._flush()
             seen = self._steps()
             if seen is not None and self._act(seen):
-                self._steps()  # what came of a switch is stored at once
+                self._steps()  # the result of a switch is stored at once
         except Lost:
             self.stale = True
         except StoreError as error:
@@ -162,16 +162,18 @@ class TargetGuard:
             self.running.release()
 
     def close(self) -> None:
-        """Let go of what the actuator holds."""
+        """Close the connections of the actuator."""
         if self._actuator is not None:
             self._actuator.close()
 
-    def _steps(self) -> Seen | None:
-        """All steps that there are now; None once what follows may take long and did not before."""
+    def _steps(self) -> Situation | None:
+        """Take all steps that are due; None if what follows may take long and did not before."""
         was_slow = self.slow
         for _ in range(_MOST_STEPS):
-            seen = self._look()
-            if self.state.phase is Phase.DRAINING and self.state.hooked and not self._was_tried():
+            seen = self._situation()
+            state = self.state
+            incident = state.incident.id if state.incident else ""
+            if state.phase is Phase.DRAINING and state.hooked and self._tried != incident:
                 return seen
             step = machine.step(self.state, seen, self.policy)
             if step is None:
@@ -189,30 +191,27 @@ class TargetGuard:
         try:
             if self._unstored:
                 raise self._unstored_error
-            self.entry = self._dependencies.book.advance(
-                self.entry, step, self._dependencies.wall(), by=self._dependencies.store.daemon
-            )
+            self._advance(self.entry, step)
         except Lost:
             raise
         except StoreError as error:
-            # What was durably claimed is brought to its end from memory; nothing else begins.
+            # An action whose claim is stored is finished from memory; nothing else begins.
             if before.phase in CALM or step.state.phase in _CLAIMS:
                 raise
             self._unstored_error = error
             self._unstored.append(step)
             self._failed(error)
-        self._tell(before, step)
+        self._report(before, step)
+
+    def _advance(self, entry: Entry, step: Step) -> None:
+        book, daemon = self._dependencies.book, self._dependencies.store.daemon
+        self.entry = book.advance(entry, step, self._dependencies.wall(), by=daemon)
 
     def _flush(self) -> None:
         """Store what could not be stored, in its order."""
         while self._unstored and self.entry is not None:
             try:
-                self.entry = self._dependencies.book.advance(
-                    self.entry,
-                    self._unstored[0],
-                    self._dependencies.wall(),
-                    by=self._dependencies.store.daemon,
-                )
+                self._advance(self.entry, self._unstored[0])
             except Lost:
                 raise
             except StoreError as error:
@@ -222,7 +221,7 @@ class TargetGuard:
             del self._unstored[0]
 
     def _rebase(self, before: GuardState, stored: GuardState) -> None:
-        """Put what could not be stored on top of what was, by us after all or by a person."""
+        """Apply what could not be stored to what was stored meanwhile, by us or by the operator."""
         ours = [alike(step.state, stored) for step in self._unstored]
         if any(ours):
             del self._unstored[: ours.index(True) + 1]
@@ -241,10 +240,10 @@ class TargetGuard:
             _log.error("guard_unstored", target=self.target.name, detail=str(error))
         self.error = str(error)
 
-    def _tell(self, before: GuardState, step: Step) -> None:
+    def _report(self, before: GuardState, step: Step) -> None:
         state = step.state
-        tell = _log.info if state.phase in _QUIET else _log.warning
-        tell(
+        log = _log.info if state.phase in _QUIET else _log.warning
+        log(
             "guard_step" if before.phase is not state.phase else "guard_note",
             target=self.target.name,
             phase=str(state.phase),
@@ -257,12 +256,8 @@ class TargetGuard:
         if before.phase is not state.phase and state.phase is Phase.HELD:
             self._count("disable" if state.goal is Mode.OFF else "enable", "held")
 
-    def _was_tried(self) -> bool:
-        incident = self.state.incident
-        return self._tried == (incident.id if incident else "")
-
-    def _act(self, seen: Seen) -> bool:
-        """Do what the state asks for; whether that was the switch."""
+    def _act(self, seen: Situation) -> bool:
+        """Do what the state asks for; returns whether that was the switch."""
         state = self.state
         incident = state.incident.id if state.incident else ""
         prepared = self._prepared == incident
@@ -270,21 +265,22 @@ class TargetGuard:
         if effect is None or seen.now < self._again_at:
             return False
         if effect is Effect.SWITCH:
-            self._switch(machine.target_mode(state), incident)
+            self._switch(state.goal or Mode.ON, incident)
         elif effect is Effect.BEFORE:
             self._tried = incident
             if self._hook(self.policy.hooks.before, "before", incident):
                 self._prepared = incident
         elif self._hook(self.policy.hooks.after, "after", incident):
             self._prepared = self._tried = None
-            self._store(machine.hooks_done(self.state))
+            done = replace(self.state, hooked=False)
+            self._store(Step(done, "the server was put back by the hook"))
         return effect is Effect.SWITCH
 
     def _switch(self, goal: Mode, incident: str) -> None:
         action = "disable" if goal is Mode.OFF else "enable"
         self._outcome_of = (self.state.phase, self.state.since)
         if self._actuator is None:
-            self._outcome = Outcome("no service is configured for it any more", changed=False)
+            self._outcome = SwitchOutcome("no service is configured for it any more", changed=False)
             return
         _log.warning("guard_switches", target=self.target.name, action=action, incident=incident)
         try:
@@ -294,24 +290,20 @@ class TargetGuard:
                 self._actuator.enable(incident)
         except ActuatorError as error:
             _log.error("guard_switch_failed", target=self.target.name, detail=str(error))
-            self._outcome = Outcome(str(error), changed=error.changed, retry=error.retry)
+            self._outcome = SwitchOutcome(str(error), changed=error.changed, retry=error.retry)
             self._again_at = self._dependencies.now() + _AGAIN_SECONDS
             self._count(action, "failed")
         else:
-            self._outcome = Outcome()
+            self._outcome = SwitchOutcome()
             self._count(action, "done")
-        self._asked_at = 0.0
+        self._queried_at = 0.0
 
     def _hook(self, words: Sequence[str] | None, which: str, incident: str) -> bool:
-        """Whether it is done, or there is none; one that fails is run again later."""
+        """Run a hook, if it is configured; False if it failed, and has to run again later."""
         if words is None:
             return True
-        state = self.state
-        environment = {
-            "SPECWATCH_INCIDENT": incident,
-            "SPECWATCH_TARGET": self.target.name,
-            "SPECWATCH_ACTION": "disable" if state.goal is Mode.OFF else "enable",
-        }
+        action = "disable" if self.state.goal is Mode.OFF else "enable"
+        environment = environment_for(self.target.name, action, incident)
         try:
             run_hook(words, timeout=self.policy.hooks.timeout, environment=environment)
         except ActuatorError as error:
@@ -325,7 +317,7 @@ class TargetGuard:
     def _count(self, action: str, result: str) -> None:
         self.actions[action, result] += 1
 
-    def _look(self) -> Seen:
+    def _situation(self) -> Situation:
         state, dependencies = self.state, self._dependencies
         status = dependencies.status()
         now, wall = dependencies.now(), dependencies.wall()
@@ -334,12 +326,12 @@ class TargetGuard:
         mode = Mode.ON if Mode.ON in modes else None if unknown else Mode.OFF
         failing = status.failure is not None
         decision = dependencies.decision()
-        verdicts = found_by(decision.findings)
+        verdicts = guarded_rules(decision.findings)
         if state.phase is Phase.OBSERVING and self.policy.explore.budget:
             self._doubt = unmeasured(decision, wall, self.policy.explore.max_age)
         else:
             self._doubt = ("", "")
-        seen = Seen(
+        seen = Situation(
             now=now,
             scraped_at=(
                 None if failing or status.last_success is None else now - wall + status.last_success
@@ -355,7 +347,7 @@ class TargetGuard:
             outcome=self._outcome if self._outcome_of == (state.phase, state.since) else None,
         )
         if self.slow:
-            self._ask(state, now)
+            self._query_manager(state, now)
             seen = replace(
                 seen,
                 service=self._service,
@@ -369,11 +361,11 @@ class TargetGuard:
             self._failed(self._measurements.error)  # what is under way goes on without it
         return seen
 
-    def _ask(self, state: GuardState, now: float) -> None:
-        """How the server's manager sees it; asked rarely while nothing is under way."""
-        if state.phase in CALM and state.order is None and now - self._asked_at < _ASK_SECONDS:
+    def _query_manager(self, state: GuardState, now: float) -> None:
+        """Query the server's manager; less often while nothing is under way."""
+        if state.phase in CALM and state.order is None and now - self._queried_at < _QUERY_SECONDS:
             return
-        self._asked_at = now
+        self._queried_at = now
         self._service, self._service_error, self._service_retry = None, "", False
         if self._actuator is None:
             self._service_error = (
@@ -385,6 +377,6 @@ class TargetGuard:
             self._service = self._actuator.status()
             ordered = state.order is not None and state.order.goal is Mode.OFF
             if state.phase is Phase.CONFIRMED or ordered:
-                self._actuator.plan()  # what cannot be done is known before anything is begun
+                self._actuator.plan()  # so that a switch that is impossible is not begun
         except ActuatorError as error:
             self._service_error, self._service_retry = str(error), error.retry

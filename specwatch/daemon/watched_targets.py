@@ -1,4 +1,4 @@
-"""The scrapers of the configuration's targets, and their turns, each in a thread of its own."""
+"""The scrapers of the configured targets; each scrapes in its own thread."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from specwatch.status import TargetStatus
 _log = structlog.get_logger("specwatch.daemon.watched_targets")
 
 _MOST_THREADS = 512
-"""A thread for each target that is being scraped, so that no slow one delays another."""
+"""Threads: one for each target that is being scraped, so that a slow one delays no other."""
 _MOST_LEFT = 100
-"""Targets that left the configuration and are remembered, should they come back."""
+"""Targets that left the configuration and are kept in case they come back."""
 
 
 class WatchedTargets:
@@ -40,9 +40,9 @@ class WatchedTargets:
         return len(self.by_name)
 
     def configure(self, targets: Sequence[Target], cursors: Mapping[str, Cursor]) -> None:
-        """Watch these targets and no others; those that did not change go on undisturbed.
+        """Watch these targets and no others; unchanged ones go on undisturbed.
 
-        Raises ConfigError, and changes nothing, when one cannot be watched.
+        Raises ConfigError, and changes nothing, if one cannot be watched.
         """
         known = {**self.left, **self.by_name}
         scrapers: dict[str, Scraper] = {}
@@ -67,7 +67,7 @@ class WatchedTargets:
         self.by_name = scrapers
 
     def scrape(self, scrapers: Sequence[Scraper]) -> None:
-        """Let these have their turns; returns at once. One that still waits for a thread skips."""
+        """Start a scrape of each; returns at once. One that still waits for a thread skips it."""
         for scraper in scrapers:
             if scraper in self._waiting:
                 scraper.skip()
@@ -105,7 +105,7 @@ class WatchedTargets:
         return TargetStatus(name, "", 0.0) if scraper is None else scraper.status(current=False)
 
     def is_healthy(self, name: str) -> bool:
-        """Whether a target answers that it is."""
+        """Whether a target's health check succeeds."""
         scraper = self.by_name.get(name)
         return scraper is not None and scraper.healthy()
 
@@ -122,5 +122,5 @@ class WatchedTargets:
                 scraper.supersede(cursors[scraper.target.name])
 
     def stuck(self, now: Moment) -> tuple[str, ...]:
-        """Names of targets whose turn does not end."""
+        """Names of targets whose last scrape does not end."""
         return tuple(scraper.target.name for scraper in self if scraper.stuck(now))

@@ -1,9 +1,10 @@
-"""Phases in which no restart is under way: whether one is to begin."""
+"""Decisions in phases without an action under way: whether to begin one."""
 
 from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,42 +12,49 @@ from specwatch.config.guard import SHORT_TRIAL, Guard
 from specwatch.domain.model import HOUR, Mode
 from specwatch.domain.prediction import worth_it
 from specwatch.domain.units import format_duration
-from specwatch.guard.observation import Breach, Seen
+from specwatch.guard.observation import Breach, Situation
 from specwatch.guard.plan import ProcessState
-from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step, to, wait, with_interval
+from specwatch.guard.state import (
+    HIDDEN_CHANGE,
+    NO_RESTART,
+    Cause,
+    GuardState,
+    Incident,
+    Phase,
+    Step,
+    to,
+    wait,
+    with_interval,
+)
 
 _GAIN_LASTS = float(HOUR)
-"""Seconds that traffic may be expected to stay as it is, where a gain is predicted for it."""
-_FORGOTTEN: dict[str, Any] = {"disabled_at": None, "rearm_at": None, "delay": 0.0}
+"""Seconds for which traffic is expected to stay the same, for predicted gains."""
+_NOT_DISABLED: dict[str, Any] = {"disabled_at": None, "rearm_at": None, "delay": 0.0}
 _MOST_CREDIT = 2.0
-"""Explorations that the budget may save up."""
+"""Explorations that the budget may accumulate."""
 _SETTLED = 900.0
 """Seconds that the guard observes before it explores."""
 _SUSPECT = 300.0
-"""Seconds that a suspicion lasts at least."""
+"""Seconds that the phase ``suspect`` lasts at least."""
 _EARLY = float(HOUR)
-"""The first pause before a trial may come early again."""
+"""Seconds until a trial may come early again, after the first lost one."""
 
 
-def observing(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    """Nothing is wrong, or nothing yet."""
+def observing(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """No rule is in breach for long enough yet."""
     if state.goal is None and seen.mode is not None:
         return Step(replace(state, goal=seen.mode), f"speculation is {seen.mode}")
     if seen.mode is None:
-        return None  # one look that fails says nothing
-    if seen.mode is not Mode.ON or state.goal is Mode.OFF:  # a look from before it went off
+        return None  # one failed scrape changes nothing
+    if seen.mode is not Mode.ON or state.goal is Mode.OFF:  # an older scrape
         return _calm(state, seen)
     if seen.breaches:
         breach = seen.breaches[0]
-        return replace(
-            to(
-                state, Phase.CONFIRMED, seen.now, f"the rule {breach.rule} is in breach",
-                incident=_incident(state, Cause.RULE, seen, breach),
-            ),
-            inputs=dict(breach.inputs),
-        )  # fmt: skip
+        incident = _incident(state, Cause.RULE, seen, breach)
+        reason = f"the rule {breach.rule} is in breach"
+        return to(state, Phase.CONFIRMED, seen.now, reason, dict(breach.inputs), incident=incident)
     if state.phase is Phase.SUSPECT and seen.now - state.since < _SUSPECT:
-        return None  # a rule that wavers every minute is no news
+        return None  # a rule that changes every minute is not worth a step each time
     if seen.suspects and state.phase is Phase.OBSERVING:
         named = ", ".join(seen.suspects)
         return to(state, Phase.SUSPECT, seen.now, f"in breach, not for long enough yet: {named}")
@@ -55,10 +63,10 @@ def observing(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return _calm(state, seen) or _explored(state, seen, policy)
 
 
-def _explored(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    """Serve without speculation for a while, where what that takes is not known any more.
+def _explored(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """Serve without speculation for a while if the baseline is missing or too old.
 
-    What is only old waits for a budget that is full: what is not known at all comes first.
+    An old baseline waits for a full budget, so that missing ones come first.
     """
     why, needed = (seen.unknown, 1.0) if seen.unknown else (seen.aged, _MOST_CREDIT)
     if not why or not policy.explore.budget or seen.now - state.since < _SETTLED:
@@ -71,12 +79,12 @@ def _explored(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if credit < needed or seen.service is None or blocked(state, seen, policy):
         return None
     spent = replace(state, credit=credit - 1, credit_at=seen.now)
-    step = begin(spent, seen, policy, Mode.OFF, _incident(state, Cause.EXPLORATION, seen))
-    return replace(step, reason=f"exploring: {why}")
+    incident = _incident(state, Cause.EXPLORATION, seen)
+    return begin(spent, seen, policy, Mode.OFF, incident, f"exploring: {why}")
 
 
-def confirmed(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    """A rule is in breach: act, or say why not."""
+def confirmed(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """A rule is in breach: act, or record why not."""
     if not seen.breaches or seen.mode is not Mode.ON:
         why = "no rule is in breach any more"
         if seen.mode is not Mode.ON:
@@ -88,13 +96,13 @@ def confirmed(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if why:
         return wait(state, why)
     incident = state.incident or _incident(state, Cause.RULE, seen, seen.breaches[0])
-    return begin(state, seen, policy, Mode.OFF, incident)
+    return begin(state, seen, policy, Mode.OFF, incident, "speculation is to be off")
 
 
-def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    """Speculation is off by us: try again when it is time, or when it would pay."""
+def disabled(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """The guard switched speculation off: start a trial when it is due, or predicted to win."""
     if seen.service is not None and seen.service.stale:
-        step = wait(state, "its owner changed how it starts, and our file hides that: enable it")
+        step = wait(state, HIDDEN_CHANGE)
         if step is not None:
             return step
     if state.rearm_at is None:
@@ -104,12 +112,17 @@ def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         over = replace(state.incident, cause=Cause.ORDER_OVER)
         if not due or seen.service is None or seen.service_error:
             return None
-        step = begin(state, seen, policy, Mode.ON, over, counts=False)
-        return replace(step, reason=f"the time that {over.what} gave is over")
+        reason = f"the time that {over.what} gave is over"
+        return begin(state, seen, policy, Mode.ON, over, reason, counts=False)
     predicted = seen.predicted
-    early = seen.now >= state.early_at and predicted is not None and _gains(state, seen, policy)
-    if not due and not early:
-        return None
+    if not due:
+        there_and_back = 2 * state.restart_cost(policy.restart_cost)
+        if predicted is None or seen.now < state.early_at:
+            return None
+        if not worth_it(
+            predicted, speculating=False, horizon=_GAIN_LASTS, restart_seconds=there_and_back
+        ):
+            return None
     loses = predicted is not None and predicted.value < 1
     planned = state.rearm_at - (state.disabled_at or 0.0)
     patience = max(policy.rearm.most, planned) if policy.rearm.after is not None else planned
@@ -121,13 +134,12 @@ def disabled(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         return wait(state, f"a trial is due; {why}")
     incident = state.incident or _incident(state, Cause.TRIAL, seen)
     incident = replace(incident, cause=Cause.TRIAL)
-    step = begin(state, seen, policy, Mode.ON, incident)
     reason = "it is time for a trial" if due else "speculation would pay now, by prediction"
     inputs = {} if predicted is None else {"predicted_speedup": asdict(predicted)}
-    return replace(step, reason=reason, inputs=inputs)
+    return begin(state, seen, policy, Mode.ON, incident, reason, inputs)
 
 
-def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def trial(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     """Speculation is on again: does it pay?"""
     over = seen.now - state.since >= policy.rearm.trial
     certain = seen.trial is not None and seen.trial.certain is not None
@@ -145,12 +157,11 @@ def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         if speedup is not None:
             reason = f"the trial was won: speedup {with_interval(speedup)}"
         clear = speedup is None or speedup.lower > 1
-        won = to(
-            state, Phase.OBSERVING, seen.now, reason,
+        return to(
+            state, Phase.OBSERVING, seen.now, reason, inputs,
             incident=None, delay=0.0 if clear else state.delay, early_pause=_EARLY, early_at=0.0,
             disabled_at=None,
         )  # fmt: skip
-        return replace(won, inputs=inputs)
     if state.pause is not None or policy.mode != "act":
         return wait(state, "the trial is lost, and the guard may not act now")
     cost, lasted = state.restart_cost(policy.restart_cost), seen.now - state.since
@@ -166,53 +177,49 @@ def trial(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     reason = f"the rule {what} is in breach in the trial" if what else ""
     if speedup is not None and not reason:
         reason = f"the trial was lost: speedup {with_interval(speedup)}"
-    step = begin(
-        later, seen, policy, Mode.OFF, replace(incident, cause=Cause.TRIAL_LOST, what=what),
-        counts=False,
-    )  # fmt: skip
-    return replace(step, reason=reason, inputs=inputs)
+    incident = replace(incident, cause=Cause.TRIAL_LOST, what=what)
+    return begin(later, seen, policy, Mode.OFF, incident, reason, inputs, counts=False)
 
 
-def ordered(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    """What a person asked for is done first, and whatever the guard thinks of it."""
+def ordered(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """Commands of the operator come first, whatever the guard would decide."""
     order = state.order
     if order is None or (seen.mode is None and seen.service is None and not seen.service_error):
         return None
     reason = f"{order.by} switched speculation {order.goal}" + (
         f": {order.why}" if order.why else ""
     )
-    asked = replace(state, order=None)
+    state, inputs = replace(state, order=None), {"ordered_by": order.by}
     if order.until is not None and seen.now >= order.until:
-        return Step(asked, f"{reason}; refused: its time was over before it could be done")
+        return Step(state, f"{reason}; refused: its time was over before it could be done")
     if seen.mode is order.goal:
-        step = _as_ordered(asked, seen, reason, order.until)
-        return replace(step, inputs={"ordered_by": order.by})
+        step = _as_ordered(state, seen, reason, order.until)
+        return replace(step, inputs=inputs)
     passing = seen.service is None and (seen.service_retry or not seen.service_error)
     if passing and seen.now - order.at < policy.start_timeout:
         return None
     if seen.service_error or seen.service is None:
         why = seen.service_error or "the server's manager did not answer"
-        return Step(asked, f"{reason}; refused: {why}")
+        return Step(state, f"{reason}; refused: {why}")
     incident = replace(_incident(state, Cause.PERSON, seen), what=order.by)
-    asked = replace(asked, rearm_at=order.until, disabled_at=None)
-    step = begin(asked, seen, policy, order.goal, incident, counts=False)
-    return replace(step, reason=reason, inputs={"ordered_by": order.by})
+    state = replace(state, rearm_at=order.until, disabled_at=None)
+    return begin(state, seen, policy, order.goal, incident, reason, inputs, counts=False)
 
 
-def switched(state: GuardState, seen: Seen) -> Step | None:
-    """What somebody else switched is respected: a deploy, or a restart by hand."""
+def switched(state: GuardState, seen: Situation) -> Step | None:
+    """A switch by others, such as a deploy or a manual restart, is respected."""
     if seen.mode is None or state.goal in (None, seen.mode) or state.phase is Phase.HELD:
         return None
     if seen.scraped_at is None or seen.scraped_at < state.since:
         return None
     return to(
         state, Phase.OBSERVING, seen.now, f"speculation was switched {seen.mode} by another tool",
-        goal=seen.mode, incident=None, elsewhere=seen.now, **_FORGOTTEN,
+        goal=seen.mode, incident=None, elsewhere=seen.now, **_NOT_DISABLED,
     )  # fmt: skip
 
 
-def blocked(state: GuardState, seen: Seen, policy: Guard) -> str:
-    """Why the guard may not begin anything of its own accord; empty where it may."""
+def blocked(state: GuardState, seen: Situation, policy: Guard) -> str:
+    """Why the guard may not begin an automatic action; empty if it may."""
     acted = state.acted(seen.now)
     if policy.mode != "act":
         return f"guard.mode is {policy.mode}: nothing is done"
@@ -239,22 +246,20 @@ def blocked(state: GuardState, seen: Seen, policy: Guard) -> str:
 
 
 def begin(
-    state: GuardState, seen: Seen, policy: Guard, goal: Mode, incident: Incident,
-    *, counts: bool = True,
+    state: GuardState, seen: Situation, policy: Guard, goal: Mode, incident: Incident,
+    reason: str, inputs: Mapping[str, Any] | None = None, *, counts: bool = True,
 ) -> Step:  # fmt: skip
-    """The first step of an action; it counts against the budget unless it ends an earlier one."""
+    """The first step of an action; ``counts``: against the budget of actions."""
     acted = state.acted(seen.now)
     hooks = policy.hooks
     return to(
-        state, Phase.DRAINING, seen.now, f"speculation is to be {goal}",
-        goal=goal, incident=incident, why="", instance=None, models=(), began=None, issued=None,
-        healthy_at=None, down_since=None, started=None, deaths=0, attempts=0,
-        hooked=bool(hooks.before or hooks.after),
-        actions=(*acted, seen.now) if counts else acted,
+        state, Phase.DRAINING, seen.now, reason, inputs,
+        goal=goal, incident=incident, why="", hooked=bool(hooks.before or hooks.after),
+        actions=(*acted, seen.now) if counts else acted, **NO_RESTART,
     )  # fmt: skip
 
 
-def _as_ordered(state: GuardState, seen: Seen, reason: str, until: float | None) -> Step:
+def _as_ordered(state: GuardState, seen: Situation, reason: str, until: float | None) -> Step:
     if seen.mode is Mode.OFF:
         return to(
             state, Phase.DISABLED, seen.now, reason,
@@ -263,18 +268,18 @@ def _as_ordered(state: GuardState, seen: Seen, reason: str, until: float | None)
         )  # fmt: skip
     return to(
         state, Phase.OBSERVING, seen.now, reason,
-        goal=Mode.ON, incident=None, elsewhere=seen.now, **_FORGOTTEN,
+        goal=Mode.ON, incident=None, elsewhere=seen.now, **_NOT_DISABLED,
     )  # fmt: skip
 
 
-def _calm(state: GuardState, seen: Seen) -> Step | None:
+def _calm(state: GuardState, seen: Situation) -> Step | None:
     if state.phase is Phase.OBSERVING:
         return None
     return to(state, Phase.OBSERVING, seen.now, "no rule is in breach any more", incident=None)
 
 
-def _unprofitable(state: GuardState, seen: Seen, policy: Guard) -> str:
-    """Why a restart would cost more than it saves; a breach of another kind is not about time."""
+def _unprofitable(state: GuardState, seen: Situation, policy: Guard) -> str:
+    """Why a restart would cost more than it saves; only for breaches that have a speedup."""
     cost = state.restart_cost(policy.restart_cost)
     horizon = state.delay or policy.rearm.wait(cost)
     if seen.quiet_in is not None:
@@ -291,16 +296,8 @@ def _unprofitable(state: GuardState, seen: Seen, policy: Guard) -> str:
     )
 
 
-def _gains(state: GuardState, seen: Seen, policy: Guard) -> bool:
-    """Whether going on pays for going there, and for coming back."""
-    cost = 2 * state.restart_cost(policy.restart_cost)
-    return seen.predicted is not None and worth_it(
-        seen.predicted, speculating=False, horizon=_GAIN_LASTS, restart_seconds=cost
-    )
-
-
 def _incident(
-    state: GuardState, cause: Cause, seen: Seen, breach: Breach | None = None
+    state: GuardState, cause: Cause, seen: Situation, breach: Breach | None = None
 ) -> Incident:
     name = re.sub(r"[^a-z0-9]+", "-", state.target.lower()).strip("-")[:40] or "target"
     id_ = f"{name}-{int(seen.now):x}"

@@ -1,6 +1,6 @@
-"""Speedups that the guard needs beside the verdicts: of a trial, of what was, of what would be.
+"""Speedups that the guard needs beside the verdicts: of a trial, before a switch, and predicted.
 
-All take minutes of one model, as the store has them; time is of the minutes.
+All functions take stored minutes of one model.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 PRESENT = 15 * MINUTE
 """Seconds without speculation that a prediction is for."""
 PAST = 6 * HOUR
-"""Seconds before the switch that are remembered of speculation."""
+"""Seconds with speculation before the switch that a prediction rests on."""
 WARM_UP = 2 * MINUTE
-"""Seconds after a restart that say nothing: caches are empty."""
+"""Seconds after a restart that are left out: caches are empty."""
 VERIFIABLE = WARM_UP + (LEAST_SAMPLES + 1) * MINUTE
-"""Seconds after a restart until there are whole minutes enough to verify by, given traffic."""
+"""Seconds after a restart until there can be enough whole minutes for a verification."""
 _QUIET = 0.1
 """Share of the mean traffic of a day below which an hour is quiet."""
 _DAY = 24 * HOUR
 _ALIKE = 1.5
-"""Factor by which what is asked for may differ in minutes that are alike."""
+"""Factor by which the tokens per second of similar minutes may differ."""
 _BREACH = 10 * MINUTE
-"""Seconds before the switch that are taken for those in breach, where no stretch tells."""
+"""Seconds before the switch that count as in breach if there is no decisive stretch."""
 
 
 class Trial(NamedTuple):
-    """The speedup of a trial so far; ``certain`` holds for somebody who looks every minute."""
+    """The speedup of a trial so far; ``certain`` is valid even if it is read every minute."""
 
     speedup: Interval
     certain: Interval | None = None
 
 
 class Verification(NamedTuple):
-    """What a stretch without speculation says of the minutes that led to it.
+    """A measurement, without speculation, of whether switching it off was right.
 
     ``before`` is the speedup that was measured against the baseline as it was then, ``slowdown``
     the time now over that of this baseline at the same conditions, ``speedup`` the one corrected
@@ -57,7 +57,7 @@ class Verification(NamedTuple):
 def trial_speedup(
     minutes: Sequence[Sample], baseline: Baseline, *, since: float, now: float, objective: Objective
 ) -> Trial | None:
-    """The speedup of a trial that began at ``since``: right after a restart nothing is as usual."""
+    """The speedup of a trial that began at ``since``, after the first minutes of warm-up."""
     from specwatch.domain.speedup import Comparison
 
     warm = [minute for minute in minutes if minute.start >= since + WARM_UP]
@@ -81,7 +81,7 @@ def verified(
     objective: Objective,
 ) -> Verification | None:
     """Whether switching speculation off at ``switched`` was right, from the minutes after ``since``
-    without it; None for too little traffic, or at conditions that the baseline does not know."""
+    without it; None for too little traffic, or conditions that the baseline does not cover."""
     from specwatch.domain.speedup import Comparison
 
     known = baseline.before(switched)
@@ -104,8 +104,8 @@ def verified(
 def explored(
     minutes: Sequence[Sample], baseline: Baseline, *, switched: float, objective: Objective
 ) -> Verification | None:
-    """What the hour with speculation before ``switched`` was worth, by a baseline that has learned
-    from the time without it since; None for too little traffic."""
+    """The speedup in the hour before ``switched``, by a baseline that includes the time without
+    speculation since; None for too little traffic."""
     from specwatch.domain.speedup import Comparison
 
     before = [minute for minute in minutes if minute.start < switched and minute.mode is Mode.ON]
@@ -121,7 +121,7 @@ def explored(
 def _in_breach(
     minutes: Sequence[Sample], baseline: Baseline, switched: float, objective: Objective
 ) -> Comparison:
-    """The minutes that the decision rested on: of the last environment, in the stretch that told.
+    """The minutes that the decision rested on: of the last environment, in the decisive stretch.
 
     An hour before a sudden loss is mostly the good time.
     """
@@ -141,10 +141,10 @@ def _in_breach(
 def predicted_speedup(
     past: Sequence[Sample], present: Sequence[Sample], baseline: Baseline, objective: Objective
 ) -> Interval | None:
-    """What speculation would do now; ``past`` are minutes from before it went off.
+    """The speedup that speculation would have now; ``past`` are minutes before it was switched off.
 
-    Predicted is the time per token. How far from it the objective was, where as much was asked for
-    as now, is taken to be the same again: prompts that the draft reads too are part of neither.
+    The time per token is predicted. The ratio of the objective to it is taken from past minutes
+    with about as much traffic as now; it includes the prompts, which the draft reads too.
     """
     from specwatch.domain.prediction import Experience, RememberedMinutes
     from specwatch.domain.speedup import Comparison
@@ -176,7 +176,7 @@ def _tokens_per_second(minutes: Sequence[Sample]) -> float:
 
 
 def quiet_in(hours: Sequence[Sample], now: float) -> float | None:
-    """Seconds until traffic rests, if it goes as it did a day before; None where it never does.
+    """Seconds until traffic is low, if today is like yesterday; None if it never is.
 
     ``hours`` are those of the last day.
     """

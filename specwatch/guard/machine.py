@@ -1,4 +1,4 @@
-"""The guard's state machine: the next step of one target, from its state and what is seen.
+"""The guard's state machine: the next step of one target, from its state and its situation.
 
 ::
 
@@ -6,8 +6,9 @@
     disabled → draining → restarting → verifying → trial → observing, or off again
     any failure → rolling_back → held
 
-A step is stored before what it leads to is done (:func:`effect`), so that whoever comes after a
-crash finds what may have been begun.
+A step is stored before its effect is carried out (:func:`effect`), so that after a crash the next
+process knows what may have begun. :func:`pause`, :func:`resume` and :func:`order` are commands of
+the operator; they take precedence over what the guard would do.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from specwatch.config.guard import Guard
-from specwatch.domain.model import Mode
+from specwatch.domain.model import HOUR, Mode
 from specwatch.guard import deciding, switching
-from specwatch.guard.observation import Seen
-from specwatch.guard.state import CALM, GuardState, Phase, Step
+from specwatch.guard.observation import Situation
+from specwatch.guard.state import CALM, GuardState, Order, Pause, Phase, Step, to
 
 _PATIENCE = 60.0
-"""Seconds that putting a server back waits for its manager to come to rest."""
+"""Seconds that a rollback waits for the server's manager to finish."""
+_LEAST_DELAY = float(HOUR)
+"""Seconds until a trial after a hold, at least, before it is doubled."""
 
 
 class Effect(enum.Enum):
@@ -37,7 +40,7 @@ class Effect(enum.Enum):
     """Run the hook that puts the server back."""
 
 
-_HANDLERS: dict[Phase, Callable[[GuardState, Seen, Guard], Step | None]] = {
+_HANDLERS: dict[Phase, Callable[[GuardState, Situation, Guard], Step | None]] = {
     Phase.OBSERVING: deciding.observing,
     Phase.SUSPECT: deciding.observing,
     Phase.CONFIRMED: deciding.confirmed,
@@ -51,11 +54,8 @@ _HANDLERS: dict[Phase, Callable[[GuardState, Seen, Guard], Step | None]] = {
 }
 
 
-def step(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    """The next step, or None where nothing changes.
-
-    Called again after each step that was stored, until there is none.
-    """
+def step(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """The next step, or None if nothing changes; to be called again after each stored step."""
     if state.pause is not None and seen.now >= state.pause.until:
         return Step(replace(state, pause=None), f"the pause of {state.pause.by} is over")
     if state.phase in CALM:
@@ -67,13 +67,13 @@ def step(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return _HANDLERS[state.phase](state, seen, policy)
 
 
-def effect(state: GuardState, seen: Seen, *, prepared: bool) -> Effect | None:
-    """What is to be done now; ``prepared`` says that the hook before ran in this process."""
+def effect(state: GuardState, seen: Situation, *, prepared: bool) -> Effect | None:
+    """What is to be done now; ``prepared``: the hook ``before`` has run in this process."""
     if state.phase is Phase.DRAINING and state.hooked and not prepared:
         return Effect.BEFORE
     if state.phase in (Phase.RESTARTING, Phase.ROLLING_BACK) and state.issued is None:
-        # While its manager is busy, perhaps with what we asked for, it is waited for; but one
-        # that starts in vain again and again is never at rest.
+        # Its manager may still be busy with our request, so wait for it; but one whose restarts
+        # keep failing never finishes.
         patient = state.phase is Phase.RESTARTING or seen.now - state.since < _PATIENCE
         return Effect.SWITCH if seen.settled is not None or not patient else None
     back = state.phase in CALM and (state.phase is not Phase.HELD or seen.mode is not None)
@@ -82,11 +82,34 @@ def effect(state: GuardState, seen: Seen, *, prepared: bool) -> Effect | None:
     return None
 
 
-def hooks_done(state: GuardState) -> Step:
-    """The hook after has put the server back."""
-    return Step(replace(state, hooked=False), "the server was put back by the hook")
+def pause(state: GuardState, *, until: float, by: str, why: str = "") -> Step:
+    """Begin nothing until ``until`` (Unix seconds); an action before its restart is given up."""
+    sentence = f"paused by {by}" + (f": {why}" if why else "")
+    return Step(replace(state, pause=Pause(until, by, why)), sentence)
 
 
-def target_mode(state: GuardState) -> Mode:
-    """How the server is to be started, should nobody have done it yet."""
-    return state.goal or Mode.ON
+def resume(state: GuardState, *, by: str, now: float) -> Step | None:
+    """End a pause, and a hold: the guard decides again; None if there is neither."""
+    if state.phase is Phase.HELD and state.goal is Mode.OFF:
+        # The guard had switched it off: a trial follows, later than without the failure.
+        delay = 2 * max(state.delay, _LEAST_DELAY)
+        return to(
+            state, Phase.DISABLED, now, f"resumed by {by}",
+            pause=None, why="", disabled_at=now, rearm_at=now + delay, delay=delay,
+        )  # fmt: skip
+    if state.phase is Phase.HELD:
+        return to(
+            state, Phase.OBSERVING, now, f"resumed by {by}",
+            pause=None, goal=None, incident=None, why="",
+        )  # fmt: skip
+    if state.pause is None:
+        return None
+    return Step(replace(state, pause=None), f"resumed by {by}")
+
+
+def order(
+    state: GuardState, goal: Mode, *, by: str, now: float, why: str = "", until: float | None = None
+) -> Step:
+    """Switch speculation as soon as what is under way allows it; ``until`` is a Unix time."""
+    sentence = f"{by} wants speculation {goal}" + (f": {why}" if why else "")
+    return Step(replace(state, order=Order(goal, by, now, why, until)), sentence)

@@ -1,15 +1,22 @@
-"""What the guard is told of a target at one moment."""
+"""A target at one moment, as the guard sees it, and what rules that disable have found."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
+from specwatch.domain.speedup import LEAST_SHARE
+from specwatch.domain.units import format_duration
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.plan import ProcessState, Service
+from specwatch.rules.decision_view import finding_view
+from specwatch.rules.decisions import TargetDecision
+from specwatch.rules.verdicts import Finding, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,28 +34,28 @@ class Breach:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of the switch that was tried. ``error`` is empty where it was done."""
+class SwitchOutcome:
+    """The result of trying to switch; ``error`` is empty if that succeeded."""
 
     error: str = ""
     changed: bool = True
     """Whether the server was, or may have been, touched."""
     retry: bool = False
-    """Whether the same may succeed later."""
+    """Whether another attempt may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A target now. Times are Unix seconds; what is not known is None.
+class Situation:
+    """A target now. Times are Unix seconds; None means unknown.
 
-    ``scraped_at`` is the last good look at its page; ``mode`` and ``models`` are of that look,
-    ``load`` (the most requests that ran or waited) of the last two.
+    ``scraped_at`` is the last successful scrape, from which ``mode`` and ``models`` are; ``load``
+    (the most requests that ran or waited) is from the last two.
     """
 
     now: float
     scraped_at: float | None = None
     healthy: bool = False
-    """Whether ``/health`` was answered well just now; asked only while an action is under way."""
+    """Whether ``/health`` answers 200; asked only while an action is under way."""
     mode: Mode | None = None
     models: tuple[str, ...] = ()
     load: float | None = None
@@ -56,29 +63,82 @@ class Seen:
     suspects: tuple[str, ...] = ()
     """Rules that disable and are in breach, not for long enough yet."""
     passing: bool = False
-    """Whether a rule that disables was judged on data now, and found nothing."""
+    """Whether a rule that disables was evaluated on data now, and passed."""
     service: Service | None = None
     service_error: str = ""
-    """Why the server could not be switched, where that is known."""
+    """Why the server cannot be switched; empty if it can, or if that is unknown."""
     service_retry: bool = False
-    """Whether that may pass."""
-    outcome: Outcome | None = None
+    """Whether that may change by itself."""
+    outcome: SwitchOutcome | None = None
     trial: Trial | None = None
     """The speedup of a trial so far."""
     predicted: Interval | None = None
     """The speedup that speculation would have now."""
     verification: Verification | None = None
-    """What the time without speculation says of the minutes that led to it."""
+    """Whether switching speculation off helped."""
     unknown: str = ""
-    """Why it is not known what the present traffic takes without speculation."""
+    """Why the baseline does not cover the present traffic; empty if it does."""
     aged: str = ""
-    """How old what is known of it is, where that is too old."""
+    """How old the baseline is, if it is too old."""
     quiet_in: float | None = None
     """Seconds until traffic is expected to rest."""
 
     @property
     def settled(self) -> ProcessState | None:
-        """Whether the process is there, once its manager has finished with it."""
+        """Whether the process runs; None while its manager changes that, or if unknown."""
         if self.service is None or self.service.life is ProcessState.CHANGING:
             return None
         return self.service.life
+
+
+class GuardedRules(NamedTuple):
+    """What the rules that disable have found; the fields are those of :class:`Situation`."""
+
+    breaches: tuple[Breach, ...]
+    suspects: tuple[str, ...]
+    passing: bool
+
+
+def guarded_rules(findings: Iterable[Finding]) -> GuardedRules:
+    """What rules that disable have found; breaches of an earlier process do not count yet."""
+    ours = [finding for finding in findings if finding.rule.action == "disable"]
+    breach = Verdict.BREACH
+    suspects = [
+        finding for finding in ours if finding.verdict is not breach and finding.seen is breach
+    ]
+    judged = [finding for finding in ours if finding.at > 0]
+    return GuardedRules(
+        tuple(_breach(finding) for finding in judged if finding.verdict is breach),
+        tuple(sorted({suspect.rule.name for suspect in suspects})),
+        any(finding.verdict is finding.seen is Verdict.PASS for finding in judged),
+    )
+
+
+def unmeasured(decision: TargetDecision, now: float, max_age: float) -> tuple[str, str]:
+    """Why the baseline does not cover the present traffic, and otherwise how old it is if it is
+    older than ``max_age`` seconds. ``now`` is a Unix time."""
+    aged = ""
+    for name, one in decision.models.items():
+        assessment = one.assessment
+        if assessment.tokens and assessment.covered < LEAST_SHARE:
+            return f"{name}: {assessment.missing}", ""
+        age = now - one.baseline.measured_at
+        if assessment.tokens and age > max_age:
+            aged = f"{name}: the baseline is {format_duration(age // 60 * 60)} old"
+    return "", aged
+
+
+def _breach(finding: Finding) -> Breach:
+    speedups = tuple(
+        deciding
+        for condition, reading in finding.readings
+        if condition.metric in ("speedup_ratio", "speedup_ratio_unadjusted")
+        and (deciding := reading.deciding(condition.threshold)) is not None
+    )
+    return Breach(
+        finding.rule.name,
+        finding.model_name,
+        finding.temperature,
+        speedups,
+        msgspec.to_builtins(finding_view(finding)),
+    )

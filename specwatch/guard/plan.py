@@ -1,4 +1,4 @@
-"""What an actuator would do to a server, and what it finds of it."""
+"""What an actuator would do to a server, and the state of the server's process."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from specwatch.domain.model import Mode
 
 
 class ProcessState(enum.StrEnum):
-    """Whether the server's process is there, as its manager says."""
+    """Whether the server's process runs, according to its manager."""
 
     UP = "up"
     CHANGING = "changing"
-    """Its manager starts, stops or restarts it now."""
+    """Its manager is starting, stopping or restarting it."""
     DOWN = "down"
     STOPPED = "stopped"
-    """Ended in good order: somebody wanted that."""
+    """Ended without an error: somebody stopped it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A file that is written or removed; None stands for a file that is not there."""
+    """A file that is written or removed; None means that there is no such file."""
 
     path: str
     before: str | None
@@ -30,10 +30,10 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What switching speculation off would do; nothing of it is done.
+    """What switching speculation off would do; nothing has been done.
 
     ``before`` and ``after`` are command lines as the words of their argument vectors, empty where
-    the actuator does not know them. ``steps`` are sentences, in their order.
+    the actuator does not have them. ``steps`` are sentences, in their order.
     """
 
     before: tuple[str, ...]
@@ -45,9 +45,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A server as its manager knows it.
+    """The state of a server according to its manager.
 
-    ``mode`` is how it is set to start: ON or OFF; None where nobody can say. ``instance``
+    ``mode`` is how it is configured to start: ON or OFF; None if that is unknown. ``instance``
     identifies the running process: another value is another start. ``stale``: its owner changed
     how it is to start, and what we wrote hides that.
     """
@@ -56,5 +56,5 @@ class Service:
     mode: Mode | None
     instance: str | None
     detail: str = ""
-    """What else a person should know, such as why it is down."""
+    """Details for the operator, such as why it is down."""
     stale: bool = False

@@ -1,27 +1,29 @@
-"""What the guard knows of one target, as it is stored: enough to go on after being killed."""
+"""The guard's state of one target as it is stored: enough to go on after being killed."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
 
 DAY = 86400.0
-_MOST_COSTS = 10
+MOST_COSTS = 10
+"""Restarts whose costs are kept."""
 
 
 class Phase(enum.StrEnum):
-    """Where the guard of a target is."""
+    """Phases of the guard of a target."""
 
     OBSERVING = "observing"
     SUSPECT = "suspect"
     """A rule that disables is in breach, not for long enough yet."""
     CONFIRMED = "confirmed"
-    """It is: the guard would act, and ``waiting`` says why it does not."""
+    """A rule is in breach for long enough; ``waiting`` says why the guard does not act yet."""
     DRAINING = "draining"
     RESTARTING = "restarting"
     VERIFYING = "verifying"
@@ -29,8 +31,11 @@ class Phase(enum.StrEnum):
     TRIAL = "trial"
     ROLLING_BACK = "rolling_back"
     HELD = "held"
-    """Something failed: nothing is done until a person resumes."""
+    """Something failed: nothing is done until the operator resumes the guard."""
 
+
+HIDDEN_CHANGE = "its owner changed how it starts, and our file hides that: enable it"
+"""What a state waits for while speculation is off by a file of ours that is out of date."""
 
 CALM = frozenset({
     Phase.OBSERVING, Phase.SUSPECT, Phase.CONFIRMED, Phase.DISABLED, Phase.TRIAL, Phase.HELD,
@@ -46,16 +51,16 @@ class Cause(enum.StrEnum):
     TRIAL_LOST = "trial_lost"
     PERSON = "person"
     ORDER_OVER = "order_over"
-    """A person had it switched off until now."""
+    """The time that the operator gave for switching it off is over."""
     EXPLORATION = "exploration"
-    """To measure what serving takes without speculation now."""
+    """To measure a baseline under the present traffic."""
     NOT_HELPED = "not_helped"
-    """Switching it off was measured not to have helped, and is undone."""
+    """A measurement showed that switching it off did not help; it is undone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One reason to switch and all that follows from it; ``began`` is in Unix seconds."""
+    """A reason to switch, and everything that follows from it; ``began`` is in Unix seconds."""
 
     id: str
     cause: Cause
@@ -70,7 +75,7 @@ class Incident:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The guard does nothing of its own accord until ``until`` (Unix seconds)."""
+    """The guard begins no action by itself until ``until`` (Unix seconds)."""
 
     until: float
     by: str
@@ -79,7 +84,7 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What a person asked for and is not done yet. ``until`` ends a disabling, None never does."""
+    """A command of the operator that is not carried out yet; ``until`` ends a disabling, if set."""
 
     goal: Mode
     by: str
@@ -90,53 +95,53 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class GuardState:
-    """All of it. Times are Unix seconds, durations seconds."""
+    """The state of the guard of one target. Times are Unix seconds, durations seconds."""
 
     target: str
     phase: Phase = Phase.OBSERVING
     since: float = 0.0
     goal: Mode | None = None
-    """How speculation shall be, or is being made; None until it was seen."""
+    """The wanted mode of speculation; None until the mode was read for the first time."""
     incident: Incident | None = None
     waiting: str = ""
-    """Why nothing is done about a confirmed incident, or about a trial that is due."""
+    """Why a confirmed incident, or a trial that is due, has to wait."""
     why: str = ""
-    """Why the guard holds, or rolls back."""
+    """Why the guard holds or rolls back."""
     models: tuple[str, ...] = ()
-    """What was served before the restart."""
+    """The models that were served before the restart."""
     instance: str | None = None
-    """The process that is to be replaced."""
+    """The process that the restart replaces."""
     began: float | None = None
     """When the restart began."""
     issued: float | None = None
-    """When it was done, as far as the manager of the process has a part in it."""
+    """When the manager of the process had finished its part of it."""
     healthy_at: float | None = None
     down_since: float | None = None
     started: str | None = None
-    """The process that was seen since the restart."""
+    """The process that runs since the restart."""
     deaths: int = 0
-    """How often another took its place."""
+    """How often that process died and another one was started."""
     attempts: int = 0
-    """How often putting it back was tried again."""
+    """How often the rollback was tried again."""
     hooked: bool = False
     """Whether the hook ``before`` may have run, and ``after`` has not."""
     disabled_at: float | None = None
     rearm_at: float | None = None
-    """When a trial is due; None while a person keeps speculation off."""
+    """When a trial is due; None while the operator keeps speculation off."""
     delay: float = 0.0
-    """How long the next trial is waited for, 0 for what is configured."""
+    """The wait before the next trial; 0 for the configured one."""
     early_at: float = 0.0
-    """From when a trial may come early because a gain is predicted."""
+    """From when on a predicted gain may start a trial early."""
     early_pause: float = 3600.0
     backoff: float = 0.0
-    """How long the guard rests after it was wrong: doubled each time, 0 before the first."""
+    """How long the guard rests after a wrong decision: doubled each time, 0 before the first."""
     rests_until: float = 0.0
-    """Until when it begins nothing because of a rule."""
+    """Until when rules start no action."""
     credit: float = 2.0
-    """Explorations that the budget allowed at ``credit_at``; they add up to two."""
+    """Explorations that the budget allowed at ``credit_at``, two at most."""
     credit_at: float | None = None
     actions: tuple[float, ...] = ()
-    """When actions of the guard's own accord began, within the last day."""
+    """When automatic actions began, within the last day."""
     costs: tuple[float, ...] = ()
     """Seconds without service of the last restarts."""
     pause: Pause | None = None
@@ -145,7 +150,7 @@ class GuardState:
     """When another tool switched speculation."""
 
     def capped(self, now: float) -> GuardState:
-        """As it is, with nothing in the future: the clock may have been set back."""
+        """The same with no time in the future: the clock may have been set back."""
         early: dict[str, Any] = {
             name: now
             for name in ("since", "began", "issued", "healthy_at", "down_since", "disabled_at")
@@ -155,7 +160,7 @@ class GuardState:
 
     @property
     def serving(self) -> Mode:
-        """How the server is to be started where its process is ours and is not there."""
+        """The mode to start the server in if its process is our child and does not run."""
         if self.phase is Phase.DRAINING:
             return Mode.OFF if self.goal is Mode.ON else Mode.ON
         switched = self.phase in (
@@ -167,10 +172,6 @@ class GuardState:
         """The actions of the last day."""
         return tuple(time for time in self.actions if now - time < DAY)
 
-    def with_cost(self, seconds: float) -> tuple[float, ...]:
-        """The last costs with one more."""
-        return (*self.costs, seconds)[-_MOST_COSTS:]
-
     def restart_cost(self, assumed: float) -> float:
         """Seconds without service that a restart costs: the median of the last."""
         ordered = sorted(self.costs)
@@ -179,24 +180,35 @@ class GuardState:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is stored: a state, why, and the numbers that led to it."""
+    """A transition as it is stored: the new state, the reason, and the numbers that led to it."""
 
     state: GuardState
     reason: str
     inputs: Mapping[str, Any] = field(default_factory=dict)
 
 
-def to(state: GuardState, phase: Phase, now: float, reason: str, **changes: Any) -> Step:
+def to(
+    state: GuardState, phase: Phase, now: float, reason: str,
+    inputs: Mapping[str, Any] | None = None, **changes: Any,
+) -> Step:  # fmt: skip
     """A step into a phase that begins ``now``; ``changes`` are to fields of the state."""
-    return Step(replace(state, phase=phase, since=now, waiting="", **changes), reason)
+    after = replace(state, phase=phase, since=now, waiting="", **changes)
+    return Step(after, reason, inputs or {})
+
+
+NO_RESTART: Mapping[str, Any] = MappingProxyType({
+    "models": (), "instance": None, "began": None, "issued": None, "healthy_at": None,
+    "down_since": None, "started": None, "deaths": 0, "attempts": 0,
+})  # fmt: skip
+"""The fields of a state about a restart, before it begins."""
 
 
 def wait(state: GuardState, why: str) -> Step | None:
-    """Stay, and say why; None where that was said already, but for details after a colon."""
+    """Stay in the phase and record why; None if only details after a colon are new."""
     same = state.waiting.partition(":")[0] == why.partition(":")[0]
     return None if same else Step(replace(state, waiting=why), why)
 
 
 def with_interval(estimate: Interval) -> str:
-    """A figure and its interval for a sentence."""
+    """A figure with its interval, for a sentence."""
     return f"{estimate.value:.2f} ({estimate.lower:.2f} to {estimate.upper:.2f})"

@@ -15,17 +15,17 @@ ACTIONS = (
     ("hook_before", "done"), ("hook_before", "failed"),
     ("hook_after", "done"), ("hook_after", "failed"),
 )  # fmt: skip
-"""All that a guard counts, by action and result."""
+"""The counters of a guard, by action and result."""
 
 
 def no_actions() -> dict[tuple[str, str], int]:
-    """A count of none."""
+    """Counts of zero."""
     return dict.fromkeys(ACTIONS, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class GuardStatus:
-    """What one daemon knows of the guard of one target.
+    """The guard of one target in one daemon.
 
     ``state`` is None until it was read; ``holder`` is the daemon that guards it, which may be
     another. ``actions`` counts each of :data:`ACTIONS` since this daemon began, from 0 on so that

@@ -1,4 +1,4 @@
-"""Phases of a restart: whether it goes as it should, and what to do where it does not."""
+"""Phases of a restart: whether it succeeds, and what to do if it does not."""
 
 from __future__ import annotations
 
@@ -7,22 +7,32 @@ from dataclasses import asdict, replace
 from specwatch.config.guard import Guard
 from specwatch.domain.model import Mode
 from specwatch.domain.units import format_duration
-from specwatch.guard.observation import Seen
+from specwatch.guard.observation import Situation
 from specwatch.guard.plan import ProcessState
-from specwatch.guard.state import Cause, GuardState, Phase, Step, to, wait, with_interval
+from specwatch.guard.state import (
+    MOST_COSTS,
+    NO_RESTART,
+    Cause,
+    GuardState,
+    Phase,
+    Step,
+    to,
+    wait,
+    with_interval,
+)
 
 MOST_DEATHS = 3
 """Deaths after a restart until it has failed."""
 MOST_ATTEMPTS = 2
 """How often putting a server back is tried again."""
 MOST_VERIFY = 3
-"""Times ``guard.verify`` after which what is not certain is decided as it looks."""
+"""Times ``guard.verify`` after which an uncertain result is decided by its point estimate."""
 DOWN_FOR = 15.0
-"""Seconds that a process is gone, and nobody starts it, until that is a failure."""
+"""Seconds without a process until that is a failure."""
 
 
-def draining(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    """Wait for running requests, up to a limit; until the restart nothing is lost by giving up."""
+def draining(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """Wait for running requests, up to a limit; until the restart the action can be given up."""
     why = _given_up(state, policy)
     if why:
         return _abandoned(state, seen, why)
@@ -47,18 +57,17 @@ def draining(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         count = round(seen.load)
         requests = "1 request" if count == 1 else f"{count} requests"
         reason = f"drained for {waited}; cutting off {requests} under way"
-    inputs = {} if seen.load is None else {"requests": seen.load}
-    step = to(
+    return to(
         state, Phase.RESTARTING, seen.now, reason,
-        # What its owner changed meanwhile may serve other models.
+        {} if seen.load is None else {"requests": seen.load},
+        # After a change by its owner it may serve other models.
         models=() if seen.service.stale else tuple(sorted(seen.models)),
         instance=seen.service.instance, began=seen.now,
     )  # fmt: skip
-    return replace(step, inputs=inputs)
 
 
-def restarting(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    """The switch is thrown once: after a crash it may have been done already."""
+def restarting(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """Restart once: before a crash of ours it may have been done already."""
     if seen.outcome is not None:
         if not seen.outcome.error:
             return _issued(state, seen, Phase.VERIFYING, "the server was restarted")
@@ -77,24 +86,29 @@ def restarting(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return _roll_back(state, seen, why)
 
 
-def verifying(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    """Healthy, the same models, in the mode that was wanted, and no slower than before."""
+def verifying(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """Check that it is healthy, with the same models, in the wanted mode, and not slower."""
     issued = seen.now if state.issued is None else state.issued
     service = seen.service
-    # Who cannot tell processes apart may say for a while what was before.
+    # A manager without process ids may report the earlier state for a while.
     known = service is not None and service.instance is not None
     if service is not None and known and service.mode not in (None, state.goal):
-        return _switched_back(state, seen)
+        # Its owner configured it to start in the other mode meanwhile: accept that.
+        return to(
+            state, Phase.OBSERVING, seen.now, "another tool changed how it starts",
+            goal=None, incident=None, elsewhere=seen.now, disabled_at=None, rearm_at=None,
+            delay=0.0,
+        )  # fmt: skip
     if seen.settled is ProcessState.STOPPED and seen.now - issued >= DOWN_FOR:
         return held(state, seen, "the server was stopped by hand after the restart")
     if state.healthy_at is not None:
         return _compared(state, seen, policy)
     if _fresh(state, seen, issued):
         return _inspected(state, seen, policy)
-    # Before another process is looked for: where each turn sees a new one, it would never be said.
+    # Before the check for a new process, which would hide it if there is one at every turn.
     if state.deaths >= MOST_DEATHS:
         return _roll_back(state, seen, f"vLLM died {state.deaths} times after the restart")
-    step = _down(state, seen) or _reborn(state, seen)
+    step = _down(state, seen) or _new_process(state, seen)
     if step is not None:
         return step
     if state.down_since is not None and seen.now - state.down_since >= DOWN_FOR:
@@ -106,8 +120,8 @@ def verifying(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return None
 
 
-def rolling_back(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    """Put back what was there; then a person has to look."""
+def rolling_back(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """Restore the earlier command; then the operator has to resume."""
     if state.issued is None:
         if seen.outcome is not None and not seen.outcome.error:
             return _issued(state, seen, Phase.ROLLING_BACK, "the server was put back as it was")
@@ -128,7 +142,7 @@ def rolling_back(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     gone = state.down_since is not None and seen.now - state.down_since >= DOWN_FOR
     if gone and state.attempts < MOST_ATTEMPTS:
         return to(
-            state, Phase.ROLLING_BACK, seen.now, "the process is not there: once more",
+            state, Phase.ROLLING_BACK, seen.now, "the process is not there: trying again",
             issued=None, down_since=None, attempts=state.attempts + 1,
         )  # fmt: skip
     if seen.now - state.issued < policy.start_timeout:
@@ -136,14 +150,14 @@ def rolling_back(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return held(state, seen, f"{state.why}; and it has not come back since")
 
 
-def held(state: GuardState, seen: Seen, why: str) -> Step:
-    """Hands off until a person resumes."""
+def held(state: GuardState, seen: Situation, why: str) -> Step:
+    """Do nothing until the operator resumes the guard."""
     return to(state, Phase.HELD, seen.now, why, why=why)
 
 
-def _inspected(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def _inspected(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     wrong = seen.mode is not state.goal
-    # It may be the old process that answers, or one that does not tell its mode yet.
+    # The old process may still answer, or a new one that does not report its mode yet.
     unsure = seen.mode is None or seen.service is None or seen.service.instance is None
     if wrong and unsure and seen.now - (state.issued or seen.now) < policy.start_timeout:
         return None
@@ -153,10 +167,12 @@ def _inspected(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     if wrong:
         what = "still speculates" if state.goal is Mode.OFF else "does not speculate"
         if seen.mode is None:
-            what = "does not tell whether it speculates"
+            what = "does not report whether it speculates"
         return _roll_back(state, seen, f"it {what} after the restart")
     took = seen.now - (state.began if state.began is not None else seen.now)
-    ok = replace(state, healthy_at=seen.now, costs=state.with_cost(took), down_since=None)
+    ok = replace(
+        state, healthy_at=seen.now, costs=(*state.costs, took)[-MOST_COSTS:], down_since=None
+    )
     if _compares(state):
         watched = format_duration(policy.verify)
         reason = f"healthy after {format_duration(round(took))}; latency is watched for {watched}"
@@ -164,7 +180,7 @@ def _inspected(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return _arrived(ok, seen, policy, f"healthy after {format_duration(round(took))}")
 
 
-def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
+def _compared(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
     down = _down(state, seen)
     if down is not None:
         return down
@@ -172,7 +188,7 @@ def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         return _roll_back(state, seen, "vLLM died after the restart")
     watched = seen.now - (state.healthy_at or seen.now)
     if state.incident is not None and state.incident.cause is Cause.EXPLORATION:
-        return _looked_around(state, seen, policy) if watched >= policy.explore.block else None
+        return _explored(state, seen, policy) if watched >= policy.explore.block else None
     if watched < policy.verify:
         return None
     verification = seen.verification
@@ -195,7 +211,7 @@ def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
         f"speedup {with_interval(speedup)}; {verification.before:.2f} by the earlier baseline, but"
         f" serving without speculation takes {verification.slowdown:.2f} times as long as it says"
     )
-    if speedup.value > 1 and not _may(state, policy):
+    if speedup.value > 1 and not _may_act(state, policy):
         return wait(state, f"it did not help, and the guard may not act now: {numbers}")
     if speedup.value > 1:
         return replace(_put_back(state, seen, policy, numbers), inputs=inputs)
@@ -203,13 +219,13 @@ def _compared(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return replace(_arrived(helped, seen, policy, f"it helped: {numbers}"), inputs=inputs)
 
 
-def _may(state: GuardState, policy: Guard) -> bool:
+def _may_act(state: GuardState, policy: Guard) -> bool:
     return state.pause is None and policy.mode == "act"
 
 
-def _looked_around(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
-    """The end of an exploration: back on, unless that is known for certain to lose."""
-    if not _may(state, policy):
+def _explored(state: GuardState, seen: Situation, policy: Guard) -> Step | None:
+    """The end of an exploration: back on, unless that certainly loses."""
+    if not _may_act(state, policy):
         return wait(state, "explored, and the guard may not act now")
     verification = seen.verification
     if verification is None:
@@ -221,34 +237,32 @@ def _looked_around(state: GuardState, seen: Seen, policy: Guard) -> Step | None:
     return replace(_switch_on(state, seen, policy, numbers), inputs=inputs)
 
 
-def _put_back(state: GuardState, seen: Seen, policy: Guard, numbers: str) -> Step:
-    """Switching off did not help: the baseline has learned, and the guard rests for a while."""
+def _put_back(state: GuardState, seen: Situation, policy: Guard, numbers: str) -> Step:
+    """Switching off did not help: switch on, with the new baseline, and rest for a while."""
     rest = min(2 * state.backoff or policy.cooldown, max(policy.rearm.most, policy.cooldown))
     rested = replace(state, backoff=rest, rests_until=seen.now + rest)
     return _switch_on(rested, seen, policy, f"it did not help: {numbers}")
 
 
-def _switch_on(state: GuardState, seen: Seen, policy: Guard, reason: str) -> Step:
+def _switch_on(state: GuardState, seen: Situation, policy: Guard, reason: str) -> Step:
     incident = state.incident and replace(state.incident, cause=Cause.NOT_HELPED)
     delay = state.delay or policy.rearm.wait(state.restart_cost(policy.restart_cost))
     return to(
         state, Phase.DRAINING, seen.now, reason,
         goal=Mode.ON, incident=incident,
-        # Should putting it back be given up, it is off as after any action.
+        # If switching it on is given up, it stays off with a trial due, as after any action.
         disabled_at=seen.now, rearm_at=seen.now + delay,
-        instance=None, models=(), began=None, issued=None, healthy_at=None, down_since=None,
-        started=None, deaths=0, attempts=0,
-        hooked=bool(policy.hooks.before or policy.hooks.after),
+        hooked=bool(policy.hooks.before or policy.hooks.after), **NO_RESTART,
     )  # fmt: skip
 
 
 def _compares(state: GuardState) -> bool:
-    """Only what a rule led to: the end of a trial was measured, and a person knows why."""
+    """Whether the result is measured: for rules and explorations, not for trials and orders."""
     causes = (Cause.RULE, Cause.EXPLORATION)
     return state.goal is Mode.OFF and state.incident is not None and state.incident.cause in causes
 
 
-def _arrived(state: GuardState, seen: Seen, policy: Guard, reason: str) -> Step:
+def _arrived(state: GuardState, seen: Situation, policy: Guard, reason: str) -> Step:
     cause = state.incident.cause if state.incident else Cause.RULE
     if state.goal is Mode.OFF:
         cost = state.restart_cost(policy.restart_cost)
@@ -281,8 +295,8 @@ def _given_up(state: GuardState, policy: Guard) -> str:
     return "" if policy.mode == "act" else f"guard.mode is {policy.mode} now"
 
 
-def _abandoned(state: GuardState, seen: Seen, why: str) -> Step:
-    """Back to where the action began; it does not count."""
+def _abandoned(state: GuardState, seen: Situation, why: str) -> Step:
+    """Return to the phase before the action, which then does not count."""
     cause = state.incident.cause if state.incident else Cause.RULE
     goal = _other(state.goal)
     phase = Phase.DISABLED if goal is Mode.OFF else Phase.OBSERVING
@@ -305,20 +319,12 @@ def _other(goal: Mode | None) -> Mode:
 
 
 def _as_before(state: GuardState) -> GuardState:
-    """With the goal that there was, for nothing was done about another."""
+    """The state with the earlier goal: nothing was done yet."""
     return replace(state, goal=_other(state.goal))
 
 
-def _switched_back(state: GuardState, seen: Seen) -> Step:
-    """Its owner set it to start the other way while we waited: that stands."""
-    return to(
-        state, Phase.OBSERVING, seen.now, "another tool changed how it starts",
-        goal=None, incident=None, elsewhere=seen.now, disabled_at=None, rearm_at=None, delay=0.0,
-    )  # fmt: skip
-
-
-def _reborn(state: GuardState, seen: Seen) -> Step | None:
-    """Another process than the one that was seen since the restart: that one died."""
+def _new_process(state: GuardState, seen: Situation) -> Step | None:
+    """A new process: the one that ran since the restart, if any, has died."""
     instance = seen.service.instance if seen.service else None
     if instance is None or instance in (state.instance, state.started):
         return None
@@ -327,12 +333,12 @@ def _reborn(state: GuardState, seen: Seen) -> Step | None:
     return Step(replace(state, started=instance, deaths=state.deaths + died), reason)
 
 
-def _issued(state: GuardState, seen: Seen, phase: Phase, reason: str) -> Step:
+def _issued(state: GuardState, seen: Situation, phase: Phase, reason: str) -> Step:
     return to(state, phase, seen.now, reason, issued=seen.now, down_since=None)
 
 
-def _done(state: GuardState, seen: Seen) -> bool:
-    """Whether the switch was thrown before this process began to look after it."""
+def _done(state: GuardState, seen: Situation) -> bool:
+    """Whether the restart was done before this process took over."""
     service = seen.service
     if service is None or seen.settled is None or service.mode is not state.goal:
         return False
@@ -341,16 +347,16 @@ def _done(state: GuardState, seen: Seen) -> bool:
     return service.instance != state.instance
 
 
-def _fresh(state: GuardState, seen: Seen, issued: float) -> bool:
-    """Whether what is seen is of the process that was started."""
+def _fresh(state: GuardState, seen: Situation, issued: float) -> bool:
+    """Whether the server is healthy, and scraped, since the restart."""
     same = seen.service is not None and (
         seen.service.instance is not None and seen.service.instance == state.instance
     )
     return seen.healthy and not same and seen.scraped_at is not None and seen.scraped_at > issued
 
 
-def _down(state: GuardState, seen: Seen) -> Step | None:
-    """Since when the process is gone, when that has changed."""
+def _down(state: GuardState, seen: Situation) -> Step | None:
+    """Record since when the process is gone, or that it is back."""
     down = seen.settled is ProcessState.DOWN
     if down and state.down_since is None:
         return Step(replace(state, down_since=seen.now), "the process is not there")
@@ -359,7 +365,7 @@ def _down(state: GuardState, seen: Seen) -> Step | None:
     return None
 
 
-def _roll_back(state: GuardState, seen: Seen, why: str) -> Step:
+def _roll_back(state: GuardState, seen: Situation, why: str) -> Step:
     return to(
         state, Phase.ROLLING_BACK, seen.now, why,
         goal=_other(state.goal), why=why, issued=None, healthy_at=None, down_since=None,

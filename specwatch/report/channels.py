@@ -23,7 +23,16 @@ from specwatch.config.report import Email, Webhook, mailbox
 from specwatch.domain.units import host_port, server_address
 from specwatch.errors import ConfigError, DeliveryError
 from specwatch.report.outgoing import Outgoing
-from specwatch.runtime.posting import SHOWN, TlsAdapter, chain, masked, root, secrets_in
+from specwatch.runtime.posting import (
+    SHOWN,
+    TlsAdapter,
+    Unreached,
+    chain,
+    masked,
+    root,
+    secrets_in,
+    unreached,
+)
 from specwatch.runtime.tls import context_for
 from specwatch.wording.text import shown
 
@@ -312,17 +321,8 @@ class Hook:
 
 def _unreachable(error: Exception, where: str, text: str, timeout: float) -> DeliveryError:
     """Why a server was not reached, of which ``text`` is the error's own words, and what to do."""
-    causes = list(chain(error))
-    if _is_timeout(error):
-        detail = f"{where} did not answer within {timeout:g} s; is it hung, behind a firewall, or"
-        return DeliveryError(f"{detail} of another protocol on this port?", retry=True)
-    if any(isinstance(cause, requests.exceptions.SSLError | ssl.SSLError) for cause in causes):
-        detail = f"no secure connection to {where}: {text}; name the authority in ca_file, or the"
-        return DeliveryError(f"{detail} host as its certificate does", retry=False)
-    if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
-        return DeliveryError(f"nothing listens at {where}; is it up, on this port?", retry=True)
-    detail = f"cannot reach {where}: {text}; check its host name and the network"
-    return DeliveryError(detail, retry=True)
+    why, sentence = unreached(error, where, detail=text, timeout=timeout)
+    return DeliveryError(sentence, retry=why is not Unreached.TLS)
 
 
 def _is_timeout(error: Exception) -> bool:

@@ -1,1 +1,1 @@
-"""Clock, logs, files, sockets, child processes and HTTP servers: knows nothing of speculation."""
+"""Clock, logs, files, sockets, child processes and HTTP servers, independent of speculation."""

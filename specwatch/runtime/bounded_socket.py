@@ -1,4 +1,4 @@
-"""A socket whose every operation ends by one deadline, for http.client."""
+"""A socket for http.client with one deadline for all its operations."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _CHUNK = 64 * 1024
 class BoundedSocket:
     """Connects, sends and receives until ``deadline``, a time of the monotonic clock.
 
-    A socket's own timeout bounds each call, so that a server which trickles could hold a scrape
-    for ever. Only one thread may use it, but any may :meth:`abort` it.
+    A socket's own timeout bounds each single call, so that a server that sends slowly could delay a
+    scrape without limit. Only one thread may use it, but any may :meth:`abort` it.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -59,7 +59,7 @@ class BoundedSocket:
             secured.do_handshake()
 
     def is_idle(self) -> bool:
-        """Whether nothing has come: neither the end of the connection nor stray bytes."""
+        """Whether there is nothing to read: neither the end of the connection nor stray bytes."""
         sock = self._sock
         if sock is None or sock.fileno() < 0:
             return False
@@ -68,7 +68,7 @@ class BoundedSocket:
         return not poll.poll(0)
 
     def abort(self) -> None:
-        """Make the operation that is under way fail soon, and those that follow."""
+        """Make the current operation fail soon, and all later ones."""
         self._aborted = True
         sock = self._sock
         if sock is not None:
@@ -76,10 +76,10 @@ class BoundedSocket:
                 # Not a TLS socket's own method, which pulls the session from under its user.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
-                return  # not connected any more, which is what was wanted
+                return  # not connected any more
 
     def end(self) -> None:
-        """Close for good, readers or not."""
+        """Close now, even if there are readers."""
         if self._sock is not None:
             self._sock.close()
 
@@ -103,13 +103,13 @@ class BoundedSocket:
             self.end()
 
     def reader_closed(self) -> None:
-        """A reader says that it is done."""
+        """Called by a reader that is closed."""
         self._readers -= 1
         if self._closing and not self._readers:
             self.end()
 
     def _connect(self, sock: socket.socket, address: Address, seconds: float) -> None:
-        # Not in one blocking call: a shutdown that came just before it would have no effect.
+        # Not in one blocking call: a shutdown just before it would have no effect.
         sock.setblocking(False)
         code = sock.connect_ex(address.place)
         if code == errno.EINPROGRESS:

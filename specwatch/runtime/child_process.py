@@ -1,8 +1,8 @@
-"""Running somebody else's command to its end, bounded in time and in what it may say.
+"""Runs a command to its end, with limits on its time and its output.
 
-Without a shell, in a session and process group of its own, with nothing to read. What it leaves
-running in the background is left alone, unless it ran out of time; such a process must not keep
-the command's output, which nobody reads any more.
+It runs without a shell and without input, in its own session and process group. What it leaves
+running in the background is left alone, unless the command ran out of time; such a process should
+not keep the command's output open, because nobody reads it any more.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REAPED_WITHIN = 5.0
 _LOOK_EVERY = 0.05
 _LONGEST_LINE = 300
 _OURS = ("SPECWATCH_", "LISTEN_", "NOTIFY_", "WATCHDOG_", "CREDENTIALS_DIRECTORY")
-"""What variables begin with that are not for others: settings, secrets, the service manager's."""
+"""Prefixes of variables that are not passed on: settings, secrets, those of the service manager."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Finished:
     """How a command ended.
 
     ``status`` is its exit status, negative for the signal that ended it, and None when it took
-    longer than allowed. ``output`` is the end of all that it said; ``answer`` is that of its
-    standard output, without its standard error where they were kept apart.
+    longer than allowed. ``output`` is the end of all its output; ``answer`` is that of its
+    standard output, without its standard error if they were kept apart.
     """
 
     words: tuple[str, ...]
@@ -53,30 +53,28 @@ class Finished:
 
     @property
     def failure(self) -> str | None:
-        """What went wrong, as a sentence with its last words; None for success."""
+        """What went wrong, as a sentence with its last line of output; None for success."""
         if self.status == 0:
             return None
         if self.status is None:
             what = f"took longer than {format_duration(self.timeout)} and was ended"
         elif self.status < 0:
-            what = f"was ended by {_signal_name(-self.status)}"
+            what = f"was ended by {signal_name(-self.status)}"
         else:
             what = f"exited with status {self.status}"
-        return f"`{shlex.join(masked(self.words))}` {what}; {self._last_words()}"
-
-    def _last_words(self) -> str:
         lines = [line.strip() for line in self.output.splitlines() if line.strip()]
-        return f"its last output: {printable(lines[-1])}" if lines else "it wrote nothing"
+        last = f"its last output: {printable(lines[-1])}" if lines else "it wrote nothing"
+        return f"`{shlex.join(masked(self.words))}` {what}; {last}"
 
 
 def printable(text: str) -> str:
-    """What a command said, short and safe to show."""
+    """Output of a command, short and safe to show."""
     plain = "".join(char if char.isprintable() else "?" for char in text[: _LONGEST_LINE + 1])
     return plain if len(plain) <= _LONGEST_LINE else plain[: _LONGEST_LINE - 3] + "..."
 
 
 def environment_for(target: str, action: str, incident: str = "") -> dict[str, str]:
-    """What a command is told of why it runs; ``incident`` is empty where there is none."""
+    """The variables that say why a command or a hook runs; ``incident`` may be empty."""
     return {
         "SPECWATCH_TARGET": target,
         "SPECWATCH_ACTION": action,
@@ -95,9 +93,9 @@ def run_command(
     """Run a command; after ``timeout`` seconds its whole process group is ended.
 
     The group gets SIGTERM, and SIGKILL ``grace`` seconds later. ``environment`` is added to the
-    inherited one, which is passed on without what is ours. ``apart`` keeps standard error out of
-    the answer, at the price of the order in which the two were written. Raises ActuatorError,
-    unchanged, for what cannot be started.
+    inherited one, without our own variables. ``apart`` keeps standard error out of the answer, at
+    the price of the order in which the two were written. Raises ActuatorError, unchanged, for a
+    command that cannot be started.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
     begun = time.monotonic()
@@ -151,9 +149,9 @@ class _Tail:
 
 
 class _Watched:
-    """A child that was started: reads what it says, and sees it end without reaping it.
+    """A started child: reads its output, and notices its end without reaping it.
 
-    As long as it is not reaped its process id, which is that of the group, belongs to nobody else.
+    Until it is reaped, no other process gets its process id, which is that of the group.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -227,7 +225,8 @@ class _Watched:
                 self._answer.add(piece)
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """``SIGKILL`` and the like, or the number of a signal without a name."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -33,15 +33,15 @@ IDLE_SECONDS = 75.0
 """How long a connection is kept without a request; Prometheus asks every minute or sooner."""
 ANSWER_SECONDS = 300.0
 """How long a request may take until the client has its answer, or as much as fits its buffers."""
-_TOLD_EVERY = 60.0
-"""Seconds between two lines of log about connections that cannot be accepted."""
+_LOG_SECONDS = 60.0
+"""Seconds between two log lines about connections that cannot be accepted."""
 
 
 class _Protocol(H11Protocol):
-    """Refuses a request that goes wrong in its body without a traceback in the log.
+    """Refuses a request with a broken body without a traceback in the log.
 
-    uvicorn's own raises where the answer has begun or may have no body, and lets the application
-    go on with an answer that raises too: any client could fill the log.
+    uvicorn's own method raises if the answer has begun or may have no body, and so does the
+    application when it goes on with its answer: any client could fill the log.
     """
 
     def send_400_response(self, msg: str) -> None:
@@ -99,12 +99,12 @@ class _TimedProtocol(_Protocol):
         self._end_in(seconds)
 
     def _answer(self) -> None:
-        """Answers may take as long as they like."""
+        """There is no time limit for answers."""
         self._waiting_since = None
         self._end_in(None)
 
     def _end_in(self, seconds: float | None) -> None:
-        """Close the connection then, in place of any other time."""
+        """Close the connection after so many seconds, which replaces an earlier limit."""
         if self._timer is not None:
             self._timer.cancel()
         if seconds is not None:
@@ -112,7 +112,7 @@ class _TimedProtocol(_Protocol):
 
 
 class _BoundedProtocol(_TimedProtocol):
-    """Closes those that take too long, and those that have waited longest when too many."""
+    """Closes slow connections, and of too many those that have waited longest."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -135,34 +135,34 @@ class _BoundedProtocol(_TimedProtocol):
         self._end_in(ANSWER_SECONDS)
 
     def _needed_since(self) -> float:
-        """A sort key: connections that nobody needs before others, longest waiting first."""
+        """A sort key: idle connections first, longest waiting first."""
         if self._waiting_since is not None:
             return self._waiting_since
         # A client that does not read its answer is not better than one that does not ask.
         return 0.0 if self.flow.write_paused else self.loop.time()
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: signals belong to whoever owns the process."""
+class _UvicornServer(uvicorn.Server):
+    """uvicorn without its signal handlers: the process handles signals itself."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        asyncio.get_running_loop().set_exception_handler(Complaints(time.monotonic))
+        asyncio.get_running_loop().set_exception_handler(LoopErrors(time.monotonic))
         await super().startup(sockets)
 
 
-class Complaints:
-    """What goes wrong in the event loop, logged; without file descriptors once a minute.
+class LoopErrors:
+    """Logs errors of the event loop; a lack of file descriptors only once a minute.
 
-    asyncio has a traceback for each connection that it cannot accept, thousands a second.
+    asyncio logs a traceback for each connection that it cannot accept, thousands a second.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._told: float | None = None
+        self._logged: float | None = None
         self._refused = 0
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -173,8 +173,8 @@ class Complaints:
             return
         now = self._monotonic()
         self._refused += 1
-        if self._told is None or now - self._told >= _TOLD_EVERY:
-            self._told = now
+        if self._logged is None or now - self._logged >= _LOG_SECONDS:
+            self._logged = now
             _log.error(
                 "cannot_accept",
                 detail=f"{error.strerror}: connections have to wait; see who holds them, or raise"
@@ -204,8 +204,8 @@ class HttpServer:
         """``app`` may have a lifespan; ``name`` is that of the thread.
 
         At the end, requests that run get ``grace`` seconds. ``transparent`` is for a proxy: no
-        ``Date`` is added to responses, and what requests say of an earlier proxy is left to the
-        application. ``bounded`` is for a server that has few clients and short answers: it has
+        ``Date`` is added to responses, and headers of an earlier proxy are left to the application.
+        ``bounded`` is for a server that has few clients and short answers: it has
         :data:`MOST_CONNECTIONS`, of which the one that waits longest makes room for another.
         """
         self._app = app
@@ -226,13 +226,13 @@ class HttpServer:
     def start(self) -> None:
         """Listen and serve; returns when requests are answered.
 
-        Raises ConfigError when the address cannot be had.
+        Raises ConfigError when it cannot listen on the address.
         """
         listening = self._bind()
         config = uvicorn.Config(
             self._app,
             log_config=None,
-            # Its warnings are about what clients send, who could fill the log with them.
+            # Its warnings are about requests: clients could fill the log with them.
             log_level="error" if self._bounded else "warning",
             access_log=False,
             ws="none",
@@ -243,10 +243,10 @@ class HttpServer:
             backlog=_ACCEPTED_AT_ONCE if self._bounded else _QUEUE,
             date_header=not self._transparent,
             proxy_headers=not self._transparent,
-            # uvicorn is said to take whole seconds, and takes any.
+            # Typed as whole seconds, but uvicorn accepts fractions.
             timeout_graceful_shutdown=self._grace,  # type: ignore[arg-type]
         )
-        server = _Server(config)
+        server = _UvicornServer(config)
         thread = threading.Thread(
             target=server.run, kwargs={"sockets": [listening]}, name=self._name, daemon=True
         )
@@ -262,7 +262,7 @@ class HttpServer:
         self._server, self._thread = server, thread
 
     def stop(self, timeout: float = 3.0) -> bool:
-        """Stop listening; returns whether that was over within ``timeout`` seconds."""
+        """Stop the server; returns whether it ended within ``timeout`` seconds."""
         if self._server is None or self._thread is None:
             return True
         self._server.should_exit = True

@@ -20,8 +20,8 @@ def configure(
 ) -> None:
     """Send all logs, those of libraries and warnings included, to ``stream`` (standard error).
 
-    ``auto`` is console on a terminal and JSON elsewhere; colours only on a terminal. A stream that
-    cannot be written to loses lines and does no other harm.
+    ``auto`` is console on a terminal and JSON elsewhere; colours only on a terminal. Lines for a
+    stream that cannot be written to are lost.
     """
     out = sys.stderr if stream is None else stream
     # A process can be started with its standard error closed.
@@ -29,13 +29,13 @@ def configure(
     console = style == "console" or (style == "auto" and terminal)
     handler = logging.NullHandler() if out is None else _Handler(out)
     handler.setFormatter(_formatter(console=console, colors=terminal and not no_color))
-    # Libraries may set levels of their own loggers, which the root's does not bind.
+    # Libraries may set levels on their loggers, which override that of the root logger.
     handler.setLevel(level.upper())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     logging.captureWarnings(True)
-    # A line for each job and each request would bury what matters.
+    # They would log a line for each job and each request.
     for noisy in _NOISY:
         logging.getLogger(noisy).setLevel(logging.WARNING)
     structlog.configure(
@@ -50,7 +50,7 @@ def configure(
 
 class _Handler(logging.StreamHandler[IO[str]]):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Give the line up: the stream that would tell of it is the one that is broken."""
+        """Drop the line: its error could only go to the same broken stream."""
 
 
 def _shared() -> list[Processor]:
@@ -80,13 +80,13 @@ def _formatter(*, console: bool, colors: bool) -> logging.Formatter:
 
 
 def _in_order(_: object, __: str, event: EventDict) -> EventDict:
-    """What every line has comes first."""
+    """Put the keys that every line has first."""
     first = {key: event[key] for key in _FIRST if key in event}
     return {**first, **event}
 
 
 def _printable(_: object, __: str, event: EventDict) -> EventDict:
-    """Names come from servers: spell what could command a terminal."""
+    """Escape control characters: names come from servers, and could control the terminal."""
     for key, value in event.items():
         if isinstance(value, str) and key != "exception" and not value.isprintable():
             event[key] = ascii(value)

@@ -1,17 +1,19 @@
-"""What posting to somebody else's server needs: certificates checked, failures told plainly."""
+"""What HTTP clients based on requests share: certificates, and why a request failed."""
 
 from __future__ import annotations
 
+import enum
 import ssl
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
+import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 
 SHOWN = 300
-"""Characters of what a server said, at most."""
+"""Characters of a server's answer that a message quotes at most."""
 
 
 class TlsAdapter(HTTPAdapter):
@@ -32,7 +34,7 @@ class TlsAdapter(HTTPAdapter):
 
 
 def chain(error: BaseException) -> Iterable[BaseException]:
-    """The error and all that it stands for: requests and urllib3 wrap what happened."""
+    """The error and its causes: requests and urllib3 wrap what happened."""
     seen: list[BaseException] = []
     waiting: list[object] = [error]
     while waiting:
@@ -45,14 +47,53 @@ def chain(error: BaseException) -> Iterable[BaseException]:
 
 
 def root(error: BaseException) -> BaseException:
-    """The one that says most."""
+    """The cause that says most."""
     return next(
         (cause for cause in chain(error) if isinstance(cause, OSError) and cause.errno), error
     )
 
 
+class Unreached(enum.Enum):
+    """Why a request had no answer."""
+
+    TIMEOUT = enum.auto()
+    TLS = enum.auto()
+    REFUSED = enum.auto()
+    OTHER = enum.auto()
+
+
+def unreached(
+    error: BaseException,
+    where: str,
+    *,
+    detail: str,
+    timeout: float,
+    server: str = "it",
+    ca_option: str = "in ca_file",
+) -> tuple[Unreached, str]:
+    """Why ``where`` gave no answer, and a sentence with what to do.
+
+    ``detail`` is the text of the error, ``timeout`` the limit in seconds, ``server`` the name of
+    the program that should listen.
+    """
+    causes = list(chain(error))
+    if any(isinstance(cause, requests.Timeout | TimeoutError) for cause in causes):
+        return Unreached.TIMEOUT, (
+            f"{where} did not answer within {timeout:g} s; is it hung, behind a firewall, or of"
+            " another protocol on this port?"
+        )
+    if any(isinstance(cause, requests.exceptions.SSLError | ssl.SSLError) for cause in causes):
+        return Unreached.TLS, (
+            f"no secure connection to {where}: {detail}; name the authority {ca_option}, or the"
+            " host as its certificate does"
+        )
+    if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+        return Unreached.REFUSED, f"nothing listens at {where}; is {server} up, on this port?"
+    return Unreached.OTHER, f"cannot reach {where}: {detail}; check its host name and the network"
+
+
 def masked(text: str, secrets: Iterable[str]) -> str:
-    """What somebody else said, short, on one line, and without the secrets that they were told."""
+    """A server's text, short, on one line, and without the secrets that were sent to it."""
     for secret in sorted(filter(None, set(secrets)), key=len, reverse=True):
         text = text.replace(secret, "***")
     plain = "".join(char if char.isprintable() else " " for char in text)

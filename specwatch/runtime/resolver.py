@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Address(NamedTuple):
-    """What a socket is made of, and where it connects to."""
+    """The arguments of a socket, and the address that it connects to."""
 
     family: int
     kind: int
@@ -21,8 +21,8 @@ class Address(NamedTuple):
 class Resolver:
     """Addresses of one host and port.
 
-    The system's resolver knows no time limit, so that it runs in a thread: one at a time, for which
-    later callers wait too.
+    The system's resolver has no time limit, so it runs in a thread: one at a time, for which later
+    callers wait too.
     """
 
     def __init__(self, host: str, port: int) -> None:
@@ -30,15 +30,15 @@ class Resolver:
         self._port = port
         self._pending: Future[list[Address]] | None = None
         self._fixed: list[Address] | None = None
-        # Not an address but a name, most often: then it is looked up when it is needed.
+        # Fails for a name, which is looked up when it is needed.
         with contextlib.suppress(OSError, UnicodeError):
             self._fixed = _look_up(host, port, socket.AI_NUMERICHOST)
 
     def addresses(self, timeout: float) -> list[Address]:
-        """All addresses, the system's favourite first, after ``timeout`` seconds at most.
+        """All addresses in the system's order of preference, after ``timeout`` seconds at most.
 
-        Raises TimeoutError, OSError for a name that is not known, UnicodeError for one that cannot
-        be one, and ConnectionAbortedError after :meth:`abort`.
+        Raises TimeoutError, OSError for an unknown name, UnicodeError for an invalid name, and
+        ConnectionAbortedError after :meth:`abort`.
         """
         if self._fixed is not None:
             return self._fixed

@@ -1,7 +1,8 @@
-"""Repeating jobs by APScheduler, in lanes that cannot hold one another up."""
+"""Repeating jobs by APScheduler, in lanes that cannot delay one another; and the clock."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,14 +12,21 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
+from specwatch.domain.model import Moment
+
 _log = structlog.get_logger("specwatch.schedule")
+
+
+def current_moment() -> Moment:
+    """This moment on the wall clock and on the monotonic clock, in seconds."""
+    return Moment(time.time(), time.monotonic())
 
 
 class Schedule:
     """Runs jobs at intervals of the wall clock; one job never runs twice at a time.
 
     When the clock is set, jobs are due at the wrong time until :meth:`clear` and :meth:`every`
-    have set them anew.
+    have set them again.
     """
 
     def __init__(self, lanes: Mapping[str, int]) -> None:
@@ -71,5 +79,5 @@ def _run(job: Callable[..., None], *args: Any) -> None:
     try:
         job(*args)
     except Exception:
-        # A defect of ours in one job must neither stop the others nor pass unseen.
+        # A defect in one job must not stop the others, and must be logged.
         _log.exception("job_failed", job=getattr(job, "__name__", repr(job)))

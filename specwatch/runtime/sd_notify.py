@@ -1,6 +1,6 @@
-"""Telling systemd how we are, by the sd_notify protocol.
+"""Sends the daemon's state to systemd by the sd_notify protocol.
 
-See sd_notify(3). Without NOTIFY_SOCKET everything here does nothing.
+See sd_notify(3). Without NOTIFY_SOCKET nothing is sent.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _LONGEST_SENTENCE = 500
 class ServiceManager:
     """Sends notifications to the service manager that started us, if one did.
 
-    One that cannot be sent is logged, and the next one is sent all the same.
+    A failure is logged, and the next notification is tried again.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        """Raises ConfigError for a WATCHDOG_USEC that is no number."""
+        """Raises ConfigError for a WATCHDOG_USEC that is not a number."""
         address = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._failing = False
@@ -38,7 +38,7 @@ class ServiceManager:
                 " it to systemd"
             )
         self.watchdog_seconds: float | None = int(interval) / 1e6 or None if ours else None
-        """How often a sign of life is due, in seconds; None when nobody waits for one."""
+        """How often a sign of life is due, in seconds; None without a watchdog."""
 
     def ready(self, status: str) -> None:
         """Start-up, or a reload, is over."""
@@ -49,7 +49,7 @@ class ServiceManager:
         self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """The end has begun."""
+        """The process is about to end."""
         self._send("STOPPING=1", _status("Stopping"))
 
     def status(self, sentence: str) -> None:
@@ -66,10 +66,10 @@ class ServiceManager:
             return
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-                sock.settimeout(_SEND_SECONDS)  # a service manager that hangs must not hold us
+                sock.settimeout(_SEND_SECONDS)  # a service manager that hangs must not delay us
                 sock.connect(self._address)
                 sock.sendall("\n".join(lines).encode("utf-8", "replace"))
-        except (OSError, ValueError) as error:  # ValueError: no name that a socket can have
+        except (OSError, ValueError) as error:  # ValueError: not a valid address of a socket
             if not self._failing:
                 _log.warning("notify_failed", detail=str(error))
             self._failing = True

@@ -1,4 +1,4 @@
-"""Text of files that commands and units name, read with a bound."""
+"""Reads text files that commands and units name, up to a limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LARGEST = 1 << 20
 
 def read_text(path: str) -> str:
     """The text of a file that a command or a unit names; UTF-8, at most 1 MiB. Raises OSError."""
-    # Without O_NONBLOCK a named pipe would be waited for.
+    # Without O_NONBLOCK opening a named pipe would block.
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "is not a regular file", path)

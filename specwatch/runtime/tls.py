@@ -1,4 +1,4 @@
-"""How servers' certificates are checked."""
+"""TLS contexts: how servers' certificates are checked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def context_for(section: Reached, url: str, what: str) -> ssl.SSLContext | None:
     """How to check the certificate of ``url``; None without TLS.
 
     Servers with the same authority share a context, which takes a megabyte. Raises ConfigError,
-    which begins with ``what`` is reached, for a ``ca_file`` that is none.
+    which begins with ``what``, for a ``ca_file`` that cannot be used.
     """
     if not url.startswith("https:"):
         return None

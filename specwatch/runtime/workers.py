@@ -1,4 +1,4 @@
-"""One function of many things, called on several processors."""
+"""Calls one function with many items on several processors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from specwatch.errors import SpecwatchError
 
 _Item = TypeVar("_Item")
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 _MOST = 4
-"""Processes: what is served beside them is not to wait for long."""
+"""Processes at most, so that the server on the same machine is not slowed down."""
 _LEAST_ITEMS = 4
-"""Things for each process: starting one for less takes longer than it saves."""
+"""Items for each process: to start one for fewer takes longer than it saves."""
 
 
 _PR_SET_PDEATHSIG = 1
@@ -29,18 +29,18 @@ _PR_SET_PDEATHSIG = 1
 
 
 class WorkerLostError(SpecwatchError):
-    """A process ended in the middle: killed, mostly for want of memory."""
+    """A worker process was killed, most likely by a lack of memory."""
 
 
 @contextmanager
 def spread(
-    function: Callable[[_Item], _Found], items: Sequence[_Item], prepare: Callable[[], None]
-) -> Iterator[Iterator[_Found]]:
-    """What the function makes of each item, in their order, as it is made.
+    function: Callable[[_Item], _Result], items: Sequence[_Item], prepare: Callable[[], None]
+) -> Iterator[Iterator[_Result]]:
+    """The results of the function for the items, in their order, as they become available.
 
-    Where there are many, the work is done by copies of this process; ``prepare`` is called before,
+    With many items, the work is done by copies of this process; ``prepare`` is called before,
     and closes what is not to be copied. Not where other threads run, whose locks a copy would find
-    as they are at that moment, nor where no process is to be had. What the function raises is
+    as they are at that moment, nor where no process can be started. What the function raises is
     raised here. Raises WorkerLostError where a copy ends before its work.
     """
     count = min(_MOST, _processors(), len(items) // _LEAST_ITEMS)
@@ -80,7 +80,7 @@ def _start(
 
 
 def _processors() -> int:
-    """Those that this process may use; one where copies of processes are not sound."""
+    """Processors that this process may use; one on systems where forking is unsafe."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
@@ -91,7 +91,7 @@ def _work(
     receivers: Iterable[Connection],
     asking: int,
 ) -> None:
-    """Send what is made of each item, or what was raised instead, after which there is no more."""
+    """Send the result of each item, or the error that it raised, which ends the work."""
     # It ends with the process that asks, and with it what both have open: a lock of a file, too.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if os.getppid() != asking:
@@ -104,7 +104,7 @@ def _work(
     except SpecwatchError as error:
         sender.send((None, error))
     except (BrokenPipeError, KeyboardInterrupt):
-        return  # nobody asks any more
+        return  # the parent has stopped reading
 
 
 def _received(receiver: Connection) -> Any:

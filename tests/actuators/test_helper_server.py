@@ -24,7 +24,7 @@ from specwatch.errors import ActuatorError, ConfigError
 from specwatch.guard.plan import FileChange, Plan, ProcessState, Service
 
 PLAN = Plan(("a", "b c"), ("a",), (FileChange("/x", None, "text\n"),), ("step",), ("note",))
-SERVICE = Service(ProcessState.CHANGING, None, "i1", "語")
+SERVICE = Service(ProcessState.CHANGING, Mode.OFF, None, "語")
 
 
 class Recorder:
@@ -203,11 +203,6 @@ def test_only_systemd_can_start_it(environ: dict[str, str]) -> None:
     mine = {name: value.replace("me", str(os.getpid())) for name, value in environ.items()}
     with pytest.raises(ConfigError, match=r"specwatch-guard@UNIT\.socket"):
         activated_socket(mine, os.getpid())
-
-
-def test_the_mode_survives_the_way(client: HelperClient, actuator: Recorder) -> None:
-    actuator.status = lambda: Service(ProcessState.UP, Mode.OFF, None)  # type: ignore[method-assign]
-    assert client.status() == Service(ProcessState.UP, Mode.OFF, None)
 
 
 def test_the_command_is_hidden_and_refuses_a_person() -> None:

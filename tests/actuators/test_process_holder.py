@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from specwatch.actuators import process_holder
-from specwatch.actuators.held_process import MARK, Event, HeldProcess
+from specwatch.actuators.held_process import MARK, HeldProcess, ProcessEvent
 from tests.actuators.process_families import alive, born, descendants, family, python
 from tests.hostile import wait_for
 
@@ -34,7 +34,7 @@ def held(words: Sequence[str], *, grace: float = 30.0, sweep: float = 30.0) -> H
     return HeldProcess(words, environ=os.environ, grace=grace, sweep=sweep)
 
 
-def started(life: HeldProcess) -> tuple[int, Iterator[Event]]:
+def started(life: HeldProcess) -> tuple[int, Iterator[ProcessEvent]]:
     """The program's number, and the events that follow."""
     events = life.events(60.0)
     event = next(events)
@@ -42,7 +42,7 @@ def started(life: HeldProcess) -> tuple[int, Iterator[Event]]:
     return event.number, events
 
 
-def finished(life: HeldProcess, events: Iterator[Event]) -> list[Event]:
+def finished(life: HeldProcess, events: Iterator[ProcessEvent]) -> list[ProcessEvent]:
     """The last events of a life that ended with all that it had."""
     last = []
     for event in events:
@@ -55,7 +55,6 @@ def finished(life: HeldProcess, events: Iterator[Event]) -> list[Event]:
 
 def holder_of(program: int) -> int:
     found = process_holder.process(program)
-    assert found is not None
     return found.parent
 
 
@@ -81,7 +80,7 @@ def test_a_program_has_our_surroundings_and_its_end_is_told(
     )
     life = held(python(code))
     _, events = started(life)
-    assert finished(life, events) == [Event("ended", 3)]
+    assert finished(life, events) == [ProcessEvent("ended", 3)]
     out = capfd.readouterr().out.splitlines()
     assert out == ["True ''", "['0', '1', '2', '3']"]  # the last is that of listdir
 
@@ -89,7 +88,7 @@ def test_a_program_has_our_surroundings_and_its_end_is_told(
 def test_it_does_not_ignore_what_python_ignores(capfd: pytest.CaptureFixture[str]) -> None:
     life = held(["grep", "SigIgn", "/proc/self/status"])
     _, events = started(life)
-    assert finished(life, events) == [Event("ended", 0)]
+    assert finished(life, events) == [ProcessEvent("ended", 0)]
     ignored = int(capfd.readouterr().out.split()[1], 16)
     assert not ignored & 1 << (signal.SIGPIPE - 1)
 
@@ -106,7 +105,7 @@ def test_what_cannot_be_started_is_told_with_its_reason(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no program")
     for program, code in (("none", errno.ENOENT), ("text", errno.EACCES)):
         life = held([str(tmp_path / program)])
-        assert finished(life, life.events(60.0)) == [Event("failed", code)]
+        assert finished(life, life.events(60.0)) == [ProcessEvent("failed", code)]
 
 
 def test_a_program_is_asked_first_and_its_children_after_it(tmp_path: Path) -> None:
@@ -132,7 +131,7 @@ while True:
     _, events = started(life)
     wait_for(lambda: (tmp_path / "ready").exists())
     life.stop(30.0)
-    assert finished(life, events) == [Event("ended", 7)]
+    assert finished(life, events) == [ProcessEvent("ended", 7)]
     assert (tmp_path / "told").exists()
 
 
@@ -141,7 +140,7 @@ def test_a_signal_to_the_holder_goes_to_the_program(number: signal.Signals) -> N
     life = held(["sleep", "600"])
     program, events = started(life)
     os.kill(holder_of(program), number)
-    assert finished(life, events) == [Event("ended", -number)]
+    assert finished(life, events) == [ProcessEvent("ended", -number)]
 
 
 def test_after_its_time_all_of_a_stubborn_family_is_killed(tmp_path: Path) -> None:
@@ -149,7 +148,7 @@ def test_after_its_time_all_of_a_stubborn_family_is_killed(tmp_path: Path) -> No
     _, events = started(life)
     pids = born(tmp_path)
     life.stop(0.2)
-    assert finished(life, events) == [Event("ended", -signal.SIGKILL)]
+    assert finished(life, events) == [ProcessEvent("ended", -signal.SIGKILL)]
     assert alive(pids) == []
 
 
@@ -166,7 +165,7 @@ def test_what_a_program_leaves_behind_ends_with_it() -> None:
     obeys_not = "trap '' TERM; exec setsid sleep 600"
     life = held(["sh", "-c", f"sleep 600 & ({obeys_not}) & sleep 0.1; kill -9 $$"], sweep=0.2)
     _, events = started(life)
-    assert finished(life, events) == [Event("ended", -signal.SIGKILL)]
+    assert finished(life, events) == [ProcessEvent("ended", -signal.SIGKILL)]
 
 
 def test_when_its_owner_is_killed_a_stubborn_family_is_ended(tmp_path: Path) -> None:
@@ -179,7 +178,6 @@ def test_when_its_owner_is_killed_a_stubborn_family_is_ended(tmp_path: Path) -> 
 
 def test_when_the_holder_is_killed_a_flood_that_nobody_reads_is_ended() -> None:
     with holder(["yes"], grace=600.0) as process:
-        assert process.stderr is not None
         program = int(process.stderr.readline())
         above = holder_of(program)
         process.kill()
@@ -199,7 +197,6 @@ def test_when_the_holder_is_killed_a_stubborn_family_is_ended(tmp_path: Path) ->
 
 def test_when_both_are_killed_the_program_is_told() -> None:
     with holder(SLEEP, grace=600.0) as process:
-        assert process.stderr is not None
         program = int(process.stderr.readline())
         above = holder_of(program)
         os.kill(process.pid, signal.SIGSTOP)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from specwatch.actuators import Actuator, process_holder
+from specwatch.actuators import process_holder
 from specwatch.actuators import supervisor as supervisor_module
-from specwatch.actuators.supervised import SupervisedActuator
 from specwatch.actuators.supervisor import Backoff, Supervisor
 from specwatch.domain.model import Mode
 from specwatch.errors import ActuatorError, CannotStrip
@@ -65,7 +64,6 @@ def program(supervisor: Supervisor) -> int:
     """The number of the process that runs, once it does."""
     wait_for(lambda: supervisor.status().life is ProcessState.UP)
     instance = supervisor.status().instance
-    assert instance is not None
     return int(instance.partition("-")[0])
 
 
@@ -86,7 +84,7 @@ def test_the_wait_before_a_start(lives: list[float], waits: list[float]) -> None
 
 
 def test_it_runs_once_as_asked_and_is_gone_when_stopped(supervise: Supervise) -> None:
-    """A second start changes nothing; a restart is another instance."""
+    """A second start changes nothing; a start after a stop is another instance."""
     supervisor = supervise(SPECULATING)
     assert supervisor.status().life is ProcessState.DOWN
     supervisor.start(Mode.ON)
@@ -94,7 +92,8 @@ def test_it_runs_once_as_asked_and_is_gone_when_stopped(supervise: Supervise) ->
     assert (first.life, first.mode) == (ProcessState.UP, Mode.ON)
     supervisor.start(Mode.ON)
     assert supervisor.status() == first
-    supervisor.restart(Mode.ON)
+    supervisor.stop()
+    supervisor.start(Mode.ON)
     again = supervisor.status()
     assert (again.life, again.instance != first.instance) == (ProcessState.UP, True)
     supervisor.stop()
@@ -102,17 +101,6 @@ def test_it_runs_once_as_asked_and_is_gone_when_stopped(supervise: Supervise) ->
     assert (stopped.life, stopped.instance) == (ProcessState.DOWN, None)
     assert stopped.detail == "ended by SIGTERM"
     assert descendants() == []
-
-
-def test_it_starts_without_speculation_and_with_it(supervise: Supervise, tmp_path: Path) -> None:
-    supervisor = supervise(SPECULATING)
-    supervisor.start(Mode.ON)
-    starts(tmp_path, 1)
-    supervisor.restart(Mode.OFF)
-    assert supervisor.status().mode is Mode.OFF
-    starts(tmp_path, 2)
-    supervisor.restart(Mode.ON)
-    assert starts(tmp_path, 3) == [SPECULATING[1:], PLAIN[1:], SPECULATING[1:]]
 
 
 def test_what_ends_by_itself_starts_again_as_it_was(supervise: Supervise, tmp_path: Path) -> None:
@@ -169,7 +157,6 @@ def test_its_holder_killed_all_ends_and_starts_again(supervise: Supervise, tmp_p
     supervisor.start(Mode.ON)
     starts(tmp_path, 1)
     found = process_holder.process(program(supervisor))
-    assert found is not None
     os.kill(found.parent, signal.SIGKILL)
     starts(tmp_path, 2)
     assert alive([found.pid]) == []
@@ -189,7 +176,7 @@ def test_asked_to_stop_it_ends_and_starts_nothing_more(supervise: Supervise) -> 
     assert (supervisor.status().life, told) == (ProcessState.CHANGING, [])
     supervisor.ask_to_stop(then=lambda: told.append("hastened"))
     with pytest.raises(ActuatorError, match="about to end"):
-        supervisor.restart(Mode.ON)
+        supervisor.start(Mode.ON)
     wait_for(lambda: told == ["hastened", "hastened"])
     assert descendants() == []
 
@@ -204,7 +191,6 @@ def test_a_holder_that_hangs_holds_up_nothing(
     supervisor = supervise(["sleep", "600"], stop_timeout=0.1)
     supervisor.start(Mode.ON)
     found = process_holder.process(program(supervisor))
-    assert found is not None
     os.kill(found.parent, signal.SIGSTOP)
     with pytest.raises(ActuatorError, match="did not end within 100ms, nor by SIGKILL") as caught:
         supervisor.stop()
@@ -226,29 +212,28 @@ def test_rounds_leave_no_process_and_no_descriptor(supervise: Supervise) -> None
     before = descriptors()
     for _ in range(5):
         supervisor.start(Mode.ON)
-        supervisor.restart(Mode.OFF)
+        supervisor.start(Mode.OFF)
         supervisor.stop()
     assert (descriptors(), descendants()) == (before, [])
 
 
 def test_the_actuator_shows_what_it_does_and_does_it(supervise: Supervise, tmp_path: Path) -> None:
     supervisor = supervise(SPECULATING)
-    actuator: Actuator = SupervisedActuator(supervisor)
-    plan = actuator.plan()
+    plan = supervisor.plan()
     assert (plan.before, plan.after, plan.files) == (SPECULATING, PLAIN, ())
     supervisor.start(Mode.ON)
     expected = [SPECULATING[1:], PLAIN[1:], SPECULATING[1:]]
     assert starts(tmp_path, 1) == expected[:1]
-    for switch, mode in ((actuator.disable, Mode.OFF), (actuator.enable, Mode.ON)):
+    for switch, mode in ((supervisor.disable, Mode.OFF), (supervisor.enable, Mode.ON)):
         switch("incident")
-        first = actuator.status()
+        first = supervisor.status()
         done = 2 if mode is Mode.OFF else 3
         assert starts(tmp_path, done) == expected[:done]
         assert (first.life, first.mode) == (ProcessState.UP, mode)
         switch("incident")
-        assert actuator.status() == first
-    actuator.close()
-    assert actuator.status() == first
+        assert supervisor.status() == first
+    supervisor.close()
+    assert supervisor.status() == first
 
 
 @pytest.mark.parametrize(
@@ -263,6 +248,6 @@ def test_what_cannot_be_switched_off_is_refused_and_left_running(
     supervisor.start(Mode.ON)
     first = supervisor.status()
     with pytest.raises(error) as caught:
-        SupervisedActuator(supervisor).disable("incident")
+        supervisor.disable("incident")
     assert not caught.value.changed
     assert supervisor.status() == first

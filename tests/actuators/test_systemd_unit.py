@@ -233,7 +233,7 @@ def test_a_unit_changed_by_its_owner_is_told_and_made_anew(bench: Bench) -> None
     bench.systemd.write(f"/opt/vllm serve new {SPECULATION}")
     bench.systemd.reload()
     assert "changed since speculation was switched off" in bench.unit.status().detail
-    assert any("anew" in step for step in bench.unit.plan().steps)
+    assert any("again, without speculation" in step for step in bench.unit.plan().steps)
     bench.unit.disable("b")
     assert bench.command == ("/opt/vllm", "serve", "new")
     assert bench.unit.status().detail == ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specwatch.guard.state import Cause, Phase
-from tests.alerts.promtool import Fault, Told
+from tests.alerts.promtool import Fault
 from tests.alerts.self_monitoring_faults import SELF_MONITORING
 from tests.alerts.worlds import (
     BUCKETS,
@@ -29,7 +29,8 @@ def _breached(
     return Fault(
         alert,
         breach(rule, value, threshold, metric=metric, temperature=temperature),
-        [Told(MODEL if temperature == "all" else _WARM, description)],
+        MODEL if temperature == "all" else _WARM,
+        description,
         traffic=True,
         speculation=True,
     )
@@ -126,12 +127,8 @@ _BREACHES = (
     Fault(
         "SpeculationCustomRule",
         breach("slow-start", 0.7, 0.5, metric="ttft_p99"),
-        [
-            Told(
-                {**MODEL, "rule": "slow-start", "metric": "ttft_p99"},
-                "llama: ttft_p99 is 0.7; the threshold is 0.5.",
-            )
-        ],
+        {**MODEL, "rule": "slow-start", "metric": "ttft_p99"},
+        "llama: ttft_p99 is 0.7; the threshold is 0.5.",
         traffic=True,
     ),
 )
@@ -143,15 +140,11 @@ _SPEEDS = (
             of("specwatch_speedup_ratio", **_ALL): 0.8,
             of("specwatch_speedup_ratio_upper", **_ALL): 0.91,
         },
-        [
-            Told(
-                MODEL,
-                "Over the last hour, at equal load, it ran at 0.80 times the speed it has "
-                "without speculation, at 0.91 times at most by a 95 % interval. The rule "
-                "net-negative reads 1.00, and its threshold is 2.00. Nothing has switched "
-                "speculation off within 15 minutes.",
-            )
-        ],
+        MODEL,
+        "Over the last hour, at equal load, it ran at 0.80 times the speed it has "
+        "without speculation, at 0.91 times at most by a 95 % interval. The rule "
+        "net-negative reads 1.00, and its threshold is 2.00. Nothing has switched "
+        "speculation off within 15 minutes.",
         traffic=True,
         speculation=True,
         spare=frozenset({"specwatch_rule_verdict"}),
@@ -162,7 +155,8 @@ _SPEEDS = (
             of("specwatch_speedup_ratio", **_WARM): 0.8,
             of("specwatch_speedup_ratio_upper", **_WARM): 0.91,
         },
-        [Told(_WARM, "llama: at 0.80 times the speed without it; all of the interval is below 1.")],
+        _WARM,
+        "llama: at 0.80 times the speed without it; all of the interval is below 1.",
         traffic=True,
         speculation=True,
     ),
@@ -173,14 +167,10 @@ _SPEEDS = (
             of("specwatch_speedup_measured", **MODEL): 0,
             of("specwatch_assumed_break_even_acceptance_ratio", **MODEL): 0.4,
         },
-        [
-            Told(
-                _WARM,
-                "llama accepts 31% of them. Whether that pays is not measured; about 40% is "
-                "needed by the assumed draft cost, unless the rule low-acceptance has another "
-                "threshold.",
-            )
-        ],
+        _WARM,
+        "llama accepts 31% of them. Whether that pays is not measured; about 40% is "
+        "needed by the assumed draft cost, unless the rule low-acceptance has another "
+        "threshold.",
         traffic=True,
         speculation=True,
         spare=frozenset({"specwatch_coverage_ratio", "specwatch_rule_verdict"}),
@@ -199,14 +189,10 @@ def _burn(factor: float, line: float, long: str, short: str, at: int) -> Fault:
             of("specwatch_slo_error_ratio", **SLO): 0.008,
             of("specwatch_slo_budget_left_ratio", **SLO): 0.2,
         },
-        [
-            Told(
-                {**SLO, "long": long, "short": short, "servers": "one"},
-                f"llama: over {long} it burns {factor:g} times as fast as evenly, and over {short}"
-                f" too (line: {line:g}). Objective 99%; 0.8% of the requests of its window were too"
-                " slow, 20% of the budget is left.",
-            )
-        ],
+        {**SLO, "long": long, "short": short, "servers": "one"},
+        f"llama: over {long} it burns {factor:g} times as fast as evenly, and over {short}"
+        f" too (line: {line:g}). Objective 99%; 0.8% of the requests of its window were too"
+        " slow, 20% of the budget is left.",
         at,
     )
 
@@ -225,13 +211,8 @@ _GUARD = (
     Fault(
         "SpeculationGuardActed",
         {_DONE: "0x55 1x200", of("specwatch_guard_actions_today", **TARGET): "0x55 1x200"},
-        [
-            Told(
-                {**TARGET, "action": "disable"},
-                "Within the last 15 minutes it did: disable speculation. Actions in the "
-                "last day: 1 of 4.",
-            )
-        ],
+        {**TARGET, "action": "disable"},
+        "Within the last 15 minutes it did: disable speculation. Actions in the last day: 1 of 4.",
         60,
         begins=56,
         ordered=True,
@@ -240,25 +221,17 @@ _GUARD = (
     Fault(
         "SpeculationGuardHeld",
         in_phase(Phase.HELD),
-        [
-            Told(
-                TARGET,
-                "Held, or still putting the old command line back, for 1h 0m 0s; `specwatch "
-                "guard status chat` says which. vLLM may not be serving. The guard does "
-                "nothing else by itself until a person resumes it.",
-            )
-        ],
+        TARGET,
+        "Held, or still putting the old command line back, for 1h 0m 0s; `specwatch "
+        "guard status chat` says which. vLLM may not be serving. The guard does "
+        "nothing else by itself until a person resumes it.",
     ),
     Fault(
         "SpeculationGuardBudgetExhausted",
         {of("specwatch_guard_actions_today", **TARGET): 4, **_DISABLED},
-        [
-            Told(
-                TARGET,
-                "4 actions within a day, and no more are allowed. Until the oldest is a day "
-                "old, it neither switches speculation off nor tries it again.",
-            )
-        ],
+        TARGET,
+        "4 actions within a day, and no more are allowed. Until the oldest is a day "
+        "old, it neither switches speculation off nor tries it again.",
         ordered=True,
         spare=frozenset({"specwatch_guard_incident"}),
     ),
@@ -269,39 +242,27 @@ _GUARD = (
             **incident(Cause.RULE),
             of("specwatch_guard_waiting", **TARGET): 1,
         },
-        [
-            Told(
-                TARGET,
-                "A breach is confirmed for 1h 0m 0s, and something keeps the guard from "
-                "acting. `specwatch guard status chat` says what.",
-            )
-        ],
+        TARGET,
+        "A breach is confirmed for 1h 0m 0s, and something keeps the guard from "
+        "acting. `specwatch guard status chat` says what.",
         ordered=True,
         spare=frozenset({"specwatch_guard_incident", "specwatch_guard_paused"}),
     ),
     Fault(
         "SpeculationTrialFailed",
         {**in_phase(Phase.DISABLED, 600), **incident(Cause.TRIAL_LOST)},
-        [
-            Told(
-                TARGET,
-                "It was switched off again about 30m 0s ago. `specwatch guard status` says "
-                "when the next trial is due.",
-            )
-        ],
+        TARGET,
+        "It was switched off again about 30m 0s ago. `specwatch guard status` says "
+        "when the next trial is due.",
         40,
         ordered=True,
     ),
     Fault(
         "SpeculationOffForDays",
         {**_DISABLED, of("specwatch_speculation_enabled", **MODEL): 0},
-        [
-            Told(
-                MODEL,
-                "llama: off for 100% of the last three days, by the guard. Its trials were "
-                "lost or did not take place.",
-            )
-        ],
+        MODEL,
+        "llama: off for 100% of the last three days, by the guard. Its trials were "
+        "lost or did not take place.",
         DAYS,
         traffic=True,
         begins=70 * 60,

@@ -64,7 +64,9 @@ class Fault:
 
     alert: str
     changes: Mapping[str, Value]
-    told: Sequence[Told]
+    labels: Mapping[str, str]
+    """Of the instance that fires, beside those of the rule."""
+    description: str
     at: int = 60
     traffic: bool = False
     speculation: bool = False
@@ -73,6 +75,11 @@ class Fault:
     """The minute from which on its expression holds."""
     ordered: bool = False
     """Whether it is silent while a person keeps speculation off."""
+
+    @property
+    def told(self) -> list[Told]:
+        """The instance that fires."""
+        return [Told(self.labels, self.description)]
 
 
 def series(name: str, **labels: str) -> str:

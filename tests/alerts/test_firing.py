@@ -69,6 +69,6 @@ def test_the_configured_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     read = loading.from_targets(
         ["http://127.0.0.1:8000"], environ={}, hostname="here", settings={"alertmanager": section}
     )
-    AlertService(read).tell([target(decision=decided((BREACHED,)))])
+    AlertService(read).send([target(decision=decided((BREACHED,)))])
     (alert,) = sent
     assert alert.annotations["runbook_url"].startswith(f"{BOOK}#")

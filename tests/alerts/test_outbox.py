@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specwatch.alerts import outbox as outboxes
 from specwatch.alerts.alert import Alert, posted
-from specwatch.alerts.outbox import Letter, Outbox
+from specwatch.alerts.outbox import Message, Outbox
 from specwatch.config.guard import LABEL_NAME
 
 RESEND = 60.0
@@ -28,17 +28,16 @@ def outbox(**options: Any) -> Outbox:
     return Outbox(resend=RESEND, labels=options.pop("labels", {}), **options)
 
 
-def ends(letter: Letter | None) -> dict[str, float]:
-    """When the alerts in a letter end, by their names."""
-    assert letter is not None
-    bodies: tuple[Any, ...] = letter.alerts
+def ends(message: Message | None) -> dict[str, float]:
+    """When the alerts in a message end, by their names."""
+    bodies: tuple[Any, ...] = message.alerts
     return {body["labels"]["alertname"]: seconds(body["endsAt"]) for body in bodies}
 
 
 def tell(box: Outbox, now: float) -> None:
-    letter = box.letter(now)
-    assert letter is not None
-    box.told(letter)
+    message = box.message(now)
+    assert message is not None
+    box.delivered(message)
 
 
 def seconds(moment: Any) -> float:
@@ -53,29 +52,29 @@ def test_an_end_is_repeated_for_as_long_as_the_alert_might_live_on() -> None:
     assert box.set([], 100)
     tell(box, 100)
     assert not box.is_behind
-    assert ends(box.letter(100 + 4 * RESEND - 1)) == {"a": 100}
-    assert box.letter(100 + 4 * RESEND) is None
+    assert ends(box.message(100 + 4 * RESEND - 1)) == {"a": 100}
+    assert box.message(100 + 4 * RESEND) is None
 
 
 def test_an_end_that_cannot_be_told_is_given_up_after_an_hour() -> None:
     box = outbox()
     box.set([A], 0)
     box.set([], 100)
-    assert ends(box.letter(100 + outboxes.REMEMBERED - 1)) == {"a": 100}
+    assert ends(box.message(100 + outboxes.REMEMBERED - 1)) == {"a": 100}
     assert box.is_behind
-    assert box.letter(100 + outboxes.REMEMBERED) is None
+    assert box.message(100 + outboxes.REMEMBERED) is None
     assert not box.is_behind
 
 
 def test_a_letter_that_arrived_covers_only_what_was_in_it() -> None:
     box = outbox()
     box.set([A], 0)
-    letter = box.letter(0)
+    message = box.message(0)
     box.set([B], 10)
-    assert letter is not None
-    box.told(letter)
+    assert message is not None
+    box.delivered(message)
     assert box.is_behind
-    assert ends(box.letter(10 + 4 * RESEND)) == {"a": 10, "b": 10 + 8 * RESEND}
+    assert ends(box.message(10 + 4 * RESEND)) == {"a": 10, "b": 10 + 8 * RESEND}
 
 
 def test_an_alert_that_fires_again_has_no_end() -> None:
@@ -83,7 +82,7 @@ def test_an_alert_that_fires_again_has_no_end() -> None:
     box.set([A], 0)
     box.set([], 10)
     box.set([A], 20)
-    assert ends(box.letter(20)) == {"a": 20 + 4 * RESEND}
+    assert ends(box.message(20)) == {"a": 20 + 4 * RESEND}
 
 
 def test_the_latest_words_of_an_alert_are_sent_without_being_news() -> None:
@@ -91,9 +90,8 @@ def test_the_latest_words_of_an_alert_are_sent_without_being_news() -> None:
     assert box.set([A], 0)
     assert not box.set([alert("a", "later")], 10)
     assert box.set([alert("a", "later"), B], 20)
-    letter = box.letter(20)
-    assert letter is not None
-    assert letter.alerts[0]["annotations"] == {"summary": "later"}
+    message = box.message(20)
+    assert message.alerts[0]["annotations"] == {"summary": "later"}
 
 
 def test_ends_that_nobody_hears_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,24 +99,22 @@ def test_ends_that_nobody_hears_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) 
     box = outbox()
     for number in range(10):
         box.set([alert(str(number))], number)
-    assert list(ends(box.letter(10))) == ["9", "6", "7", "8"]
+    assert list(ends(box.message(10))) == ["9", "6", "7", "8"]
 
 
 def test_an_alert_begins_neither_after_now_nor_after_its_end() -> None:
-    """A clock was set back: Alertmanager refuses such an alert, and with it the whole letter."""
+    """A clock was set back: Alertmanager refuses such an alert, and with it the whole message."""
     ahead = alert("a", starts_at=500.0)
     for ends_at in (50.0, 340.0):
         body = posted(ahead, now=100.0, ends_at=ends_at, labels={})
         assert seconds(body["startsAt"]) == min(100.0, ends_at)
 
 
-def test_labels_of_all_alerts_and_the_place_to_look_are_added() -> None:
-    box = outbox(labels={"team": "ml", "alertname": "x"}, generator_url="http://h/")
+def test_labels_of_all_alerts_are_added() -> None:
+    box = outbox(labels={"team": "ml", "alertname": "x"})
     box.set([A], 0)
-    letter = box.letter(0)
-    assert letter is not None
-    assert letter.alerts[0]["labels"] == {"alertname": "a", "team": "ml"}
-    assert letter.alerts[0]["generatorURL"] == "http://h/"
+    message = box.message(0)
+    assert message.alerts[0]["labels"] == {"alertname": "a", "team": "ml"}
 
 
 @pytest.mark.parametrize(

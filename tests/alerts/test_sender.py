@@ -14,8 +14,9 @@ import pytest
 from specwatch.alerts import sender
 from specwatch.alerts.alert import Alert
 from specwatch.alerts.client import AlertPost, PostError, PostReason
-from specwatch.alerts.sender import Alertmanagers, Delivery
+from specwatch.alerts.sender import Alertmanagers
 from specwatch.config.guard import Alertmanager
+from specwatch.status import PagerStatus
 from tests.alerts.receiver import Receiver
 from tests.fixtures import CERTIFICATE, Log, events
 from tests.hostile import deaf_port, wait_for
@@ -53,13 +54,13 @@ def tell(monkeypatch: pytest.MonkeyPatch, log: Log) -> Iterator[Told]:
         each.close(0.1)
 
 
-def only(alertmanagers: Alertmanagers) -> Delivery:
+def only(alertmanagers: Alertmanagers) -> PagerStatus:
     (delivery,) = alertmanagers.status()
     return delivery
 
 
-def failed(alertmanagers: Alertmanagers) -> Delivery:
-    wait_for(lambda: only(alertmanagers).last_error)
+def failed(alertmanagers: Alertmanagers) -> PagerStatus:
+    wait_for(lambda: only(alertmanagers).error)
     return only(alertmanagers)
 
 
@@ -159,7 +160,7 @@ def test_a_failed_letter_is_tried_again_with_what_is_true_by_then(
     receiver.status = 200
     wait_for(lambda: only(alertmanagers).sent)
     delivery = only(alertmanagers)
-    assert (delivery.behind, delivery.last_error, delivery.failing_since) == (False, None, None)
+    assert (delivery.behind, delivery.error, delivery.failing_since) == (False, None, None)
     assert seconds(receiver.letters()[-1]["SpecwatchIncident"]["endsAt"]) == 1000.0
     (warning,) = events(log, "alerts_not_delivered")
     assert (warning["url"], warning["reason"]) == (receiver.url, "http_status")
@@ -206,8 +207,8 @@ def test_an_answer_that_is_no_yes_is_described(
     alertmanagers.set([LOW])
     delivery = failed(alertmanagers)
     assert set(delivery.failures) == {reason}
-    assert said in str(delivery.last_error)
-    assert len(str(delivery.last_error)) < 600
+    assert said in str(delivery.error)
+    assert len(str(delivery.error)) < 600
 
 
 def test_a_server_that_is_away_is_told_when_it_is_back(tell: Told) -> None:
@@ -217,9 +218,7 @@ def test_a_server_that_is_away_is_told_when_it_is_back(tell: Told) -> None:
     alertmanagers.set([LOW])
     delivery = failed(alertmanagers)
     assert set(delivery.failures) == {PostReason.REFUSED}
-    assert delivery.last_error == (
-        f"nothing listens at {gone.url}; is Alertmanager up, on this port?"
-    )
+    assert delivery.error == (f"nothing listens at {gone.url}; is Alertmanager up, on this port?")
     with Receiver(port=port) as back:
         wait_for(lambda: only(alertmanagers).sent)
         assert set(back.letters()[0]) == {"SpecwatchIncident"}
@@ -230,10 +229,10 @@ def test_a_server_that_never_answers_is_given_up_in_time(tell: Told) -> None:
         hung.open.clear()
         alertmanagers = tell(f"http://127.0.0.1:{port}", hung.url, timeout="100ms")
         alertmanagers.set([LOW])
-        wait_for(lambda: all(delivery.last_error for delivery in alertmanagers.status()))
+        wait_for(lambda: all(delivery.error for delivery in alertmanagers.status()))
         for delivery in alertmanagers.status():
             assert set(delivery.failures) == {PostReason.TIMEOUT}
-            assert "did not answer within 0.1 s" in str(delivery.last_error)
+            assert "did not answer within 0.1 s" in str(delivery.error)
 
 
 def test_a_host_that_there_is_not_is_unreachable(tell: Told) -> None:
@@ -241,7 +240,7 @@ def test_a_host_that_there_is_not_is_unreachable(tell: Told) -> None:
     alertmanagers.set([LOW])
     delivery = failed(alertmanagers)
     assert set(delivery.failures) == {PostReason.UNREACHABLE}
-    assert "cannot reach http://alertmanager.invalid:9093: " in str(delivery.last_error)
+    assert "cannot reach http://alertmanager.invalid:9093: " in str(delivery.error)
 
 
 @pytest.mark.parametrize("trusted", ["ca_file", "insecure_skip_verify"])
@@ -252,8 +251,8 @@ def test_a_certificate_is_trusted_when_the_configuration_says_so(
     with Receiver(tls=server_tls) as secure:
         alertmanagers = tell(secure.url, **how)
         alertmanagers.set([LOW])
-        wait_for(lambda: only(alertmanagers).sent or only(alertmanagers).last_error)
-        assert only(alertmanagers).last_error is None
+        wait_for(lambda: only(alertmanagers).sent or only(alertmanagers).error)
+        assert only(alertmanagers).error is None
 
 
 def test_a_certificate_that_nobody_vouches_for_is_refused(
@@ -264,7 +263,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
         alertmanagers.set([LOW])
         delivery = failed(alertmanagers)
         assert set(delivery.failures) == {PostReason.TLS}
-        assert "name the authority in ca_file" in str(delivery.last_error)
+        assert "name the authority in ca_file" in str(delivery.error)
         assert secure.asked == []
         # Before the server: a handshake that meets its end leaves a socket to Python's gc.
         alertmanagers.close(60)
@@ -302,7 +301,7 @@ def test_credentials_are_sent_and_read_anew_for_each_letter(
     alertmanagers.set([LOW])
     delivery = failed(alertmanagers)
     assert set(delivery.failures) == {PostReason.CREDENTIALS}
-    assert "alertmanager: cannot read" in str(delivery.last_error)
+    assert "alertmanager: cannot read" in str(delivery.error)
 
 
 @pytest.mark.parametrize(

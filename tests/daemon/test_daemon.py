@@ -100,35 +100,6 @@ def test_windows_add_up_to_what_the_engine_counted(server: SimulatedServer, data
     assert {window.series.target for window in windows} == {"t"}
 
 
-def test_a_daemon_that_is_killed_loses_nothing_once_it_is_back(
-    server: SimulatedServer, database: Path
-) -> None:
-    """What is dropped here without a stop is what kill -9 would take."""
-    target = target_of(server.url, interval=QUICK)
-    hands = Hands()
-    killed = daemon_of(database, target, now=hands)
-    killed.start()
-    scraped(killed)
-    work(server)
-    scraped(killed, 2)
-    hands.forward(60)
-    scraped(killed, 2)
-    wait_for(lambda: killed.status().store.written > 0)
-    work(server)
-    scraped(killed, 2)
-    # Killed: no window is closed and nothing is written any more.
-    killed._put = lambda batch: None  # type: ignore[method-assign]
-    for cycle in killed.targets:
-        cycle._put = lambda batch: None
-    killed.stop()
-    before = len(stored(database))
-    with Running(daemon_of(database, target, now=hands)) as daemon:
-        scraped(daemon, 2)
-    with server.synced() as engine:
-        assert counts(total(stored(database))) == counts(engine.tally())
-    assert before >= 1
-
-
 def test_two_daemons_of_one_name_count_everything_once(
     server: SimulatedServer, database: Path
 ) -> None:
@@ -316,17 +287,6 @@ def test_stop_waits_for_no_database_that_hangs(
     # A minute may have ended meanwhile.
     assert events(log, "stopped")[0]["unwritten"] in (1, 2)
     leave.set()
-
-
-def test_the_unfinished_window_is_written_at_the_end(
-    server: SimulatedServer, database: Path
-) -> None:
-    with Running(daemon_of(database, target_of(server.url, interval=QUICK))) as daemon:
-        scraped(daemon)
-        work(server)
-        scraped(daemon, 2)
-    with server.synced() as engine:
-        assert counts(total(stored(database))) == counts(engine.tally())
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])

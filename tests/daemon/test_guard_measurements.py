@@ -11,7 +11,7 @@ from specwatch.config.guard import Guard
 from specwatch.daemon.guard_measurements import GuardMeasurements
 from specwatch.domain.model import HOUR, MINUTE, Mode, Objective, Window
 from specwatch.errors import StoreUnavailable
-from specwatch.guard.observation import Seen
+from specwatch.guard.observation import Situation
 from specwatch.guard.state import GuardState, Phase
 from specwatch.store.repository import Store
 
@@ -41,7 +41,7 @@ def asked(state: GuardState, *moments: float) -> list[tuple[float, float, int]]:
     store = Asked()
     survey = GuardMeasurements("chat", store, dict, Objective.E2E)
     for now in moments:
-        survey.extend(Seen(now), state, Guard())
+        survey.extend(Situation(now), state, Guard())
     return store.asked
 
 
@@ -88,8 +88,8 @@ def test_a_figure_is_asked_for_once_a_minute() -> None:
 def test_a_figure_of_an_earlier_phase_does_not_last_into_the_next() -> None:
     store = Asked()
     survey = GuardMeasurements("chat", store, dict, Objective.E2E)
-    survey.extend(Seen(NOW + 1), GuardState("chat", Phase.TRIAL, NOW), Guard())
-    survey.extend(Seen(NOW + 3), GuardState("chat", Phase.TRIAL, NOW + 2), Guard())
+    survey.extend(Situation(NOW + 1), GuardState("chat", Phase.TRIAL, NOW), Guard())
+    survey.extend(Situation(NOW + 3), GuardState("chat", Phase.TRIAL, NOW + 2), Guard())
     assert [since for since, _, _ in store.asked] == [NOW, NOW + 2]
 
 
@@ -98,8 +98,8 @@ def test_what_a_database_cannot_give_is_not_known_and_asked_for_again() -> None:
     survey = GuardMeasurements("chat", store, dict, Objective.E2E)
     state = GuardState("chat", Phase.TRIAL, NOW)
     store.fails = True
-    assert survey.extend(Seen(NOW + 1), state, Guard()).trial is None
+    assert survey.extend(Situation(NOW + 1), state, Guard()).trial is None
     assert str(survey.error) == "away"
     store.fails = False
-    survey.extend(Seen(NOW + 3), state, Guard())
+    survey.extend(Situation(NOW + 3), state, Guard())
     assert (len(store.asked), survey.error) == (1, None)

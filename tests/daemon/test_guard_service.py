@@ -8,7 +8,7 @@ import pytest
 
 from specwatch.config.guard import Guard, Hooks
 from specwatch.domain.model import Mode
-from specwatch.guard import orders
+from specwatch.guard import machine
 from specwatch.guard.plan import Service
 from specwatch.guard.state import Phase
 from specwatch.store.guard_records import GuardBook
@@ -61,11 +61,9 @@ def test_of_two_in_turn_one_restarts_once_and_the_other_looks(
     assert who(a) == ["a"]
     assert (a.ours(), b.ours()) == (True, False)
     status = b.guarding.status_of("chat")
-    assert status is not None
     assert (status.holder, status.state) == ("a", a.state())
     assert status.max_actions_per_day == 4
     done = a.guarding.status_of("chat")
-    assert done is not None
     assert {action: count for action, count in done.actions.items() if count} == {
         ("disable", "done"): 1
     }
@@ -320,12 +318,10 @@ def test_without_a_database_nothing_begins_and_it_is_said(
     daemon.lose_database()
     daemon.live(60)
     status = daemon.guarding.status_of("chat")
-    assert status is not None
     assert (status.error, modes(world)) == ("the database is away", [])
     daemon.find_database()
     daemon.live(60)
     status = daemon.guarding.status_of("chat")
-    assert status is not None
     assert (status.error, modes(world)) == (None, [Mode.OFF])
 
 
@@ -347,7 +343,7 @@ def test_a_persons_word_during_the_switch_does_not_repeat_it(
                 return
             daemon_book = GuardBook(daemon.store)
             daemon_book.change(
-                "chat", lambda s: orders.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
+                "chat", lambda s: machine.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
             )
 
     world.server.point = say
@@ -355,7 +351,7 @@ def test_a_persons_word_during_the_switch_does_not_repeat_it(
     if away:
         assert modes(world) == [Mode.OFF]
         GuardBook(daemon.store).change(
-            "chat", lambda s: orders.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
+            "chat", lambda s: machine.pause(s, until=world.now + 9, by="ann"), 1.0, by="ann"
         )
         daemon.find_database()
     assert daemon.live(60).phase is Phase.DISABLED

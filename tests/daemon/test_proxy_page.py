@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from specwatch.daemon.scraper import Scraper
-from specwatch.domain.model import Batch, Moment, Source, Window
+from specwatch.domain.model import Moment, Source
 from tests import pages
-from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
-from tests.hostile import Behaviour, HostileServer, Visit, hanging
+from tests.daemon.scraping import Bench, Engine
+from tests.fixtures import CERTIFICATE, Log, Serve, events
+from tests.hostile import Behaviour, Visit, hanging
 from tests.scrape.pages import vllm
-
-MINUTE = 1_790_000_040.0
 
 
 def tap(drafts: int, *, start: float = 5.0, temperature: str = "0", **more: Any) -> bytes:
@@ -29,73 +27,24 @@ def inside(drafts: int, **more: Any) -> bytes:
     return tap(drafts, **more).partition(b"# HELP process_start")[0]
 
 
-class Server:
-    """Answers /metrics with its page; anything else is not there."""
-
-    def __init__(self, page: bytes | Behaviour) -> None:
-        self.page = page
-        self.seen: list[Visit] = []
-
-    def __call__(self, visit: Visit) -> bool | None:
-        self.seen.append(visit)
-        if visit.path != "/metrics":
-            visit.answer(b"", "404 Not Found")
-            return True
-        if callable(self.page):
-            return self.page(visit)
-        visit.answer(self.page)
-        return True
-
-
-class Bench:
-    """A cycle with a clock of its own, in front of an engine and a proxy."""
-
-    def __init__(self, serve: Serve, **settings: Any) -> None:
-        self.engine, self.proxy = Server(vllm(drafts=0)), Server(tap(0))
-        engine: HostileServer = serve(self.engine)
-        self.now = Moment(MINUTE, 1000.0)
-        self.batches: list[Batch] = []
-        self.edges: tuple[float, ...] = (0.0, 0.3, 0.7, 1.0)
-        self.settings = {"url": engine.url, "proxy": serve(self.proxy).url, **settings}
-        self.cycle = self.another()
-
-    def another(self, **changes: Any) -> Scraper:
-        return Scraper(
-            target_of(**self.settings | changes),
-            daemon="d",
-            clock=lambda: self.now,
-            put=self.batches.append,
-            edges=lambda: self.edges,
-        )
-
-    def turn(
-        self,
-        engine: bytes | Behaviour | None = None,
-        proxy: bytes | Behaviour | None = None,
-        seconds: float = 5.0,
-    ) -> None:
-        self.engine.page = self.engine.page if engine is None else engine
-        self.proxy.page = self.proxy.page if proxy is None else proxy
-        self.cycle.turn()
-        self.now = Moment(self.now.wall + seconds, self.now.monotonic + seconds)
-
-    def end(self) -> dict[str, Window]:
-        """The windows by temperature."""
-        self.cycle.finish()
-        return {window.series.temperature: window for batch in self.batches for window in batch}
-
-
 @pytest.fixture
 def bench(serve: Serve) -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
     def build(**settings: Any) -> Bench:
-        made.append(Bench(serve, **settings))
+        made.append(
+            Bench(
+                serve,
+                Engine(page=vllm(drafts=0), version=None, models=None),
+                Engine(page=tap(0)),
+                **settings,
+            )
+        )
         return made[-1]
 
     yield build
-    for scraper in made:
-        scraper.cycle.finish()
+    for one in made:
+        one.scraper.finish()
 
 
 MakeBench = Callable[..., Bench]
@@ -116,8 +65,8 @@ def test_the_proxy_gets_no_credentials_of_the_server(bench: MakeBench, tmp_path:
     secret.write_text("hunter2\n")
     one = bench(bearer_token_file=secret)
     one.turn()
-    assert one.engine.seen[0].headers["authorization"] == "Bearer hunter2"
-    assert all("hunter2" not in visit.head for visit in one.proxy.seen)
+    assert one.server.visits[0].headers["authorization"] == "Bearer hunter2"
+    assert all("hunter2" not in visit.head for visit in one.proxy_server.visits)
 
 
 BAD: dict[str, tuple[bytes | Behaviour, str]] = {
@@ -138,17 +87,14 @@ def test_a_proxy_that_fails_fails_nothing_else_and_is_told_once(
     one.turn()
     one.turn(vllm(drafts=100), answer)
     one.turn(vllm(drafts=150))
-    status = one.cycle.status()
+    status = one.scraper.status()
     assert (status.failure, status.failures) == (None, {})
     proxy = status.tap.proxy
-    assert proxy is not None
-    assert proxy.failure is not None
     assert (proxy.failure.reason, proxy.failures) == (reason, {reason: 2})
     assert len(events(log, "proxy_failed")) == 1
     one.turn(vllm(drafts=200), tap(90))
     assert [e["after"] for e in events(log, "proxy_recovered")] == [reason]
-    proxy = one.cycle.status().tap.proxy
-    assert proxy is not None
+    proxy = one.scraper.status().tap.proxy
     assert proxy.failure is None
     windows = one.end()
     assert (windows["all"].tally.drafts, windows["0"].tally.drafts) == (200, 90)
@@ -164,16 +110,15 @@ def test_a_proxy_is_given_what_the_server_left_of_the_time(bench: MakeBench) -> 
         visit.answer(vllm(drafts=1))
 
     one.turn(slow, hanging)
-    proxy = one.cycle.status().tap.proxy
-    assert proxy is not None
+    proxy = one.scraper.status().tap.proxy
     assert proxy.failures == {"timeout": 1}
 
 
 def test_a_server_that_fails_leaves_its_proxy_alone(bench: MakeBench) -> None:
     one = bench()
     one.turn(b"<html>\n")
-    assert one.proxy.seen == []
-    assert one.cycle.status().failure is not None
+    assert one.proxy_server.visits == []
+    assert one.scraper.status().failure is not None
 
 
 def test_a_proxy_that_restarts_alone_is_told_and_marked(bench: MakeBench, log: Log) -> None:
@@ -181,25 +126,21 @@ def test_a_proxy_that_restarts_alone_is_told_and_marked(bench: MakeBench, log: L
     one.turn(proxy=tap(50))
     one.turn(vllm(drafts=30), tap(20, start=6.0))
     assert len(events(log, "proxy_restarted")) == 1
-    status = one.cycle.status()
+    status = one.scraper.status()
     assert status.restarts == 0
-    assert status.tap.proxy is not None
     assert status.tap.proxy.restarts == 1
     windows = one.end()
     assert (windows["0"].restarts, windows["all"].restarts) == (1, 0)
     assert windows["0"].tally.drafts == 20
 
 
-def test_a_cycle_goes_on_with_the_proxy_of_its_predecessor(bench: MakeBench) -> None:
+def test_a_scraper_goes_on_with_the_proxy_of_its_predecessor(bench: MakeBench) -> None:
     one = bench()
     one.turn()
     one.turn(vllm(drafts=30), b"<html>\n")
-    one.cycle.leave()
-    before, one.cycle = one.cycle, one.another(interval=1, timeout=0.5)
-    one.cycle.adopt(before)
+    one.replace(interval=1, timeout=0.5)
     one.turn(vllm(drafts=50), tap(40))
-    proxy = one.cycle.status().tap.proxy
-    assert proxy is not None
+    proxy = one.scraper.status().tap.proxy
     assert (proxy.failure, proxy.failures) == (None, {"not_metrics": 1})
     assert one.end()["0"].tally.drafts == 40
 
@@ -208,16 +149,12 @@ def test_another_proxy_is_counted_anew_and_none_is_none(bench: MakeBench, serve:
     one = bench()
     one.turn()
     one.turn(vllm(drafts=30), tap(20))
-    other = serve(Server(tap(1000)))
-    one.cycle.leave()
-    before, one.cycle = one.cycle, one.another(proxy=other.url)
-    one.cycle.adopt(before)
+    other = serve(Engine(page=tap(1000)))
+    one.replace(proxy=other.url)
     one.turn(vllm(drafts=50))
-    one.cycle.leave()
-    before, one.cycle = one.cycle, one.another(proxy=None)
-    one.cycle.adopt(before)
+    one.replace(proxy=None)
     one.turn(vllm(drafts=60))
-    status = one.cycle.status()
+    status = one.scraper.status()
     assert (status.tap.source, status.tap.proxy) == (None, None)
     windows = one.end()
     assert (windows["all"].tally.drafts, windows["0"].tally.drafts) == (60, 20)
@@ -231,11 +168,11 @@ def test_trouble_is_told_once_and_when_it_is_over(bench: MakeBench, log: Log) ->
     entries = events(log, "tap_trouble")
     assert [(e["kind"], e["model_name"]) for e in entries] == [("counts_twice", "m")]
     assert "500 drafts where the server counted 10" in entries[0]["detail"]
-    assert [trouble.kind for trouble in one.cycle.status().tap.trouble] == ["counts_twice"]
-    assert one.cycle.status().tap.models == {}
+    assert [trouble.kind for trouble in one.scraper.status().tap.trouble] == ["counts_twice"]
+    assert one.scraper.status().tap.models == {}
     one.turn(vllm(drafts=600) + inside(500))
     assert [e["kind"] for e in events(log, "tap_trouble_over")] == ["counts_twice"]
-    assert one.cycle.status().tap.trouble == ()
+    assert one.scraper.status().tap.trouble == ()
 
 
 def test_acceptance_derived_from_joined_steps_has_no_windows_and_no_coverage(
@@ -248,7 +185,7 @@ def test_acceptance_derived_from_joined_steps_has_no_windows_and_no_coverage(
     one.turn()
     (entry,) = events(log, "tap_trouble")
     assert (entry["kind"], entry["model_name"]) == ("accepts_too_much", "m")
-    assert one.cycle.status().tap.models == {}
+    assert one.scraper.status().tap.models == {}
     assert set(one.end()) == {"all"}
 
 
@@ -259,7 +196,7 @@ def test_derived_acceptance_that_is_off_is_told_and_kept(bench: MakeBench, log: 
     one.turn(vllm(drafts=1000) + inside(1000, accepted=kept, method="derived"), seconds=60.0)
     one.turn()
     assert [e["kind"] for e in events(log, "tap_trouble")] == ["derived_off"]
-    assert one.cycle.status().tap.models["m"].coverage == 1.0
+    assert one.scraper.status().tap.models["m"].coverage == 1.0
     assert one.end()["0"].tally.accepted_tokens == 1120
 
 
@@ -271,7 +208,7 @@ def test_a_tap_that_a_restart_took_away_is_told(bench: MakeBench, log: Log) -> N
     assert len(events(log, "tap_gone")) == 1
     one.turn(vllm(drafts=10, start=1_790_000_099.0))
     assert [e["kind"] for e in events(log, "tap_trouble_over")] == ["gone"]
-    assert one.cycle.status().tap.trouble == ()
+    assert one.scraper.status().tap.trouble == ()
 
 
 def test_the_configured_buckets_are_those_of_now(bench: MakeBench, log: Log) -> None:
@@ -289,7 +226,7 @@ def test_recent_minutes_say_what_was_covered(bench: MakeBench, log: Log) -> None
     one.turn()
     one.turn(vllm(drafts=5000), tap(1000), seconds=60.0)
     one.turn()
-    tap_now = one.cycle.status().tap
+    tap_now = one.scraper.status().tap
     assert (tap_now.models["m"].coverage, tap_now.models["m"].records) == (0.2, {"record": 1})
     assert [(trouble.kind, trouble.model_name) for trouble in tap_now.trouble] == [
         ("low_coverage", "m")
@@ -304,18 +241,17 @@ def test_a_model_without_a_name_is_doubted_by_the_name_that_it_has(
     one = bench(proxy=None)
     one.turn(page + inside(0))
     one.turn(page + inside(500))
-    (trouble,) = one.cycle.status().tap.trouble
+    (trouble,) = one.scraper.status().tap.trouble
     assert trouble.model_name == "t"
 
 
 def test_a_proxy_is_watched_over_tls(serve: Serve, server_tls: Any, bench: MakeBench) -> None:
-    secure = serve(Server(tap(5)), tls=server_tls)
+    secure = serve(Engine(page=tap(5)), tls=server_tls)
     plain = bench(proxy=secure.url)
     plain.turn()
-    proxy = plain.cycle.status().tap.proxy
-    assert proxy is not None
+    proxy = plain.scraper.status().tap.proxy
     assert set(proxy.failures) == {"tls"}
     trusting = bench(proxy=secure.url, insecure_skip_verify=True)
     trusting.turn()
-    assert trusting.cycle.status().tap.source is Source.PROXY
+    assert trusting.scraper.status().tap.source is Source.PROXY
     assert CERTIFICATE.exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import ssl
 import threading
 import tracemalloc
@@ -15,77 +14,14 @@ from typing import Any
 import pytest
 
 from specwatch.config.target import Target
-from specwatch.daemon.scraper import Scraper
-from specwatch.domain.model import Batch, Mode, Moment, Window
+from specwatch.domain.model import Mode, Moment
 from specwatch.errors import ConfigError
 from specwatch.runtime.tls import tls_context
 from specwatch.scrape.gauges import GpuMemory
+from tests.daemon.scraping import MINUTE, Bench, Engine
 from tests.fixtures import CERTIFICATE, Log, Serve, events, target_of
-from tests.hostile import Behaviour, HostileServer, Visit, hanging, wait_for
+from tests.hostile import Behaviour, Visit, hanging, wait_for
 from tests.scrape.pages import llama, many_models, vllm
-
-MINUTE = 1_790_000_040.0
-
-
-class Engine:
-    """What a server says; ``page`` may be a whole behaviour."""
-
-    def __init__(self, **answers: Any) -> None:
-        self.page: bytes | Behaviour = vllm()
-        self.version: Any = {"version": "0.32.0"}
-        self.models: Any = {"data": [{"id": "m"}]}
-        self.props: Any = None
-        self.slots: Any = None
-        vars(self).update(answers)
-
-    def __call__(self, visit: Visit) -> bool | None:
-        if visit.path == "/metrics":
-            if callable(self.page):
-                return self.page(visit)
-            visit.answer(self.page)
-            return True
-        answers = {
-            "/version": self.version, "/v1/models": self.models, "/props": self.props,
-            "/slots": self.slots,
-        }.get(visit.path)  # fmt: skip
-        if callable(answers):
-            return bool(answers(visit))
-        if answers is None:
-            visit.answer(b"", "404 Not Found")
-        else:
-            visit.answer(answers if isinstance(answers, bytes) else json.dumps(answers).encode())
-        return True
-
-
-class Bench:
-    """A cycle with a clock of its own, in front of an engine."""
-
-    def __init__(self, server: HostileServer, engine: Engine, **settings: Any) -> None:
-        self.engine = engine
-        self.server = server
-        self.now = Moment(MINUTE, 1000.0)
-        self.batches: list[Batch] = []
-        self.settings = {"url": server.url, **settings}
-        self.cycle = self.another()
-
-    def another(self, **changes: Any) -> Scraper:
-        return Scraper(
-            target_of(**self.settings | changes),
-            daemon="d",
-            clock=lambda: self.now,
-            put=self.batches.append,
-        )
-
-    def turn(self, page: bytes | Behaviour | None = None, seconds: float = 5.0) -> None:
-        """One turn, after which time passes."""
-        if page is not None:
-            self.engine.page = page
-        self.cycle.turn()
-        self.now = Moment(self.now.wall + seconds, self.now.monotonic + seconds)
-
-    @property
-    def windows(self) -> list[Window]:
-        return [window for batch in self.batches for window in batch]
 
 
 @pytest.fixture
@@ -93,13 +29,12 @@ def bench(serve: Serve) -> Iterator[Callable[..., Bench]]:
     made: list[Bench] = []
 
     def build(settings: dict[str, Any] | None = None, **answers: Any) -> Bench:
-        engine = Engine(**answers)
-        made.append(Bench(serve(engine), engine, **(settings or {})))
+        made.append(Bench(serve, Engine(**answers), **(settings or {})))
         return made[-1]
 
     yield build
-    for scraper in made:
-        scraper.cycle.finish()
+    for one in made:
+        one.scraper.finish()
 
 
 MakeBench = Callable[..., Bench]
@@ -156,23 +91,22 @@ def test_a_bad_page_is_a_failed_scrape_told_once(
         one.turn(vllm(100))
     for _ in range(3):
         one.turn(answer)
-    status = one.cycle.status()
+    status = one.scraper.status()
     assert status.failures == {reason: 3}
-    assert status.failure is not None
     assert (status.failure.reason, status.scrapes) == (reason, 3 if first else 4)
-    assert one.cycle.failing
-    assert one.cycle.turned
+    assert one.scraper.failing
+    assert one.scraper.turned
     (entry,) = events(log, "scrape_failed")
     assert (entry["reason"], entry["target"], entry["log_level"]) == (reason, "t", "warning")
     one.turn(vllm(150))
     (entry,) = events(log, "scrape_recovered")
     assert entry["after"] == reason
     one.turn(vllm(170))
-    one.cycle.finish()
+    one.scraper.finish()
     (window,) = one.windows
     assert window.tally.generation_tokens == (20 if first else 70)
     assert (window.scrapes_ok, window.scrapes_failed) == (2 if first else 3, 3)
-    assert one.cycle.status().failure is None
+    assert one.scraper.status().failure is None
 
 
 def test_a_server_is_empty_only_after_two_pages_without_requests(bench: MakeBench) -> None:
@@ -183,7 +117,7 @@ def test_a_server_is_empty_only_after_two_pages_without_requests(bench: MakeBenc
     loads = []
     for page in (idle, idle, vllm(), idle, idle, b"", idle, idle):
         one.turn(page)
-        loads.append(one.cycle.status().load)
+        loads.append(one.scraper.status().load)
     assert loads == [None, 0, 1, 1, 0, None, None, 0]
 
 
@@ -197,8 +131,7 @@ def test_another_reason_is_told_again_and_the_failure_keeps_its_beginning(
         "not_metrics",
         "no_engine",
     ]
-    failure = one.cycle.status().failure
-    assert failure is not None
+    failure = one.scraper.status().failure
     assert failure.since == MINUTE
 
 
@@ -206,7 +139,7 @@ def test_a_page_of_thousands_of_models_is_refused_in_bounded_memory(bench: MakeB
     one = bench()
     page = many_models(8_000)
     one.turn(many_models(64))
-    assert len(one.cycle.status().models) == 64
+    assert len(one.scraper.status().models) == 64
     tracemalloc.start()
     try:
         one.turn(page)
@@ -215,7 +148,7 @@ def test_a_page_of_thousands_of_models_is_refused_in_bounded_memory(bench: MakeB
         second = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
-    assert one.cycle.status().failures == {"too_large": 2}
+    assert one.scraper.status().failures == {"too_large": 2}
     assert first < 5 << 20
     assert second - first < 1 << 18
 
@@ -227,7 +160,7 @@ def test_models_that_change_on_every_page_take_bounded_memory(
     one = bench()
     for number in range(400):
         one.turn(vllm() + vllm(1, model=f"m{number}", start=None), seconds=2)
-    assert one.cycle.status().failures["inconsistent"] == 201
+    assert one.scraper.status().failures["inconsistent"] == 201
 
 
 def test_models_of_one_minute_are_bounded_even_where_each_page_names_others(
@@ -236,10 +169,10 @@ def test_models_of_one_minute_are_bounded_even_where_each_page_names_others(
     one = bench()
     for number in range(70):
         one.turn(vllm(model=f"m{number}"), seconds=0.5)
-    assert one.cycle.status().failures == {"too_large": 6}
+    assert one.scraper.status().failures == {"too_large": 6}
     one.turn(vllm(model="m70"), seconds=60)
     one.turn(vllm(model="m71"))
-    assert one.cycle.status().failures == {"too_large": 7}
+    assert one.scraper.status().failures == {"too_large": 7}
     assert max(len(batch.windows) for batch in one.batches) == 64
 
 
@@ -249,7 +182,7 @@ def test_counters_at_the_edge_of_what_counts_still_add_up(bench: MakeBench) -> N
     for turn in range(30):
         one.turn(vllm(0 if turn % 2 else 4e18), seconds=6)
     assert one.batches
-    assert one.cycle.status().restarts == 15
+    assert one.scraper.status().restarts == 15
 
 
 def test_an_engine_is_asked_who_it_is_and_again_when_it_restarted(
@@ -259,15 +192,15 @@ def test_an_engine_is_asked_who_it_is_and_again_when_it_restarted(
     one.turn()
     one.turn()
     assert one.server.paths == ["/metrics", "/version", "/v1/models", "/metrics"]
-    assert one.cycle.status().engine_version == "0.32.0"
+    assert one.scraper.status().engine_version == "0.32.0"
     one.engine.version = {"version": "0.33.0"}
     one.turn(vllm(7, start=1_790_000_100.0))
-    assert one.cycle.status().engine_version == "0.33.0"
-    assert one.cycle.status().restarts == 1
+    assert one.scraper.status().engine_version == "0.33.0"
+    assert one.scraper.status().restarts == 1
     assert len(events(log, "engine_restarted")) == 1
     one.turn(vllm(8, start=1_790_000_100.0), seconds=60)
     one.turn(vllm(9, start=1_790_000_100.0))
-    one.cycle.finish()
+    one.scraper.finish()
     assert [window.environment.engine_version for window in one.windows] == ["0.33.0", "0.33.0"]
     assert [entry["version"] for entry in events(log, "engine_found")] == ["0.32.0", "0.33.0"]
 
@@ -279,7 +212,7 @@ def test_an_engine_that_came_back_is_asked_again(bench: MakeBench) -> None:
     one.turn(b"")
     one.engine.version = {"version": "0.33.0"}
     one.turn(vllm(0, start=None))
-    assert one.cycle.status().engine_version == "0.33.0"
+    assert one.scraper.status().engine_version == "0.33.0"
 
 
 @pytest.mark.parametrize(
@@ -303,7 +236,7 @@ def test_an_engine_that_does_not_say_is_no_failure_and_asked_once_a_minute(
     one = bench({"timeout": 0.2}, version=version)
     for _ in range(13):
         one.turn()
-    status = one.cycle.status()
+    status = one.scraper.status()
     assert (status.engine_version, status.failure, status.scrapes) == (None, None, 13)
     asked = [path for path, _ in itertools.groupby(one.server.paths)].count("/version")
     assert asked == 2
@@ -313,7 +246,7 @@ def test_asking_takes_no_longer_than_one_scrape_may(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three slow answers in a row must not make a turn longer than three intervals."""
-    one = Bench(serve(Engine()), Engine(), timeout=2.0)
+    one = Bench(serve, Engine(), timeout=2.0)
     asked: list[float | None] = []
 
     def fetch(path: str, *, timeout: float | None = None, **_: Any) -> bytes:
@@ -321,18 +254,18 @@ def test_asking_takes_no_longer_than_one_scrape_may(
         one.now = Moment(one.now.wall + 1.5, one.now.monotonic + 1.5)
         return vllm() if path == "/metrics" else b"{}"
 
-    monkeypatch.setattr(one.cycle._client, "fetch", fetch)
-    one.cycle.turn()
+    monkeypatch.setattr(one.scraper._client, "fetch", fetch)
+    one.scraper.turn()
     assert asked == [None, 2.0, 0.5, 0.001]
-    one.cycle.finish()
+    one.scraper.finish()
 
 
 def test_a_model_without_a_name_takes_the_one_of_v1_models(bench: MakeBench, log: Log) -> None:
     one = bench(page=llama(), version=None, models={"data": [{"id": "qwen.gguf"}, {"id": "x"}]})
     one.turn()
-    assert one.cycle.status().models == {"qwen.gguf": Mode.UNKNOWN}
+    assert one.scraper.status().models == {"qwen.gguf": Mode.UNKNOWN}
     one.turn(llama(130))
-    one.cycle.finish()
+    one.scraper.finish()
     assert [window.series.model_name for window in one.windows] == ["qwen.gguf"]
     assert [entry["models"] for entry in events(log, "models_changed")] == [{"t": "unknown"}]
 
@@ -358,7 +291,7 @@ def test_a_llama_server_says_by_its_slots_whether_it_speculates(
     one = bench(page=llama(), version=None, props=PROPS, slots=slots)
     one.turn()
     one.turn(llama(130))
-    assert list(one.cycle.status().models.values()) == [mode]
+    assert list(one.scraper.status().models.values()) == [mode]
 
 
 def test_a_server_that_does_not_tell_whether_it_speculates_is_asked_again(
@@ -371,14 +304,13 @@ def test_a_server_that_does_not_tell_whether_it_speculates_is_asked_again(
     one.engine.props, one.engine.slots = PROPS, [{"speculative": False}]
     one.turn()
     one.turn()
-    assert list(one.cycle.status().models.values()) == [Mode.OFF]
+    assert list(one.scraper.status().models.values()) == [Mode.OFF]
 
 
 def test_what_an_engine_says_of_itself_can_be_shown_anywhere(bench: MakeBench) -> None:
     one = bench(version=b'{"version": "0.\\ud800' + b"9" * 900 + b'"}', models={"data": 5})
     one.turn()
-    version = one.cycle.status().engine_version
-    assert version is not None
+    version = one.scraper.status().engine_version
     assert version.encode()
     assert len(version) == 200
 
@@ -399,17 +331,17 @@ def test_what_is_current_begins_with_a_restart_or_a_switch(
     one = bench()
     for turn in range(24):
         one.turn(vllm(turn, drafts=turn))
-    assert [window.tally.drafts for window in one.cycle.status().recent] == [11]
+    assert [window.tally.drafts for window in one.scraper.status().recent] == [11]
     one.turn(switched)
     assert len(one.windows) == 2
-    assert one.cycle.status().recent == ()
+    assert one.scraper.status().recent == ()
     for _ in range(23):
         one.turn(switched)
-    assert one.cycle.status().recent == ()
+    assert one.scraper.status().recent == ()
     one.turn(switched)
-    (window,) = one.cycle.status().recent
+    (window,) = one.scraper.status().recent
     assert (window.mode, window.length, window.start) == (Mode.OFF, 60, MINUTE + 180)
-    assert one.cycle.status().last_window == MINUTE + 240
+    assert one.scraper.status().last_window == MINUTE + 240
 
 
 def test_counts_that_had_to_be_left_out_are_told_once(bench: MakeBench, log: Log) -> None:
@@ -433,16 +365,16 @@ def test_a_turn_that_is_due_while_one_is_under_way_is_skipped_and_counted(
         return True
 
     one = bench({"timeout": 60}, page=slow)
-    turning = threading.Thread(target=one.cycle.turn)
+    turning = threading.Thread(target=one.scraper.turn)
     turning.start()
     assert entered.wait(60)
-    one.cycle.turn()
-    one.cycle.turn()
-    assert one.cycle.status().skipped == 2
-    assert one.cycle.status(current=True).current == ()
+    one.scraper.turn()
+    one.scraper.turn()
+    assert one.scraper.status().skipped == 2
+    assert one.scraper.status(current=True).current == ()
     leave.set()
     turning.join(60)
-    assert one.cycle.status().scrapes == 1
+    assert one.scraper.status().scrapes == 1
     assert [entry["skipped"] for entry in events(log, "scrape_skipped")] == [1, 2]
 
 
@@ -452,17 +384,17 @@ def test_finish_waits_for_no_server_and_queues_the_open_window(bench: MakeBench)
     one.turn(vllm(100))
     one.turn(vllm(130))
     one.engine.page = hanging
-    turning = threading.Thread(target=one.cycle.turn)
+    turning = threading.Thread(target=one.scraper.turn)
     turning.start()
     wait_for(lambda: one.server.paths.count("/metrics") == 3)
-    one.cycle.finish()
+    one.scraper.finish()
     (window,) = one.windows
     assert (window.tally.generation_tokens, window.scrapes_ok, window.scrapes_failed) == (30, 2, 0)
     turning.join(60)
     assert not turning.is_alive()
-    assert one.cycle.status().failures == {}
-    one.cycle.turn()
-    assert one.cycle.status().scrapes == 2
+    assert one.scraper.status().failures == {}
+    one.scraper.turn()
+    assert one.scraper.status().scrapes == 2
 
 
 def test_a_page_older_than_the_cursor_of_another_process_counts_nothing(bench: MakeBench) -> None:
@@ -477,19 +409,18 @@ def test_a_page_older_than_the_cursor_of_another_process_counts_nothing(bench: M
 
     one = bench({"timeout": 60})
     one.turn(vllm(100))
-    cursor = one.cycle._watch.cursor()
-    assert cursor is not None
+    cursor = one.scraper._watch.cursor()
     one.engine.page = slow
-    turning = threading.Thread(target=one.cycle.turn)
+    turning = threading.Thread(target=one.scraper.turn)
     turning.start()
     assert entered.wait(60)
     later = {series: 2 * count for series, count in cursor.samples.items()}
-    one.cycle.supersede(replace(cursor, samples=later))
+    one.scraper.supersede(replace(cursor, samples=later))
     leave.set()
     turning.join(60)
     one.turn(seconds=5.0)
     one.turn(vllm(230))
-    one.cycle.finish()
+    one.scraper.finish()
     (window,) = one.windows
     assert (window.tally.generation_tokens, window.restarts) == (30, 0)
 
@@ -502,30 +433,28 @@ def test_a_driver_that_hangs_does_not_hold_the_end_up(serve: Serve) -> None:
         leave.wait(60)
         return None
 
-    one = Bench(serve(Engine()), Engine())
+    one = Bench(serve, Engine())
     one.turn(vllm(100))
-    one.cycle._gpu_memory = hung
-    turning = threading.Thread(target=one.cycle.turn)
+    one.scraper._gpu_memory = hung
+    turning = threading.Thread(target=one.scraper.turn)
     turning.start()
     assert entered.wait(60)
-    one.cycle.finish()
+    one.scraper.finish()
     assert one.windows[0].scrapes_ok == 1
     leave.set()
     turning.join(60)
 
 
-def test_a_cycle_adopts_the_open_minute_of_its_predecessor(bench: MakeBench) -> None:
+def test_a_scraper_adopts_the_open_minute_of_its_predecessor(bench: MakeBench) -> None:
     """A target whose settings changed keeps one window a minute, and loses no count."""
     one = bench()
     one.turn(vllm(100))
     one.turn(vllm(130))
-    one.cycle.leave()
-    before, one.cycle = one.cycle, one.another(interval=1, timeout=0.5)
-    one.cycle.adopt(before)
+    one.replace(interval=1, timeout=0.5)
     one.turn(vllm(150))
-    status = one.cycle.status()
+    status = one.scraper.status()
     assert (status.scrapes, status.interval) == (3, 1)
-    one.cycle.finish()
+    one.scraper.finish()
     (window,) = one.windows
     assert (window.tally.generation_tokens, window.scrapes_ok) == (50, 3)
 
@@ -537,11 +466,9 @@ def test_a_target_that_is_another_server_from_now_on_is_counted_anew(
     one.turn(vllm(100, start=None))
     one.turn(vllm(130, start=None))
     other = serve(Engine(page=vllm(1000, start=None)))
-    one.cycle.leave()
-    before, one.cycle = one.cycle, one.another(url=other.url)
-    one.cycle.adopt(before)
+    one.replace(url=other.url)
     one.turn()
-    one.cycle.finish()
+    one.scraper.finish()
     (window,) = one.windows
     assert window.tally.generation_tokens == 30
     assert window.restarts == 1
@@ -561,17 +488,17 @@ def test_credentials_that_are_gone_are_a_failure_with_their_reason(
     assert str(token) in entry["detail"]
     token.write_text("hush2")
     one.turn()
-    assert not one.cycle.failing
+    assert not one.scraper.failing
     assert one.server.visits[-1].headers["authorization"] == "Bearer hush2"
     assert "hush" not in repr(log)
 
 
 def test_stuck_is_three_intervals_without_the_end_of_a_turn(bench: MakeBench) -> None:
     one = bench()
-    assert not one.cycle.stuck(Moment(0, 1015))
-    assert one.cycle.stuck(Moment(0, 1015.1))
+    assert not one.scraper.stuck(Moment(0, 1015))
+    assert one.scraper.stuck(Moment(0, 1015.1))
     one.turn(b"")
-    assert not one.cycle.stuck(Moment(0, 1015))
+    assert not one.scraper.stuck(Moment(0, 1015))
 
 
 def test_a_turn_that_raised_has_not_ended(
@@ -580,19 +507,19 @@ def test_a_turn_that_raised_has_not_ended(
     """So that a defect of ours shows as a loop that does not turn."""
     one = bench()
     one.turn()
-    monkeypatch.setattr(one.cycle._reader, "read", lambda _: 1 / 0)
+    monkeypatch.setattr(one.scraper._reader, "read", lambda _: 1 / 0)
     for _ in range(4):
         with pytest.raises(ZeroDivisionError):
-            one.cycle.turn()
+            one.scraper.turn()
         one.now = Moment(one.now.wall + 5, one.now.monotonic + 5)
-    assert one.cycle.stuck(one.now)
+    assert one.scraper.stuck(one.now)
 
 
 def test_gpu_memory_joins_the_windows(bench: MakeBench) -> None:
     one = bench()
-    one.cycle._gpu_memory = lambda: GpuMemory(7, 9)
+    one.scraper._gpu_memory = lambda: GpuMemory(7, 9)
     one.turn()
-    one.cycle.finish()
+    one.scraper.finish()
     gauges = one.windows[0].gauges
     assert (gauges.gpu_memory_used_max, gauges.gpu_memory_total) == (7, 9)
 
@@ -612,7 +539,6 @@ def test_tls_contexts_are_shared_and_read_a_changed_authority_again(tmp_path: Pa
     authority.write_bytes(CERTIFICATE.read_bytes() * 2)
     assert tls_context(target(1, ca_file=authority)) is not first
     unchecked = tls_context(target(5, insecure_skip_verify=True))
-    assert unchecked is not None
     assert unchecked.verify_mode == ssl.CERT_NONE
     authority.write_text("no certificate")
     with pytest.raises(ConfigError, match=r"t1: ca_file .*PEM"):
@@ -626,8 +552,7 @@ def test_tls_contexts_are_shared_and_read_a_changed_authority_again(tmp_path: Pa
 def test_a_target_is_watched_over_tls(
     serve: Serve, server_tls: ssl.SSLContext, settings: dict[str, Any]
 ) -> None:
-    engine = Engine()
-    one = Bench(serve(engine, tls=server_tls), engine, **settings)
+    one = Bench(serve, Engine(), tls=server_tls, **settings)
     one.turn()
-    one.cycle.finish()
-    assert one.cycle.status().failure is None
+    one.scraper.finish()
+    assert one.scraper.status().failure is None

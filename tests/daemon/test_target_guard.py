@@ -9,7 +9,7 @@ import pytest
 from specwatch.config.guard import Guard
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
-from specwatch.guard import orders
+from specwatch.guard import machine
 from specwatch.guard.state import Phase
 from tests.guard.living import ACT, QUICK, Living
 from tests.guard.simulated_server import SimulatedServer
@@ -26,7 +26,6 @@ def test_a_breach_ends_with_speculation_off_by_one_restart(living: Living) -> No
         "suspect", "confirmed", "draining", "restarting", "verifying", "disabled",
     ]  # fmt: skip
     assert [mode for _, mode in living.server.starts] == [Mode.OFF]
-    assert state.incident is not None
     assert state.incident.what == "net-negative"
     assert state.rearm_at == state.since + ACT.rearm.after
     assert living.server.mode is Mode.OFF
@@ -53,15 +52,6 @@ def test_a_bad_draft_is_tried_again_later_each_time(living: Living) -> None:
     assert hours == [6, 12, 24, 24]
 
 
-def test_who_may_not_act_says_what_would_be_done(tmp_path: Path) -> None:
-    policy = Guard.model_validate({"mode": "observe"})
-    living = Living(tmp_path / "s.db", policy=policy)
-    state = living.live(600)
-    assert state.phase is Phase.CONFIRMED
-    assert state.waiting == "guard.mode is observe: nothing is done"
-    assert living.server.starts == []
-
-
 def test_a_guard_that_is_off_does_nothing_but_finish_what_was_begun(tmp_path: Path) -> None:
     living = Living(tmp_path / "s.db", policy=Guard.model_validate({"mode": "off"}))
     assert living.live(600).phase is Phase.OBSERVING
@@ -77,7 +67,7 @@ ENDS = {
     "hang": "vLLM was not healthy within 15m; it runs again as before",
     "model": "it serves another, and served tiny; it runs again as before",
     "ignore": "it still speculates after the restart; it runs again as before",
-    "silent": "it does not tell whether it speculates after the restart; it runs again as before",
+    "silent": "it does not report whether it speculates after the restart; it runs again as before",
     "refuse": "nothing was done: the unit is masked",
     "timeout": "systemd did not answer in time; it runs again as before",
 }
@@ -181,10 +171,7 @@ def test_what_a_person_orders_is_done_before_anything_else(living: Living) -> No
     living.live(60)
 
     def order(goal: Mode) -> None:
-        living.book.change(
-            "chat", lambda state: orders.order(state, goal, by="ann", now=living.server.now),
-            living.server.now, by="ann",
-        )  # fmt: skip
+        living.command(lambda state: machine.order(state, goal, by="ann", now=living.server.now))
 
     order(Mode.OFF)
     state = living.live(300, until=Phase.DISABLED)
@@ -210,27 +197,10 @@ def test_what_has_no_plan_is_refused_to_a_person(living: Living) -> None:
     """At once, in place of a hold after the hooks have run."""
     living.server.bad, living.server.fault = False, "limit"
     living.live(60)
-    living.book.change(
-        "chat", lambda state: orders.order(state, Mode.OFF, by="ann", now=living.server.now),
-        living.server.now, by="ann",
-    )  # fmt: skip
+    living.command(lambda state: machine.order(state, Mode.OFF, by="ann", now=living.server.now))
     assert living.live(60).phase is Phase.OBSERVING
     reasons = [step.reason for step in living.book.history(target="chat", limit=9)]
     assert any("refused: the helper restarts it" in reason for reason in reasons)
-
-
-def test_a_pause_before_the_restart_gives_the_action_up(living: Living) -> None:
-    living.server.load = 3.0
-    living.live(400, until=Phase.DRAINING)
-    now = living.server.now
-    living.book.change(
-        "chat", lambda state: orders.pause(state, until=now + 600, by="ann"), now, by="ann"
-    )
-    assert living.live(20).phase is Phase.CONFIRMED
-    assert living.server.starts == []
-    assert living.state.actions == ()
-    living.live(900, until=Phase.DISABLED)
-    assert living.server.mode is Mode.OFF
 
 
 def test_what_somebody_else_switches_is_respected(living: Living) -> None:
@@ -244,49 +214,6 @@ def test_what_somebody_else_switches_is_respected(living: Living) -> None:
     assert living.state.waiting == "another tool switched speculation recently"
     living.live(ACT.respect)
     assert living.server.mode is Mode.OFF
-
-
-def test_the_budget_and_the_cooldown_bound_what_is_done(tmp_path: Path) -> None:
-    policy = Guard.model_validate(
-        {"mode": "act", "verify": "1m", "max_actions_per_day": 1, "drain_timeout": "2s"}
-    )
-    living = Living(tmp_path / "s.db", policy=policy)
-    living.live(400, until=Phase.DISABLED)
-    living.live(86400 - 7200)
-    assert living.state.phase is Phase.DISABLED
-    assert "max_actions_per_day" in living.state.waiting
-    assert len(living.server.starts) == 1
-
-
-def test_requests_are_waited_for_but_not_for_ever(living: Living) -> None:
-    living.server.load = 2.0
-    living.live(400, until=Phase.DRAINING)
-    began = living.server.now
-    living.live(60, until=Phase.VERIFYING)
-    assert living.server.starts[0][0] - began == ACT.drain_timeout
-
-
-def test_a_hold_is_ended_by_a_person(living: Living) -> None:
-    living.server.fault = "refuse"
-    living.live(3000, until=Phase.HELD)
-    living.server.fault = ""
-    now = living.server.now
-    living.book.change("chat", lambda state: orders.resume(state, by="ann", now=now), now, by="ann")
-    state = living.live(3000, until=Phase.DISABLED)
-    assert state.phase is Phase.DISABLED
-
-
-def test_speculation_that_was_faster_after_all_is_put_back(tmp_path: Path) -> None:
-    server = SimulatedServer()
-    living = Living(tmp_path / "s.db", server=server)
-    living.live(400, until=Phase.VERIFYING)
-    server.bad = False
-    living.live(600, until=Phase.DRAINING)
-    history = living.book.history(target="chat")
-    assert "it did not help: speedup 1.80 (1.62 to 1.98)" in history[0].reason
-    state = living.live(60, until=Phase.OBSERVING)
-    assert (state.phase, server.mode) == (Phase.OBSERVING, Mode.ON)
-    assert state.rests_until == pytest.approx(server.now + ACT.cooldown, abs=60)
 
 
 def test_after_it_was_wrong_the_guard_rests_and_then_looks_again(tmp_path: Path) -> None:
@@ -306,29 +233,6 @@ def test_after_it_was_wrong_the_guard_rests_and_then_looks_again(tmp_path: Path)
     )
 
 
-def test_a_process_that_dies_again_and_again_is_rolled_back_soon(living: Living) -> None:
-    """Its manager starts it each time, so that it is never seen to be down for long."""
-    living.live(400, until=Phase.VERIFYING)
-    began = living.server.now
-    living.server.fault = "hang"
-    for _ in range(10):
-        if living.state.phase is Phase.VERIFYING:
-            living.server.restart()
-            living.live(10)
-    state = living.live(300, until=Phase.HELD)
-    assert state.why.startswith("vLLM died 3 times after the restart")
-    assert living.server.now - began < 200
-    assert living.server.configured is Mode.ON
-
-
-def test_a_person_who_stops_the_server_meanwhile_is_not_worked_against(living: Living) -> None:
-    living.live(400, until=Phase.VERIFYING)
-    living.server.fault = "stopped"
-    state = living.live(300, until=Phase.HELD)
-    assert state.why == "the server was stopped by hand after the restart"
-    assert len(living.server.starts) == 1
-
-
 def test_a_deploy_during_verification_stands(living: Living) -> None:
     living.live(400, until=Phase.VERIFYING)
     living.server.configured = Mode.ON
@@ -344,11 +248,9 @@ def test_a_disabling_for_a_time_ends_by_itself_whatever_the_guard_may_do(tmp_pat
     living = Living(tmp_path / "s.db", policy=policy, server=server)
     living.live(60)
     until = server.now + 3600
-    living.book.change(
-        "chat",
-        lambda state: orders.order(state, Mode.OFF, by="ann", now=server.now, until=until),
-        server.now, by="ann",
-    )  # fmt: skip
+    living.command(
+        lambda state: machine.order(state, Mode.OFF, by="ann", now=server.now, until=until)
+    )
     living.live(300, until=Phase.DISABLED)
     living.live(3000)
     assert server.mode is Mode.OFF
@@ -363,7 +265,7 @@ def test_after_a_trial_that_failed_a_resumed_guard_tries_again_later(living: Liv
     living.live(ACT.rearm.after + 2000, until=Phase.HELD)
     now = living.server.now
     living.server.fault = ""
-    living.book.change("chat", lambda state: orders.resume(state, by="ann", now=now), now, by="ann")
+    living.command(lambda state: machine.resume(state, by="ann", now=now))
     state = living.live(60)
     assert state.phase is Phase.DISABLED
     assert state.rearm_at == pytest.approx(now + 2 * ACT.rearm.after)

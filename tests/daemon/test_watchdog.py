@@ -59,18 +59,6 @@ def silent(notify: NotifySocket, seconds: float = 0.65) -> bool:
             return False
 
 
-def test_the_life_of_a_daemon_in_notifications(
-    running: Callable[..., Daemon], serve: Serve, notify: NotifySocket
-) -> None:
-    daemon = running(serve(page(vllm())).url)
-    first = notify.until(lambda message: "READY" in message)[-1]
-    assert first["STATUS"] == "Watching 1 target"
-    notify.until(lambda message: message == {"WATCHDOG": "1"})
-    notify.until(lambda message: message == {"STATUS": "Watching 1 target"})
-    daemon.ask_to_stop()
-    notify.until(lambda message: message == {"STOPPING": "1", "STATUS": "Stopping"})
-
-
 def test_a_target_that_fails_is_no_loop_that_hangs(
     running: Callable[..., Daemon], serve: Serve, notify: NotifySocket
 ) -> None:
@@ -168,11 +156,3 @@ def test_a_service_manager_that_goes_does_not_take_the_daemon_along(
         scraped(daemon, 5)
     assert len(events(log, "notify_failed")) == 1
     assert not events(log, "job_failed")
-
-
-def test_a_watchdog_that_waits_for_somebody_else_is_left_alone(
-    running: Callable[..., Daemon], serve: Serve, notify: NotifySocket
-) -> None:
-    daemon = running(serve(page(vllm())).url, WATCHDOG_PID="1")
-    scraped(daemon, 3)
-    assert silent(notify)

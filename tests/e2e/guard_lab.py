@@ -42,13 +42,13 @@ def become(name):
 _CALL = """\
 import json, sys
 import msgspec
-from specwatch.actuators.systemd import SystemdActuator
+from specwatch.actuators.systemd import systemd_actuator
 from specwatch.errors import ActuatorError
 from specwatch.config.service import SystemdService
 
 method, *arguments = sys.argv[2:]
 become(WHO)
-actuator = SystemdActuator(SystemdService(kind="systemd", **json.loads(sys.argv[1])))
+actuator = systemd_actuator(SystemdService(kind="systemd", **json.loads(sys.argv[1])))
 try:
     print(json.dumps(msgspec.to_builtins(getattr(actuator, method)(*arguments))))
 except ActuatorError as error:

@@ -147,6 +147,10 @@ class Living:
             self.guardian.take(self.book.look("chat")["chat"])
         self.guardian.turn()
 
+    def command(self, make: Callable[[GuardState], Step | None]) -> None:
+        """A command of the operator, who is called ann."""
+        self.book.change("chat", make, self.server.now, by="ann")
+
     @property
     def state(self) -> GuardState:
         """As it is stored."""

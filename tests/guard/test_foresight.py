@@ -58,7 +58,6 @@ def test_what_is_predicted_is_the_objective(objective: Objective, speedup: float
     past = [asked(on(n, tpot=0.04), 6.0) for n in range(60, 120)]
     present = [asked(off(n), 2.0) for n in range(120, 135)]
     interval = predicted_speedup(past, present, known, objective)
-    assert interval is not None
     assert interval.value == pytest.approx(speedup, rel=0.02)
     assert interval.above(1.0) is (speedup > 1)
     assert interval.below(1.0) is (speedup < 1)
@@ -71,7 +70,6 @@ def test_how_far_the_objective_is_from_the_pace_is_taken_from_minutes_alike() ->
     others = [asked(on(n, tpot=0.04, drafts=800, accepted=1200), 0.1) for n in range(120, 180)]
     present = [asked(off(n), 2.0) for n in range(180, 195)]
     interval = predicted_speedup(alike + others, present, known, Objective.E2E)
-    assert interval is not None
     assert interval.value == pytest.approx((50 + 20) / (40 + 60), rel=0.02)
 
 
@@ -99,10 +97,8 @@ def test_a_trial_is_judged_by_all_minutes_but_the_first_two() -> None:
         cold + warm, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
         objective=Objective.TPOT,
     )  # fmt: skip
-    assert interval is not None
     assert interval.speedup.value == pytest.approx(1.25)
     assert interval.speedup.samples == 10
-    assert interval.certain is not None
     assert interval.certain.above(1.0)
 
 
@@ -116,11 +112,9 @@ def test_a_trial_is_certain_only_of_what_is_clear_of_one(
         minutes, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
         objective=Objective.TPOT,
     )  # fmt: skip
-    assert interval is not None
     if certain is None:
         assert interval.certain is None
     else:
-        assert interval.certain is not None
         assert interval.certain.below(1.0)
 
 
@@ -132,8 +126,6 @@ def test_the_longest_stretch_that_is_certain_tells_of_a_trial() -> None:
         minutes, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
         objective=Objective.TPOT,
     )  # fmt: skip
-    assert interval is not None
-    assert interval.certain is not None
     assert interval.certain.samples > 40
 
 
@@ -154,7 +146,6 @@ def test_the_minutes_that_led_to_a_switch_are_compared_with_those_after_it() -> 
         before + after, baseline(known), switched=BEGAN * MINUTE - 1.0, since=BEGAN * MINUTE,
         objective=Objective.TPOT,
     )  # fmt: skip
-    assert verification is not None
     assert verification.before == pytest.approx(0.05 / 0.08)
     assert verification.slowdown == pytest.approx(0.06 / 0.05)
     assert verification.speedup.value == pytest.approx(0.06 / 0.08)
@@ -171,14 +162,12 @@ def test_where_no_stretch_told_the_last_ten_minutes_led_to_the_switch() -> None:
         before + after, baseline(plain(0, 20, 0.05)), switched=BEGAN * MINUTE,
         since=BEGAN * MINUTE, objective=Objective.TPOT,
     )  # fmt: skip
-    assert verification is not None
     assert verification.before == pytest.approx(1.25)
     alike = [*speculating(40, 50, 0.03), *speculating(90, 10, 0.04)]
     again = verified(
         alike + after, baseline(plain(0, 20, 0.05)), switched=BEGAN * MINUTE,
         since=BEGAN * MINUTE, objective=Objective.TPOT,
     )  # fmt: skip
-    assert again is not None
     assert again.before == pytest.approx(1.25)
 
 
@@ -200,7 +189,6 @@ def test_an_exploration_tells_what_speculation_was_worth_by_what_was_learned() -
         before + plain(BEGAN, 30, 0.08), baseline(known), switched=BEGAN * MINUTE - 1.0,
         objective=Objective.TPOT,
     )  # fmt: skip
-    assert verification is not None
     assert verification.before == pytest.approx(1.25)
     assert verification.speedup.value == pytest.approx(verification.before * verification.slowdown)
     assert 1.3 < verification.slowdown <= 1.6

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from specwatch.config.guard import Guard, Maintenance, Rearm, Windows
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import HOUR, Mode
-from specwatch.guard import machine, orders
+from specwatch.guard import machine
 from specwatch.guard.foresight import Trial
-from specwatch.guard.observation import Breach, Outcome, Seen
+from specwatch.guard.observation import Breach, Situation, SwitchOutcome
 from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import Cause, GuardState, Incident, Order, Phase, wait
 from tests.guard.wandering import Wandering
@@ -33,9 +33,11 @@ DISABLED = replace(
 )
 
 
-def seen(**changes: object) -> Seen:
+def seen(**changes: object) -> Situation:
     """A server that is up and loses, asked for a moment ago."""
-    plain = Seen(NOW, NOW, mode=Mode.ON, models=("tiny",), load=0.0, breaches=(BREACH,), service=UP)
+    plain = Situation(
+        NOW, NOW, mode=Mode.ON, models=("tiny",), load=0.0, breaches=(BREACH,), service=UP
+    )
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
@@ -86,7 +88,6 @@ def test_a_restart_has_to_save_more_time_than_it_takes(
 ) -> None:
     breach = replace(BREACH, speedups=speedups)
     step = machine.step(CONFIRMED, seen(breaches=(breach,)), ACT)
-    assert step is not None
     assert step.state.waiting == why
     assert step.state.phase is (Phase.CONFIRMED if why else Phase.DRAINING)
 
@@ -95,13 +96,10 @@ def test_what_restarts_took_before_and_how_soon_traffic_rests_counts() -> None:
     losing = seen(breaches=(replace(BREACH, speedups=(about(0.5),)),))
     slow = replace(CONFIRMED, costs=(20.0, 8 * HOUR, 8 * HOUR))
     step = machine.step(slow, losing, ACT)
-    assert step is not None
     assert step.state.waiting == "a restart takes 8h, more than it would save in 6h"
     step = machine.step(CONFIRMED, replace(losing, quiet_in=200.0), ACT)
-    assert step is not None
     assert step.state.waiting == "a restart takes 2m, more than it would save in 3m20s"
     step = machine.step(CONFIRMED, replace(losing, quiet_in=400.0), ACT)
-    assert step is not None
     assert step.state.phase is Phase.DRAINING
 
 
@@ -126,7 +124,6 @@ def test_what_keeps_the_guard_from_acting_is_said(
     before = replace(CONFIRMED, **state)  # type: ignore[arg-type]
     guard = Guard.model_validate({"mode": "act", **policy})
     step = machine.step(before, seen(**look), guard)
-    assert step is not None
     assert step.state.phase is Phase.CONFIRMED
     assert waiting in step.state.waiting
     assert machine.step(step.state, seen(**look), guard) is None, "it is said once"
@@ -135,7 +132,6 @@ def test_what_keeps_the_guard_from_acting_is_said(
 def test_an_action_a_day_ago_or_a_cooldown_ago_is_over() -> None:
     before = replace(CONFIRMED, actions=(NOW - 86400, NOW - 1800))
     step = machine.step(before, seen(), Guard(mode="act", max_actions_per_day=2))
-    assert step is not None
     assert step.state.phase is Phase.DRAINING
     assert step.state.actions == (NOW - 1800, NOW)
 
@@ -147,13 +143,11 @@ def test_a_prediction_of_a_loss_puts_a_trial_off_but_not_for_ever() -> None:
     off = seen(mode=Mode.OFF, breaches=(), predicted=about(0.7))
     due = replace(off, now=NOW + 6 * HOUR, scraped_at=NOW + 6 * HOUR)
     step = machine.step(DISABLED, due, ACT)
-    assert step is not None
     assert (step.state.phase, step.state.waiting) == (
         Phase.DISABLED, "a trial is due; speculation would lose now, by prediction",
     )  # fmt: skip
     late = NOW + ACT.rearm.most
     step = machine.step(DISABLED, replace(off, now=late, scraped_at=late), ACT)
-    assert step is not None
     assert step.state.phase is Phase.DRAINING
     assert step.reason == "it is time for a trial"
 
@@ -161,7 +155,6 @@ def test_a_prediction_of_a_loss_puts_a_trial_off_but_not_for_ever() -> None:
 def test_a_predicted_gain_brings_a_trial_early_once_it_may() -> None:
     gains = seen(mode=Mode.OFF, breaches=(), predicted=about(1.5))
     step = machine.step(DISABLED, gains, ACT)
-    assert step is not None
     assert step.reason == "speculation would pay now, by prediction"
     assert (step.state.phase, step.state.goal) == (Phase.DRAINING, Mode.ON)
     assert machine.step(replace(DISABLED, early_at=NOW + 1), gains, ACT) is None
@@ -174,7 +167,6 @@ def test_a_predicted_gain_brings_a_trial_early_once_it_may() -> None:
 def test_each_lost_trial_makes_early_ones_rarer() -> None:
     trial = replace(CONFIRMED, phase=Phase.TRIAL)
     step = machine.step(trial, seen(), ACT)
-    assert step is not None
     assert (step.state.early_at, step.state.early_pause) == (NOW + HOUR, 2 * HOUR)
     assert step.state.delay == 2 * 6 * HOUR
     assert step.state.actions == (), "the end of a trial is not another action"
@@ -186,10 +178,8 @@ def test_trials_come_as_often_as_the_budget_pays_for_what_the_last_one_lost() ->
     trial = replace(CONFIRMED, phase=Phase.TRIAL, since=NOW - 2400)
     for speedup, delay in ((0.75, (120 + 800) / 0.02), (0.99, (120 + 2400 / 99) / 0.02)):
         step = machine.step(trial, seen(breaches=(), trial=Trial(about(speedup))), policy)
-        assert step is not None
         assert step.state.delay == pytest.approx(delay)
     unknown = machine.step(trial, seen(), policy)
-    assert unknown is not None
     assert unknown.state.delay == pytest.approx(policy.rearm.wait(60.0))
 
 
@@ -206,7 +196,6 @@ def test_a_trial_ends_by_what_is_known_of_it(look: dict[str, object], phase: Pha
     now = NOW + ACT.rearm.trial
     trial = replace(CONFIRMED, phase=Phase.TRIAL)
     step = machine.step(trial, seen(now=now, scraped_at=now, breaches=(), **look), ACT)
-    assert step is not None
     assert step.state.phase is phase
 
 
@@ -214,22 +203,18 @@ def test_a_trial_ends_by_what_is_known_of_it(look: dict[str, object], phase: Pha
 
 
 def test_a_pause_ends_by_itself_and_what_waited_goes_on() -> None:
-    paused = orders.pause(CONFIRMED, until=NOW + 60, by="ann", why="a demo").state
+    paused = machine.pause(CONFIRMED, until=NOW + 60, by="ann", why="a demo").state
     step = machine.step(paused, seen(), ACT)
-    assert step is not None
     assert step.state.waiting == "paused by ann"
     over = machine.step(step.state, seen(now=NOW + 60), ACT)
-    assert over is not None
     assert (over.state.pause, over.reason) == (None, "the pause of ann is over")
     begun = machine.step(over.state, seen(now=NOW + 60), ACT)
-    assert begun is not None
     assert begun.state.phase is Phase.DRAINING
 
 
 def test_an_order_that_cannot_be_done_is_refused_and_forgotten() -> None:
-    ordered = orders.order(CONFIRMED, Mode.OFF, by="ann", now=NOW).state
+    ordered = machine.order(CONFIRMED, Mode.OFF, by="ann", now=NOW).state
     step = machine.step(ordered, seen(service=None, service_error="masked"), ACT)
-    assert step is not None
     assert step.reason == "ann switched speculation off; refused: masked"
     assert step.state.order is None
     assert step.state.phase is Phase.CONFIRMED
@@ -238,13 +223,11 @@ def test_an_order_that_cannot_be_done_is_refused_and_forgotten() -> None:
 def test_an_order_is_done_whatever_the_guard_may_do_itself() -> None:
     forbidden = Windows(forbid=(window("00:00", "00:00"),))
     for policy in (Guard(mode="off"), Guard(mode="act", max_actions_per_day=0, windows=forbidden)):
-        ordered = orders.order(CONFIRMED, Mode.OFF, by="ann", now=NOW, until=NOW + 60).state
-        paused = orders.pause(ordered, until=NOW + 600, by="bob").state
+        ordered = machine.order(CONFIRMED, Mode.OFF, by="ann", now=NOW, until=NOW + 60).state
+        paused = machine.pause(ordered, until=NOW + 600, by="bob").state
         draining = machine.step(paused, seen(), policy)
-        assert draining is not None
         assert draining.state.phase is Phase.DRAINING
         restarting = machine.step(draining.state, seen(now=NOW + 2, scraped_at=NOW + 1), policy)
-        assert restarting is not None
         assert restarting.state.phase is Phase.RESTARTING
         assert restarting.state.actions == ()
 
@@ -253,10 +236,9 @@ def test_only_a_person_ends_a_hold() -> None:
     hold = replace(CONFIRMED, phase=Phase.HELD, why="it failed")
     for look in (seen(), seen(mode=Mode.OFF), seen(breaches=()), seen(now=NOW + 9e6)):
         assert machine.step(hold, look, ACT) is None
-    resumed = orders.resume(hold, by="ann", now=NOW)
-    assert resumed is not None
+    resumed = machine.resume(hold, by="ann", now=NOW)
     assert (resumed.state.phase, resumed.state.why) == (Phase.OBSERVING, "")
-    assert orders.resume(resumed.state, by="ann", now=NOW) is None
+    assert machine.resume(resumed.state, by="ann", now=NOW) is None
 
 
 # Restarts
@@ -268,7 +250,6 @@ def test_a_manager_that_never_answers_ends_draining_in_a_hold() -> None:
     limit = ACT.drain_timeout + ACT.start_timeout
     assert machine.step(draining, replace(lost, now=NOW + limit - 1), ACT) is None
     step = machine.step(draining, replace(lost, now=NOW + limit), ACT)
-    assert step is not None
     assert (step.state.phase, step.reason) == (Phase.HELD, "nothing was done: no answer")
 
 
@@ -276,7 +257,6 @@ def test_only_a_look_since_then_says_that_no_request_runs() -> None:
     draining = replace(CONFIRMED, phase=Phase.DRAINING, goal=Mode.OFF)
     assert machine.step(draining, seen(now=NOW + 1, scraped_at=NOW, load=0.0), ACT) is None
     step = machine.step(draining, seen(now=NOW + 2, scraped_at=NOW + 1, load=0.0), ACT)
-    assert step is not None
     assert step.state.phase is Phase.RESTARTING
 
 
@@ -295,7 +275,6 @@ def test_requests_that_outlast_draining_are_said_to_be_cut_off(
     draining = replace(CONFIRMED, phase=Phase.DRAINING, goal=Mode.OFF)
     policy = ACT.model_copy(update={"drain_timeout": 60.0})
     step = machine.step(draining, seen(now=NOW + 60, scraped_at=NOW + looked, load=load), policy)
-    assert step is not None
     assert (step.state.phase, step.reason) == (Phase.RESTARTING, sentence)
 
 
@@ -303,22 +282,20 @@ def test_requests_that_outlast_draining_are_said_to_be_cut_off(
 def test_the_first_step_of_an_order_names_the_person(mode: Mode) -> None:
     ordered = GuardState("chat", order=Order(Mode.OFF, "ann", NOW))
     step = machine.step(ordered, seen(mode=mode), ACT)
-    assert step is not None
     assert step.inputs == {"ordered_by": "ann"}
 
 
 @pytest.mark.parametrize(
     ("outcome", "phase"),
     [
-        (Outcome(), Phase.VERIFYING),
-        (Outcome("it failed"), Phase.ROLLING_BACK),
-        (Outcome("it is masked", changed=False), Phase.HELD),
+        (SwitchOutcome(), Phase.VERIFYING),
+        (SwitchOutcome("it failed"), Phase.ROLLING_BACK),
+        (SwitchOutcome("it is masked", changed=False), Phase.HELD),
     ],
 )
-def test_what_came_of_the_switch_decides(outcome: Outcome, phase: Phase) -> None:
+def test_what_came_of_the_switch_decides(outcome: SwitchOutcome, phase: Phase) -> None:
     restarting = replace(CONFIRMED, phase=Phase.RESTARTING, goal=Mode.OFF, instance="1")
     step = machine.step(restarting, seen(outcome=outcome), ACT)
-    assert step is not None
     assert step.state.phase is phase
 
 
@@ -326,7 +303,6 @@ def test_a_switch_that_was_thrown_before_a_crash_is_not_thrown_again() -> None:
     restarting = replace(CONFIRMED, phase=Phase.RESTARTING, goal=Mode.OFF, instance="1")
     for done in (Service(ProcessState.UP, Mode.OFF, "2"), Service(ProcessState.UP, Mode.OFF, None)):
         step = machine.step(restarting, seen(service=done), ACT)
-        assert step is not None
         assert step.state.phase is Phase.VERIFYING
     changing = seen(service=Service(ProcessState.CHANGING, Mode.OFF, None))
     assert machine.step(restarting, changing, ACT) is None
@@ -347,7 +323,6 @@ def test_a_process_that_is_another_at_every_look_is_given_up() -> None:
             now=NOW + look, scraped_at=NOW, service=Service(ProcessState.UP, Mode.OFF, str(look))
         )
         step = machine.step(state, dying, ACT)
-        assert step is not None
         state = step.state
         if state.phase is Phase.ROLLING_BACK:
             break
@@ -416,5 +391,4 @@ def test_another_reason_of_the_windows_is_shown() -> None:
         windows.closed(at(f"2026-07-01 {time}")) for time in ("02:30", "06:00")
     )
     step = wait(GuardState("chat", waiting=forbidden), not_allowed)
-    assert step is not None
     assert step.state.waiting == not_allowed

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from specwatch.config.guard import Guard, Hooks, Maintenance, Rearm, Windows
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import Mode
-from specwatch.guard import machine, orders
+from specwatch.guard import machine
 from specwatch.guard.foresight import Trial, Verification
 from specwatch.guard.machine import Effect
-from specwatch.guard.observation import Breach, Outcome, Seen
+from specwatch.guard.observation import Breach, Situation, SwitchOutcome
 from specwatch.guard.plan import ProcessState, Service
 from specwatch.guard.state import CALM, DAY, Cause, GuardState, Phase, Step
 
@@ -59,7 +59,7 @@ class Wandering:
     chance: random.Random
     state: GuardState = field(default_factory=lambda: GuardState("chat", since=START))
     now: float = START
-    outcome: tuple[Phase, float, Outcome] | None = None
+    outcome: tuple[Phase, float, SwitchOutcome] | None = None
     began: list[float] = field(default_factory=list)
     entered: float = START
     phases: set[Phase] = field(default_factory=set)
@@ -104,16 +104,16 @@ class Wandering:
         match self.chance.randrange(3):
             case 0:
                 until = now + self.chance.choice([60, 3600])
-                step = orders.pause(state, until=until, by="ann")
+                step = machine.pause(state, until=until, by="ann")
             case 1:
-                step = orders.resume(state, by="ann", now=now)
+                step = machine.resume(state, by="ann", now=now)
             case _:
                 goal, later = self.chance.choice(_MODES), self.chance.choice([None, now + 600])
-                step = orders.order(state, goal, by="ann", now=now, until=later)
+                step = machine.order(state, goal, by="ann", now=now, until=later)
         if step is not None:
             self.state = step.state
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> Situation:
         """What obeys, with something else in its place now and then."""
         chance, state = self.chance, self.state
         odd = self._happens(0.1)
@@ -127,7 +127,7 @@ class Wandering:
         bad = self._happens(0.5)
         outcome = self.outcome
         mine = outcome is not None and outcome[:2] == (state.phase, state.since)
-        return Seen(
+        return Situation(
             now=self.now,
             scraped_at=self.now - chance.choice([0.0, 0.0, 0.0, 4.0]) if mode else None,
             healthy=self._happens(0.8),
@@ -154,21 +154,22 @@ class Wandering:
             quiet_in=chance.choice([None, 10.0, 20_000.0]),
         )
 
-    def _act(self, seen: Seen) -> None:
+    def _act(self, seen: Situation) -> None:
         state = self.state
         effect = machine.effect(state, seen, prepared=self._happens(0.5))
         if effect is Effect.AFTER:
-            self.state = machine.hooks_done(state).state
+            self.state = replace(state, hooked=False)
         if effect is not Effect.SWITCH:
             return
         assert state.phase in (Phase.RESTARTING, Phase.ROLLING_BACK)
         assert state.issued is None
         outcome = self.chance.choices(
-            [Outcome(), Outcome("failed"), Outcome("refused", changed=False)], [8, 1, 1]
+            [SwitchOutcome(), SwitchOutcome("failed"), SwitchOutcome("refused", changed=False)],
+            [8, 1, 1],
         )[0]
         self.outcome = (state.phase, state.since, outcome)
         if outcome.changed and self._happens(0.9):
-            self.server = machine.target_mode(state)
+            self.server = state.goal or Mode.ON
             self.instance = str(next(self.instances))
 
     def _take(self, step: Step) -> None:

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from structlog.testing import capture_logs
 
 from specwatch.errors import ConfigError
-from specwatch.runtime.http_server import Complaints, HttpServer
+from specwatch.runtime.http_server import HttpServer, LoopErrors
 
 entered, leave = threading.Event(), threading.Event()
 
@@ -288,7 +288,7 @@ def test_a_connection_that_is_used_is_kept(bounded: HttpServer, connect: Connect
 
 def test_without_file_descriptors_there_is_one_line_of_log_a_minute() -> None:
     times = [1000.0] * 1000 + [1061.0]
-    complaints = Complaints(iter(times).__next__)
+    complaints = LoopErrors(iter(times).__next__)
     loop = asyncio.new_event_loop()
     full = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Full")}
     with capture_logs() as log:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from specwatch.domain.model import HOUR, Mode
 from specwatch.errors import StoreUnavailable
-from specwatch.guard import orders
+from specwatch.guard import machine
 from specwatch.guard.state import Cause, GuardState, Incident, Phase, Step
 from specwatch.store.guard_records import Entry, GuardBook, Lost
 from specwatch.store.repository import Store
@@ -118,7 +118,7 @@ def test_what_persons_change_at_once_is_all_done(
     def change(number: int) -> None:
         until = NOW + number
         for _ in range(3):
-            other.change("chat", lambda s: orders.pause(s, until=until, by="p"), NOW, by="p")
+            other.change("chat", lambda s: machine.pause(s, until=until, by="p"), NOW, by="p")
 
     with ThreadPoolExecutor(3) as pool:
         steps = pool.submit(advance)
@@ -133,13 +133,13 @@ def test_a_person_changes_what_nobody_holds_and_the_lease_stays_as_it_is(
     store: Store, book: GuardBook
 ) -> None:
     entry = held(book)
-    book.change("chat", lambda s: orders.pause(s, until=NOW, by="ann"), NOW, by="person")
+    book.change("chat", lambda s: machine.pause(s, until=NOW, by="ann"), NOW, by="person")
     assert book.look()["chat"].held_by("d:1")
     with pytest.raises(Lost):
         book.advance(entry, to(entry, Phase.SUSPECT), NOW, by="d")
     expire(store)
     state = book.change(
-        "chat", lambda s: orders.order(s, Mode.OFF, by="ann", now=NOW), NOW, by="person"
+        "chat", lambda s: machine.order(s, Mode.OFF, by="ann", now=NOW), NOW, by="person"
     )
     assert state.order is not None
     assert state.pause is not None
@@ -149,11 +149,11 @@ def test_a_person_changes_what_nobody_holds_and_the_lease_stays_as_it_is(
 
 def test_a_change_that_changes_nothing_stores_nothing(book: GuardBook) -> None:
     held(book)
-    book.change("chat", lambda s: orders.resume(s, by="ann", now=NOW), NOW, by="person")
+    book.change("chat", lambda s: machine.resume(s, by="ann", now=NOW), NOW, by="person")
     assert book.history() == []
     assert book.look()["chat"].version == 0
     with pytest.raises(StoreUnavailable, match="no daemon guards nobody"):
-        book.change("nobody", lambda s: orders.resume(s, by="a", now=NOW), NOW, by="p")
+        book.change("nobody", lambda s: machine.resume(s, by="a", now=NOW), NOW, by="p")
 
 
 def test_a_lease_is_its_holders_until_it_ends_or_is_given_back(
@@ -230,8 +230,8 @@ def test_what_a_guard_knows_survives_the_database(book: GuardBook) -> None:
         entry.state, phase=Phase.VERIFYING, since=NOW + 0.123456789, goal=Mode.OFF,
         incident=incident, models=("a", "b"), costs=(1.5, 2.0), hooked=True, rearm_at=NOW / 3,
     )  # fmt: skip
-    state = orders.order(state, Mode.ON, by="ann", now=NOW, why="ä\0", until=NOW).state
-    state = orders.pause(state, until=NOW, by="bob").state
+    state = machine.order(state, Mode.ON, by="ann", now=NOW, why="ä\0", until=NOW).state
+    state = machine.pause(state, until=NOW, by="bob").state
     book.advance(entry, Step(state, "r"), NOW, by="d")
     assert book.look()["chat"].state == state
 
