@@ -28,7 +28,7 @@ _LASTS = [last for _, last in LOAD_BINS if last is not None]
 
 class Mode(enum.StrEnum):
     """Whether speculation ran: ``mixed`` when it changed inside the window, ``unknown`` where
-    neither drafts nor the server tell: that is no baseline, and nothing to judge."""
+    neither drafts nor the server show it: such a window is neither judged nor a baseline."""
 
     ON = "on"
     OFF = "off"
@@ -71,7 +71,7 @@ class Series(NamedTuple):
 
 
 class PageLimits(NamedTuple):
-    """What a metrics page may have, of the families that are read; 0 stands for any number.
+    """What a metrics page may have, of the families that are read; 0 means any number.
 
     Names and meaning are those of Prometheus's scrape configuration
     (https://prometheus.io/docs/prometheus/latest/configuration/configuration/#scrape_config).
@@ -154,7 +154,7 @@ METHODS: Mapping[str, str] = {
 
 UNCOVERED: Mapping[str, str] = {
     "several": "more than one completion was asked for, which carry no record",
-    "beam_search": "beam search, which does not speculate",
+    "beam_search": "beam search, without speculation",
     "refused": "the server refused the request (4xx)",
     "failed": "the server failed (5xx, or an error inside a stream)",
     "aborted": "the engine gave the request up",
@@ -230,12 +230,12 @@ class Environment:
         return None if self.fingerprint is None else self.fingerprint.partition("-")[0]
 
     def agrees(self, other: Environment) -> bool:
-        """Whether nothing that is known of both differs."""
+        """Whether no field that both have differs."""
         same_fingerprint = _agree(self.fingerprint, other.fingerprint)
         return same_fingerprint and _agree(self.engine_version, other.engine_version)
 
     def resembles(self, other: Environment) -> bool:
-        """Whether they differ in nothing known but speculation."""
+        """Whether they agree apart from speculation."""
         same_configuration = _agree(self.configuration, other.configuration)
         return same_configuration and _agree(self.engine_version, other.engine_version)
 
@@ -285,7 +285,7 @@ class Window:
 
     @property
     def coverage(self) -> float | None:
-        """Share of the server's drafts that the source saw; None when there were none."""
+        """Share of the server's drafts that the source saw; None without drafts."""
         if not self.server_drafts or self.source_drafts is None:
             return None
         return self.source_drafts / self.server_drafts
@@ -332,7 +332,7 @@ class Cursor:
     wall: float
     """Unix time of the scrape that the samples come from."""
     proxy: Counters | None = None
-    """The same of the target's proxy, which is a process of its own."""
+    """The same of the target's proxy, a separate process."""
     after: float | None = None
     """Since when its windows count, in Unix seconds: ``wall`` of the cursor before, or of the first
     page."""

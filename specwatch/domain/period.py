@@ -6,7 +6,7 @@ With u = the time that a minute's decoding steps would take without speculation 
     sum(tokens * plain pace) / sum(seconds) = tau / cost
 
 which is the speedup. Where there is no baseline u counts the steps, the cost is in seconds and the
-quotient is the tokens per second of a request; where nothing is known of time the cost is 1 and
+quotient is the tokens per second of a request; where times are not known the cost is 1 and
 the quotient is tau. So all three come apart in one way.
 """
 

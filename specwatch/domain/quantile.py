@@ -73,7 +73,7 @@ def ratio_of(
 ) -> tuple[Interval, bool] | None:
     """The product of some estimates over that of others, and whether it may be any greater.
 
-    None where it cannot be told: something is 0, or a divisor lies beyond its last bound. The
+    None if it is undefined: an estimate is 0, or a divisor lies beyond its last bound. The
     limits are those of each estimate, put together on the logarithm as the squares of what they
     are apart (G. Y. Zou, A. Donner, *Construction of confidence limits about effect measures: a
     general approach*, Statistics in Medicine 27, 2008), which takes the estimates as independent.

@@ -161,7 +161,7 @@ def pace_of(counted: Tally) -> Pace | None:
     """The pace in a tally: from the time between tokens where it is known, else from TPOT.
 
     The time between outputs adds up to the time from the first token to the last, however many
-    tokens came at once; the first token of each request is no part of it.
+    tokens came at once; the first token of each request does not count.
     """
     between, tokens = counted.inter_token, counted.generation_tokens
     if between is not None and tokens is not None:
@@ -178,7 +178,7 @@ def pace_of(counted: Tally) -> Pace | None:
 def samples_of(windows: Iterable[Window]) -> list[Sample]:
     """The samples that windows of one model and any number of starts are, by start.
 
-    Windows of a start for which there is none of all temperatures are left out. Of an hour there
+    Windows of a start without one of all temperatures are left out. Of an hour there
     may be several of one start, in several modes and load bins: bucket windows go to those of
     their own.
     """

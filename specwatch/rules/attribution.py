@@ -2,7 +2,7 @@
 
 The change of log(tau / cost) (see :mod:`specwatch.domain.period`) is taken apart: tau into how much
 is drafted, the temperature mix and the acceptance within buckets, the cost into the load and the
-rest. Factors that multiply are told apart by their Shapley values: the mean, over all orders in
+rest. Factors that multiply are separated by their Shapley values: the mean, over all orders in
 which they could have changed one after another, of what each changed (L. Shapley, *A Value for
 n-Person Games*, 1953). What is left is not explained; beside it stand the facts that changed.
 """

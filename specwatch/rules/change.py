@@ -34,7 +34,7 @@ class _Stratum(NamedTuple):
 
 
 def acceptance_change(samples: Sequence[Sample], reference: Mapping[str, Tally]) -> Change | str:
-    """The change, standardised to the present mix of temperatures; words where there is none.
+    """The change, standardised to the present mix of temperatures; words why there is no result.
 
     The sum of ``w * (rate now - rate then)`` over the buckets with enough drafts in both periods,
     with ``w`` the share of the draft tokens now: direct standardisation (K. J. Rothman,

@@ -1,4 +1,4 @@
-"""What is known of one model of one target at one moment: what rules are judged on."""
+"""Evidence that rules are judged on: the minutes of one model up to one moment."""
 
 from __future__ import annotations
 

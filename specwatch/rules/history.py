@@ -70,7 +70,7 @@ class History:
         return {label for sample in self.minutes for label in sample.buckets}
 
     def add(self, sample: Sample) -> bool:
-        """Take a minute; false, and nothing is done, for one that is no later than the last."""
+        """Take a minute; false, and nothing is done, unless it is later than the last."""
         newest = self.newest
         if newest is not None and sample.start <= newest.start:
             return False

@@ -1,4 +1,4 @@
-"""Reading a metric off the evidence: its value over a window, or why there is none."""
+"""Reading a metric off the evidence: its value over a window, or why it has no value."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class Reading(NamedTuple):
     missing: str | None = None
     """Why there is no value, in words."""
     note: str | None = None
-    """What one has to know of the value, in words."""
+    """A remark on the value, in words."""
     open_ended: bool = False
-    """Whether the value, or the upper end of its interval, is really greater than told."""
+    """Whether the value, or the upper end of its interval, is really greater than given."""
     moot: bool = False
     """Whether the question does not arise, which is why there is no value."""
     stretches: tuple[Interval, ...] = ()
@@ -47,7 +47,7 @@ class Reading(NamedTuple):
     for somebody who looks every minute: these decide where there are any."""
 
     def deciding(self, below: float) -> Interval | None:
-        """The shortest stretch that is below a threshold for certain, else the whole window."""
+        """The shortest stretch whose whole interval is below a threshold, else the whole window."""
         return next((stretch for stretch in self.stretches if stretch.below(below)), self.interval)
 
 
@@ -73,7 +73,7 @@ def read(
 
     A metric that is not known by temperature is that of all. Latencies and gauges are those of
     sound samples, counts of drafts those of all with speculation on: what is read of these has no
-    value while the newest minute is not one of them. What stands in for another metric has none
+    value while the newest minute is not one of them. A substitute for another metric has no value
     once there was a baseline. ``draft_cost_ratio`` is the cost of a draft token in steps of the
     target, for what is assumed. Raises KeyError for another metric.
     """
@@ -148,7 +148,9 @@ def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
         return _none("there is a baseline to measure by", "assumed")._replace(moot=True)
     if evidence.baseline.expired:
         # What was measured once says more than an assumption, though not how much it is today.
-        return _none("the baseline has expired: measure anew", "assumed")._replace(moot=True)
+        return _none("the baseline has expired; run specwatch calibrate", "assumed")._replace(
+            moot=True
+        )
     return None
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
-    BeforeValidator,
     ConfigDict,
     Field,
     SerializationInfo,
@@ -24,14 +22,12 @@ from pydantic.fields import FieldInfo
 from specwatch.config.rules.condition import Condition, whole_minutes
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.config.rules.scope import Scope
-from specwatch.config.sections import Duration, Name, Section, errors_at, moved
+from specwatch.config.sections import Duration, Limit, Name, Section, errors_at, moved, within
 from specwatch.config.yaml_file import KeyPath
 from specwatch.domain.model import ALL_TEMPERATURES
-from specwatch.domain.units import format_duration, parse_count
 
 Severity = Literal["critical", "warning", "info"]
 Action = Literal["alert", "disable"]
-LeastCount = Annotated[int, BeforeValidator(partial(parse_count, least=0))]
 
 _INLINE = ("metric", "above", "below", "clear")
 
@@ -55,13 +51,13 @@ class Rule(Section):
     combine: Literal["all", "any"] = "all"
     window: Duration = 600.0
     """Period that the metrics are read over; 1m to 24h in whole minutes."""
-    for_: Duration = Field(default=300.0, alias="for")
+    for_: Annotated[Duration, within(0, 7 * 86400)] = Field(default=300.0, alias="for")
     """How long the conditions must hold before it fires; at most 7d."""
-    clear_for: Duration = 300.0
+    clear_for: Annotated[Duration, within(0, 7 * 86400)] = 300.0
     """How long they must have ended before it clears; at most 7d."""
-    min_drafts: LeastCount = 0
+    min_drafts: Limit = 0
     """Least drafts in the window."""
-    min_requests: LeastCount = 0
+    min_requests: Limit = 0
     """Least requests in the window."""
     scope: Scope = Scope()
     """Which targets, models and temperatures it applies to."""
@@ -109,13 +105,6 @@ class Rule(Section):
     @classmethod
     def _sane_window(cls, value: float) -> float:
         return whole_minutes(value)
-
-    @field_validator("for_", "clear_for")
-    @classmethod
-    def _at_most_a_week(cls, value: float) -> float:
-        if value > 7 * 86400:
-            raise ValueError(f"{format_duration(value)} is too long; make it at most 7d")
-        return value
 
     def window_of(self, condition: Condition) -> float:
         """Seconds over which one of its conditions is read."""

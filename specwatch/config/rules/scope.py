@@ -55,6 +55,6 @@ class Scope(Section):
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Whether a name fits a pattern; brackets stand for themselves: IPv6 addresses have them."""
+    """Whether a name fits a pattern; brackets are literal: IPv6 addresses have them."""
     expression = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
     return re.fullmatch(expression, name, re.DOTALL) is not None
