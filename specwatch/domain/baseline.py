@@ -56,9 +56,7 @@ class BaselineKey:
 
     def holds_for(self, environment: Environment) -> bool:
         """Whether a window of that environment may be compared with it."""
-        return _same(self.engine_version, environment.engine_version) and _same(
-            self.configuration, environment.configuration
-        )
+        return Environment(self.engine_version, self.configuration).resembles(environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +260,7 @@ def measured(key: BaselineKey, origin: Origin, samples: Iterable[Sample]) -> lis
     grouped: dict[int, list[Sample]] = {}
     for sample in samples:
         bin_ = sample.load_bin
-        if sample.mode is Mode.OFF and sample.sound and sample.pace and bin_ is not None:
+        if sample.usable(Mode.OFF) and sample.pace and bin_ is not None:
             grouped.setdefault(bin_, []).append(sample)
     return [_measurement(key, bin_, origin, group) for bin_, group in sorted(grouped.items())]
 
@@ -325,10 +323,6 @@ def _range(values: Sequence[float]) -> Range | None:
     ordered = sorted(values)
     last = len(ordered) - 1
     return Range(ordered[round(0.1 * last)], ordered[round(0.9 * last)])
-
-
-def _same(first: str | None, second: str | None) -> bool:
-    return first is None or second is None or first == second
 
 
 def _order(point: Point) -> tuple[float, float, float, float]:

@@ -42,9 +42,7 @@ class Minute:
         """None for a sample of another mode, or without a pace."""
         pace, steps, concurrency = sample.pace, sample.steps, sample.gauges.concurrency
         bin_ = sample.load_bin
-        if sample.mode is not mode or not sample.sound or pace is None:
-            return None
-        if concurrency is None or bin_ is None:
+        if not sample.usable(mode) or pace is None or concurrency is None or bin_ is None:
             return None
         return cls(sample, pace, steps or 0.0, concurrency, bin_, sample.requests)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from specwatch.domain.model import HOUR, Environment, Histogram, Mode
+from specwatch.domain.model import HOUR, Environment, Histogram
 from specwatch.domain.sample import Sample
 
 _MARKED = 1.2
@@ -30,9 +30,9 @@ class Fact:
 def facts_of(now: Sequence[Sample], reference: Sequence[Sample]) -> tuple[Fact, ...]:
     """The facts of two periods: those that changed first, else in a fixed order.
 
-    Only sound minutes with speculation on count.
+    Only usable minutes with speculation count.
     """
-    before, after = _counted(reference), _counted(now)
+    before, after = ([e for e in samples if e.usable()] for samples in (reference, now))
     sentences = [
         *_environment(before, after),
         _output_length(before, after),
@@ -43,10 +43,6 @@ def facts_of(now: Sequence[Sample], reference: Sequence[Sample]) -> tuple[Fact, 
         _extent("requests", before, after, _requests),
     ]
     return tuple(sorted(sentences, key=lambda fact: not fact.changed))
-
-
-def _counted(samples: Iterable[Sample]) -> list[Sample]:
-    return [sample for sample in samples if sample.mode is Mode.ON and sample.sound]
 
 
 def _environment(before: Sequence[Sample], after: Sequence[Sample]) -> Iterable[Fact]:

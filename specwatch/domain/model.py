@@ -24,6 +24,8 @@ LOAD_BINS: tuple[tuple[int, int | None], ...] = (
 )  # fmt: skip
 """Concurrent running requests, first and last of each bin; the last bin is open."""
 _LASTS = [last for _, last in LOAD_BINS if last is not None]
+_LONGEST = 1.5
+"""A window whose counts cover more than this multiple of its length made up for a gap."""
 
 
 class Mode(enum.StrEnum):
@@ -289,6 +291,17 @@ class Window:
         if not self.server_drafts or self.source_drafts is None:
             return None
         return self.source_drafts / self.server_drafts
+
+    @property
+    def sound(self) -> bool:
+        """Whether its latencies count: no restart, outage, gap or change of mode falls into it."""
+        return (
+            self.mode is not Mode.MIXED
+            and not self.restarts
+            and not self.down_seconds
+            and self.scrapes_ok > 0
+            and 0 < self.observed_seconds <= _LONGEST * self.length
+        )
 
     @property
     def load_bin(self) -> int | None:

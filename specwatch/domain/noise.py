@@ -32,8 +32,6 @@ _MOST_PRIOR = 40.0
 MOST_DOUBT = 50.0
 """How many times e a bound may lie from the estimate: what is wider says nothing either."""
 _ROUNDING = 1e-20
-_CAUCHY = 0.7978845608
-"""Mean absolute value of a standard normal variable."""
 
 
 class Noise(NamedTuple):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from specwatch.domain import histogram, quantile
 from specwatch.domain.model import Histogram
-from specwatch.domain.quantile import Estimate
+from specwatch.domain.quantile import QuantileEstimate
 from specwatch.domain.speedup import LEAST_SHARE
 from specwatch.rules.evidence import Evidence
 
@@ -25,7 +25,7 @@ class Side(NamedTuple):
     parts: list[Histogram]
     of_parts: Histogram
 
-    def estimate(self, q: float) -> Estimate | None:
+    def estimate(self, q: float) -> QuantileEstimate | None:
         """A quantile with its interval; None without bounds."""
         value = histogram.quantile(self.of_parts, q)
         if value is None or value.value is None:

@@ -77,7 +77,7 @@ class History:
         if self._first is None:
             self._first = sample.start
         self._minutes.append(_kept(sample))
-        if sample.mode is Mode.ON and sample.sound and sample.pace is not None:
+        if sample.usable() and sample.pace is not None:
             self._paced.append(_paced(sample))
         self._count(sample)
         self._settle(sample.start + sample.length)
@@ -101,10 +101,7 @@ class History:
             completed = [
                 _paced(sample)
                 for sample in sorted(new, key=lambda sample: sample.start)
-                if sample.length == MINUTE
-                and sample.mode is Mode.ON
-                and sample.sound
-                and sample.pace is not None
+                if sample.length == MINUTE and sample.usable() and sample.pace is not None
             ]
             self._paced.extendleft(reversed(completed))
             self._settle(now)

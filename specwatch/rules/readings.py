@@ -8,12 +8,11 @@ from typing import Literal, NamedTuple
 
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.domain import histogram, quantile
-from specwatch.domain.acceptance import acceptance_rate, mean_acceptance_length
+from specwatch.domain.acceptance import acceptance_change, acceptance_rate, mean_acceptance_length
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_speedup
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Tally
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW, Comparison
-from specwatch.rules import change
 from specwatch.rules.equal_load import at_equal_load
 from specwatch.rules.evidence import Evidence
 from specwatch.rules.summary import QUANTILES
@@ -174,10 +173,10 @@ def _request_speedup_assumed(asked: _Asked) -> Reading:
 
 def _acceptance_change(asked: _Asked) -> Reading:
     samples = asked.evidence.speculative(asked.window)
-    acceptance = change.acceptance_change(samples, asked.evidence.reference)
-    if isinstance(acceptance, str):
-        return _none(acceptance)
-    return Reading(acceptance.interval.value, acceptance.interval, note=acceptance.note)
+    change = acceptance_change(samples, asked.evidence.reference)
+    if isinstance(change, str):
+        return _none(change)
+    return Reading(change.interval.value, change.interval, note=change.note)
 
 
 def _acceptance_length(asked: _Asked) -> Reading:
