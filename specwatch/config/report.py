@@ -42,6 +42,7 @@ from specwatch.domain.units import (
     parse_name,
     parse_server_url,
     quoted,
+    url_parts,
 )
 from specwatch.errors import ConfigError
 
@@ -78,29 +79,12 @@ def mailbox(text: str) -> Address:
 
 def parse_smtp_url(value: object) -> str:
     """``smtp://host``, ``smtp://host:587`` or ``smtps://host``; credentials are refused."""
-    if not isinstance(value, str):
-        raise ValueError(f"{quoted(value)} is not a URL; write it like smtp://mail.example:587")
-    # Before anything that shows the URL.
-    if "@" in value:
-        raise ValueError("holds credentials; move them to username and password_file")
-    if not value.isprintable():
-        raise ValueError(f"{quoted(value)} has a control character; write it like smtp://h:587")
-    scheme, separator, rest = value.partition("://")
-    if not separator or scheme.lower() not in _PORTS:
-        hint = "" if separator else f"; write {quoted('smtp://' + value)}"
-        raise ValueError(f"{quoted(value)} does not begin with smtp:// or smtps://{hint}")
-    try:
-        parts = urlsplit(f"{scheme.lower()}://{rest}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise ValueError(f"{quoted(value)} has no valid host and port") from None
-    fit = bool(host) and bool(re.fullmatch(r"[A-Za-z0-9._:-]+", host or "")) and port != 0
-    if not fit or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise ValueError(
-            f"{quoted(value)} is more or less than a host and a port; write it like"
-            " smtp://mail.example:587"
-        )
-    return f"{parts.scheme}://{host_port(host or '', port or _PORTS[parts.scheme])}"
+    example = "smtp://mail.example:587"
+    parts = url_parts(value, example, ("smtp", "smtps"), "username and password_file")
+    host = parts.hostname or ""
+    if parts.path not in ("", "/") or not re.fullmatch(r"[A-Za-z0-9._:-]+", host):
+        raise ValueError(f"{quoted(value)} is not a host and a port; write it like {example}")
+    return f"{parts.scheme}://{host_port(host, parts.port or _PORTS[parts.scheme])}"
 
 
 class Email(Section):

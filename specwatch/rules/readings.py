@@ -109,6 +109,10 @@ def _none(missing: str, basis: Basis = "counted") -> Reading:
     return Reading(None, basis=basis, missing=missing)
 
 
+def _value(value: float | None, missing: str, basis: Basis = "counted") -> Reading:
+    return _none(missing, basis) if value is None else Reading(value, basis=basis)
+
+
 def _speedup(asked: _Asked) -> Reading:
     if asked.temperature != ALL_TEMPERATURES:
         assessed = asked.evidence.assessment(asked.window)
@@ -133,8 +137,7 @@ def _compared(compared: Comparison, now: float) -> Reading:
 
 
 def _acceptance(asked: _Asked) -> Reading:
-    rate = acceptance_rate(asked.tally())
-    return _none("no drafts") if rate is None else Reading(rate)
+    return _value(acceptance_rate(asked.tally()), "no drafts")
 
 
 def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
@@ -159,7 +162,7 @@ def _acceptance_unmeasured(asked: _Asked) -> Reading:
 
 def _speedup_assumed(asked: _Asked) -> Reading:
     speedup = assumed_speedup(asked.tally(), asked.draft_cost_ratio)
-    return _none("no drafts", "assumed") if speedup is None else Reading(speedup, basis="assumed")
+    return _value(speedup, "no drafts", "assumed")
 
 
 def _request_speedup_assumed(asked: _Asked) -> Reading:
@@ -180,8 +183,7 @@ def _acceptance_change(asked: _Asked) -> Reading:
 
 
 def _acceptance_length(asked: _Asked) -> Reading:
-    length = mean_acceptance_length(asked.tally())
-    return _none("no drafts") if length is None else Reading(length)
+    return _value(mean_acceptance_length(asked.tally()), "no drafts")
 
 
 def _request_acceptance(q: float) -> Callable[[_Asked], Reading]:
@@ -249,17 +251,13 @@ def _against_baseline(metric: str, *ranks: str) -> Callable[[_Asked], Reading]:
 
 def _kv_cache(asked: _Asked) -> Reading:
     samples = asked.evidence.speculative(asked.window, sound=True)
-    usage = [
-        sample.gauges.kv_cache_usage_max
-        for sample in samples
-        if sample.gauges.kv_cache_usage_max is not None
-    ]
-    return Reading(max(usage)) if usage else _none("no KV-cache usage")
+    usage = [usage for e in samples if (usage := e.gauges.kv_cache_usage_max) is not None]
+    return _value(max(usage, default=None), "no KV-cache usage")
 
 
 def _preemptions(asked: _Asked) -> Reading:
     count = asked.tally(sound=True).preemptions
-    return _none("no count of preemptions") if count is None else Reading(float(count))
+    return _value(None if count is None else float(count), "no count of preemptions")
 
 
 def _mean_of(gauge: str) -> Callable[[_Asked], Reading]:

@@ -8,12 +8,14 @@ from pydantic import ValidationInfo, field_validator
 
 from specwatch.config.rules.condition import Condition, nearest
 from specwatch.config.rules.defaults import DEFAULT_RULES
-from specwatch.config.rules.rule import Action, Rule, Severity
-from specwatch.config.rules.scope import (
+from specwatch.config.rules.rule import (
     EACH_TEMPERATURE,
     NOT_BUCKETS,
     POSITIVE_TEMPERATURES,
+    Action,
+    Rule,
     Scope,
+    Severity,
     fits,
 )
 from specwatch.config.rules.slo import Slo
