@@ -11,20 +11,17 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "specwatch"
 NOT_YET = {
-    "FAILED",
-    "FAILED",
-    "FAILED",
-    "FAILED",
-    "FAILED",
-    "FAILED",
-    "FAILED",
-    "FAILED",
-    "FAILED",
-    "FAILED",
-    "FAILED",
-    "FAILED",
-    "FAILED",
-    "FAILED",
+    "advise",
+    "backfill",
+    "cli",
+    "loadtest",
+    "pages",
+    "report",
+    "scrape",
+    "status.py",
+    "store",
+    "web",
+    "wording",
 }
 """Rooms whose text has some of these phrases still."""
 ROOMS = sorted({path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py")} - NOT_YET)

@@ -14,18 +14,12 @@ from typing import Annotated
 import msgspec
 import requests
 import urllib3
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator
 
 from specwatch import __version__
 from specwatch.backfill.prometheus_pages import ResultSeries
-from specwatch.config.http_access import (
-    BasicAuth,
-    ca_file_in_use,
-    headers_of,
-    one_authorization,
-    sendable_headers,
-)
-from specwatch.config.sections import Duration, ReadableFile, Secret, SecretFile, Section
+from specwatch.config.http_access import HttpAccess
+from specwatch.config.sections import Duration
 from specwatch.domain.units import parse_server_url
 from specwatch.errors import ConfigError, NoAnswer, SpecwatchError
 from specwatch.runtime.posting import (
@@ -55,21 +49,16 @@ _HINTS = {
 }
 
 
-class Access(Section):
+class Access(HttpAccess):
     """Where the API is, and how it is reached; ``timeout`` is that of one query in seconds."""
 
     url: Annotated[str, BeforeValidator(parse_server_url)]
-    headers: Mapping[str, Secret] = Field(default_factory=dict)
-    bearer_token_file: SecretFile | None = None
-    basic_auth: BasicAuth | None = None
-    insecure_skip_verify: bool = False
-    ca_file: ReadableFile | None = None
     timeout: Duration = 130.0
     """Beyond Prometheus's own limit of two minutes, so that it can say so."""
 
-    _sendable_headers = field_validator("headers")(sendable_headers)
-    _one_authorization = field_validator("bearer_token_file", "basic_auth")(one_authorization)
-    _ca_file_in_use = field_validator("ca_file")(ca_file_in_use)
+    @property
+    def _called(self) -> str:
+        return "prometheus"
 
 
 class TooMuch(SpecwatchError):
@@ -166,7 +155,7 @@ class Prometheus:
         raise AssertionError("the last try ends it")
 
     def _once(self, what: str, parameters: Mapping[str, str]) -> list[ResultSeries]:
-        headers = headers_of(self._access, "prometheus")
+        headers = self._access.request_headers()
         try:
             with self._session.post(
                 f"{self.url}/api/v1/{what}",

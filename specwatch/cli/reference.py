@@ -107,8 +107,9 @@ def _path(path: str, key: str, field: FieldInfo, inner: type[Section]) -> str:
 
 def _keys(section: type[Section], path: str) -> Iterator[tuple[str, str, str, str]]:
     """A row for each key; KeyError for a field without a docstring, or of a type without words."""
-    meanings = _field_docstrings(section)
-    annotations = inspect.get_annotations(section)
+    bases = [base for base in reversed(section.__mro__) if issubclass(base, Section)]
+    annotations = {k: v for base in bases for k, v in inspect.get_annotations(base).items()}
+    meanings = {k: v for base in bases for k, v in _field_docstrings(base).items()}
     names_of = {id(field): name for name, field in section.model_fields.items()}
     for key, field in section.written_keys().items():
         name = names_of.get(id(field))

@@ -1,4 +1,4 @@
-"""The sections ``guard`` and ``alertmanager``: what the guard may do, and whom it pages."""
+"""The sections ``guard`` and ``alertmanager``: what the guard may do, and where alerts go."""
 
 from __future__ import annotations
 
@@ -6,36 +6,25 @@ import datetime
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     BeforeValidator,
     Field,
-    SerializerFunctionWrapHandler,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
-from specwatch.config.http_access import (
-    BasicAuth,
-    ca_file_in_use,
-    headers_of,
-    one_authorization,
-    sendable_headers,
-    timeout_within,
-)
+from specwatch.config.http_access import HttpAccess, timeout_within
 from specwatch.config.sections import (
     Duration,
     Ratio,
-    ReadableFile,
-    Secret,
-    SecretFile,
     Section,
     errors_at,
+    within,
 )
 from specwatch.config.service import Command, Patience
 from specwatch.config.yaml_file import KeyPath
@@ -109,10 +98,6 @@ class Maintenance(Section):
             ) from None
         return value
 
-    @model_serializer(mode="wrap")
-    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key.removesuffix("_"): value for key, value in handler(self).items()}
-
 
 class Windows(Section):
     """When the guard may act by itself.
@@ -153,12 +138,12 @@ class Hooks(Section):
 class Rearm(Section):
     """When speculation is tried again after it was switched off."""
 
-    after: Duration | None = None
+    after: Annotated[Duration, within(60)] | None = None
     """Time until the first trial, at least 1m; doubled for each trial that was lost.
     Default: as `budget` allows."""
     most: Duration = 24 * 3600.0
     """Longest time between two trials."""
-    trial: Duration = 20 * 60.0
+    trial: Annotated[Duration, within(120)] = 20 * 60.0
     """How long a trial is watched, unless the answer is certain earlier; at least 2m."""
     budget: Ratio = 0.02
     """Without `after`: share of the time that restarts for trials, and what the last trial
@@ -178,23 +163,10 @@ class Rearm(Section):
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
-        problems: dict[KeyPath, str] = {}
-        if self.after is not None and self.after < 60:
-            duration = format_duration(self.after)
-            problems[("after",)] = f"{duration} is too short; make it at least 1m"
         if self.after is not None and self.most < self.after:
-            duration, after = format_duration(self.most), format_duration(self.after)
-            problems[("most",)] = (
-                f"the longest wait, {duration}, is shorter than after, {after}; make most at least"
-                f" {after}"
-            )
-        if self.trial < 120:
-            duration = format_duration(self.trial)
-            problems[("trial",)] = (
-                f"{duration} is too short to measure anything; make it at least 2m"
-            )
-        if problems:
-            raise errors_at(problems)
+            most, after = format_duration(self.most), format_duration(self.after)
+            message = f"the longest wait, {most}, is shorter than after, {after}"
+            raise errors_at({("most",): f"{message}; make most at least {after}"})
         return self
 
 
@@ -225,9 +197,9 @@ class Guard(Section):
     """Actions on one target in a day, at most."""
     drain_timeout: Duration = 60.0
     """How long running requests are waited for, at most; 0s restarts at once."""
-    start_timeout: Duration = 900.0
+    start_timeout: Annotated[Duration, within(10)] = 900.0
     """How long vLLM may take to be healthy after a restart; at least 10s."""
-    verify: Duration = 600.0
+    verify: Annotated[Duration, within(10)] = 600.0
     """How long is measured whether switching off helped, up to three times that where there is too
     little traffic; below 8 minutes there is always too little."""
     respect: Duration = 3600.0
@@ -246,16 +218,9 @@ class Guard(Section):
     explore: Explore = Explore()
     """Whether serving without speculation is measured now and then."""
 
-    @field_validator("start_timeout", "verify")
-    @classmethod
-    def _some_time(cls, value: float) -> float:
-        if value < 10:
-            raise ValueError(f"{format_duration(value)} is too short; make it at least 10s")
-        return value
 
-
-class Alertmanager(Section):
-    """Which Alertmanagers (v2 API) are told of breaches, actions and failures."""
+class Alertmanager(HttpAccess):
+    """Alertmanagers (v2 API) that receive alerts for breaches, actions and failures."""
 
     urls: tuple[Annotated[str, BeforeValidator(parse_server_url)], ...] = Field(
         examples=["[http://127.0.0.1:9093]"]
@@ -265,25 +230,10 @@ class Alertmanager(Section):
     """Added to every alert."""
     runbook_url: Annotated[str, BeforeValidator(parse_server_url)] = DEFAULT_RUNBOOK_URL
     """Where the runbook is, for the links in alerts."""
-    resend: Duration = 60.0
-    """How often they are told of what still fires; 1s to 1h."""
+    resend: Annotated[Duration, within(1, 3600)] = 60.0
+    """How often alerts that still fire are sent again; 1s to 1h."""
     timeout: Duration = Field(default=None, validate_default=True)
     """How long one may take. Default: 5s, or `resend` where that is shorter."""
-    headers: Mapping[str, Secret] = Field(default_factory=dict)
-    """Headers sent with every request."""
-    bearer_token_file: SecretFile | None = None
-    """File with the bearer token to send."""
-    basic_auth: BasicAuth | None = None
-    """User name and password to send."""
-    insecure_skip_verify: bool = False
-    """Whether certificates go unchecked."""
-    ca_file: ReadableFile | None = None
-    """Certificate authorities (PEM) that may sign certificates. Default: those of the
-    machine."""
-
-    _sendable_headers = field_validator("headers")(sendable_headers)
-    _one_authorization = field_validator("bearer_token_file", "basic_auth")(one_authorization)
-    _ca_file_in_use = field_validator("ca_file")(ca_file_in_use)
 
     @field_validator("urls")
     @classmethod
@@ -310,13 +260,6 @@ class Alertmanager(Section):
             raise errors_at(problems)
         return value
 
-    @field_validator("resend")
-    @classmethod
-    def _sane_resend(cls, value: float) -> float:
-        if not 1 <= value <= 3600:
-            raise ValueError(f"{format_duration(value)} is outside 1s to 1h")
-        return value
-
     @field_validator("timeout", mode="wrap")
     @classmethod
     def _within_resend(
@@ -327,6 +270,6 @@ class Alertmanager(Section):
             return min(resend, 5.0)
         return timeout_within(resend, "resend,", float(handler(value)))
 
-    def request_headers(self) -> dict[str, str]:
-        """Headers to send, secrets read from their files now; ConfigError when one has gone."""
-        return headers_of(self, "alertmanager")
+    @property
+    def _called(self) -> str:
+        return "alertmanager"

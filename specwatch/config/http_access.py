@@ -1,4 +1,4 @@
-"""What is asked over HTTP with credentials and certificates of its own."""
+"""Credentials and certificates for HTTP requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from pydantic import (
     Field,
@@ -15,12 +15,17 @@ from pydantic import (
     field_validator,
 )
 
-from specwatch.config.sections import SecretFile, Section, read_secret
+from specwatch.config.sections import (
+    ReadableFile,
+    Secret,
+    SecretFile,
+    Section,
+    present_secret,
+)
 from specwatch.domain.units import (
     format_duration,
     quoted,
 )
-from specwatch.errors import ConfigError
 
 
 class BasicAuth(Section):
@@ -39,55 +44,64 @@ class BasicAuth(Section):
         return value
 
 
-class Reached(Protocol):
-    """A section that says how servers are reached, and by what right."""
+class HttpAccess(Section):
+    """Credentials and certificates for requests to a server."""
+
+    headers: Mapping[str, Secret] = Field(default_factory=dict)
+    """Headers sent with every request."""
+    bearer_token_file: SecretFile | None = None
+    """File with the bearer token to send."""
+    basic_auth: BasicAuth | None = None
+    """User name and password to send."""
+    insecure_skip_verify: bool = False
+    """Whether the server's certificate goes unchecked."""
+    ca_file: ReadableFile | None = None
+    """Certificate authorities (PEM) that may sign the server's certificate. Default: those
+    of the machine."""
 
     @property
-    def headers(self) -> Mapping[str, SecretStr]:
-        """Sent with every request."""
+    def _called(self) -> str:
+        """What messages call the server."""
+        raise NotImplementedError
 
-    @property
-    def bearer_token_file(self) -> Path | None:
-        """Holds the token."""
+    def request_headers(self) -> dict[str, str]:
+        """Headers to send, secrets read from their files now; ConfigError when one has gone."""
+        headers = {name: secret.get_secret_value() for name, secret in self.headers.items()}
+        if self.bearer_token_file is not None:
+            token = present_secret(self.bearer_token_file, self._called)
+            headers["Authorization"] = f"Bearer {token}"
+        elif self.basic_auth is not None:
+            password = present_secret(self.basic_auth.password_file, self._called)
+            pair = f"{self.basic_auth.username}:{password}".encode()
+            headers["Authorization"] = f"Basic {base64.b64encode(pair).decode('ascii')}"
+        return headers
 
-    @property
-    def basic_auth(self) -> BasicAuth | None:
-        """User name and password."""
+    @field_validator("headers")
+    @classmethod
+    def _sendable(cls, value: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
+        for name, secret in value.items():
+            if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
+                raise ValueError(f"{quoted(name)} is not a header name; use letters, digits and -")
+            if not re.fullmatch(r"[\t\x20-\x7e]*", secret.get_secret_value()):
+                raise ValueError(f"the value of {name} has characters that no header may have")
+        return value
 
-    @property
-    def insecure_skip_verify(self) -> bool:
-        """Whether any certificate will do."""
+    @field_validator("bearer_token_file", "basic_auth")
+    @classmethod
+    def _one_authorization(cls, value: object, info: ValidationInfo) -> object:
+        others = [name for name in info.data.get("headers", {}) if name.lower() == "authorization"]
+        if info.field_name == "basic_auth" and info.data.get("bearer_token_file"):
+            others.append("bearer_token_file")
+        if value is not None and others:
+            raise ValueError(f"{others[0]} is given too; keep one way to authorize")
+        return value
 
-    @property
-    def ca_file(self) -> Path | None:
-        """Authorities that may sign certificates; None for those of the machine."""
-
-
-def sendable_headers(value: Mapping[str, SecretStr]) -> Mapping[str, SecretStr]:
-    """Refuses what no header may be, without saying what it is."""
-    for name, secret in value.items():
-        if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
-            raise ValueError(f"{quoted(name)} is not a header name; use letters, digits and -")
-        if not re.fullmatch(r"[\t\x20-\x7e]*", secret.get_secret_value()):
-            raise ValueError(f"the value of {name} has characters that no header may have")
-    return value
-
-
-def one_authorization(value: object, info: ValidationInfo) -> object:
-    """Of ``bearer_token_file`` and ``basic_auth``, refuses the one that comes second."""
-    others = [name for name in info.data.get("headers", {}) if name.lower() == "authorization"]
-    if info.field_name == "basic_auth" and info.data.get("bearer_token_file"):
-        others.append("bearer_token_file")
-    if value is not None and others:
-        raise ValueError(f"{others[0]} is given too; keep one way to authorize")
-    return value
-
-
-def ca_file_in_use(value: Path | None, info: ValidationInfo) -> Path | None:
-    """Refuses authorities that nobody would ask."""
-    if value is not None and info.data.get("insecure_skip_verify"):
-        raise ValueError("has no effect beside insecure_skip_verify: true; remove one of them")
-    return value
+    @field_validator("ca_file")
+    @classmethod
+    def _ca_file_in_use(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        if value is not None and info.data.get("insecure_skip_verify"):
+            raise ValueError("has no effect beside insecure_skip_verify: true; remove one of them")
+        return value
 
 
 def timeout_within(limit: float, name: str, timeout: float) -> float:
@@ -100,21 +114,3 @@ def timeout_within(limit: float, name: str, timeout: float) -> float:
     if timeout < 0.1:
         raise ValueError(f"{format_duration(timeout)} is too short; make it at least 100ms")
     return timeout
-
-
-def headers_of(section: Reached, what: str) -> dict[str, str]:
-    """Headers to send, secrets read from their files now.
-
-    Raises ConfigError, which begins with ``what`` is reached, when a file has gone.
-    """
-    headers = {name: secret.get_secret_value() for name, secret in section.headers.items()}
-    try:
-        if section.bearer_token_file is not None:
-            headers["Authorization"] = f"Bearer {read_secret(section.bearer_token_file)}"
-        elif section.basic_auth is not None:
-            password = read_secret(section.basic_auth.password_file)
-            pair = f"{section.basic_auth.username}:{password}".encode()
-            headers["Authorization"] = f"Basic {base64.b64encode(pair).decode('ascii')}"
-    except ValueError as error:
-        raise ConfigError(f"{what}: {error}") from None
-    return headers

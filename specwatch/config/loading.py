@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 
 from specwatch.config.guard import Alertmanager, Guard
 from specwatch.config.report import Delivery
-from specwatch.config.rules import Rule, Rules, Slo, out_of_place, require_unlike_names
+from specwatch.config.rules import Rule, Rules, Slo, out_of_place
 from specwatch.config.sections import (
     Baselines,
     Database,
@@ -33,6 +33,7 @@ from specwatch.config.sections import (
     Surroundings,
     cannot_read,
     errors_at,
+    require_unlike_names,
     state_folder,
 )
 from specwatch.config.service import SupervisedService, SystemdService
@@ -76,7 +77,7 @@ class Config(Section):
     guard: Guard = Guard()
     """What the guard may do."""
     alertmanager: Alertmanager | None = None
-    """Which Alertmanagers are told. Default: none."""
+    """Alertmanagers that receive alerts. Default: none."""
     report: Delivery | None = None
     """Where the weekly report is written and sent. Default: it is not delivered."""
     baseline: Baselines = Baselines()
@@ -131,7 +132,7 @@ class Config(Section):
 
     def public(self) -> dict[str, Any]:
         """The configuration for people and JSON, in its own syntax, every secret masked."""
-        return self.model_dump(mode="json")
+        return self.model_dump(mode="json", by_alias=True)
 
 
 def _require_servers_apart(targets: Sequence[Target]) -> None:
@@ -217,7 +218,7 @@ def _validated(document: Document, where: str, surroundings: Surroundings) -> Co
             config = Config.model_validate(document.data, context=surroundings)
         except ValidationError as error:
             messages = [_problem(details, document) for details in error.errors(include_url=False)]
-            # What stands in place of a value with a problem has problems of its own.
+            # The None in place of a value with a problem causes further problems.
             problems += [
                 problem
                 for problem in messages
@@ -250,20 +251,25 @@ def _text(path: KeyPath) -> str:
 
 
 def _problem(details: ErrorDetails, document: Document) -> Problem:
-    path: KeyPath = details["loc"]
+    path, section = _located(details["loc"])
     kind, value, context = details["type"], details["input"], details.get("ctx", {})
     if kind == "extra_forbidden":
-        return Problem(path, _unknown_key(path))
+        return Problem(path, _unknown_key(str(path[-1]), section))
     if kind == "missing":
-        examples = _models(path[:-1])[-1].written_keys()[str(path[-1])].examples or [""]
+        examples = section.written_keys()[str(path[-1])].examples or [""]
         return Problem(path, f'is missing; add it, like "{path[-1]}: {examples[0]}"')
+    if kind == "union_tag_not_found":
+        return Problem(path, 'has no kind; add "kind: systemd", or else supervised or command')
+    if kind == "union_tag_invalid":
+        message = f"{quoted(value['kind'])} is not one of {context['expected_tags']}"
+        return Problem((*path, "kind"), message)
     # A section may be written in short as text: then its keys are not in the file.
     while document.lines and path and path not in document.lines and path[:-1] in document.lines:
         path = path[:-1]
     if kind == "value_error":
         return Problem(path, str(context["error"]))
     if kind == "literal_error":
-        return Problem(path, f"{quoted(value)} is none of {context['expected']}")
+        return Problem(path, f"{quoted(value)} is not one of {context['expected']}")
     expected = next((text for part, text in _EXPECTED.items() if kind.startswith(part)), None)
     if expected is None:
         return Problem(path, details["msg"])
@@ -285,13 +291,29 @@ def _kind(value: object) -> str:
     return {**kinds, list: "a list", dict: "a mapping"}.get(type(value), "nothing")
 
 
-def _models(path: KeyPath) -> list[type[Section]]:
-    """The sections that ``path`` leads through, outermost first."""
-    models: list[type[Section]] = [Config]
-    for key in path:
-        if isinstance(key, str) and key in models[-1].written_keys():
-            models += sections_in(models[-1].written_keys()[key].annotation)
-    return models
+def _located(location: KeyPath) -> tuple[KeyPath, type[Section]]:
+    """The path in the file of what pydantic locates, and the section that has its last key.
+
+    Pydantic's location of what is wrong in a service has the kind of the service too.
+    """
+    section: type[Section] = Config
+    inner: dict[object, type[Section]] = {}
+    path: list[str | int] = []
+    for key in location:
+        if key in inner:
+            section, inner = inner[key], {}
+            continue
+        if len(inner) == 1 and isinstance(key, str):
+            (section,) = inner.values()
+        if isinstance(key, str) and key in section.written_keys():
+            inner = {
+                typing.get_args(field.annotation)[0]
+                if (field := one.model_fields.get("kind"))
+                else "": one
+                for one in sections_in(section.written_keys()[key].annotation)
+            }
+        path.append(key)
+    return tuple(path), section
 
 
 def sections_in(annotation: Any) -> list[type[Section]]:
@@ -301,9 +323,9 @@ def sections_in(annotation: Any) -> list[type[Section]]:
     return [m for argument in typing.get_args(annotation) for m in sections_in(argument)]
 
 
-def _unknown_key(path: KeyPath) -> str:
-    known = list(_models(path[:-1])[-1].written_keys())
-    near = difflib.get_close_matches(str(path[-1]), known, n=1)
+def _unknown_key(key: str, section: type[Section]) -> str:
+    known = list(section.written_keys())
+    near = difflib.get_close_matches(key, known, n=1)
     if near:
         return f'unknown key; did you mean "{near[0]}"?'
     return f"unknown key; known here: {', '.join(known)}"

@@ -1,8 +1,8 @@
-"""Secrets in the words of a command line, masked wherever a person or a log is told of them.
+"""Secrets in the words of a command line, masked wherever they are shown or logged.
 
 A secret is recognised by its name: ``--api-key``, ``HF_TOKEN``, ``"password":``;
 under any name, by the form of the tokens that well-known services give out. A reference such as
-``$KEY`` is none.
+``$KEY`` is not masked.
 """
 
 from __future__ import annotations

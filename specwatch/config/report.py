@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from email.headerregistry import Address
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
     BeforeValidator,
     Field,
     SecretStr,
-    SerializerFunctionWrapHandler,
     ValidationInfo,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
-from specwatch.config.http_access import (
-    BasicAuth,
-    ca_file_in_use,
-    headers_of,
-    one_authorization,
-    sendable_headers,
-)
+from specwatch.config.http_access import HttpAccess
 from specwatch.config.sections import (
     AnyPath,
     Duration,
@@ -36,19 +28,21 @@ from specwatch.config.sections import (
     SecretFile,
     Section,
     errors_at,
+    present_secret,
     read_secret,
+    require_unlike_names,
     state_folder,
+    within,
 )
 from specwatch.config.service import Patience
-from specwatch.config.yaml_file import KeyPath
 from specwatch.domain.units import (
     ListenAddress,
-    format_duration,
     host_port,
     is_loopback,
     parse_name,
     parse_server_url,
     quoted,
+    url_parts,
 )
 from specwatch.errors import ConfigError
 
@@ -85,29 +79,12 @@ def mailbox(text: str) -> Address:
 
 def parse_smtp_url(value: object) -> str:
     """``smtp://host``, ``smtp://host:587`` or ``smtps://host``; credentials are refused."""
-    if not isinstance(value, str):
-        raise ValueError(f"{quoted(value)} is not a URL; write it like smtp://mail.example:587")
-    # Before anything that shows the URL.
-    if "@" in value:
-        raise ValueError("holds credentials; move them to username and password_file")
-    if not value.isprintable():
-        raise ValueError(f"{quoted(value)} has a control character; write it like smtp://h:587")
-    scheme, separator, rest = value.partition("://")
-    if not separator or scheme.lower() not in _PORTS:
-        hint = "" if separator else f"; write {quoted('smtp://' + value)}"
-        raise ValueError(f"{quoted(value)} does not begin with smtp:// or smtps://{hint}")
-    try:
-        parts = urlsplit(f"{scheme.lower()}://{rest}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise ValueError(f"{quoted(value)} has no valid host and port") from None
-    fit = bool(host) and bool(re.fullmatch(r"[A-Za-z0-9._:-]+", host or "")) and port != 0
-    if not fit or parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise ValueError(
-            f"{quoted(value)} is more or less than a host and a port; write it like"
-            " smtp://mail.example:587"
-        )
-    return f"{parts.scheme}://{host_port(host or '', port or _PORTS[parts.scheme])}"
+    example = "smtp://mail.example:587"
+    parts = url_parts(value, example, ("smtp", "smtps"), "username and password_file")
+    host = parts.hostname or ""
+    if parts.path not in ("", "/") or not re.fullmatch(r"[A-Za-z0-9._:-]+", host):
+        raise ValueError(f"{quoted(value)} is not a host and a port; write it like {example}")
+    return f"{parts.scheme}://{host_port(host, parts.port or _PORTS[parts.scheme])}"
 
 
 class Email(Section):
@@ -156,17 +133,14 @@ class Email(Section):
 
     @property
     def may_send_password_in_plain(self) -> bool:
-        """Whether somebody who listens is no matter."""
+        """Whether a password may be sent unencrypted."""
         return self.starttls == "none" or is_loopback(self.server.host)
 
     def password(self) -> str:
         """The password, read from its file now; ConfigError when that has gone."""
         if self.password_file is None:
             return ""
-        try:
-            return read_secret(self.password_file)
-        except ValueError as error:
-            raise ConfigError(f"report.email.password_file: {error}") from None
+        return present_secret(self.password_file, "report.email.password_file")
 
     @field_validator("to", mode="before")
     @classmethod
@@ -232,12 +206,8 @@ class Email(Section):
             raise ValueError("must be one line of 1 to 200 printable characters")
         return value
 
-    @model_serializer(mode="wrap")
-    def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {key.removesuffix("_"): value for key, value in handler(self).items()}
 
-
-class Webhook(Section):
+class Webhook(HttpAccess):
     """A URL that the report is posted to."""
 
     name: Annotated[str, BeforeValidator(parse_name)] = "webhook"
@@ -248,23 +218,8 @@ class Webhook(Section):
     """File with the URL."""
     kind: Literal["slack", "json"] = "slack"
     """`slack` posts the answers as Slack and Mattermost take them, `json` the whole report."""
-    headers: Mapping[str, Secret] = Field(default_factory=dict)
-    """Headers sent with the request."""
-    bearer_token_file: SecretFile | None = None
-    """File with the bearer token to send."""
-    basic_auth: BasicAuth | None = None
-    """User name and password to send."""
-    insecure_skip_verify: bool = False
-    """Whether the server's certificate goes unchecked."""
-    ca_file: ReadableFile | None = None
-    """Certificate authorities (PEM) that may sign the server's certificate. Default: those
-    of the machine."""
     timeout: Patience = 10.0
     """How long the server may take for an answer; 1s to 2h."""
-
-    _sendable_headers = field_validator("headers")(sendable_headers)
-    _one_authorization = field_validator("bearer_token_file", "basic_auth")(one_authorization)
-    _ca_file_in_use = field_validator("ca_file")(ca_file_in_use)
 
     @field_validator("name")
     @classmethod
@@ -309,13 +264,13 @@ class Webhook(Section):
             raise ConfigError(f"report.webhooks ({self.name}): url_file: {error}") from None
         return url
 
-    def request_headers(self) -> dict[str, str]:
-        """Headers to send, secrets read from their files now; ConfigError when one has gone."""
-        return headers_of(self, f"report.webhooks ({self.name})")
+    @property
+    def _called(self) -> str:
+        return f"report.webhooks ({self.name})"
 
 
 def _require_hook(url: str) -> None:
-    """Refuse what is no URL, without saying what it is: most of it is a secret."""
+    """Refuse anything but a URL, without quoting it: most of it is a secret."""
     try:
         # What the path and the query of a server may not have, those of a hook may.
         parse_server_url(re.split(r"[?#]", url.replace("@", "%40"))[0])
@@ -330,11 +285,11 @@ def _require_hook(url: str) -> None:
 class Delivery(Section):
     """Where the weekly report is written and sent."""
 
-    since: Duration = 7 * _DAY
+    since: Annotated[Duration, within(_HOUR, 400 * _DAY)] = 7 * _DAY
     """Period of the report; 1h to 400d."""
     directory: AnyPath = Field(default=None, validate_default=True)
     """Folder of the written reports. Default: `reports` beside the default database."""
-    keep: Duration = 400 * _DAY
+    keep: Annotated[Duration, within(_DAY)] = 400 * _DAY
     """Age at which a written report is removed; at least 1d."""
     formats: tuple[Literal["html", "json", "md"], ...] = ("html", "json")
     """What is written; `json` has to be among them, as a report is sent again from it."""
@@ -350,20 +305,6 @@ class Delivery(Section):
             return state_folder(info.context.environ, info.context.folder) / "reports"
         return value
 
-    @field_validator("since")
-    @classmethod
-    def _some_hours(cls, value: float) -> float:
-        if not _HOUR <= value <= 400 * _DAY:
-            raise ValueError(f"{format_duration(value)} is outside 1h to 400d")
-        return value
-
-    @field_validator("keep")
-    @classmethod
-    def _some_days(cls, value: float) -> float:
-        if value < _DAY:
-            raise ValueError(f"{format_duration(value)} is too short; make it at least 1d")
-        return value
-
     @field_validator("formats")
     @classmethod
     def _json_among_them(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -374,14 +315,7 @@ class Delivery(Section):
     @field_validator("webhooks")
     @classmethod
     def _unlike_names(cls, value: tuple[Webhook, ...]) -> tuple[Webhook, ...]:
-        problems: dict[KeyPath, str] = {}
-        names = [webhook.name for webhook in value]
-        for index, name in enumerate(names):
-            if (other := names.index(name)) != index:
-                message = f"{quoted(name)} is the name of webhooks[{other}] too; give another"
-                problems[(index, "name")] = message
-        if problems:
-            raise errors_at(problems)
+        require_unlike_names(value, "webhooks")
         return value
 
     @property

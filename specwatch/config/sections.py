@@ -6,11 +6,13 @@ What defaults and relative paths depend on comes in as the validation context,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 from urllib.parse import quote, urlsplit
 
 import platformdirs
@@ -78,6 +80,15 @@ def read_secret(path: Path) -> str:
     return text
 
 
+def present_secret(path: Path, where: str) -> str:
+    """The secret in a file that was valid before; ConfigError, which begins with ``where``, if it
+    has gone bad."""
+    try:
+        return read_secret(path)
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
 def cannot_read(path: Path, error: OSError) -> str:
     """A sentence about a file that could not be opened, with the remedy."""
     remedy = {
@@ -119,7 +130,7 @@ ByteSize = Annotated[
 ]
 Count = Annotated[int, BeforeValidator(parse_count)]
 Limit = Annotated[int, BeforeValidator(partial(parse_count, least=0))]
-"""The most that there may be of something; 0 stands for any number."""
+"""A maximum number; 0 means no limit."""
 Ratio = Annotated[float, BeforeValidator(parse_ratio)]
 Listen = Annotated[
     ListenAddress,
@@ -137,6 +148,23 @@ Secret = Annotated[SecretStr, PlainSerializer(lambda _: "***", when_used="json")
 SecretFile = Annotated[Path, BeforeValidator(_path), AfterValidator(_secret_file)]
 ReadableFile = Annotated[Path, BeforeValidator(_path), AfterValidator(_readable_file)]
 AnyPath = Annotated[Path, BeforeValidator(_path)]
+
+
+def within(
+    least: float, most: float = math.inf, form: Callable[[Any], str] = format_duration
+) -> AfterValidator:
+    """Refuses amounts outside ``least`` to ``most``, which ``form`` writes; by default seconds."""
+
+    def checked(value: Any) -> Any:
+        if least <= value <= most:
+            return value
+        if math.isinf(most):
+            raise ValueError(f"{form(value)} is too short; make it at least {form(least)}")
+        if not least:
+            raise ValueError(f"{form(value)} is too long; make it at most {form(most)}")
+        raise ValueError(f"{form(value)} is outside {form(least)} to {form(most)}")
+
+    return AfterValidator(checked)
 
 
 def state_folder(environ: Mapping[str, str], folder: Path = Path()) -> Path:
@@ -159,8 +187,10 @@ class Section(BaseModel):
 
     @classmethod
     def written_keys(cls) -> Mapping[str, FieldInfo]:
-        """The fields by what a file calls them."""
-        return {field.alias or name: field for name, field in cls.model_fields.items()}
+        """The fields by what a file calls them, inherited ones last."""
+        own = inspect.get_annotations(cls)
+        fields = sorted(cls.model_fields.items(), key=lambda item: item[0] not in own)
+        return {field.alias or name: field for name, field in fields}
 
 
 def errors_at(messages: Mapping[KeyPath, str]) -> ValidationError:
@@ -176,6 +206,27 @@ def errors_at(messages: Mapping[KeyPath, str]) -> ValidationError:
             for path, message in messages.items()
         ],
     )
+
+
+class Named(Protocol):
+    """A section with a name."""
+
+    @property
+    def name(self) -> str:
+        """Unique in its list."""
+
+
+def require_unlike_names(sections: Iterable[Named], where: str) -> None:
+    """Refuse two sections of one name; ``where`` is what their list is called."""
+    first: dict[str, int] = {}
+    problems: dict[KeyPath, str] = {}
+    for index, section in enumerate(sections):
+        other = first.setdefault(section.name, index)
+        if other != index:
+            message = f"{quoted(section.name)} is the name of {where}[{other}] too; give another"
+            problems[(index, "name")] = message
+    if problems:
+        raise errors_at(problems)
 
 
 def moved(error: ValidationError, place: Callable[[KeyPath], KeyPath]) -> ValidationError:
@@ -256,10 +307,7 @@ class Database(Section):
         url = self.url.get_secret_value()
         if self.password_file is None:
             return url
-        try:
-            password = read_secret(self.password_file)
-        except ValueError as error:
-            raise ConfigError(f"database.password_file: {error}") from None
+        password = present_secret(self.password_file, "database.password_file")
         user, sign, rest = url.partition("@")
         return f"{user.removesuffix(':')}:{quote(password, safe='')}{sign}{rest}"
 
@@ -271,19 +319,10 @@ class Database(Section):
 class Retention(Section):
     """How long history is kept."""
 
-    minutes: Duration = 14 * 86400.0
+    minutes: Annotated[Duration, within(7200)] = 14 * 86400.0
     """How long one-minute windows are kept; at least 2h."""
     hours: Duration = 400 * 86400.0
     """How long hourly roll-ups are kept; at least as long as `minutes`."""
-
-    @field_validator("minutes")
-    @classmethod
-    def _whole_hours(cls, value: float) -> float:
-        if value < 7200:
-            raise ValueError(
-                f"{format_duration(value)} is too short to roll up whole hours; keep at least 2h"
-            )
-        return value
 
     @model_validator(mode="after")
     def _hours_outlive_minutes(self) -> Self:
@@ -297,15 +336,8 @@ class Retention(Section):
 class Baselines(Section):
     """How long baselines hold."""
 
-    max_age: Duration = 30 * 86400.0
+    max_age: Annotated[Duration, within(3600)] = 30 * 86400.0
     """Age at which a measurement without speculation is no longer used; at least 1h."""
-
-    @field_validator("max_age")
-    @classmethod
-    def _some_time(cls, value: float) -> float:
-        if value < 3600:
-            raise ValueError(f"{format_duration(value)} is too short; make it at least 1h")
-        return value
 
 
 class Log(Section):

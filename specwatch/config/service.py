@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     PlainSerializer,
-    ValidationError,
-    ValidationInfo,
     field_validator,
 )
-from pydantic.fields import FieldInfo
-from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from specwatch.config.masking import masked
-from specwatch.config.sections import Duration, Section
-from specwatch.config.yaml_file import KeyPath
-from specwatch.domain.units import format_duration, quoted
+from specwatch.config.sections import Duration, Section, within
+from specwatch.domain.units import quoted
 
 _UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,247}\.service")
 
@@ -37,18 +29,12 @@ def _a_program(value: tuple[str, ...]) -> tuple[str, ...]:
     return value
 
 
-def _bearable(value: float) -> float:
-    if not 1 <= value <= 7200:
-        raise ValueError(f"{format_duration(value)} is outside 1s to 2h")
-    return value
-
-
 Command = Annotated[
     tuple[str, ...], AfterValidator(_a_program), PlainSerializer(masked, when_used="json")
 ]
 """A program by its full path and its arguments, run without a shell."""
-Patience = Annotated[Duration, AfterValidator(_bearable)]
-"""Seconds that something may take which nobody waits for in vain: 1s to 2h."""
+Patience = Annotated[Duration, within(1, 7200)]
+"""A timeout in seconds: 1s to 2h."""
 
 
 class SystemdService(Section):
@@ -81,7 +67,7 @@ class SupervisedService(Section):
 
 
 class CommandService(Section):
-    """Commands of your own, each a list of words that is run without a shell."""
+    """Your commands, each a list of words that is run without a shell."""
 
     kind: Literal["command"]
     """Selects this kind of service."""
@@ -97,60 +83,7 @@ class CommandService(Section):
     """How long each command may take; 1s to 2h."""
 
 
-_KINDS: dict[str, type[SystemdService | SupervisedService | CommandService]] = {
-    "systemd": SystemdService, "supervised": SupervisedService, "command": CommandService,
-}  # fmt: skip
-
-
-def _of_its_kind(value: object, info: ValidationInfo) -> object:
-    if isinstance(value, Section):
-        return value
-    if not isinstance(value, dict):
-        raise ValueError("must be a mapping, like {kind: systemd, unit: vllm.service}")
-    if "kind" not in value:
-        raise ValueError('has no kind; add "kind: systemd", or else supervised or command')
-    kind = value["kind"]
-    if not isinstance(kind, str) or kind not in _KINDS:
-        message = f"{quoted(kind)} is none of 'systemd', 'supervised' or 'command'"
-        raise _error([_said(("kind",), message)])
-    try:
-        return _KINDS[kind].model_validate(value, context=info.context)
-    except ValidationError as error:
-        known = _KINDS[kind].written_keys()
-        raise _error([_of_kind(details, kind, known) for details in error.errors()]) from None
-
-
-def _of_kind(details: Any, kind: str, known: Mapping[str, FieldInfo]) -> InitErrorDetails:
-    """A problem of a service, in words that know its kind: its place alone does not tell it."""
-    key = str(details["loc"][-1])
-    if details["type"] == "missing":
-        example = (known[key].examples or [""])[0]
-        return _said(details["loc"], f'has no {key}; add it, like "{key}: {example}"')
-    if details["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(key, known, n=1)
-        known_here = f"of a {kind} service; known here: {', '.join(known)}"
-        remedy = f'; did you mean "{near[0]}"?' if near else f" {known_here}"
-        return _said(details["loc"], f"unknown key{remedy}")
-    if details["type"] == "value_error":
-        return _said(details["loc"], str(details["ctx"]["error"]))
-    return InitErrorDetails(
-        type=details["type"],
-        loc=details["loc"],
-        input=details["input"],
-        ctx=details.get("ctx", {}),
-    )
-
-
-def _said(path: KeyPath, message: str) -> InitErrorDetails:
-    kind = PydanticCustomError("value_error", "{error}", {"error": message})
-    return InitErrorDetails(type=kind, loc=path, input=None)
-
-
-def _error(lines: list[InitErrorDetails]) -> ValidationError:
-    return ValidationError.from_exception_data("", lines)
-
-
 Service = Annotated[
-    SystemdService | SupervisedService | CommandService, BeforeValidator(_of_its_kind)
+    SystemdService | SupervisedService | CommandService, Field(discriminator="kind")
 ]
-"""Any of them, told apart by ``kind``."""
+"""One of them, selected by ``kind``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import (
@@ -14,14 +13,7 @@ from pydantic import (
     field_validator,
 )
 
-from specwatch.config.http_access import (
-    BasicAuth,
-    ca_file_in_use,
-    headers_of,
-    one_authorization,
-    sendable_headers,
-    timeout_within,
-)
+from specwatch.config.http_access import HttpAccess, timeout_within
 from specwatch.config.sections import (
     ByteSize,
     Duration,
@@ -29,15 +21,11 @@ from specwatch.config.sections import (
     Limit,
     Name,
     Ratio,
-    ReadableFile,
-    Secret,
-    SecretFile,
-    Section,
+    within,
 )
 from specwatch.config.service import Service
 from specwatch.domain.model import Objective, PageLimits
 from specwatch.domain.units import (
-    format_duration,
     format_size,
     host_port,
     is_loopback,
@@ -47,7 +35,7 @@ from specwatch.domain.units import (
 )
 
 
-class Target(Section):
+class Target(HttpAccess):
     """One server to watch."""
 
     url: Annotated[str, BeforeValidator(parse_engine_url)] = Field(
@@ -63,11 +51,11 @@ class Target(Section):
         default=None, examples=["http://127.0.0.1:8001"]
     )
     """Base URL of a `specwatch tap proxy` in front of this server."""
-    interval: Duration = 5.0
+    interval: Annotated[Duration, within(1, 60)] = 5.0
     """Time between two scrapes; 1s to 1m."""
     timeout: Duration = Field(default=None, validate_default=True)
     """How long a scrape may take. Default: 4s, or the interval where that is shorter."""
-    max_page_size: ByteSize = 16 << 20
+    max_page_size: Annotated[ByteSize, within(1 << 10, 1 << 30, format_size)] = 16 << 20
     """A larger page fails the scrape; 1KiB to 1GiB."""
     sample_limit: Limit = PageLimits().sample_limit
     """Samples of the families that specwatch reads, above which a scrape fails; 0 for no limit."""
@@ -77,17 +65,6 @@ class Target(Section):
     """Bytes of the name of a label, above which a scrape fails; 0 for no limit."""
     label_value_length_limit: Limit = PageLimits().label_value_length_limit
     """Bytes of the value of a label, above which a scrape fails; 0 for no limit."""
-    headers: Mapping[str, Secret] = Field(default_factory=dict)
-    """Headers sent with every request to the server."""
-    bearer_token_file: SecretFile | None = None
-    """File with the bearer token to send."""
-    basic_auth: BasicAuth | None = None
-    """User name and password to send."""
-    insecure_skip_verify: bool = False
-    """Whether the server's certificate goes unchecked."""
-    ca_file: ReadableFile | None = None
-    """Certificate authorities (PEM) that may sign the server's certificate. Default: those
-    of the machine."""
     gpus: Gpus = "auto"
     """Whose memory is recorded: `auto` is all GPUs of this machine for a server on it, else
     none. Needs the extra `gpu`."""
@@ -121,15 +98,6 @@ class Target(Section):
             raise ValueError(f"{quoted(value)} is not a plain path; write it like /metrics")
         return value
 
-    @field_validator("interval")
-    @classmethod
-    def _sane_interval(cls, value: float) -> float:
-        if not 1 <= value <= 60:
-            raise ValueError(
-                f"{format_duration(value)} is outside 1s to 1m, the length of a window"
-            )
-        return value
-
     @field_validator("timeout", mode="wrap")
     @classmethod
     def _within_interval(
@@ -139,17 +107,6 @@ class Target(Section):
         if value is None:
             return min(interval, 4.0)
         return timeout_within(interval, "the interval", float(handler(value)))
-
-    @field_validator("max_page_size")
-    @classmethod
-    def _sane_size(cls, value: int) -> int:
-        if not 1 << 10 <= value <= 1 << 30:
-            raise ValueError(f"{format_size(value)} is outside 1KiB to 1GiB")
-        return value
-
-    _sendable_headers = field_validator("headers")(sendable_headers)
-    _one_authorization = field_validator("bearer_token_file", "basic_auth")(one_authorization)
-    _ca_file_in_use = field_validator("ca_file")(ca_file_in_use)
 
     @field_validator("draft_cost_ratio")
     @classmethod
@@ -195,6 +152,6 @@ class Target(Section):
             return None if is_loopback(server_address(self.url)[0]) else ()
         return self.gpus
 
-    def request_headers(self) -> dict[str, str]:
-        """Headers to send, secrets read from their files now; ConfigError when one has gone."""
-        return headers_of(self, f"target {self.name}")
+    @property
+    def _called(self) -> str:
+        return f"target {self.name}"

@@ -1,12 +1,21 @@
-"""Acceptance figures from counts of drafts and tokens."""
+"""Acceptance figures from counts of drafts and tokens, and how much acceptance has changed."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from specwatch.domain.model import Tally
+from specwatch.domain.interval import LEAST_SAMPLES, Interval
+from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE, Tally
+from specwatch.domain.noise import student
+from specwatch.domain.sample import Sample, tally_of
+from specwatch.domain.speedup import LEAST_SHARE
 
+LEAST_DRAFTS = 100
+"""Drafts that a temperature needs in both periods to be compared."""
+_NOT_COMPARED = {ALL_TEMPERATURES, UNKNOWN_TEMPERATURE}
 _MOST_CUT = 0.01
 """Share of draft tokens that may be missing at the ends of requests."""
 
@@ -56,3 +65,106 @@ def accepted_length_histogram(
     at_least = (drafts, *per_position)
     counts = tuple(a - b for a, b in itertools.pairwise(at_least)) + at_least[-1:]
     return counts if min(counts) >= 0 else None
+
+
+class AcceptanceChange(NamedTuple):
+    """Acceptance rate now less that of the reference; ``note`` says what was not held constant."""
+
+    interval: Interval
+    note: str | None = None
+
+
+class _Stratum(NamedTuple):
+    change: float
+    variance: float
+    draft_tokens: int
+    minutes: int
+
+
+def acceptance_change(
+    samples: Sequence[Sample], reference: Mapping[str, Tally]
+) -> AcceptanceChange | str:
+    """The change, standardised to the present mix of temperatures; words why there is no result.
+
+    The sum of ``w * (rate now - rate then)`` over the buckets with enough drafts in both periods,
+    with ``w`` the share of the draft tokens now: direct standardisation (K. J. Rothman,
+    S. Greenland, *Modern Epidemiology*, 1998, ch. 4). Without buckets it is the difference of all
+    temperatures, and the note says so.
+    """
+    labels = {label for sample in samples for label in sample.buckets} - _NOT_COMPARED
+    shared = sorted(labels & (reference.keys() - _NOT_COMPARED))
+    if not labels or not reference.keys() - _NOT_COMPARED:
+        return _of_all(samples, reference)
+    strata = [_stratum(samples, label, reference[label]) for label in shared]
+    compared = [stratum for stratum in strata if stratum is not None]
+    tokens = sum(stratum.draft_tokens for stratum in compared)
+    if not compared or tokens < LEAST_SHARE * _bucketed(samples):
+        return "too few drafts at temperatures that both periods have"
+    return _standardised(compared) or "too few minutes of traffic"
+
+
+def _of_all(samples: Sequence[Sample], reference: Mapping[str, Tally]) -> AcceptanceChange | str:
+    whole = _stratum(samples, ALL_TEMPERATURES, reference.get(ALL_TEMPERATURES, Tally()))
+    if whole is None:
+        return "too few drafts, now or in the reference"
+    standardised = _standardised([whole])
+    if standardised is None:
+        return "too few minutes of traffic"
+    return standardised._replace(note="temperature mix unknown")
+
+
+def _bucketed(samples: Sequence[Sample]) -> int:
+    """Draft tokens of which the temperature is known."""
+    return sum(
+        counted.draft_tokens or 0
+        for sample in samples
+        for label, counted in sample.buckets.items()
+        if label not in _NOT_COMPARED
+    )
+
+
+def _standardised(strata: Sequence[_Stratum]) -> AcceptanceChange | None:
+    minutes = max(stratum.minutes for stratum in strata)
+    if minutes < LEAST_SAMPLES:
+        return None
+    tokens = sum(stratum.draft_tokens for stratum in strata)
+    weights = [stratum.draft_tokens / tokens for stratum in strata]
+    value = math.fsum(w * stratum.change for w, stratum in zip(weights, strata, strict=True))
+    variance = math.fsum(
+        w**2 * stratum.variance for w, stratum in zip(weights, strata, strict=True)
+    )
+    away = student(0.975, minutes - 1) * math.sqrt(variance)
+    return AcceptanceChange(Interval(value, value - away, value + away, minutes))
+
+
+def _stratum(samples: Sequence[Sample], label: str, then: Tally) -> _Stratum | None:
+    """None where one of the periods has too few drafts.
+
+    The variance now is that of a ratio over minutes (W. G. Cochran, *Sampling Techniques*, 1977,
+    ch. 6.3), at least the binomial one. Of the reference there is but a sum: it is taken to be as
+    many times the binomial one as now. A token of either kind is added so that none is 0.
+    """
+    whole = tally_of(samples, label)
+    rates = acceptance_rate(whole), acceptance_rate(then)
+    if min(whole.drafts or 0, then.drafts or 0) < LEAST_DRAFTS or None in rates:
+        return None
+    now, before = (rate or 0.0 for rate in rates)
+    tokens = whole.draft_tokens or 0
+    minutes = [
+        (counted.accepted_tokens or 0, counted.draft_tokens)
+        for sample in samples
+        if (counted := tally_of([sample], label)).draft_tokens
+    ]
+    count = len(minutes)
+    squares = math.fsum((accepted - now * drafted) ** 2 for accepted, drafted in minutes)
+    binomial = _binomial(whole)
+    spread = squares / tokens**2 * count / (count - 1) if count > 1 else 0.0
+    variance = max(spread / binomial, 1.0) * (binomial + _binomial(then))
+    return _Stratum(now - before, variance, tokens, count)
+
+
+def _binomial(counted: Tally) -> float:
+    """Variance of an acceptance rate if every token were by itself."""
+    tokens = (counted.draft_tokens or 0) + 2
+    rate = ((counted.accepted_tokens or 0) + 1) / tokens
+    return rate * (1 - rate) / tokens

@@ -1,4 +1,4 @@
-"""What serving costs without speculation, by load: the measure of all comparisons."""
+"""What serving costs without speculation, by load: what speculation is compared with."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from specwatch.domain.noise import Noise
 from specwatch.domain.sample import Sample
 
 MAX_AGE = 30 * 86400.0
-"""Seconds after which a measurement says nothing of today, unless configured otherwise."""
+"""Age in seconds at which a measurement expires, unless configured otherwise."""
 MOST_POINTS = 240
 """Points kept of a load bin and origin: the newest."""
 
 
 _MANY = 30
-"""Points of its own traffic that outrank a fixed workload."""
+"""Points of the target's own traffic that outrank a fixed workload."""
 _STALE = 7 * 86400.0
 """Seconds by which own traffic may be older than a fixed workload and still outrank it."""
 
@@ -56,9 +56,7 @@ class BaselineKey:
 
     def holds_for(self, environment: Environment) -> bool:
         """Whether a window of that environment may be compared with it."""
-        return _same(self.engine_version, environment.engine_version) and _same(
-            self.configuration, environment.configuration
-        )
+        return Environment(self.engine_version, self.configuration).resembles(environment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +79,12 @@ class Measurement:
 
     @property
     def enough(self) -> bool:
-        """Whether it has points enough to be compared with."""
+        """Whether it has enough points to be compared with."""
         return len(self.points) >= LEAST_SAMPLES
 
 
 class Range(NamedTuple):
-    """From a tenth to nine tenths of what the points of a baseline had."""
+    """First and ninth decile over the points of a baseline."""
 
     low: float
     high: float
@@ -94,24 +92,24 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Baseline:
-    """What is known now of serving one model without speculation: a measurement for some bins."""
+    """The measurements of one model without speculation that hold now, by load bin."""
 
     bins: Mapping[int, Measurement] = field(default_factory=dict)
     own: Mapping[int, Measurement] = field(default_factory=dict)
-    """Of the target's own traffic alone: what requests were like, and not only tokens."""
+    """Measurements of the target's own traffic only: these have its mix of requests."""
     expired: bool = False
-    """Whether there was one that is too old by now, and nothing newer."""
+    """Whether all measurements are too old."""
     others: tuple[Measurement, ...] = ()
-    """Those of other origins for the same bins: they tell more of the costs."""
+    """Measurements of other origins for the same bins: more data for the cost models."""
     noise: Noise | None = field(default=None, compare=False)
-    """That of minutes, where it is known: what a short measurement may be off by."""
+    """Noise of minutes, if known: the error of a short measurement."""
 
     def __bool__(self) -> bool:
         return bool(self.bins)
 
     @property
     def known(self) -> bool:
-        """Whether there is one, be it too old: then nothing is to be assumed in its place."""
+        """Whether there was ever one, expired or not: then nothing is assumed in its place."""
         return bool(self.bins) or self.expired
 
     def before(self, time: float) -> Baseline:
@@ -151,15 +149,15 @@ class Baseline:
         return CostModel.fitted(known, self.noise, queued=True)
 
     def demand(self, tokens: float, seconds: float) -> float | None:
-        """How many requests would run at a time for so many tokens in so many seconds, if each ran
-        as fast as at the fastest load; None where that is not known, or the time is so long that
-        there may be idle stretches in it."""
+        """Concurrency needed for so many tokens in so many seconds, if each request ran as fast as
+        at the fastest load; None if unknown, or if the time is so long that part of it may have
+        been idle."""
         rates = [token_rate.rate for token_rate in self.by_token.rates.values()]
         return min(rates) * tokens / seconds if rates and 0 < seconds <= MINUTE else None
 
     @cached_property
     def by_demand(self) -> CostModel:
-        """Time per token at a demand: for loads that there are only with speculation, as it is so
+        """Time per token at a demand: for loads that occur only with speculation, because it is so
         much slower there."""
         return CostModel.fitted(self._demanded(first=False), self.noise)
 
@@ -191,7 +189,7 @@ class Baseline:
     def _decoding(self, *, by_token: bool) -> CostModel:
         points = [point for point in self.points if point.by_token is by_token]
         known = [point for point in points if point.firsts is not None]
-        # Beside points with conditions those of earlier versions, which tell none, would mislead.
+        # Points of earlier versions lack the conditions: beside points that have them they mislead.
         points = known if len(known) >= LEAST_POINTS else points
         prompts, outputs = (
             [value for point in points if (value := getattr(point, name)) is not None]
@@ -262,7 +260,7 @@ def measured(key: BaselineKey, origin: Origin, samples: Iterable[Sample]) -> lis
     grouped: dict[int, list[Sample]] = {}
     for sample in samples:
         bin_ = sample.load_bin
-        if sample.mode is Mode.OFF and sample.sound and sample.pace and bin_ is not None:
+        if sample.usable(Mode.OFF) and sample.pace and bin_ is not None:
             grouped.setdefault(bin_, []).append(sample)
     return [_measurement(key, bin_, origin, group) for bin_, group in sorted(grouped.items())]
 
@@ -270,8 +268,8 @@ def measured(key: BaselineKey, origin: Origin, samples: Iterable[Sample]) -> lis
 def join(older: Measurement, newer: Measurement) -> Measurement:
     """Two measurements of one key, load bin and origin as one, of the newest points.
 
-    The latencies fade too: whenever twice as many points as are kept stand behind them, half of
-    each count goes.
+    The latencies fade too: whenever twice as many points as are kept went into them, their counts
+    are halved.
     """
     points = tuple(sorted({*older.points, *newer.points}, key=_order)[-MOST_POINTS:])
     if set(points) == set(older.points):  # known already, or older than all that is kept
@@ -325,10 +323,6 @@ def _range(values: Sequence[float]) -> Range | None:
     ordered = sorted(values)
     last = len(ordered) - 1
     return Range(ordered[round(0.1 * last)], ordered[round(0.9 * last)])
-
-
-def _same(first: str | None, second: str | None) -> bool:
-    return first is None or second is None or first == second
 
 
 def _order(point: Point) -> tuple[float, float, float, float]:

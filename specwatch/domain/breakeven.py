@@ -159,11 +159,11 @@ def assess(
 ) -> Assessment:
     """Measure the speedup over samples against a baseline; what is not ``on`` is passed over.
 
-    Samples of several environments are each compared with the baseline of their own. The order of
+    Each sample is compared with the baseline of its environment. The order of
     samples does not matter. ``usual`` is what steps took when the baseline was measured: see
     :meth:`specwatch.domain.speedup.Comparison.adjusted`. ``given_loads`` as in
     :class:`specwatch.domain.speedup.Comparison`. ``by_minute`` is the same time minute by minute,
-    where samples are blocks of several: of these the noise could not be told.
+    where samples are blocks of several: the noise cannot be estimated from blocks.
     """
     compared = Comparison(list(samples), baseline, objective=objective, given_loads=given_loads)
     if usual is not None:

@@ -18,7 +18,7 @@ from specwatch.domain.model import (
 )
 
 MOST_TEMPERATURES = 32
-"""Temperature buckets of one model: more than a tap can be told to have, and bounded."""
+"""Temperature buckets of one model, at most: more than a tap can be configured to have."""
 
 _LABEL = re.compile(r"(>)?([0-9.e+-]+)|[(\[]([0-9.e+-]+),([0-9.e+-]+)\]")
 _MOST_NAMED = 3
@@ -36,7 +36,7 @@ def by_bucket(
 ) -> dict[Bucket, dict[Series, float]]:
     """A tap's samples by model and temperature; those of others are left out.
 
-    ``problems`` gets a sentence about temperatures that are too many, or that nobody has.
+    ``problems`` gets a sentence about models with too many temperatures, or an invalid one.
     """
     buckets: dict[Bucket, dict[Series, float]] = {}
     counts: dict[str, int] = {}
@@ -63,10 +63,10 @@ def by_bucket(
 
 
 def matching(name: str, models: Collection[str], unnamed: str) -> str | None:
-    """The engine's model that a tap means by ``name``; None where the engine has none such.
+    """The engine's model that a tap means by ``name``; None if the engine has no such model.
 
-    ``unnamed`` is what the one is called that the engine does not name. Where either side does not
-    say, the engine's only model is meant.
+    ``unnamed`` is what a model is called that the engine does not name. If either side gives no
+    name, the result is the engine's only model.
     """
     if name in models:
         return name
@@ -77,7 +77,7 @@ def matching(name: str, models: Collection[str], unnamed: str) -> str | None:
 
 
 def order_of(temperature: str) -> tuple[int, float, str]:
-    """A sort key of bucket labels: ascending, then what is none, then the unknown."""
+    """A sort key of bucket labels: ascending, then labels of no bucket, then the unknown."""
     if temperature == UNKNOWN_TEMPERATURE:
         return 2, 0.0, ""
     match = _LABEL.fullmatch(temperature)
@@ -102,9 +102,9 @@ def windows_of(
 ) -> list[Window]:
     """Windows of what a tap counted beside those of all temperatures, ``of_all``, by model.
 
-    ``doubts`` tells of which models its counts cannot be true: they get none. ``restarts`` are
-    those of the tap alone. ``problems`` gets a sentence about models that the
-    engine does not have.
+    Models for which ``doubts`` is true get no windows: their counts cannot be true. ``restarts``
+    are those of the tap alone. ``problems`` gets a sentence about models that the engine does not
+    have.
     """
     models: dict[str, dict[str, Tally]] = {}
     strangers: set[str] = set()

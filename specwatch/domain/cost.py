@@ -117,7 +117,7 @@ class CostModel:
         """Of any observations, in any order; ``noise`` is that of minutes, where it is known.
 
         Where prompts wait for one another (``queued``) one costs the more the more there are: each
-        load has a slope of its own.
+        load has its own slope.
         """
         ordered = sorted(
             observation
@@ -363,7 +363,7 @@ def _slopes(observations: Sequence[Observation]) -> Slopes:
     while used:
         solved = solve(rows, used, freedom)
         if solved is None:
-            # What goes with the load, or with prompts, is not told from them.
+            # A column that varies only with the load, or with prompts, cannot be separated from it.
             still = [column for column in used if not moment(rows, column)]
             others = [column for column in used if column != _LOAD]
             used.remove((still or others[-1:] or used)[0])

@@ -18,16 +18,16 @@ NO_LENGTHS = "the length of prompts is not known"
 LIKE = 2.0
 """Factor by which prompts may be longer, or shorter, than those of the baseline."""
 _ENOUGH_REQUESTS = 10
-"""Requests of a minute that alone tell how long its prompts were."""
+"""Requests of a minute that are enough for its mean prompt length."""
 _NEIGHBOURHOOD = 300
-"""Seconds before and after a minute whose requests tell how long prompts were."""
+"""Seconds before and after a minute whose requests count for its mean prompt length."""
 
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """A sample of which all is known that a comparison needs.
+    """A sample that has everything a comparison needs.
 
-    ``steps`` is 0 where drafts are not counted: then nothing can be said of a step.
+    ``steps`` is 0 if drafts are not counted: then the time of a step is unknown.
     """
 
     sample: Sample
@@ -39,12 +39,10 @@ class Minute:
 
     @classmethod
     def of(cls, sample: Sample, mode: Mode = Mode.ON) -> Minute | None:
-        """None for a sample of another mode, or that says nothing of the pace."""
+        """None for a sample of another mode, or without a pace."""
         pace, steps, concurrency = sample.pace, sample.steps, sample.gauges.concurrency
         bin_ = sample.load_bin
-        if sample.mode is not mode or not sample.sound or pace is None:
-            return None
-        if concurrency is None or bin_ is None:
+        if not sample.usable(mode) or pace is None or concurrency is None or bin_ is None:
             return None
         return cls(sample, pace, steps or 0.0, concurrency, bin_, sample.requests)
 
@@ -62,7 +60,7 @@ class Minute:
 
     @property
     def kept(self) -> float:
-        """Share of what the steps yielded: an output that ends within one throws the rest away."""
+        """Share of the yielded tokens that was used: those beyond an output's end are not."""
         yielded = 1 + (self.sample.tally.accepted_tokens or 0) / self.steps
         return self.tokens_per_step / yielded
 
@@ -131,14 +129,14 @@ Row = tuple[Minute, "Plain | str"]
 """A minute, and what it takes without speculation, or why that is not known."""
 
 Memory = dict[int, Row]
-"""Minutes that were looked at before, by their start."""
+"""Rows computed before, by the start of the minute."""
 
 Baselines = Callable[[Environment], Baseline]
-"""The baseline of each environment: what ran in another is no measure."""
+"""The baseline of each environment."""
 
 
 class Counterfactual:
-    """Baselines, asked for what minutes take without speculation."""
+    """Predicts from baselines what minutes would take without speculation."""
 
     def __init__(self, baseline: Baseline | Baselines) -> None:
         self._baseline = baseline
@@ -158,7 +156,7 @@ class Counterfactual:
         return [(minute, self._plain(minute, lengths)) for minute, lengths in pairs]
 
     def remembered(self, samples: Sequence[Sample], mode: Mode, memory: Memory) -> list[Row]:
-        """As :meth:`rows`; of minutes that ``memory`` has nothing is computed anew."""
+        """As :meth:`rows`; rows that ``memory`` has are taken from it."""
         ordered = sorted(samples, key=lambda sample: sample.start)
         fresh = [sample for sample in ordered if sample.start not in memory]
         since = fresh[0].start - 2 * _NEIGHBOURHOOD if fresh else math.inf
@@ -169,7 +167,7 @@ class Counterfactual:
             for sample in ordered
             if (row := memory.get(sample.start) or recent.get(sample.start)) is not None
         ]
-        # Requests of the minutes after it belong to what is known of a minute.
+        # The lengths of a minute depend on the requests of minutes after it.
         settled = ordered[-1].start - _NEIGHBOURHOOD if ordered else 0
         memory.update(
             (start, row) for start, row in recent.items() if start < settled and start not in memory
@@ -204,7 +202,7 @@ class Counterfactual:
             return self._at_demand(minute) or "no baseline at the load that there was"
         first = None
         if asked is not None and minute.pace.by_token and firsts:
-            # Fewer minutes tell of first tokens than of others.
+            # Fewer minutes have first tokens than have others.
             first = firsts.predict(
                 asked.arrival_load, float(asked.firsts), asked.prompt_tokens, nearest=True
             )
@@ -217,7 +215,7 @@ class Counterfactual:
 
     def _at_demand(self, minute: Minute) -> Plain | None:
         """At the same demand in place of the same load: where speculation is slow, so many
-        requests at a time are never seen without it."""
+        concurrent requests never occur without it."""
         known, asked = self.of(minute.sample.environment), minute.requests
         demand = known.demand(minute.pace.tokens, float(minute.sample.length))
         if demand is None or asked is None or not minute.pace.by_token:

@@ -1,4 +1,4 @@
-"""What experiments found, as plain values: what ``--json`` prints, files hold and the store keeps.
+"""Results of experiments as plain values, as printed by ``--json``, saved in files and stored.
 
 Times are Unix seconds, durations and latencies seconds, rates and shares 0 to 1, speedups ratios,
 throughput output tokens per second. None is what is not known.
@@ -14,7 +14,7 @@ from msgspec import Struct
 from specwatch.errors import ConfigError
 
 FORMAT = 1
-"""Grows when a program that reads results would have to be changed."""
+"""Incremented for each incompatible change of the format."""
 
 Basis = Literal["measured", "assumed"]
 Zone = Literal["loses", "near", "wins", "unknown"]
@@ -112,7 +112,7 @@ class ProbeTemperature(Struct, frozen=True, kw_only=True):
 
 
 class Probe(Struct, frozen=True, kw_only=True, tag_field="kind", tag="probe"):
-    """A sweep over temperatures. ``alone`` is None where it could not be told."""
+    """A sweep over temperatures. ``alone``: no other traffic; None if unknown."""
 
     format: int = FORMAT
     version: str

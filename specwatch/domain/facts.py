@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from specwatch.domain.model import HOUR, Environment, Histogram, Mode
+from specwatch.domain.model import HOUR, Environment
 from specwatch.domain.sample import Sample
 
 _MARKED = 1.2
@@ -30,40 +30,38 @@ class Fact:
 def facts_of(now: Sequence[Sample], reference: Sequence[Sample]) -> tuple[Fact, ...]:
     """The facts of two periods: those that changed first, else in a fixed order.
 
-    Only sound minutes with speculation on count.
+    Only usable minutes with speculation count.
     """
-    before, after = _counted(reference), _counted(now)
-    sentences = [
+    before, after = ([e for e in samples if e.usable()] for samples in (reference, now))
+    facts = [
         *_environment(before, after),
-        _output_length(before, after),
-        _kv_cache(before, after),
-        _preemptions(before, after),
-        _extent("minutes", before, after, len),
-        _extent("drafts", before, after, _drafts),
-        _extent("requests", before, after, _requests),
+        _output_length(_mean_output(before), _mean_output(after)),
+        _kv_cache(_fullness(before), _fullness(after)),
+        _preemptions(_preemptions_per_hour(before), _preemptions_per_hour(after)),
+        _extent("minutes", len(before), len(after)),
+        _extent("drafts", *(sum(e.tally.drafts or 0 for e in side) for side in (before, after))),
+        _extent(
+            "requests",
+            *(sum(sum(e.tally.requests.values()) for e in side) for side in (before, after)),
+        ),
     ]
-    return tuple(sorted(sentences, key=lambda fact: not fact.changed))
-
-
-def _counted(samples: Iterable[Sample]) -> list[Sample]:
-    return [sample for sample in samples if sample.mode is Mode.ON and sample.sound]
+    return tuple(sorted(facts, key=lambda fact: not fact.changed))
 
 
 def _environment(before: Sequence[Sample], after: Sequence[Sample]) -> Iterable[Fact]:
-    sides = _usual(before), _usual(after)
     parts: tuple[tuple[str, str, Callable[[Environment], str | None]], ...] = (
         ("engine_version", "engine version", lambda of: of.engine_version),
         ("configuration", "configuration", lambda of: of.configuration),
         ("draft_positions", "draft positions", _positions),
     )
     for name, words, part in parts:
-        old, new = (part(side) for side in sides)
+        old, new = part(_usual(before)), part(_usual(after))
         changed = None not in (old, new) and old != new
         yield Fact(name, old, new, changed, f"{words} {old or 'unknown'} -> {new or 'unknown'}")
 
 
 def _usual(samples: Sequence[Sample]) -> Environment:
-    """The one of most minutes."""
+    """The environment of most minutes."""
     counts = Counter(sample.environment for sample in samples)
     if not counts:
         return Environment()
@@ -71,20 +69,23 @@ def _usual(samples: Sequence[Sample]) -> Environment:
 
 
 def _positions(environment: Environment) -> str | None:
-    sentence = environment.fingerprint
-    return None if sentence is None else sentence.partition("-")[2] or None
+    return (environment.fingerprint or "").partition("-")[2] or None
 
 
-def _output_length(before: Sequence[Sample], after: Sequence[Sample]) -> Fact:
-    old, new = (
-        _mean_of([sample.tally.output_length for sample in side]) for side in (before, after)
-    )
+def _output_length(old: float | None, new: float | None) -> Fact:
+    changed = bool(old and new and max(old / new, new / old) > _MARKED)
     sentence = f"output length {_number(old)} -> {_number(new)} tokens"
-    return Fact("output_length", old, new, _moved(old, new), sentence)
+    return Fact("output_length", old, new, changed, sentence)
 
 
-def _kv_cache(before: Sequence[Sample], after: Sequence[Sample]) -> Fact:
-    old, new = (_fullness(side) for side in (before, after))
+def _mean_output(samples: Sequence[Sample]) -> float | None:
+    """Tokens."""
+    lengths = [length for e in samples if (length := e.tally.output_length) is not None]
+    count = sum(length.count for length in lengths)
+    return math.fsum(length.sum for length in lengths) / count if count else None
+
+
+def _kv_cache(old: float | None, new: float | None) -> Fact:
     changed = new is not None and new >= _FULL and (old is None or old < _FULL)
     shown = ["unknown" if share is None else f"{share:.0%}" for share in (old, new)]
     return Fact("kv_cache_usage", old, new, changed, f"KV cache {shown[0]} -> {shown[1]} full")
@@ -92,53 +93,25 @@ def _kv_cache(before: Sequence[Sample], after: Sequence[Sample]) -> Fact:
 
 def _fullness(samples: Sequence[Sample]) -> float | None:
     """The mean of the minutes' maxima: the maximum of a longer period would be greater."""
-    known = [usage for sample in samples if (usage := sample.gauges.kv_cache_usage_max) is not None]
-    return math.fsum(known) / len(known) if known else None
+    maxima = [usage for e in samples if (usage := e.gauges.kv_cache_usage_max) is not None]
+    return math.fsum(maxima) / len(maxima) if maxima else None
 
 
-def _preemptions(before: Sequence[Sample], after: Sequence[Sample]) -> Fact:
-    old, new = (_per_hour(side) for side in (before, after))
-    changed = bool(new) and (old is None or (new or 0.0) > _MARKED * old)
+def _preemptions(old: float | None, new: float | None) -> Fact:
+    changed = bool(new and (old is None or new > _MARKED * old))
     sentence = f"preemptions {_number(old)} -> {_number(new)} per hour"
     return Fact("preemptions", old, new, changed, sentence)
 
 
-def _per_hour(samples: Sequence[Sample]) -> float | None:
-    known = [sample for sample in samples if sample.tally.preemptions is not None]
-    seconds = sum(sample.length for sample in known)
-    return (
-        sum(sample.tally.preemptions or 0 for sample in known) * HOUR / seconds if seconds else None
-    )
+def _preemptions_per_hour(samples: Sequence[Sample]) -> float | None:
+    counting = [sample for sample in samples if sample.tally.preemptions is not None]
+    seconds = sum(sample.length for sample in counting)
+    count = sum(sample.tally.preemptions or 0 for sample in counting)
+    return count * HOUR / seconds if seconds else None
 
 
-def _extent(
-    name: str,
-    before: Sequence[Sample],
-    after: Sequence[Sample],
-    count: Callable[[Sequence[Sample]], int],
-) -> Fact:
-    old, new = count(before), count(after)
+def _extent(name: str, old: int, new: int) -> Fact:
     return Fact(name, old, new, False, f"{name} {old:,} -> {new:,}")
-
-
-def _drafts(samples: Sequence[Sample]) -> int:
-    return sum(sample.tally.drafts or 0 for sample in samples)
-
-
-def _requests(samples: Sequence[Sample]) -> int:
-    return sum(sum(sample.tally.requests.values()) for sample in samples)
-
-
-def _mean_of(histograms: Sequence[Histogram | None]) -> float | None:
-    known = [histogram for histogram in histograms if histogram is not None]
-    count = sum(observed.count for observed in known)
-    return math.fsum(observed.sum for observed in known) / count if count else None
-
-
-def _moved(old: float | None, new: float | None) -> bool:
-    if not old or not new:
-        return False
-    return max(old / new, new / old) > _MARKED
 
 
 def _number(value: float | None) -> str:

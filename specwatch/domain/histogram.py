@@ -12,7 +12,7 @@ from typing import NamedTuple
 from specwatch.domain.model import Histogram
 
 _WIDE = 1.2
-"""What the upper bound of a bucket may be of its lower one, for a value between to be a figure."""
+"""Largest ratio of a bucket's bounds at which a value interpolated between them is precise."""
 
 
 class Quantile(NamedTuple):
@@ -31,7 +31,7 @@ class Quantile(NamedTuple):
 
 
 def wide(lower: float, upper: float) -> bool:
-    """Whether a bucket is so wide that a quantile interpolated in it is no figure to compare."""
+    """Whether a bucket is so wide that a quantile interpolated in it cannot be compared."""
     return upper > _WIDE * lower
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import lru_cache
+from functools import lru_cache, reduce
 from itertools import zip_longest
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -30,18 +30,18 @@ def merge_tallies(first: Tally, second: Tally) -> Tally:
 
 def sum_tallies(tallies: Iterable[Tally]) -> Tally:
     """Add any number of tallies; what only some of them know is the sum of those."""
-    rows = list(map(_FIELDS, tallies))
-    if len(rows) < 2:
-        return Tally(*rows[0]) if rows else Tally()
-    return Tally(*(add(known) for add, known in zip(_ADD, _known(rows), strict=True)))
+    return Tally(**sum_fields(tallies, _ADDERS))
 
 
 def sum_fields(tallies: Iterable[Tally], names: Iterable[str]) -> dict[str, Any]:
     """As :func:`sum_tallies`, of some fields only."""
     asked = tuple(names)
     rows = list(map(_getter(asked), tallies))
-    columns = _known(rows) if rows else ([] for _ in asked)
-    return {name: _ADDERS[name](known) for name, known in zip(asked, columns, strict=True)}
+    columns: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else ((),) * len(asked)
+    return {
+        name: _ADDERS[name]([value for value in column if value is not None])
+        for name, column in zip(asked, columns, strict=True)
+    }
 
 
 @lru_cache(maxsize=64)
@@ -49,11 +49,6 @@ def _getter(names: tuple[str, ...]) -> Callable[[Tally], tuple[Any, ...]]:
     if len(names) > 1:
         return attrgetter(*names)
     return lambda tally: tuple(getattr(tally, name) for name in names)
-
-
-def _known(rows: Sequence[tuple[Any, ...]]) -> Iterator[list[Any]]:
-    for column in zip(*rows, strict=True):
-        yield [value for value in column if value is not None]
 
 
 def merge_gauges(first: Gauges, second: Gauges) -> Gauges:
@@ -107,25 +102,17 @@ def merge_windows(windows: Sequence[Window], *, start: int, length: int) -> Wind
     last = ordered[-1]
     if any(window.series != last.series for window in ordered):
         raise ValueError("windows of different series do not add up")
-    tally, gauges, mode = ordered[0].tally, ordered[0].gauges, ordered[0].mode
-    server_drafts, source_drafts = ordered[0].server_drafts, ordered[0].source_drafts
-    for window in ordered[1:]:
-        tally = merge_tallies(tally, window.tally)
-        gauges = merge_gauges(gauges, window.gauges)
-        mode = merge_modes(mode, window.mode)
-        server_drafts = _add(server_drafts, window.server_drafts)
-        source_drafts = _add(source_drafts, window.source_drafts)
     return Window(
         series=last.series,
         start=start,
         length=length,
-        mode=mode,
-        tally=tally,
-        gauges=gauges,
+        mode=reduce(merge_modes, (window.mode for window in ordered)),
+        tally=sum_tallies(window.tally for window in ordered),
+        gauges=reduce(merge_gauges, (window.gauges for window in ordered)),
         environment=last.environment,
         source=last.source,
-        server_drafts=server_drafts,
-        source_drafts=source_drafts,
+        server_drafts=_total([n for w in ordered if (n := w.server_drafts) is not None]),
+        source_drafts=_total([n for w in ordered if (n := w.source_drafts) is not None]),
         observed_seconds=sum(window.observed_seconds for window in ordered),
         scrapes_ok=sum(window.scrapes_ok for window in ordered),
         scrapes_failed=sum(window.scrapes_failed for window in ordered),
@@ -134,16 +121,8 @@ def merge_windows(windows: Sequence[Window], *, start: int, length: int) -> Wind
     )
 
 
-def _add(first: int | None, second: int | None) -> int | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second
-
-
 def _maximum(first: _Number | None, second: _Number | None) -> _Number | None:
-    if first is None or second is None:
-        return second if first is None else first
-    return max(first, second)
+    return max((value for value in (first, second) if value is not None), default=None)
 
 
 def _total(counts: Sequence[int]) -> int | None:
@@ -170,7 +149,4 @@ def _adder(name: str) -> Callable[[Sequence[Any]], Any]:
     return _total if name in COUNTERS else _add_positions
 
 
-_NAMES = tuple(field.name for field in fields(Tally))
-_FIELDS: Callable[[Tally], tuple[Any, ...]] = attrgetter(*_NAMES)
-_ADDERS = {name: _adder(name) for name in _NAMES}
-_ADD = tuple(_ADDERS.values())
+_ADDERS = {field.name: _adder(field.name) for field in fields(Tally)}

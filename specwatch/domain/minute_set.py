@@ -82,7 +82,7 @@ class MinuteSet:
         return len(self) - len(self.without(other))
 
     def last_before(self, start: int) -> int | None:
-        """The latest that starts before another; None where there is none."""
+        """The latest that starts before ``start``; None without one."""
         for hour in sorted(self._hours, reverse=True):
             if hour >= start:
                 continue

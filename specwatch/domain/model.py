@@ -24,11 +24,13 @@ LOAD_BINS: tuple[tuple[int, int | None], ...] = (
 )  # fmt: skip
 """Concurrent running requests, first and last of each bin; the last bin is open."""
 _LASTS = [last for _, last in LOAD_BINS if last is not None]
+_LONGEST = 1.5
+"""A window whose counts cover more than this multiple of its length made up for a gap."""
 
 
 class Mode(enum.StrEnum):
     """Whether speculation ran: ``mixed`` when it changed inside the window, ``unknown`` where
-    neither drafts nor the server tell: that is no baseline, and nothing to judge."""
+    neither drafts nor the server show it: such a window is neither judged nor a baseline."""
 
     ON = "on"
     OFF = "off"
@@ -71,7 +73,7 @@ class Series(NamedTuple):
 
 
 class PageLimits(NamedTuple):
-    """What a metrics page may have, of the families that are read; 0 stands for any number.
+    """What a metrics page may have, of the families that are read; 0 means any number.
 
     Names and meaning are those of Prometheus's scrape configuration
     (https://prometheus.io/docs/prometheus/latest/configuration/configuration/#scrape_config).
@@ -154,7 +156,7 @@ METHODS: Mapping[str, str] = {
 
 UNCOVERED: Mapping[str, str] = {
     "several": "more than one completion was asked for, which carry no record",
-    "beam_search": "beam search, which does not speculate",
+    "beam_search": "beam search, without speculation",
     "refused": "the server refused the request (4xx)",
     "failed": "the server failed (5xx, or an error inside a stream)",
     "aborted": "the engine gave the request up",
@@ -230,12 +232,12 @@ class Environment:
         return None if self.fingerprint is None else self.fingerprint.partition("-")[0]
 
     def agrees(self, other: Environment) -> bool:
-        """Whether nothing that is known of both differs."""
+        """Whether no field that both have differs."""
         same_fingerprint = _agree(self.fingerprint, other.fingerprint)
         return same_fingerprint and _agree(self.engine_version, other.engine_version)
 
     def resembles(self, other: Environment) -> bool:
-        """Whether they differ in nothing known but speculation."""
+        """Whether they agree apart from speculation."""
         same_configuration = _agree(self.configuration, other.configuration)
         return same_configuration and _agree(self.engine_version, other.engine_version)
 
@@ -285,10 +287,21 @@ class Window:
 
     @property
     def coverage(self) -> float | None:
-        """Share of the server's drafts that the source saw; None when there were none."""
+        """Share of the server's drafts that the source saw; None without drafts."""
         if not self.server_drafts or self.source_drafts is None:
             return None
         return self.source_drafts / self.server_drafts
+
+    @property
+    def sound(self) -> bool:
+        """Whether its latencies count: no restart, outage, gap or change of mode falls into it."""
+        return (
+            self.mode is not Mode.MIXED
+            and not self.restarts
+            and not self.down_seconds
+            and self.scrapes_ok > 0
+            and 0 < self.observed_seconds <= _LONGEST * self.length
+        )
 
     @property
     def load_bin(self) -> int | None:
@@ -332,7 +345,7 @@ class Cursor:
     wall: float
     """Unix time of the scrape that the samples come from."""
     proxy: Counters | None = None
-    """The same of the target's proxy, which is a process of its own."""
+    """The same of the target's proxy, a separate process."""
     after: float | None = None
     """Since when its windows count, in Unix seconds: ``wall`` of the cursor before, or of the first
     page."""

@@ -7,9 +7,9 @@ parameters come from differences between minutes one, two and three apart (the v
 von Neumann, *Annals of Mathematical Statistics* 12, 1941), so that a sudden change of the level,
 which is what has to be found, is not taken for noise.
 
-Whoever looks every minute finds chance in the end. :func:`sequential_tail` is the error of a
-single look at which looking every minute, at every stretch that ends now, errs once in a given
-time (D. Siegmund, E. Venkatraman, *Annals of Statistics* 23, 1995, theorem 1, for the
+Looking every minute, one mistakes chance for a change in the end. :func:`sequential_tail` is the
+error of a single look at which looking every minute, at every stretch that ends now, errs once in a
+given time (D. Siegmund, E. Venkatraman, *Annals of Statistics* 23, 1995, theorem 1, for the
 window-limited generalized likelihood ratio of T. Lai, *IEEE Transactions on Information Theory*
 44, 1998).
 """
@@ -32,8 +32,6 @@ _MOST_PRIOR = 40.0
 MOST_DOUBT = 50.0
 """How many times e a bound may lie from the estimate: what is wider says nothing either."""
 _ROUNDING = 1e-20
-_CAUCHY = 0.7978845608
-"""Mean absolute value of a standard normal variable."""
 
 
 class Noise(NamedTuple):
@@ -103,8 +101,8 @@ def spread_of(
     """The spread of ``sum(over) / sum(under)`` of consecutive minutes; None for fewer than two.
 
     ``prior`` is the noise of earlier minutes: of a few minutes neither the variance nor the
-    correlation could be told. Where ``strata`` has one for each minute, what is unlike between
-    strata is no noise.
+    correlation could be estimated. If ``strata`` has one for each minute, differences between
+    strata do not count as noise.
     """
     count = len(over)
     whole, total = math.fsum(over), math.fsum(under)

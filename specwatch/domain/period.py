@@ -6,7 +6,7 @@ With u = the time that a minute's decoding steps would take without speculation 
     sum(tokens * plain pace) / sum(seconds) = tau / cost
 
 which is the speedup. Where there is no baseline u counts the steps, the cost is in seconds and the
-quotient is the tokens per second of a request; where nothing is known of time the cost is 1 and
+quotient is the tokens per second of a request; where times are not known the cost is 1 and
 the quotient is tau. So all three come apart in one way.
 """
 
@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from specwatch.domain.baseline import Baseline
 from specwatch.domain.interval import Interval, ratio_interval
-from specwatch.domain.model import Mode
 from specwatch.domain.sample import Sample
 from specwatch.domain.speedup import LEAST_SHARE, Comparison
 
@@ -36,7 +35,7 @@ class Part(NamedTuple):
     figure: float
 
 
-class Minute(NamedTuple):
+class ComparedMinute(NamedTuple):
     """A sample that counts: ``plain`` is u, ``length`` tau of its steps, ``cost`` is what they
     took, in the unit that the comparison has."""
 
@@ -80,7 +79,7 @@ def comparable(
     return None
 
 
-_Way = Callable[[Sample], Minute | None]
+_Way = Callable[[Sample], ComparedMinute | None]
 
 
 def _ways(baseline: Baseline) -> Iterable[tuple[str, _Way]]:
@@ -92,37 +91,33 @@ def _ways(baseline: Baseline) -> Iterable[tuple[str, _Way]]:
     yield LENGTH, _untimed
 
 
-def _at_baseline(baseline: Baseline, by_token: bool, sample: Sample) -> Minute | None:
+def _at_baseline(baseline: Baseline, by_token: bool, sample: Sample) -> ComparedMinute | None:
     compared = Comparison([sample], baseline)
     if not compared.known:
         return None
     return _timed(by_token, compared.rate(compared.known[0]), sample)
 
 
-def _timed(by_token: bool, plain: float, sample: Sample) -> Minute | None:
+def _timed(by_token: bool, plain: float, sample: Sample) -> ComparedMinute | None:
     pace, steps = sample.pace, sample.steps
     if pace is None or pace.by_token is not by_token or not steps or plain <= 0:
         return None
     accepted = sample.tally.accepted_tokens or 0
     length = pace.tokens / steps if by_token else 1 + accepted / steps
-    return Minute(sample, plain * pace.tokens / length, length, pace.seconds)
+    return ComparedMinute(sample, plain * pace.tokens / length, length, pace.seconds)
 
 
-def _untimed(sample: Sample) -> Minute | None:
+def _untimed(sample: Sample) -> ComparedMinute | None:
     counted = sample.tally
     if not counted.drafts or counted.accepted_tokens is None:
         return None
     length = 1 + counted.accepted_tokens / counted.drafts
-    return Minute(sample, float(counted.drafts), length, float(counted.drafts))
+    return ComparedMinute(sample, float(counted.drafts), length, float(counted.drafts))
 
 
-def _chosen(samples: Sequence[Sample], minute: _Way) -> list[Minute]:
+def _chosen(samples: Sequence[Sample], minute: _Way) -> list[ComparedMinute]:
     """The minutes that count; none where they are the lesser part of the drafts."""
-    ran = [
-        sample
-        for sample in samples
-        if sample.mode is Mode.ON and sample.sound and sample.load_bin is not None
-    ]
+    ran = [sample for sample in samples if sample.usable() and sample.load_bin is not None]
     minutes = [counted for sample in ran if (counted := minute(sample)) is not None]
     drafts = sum(counted.sample.tally.drafts or 0 for counted in minutes)
     if not drafts or drafts < LEAST_SHARE * sum(sample.tally.drafts or 0 for sample in ran):
@@ -130,7 +125,7 @@ def _chosen(samples: Sequence[Sample], minute: _Way) -> list[Minute]:
     return minutes
 
 
-def _period(minutes: Sequence[Minute]) -> Period:
+def _period(minutes: Sequence[ComparedMinute]) -> Period:
     plain = math.fsum(minute.plain for minute in minutes)
     length = math.fsum(minute.plain * minute.length for minute in minutes) / plain
     cost = math.fsum(minute.cost for minute in minutes) / plain
@@ -157,8 +152,8 @@ def _drafted(sample: Sample) -> float:
     return (sample.tally.draft_tokens or 0) / (sample.steps or sample.tally.drafts or 1)
 
 
-def _loads(minutes: Sequence[Minute], plain: float) -> dict[int, Part]:
-    grouped: dict[int, list[Minute]] = {}
+def _loads(minutes: Sequence[ComparedMinute], plain: float) -> dict[int, Part]:
+    grouped: dict[int, list[ComparedMinute]] = {}
     for minute in minutes:
         if (bin_ := minute.sample.load_bin) is not None:
             grouped.setdefault(bin_, []).append(minute)
@@ -196,7 +191,7 @@ def _mix(samples: Sequence[Sample], acceptance: float) -> dict[str, Part] | None
     }
 
 
-def _interval(minutes: Sequence[Minute]) -> Interval | None:
+def _interval(minutes: Sequence[ComparedMinute]) -> Interval | None:
     """That of the value; what is uncertain of the baseline both periods share."""
     rows = sorted(
         (minute.sample.start, minute.plain * minute.length, minute.cost) for minute in minutes

@@ -50,7 +50,7 @@ class Experience:
     @classmethod
     def of(cls, remembered: Iterable[Sample], baseline: Baseline) -> Experience:
         """From minutes with speculation, at any load and mix; others are passed over."""
-        ran = sorted((e for e in remembered if e.mode is Mode.ON and e.sound), key=_start)
+        ran = sorted((e for e in remembered if e.usable()), key=_start)
         labels = sorted({label for sample in ran for label in sample.buckets})
         lengths = {label: _length_of(ran, label) for label in [ALL_TEMPERATURES, *labels]}
         known = {label: length for label, length in lengths.items() if length is not None}
@@ -64,9 +64,7 @@ class Experience:
         interval is open on one side where it is not known for the load that there would be: to 0
         for a higher one, to infinity for a lower.
         """
-        now = [
-            sample for sample in present if sample.mode is Mode.OFF and sample.sound and sample.pace
-        ]
+        now = [sample for sample in present if sample.usable(Mode.OFF) and sample.pace]
         running = _running(now)
         tau = self._length_at(_mix(now))
         if len(now) < LEAST_SAMPLES or not running or tau is None or not self.costs:
@@ -131,7 +129,7 @@ class RememberedMinutes:
     def add(self, sample: Sample) -> None:
         """Take a minute; those of another environment than its own are forgotten."""
         bin_ = sample.load_bin
-        if sample.mode is not Mode.ON or not sample.sound or bin_ is None:
+        if not sample.usable() or bin_ is None:
             return
         newest = next(reversed(self._bins.values()), None)
         if newest and newest[-1].environment != sample.environment:

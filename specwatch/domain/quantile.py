@@ -22,7 +22,7 @@ _NORMAL_FROM = 100.0
 _RESOLUTION = 10**9
 
 
-class Estimate(NamedTuple):
+class QuantileEstimate(NamedTuple):
     """A quantile and the confidence interval of it, in the unit of the histogram.
 
     ``value`` is the last bound when the quantile lies beyond it: then ``open_ended`` is true.
@@ -51,7 +51,7 @@ def above(observed: Histogram, threshold: float) -> float:
     return count + observed.counts[-1]
 
 
-def estimate(observed: Histogram, q: float, effective: float) -> Estimate | None:
+def estimate(observed: Histogram, q: float, effective: float) -> QuantileEstimate | None:
     """The ``q``-quantile with its confidence interval; None of nothing, or without bounds.
 
     ``effective`` is how many independent requests the histogram is worth. The limits are those of
@@ -65,15 +65,15 @@ def estimate(observed: Histogram, q: float, effective: float) -> Estimate | None
     low, high = _ranks(q, requests)
     lower = _bucket_at(observed, low / requests)[0] if low else 0.0
     upper = _bucket_at(observed, high / requests)[1] if high <= requests else math.inf
-    return Estimate(value.value, lower, upper, value.open_ended)
+    return QuantileEstimate(value.value, lower, upper, value.open_ended)
 
 
 def ratio_of(
-    over: Sequence[Estimate], under: Sequence[Estimate], samples: int
+    over: Sequence[QuantileEstimate], under: Sequence[QuantileEstimate], samples: int
 ) -> tuple[Interval, bool] | None:
     """The product of some estimates over that of others, and whether it may be any greater.
 
-    None where it cannot be told: something is 0, or a divisor lies beyond its last bound. The
+    None if it is undefined: an estimate is 0, or a divisor lies beyond its last bound. The
     limits are those of each estimate, put together on the logarithm as the squares of what they
     are apart (G. Y. Zou, A. Donner, *Construction of confidence limits about effect measures: a
     general approach*, Statistics in Medicine 27, 2008), which takes the estimates as independent.

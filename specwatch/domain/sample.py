@@ -21,9 +21,6 @@ from specwatch.domain.model import (
     load_bin,
 )
 
-_LONGEST = 1.5
-"""A window that covers more of its length than this made up for a gap."""
-
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -75,8 +72,7 @@ class Sample:
 
     ``tally`` is of all temperatures; what the server does not count is from its buckets.
 
-    ``sound`` is false for a window that a restart, an outage, a gap or a change of mode falls
-    into: its latencies belong to no mode, and it decides nothing.
+    ``sound`` as in :attr:`specwatch.domain.model.Window.sound`.
     """
 
     start: int
@@ -106,6 +102,10 @@ class Sample:
         pace = pace_of(self.tally)
         object.__setattr__(self, "pace", pace)
         object.__setattr__(self, "steps", _steps(self.tally, pace))
+
+    def usable(self, mode: Mode = Mode.ON) -> bool:
+        """Whether what was timed in it counts for a mode: the one test of all comparisons."""
+        return self.sound and self.mode is mode
 
     @property
     def load_bin(self) -> int | None:
@@ -161,7 +161,7 @@ def pace_of(counted: Tally) -> Pace | None:
     """The pace in a tally: from the time between tokens where it is known, else from TPOT.
 
     The time between outputs adds up to the time from the first token to the last, however many
-    tokens came at once; the first token of each request is no part of it.
+    tokens came at once; the first token of each request does not count.
     """
     between, tokens = counted.inter_token, counted.generation_tokens
     if between is not None and tokens is not None:
@@ -178,7 +178,7 @@ def pace_of(counted: Tally) -> Pace | None:
 def samples_of(windows: Iterable[Window]) -> list[Sample]:
     """The samples that windows of one model and any number of starts are, by start.
 
-    Windows of a start for which there is none of all temperatures are left out. Of an hour there
+    Windows of a start without one of all temperatures are left out. Of an hour there
     may be several of one start, in several modes and load bins: bucket windows go to those of
     their own.
     """
@@ -225,6 +225,13 @@ def total(samples: Sequence[Sample]) -> Tally:
     return sum_tallies(sample.tally for sample in samples)
 
 
+def tally_of(samples: Sequence[Sample], temperature: str) -> Tally:
+    """A temperature bucket of all samples, or ``all``, added up."""
+    if temperature == ALL_TEMPERATURES:
+        return total(samples)
+    return sum_tallies(e.buckets[temperature] for e in samples if temperature in e.buckets)
+
+
 def totals_by_bucket(samples: Iterable[Sample]) -> dict[str, Tally]:
     """Each temperature bucket of all samples, added up."""
     parts: dict[str, list[Tally]] = {}
@@ -235,13 +242,6 @@ def totals_by_bucket(samples: Iterable[Sample]) -> dict[str, Tally]:
 
 
 def _sample(window: Window, parts: Sequence[Window]) -> Sample:
-    sound = (
-        window.mode is not Mode.MIXED
-        and not window.restarts
-        and not window.down_seconds
-        and window.scrapes_ok > 0
-        and 0 < window.observed_seconds <= _LONGEST * window.length
-    )
     buckets = {part.series.temperature: _trimmed(part.tally) for part in parts}
     tally = completed(_trimmed(window.tally), buckets.values())
     # A server that does not say that it speculates is given away by what its tap counts.
@@ -256,7 +256,7 @@ def _sample(window: Window, parts: Sequence[Window]) -> Sample:
         environment=window.environment,
         buckets=buckets,
         coverage=next((part.coverage for part in parts), None),
-        sound=sound,
+        sound=window.sound,
         watched=window.observed_seconds + window.down_seconds,
     )
 

@@ -48,8 +48,8 @@ LEAST_SHARE = 0.5
 MINUTES_BETWEEN_ERRORS = 60_000.0
 """Mean time between false alarms of somebody who looks every minute: a thousand hours."""
 STRETCHES = (5, 7, 10, 14, 20, 28, 40, 60)
-"""Minutes that end now, over which it is asked whether speculation pays: the shortest that tells
-for certain decides."""
+"""Lengths in minutes of the stretches ending now that are tested for a gain or a loss: the shortest
+with a certain answer decides."""
 _TAIL = (1 - CONFIDENCE) / 2
 """Error of either bound of an interval."""
 _REFERENCE_TAIL = 0.005
@@ -77,8 +77,8 @@ class Comparison:
         """``mode`` is that of the samples that count; ``memory`` remembers what minutes take, of
         comparisons with the same baseline.
 
-        With ``given_loads`` it is asked what was gained in the very time that each load, and each
-        environment, had: it is no noise how they mix.
+        With ``given_loads`` the result is what was gained at the loads and in the environments that
+        occurred: how they mix does not count as noise.
         """
         self._given_loads = given_loads
         self._known = Counterfactual(baseline)
@@ -190,8 +190,8 @@ class Comparison:
         objective: Objective = Objective.TPOT,
     ) -> Interval | None:
         """``over``, which are seconds without speculation, by ``under``, with the doubt of both;
-        None for too few minutes. ``tail`` is the error of either bound, ``objective`` tells of
-        what the seconds are."""
+        None for too few minutes. ``tail`` is the error of either bound, ``objective`` is
+        what the seconds count for."""
         rows = [row for row in zip(minutes, over, under, strict=True) if row[1] > 0 and row[2] > 0]
         if len(rows) < LEAST_SAMPLES:
             return None
@@ -305,7 +305,7 @@ def _stratum(minute: Minute) -> tuple[Environment, int]:
 
 
 def _within(values: Sequence[float | None], strata: Sequence[Hashable]) -> list[float | None]:
-    """Values less the mean of their stratum: what is unlike between strata is no noise."""
+    """Values less the mean of their stratum: differences between strata do not count as noise."""
     grouped: dict[Hashable, list[float]] = {}
     for value, stratum in zip(values, strata, strict=True):
         if value is not None:

@@ -47,7 +47,7 @@ class Buckets:
         self.labels = bucket_labels(edges)
 
     def of(self, temperature: float | None) -> str:
-        """Label of the bucket that ``temperature`` falls into; ``unknown`` when it is none.
+        """Label of the bucket that ``temperature`` falls into; ``unknown`` for anything else.
 
         Only 0 is greedy: what lies above it by very little is sampled with 0.01.
         """

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from decimal import Decimal
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from specwatch.domain.temperature import checked_edges
 
@@ -248,28 +248,41 @@ def parse_name(value: object) -> str:
     return value
 
 
-def parse_server_url(value: object) -> str:
-    """A server's base URL, without trailing slash or ``/metrics``; credentials are refused."""
+def url_parts(
+    value: object,
+    example: str,
+    schemes: tuple[str, str] = ("http", "https"),
+    credentials: str = "basic_auth",
+) -> SplitResult:
+    """A URL with a host, of one of two schemes; messages never show credentials, which belong in
+    the keys ``credentials``."""
+    first, second = (f"{scheme}://" for scheme in schemes)
     if not isinstance(value, str):
-        raise ValueError(f"{quoted(value)} is not a URL; write it like http://127.0.0.1:8000")
+        raise ValueError(f"{quoted(value)} is not a URL; write it like {example}")
     # Before anything that shows the URL.
     if "@" in value:
-        raise ValueError("holds credentials; move them to basic_auth")
+        raise ValueError(f"holds credentials; move them to {credentials}")
     if "?" in value or "#" in value:
         raise ValueError("has a query or fragment; give the server's base URL only")
     shown = quoted(value)
     if not value.isprintable() or " " in value:
         raise ValueError(f"{shown} has a space or a control character; percent-encode it")
-    if not re.match(r"https?://", value, re.IGNORECASE):
-        hint = "" if "://" in value else f"; write {quoted('http://' + value)}"
-        raise ValueError(f"{shown} does not begin with http:// or https://{hint}")
+    if not value.lower().startswith((first, second)):
+        hint = "" if "://" in value else f"; write {quoted(first + value)}"
+        raise ValueError(f"{shown} does not begin with {first} or {second}{hint}")
     try:
         parts = urlsplit(value)
         host, port = parts.hostname, parts.port
     except ValueError:
         raise ValueError(f"{shown} has no valid host and port") from None
     if not host or port == 0:
-        raise ValueError(f"{shown} has no host or port 0; write it like http://127.0.0.1:8000")
+        raise ValueError(f"{shown} has no host or port 0; write it like {example}")
+    return parts
+
+
+def parse_server_url(value: object) -> str:
+    """A server's base URL, without trailing slash or ``/metrics``; credentials are refused."""
+    parts = url_parts(value, "http://127.0.0.1:8000")
     path = parts.path.rstrip("/").removesuffix("/metrics").rstrip("/")
     return f"{parts.scheme}://{parts.netloc.lower().removesuffix(':')}{path}"
 

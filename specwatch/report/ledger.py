@@ -21,8 +21,6 @@ from specwatch.domain.sample import Pace, Requests, Sample, completed, pace_of, 
 from specwatch.report.sources import Drafted, Place, Slice
 
 _Any = TypeVar("_Any")
-_LONGEST = 1.5
-"""A window that covers more of its length than this made up for a gap."""
 MOST_AT_ONCE = 64
 """Tallies that wait to be added up: a month of them would fill the memory."""
 _SUMMED = (
@@ -139,7 +137,7 @@ class Ledger:
 
     def _time(self, one: Slice, window: Window) -> None:
         place = one.place
-        if place.load_bin is None or not _sound(window):
+        if place.load_bin is None or not window.sound:
             return
         counted = window.tally
         if place.silent and any(place.silent):
@@ -186,13 +184,6 @@ def stretches(ordered: Sequence[_Any], most: int) -> list[Sequence[_Any]]:
 
 def _summed(place: Place, tallies: Sequence[Tally]) -> Tally:
     return Tally(**sum_fields(tallies, _SUMMED if place.now else _BEFORE))
-
-
-def _sound(window: Window) -> bool:
-    """Whether no restart, no outage and no gap falls into it."""
-    if window.restarts or window.down_seconds or not window.scrapes_ok:
-        return False
-    return 0 < window.observed_seconds <= _LONGEST * window.length
 
 
 def _sample(kind: Kind, minutes: Sequence[Minute]) -> Sample:

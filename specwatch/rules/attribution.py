@@ -2,7 +2,7 @@
 
 The change of log(tau / cost) (see :mod:`specwatch.domain.period`) is taken apart: tau into how much
 is drafted, the temperature mix and the acceptance within buckets, the cost into the load and the
-rest. Factors that multiply are told apart by their Shapley values: the mean, over all orders in
+rest. Factors that multiply are separated by their Shapley values: the mean, over all orders in
 which they could have changed one after another, of what each changed (L. Shapley, *A Value for
 n-Person Games*, 1953). What is left is not explained; beside it stand the facts that changed.
 """
@@ -46,7 +46,7 @@ class Factor(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cause:
+class ChangeCause:
     """One factor and what it did: ``contribution`` to the logarithm, ``effect`` on the metric.
 
     Contributions add up to the change of the logarithm, effects to that of the metric; shares are
@@ -73,7 +73,7 @@ class Attribution:
     before: float | None = None
     now: float | None = None
     change: Interval | None = None
-    causes: tuple[Cause, ...] = ()
+    causes: tuple[ChangeCause, ...] = ()
     facts: tuple[Fact, ...] = ()
     notes: tuple[str, ...] = ()
     missing: str | None = None
@@ -85,7 +85,7 @@ class Attribution:
         return change is None or change.lower <= 1.0 <= change.upper
 
     @property
-    def leading(self) -> Cause | None:
+    def leading(self) -> ChangeCause | None:
         """The cause that did most in the direction of the change; None where nothing changed."""
         total = math.fsum(cause.contribution for cause in self.causes)
         return next((cause for cause in self.causes if cause.contribution * total > 0), None)
@@ -142,7 +142,9 @@ def _missing(now: Sequence[Sample], reference: Sequence[Sample], baseline: Basel
     return "the two periods were not counted alike"
 
 
-def _causes(metric: str, before: Period, after: Period, facts: Sequence[Fact]) -> tuple[Cause, ...]:
+def _causes(
+    metric: str, before: Period, after: Period, facts: Sequence[Fact]
+) -> tuple[ChangeCause, ...]:
     total = math.log(after.value / before.value)
     known = _of_length(before, after) | _of_load(before, after)
     known[Factor.UNEXPLAINED] = total - math.fsum(known.values())
@@ -151,7 +153,7 @@ def _causes(metric: str, before: Period, after: Period, facts: Sequence[Fact]) -
     of_metric = _log_mean(before.value, after.value)
     teller = _CauseSentences(metric, before, after, facts)
     causes = [
-        Cause(
+        ChangeCause(
             factor=factor,
             contribution=part,
             effect=part * of_metric,

@@ -40,7 +40,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ModelDecision:
-    """What is known of whether speculation pays for one model.
+    """Whether speculation pays for one model, and what that rests on.
 
     ``prior`` is an assumed speedup, where there is no baseline at all; it follows from
     ``draft_cost_ratio``, the cost of a draft token in steps of the target, which is the assumed
@@ -77,7 +77,7 @@ class TargetDecision:
 
 
 def leading(one: Finding) -> tuple[Condition, Reading] | None:
-    """The condition that a finding is best told by: of ``any`` the first that is met."""
+    """The condition that represents a finding: of ``any`` the first that is met."""
     if one.rule.combine == "any":
         for condition, read in one.readings:
             if read.value is not None and _met(condition, read.value):

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from specwatch.domain import histogram, quantile
 from specwatch.domain.model import Histogram
-from specwatch.domain.quantile import Estimate
+from specwatch.domain.quantile import QuantileEstimate
 from specwatch.domain.speedup import LEAST_SHARE
 from specwatch.rules.evidence import Evidence
 
@@ -25,7 +25,7 @@ class Side(NamedTuple):
     parts: list[Histogram]
     of_parts: Histogram
 
-    def estimate(self, q: float) -> Estimate | None:
+    def estimate(self, q: float) -> QuantileEstimate | None:
         """A quantile with its interval; None without bounds."""
         value = histogram.quantile(self.of_parts, q)
         if value is None or value.value is None:
@@ -46,7 +46,7 @@ def at_equal_load(evidence: Evidence, metric: str, window: float) -> tuple[Side,
     """A latency now and that of the target's own minutes without speculation, in the load bins
     that both have and as they weigh in the last ``window`` seconds; or why there is no comparison.
 
-    A fixed workload has other prompts and lengths, so that its latencies are no measure.
+    A fixed workload has other prompts and lengths, so its latencies are not compared with.
     """
     matched = _matched(evidence, metric, window)
     if isinstance(matched, str):
@@ -82,7 +82,7 @@ def _matched(evidence: Evidence, metric: str, window: float) -> _Matched | str:
         return f"no {metric.upper()}"
     bins = evidence.baseline.own
     if not bins:
-        return "no minutes of its own without speculation"
+        return "the server's own traffic was never measured without speculation"
     known: dict[int, Histogram] = {
         bin_: observed
         for bin_ in counts

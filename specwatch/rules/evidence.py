@@ -1,4 +1,4 @@
-"""What is known of one model of one target at one moment: what rules are judged on."""
+"""Evidence that rules are judged on: the minutes of one model up to one moment."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from specwatch.domain.baseline import Baseline
 from specwatch.domain.breakeven import Assessment, assess
 from specwatch.domain.cost import CostModel
 from specwatch.domain.counterfactual import Memory
-from specwatch.domain.merge import sum_tallies
-from specwatch.domain.model import ALL_TEMPERATURES, Mode, Objective, Tally
-from specwatch.domain.sample import Sample, total
+from specwatch.domain.model import Mode, Objective, Tally
+from specwatch.domain.sample import Sample, tally_of
 from specwatch.domain.speedup import Comparison
 from specwatch.rules.history import PACED
 
@@ -95,7 +94,7 @@ class Evidence:
         return [
             sample
             for sample in self.window(seconds)
-            if sample.mode is Mode.ON and (sample.sound or not sound)
+            if (sample.usable() if sound else sample.mode is Mode.ON)
         ]
 
     @cached_property
@@ -140,11 +139,3 @@ class Evidence:
                 comparison = (self._adjusted if adjusted else self._all).since(self.now - seconds)
             self._comparisons[key] = comparison
         return self._comparisons[key]
-
-
-def tally_of(samples: Sequence[Sample], temperature: str) -> Tally:
-    """A temperature of some samples, added up; see :meth:`Evidence.tally`."""
-    if temperature != ALL_TEMPERATURES:
-        parts = [sample.buckets[temperature] for sample in samples if temperature in sample.buckets]
-        return sum_tallies(parts)
-    return total(samples)

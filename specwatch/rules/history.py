@@ -70,14 +70,14 @@ class History:
         return {label for sample in self.minutes for label in sample.buckets}
 
     def add(self, sample: Sample) -> bool:
-        """Take a minute; false, and nothing is done, for one that is no later than the last."""
+        """Take a minute; false, and nothing is done, unless it is later than the last."""
         newest = self.newest
         if newest is not None and sample.start <= newest.start:
             return False
         if self._first is None:
             self._first = sample.start
         self._minutes.append(_kept(sample))
-        if sample.mode is Mode.ON and sample.sound and sample.pace is not None:
+        if sample.usable() and sample.pace is not None:
             self._paced.append(_paced(sample))
         self._count(sample)
         self._settle(sample.start + sample.length)
@@ -101,10 +101,7 @@ class History:
             completed = [
                 _paced(sample)
                 for sample in sorted(new, key=lambda sample: sample.start)
-                if sample.length == MINUTE
-                and sample.mode is Mode.ON
-                and sample.sound
-                and sample.pace is not None
+                if sample.length == MINUTE and sample.usable() and sample.pace is not None
             ]
             self._paced.extendleft(reversed(completed))
             self._settle(now)

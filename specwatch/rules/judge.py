@@ -174,7 +174,7 @@ class Judge:
             model = self._model(name)
             for sample in samples_of(own):
                 if sample.length == MINUTE and model.history.add(sample):
-                    # A baseline ages too: it is chosen anew once in a while.
+                    # A baseline ages too: it is chosen again every hour.
                     if model.learn(sample) or sample.start % HOUR == 0:
                         self._choose(model)
                     changed += self._judge(model, float(sample.start + sample.length))
@@ -186,7 +186,7 @@ class Judge:
         return tuple(changed)
 
     def forget(self, now: float) -> tuple[Finding, ...]:
-        """Find everything anew, as after a restart; returns how the breaches ended."""
+        """Forget all findings, as after a restart; returns how the breaches ended."""
         ended: list[Finding] = []
         for model in self._models.values():
             ended += [_over(finding, now) for finding in model.findings.values() if _told(finding)]
@@ -328,7 +328,7 @@ def _newest(model: ModelRecord) -> float:
 
 
 def _told(finding: Finding | None) -> bool:
-    """Whether a finding is a breach: going in and out of it is what is told."""
+    """Whether a finding is a breach: its beginning and its end are reported."""
     return finding is not None and finding.verdict is Verdict.BREACH
 
 

@@ -56,7 +56,7 @@ def last_hour(
 
     A model without a whole minute since its last restart or change of mode is left out. Minutes
     outside that span are left out; a sum of minutes counts as one, as long as it begins in
-    it. Who watched does not matter: there is one minute of a series, whoever had it.
+    it. Windows of several daemons count alike: each minute of a series is stored once.
     """
     held: dict[str, dict[str, dict[str, list[Window]]]] = {}
     for window in windows:

@@ -1,4 +1,4 @@
-"""What is known of one model of one target: its past, its baselines, and what was found."""
+"""Record of one model of one target: its history, its baselines and its findings."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ModelRecord:
     def remember(self, samples: Sequence[Sample]) -> None:
         """Take in the past: hours for the sums, minutes that are not known yet.
 
-        The book may know less of it than the history, so each sees for itself.
+        The book may lack minutes that the history has, so each checks what is new to it.
         """
         hours = [sample for sample in samples if sample.length == HOUR]
         minutes = [sample for sample in samples if sample.length < HOUR]

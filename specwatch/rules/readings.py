@@ -1,4 +1,4 @@
-"""Reading a metric off the evidence: its value over a window, or why there is none."""
+"""Reading a metric off the evidence: its value over a window, or why it has no value."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Literal, NamedTuple
 
 from specwatch.config.rules.metrics import MEASURES
 from specwatch.domain import histogram, quantile
-from specwatch.domain.acceptance import acceptance_rate, mean_acceptance_length
+from specwatch.domain.acceptance import acceptance_change, acceptance_rate, mean_acceptance_length
 from specwatch.domain.breakeven import DRAFT_COST_RATIO, assumed_speedup, prior_speedup
 from specwatch.domain.interval import Interval
 from specwatch.domain.model import ALL_TEMPERATURES, Histogram, Tally
 from specwatch.domain.speedup import LEAST_SHARE, TOO_FEW, Comparison
-from specwatch.rules import change
 from specwatch.rules.equal_load import at_equal_load
 from specwatch.rules.evidence import Evidence
 from specwatch.rules.summary import QUANTILES
@@ -37,9 +36,9 @@ class Reading(NamedTuple):
     missing: str | None = None
     """Why there is no value, in words."""
     note: str | None = None
-    """What one has to know of the value, in words."""
+    """A remark on the value, in words."""
     open_ended: bool = False
-    """Whether the value, or the upper end of its interval, is really greater than told."""
+    """Whether the value, or the upper end of its interval, is really greater than given."""
     moot: bool = False
     """Whether the question does not arise, which is why there is no value."""
     stretches: tuple[Interval, ...] = ()
@@ -47,7 +46,7 @@ class Reading(NamedTuple):
     for somebody who looks every minute: these decide where there are any."""
 
     def deciding(self, below: float) -> Interval | None:
-        """The shortest stretch that is below a threshold for certain, else the whole window."""
+        """The shortest stretch whose whole interval is below a threshold, else the whole window."""
         return next((stretch for stretch in self.stretches if stretch.below(below)), self.interval)
 
 
@@ -73,7 +72,7 @@ def read(
 
     A metric that is not known by temperature is that of all. Latencies and gauges are those of
     sound samples, counts of drafts those of all with speculation on: what is read of these has no
-    value while the newest minute is not one of them. What stands in for another metric has none
+    value while the newest minute is not one of them. A substitute for another metric has no value
     once there was a baseline. ``draft_cost_ratio`` is the cost of a draft token in steps of the
     target, for what is assumed. Raises KeyError for another metric.
     """
@@ -110,6 +109,10 @@ def _none(missing: str, basis: Basis = "counted") -> Reading:
     return Reading(None, basis=basis, missing=missing)
 
 
+def _value(value: float | None, missing: str, basis: Basis = "counted") -> Reading:
+    return _none(missing, basis) if value is None else Reading(value, basis=basis)
+
+
 def _speedup(asked: _Asked) -> Reading:
     if asked.temperature != ALL_TEMPERATURES:
         assessed = asked.evidence.assessment(asked.window)
@@ -134,8 +137,7 @@ def _compared(compared: Comparison, now: float) -> Reading:
 
 
 def _acceptance(asked: _Asked) -> Reading:
-    rate = acceptance_rate(asked.tally())
-    return _none("no drafts") if rate is None else Reading(rate)
+    return _value(acceptance_rate(asked.tally()), "no drafts")
 
 
 def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
@@ -148,7 +150,9 @@ def _measured_instead(evidence: Evidence, window: float) -> Reading | None:
         return _none("there is a baseline to measure by", "assumed")._replace(moot=True)
     if evidence.baseline.expired:
         # What was measured once says more than an assumption, though not how much it is today.
-        return _none("the baseline has expired: measure anew", "assumed")._replace(moot=True)
+        return _none("the baseline has expired; run specwatch calibrate", "assumed")._replace(
+            moot=True
+        )
     return None
 
 
@@ -158,7 +162,7 @@ def _acceptance_unmeasured(asked: _Asked) -> Reading:
 
 def _speedup_assumed(asked: _Asked) -> Reading:
     speedup = assumed_speedup(asked.tally(), asked.draft_cost_ratio)
-    return _none("no drafts", "assumed") if speedup is None else Reading(speedup, basis="assumed")
+    return _value(speedup, "no drafts", "assumed")
 
 
 def _request_speedup_assumed(asked: _Asked) -> Reading:
@@ -172,15 +176,14 @@ def _request_speedup_assumed(asked: _Asked) -> Reading:
 
 def _acceptance_change(asked: _Asked) -> Reading:
     samples = asked.evidence.speculative(asked.window)
-    acceptance = change.acceptance_change(samples, asked.evidence.reference)
-    if isinstance(acceptance, str):
-        return _none(acceptance)
-    return Reading(acceptance.interval.value, acceptance.interval, note=acceptance.note)
+    change = acceptance_change(samples, asked.evidence.reference)
+    if isinstance(change, str):
+        return _none(change)
+    return Reading(change.interval.value, change.interval, note=change.note)
 
 
 def _acceptance_length(asked: _Asked) -> Reading:
-    length = mean_acceptance_length(asked.tally())
-    return _none("no drafts") if length is None else Reading(length)
+    return _value(mean_acceptance_length(asked.tally()), "no drafts")
 
 
 def _request_acceptance(q: float) -> Callable[[_Asked], Reading]:
@@ -248,17 +251,13 @@ def _against_baseline(metric: str, *ranks: str) -> Callable[[_Asked], Reading]:
 
 def _kv_cache(asked: _Asked) -> Reading:
     samples = asked.evidence.speculative(asked.window, sound=True)
-    usage = [
-        sample.gauges.kv_cache_usage_max
-        for sample in samples
-        if sample.gauges.kv_cache_usage_max is not None
-    ]
-    return Reading(max(usage)) if usage else _none("no KV-cache usage")
+    usage = [usage for e in samples if (usage := e.gauges.kv_cache_usage_max) is not None]
+    return _value(max(usage, default=None), "no KV-cache usage")
 
 
 def _preemptions(asked: _Asked) -> Reading:
     count = asked.tally(sound=True).preemptions
-    return _none("no count of preemptions") if count is None else Reading(float(count))
+    return _value(None if count is None else float(count), "no count of preemptions")
 
 
 def _mean_of(gauge: str) -> Callable[[_Asked], Reading]:

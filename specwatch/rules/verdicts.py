@@ -14,7 +14,7 @@ from specwatch.rules.evidence import LONGEST_SILENCE, Evidence
 from specwatch.rules.readings import Reading, read
 
 LONGEST_GAP = LONGEST_SILENCE
-"""Seconds between two judgements after which what was pending has to begin anew."""
+"""Seconds between two judgements after which a pending verdict starts again."""
 
 
 class Verdict(enum.StrEnum):
@@ -46,7 +46,7 @@ class Finding:
     at: float = 0.0
     """When it was judged, 0 for one that an earlier daemon left."""
     held: tuple[bool, ...] = ()
-    """In a breach, which conditions have held in it; none given stands for all."""
+    """In a breach, which conditions have held in it; an empty tuple means all."""
     known: float = 0.0
     """When it was last judged on data, 0 for never."""
 
@@ -65,7 +65,7 @@ def judge(
 
     A breach is confirmed when it was seen for the rule's ``for``, and over when the opposite was
     seen for its ``clear_for``. Minutes without data neither confirm nor clear: what is pending
-    stays as old as it was, and a confirmed breach stays one. What is pending begins anew after a
+    stays as old as it was, and a confirmed breach stays one. What is pending starts again after a
     gap between judgements of more than :data:`LONGEST_GAP`, a step of time backwards, a question
     that no longer arises, or more time without data than the longest of that gap, the windows and
     what it takes to confirm.
@@ -200,8 +200,8 @@ def _holds(
 def _by_stretches(
     stretches: Sequence[Interval], sign: int, threshold: float, line: float, *, latched: bool
 ) -> bool | None:
-    """What the shortest stretch says that is certain, unless the newest minutes speak against it:
-    what is over by then is no breach."""
+    """The answer of the shortest stretch that has one, unless the newest minutes contradict it:
+    what has ended by then is not a breach."""
     lasts = sign * stretches[0].value > threshold
     for stretch in stretches:
         low, high = sorted((sign * stretch.lower, sign * stretch.upper))

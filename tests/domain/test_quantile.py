@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from specwatch.domain import histogram, quantile
 from specwatch.domain.model import Histogram
-from specwatch.domain.quantile import Estimate
+from specwatch.domain.quantile import QuantileEstimate
 from tests.domain.samples import TPOT_BOUNDS, observed, spread
 
 BOUNDS = (1.0, 2.0, 4.0)
 FINE_BOUNDS = tuple(step / 5000 for step in range(1, 501))
-sure = Estimate(2.0, 2.0, 2.0, open_ended=False)
+sure = QuantileEstimate(2.0, 2.0, 2.0, open_ended=False)
 
 
 @pytest.mark.parametrize(
@@ -102,8 +102,8 @@ def test_a_ratio_of_what_is_certain_is_certain():
 
 
 def test_a_ratio_is_as_uncertain_as_both_sides_together():
-    unsure = Estimate(2.0, 2.0 / math.e**3, 2.0 * math.e**3, open_ended=False)
-    other = Estimate(2.0, 2.0 / math.e**4, 2.0 * math.e**4, open_ended=False)
+    unsure = QuantileEstimate(2.0, 2.0 / math.e**3, 2.0 * math.e**3, open_ended=False)
+    other = QuantileEstimate(2.0, 2.0 / math.e**4, 2.0 * math.e**4, open_ended=False)
     interval, _ = quantile.ratio_of([unsure], [other], 9)
     assert interval.lower == pytest.approx(math.exp(-5))
     assert interval.upper == pytest.approx(math.exp(5))
@@ -121,7 +121,9 @@ def test_a_ratio_without_upper_limit_says_so_and_stays_finite():
     assert math.isfinite(interval.upper)
 
 
-@pytest.mark.parametrize("under", [sure._replace(open_ended=True), Estimate(0.0, 0.0, 0.0, False)])
+@pytest.mark.parametrize(
+    "under", [sure._replace(open_ended=True), QuantileEstimate(0.0, 0.0, 0.0, False)]
+)
 def test_there_is_no_ratio_to_what_is_not_known(under):
     assert quantile.ratio_of([sure], [under], 9) is None
 

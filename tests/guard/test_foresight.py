@@ -129,6 +129,18 @@ def test_the_longest_stretch_that_is_certain_tells_of_a_trial() -> None:
     assert interval.certain.samples > 40
 
 
+def test_the_longest_stretch_of_a_trial_is_the_last_hour() -> None:
+    minutes = speculating(BEGAN + COLD, 80, 0.03)
+    now = (BEGAN + COLD + 80) * MINUTE
+    trial = trial_speedup(
+        minutes, baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE, now=now,
+        objective=Objective.TPOT,
+    )  # fmt: skip
+    assert trial is not None
+    assert trial.certain is not None
+    assert (trial.speedup.samples, trial.certain.samples) == (80, 60)
+
+
 def test_a_trial_without_traffic_has_no_speedup() -> None:
     assert trial_speedup(
         speculating(BEGAN, 4, 0.04), baseline(plain(0, 20, 0.05)), since=BEGAN * MINUTE,

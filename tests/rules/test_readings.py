@@ -295,7 +295,7 @@ def test_latencies_of_traffic_are_not_compared_with_a_fixed_workload(metric, ori
     fixed = Baseline({bin_: replace(sample, origin=origin) for bin_, sample in own.bins.items()})
     reading = read(metric, evidence(HOURLY, baseline=fixed), window=HOUR)
     assert reading.value is None
-    assert reading.missing == "no minutes of its own without speculation"
+    assert reading.missing == "the server's own traffic was never measured without speculation"
     beside = Baseline(fixed.bins, own.bins)
     assert read(metric, evidence(HOURLY, baseline=beside), window=HOUR).value is not None
 

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from pydantic import ValidationInfo, field_validator
 
 from specwatch.config.rules.condition import Condition, nearest
 from specwatch.config.rules.defaults import DEFAULT_RULES
-from specwatch.config.rules.rule import Action, Rule, Severity
-from specwatch.config.rules.scope import (
+from specwatch.config.rules.rule import (
     EACH_TEMPERATURE,
     NOT_BUCKETS,
     POSITIVE_TEMPERATURES,
+    Action,
+    Rule,
     Scope,
+    Severity,
     fits,
 )
 from specwatch.config.rules.slo import Slo
-from specwatch.config.sections import Section, errors_at
-from specwatch.config.target import Target
+from specwatch.config.sections import Section, errors_at, require_unlike_names
 from specwatch.config.yaml_file import KeyPath
 from specwatch.domain.units import quoted
 
 __all__ = [
     "DEFAULT_RULES", "EACH_TEMPERATURE", "POSITIVE_TEMPERATURES", "Action", "Condition", "Rule",
-    "Rules", "Scope", "Severity", "Slo", "out_of_place", "require_unlike_names",
+    "Rules", "Scope", "Severity", "Slo", "out_of_place",
 ]  # fmt: skip
 
 
@@ -36,7 +37,7 @@ class Rules(Section):
     without: tuple[str, ...] = ()
     """Names of default rules that do not apply."""
     extra: tuple[Rule, ...] = ()
-    """Rules of your own; one with the name of a default replaces it."""
+    """Additional rules; one with the name of a default rule replaces it."""
 
     @field_validator("without")
     @classmethod
@@ -92,16 +93,3 @@ def out_of_place(
                 f"{quoted(temperature)} is not a temperature bucket; use one of {known}"
             )
     return problems
-
-
-def require_unlike_names(value: Iterable[Rule | Slo | Target], where: str) -> None:
-    """Refuse two sections of one name; ``where`` is what their list is called."""
-    first: dict[str, int] = {}
-    taken: dict[KeyPath, str] = {}
-    for index, rule in enumerate(value):
-        other = first.setdefault(rule.name, index)
-        if other != index:
-            message = f"{quoted(rule.name)} is the name of {where}[{other}] too; give another"
-            taken[(index, "name")] = message
-    if taken:
-        raise errors_at(taken)

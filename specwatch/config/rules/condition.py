@@ -100,7 +100,7 @@ class Condition(Section):
 
 
 def whole_minutes(value: float) -> float:
-    """Seconds as they are; refuses what is no window of a rule."""
+    """Seconds unchanged; refuses anything but 1m to 24h in whole minutes."""
     if not 60 <= value <= 86400 or value % 60:
         raise ValueError(f"{format_duration(value)} is not 1m to 24h in whole minutes")
     return value

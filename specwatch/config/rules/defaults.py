@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from specwatch.config.rules.condition import Condition
-from specwatch.config.rules.rule import Rule
-from specwatch.config.rules.scope import POSITIVE_TEMPERATURES, Scope
+from specwatch.config.rules.rule import POSITIVE_TEMPERATURES, Rule, Scope
 
 DEFAULT_RULES: tuple[Rule, ...] = (
     Rule(

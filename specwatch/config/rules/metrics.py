@@ -40,7 +40,7 @@ def _latencies() -> list[Measure]:
             measures.append(
                 Measure(
                     f"{name}_ratio", "ratio", 0.0, _INFINITE,
-                    f"{title}, over that of its own minutes without speculation at the same load.",
+                    f"{title}, over that of own minutes without speculation at the same load.",
                     has_interval=True, needs_baseline=True,
                 )
             )  # fmt: skip

@@ -1,13 +1,12 @@
-"""A rule, as a file writes it and as the fields that it is."""
+"""A rule, as a file writes it and as fields, and what it applies to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
-    BeforeValidator,
     ConfigDict,
     Field,
     SerializationInfo,
@@ -23,17 +22,62 @@ from pydantic.fields import FieldInfo
 
 from specwatch.config.rules.condition import Condition, whole_minutes
 from specwatch.config.rules.metrics import MEASURES
-from specwatch.config.rules.scope import Scope
-from specwatch.config.sections import Duration, Name, Section, errors_at, moved
+from specwatch.config.sections import Duration, Limit, Name, Section, errors_at, moved, within
 from specwatch.config.yaml_file import KeyPath
-from specwatch.domain.model import ALL_TEMPERATURES
-from specwatch.domain.units import format_duration, parse_count
+from specwatch.domain.model import ALL_TEMPERATURES, UNKNOWN_TEMPERATURE
 
+EACH_TEMPERATURE = "each"
+POSITIVE_TEMPERATURES = "positive"
+NOT_BUCKETS = (
+    ALL_TEMPERATURES, EACH_TEMPERATURE, POSITIVE_TEMPERATURES, UNKNOWN_TEMPERATURE,
+)  # fmt: skip
+"""What the temperature of a scope may be beside the label of a bucket."""
 Severity = Literal["critical", "warning", "info"]
 Action = Literal["alert", "disable"]
-LeastCount = Annotated[int, BeforeValidator(partial(parse_count, least=0))]
 
 _INLINE = ("metric", "above", "below", "clear")
+
+
+class Scope(Section):
+    """What a rule applies to; `*` and `?` are wildcards in names."""
+
+    target: str = "*"
+    """Names of targets."""
+    model_name: str = "*"
+    """Names of models."""
+    temperature: str = ALL_TEMPERATURES
+    """Label of a bucket, `all` for all together, `each` for each bucket by itself,
+    `positive` for each bucket above 0 by itself, or `unknown`."""
+
+    @field_validator("temperature", mode="before")
+    @classmethod
+    def _label_of_a_number(cls, value: object) -> object:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return repr(float(value)).removesuffix(".0")
+        return value
+
+    def takes_in(self, target: str, model_name: str | None = None) -> bool:
+        """Whether it is for that model of that target; of any model where none is named."""
+        return fits(self.target, target) and (
+            model_name is None or fits(self.model_name, model_name)
+        )
+
+    def temperatures(self, labels: Iterable[str]) -> tuple[str, ...]:
+        """Those of the buckets ``labels`` that are judged, each by itself; ``all`` is one more."""
+        if self.temperature == ALL_TEMPERATURES:
+            return (ALL_TEMPERATURES,)
+        if self.temperature not in (EACH_TEMPERATURE, POSITIVE_TEMPERATURES):
+            return tuple(label for label in labels if label == self.temperature)
+        buckets = [label for label in labels if label not in NOT_BUCKETS]
+        if self.temperature == POSITIVE_TEMPERATURES:
+            buckets = [label for label in buckets if label.startswith(("(", ">"))]
+        return tuple(buckets)
+
+
+def fits(pattern: str, name: str) -> bool:
+    """Whether a name fits a pattern; brackets are literal: IPv6 addresses have them."""
+    expression = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(expression, name, re.DOTALL) is not None
 
 
 class Rule(Section):
@@ -55,13 +99,13 @@ class Rule(Section):
     combine: Literal["all", "any"] = "all"
     window: Duration = 600.0
     """Period that the metrics are read over; 1m to 24h in whole minutes."""
-    for_: Duration = Field(default=300.0, alias="for")
+    for_: Annotated[Duration, within(0, 7 * 86400)] = Field(default=300.0, alias="for")
     """How long the conditions must hold before it fires; at most 7d."""
-    clear_for: Duration = 300.0
+    clear_for: Annotated[Duration, within(0, 7 * 86400)] = 300.0
     """How long they must have ended before it clears; at most 7d."""
-    min_drafts: LeastCount = 0
+    min_drafts: Limit = 0
     """Least drafts in the window."""
-    min_requests: LeastCount = 0
+    min_requests: Limit = 0
     """Least requests in the window."""
     scope: Scope = Scope()
     """Which targets, models and temperatures it applies to."""
@@ -109,13 +153,6 @@ class Rule(Section):
     @classmethod
     def _sane_window(cls, value: float) -> float:
         return whole_minutes(value)
-
-    @field_validator("for_", "clear_for")
-    @classmethod
-    def _at_most_a_week(cls, value: float) -> float:
-        if value > 7 * 86400:
-            raise ValueError(f"{format_duration(value)} is too long; make it at most 7d")
-        return value
 
     def window_of(self, condition: Condition) -> float:
         """Seconds over which one of its conditions is read."""

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from specwatch.rules.change import Change, acceptance_change
+from specwatch.domain.acceptance import AcceptanceChange, acceptance_change
 from tests.domain.samples import minute, minutes, tally
 
 THEN = {
@@ -24,9 +24,9 @@ def mixed(greedy: float, hot: float, *, share: float, count: int = 30):
     return minutes(count, tally(rate=accepted / 4000), buckets=buckets)
 
 
-def change(samples, reference=THEN) -> Change:
+def change(samples, reference=THEN) -> AcceptanceChange:
     change_found = acceptance_change(samples, reference)
-    assert isinstance(change_found, Change), change_found
+    assert isinstance(change_found, AcceptanceChange), change_found
     return change_found
 
 
