@@ -221,7 +221,7 @@ class Daemon:
         # Not before somebody asks: it takes megabytes that watching has no use for.
         from specwatch.report.reader import read_report
 
-        return read_report(self._recorder.store.reader, config=self.config, **chosen)
+        return read_report(self._recorder.store, config=self.config, **chosen)
 
     def _status_of(self, scraper: Scraper, *, current: bool) -> TargetStatus:
         name = scraper.target.name
