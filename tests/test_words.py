@@ -27,7 +27,6 @@ NOT_YET = {
     "report",
     "rules",
     "runtime",
-    "scrape",
     "simulator",
     "status.py",
     "store",
